@@ -1,0 +1,105 @@
+// The project's one error policy.
+//   The user can fix it      -> Result<T> carrying an Error; its text names the field, the value and the remedy.
+//   A machine or peer broke  -> throw Fatal; caught in main alone, which ends the whole job.
+//   Our own bug              -> TRI_REQUIRE; throws Fatal with file and line.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace tri {
+
+// Process exit statuses; scripts and the Slurm requeue logic rely on the numbers.
+enum class ExitCode : int {
+  kOk = 0,
+  kUsage = 2,      // config or command line
+  kFile = 3,       // file or checkpoint
+  kDevice = 4,     // device or driver
+  kComm = 5,       // MPI, NCCL, a peer
+  kWatchdog = 6,   // a section overran its deadline
+  kNotFinite = 7,  // NaN or Inf in loss or gradients
+  kDrained = 75,   // stopped on a signal with a checkpoint saved: run me again
+};
+
+// Something the user can put right. `message` is complete: it is printed as it is.
+struct Error {
+  std::string message;
+  ExitCode code = ExitCode::kUsage;
+};
+
+// A value, or the Error that explains why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::move(value)) {}
+  Result(Error error) : state_(std::move(error)) {}
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  T& value() & { return std::get<0>(state_); }
+  const T& value() const& { return std::get<0>(state_); }
+  T&& value() && { return std::get<0>(std::move(state_)); }
+  const Error& error() const { return std::get<1>(state_); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+// Success, or the Error that explains the failure.
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::move(error)), ok_(false) {}
+
+  bool ok() const { return ok_; }
+  explicit operator bool() const { return ok_; }
+  const Error& error() const { return error_; }
+
+ private:
+  Error error_;
+  bool ok_ = true;
+};
+
+template <class... Args>
+Error file_error(fmt::format_string<Args...> format, Args&&... args) {
+  return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kFile};
+}
+
+template <class... Args>
+Error usage_error(fmt::format_string<Args...> format, Args&&... args) {
+  return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kUsage};
+}
+
+// A fault of the machine, a peer or this program. Only main catches it.
+class Fatal : public std::runtime_error {
+ public:
+  Fatal(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+[[noreturn]] void require_failed(const char* file, int line, const char* condition, const std::string& message);
+
+// The value, or the Error thrown on as Fatal: for places where the user's mistake was ruled out earlier.
+template <class T>
+T value_or_throw(Result<T> result) {
+  if (!result) throw Fatal(result.error().code, result.error().message);
+  return std::move(result).value();
+}
+inline void value_or_throw(Result<void> result) {
+  if (!result) throw Fatal(result.error().code, result.error().message);
+}
+
+}  // namespace tri
+
+// An invariant of ours. Example: TRI_REQUIRE(rows > 0, "rows {}", rows).
+#define TRI_REQUIRE(condition, ...) \
+  ((condition) ? void(0) : ::tri::require_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)))

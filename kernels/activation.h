@@ -1,0 +1,26 @@
+// The feed-forward activation.
+//   GeLU (tanh form)  out = 0.5 · x · (1 + tanh(sqrt(2/pi) · (x + 0.044715 · x³)))
+//   SwiGLU            out = silu(gate) · up,  silu(x) = x / (1 + exp(-x)),  each row of inp is gate (F), then up (F)
+#pragma once
+
+#include "kernels/core/kinds.h"
+#include "kernels/core/tensor.h"
+
+namespace tri {
+
+struct ActivationForward {
+  Activation kind = Activation::kGelu;
+  Tensor out;  // (R, F) T
+  Tensor inp;  // (R, F) T, or (R, 2F) T for SwiGLU
+};
+void check(const ActivationForward&);
+
+struct ActivationBackward {
+  Activation kind = Activation::kGelu;
+  Tensor dinp;  // like inp; overwritten; may be inp
+  Tensor dout;  // (R, F) T
+  Tensor inp;   // (R, F) T, or (R, 2F) T for SwiGLU
+};
+void check(const ActivationBackward&);
+
+}  // namespace tri

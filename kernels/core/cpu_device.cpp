@@ -1,0 +1,214 @@
+#include "kernels/core/cpu_device.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/dims.h"
+#include "kernels/ops.h"
+
+namespace tri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The first exception that a task of the device threw.
+class Fault {
+ public:
+  void raise(std::exception_ptr cause) {
+    std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = std::move(cause);
+    raised_ = true;
+  }
+  bool raised() const { return raised_; }
+  void rethrow() const {
+    if (!raised_) return;
+    std::lock_guard lock(mutex_);
+    std::rethrow_exception(cause_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr cause_;
+  std::atomic<bool> raised_{false};
+};
+
+// record() numbers the records; a waiter waits until the completed number reaches the one it saw.
+class CpuEvent : public Event {
+ public:
+  explicit CpuEvent(const Fault& fault) : fault_(fault) {}
+
+  uint64_t next_record() {
+    std::lock_guard lock(mutex_);
+    return ++recorded_;
+  }
+  uint64_t latest_record() const {
+    std::lock_guard lock(mutex_);
+    return recorded_;
+  }
+  void complete(uint64_t number) {
+    std::lock_guard lock(mutex_);
+    if (number > completed_) completed_ = number;
+    changed_.notify_all();
+  }
+  void wait_for(uint64_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= number; });
+  }
+  void synchronize() override {
+    wait_for(latest_record());
+    fault_.rethrow();
+  }
+
+ private:
+  const Fault& fault_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t recorded_ = 0, completed_ = 0;  // guarded by mutex_
+};
+
+class QueueStream final : public CpuStream {
+ public:
+  QueueStream(std::string name, Fault& fault) : CpuStream(std::move(name), cpu_ops()), fault_(fault) {
+    worker_ = std::thread([this] { run(); });
+  }
+  ~QueueStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    filled_.notify_one();
+    worker_.join();
+  }
+
+  void submit(std::function<void()> task) override { push({Kind::kTask, std::move(task), nullptr, 0}); }
+  void record(Event& event) override {
+    auto& cpu_event = static_cast<CpuEvent&>(event);
+    push({Kind::kRecord, {}, &cpu_event, cpu_event.next_record()});
+  }
+  void wait(Event& event) override {
+    auto& cpu_event = static_cast<CpuEvent&>(event);
+    const uint64_t number = cpu_event.latest_record();
+    if (number > 0) push({Kind::kWait, {}, &cpu_event, number});
+  }
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    drained_.wait(lock, [&] { return queue_.empty() && idle_; });
+    lock.unlock();
+    fault_.rethrow();
+  }
+  void copy(void* dst, const void* src, int64_t bytes) override {
+    submit([=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); });
+  }
+  void zero(Tensor tensor) override {
+    submit([=] { std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes())); });
+  }
+  StreamTimes times() const override {
+    std::lock_guard lock(mutex_);
+    return times_;
+  }
+  void reset_times() override {
+    std::lock_guard lock(mutex_);
+    times_ = {};
+  }
+
+ private:
+  enum class Kind { kTask, kRecord, kWait };
+  struct Item {
+    Kind kind;
+    std::function<void()> task;
+    CpuEvent* event;
+    uint64_t number;
+  };
+
+  void push(Item item) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(item));
+    }
+    filled_.notify_one();
+  }
+
+  void run() {
+    for (;;) {
+      Item item;
+      {
+        std::unique_lock lock(mutex_);
+        idle_ = true;
+        if (queue_.empty()) drained_.notify_all();
+        filled_.wait(lock, [&] { return !queue_.empty() || closing_; });
+        if (queue_.empty()) return;
+        idle_ = false;
+        item = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      execute(item);
+    }
+  }
+
+  void execute(Item& item) {
+    const auto start = Clock::now();
+    if (item.kind == Kind::kRecord) {
+      item.event->complete(item.number);  // also after a fault: waiters must wake up
+      return;
+    }
+    if (item.kind == Kind::kWait) {
+      item.event->wait_for(item.number);
+    } else if (!fault_.raised()) {
+      try {
+        item.task();
+      } catch (...) {
+        fault_.raise(std::current_exception());
+      }
+    }
+    std::lock_guard lock(mutex_);
+    (item.kind == Kind::kWait ? times_.waiting : times_.busy) += seconds_since(start);
+  }
+
+  Fault& fault_;
+  mutable std::mutex mutex_;
+  std::condition_variable filled_, drained_;
+  std::deque<Item> queue_;   // guarded by mutex_
+  bool idle_ = true;         // guarded by mutex_: the worker holds no item
+  bool closing_ = false;     // guarded by mutex_
+  StreamTimes times_;        // guarded by mutex_
+  std::thread worker_;
+};
+
+class CpuDevice final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  std::unique_ptr<Stream> make_stream(const std::string& name) override {
+    return std::make_unique<QueueStream>(name, fault_);
+  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(fault_); }
+  void* allocate(size_t bytes) override {
+    void* memory = std::aligned_alloc(Arena::kAlignment, static_cast<size_t>(round_up(
+                                                             static_cast<int64_t>(bytes), Arena::kAlignment)));
+    if (memory == nullptr) throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes", bytes));
+    return memory;
+  }
+  void release(void* memory) noexcept override { std::free(memory); }
+  void raise_fault(std::exception_ptr cause) noexcept override { fault_.raise(std::move(cause)); }
+  bool faulted() const override { return fault_.raised(); }
+  void rethrow_fault() const override { fault_.rethrow(); }
+
+ private:
+  Fault fault_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+
+}  // namespace tri

@@ -1,0 +1,87 @@
+// Device, Stream, Event: the model of execution that both backends share.
+//
+// A Stream runs what it is given in order and asynchronously; Events order streams among each other with the semantics
+// of CUDA events: wait(event) means the event's latest record() at the time of the call. The host only enqueues.
+// On the CPU a Stream is a worker thread with a queue, so overlap and ordering bugs show without a GPU.
+//
+// Faults: what a task throws is kept by its Device; later tasks are skipped (events still fire, so nobody hangs) and
+// every host-side wait rethrows it.
+//
+// Threads: one host thread enqueues. Devices outlive their streams and events.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "io/base/enum_names.h"
+#include "kernels/core/tensor.h"
+
+namespace tri {
+
+enum class DeviceKind { kCpu, kCuda };
+
+template <>
+struct EnumNames<DeviceKind> {
+  static constexpr std::array table{std::pair{DeviceKind::kCpu, std::string_view("cpu")},
+                                    std::pair{DeviceKind::kCuda, std::string_view("cuda")}};
+};
+
+struct OpTable;  // kernels/ops.h
+
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void synchronize() = 0;  // the host waits for the latest record; rethrows the device's fault
+};
+
+// Seconds since the stream's creation or the last reset_times().
+struct StreamTimes {
+  double busy = 0;     // inside tasks
+  double waiting = 0;  // blocked in wait(event)
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void record(Event& event) = 0;
+  virtual void wait(Event& event) = 0;  // no-op when the event was never recorded
+  virtual void synchronize() = 0;       // the host waits for all enqueued work; rethrows the device's fault
+
+  // Byte copies between host and device memory, either way. `src` and `dst` must stay valid until executed.
+  virtual void copy(void* dst, const void* src, int64_t bytes) = 0;
+  virtual void zero(Tensor tensor) = 0;
+
+  virtual StreamTimes times() const = 0;
+  virtual void reset_times() = 0;
+
+  const OpTable& ops() const { return *ops_; }
+  const std::string& name() const { return name_; }
+
+ protected:
+  Stream(std::string name, const OpTable& ops) : name_(std::move(name)), ops_(&ops) {}
+
+ private:
+  std::string name_;
+  const OpTable* ops_;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory
+  virtual void release(void* memory) noexcept = 0;
+
+  // The first fault is kept. Raised by failing tasks, and by a host that unwinds while tasks may wait for peers.
+  virtual void raise_fault(std::exception_ptr cause) noexcept = 0;
+  virtual bool faulted() const = 0;        // long waits inside tasks end themselves on it
+  virtual void rethrow_fault() const = 0;  // throws the first fault, if any
+};
+
+// The CPU, or CUDA device `ordinal`. kDevice error when the build or the machine lacks it.
+Result<std::unique_ptr<Device>> open_device(DeviceKind kind, int ordinal);
+
+}  // namespace tri

@@ -1,0 +1,47 @@
+// Element types of device memory, and bfloat16 on the host.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "io/base/enum_names.h"
+
+namespace tri {
+
+enum class Dtype { kF32, kBF16, kI32 };
+
+template <>
+struct EnumNames<Dtype> {
+  static constexpr std::array table{std::pair{Dtype::kF32, std::string_view("fp32")},
+                                    std::pair{Dtype::kBF16, std::string_view("bf16")},
+                                    std::pair{Dtype::kI32, std::string_view("int32")}};
+};
+
+constexpr size_t dtype_bytes(Dtype dtype) { return dtype == Dtype::kBF16 ? 2 : 4; }
+
+// bfloat16 storage: the upper half of a float, rounded to nearest even. NaN stays NaN. Arithmetic is done in float.
+struct bf16 {
+  uint16_t bits = 0;
+
+  bf16() = default;
+  explicit bf16(float value) {
+    const uint32_t raw = std::bit_cast<uint32_t>(value);
+    const bool is_nan = (raw & 0x7FFFFFFF) > 0x7F800000;
+    bits = static_cast<uint16_t>(is_nan ? (raw >> 16) | 0x40 : (raw + 0x7FFF + ((raw >> 16) & 1)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+};
+static_assert(sizeof(bf16) == 2);
+
+template <class T>
+constexpr Dtype dtype_of();
+template <>
+constexpr Dtype dtype_of<float>() { return Dtype::kF32; }
+template <>
+constexpr Dtype dtype_of<bf16>() { return Dtype::kBF16; }
+template <>
+constexpr Dtype dtype_of<int32_t>() { return Dtype::kI32; }
+
+}  // namespace tri

@@ -1,0 +1,22 @@
+// The switches of the model family that kernels know.
+#pragma once
+
+#include "io/base/enum_names.h"
+
+namespace tri {
+
+enum class Norm { kLayerNorm, kRmsNorm };
+enum class Activation { kGelu, kSwiglu };
+
+template <>
+struct EnumNames<Norm> {
+  static constexpr std::array table{std::pair{Norm::kLayerNorm, std::string_view("layernorm")},
+                                    std::pair{Norm::kRmsNorm, std::string_view("rmsnorm")}};
+};
+template <>
+struct EnumNames<Activation> {
+  static constexpr std::array table{std::pair{Activation::kGelu, std::string_view("gelu")},
+                                    std::pair{Activation::kSwiglu, std::string_view("swiglu")}};
+};
+
+}  // namespace tri

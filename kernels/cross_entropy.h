@@ -1,0 +1,35 @@
+// Cross-entropy over a vocabulary split over tp, in two passes over this rank's logits and one exchange of (R, 3) floats.
+//   1. CrossEntropyStats: over the own columns, the largest logit, the sum of exp(logit - max), the target's logit.
+//   2. all-gather of the stats over tp (the caller's).
+//   3. CrossEntropyLoss: loss += sum_r lse[r] - target[r];  logits <- (softmax - onehot) · grad_scale, in place.
+// Columns at or beyond `vocab` are padding: they count nowhere and their gradient is zero.
+#pragma once
+
+#include "kernels/core/tensor.h"
+
+namespace tri {
+
+struct CrossEntropyStats {
+  Tensor stats;    // (R, 3) f32: max, sum of exp(logit - max), logit of the target (-inf when it lies elsewhere)
+  Tensor logits;   // (R, Vl) T
+  Tensor targets;  // (R) i32, 0 <= target < vocab
+  int first_token = 0;  // global column of logits[:, 0]
+  int vocab = 0;        // columns that exist, over all tp ranks
+};
+void check(const CrossEntropyStats&);
+
+enum class LogitGradient { kNone, kInPlace };
+
+struct CrossEntropyLoss {
+  Tensor loss;     // (1) f32, += sum over rows
+  Tensor logits;   // (R, Vl) T; becomes the gradient when `gradient` is kInPlace
+  Tensor stats;    // (tp, R, 3) f32
+  Tensor targets;  // (R) i32
+  int first_token = 0;
+  int vocab = 0;
+  LogitGradient gradient = LogitGradient::kInPlace;
+  float grad_scale = 1.0f;
+};
+void check(const CrossEntropyLoss&);
+
+}  // namespace tri

@@ -1,0 +1,42 @@
+// Token and position embeddings. The token table is split over tp by vocabulary: this rank holds rows
+// [first_token, first_token + Vl); tokens outside give zero rows, and the sum over tp is the embedding.
+#pragma once
+
+#include "kernels/core/tensor.h"
+
+namespace tri {
+
+struct EmbeddingForward {
+  Tensor out;     // (R, C) T
+  Tensor tokens;  // (R) i32, 0 <= token < V
+  Tensor weight;  // (Vl, C) T
+  int first_token = 0;
+};
+void check(const EmbeddingForward&);
+
+// dweight[token - first_token] += dout, rows of one token in ascending order of r: deterministic.
+struct EmbeddingBackward {
+  Tensor dweight;  // (Vl, C) f32
+  Tensor dout;     // (R, C) T
+  Tensor tokens;   // (R) i32
+  int first_token = 0;
+};
+void check(const EmbeddingBackward&);
+
+// inout[r] += weight[(first_row + r) % T]
+struct PositionForward {
+  Tensor inout;   // (Rl, C) T, rows [first_row, first_row + Rl) of the microbatch
+  Tensor weight;  // (T, C) T
+  int64_t first_row = 0;
+};
+void check(const PositionForward&);
+
+// dweight[(first_row + r) % T] += dout[r], r ascending.
+struct PositionBackward {
+  Tensor dweight;  // (T, C) f32
+  Tensor dout;     // (Rl, C) T
+  int64_t first_row = 0;
+};
+void check(const PositionBackward&);
+
+}  // namespace tri

@@ -1,0 +1,12 @@
+#include "kernels/cuda_device.h"
+
+namespace tri {
+
+Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
+  return Error{fmt::format("run.device: cuda asks for GPU {}, but this trireme was built without CUDA; set run.device: "
+                           "cpu",
+                           ordinal),
+               ExitCode::kDevice};
+}
+
+}  // namespace tri

@@ -1,0 +1,52 @@
+// Residual addition and normalisation over the last dimension, fused.
+//   sum = inp + add + add_bias                             (absent operands count as zero)
+//   LayerNorm  out = (sum - mean) · rstd · weight + bias,  rstd = 1 / sqrt(var(sum) + eps)
+//   RMSNorm    out = sum · rstd · weight,                  rstd = 1 / sqrt(mean(sum²) + eps)
+#pragma once
+
+#include "kernels/core/kinds.h"
+#include "kernels/core/tensor.h"
+
+namespace tri {
+
+struct NormForward {
+  Norm kind = Norm::kLayerNorm;
+  float eps = 1e-5f;
+  Tensor out;       // (R, C) T
+  Tensor mean;      // (R) f32; LayerNorm only
+  Tensor rstd;      // (R) f32
+  Tensor sum;       // (R, C) T; required when `add` is present, else absent: the sum is `inp`
+  Tensor inp;       // (R, C) T
+  Tensor add;       // (R, C) T, optional
+  Tensor add_bias;  // (C) T, optional; needs `add`
+  Tensor weight;    // (C) T
+  Tensor bias;      // (C) T; LayerNorm with bias only
+};
+void check(const NormForward&);
+
+// dinp is overwritten: the norm's input gradient plus `dresidual`, the gradient that reaches the sum on the skip path.
+// dweight and dbias are added to, in a fixed order.
+struct NormBackward {
+  Norm kind = Norm::kLayerNorm;
+  Tensor dinp;       // (R, C) T
+  Tensor dresidual;  // (R, C) T, optional; may be dinp
+  Tensor dweight;    // (C) f32
+  Tensor dbias;      // (C) f32; where the forward had a bias
+  Tensor dout;       // (R, C) T
+  Tensor inp;        // (R, C) T, the forward's sum
+  Tensor weight;     // (C) T
+  Tensor mean;       // (R) f32; LayerNorm only
+  Tensor rstd;       // (R) f32
+};
+void check(const NormBackward&);
+
+// out = inp + add + add_bias: the end of a stage, where no norm follows. out may be inp or add.
+struct ResidualAdd {
+  Tensor out;       // (R, C) T
+  Tensor inp;       // (R, C) T
+  Tensor add;       // (R, C) T
+  Tensor add_bias;  // (C) T, optional
+};
+void check(const ResidualAdd&);
+
+}  // namespace tri

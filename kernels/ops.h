@@ -1,0 +1,62 @@
+// Every operation, one row each: name, argument struct. From these rows come the backends' tables and the functions that
+// callers use:  norm_forward({.out = y, .inp = x, ...}, stream);
+// A call checks the shapes, then enqueues on the stream's backend and returns.
+#pragma once
+
+#include "kernels/activation.h"
+#include "kernels/attention.h"
+#include "kernels/core/device.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gemm.h"
+#include "kernels/norm.h"
+#include "kernels/optimizer.h"
+#include "kernels/rope.h"
+
+#define TRI_FOR_EACH_OP(ROW)                   \
+  ROW(gemm, Gemm)                              \
+  ROW(bias_backward, BiasBackward)             \
+  ROW(norm_forward, NormForward)               \
+  ROW(norm_backward, NormBackward)             \
+  ROW(residual_add, ResidualAdd)               \
+  ROW(activation_forward, ActivationForward)   \
+  ROW(activation_backward, ActivationBackward) \
+  ROW(embedding_forward, EmbeddingForward)     \
+  ROW(embedding_backward, EmbeddingBackward)   \
+  ROW(position_forward, PositionForward)       \
+  ROW(position_backward, PositionBackward)     \
+  ROW(rope, Rope)                              \
+  ROW(attention_forward, AttentionForward)     \
+  ROW(attention_backward, AttentionBackward)   \
+  ROW(cross_entropy_stats, CrossEntropyStats)  \
+  ROW(cross_entropy_loss, CrossEntropyLoss)    \
+  ROW(adamw_update, AdamwUpdate)               \
+  ROW(lamb_direction, LambDirection)           \
+  ROW(lamb_apply, LambApply)                   \
+  ROW(tensor_sumsq, TensorSumsq)               \
+  ROW(weighted_sum, WeightedSum)               \
+  ROW(clip_scale, ClipScale)                   \
+  ROW(cast, Cast)                              \
+  ROW(accumulate, Accumulate)
+
+namespace tri {
+
+// One backend: a function an operation.
+struct OpTable {
+#define TRI_ROW(name, Args) void (*name)(const Args&, Stream&);
+  TRI_FOR_EACH_OP(TRI_ROW)
+#undef TRI_ROW
+};
+
+const OpTable& cpu_ops();
+
+#define TRI_ROW(name, Args)                            \
+  inline void name(const Args& args, Stream& stream) { \
+    check(args);                                       \
+    stream.ops().name(args, stream);                   \
+  }
+TRI_FOR_EACH_OP(TRI_ROW)
+#undef TRI_ROW
+
+}  // namespace tri

@@ -1,0 +1,80 @@
+// Optimizer updates over a slice of a flat buffer. A slice is n elements, n a multiple of kBlock, and block_tensor names
+// the tensor that owns each block of kBlock elements (tensors start at multiples of kBlock, so a block has one owner;
+// -1 marks padding). Per-tensor numbers are (S) arrays indexed by it.
+//   g = grad · grad_scale[0];  m = b1·m + (1-b1)·g;  v = b2·v + (1-b2)·g²
+//   direction = (m / bias_correction1) / (sqrt(v / bias_correction2) + eps) + decay[tensor] · w
+//   AdamW (Loshchilov & Hutter 2019)  w -= lr · direction
+//   LAMB  (You et al. 2020, alg. 2)   w -= lr · trust · direction,
+//         trust = |w| / |direction| over the whole tensor when both are positive and decay[tensor] > 0, else 1
+#pragma once
+
+#include "kernels/core/tensor.h"
+
+namespace tri {
+
+// The moments' update, common to the family. All (n) f32 unless said.
+struct Moments {
+  Tensor master;      // w
+  Tensor exp_avg;     // m
+  Tensor exp_avg_sq;  // v
+  Tensor grad;
+  Tensor grad_scale;    // (1) f32: the clipping factor
+  Tensor block_tensor;  // (n / kBlock) i32
+  Tensor decay;         // (S) f32: weight decay of each tensor
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  float bias_correction1 = 1.0f, bias_correction2 = 1.0f;  // 1 - beta^step
+};
+
+struct AdamwUpdate {
+  Moments moments;
+  Tensor param;  // (n) bf16: the updated weights in compute precision; absent when master is the parameter itself
+  float lr = 0.0f;
+};
+void check(const AdamwUpdate&);
+
+// First pass of LAMB: updates the moments and overwrites grad with the direction.
+struct LambDirection {
+  Moments moments;
+};
+void check(const LambDirection&);
+
+// Second pass of LAMB, after weight_sumsq and direction_sumsq were summed over all holders of a tensor's parts.
+struct LambApply {
+  Tensor master;            // (n) f32
+  Tensor param;             // (n) bf16, or absent
+  Tensor direction;         // (n) f32
+  Tensor weight_sumsq;      // (S) f32
+  Tensor direction_sumsq;   // (S) f32
+  Tensor block_tensor;      // (n / kBlock) i32
+  Tensor decay;             // (S) f32
+  float lr = 0.0f;
+};
+void check(const LambApply&);
+
+// sumsq[tensor] += sum of squares of the tensor's elements in this slice, in a fixed order. NaN and Inf carry through:
+// a tensor whose sum is not finite has an element that is not (or overflows fp32 when squared).
+struct TensorSumsq {
+  Tensor sumsq;         // (S) f32
+  Tensor inp;           // (n) f32
+  Tensor block_tensor;  // (n / kBlock) i32
+};
+void check(const TensorSumsq&);
+
+// out[0] += sum_i weight[i] · inp[i]
+struct WeightedSum {
+  Tensor out;     // (1) f32
+  Tensor inp;     // (S) f32
+  Tensor weight;  // (S) f32
+};
+void check(const WeightedSum&);
+
+// norm = sqrt(norm_sq);  scale = min(1, max_norm / norm), or 1 when max_norm is 0.
+struct ClipScale {
+  Tensor scale;    // (1) f32
+  Tensor norm;     // (1) f32
+  Tensor norm_sq;  // (1) f32
+  float max_norm = 0.0f;
+};
+void check(const ClipScale&);
+
+}  // namespace tri

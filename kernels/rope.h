@@ -1,0 +1,25 @@
+// Rotary position embedding (Su et al. 2021), in place on the queries and keys of grouped QKV rows (dims.h).
+// Halves convention (GPT-NeoX, LLaMA in Hugging Face naming): element i of the first half pairs with i + HS/2.
+//   (x1, x2) <- (x1·cos - x2·sin, x2·cos + x1·sin),  angle = t · theta^(-2i/HS),  t = r % T
+// The backward pass is the inverse rotation of the gradient.
+#pragma once
+
+#include "kernels/core/tensor.h"
+
+namespace tri {
+
+enum class Pass { kForward, kBackward };
+
+struct Rope {
+  Pass pass = Pass::kForward;
+  Tensor qkv;    // (R, NKVl · (G + 2) · HS) T, in place
+  Tensor table;  // (T, HS/2, 2) f32: cos, sin
+  int num_kv_heads = 0;  // NKVl
+  int group = 0;         // G, query heads a key/value head
+};
+void check(const Rope&);
+
+// Fills a host table (T, HS/2, 2) for Rope::table.
+void fill_rope_table(float* table, int seq_len, int head_size, double theta);
+
+}  // namespace tri
