@@ -14,18 +14,10 @@
 #include <memory>
 #include <string>
 
-#include "io/base/enum_names.h"
+#include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
-
-enum class DeviceKind { kCpu, kCuda };
-
-template <>
-struct EnumNames<DeviceKind> {
-  static constexpr std::array table{std::pair{DeviceKind::kCpu, std::string_view("cpu")},
-                                    std::pair{DeviceKind::kCuda, std::string_view("cuda")}};
-};
 
 struct OpTable;  // kernels/ops.h
 
@@ -39,6 +31,11 @@ class Event {
 struct StreamTimes {
   double busy = 0;     // inside tasks
   double waiting = 0;  // blocked in wait(event)
+};
+
+struct NamedTimes {
+  std::string stream;
+  StreamTimes times;
 };
 
 class Stream {

@@ -1,13 +1,19 @@
-// The switches of the model family that kernels know.
+// The backends, and the switches of the model family that kernels know.
 #pragma once
 
 #include "io/base/enum_names.h"
 
 namespace tri {
 
+enum class DeviceKind { kCpu, kCuda };
 enum class Norm { kLayerNorm, kRmsNorm };
 enum class Activation { kGelu, kSwiglu };
 
+template <>
+struct EnumNames<DeviceKind> {
+  static constexpr std::array table{std::pair{DeviceKind::kCpu, std::string_view("cpu")},
+                                    std::pair{DeviceKind::kCuda, std::string_view("cuda")}};
+};
 template <>
 struct EnumNames<Norm> {
   static constexpr std::array table{std::pair{Norm::kLayerNorm, std::string_view("layernorm")},

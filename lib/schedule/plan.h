@@ -1,11 +1,15 @@
-// Pipeline schedules as data. A schedule is a function (pp, micros, chunks) -> Plan: the list of actions of one stage.
-// The executor runs it, the simulator times it, tests check it for order, deadlock, bubble and memory.
+// Pipeline schedules as data. A schedule is a function (pp, micros, chunks) -> Plan: the list of actions of
+// one stage. The executor runs it, the simulator times it, tests check it for order, deadlock, bubble and
+// memory.
 //
-// Virtual stage of (chunk c, pp rank r) = c * pp.size + r. Activations flow to the next virtual stage, gradients back;
-// the neighbours of rank r are (r ± 1) mod pp.size.
+// Virtual stage of (chunk c, pp rank r) = c * pp.size + r. Activations flow to the next virtual stage,
+// gradients back; the neighbours of rank r are (r ± 1) mod pp.size.
 #pragma once
 
+#include <array>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "io/base/enum_names.h"
@@ -23,6 +27,21 @@ struct EnumNames<Schedule> {
 };
 
 enum class Op { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward };
+inline constexpr int kNumOps = 6;
+
+template <>
+struct EnumNames<Op> {
+  static constexpr std::array table{std::pair{Op::kForward, std::string_view("F")},
+                                    std::pair{Op::kBackward, std::string_view("B")},
+                                    std::pair{Op::kRecvForward, std::string_view("RF")},
+                                    std::pair{Op::kSendForward, std::string_view("SF")},
+                                    std::pair{Op::kRecvBackward, std::string_view("RB")},
+                                    std::pair{Op::kSendBackward, std::string_view("SB")}};
+};
+
+// Buffers of one stage beside its inputs (max_inputs of them for each chunk). All are taken in turn.
+inline constexpr int kGradientBuffers = 2;  // gradients received, all chunks together: in use, and one ahead
+inline constexpr int kOutputBuffers = 2;    // results on their way out, for each of the two directions
 
 struct Action {
   Op op;
@@ -34,27 +53,40 @@ struct Action {
 // The actions of one pp rank, in the order in which they are issued.
 using Plan = std::vector<Action>;
 
-// Compute actions only (kForward, kBackward) of this pp rank. gpipe and 1f1b need chunks == 1.
+// Whether the schedule runs more than one chunk a rank.
+bool takes_chunks(Schedule schedule);
+
+// Compute actions only (kForward, kBackward) of this pp rank. Needs chunks == 1 unless
+// takes_chunks(schedule). Microbatches go backward in the order in which they went forward, so that every
+// schedule and every chunk adds up its gradients in the same order. interleaved works in groups of pp.size
+// microbatches; any other count is legal, and costs at most the time of the next multiple.
 Plan make_plan(Schedule schedule, Axis pp, int micros, int chunks);
 
 // Forward passes alone: evaluation and generation.
 Plan forward_only(Axis pp, int micros, int chunks);
 
-// The plan with its transfers: each receive is issued one compute action ahead of its use, each send right after the
-// compute that produced its data. Sends and receives are independent: each of the four kinds has a queue of its own.
+// The plan with its transfers: each receive is issued one compute action ahead of its use, each send right
+// after the compute that produced its data. Sends and receives are independent: each of the four kinds has a
+// queue of its own. For each pair of neighbours and each direction, sends and receives have the same order,
+// so transfers need no tags. With pp.size == 1 and several chunks, sender and receiver are the same rank.
 Plan with_transfers(const Plan& compute, Axis pp, int chunks);
 
 bool is_first_virtual_stage(Axis pp, int chunk);
 bool is_last_virtual_stage(Axis pp, int chunk, int chunks);
 
-// Most microbatches of `chunk` whose activations are alive at once: from the forward's start to the backward's end.
-// A forward-only plan keeps none beyond the action itself: 1.
+// The op after which a microbatch's input and activations are free: kBackward; kForward in a forward-only
+// plan.
+Op last_use(const Plan& plan, int chunk);
+
+// Most microbatches of `chunk` whose activations are alive at once: from the forward's start to the
+// backward's end. A forward-only plan keeps none beyond the action itself: 1.
 int max_in_flight(const Plan& plan, int chunk);
 
-// Most stage inputs of `chunk` alive at once in a plan with transfers: from the issue of the receive (or the forward,
-// on the first virtual stage) to the backward's end (or the forward's end in a forward-only plan).
+// Most stage inputs of `chunk` alive at once in a plan with transfers: from the issue of the receive (or the
+// forward, on the first virtual stage) to the backward's end (or the forward's end in a forward-only plan).
 int max_inputs(const Plan& plan, int chunk);
 
-std::string to_string(const Plan& plan);  // "F0 F1 B0 …", chunks as F0.1
+std::string to_string(const Action& action);  // "F0"; on chunk 1 and above with the chunk: "F0.1"
+std::string to_string(const Plan& plan);      // "F0 F1 B0 …"
 
 }  // namespace tri

@@ -1,0 +1,29 @@
+// trireme: trains large language models with tensor, pipeline and data parallelism. `trireme --help`.
+#include <exception>
+
+#include "app/commands.h"
+#include "io/base/error.h"
+#include "io/base/log.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"trireme trains GPT- and LLaMA-family models with 3D parallelism over MPI"};
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of all subcommands");
+  int status = 0;
+  tri::add_train_command(app, status, &argc, &argv);
+  tri::add_check_command(app, status);
+  tri::add_data_command(app, status);
+  try {
+    app.parse(argc, argv);
+    return status;
+  } catch (const CLI::ParseError& problem) {
+    // CLI11 has its own numbers; ours say 2 for usage.
+    return app.exit(problem) == 0 ? 0 : static_cast<int>(tri::ExitCode::kUsage);
+  } catch (const tri::Fatal& fatal) {
+    tri::log_error("{}", fatal.what());
+    return static_cast<int>(fatal.code());
+  } catch (const std::exception& problem) {
+    tri::log_error("{}", problem.what());
+    return 1;
+  }
+}

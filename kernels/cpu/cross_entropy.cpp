@@ -1,0 +1,139 @@
+// Cross-entropy over a split vocabulary, the reference.  Formulas and shapes: kernels/cross_entropy.h.
+// A row's exponentials are summed chunk by chunk: fp32 lanes inside a chunk, double across chunks, so the sum does not
+// lose digits with the width of the vocabulary or depend on where tp cuts it beyond fp32 rounding.
+#include "kernels/cross_entropy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/ops.h"
+
+namespace tri::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int kLanes = 16;   // independent partial results, so that the loop vectorises
+constexpr int kChunk = 512;  // columns summed in fp32
+
+// This rank's part of a row: columns [0, real) exist, the rest is padding.
+struct Columns {
+  int64_t width, real;
+
+  Columns(const Tensor& logits, int first_token, int vocab)
+      : width(logits[1]), real(std::clamp<int64_t>(int64_t{vocab} - first_token, 0, logits[1])) {}
+};
+
+// The target's column here, or -1 when another rank has it.
+int64_t own_column(int32_t target, int first_token, int vocab, const Columns& columns) {
+  TRI_REQUIRE(target >= 0 && target < vocab, "target {} of a vocabulary of {}", target, vocab);
+  const int64_t column = int64_t{target} - first_token;
+  return column >= 0 && column < columns.real ? column : -1;
+}
+
+// -inf for no columns. A NaN may get lost here; it comes back in the sum.
+template <class T>
+float row_max(const T* __restrict row, int64_t count) {
+  float lanes[kLanes];
+  std::fill_n(lanes, kLanes, kMinusInfinity);
+  int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float value = to_float(row[c + lane]);
+      lanes[lane] = value > lanes[lane] ? value : lanes[lane];
+    }
+  }
+  for (; c < count; ++c) lanes[0] = std::max(lanes[0], to_float(row[c]));
+  return *std::max_element(lanes, lanes + kLanes);
+}
+
+template <class T>
+float row_sum_exp(const T* __restrict row, int64_t count, float max) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t end = std::min(begin + kChunk, count);
+    float lanes[kLanes] = {};
+    int64_t c = begin;
+    for (; c + kLanes <= end; c += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += exp_f32(to_float(row[c + lane]) - max);
+    }
+    for (; c < end; ++c) lanes[0] += exp_f32(to_float(row[c]) - max);
+    for (const float lane : lanes) sum += lane;
+  }
+  return static_cast<float>(sum);
+}
+
+template <class T>
+void stats(const CrossEntropyStats& a) {
+  const Columns columns(a.logits, a.first_token, a.vocab);
+  for (int64_t r = 0; r < a.logits[0]; ++r) {
+    const T* row = a.logits.as<T>() + r * columns.width;
+    const int64_t target = own_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
+    float* out = a.stats.as<float>() + r * 3;
+    out[0] = row_max(row, columns.real);
+    out[1] = row_sum_exp(row, columns.real, out[0]);  // 0 for no columns: the rank drops out of the combination
+    out[2] = target >= 0 ? to_float(row[target]) : kMinusInfinity;
+  }
+}
+
+// The whole row's statistics, from the parts of all tp ranks.
+struct RowStats {
+  float max;
+  double sum;
+  float target;
+};
+
+RowStats combine(const Tensor& stats, int64_t r) {
+  const float* all = stats.as<float>();
+  const int64_t num_rows = stats[1];
+  RowStats row{kMinusInfinity, 0, kMinusInfinity};
+  for (int64_t k = 0; k < stats[0]; ++k) {
+    const float* part = all + (k * num_rows + r) * 3;
+    row.max = std::max(row.max, part[0]);
+    row.target = std::max(row.target, part[2]);
+  }
+  for (int64_t k = 0; k < stats[0]; ++k) {
+    const float* part = all + (k * num_rows + r) * 3;
+    // A rank that holds only padding has max -inf and sum 0: nothing to scale.
+    if (part[1] != 0) row.sum += part[1] * std::exp(static_cast<double>(part[0]) - row.max);
+  }
+  return row;
+}
+
+// logits <- (softmax - onehot) · grad_scale, zero in padding.
+template <class T>
+void row_gradient(T* __restrict row, const Columns& columns, int64_t target, const RowStats& stats, float grad_scale) {
+  const float max = stats.max, scale = static_cast<float>(grad_scale / stats.sum);
+  const float target_logit = target >= 0 ? to_float(row[target]) : 0.0f;
+  for (int64_t c = 0; c < columns.real; ++c) row[c] = from_float<T>(exp_f32(to_float(row[c]) - max) * scale);
+  std::fill(row + columns.real, row + columns.width, from_float<T>(0.0f));
+  if (target >= 0) row[target] = from_float<T>(exp_f32(target_logit - max) * scale - grad_scale);
+}
+
+template <class T>
+void loss(const CrossEntropyLoss& a) {
+  const Columns columns(a.logits, a.first_token, a.vocab);
+  double total = 0;
+  for (int64_t r = 0; r < a.logits[0]; ++r) {
+    const RowStats row = combine(a.stats, r);
+    total += row.max + std::log(row.sum) - row.target;
+    if (a.gradient == LogitGradient::kNone) continue;
+    const int64_t target = own_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
+    row_gradient(a.logits.as<T>() + r * columns.width, columns, target, row, a.grad_scale);
+  }
+  a.loss.as<float>()[0] += static_cast<float>(total);
+}
+
+}  // namespace
+
+void cross_entropy_stats(const CrossEntropyStats& a) {
+  dispatch(a.logits.dtype, [&](auto type) { stats<decltype(type)>(a); });
+}
+
+void cross_entropy_loss(const CrossEntropyLoss& a) {
+  dispatch(a.logits.dtype, [&](auto type) { loss<decltype(type)>(a); });
+}
+
+}  // namespace tri::cpu

@@ -1,0 +1,44 @@
+#include "kernels/cross_entropy.h"
+
+namespace tri {
+namespace {
+
+// `tensor` is present, of this dtype and exactly this shape.
+void require_tensor(const char* op, const char* operand, const Tensor& tensor, Dtype dtype,
+                    std::initializer_list<int64_t> shape) {
+  const Tensor wanted(tensor.data, dtype, shape);
+  TRI_REQUIRE(tensor.dtype == wanted.dtype && tensor.dims == wanted.dims && tensor.shape == wanted.shape,
+              "{}: {} is {}, not {}", op, operand, tensor.shape_text(), wanted.shape_text());
+  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand, tensor.shape_text());
+}
+
+void require_float(const char* op, const char* operand, const Tensor& tensor) {
+  TRI_REQUIRE(!tensor.empty() && (tensor.dtype == Dtype::kF32 || tensor.dtype == Dtype::kBF16),
+              "{}: {} {} is absent, or neither fp32 nor bf16", op, operand, tensor.shape_text());
+}
+
+template <class Args>
+void check_logits(const char* op, const Args& a) {
+  require_float(op, "logits", a.logits);
+  TRI_REQUIRE(a.logits.dims == 2, "{}: logits {} are not (R, Vl)", op, a.logits.shape_text());
+  require_tensor(op, "targets", a.targets, Dtype::kI32, {a.logits[0]});
+  TRI_REQUIRE(a.first_token >= 0 && a.vocab > 0, "{}: logits {} from column {} of a vocabulary of {}", op,
+              a.logits.shape_text(), a.first_token, a.vocab);
+}
+
+}  // namespace
+
+void check(const CrossEntropyStats& a) {
+  check_logits("cross_entropy_stats", a);
+  require_tensor("cross_entropy_stats", "stats", a.stats, Dtype::kF32, {a.logits[0], 3});
+}
+
+void check(const CrossEntropyLoss& a) {
+  check_logits("cross_entropy_loss", a);
+  TRI_REQUIRE(a.stats.dims == 3 && a.stats[0] > 0, "cross_entropy_loss: stats {} are not (tp, R, 3)",
+              a.stats.shape_text());
+  require_tensor("cross_entropy_loss", "stats", a.stats, Dtype::kF32, {a.stats[0], a.logits[0], 3});
+  require_tensor("cross_entropy_loss", "loss", a.loss, Dtype::kF32, {1});
+}
+
+}  // namespace tri

@@ -1,0 +1,83 @@
+#include "kernels/optimizer.h"
+
+#include <cmath>
+
+#include "kernels/core/dims.h"
+
+namespace tri {
+namespace {
+
+// `tensor` is present, of this dtype and exactly this shape.
+void require_tensor(const char* op, const char* operand, const Tensor& tensor, Dtype dtype,
+                    std::initializer_list<int64_t> shape) {
+  const Tensor wanted(tensor.data, dtype, shape);
+  TRI_REQUIRE(tensor.dtype == wanted.dtype && tensor.dims == wanted.dims && tensor.shape == wanted.shape,
+              "{}: {} is {}, not {}", op, operand, tensor.shape_text(), wanted.shape_text());
+  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand, tensor.shape_text());
+}
+
+// The slice's length: `tensor` is (n) f32, block_tensor (n / kBlock) i32.
+int64_t check_slice(const char* op, const char* operand, const Tensor& tensor, const Tensor& block_tensor) {
+  const int64_t n = tensor.numel();
+  require_tensor(op, operand, tensor, Dtype::kF32, {n});
+  TRI_REQUIRE(n % kBlock == 0, "{}: {} {} is not whole blocks of {}", op, operand, tensor.shape_text(), kBlock);
+  require_tensor(op, "block_tensor", block_tensor, Dtype::kI32, {n / kBlock});
+  return n;
+}
+
+void check_param(const char* op, const Tensor& param, int64_t n) {
+  if (!param.empty()) require_tensor(op, "param", param, Dtype::kBF16, {n});
+}
+
+int64_t check_moments(const char* op, const Moments& a) {
+  const int64_t n = check_slice(op, "master", a.master, a.block_tensor);
+  require_tensor(op, "exp_avg", a.exp_avg, Dtype::kF32, {n});
+  require_tensor(op, "exp_avg_sq", a.exp_avg_sq, Dtype::kF32, {n});
+  require_tensor(op, "grad", a.grad, Dtype::kF32, {n});
+  require_tensor(op, "grad_scale", a.grad_scale, Dtype::kF32, {1});
+  require_tensor(op, "decay", a.decay, Dtype::kF32, {a.decay.numel()});
+  TRI_REQUIRE(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1 && a.eps >= 0, "{}: betas {} and {}, eps {}",
+              op, a.beta1, a.beta2, a.eps);
+  TRI_REQUIRE(a.bias_correction1 > 0 && a.bias_correction2 > 0, "{}: bias corrections {} and {}", op,
+              a.bias_correction1, a.bias_correction2);
+  return n;
+}
+
+}  // namespace
+
+void check(const AdamwUpdate& a) {
+  const int64_t n = check_moments("adamw_update", a.moments);
+  check_param("adamw_update", a.param, n);
+}
+
+void check(const LambDirection& a) { check_moments("lamb_direction", a.moments); }
+
+void check(const LambApply& a) {
+  const int64_t n = check_slice("lamb_apply", "master", a.master, a.block_tensor);
+  require_tensor("lamb_apply", "direction", a.direction, Dtype::kF32, {n});
+  check_param("lamb_apply", a.param, n);
+  const int64_t num_tensors = a.decay.numel();
+  require_tensor("lamb_apply", "decay", a.decay, Dtype::kF32, {num_tensors});
+  require_tensor("lamb_apply", "weight_sumsq", a.weight_sumsq, Dtype::kF32, {num_tensors});
+  require_tensor("lamb_apply", "direction_sumsq", a.direction_sumsq, Dtype::kF32, {num_tensors});
+}
+
+void check(const TensorSumsq& a) {
+  check_slice("tensor_sumsq", "inp", a.inp, a.block_tensor);
+  require_tensor("tensor_sumsq", "sumsq", a.sumsq, Dtype::kF32, {a.sumsq.numel()});
+}
+
+void check(const WeightedSum& a) {
+  require_tensor("weighted_sum", "out", a.out, Dtype::kF32, {1});
+  require_tensor("weighted_sum", "inp", a.inp, Dtype::kF32, {a.inp.numel()});
+  require_tensor("weighted_sum", "weight", a.weight, Dtype::kF32, {a.inp.numel()});
+}
+
+void check(const ClipScale& a) {
+  require_tensor("clip_scale", "scale", a.scale, Dtype::kF32, {1});
+  require_tensor("clip_scale", "norm", a.norm, Dtype::kF32, {1});
+  require_tensor("clip_scale", "norm_sq", a.norm_sq, Dtype::kF32, {1});
+  TRI_REQUIRE(a.max_norm >= 0 && std::isfinite(a.max_norm), "clip_scale: max_norm {}", a.max_norm);
+}
+
+}  // namespace tri

@@ -1,0 +1,81 @@
+#include "lib/comm/comm_group.h"
+
+namespace tri {
+
+void CommGroup::all_gather(Tensor out, Tensor inp, Stream& stream) {
+  TRI_REQUIRE(out.dtype == inp.dtype && out.numel() == size_ * inp.numel(), "{}: all-gather of {} into {}", name_,
+              inp.shape_text(), out.shape_text());
+  ++counts_.all_gathers;
+  counts_.bytes += out.bytes() - inp.bytes();
+  do_all_gather(out, inp, stream);
+}
+
+void CommGroup::reduce_scatter(Tensor out, Tensor inp, Stream& stream) {
+  TRI_REQUIRE(out.dtype == inp.dtype && inp.numel() == size_ * out.numel(), "{}: reduce-scatter of {} into {}", name_,
+              inp.shape_text(), out.shape_text());
+  ++counts_.reduce_scatters;
+  counts_.bytes += inp.bytes() - out.bytes();
+  do_reduce_scatter(out, inp, stream);
+}
+
+void CommGroup::all_reduce(Tensor inout, ReduceOp op, Stream& stream) {
+  ++counts_.all_reduces;
+  if (size_ > 1) counts_.bytes += inout.bytes();
+  do_all_reduce(inout, op, stream);
+}
+
+void CommGroup::broadcast(Tensor inout, int root, Stream& stream) {
+  TRI_REQUIRE(root >= 0 && root < size_, "{}: root {} of {}", name_, root, size_);
+  ++counts_.broadcasts;
+  if (size_ > 1) counts_.bytes += inout.bytes();
+  do_broadcast(inout, root, stream);
+}
+
+void CommGroup::send(Tensor tensor, int peer, Stream& stream) {
+  TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: send to {} of {}", name_, peer, size_);
+  ++counts_.sends;
+  counts_.bytes += tensor.bytes();
+  do_send(tensor, peer, stream);
+}
+
+void CommGroup::recv(Tensor tensor, int peer, Stream& stream) {
+  TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: receive from {} of {}", name_, peer, size_);
+  ++counts_.recvs;
+  counts_.bytes += tensor.bytes();
+  do_recv(tensor, peer, stream);
+}
+
+void Channel::after(Stream& producer) {
+  if (&producer == stream_) return;
+  producer.record(*ready_);
+  stream_->wait(*ready_);
+}
+
+void Channel::before(Stream& consumer) {
+  if (&consumer == stream_) return;
+  stream_->record(*done_);
+  consumer.wait(*done_);
+}
+
+namespace {
+
+class SelfGroup final : public CommGroup {
+ public:
+  explicit SelfGroup(const std::string& name) : CommGroup(name, 0, 1) {}
+
+ private:
+  void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {
+    if (out.data != inp.data) stream.copy(out.data, inp.data, inp.bytes());
+  }
+  void do_reduce_scatter(Tensor out, Tensor inp, Stream& stream) override { do_all_gather(out, inp, stream); }
+  void do_all_reduce(Tensor, ReduceOp, Stream&) override {}
+  void do_broadcast(Tensor, int, Stream&) override {}
+  void do_send(Tensor, int, Stream&) override { TRI_REQUIRE(false, "{}: send in a group of one", name()); }
+  void do_recv(Tensor, int, Stream&) override { TRI_REQUIRE(false, "{}: receive in a group of one", name()); }
+};
+
+}  // namespace
+
+std::unique_ptr<CommGroup> make_self_group(const std::string& name) { return std::make_unique<SelfGroup>(name); }
+
+}  // namespace tri

@@ -1,0 +1,75 @@
+#include "lib/comm/job.h"
+
+#include <mpi.h>
+
+#include <cstdlib>
+
+#include "lib/comm/mpi_check.h"
+#include "lib/comm/mpi_group.h"
+
+namespace tri {
+
+Job::Job(int* argc, char*** argv) {
+  int provided = 0;
+  TRI_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided));
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (provided < MPI_THREAD_MULTIPLE)
+    throw Fatal(ExitCode::kComm, "this MPI library does not grant MPI_THREAD_MULTIPLE; use an Open MPI built with it");
+  TRI_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank_));
+  TRI_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size_));
+  MPI_Comm node;
+  TRI_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world_rank_, MPI_INFO_NULL, &node));
+  TRI_MPI(MPI_Comm_rank(node, &node_rank_));
+  TRI_MPI(MPI_Comm_free(&node));
+}
+
+Job::~Job() { MPI_Finalize(); }
+
+std::string Job::broadcast(std::string text) {
+  int64_t size = static_cast<int64_t>(text.size());
+  TRI_MPI(MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD));
+  text.resize(static_cast<size_t>(size));
+  TRI_MPI(MPI_Bcast(text.data(), static_cast<int>(size), MPI_CHAR, 0, MPI_COMM_WORLD));
+  return text;
+}
+
+std::vector<std::string> Job::gather(std::string text) {
+  const bool root = world_rank_ == 0;
+  const int size = static_cast<int>(text.size());
+  std::vector<int> sizes(root ? world_size_ : 0), offsets(sizes.size());
+  TRI_MPI(MPI_Gather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, MPI_COMM_WORLD));
+  int total = 0;
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    offsets[r] = total;
+    total += sizes[r];
+  }
+  std::string all(static_cast<size_t>(total), '\0');
+  TRI_MPI(MPI_Gatherv(text.data(), size, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0,
+                      MPI_COMM_WORLD));
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < sizes.size(); ++r)
+    texts.push_back(all.substr(static_cast<size_t>(offsets[r]), static_cast<size_t>(sizes[r])));
+  return texts;
+}
+
+void Job::barrier() { TRI_MPI(MPI_Barrier(MPI_COMM_WORLD)); }
+
+void Job::end_all(ExitCode code) {
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
+                                           Device& device) {
+  if (world_ranks.size() == 1) return make_self_group(name);
+  MPI_Group world, members;
+  MPI_Comm comm;
+  TRI_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  TRI_MPI(MPI_Group_incl(world, static_cast<int>(world_ranks.size()), world_ranks.data(), &members));
+  TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &comm));
+  TRI_MPI(MPI_Group_free(&members));
+  TRI_MPI(MPI_Group_free(&world));
+  return make_mpi_group(name, comm, device);
+}
+
+}  // namespace tri

@@ -1,0 +1,42 @@
+// Job: MPI's life in this process, and the few host-side exchanges that set-up and reports need.
+// Everything here is collective over all ranks unless it says otherwise, and called from the main thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/base/error.h"
+#include "kernels/core/device.h"
+#include "lib/comm/comm_group.h"
+
+namespace tri {
+
+class Job {
+ public:
+  Job(int* argc, char*** argv);  // MPI_Init_thread(MULTIPLE); Fatal(kComm) when the library does not grant it
+  ~Job();                        // MPI_Finalize, unless the job was ended
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int world_rank() const { return world_rank_; }
+  int world_size() const { return world_size_; }
+  int node_rank() const { return node_rank_; }  // rank among the ranks of this node
+
+  std::string broadcast(std::string text);           // rank 0's text, on all
+  std::vector<std::string> gather(std::string text);  // all ranks' texts, on rank 0; empty elsewhere
+  void barrier();
+
+  // Ends every rank of the job with `code`. Not collective; any thread.
+  [[noreturn]] void end_all(ExitCode code);
+
+  // The group of `world_ranks` (in that order), which contains this rank. Called by its members only: no barrier over
+  // the others. `tag` tells apart groups that are made at the same time.
+  std::unique_ptr<CommGroup> make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
+                                        Device& device);
+
+ private:
+  int world_rank_ = 0, world_size_ = 1, node_rank_ = 0;
+};
+
+}  // namespace tri

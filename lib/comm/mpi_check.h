@@ -1,0 +1,20 @@
+// TRI_MPI(call): throws Fatal(kComm) with the call and MPI's own words when it fails.
+#pragma once
+
+#include <mpi.h>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+inline void mpi_check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Fatal(ExitCode::kComm, fmt::format("{}: {}", call, std::string(text, static_cast<size_t>(length))));
+}
+
+}  // namespace tri
+
+#define TRI_MPI(call) ::tri::mpi_check((call), #call)

@@ -1,0 +1,13 @@
+// CommGroup over MPI, for the CPU backend. Internal to lib/comm.
+#pragma once
+
+#include <mpi.h>
+
+#include "lib/comm/comm_group.h"
+
+namespace tri {
+
+// Takes over `comm` and frees it at the end.
+std::unique_ptr<CommGroup> make_mpi_group(const std::string& name, MPI_Comm comm, Device& device);
+
+}  // namespace tri

@@ -1,0 +1,63 @@
+// The typed run config. Fields, defaults, limits and consequences stand once, in lib/config/fields.def.
+// Errors are the user's to fix: every one of them in one Error, a line each, then "N errors".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/base/error.h"
+#include "kernels/core/device.h"
+#include "kernels/core/dtype.h"
+#include "kernels/core/kinds.h"
+#include "lib/config/kinds.h"
+#include "lib/schedule/plan.h"
+
+namespace tri {
+
+// A token file. Sources are mixed in proportion to their weights.
+struct Source {
+  std::string path;
+  double weight = 1.0;
+  bool operator==(const Source&) const = default;
+};
+
+// RunConfig, ModelConfig, DataConfig, ...: plain structs, one a section.
+#define SECTION(type, name, title) struct type {
+#define FIELD(type, name, default_value, allowed, consequence) type name = default_value;
+#define END_SECTION(type)                       \
+  bool operator==(const type&) const = default; \
+  }                                             \
+  ;
+#include "lib/config/fields.def"
+
+struct Config {
+#define SECTION(type, name, title) type name;
+#define FIELD(type, name, default_value, allowed, consequence)
+#define END_SECTION(type)
+#include "lib/config/fields.def"
+  bool operator==(const Config&) const = default;
+};
+
+// The text of a config file; a missing or unreadable one is a usage error.
+Result<std::string> read_config_text(const std::string& path);
+
+// Fields not named keep their defaults. `overrides` are "section.key=value", applied in order: the last one
+// wins. The value of a text field is taken as it stands, any other as YAML. Messages start with
+// "file_name:line: " or
+// "--set section.key=value: ".
+Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
+                            const std::vector<std::string>& overrides);
+
+// Fills every field whose 0 or "" means "derived", and checks all rules that join fields. Each field must be
+// within its own limits, as parse_config leaves it. Resolving twice changes nothing.
+Result<Config> resolve_config(Config config, int world_size);
+
+// Every field of every section; parse_config gives back an equal Config.
+std::string to_yaml(const Config& config);
+
+// Every field by section: default, what is allowed, consequence.
+std::string config_help();
+
+}  // namespace tri

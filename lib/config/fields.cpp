@@ -1,0 +1,38 @@
+#include "lib/config/fields.h"
+
+namespace tri {
+namespace {
+
+template <class T>
+ValueRule make_rule(const Allowed& allowed, const T& default_value) {
+  return {allowed, describe<T>(allowed), print_value(default_value)};
+}
+
+std::vector<Section> make_sections() {
+  std::vector<Section> sections;
+#define SECTION(type, member, title)           \
+  {                                            \
+    constexpr auto kSection = &Config::member; \
+    using SectionType = type;                  \
+    Section& section = sections.emplace_back(Section{#member, title, {}});
+#define FIELD(type, member, default_value, allowed, consequence)                                           \
+  section.fields.push_back(                                                                                \
+      {section.name, #member, make_rule<type>(allowed, SectionType{}.member), consequence,                 \
+       std::is_same_v<type, std::string>,                                                                  \
+       [](const YAML::Node& node, const ValueRule& rule, Config& config, std::vector<Problem>& problems) { \
+         read_value(node, rule, (config.*kSection).member, problems);                                      \
+       },                                                                                                  \
+       [](const Config& config) { return print_value((config.*kSection).member); }});
+#define END_SECTION(type) }
+#include "lib/config/fields.def"
+  return sections;
+}
+
+}  // namespace
+
+const std::vector<Section>& config_sections() {
+  static const std::vector<Section> sections = make_sections();
+  return sections;
+}
+
+}  // namespace tri

@@ -1,0 +1,44 @@
+// The config's own choices. Those that kernels and schedules know live beside them:
+// kernels/core/{device,dtype,kinds}.h, lib/schedule/plan.h.
+#pragma once
+
+#include "io/base/enum_names.h"
+
+namespace tri {
+
+enum class Block { kSequential, kParallel };
+enum class Position { kLearned, kRope };
+enum class Recompute { kNone, kSelective, kFull };
+enum class OptimizerKind { kAdamW, kLamb };
+enum class LrRule { kConstant, kLinear, kCosine, kWsd };
+
+template <>
+struct EnumNames<Block> {
+  static constexpr std::array table{std::pair{Block::kSequential, std::string_view("sequential")},
+                                    std::pair{Block::kParallel, std::string_view("parallel")}};
+};
+template <>
+struct EnumNames<Position> {
+  static constexpr std::array table{std::pair{Position::kLearned, std::string_view("learned")},
+                                    std::pair{Position::kRope, std::string_view("rope")}};
+};
+template <>
+struct EnumNames<Recompute> {
+  static constexpr std::array table{std::pair{Recompute::kNone, std::string_view("none")},
+                                    std::pair{Recompute::kSelective, std::string_view("selective")},
+                                    std::pair{Recompute::kFull, std::string_view("full")}};
+};
+template <>
+struct EnumNames<OptimizerKind> {
+  static constexpr std::array table{std::pair{OptimizerKind::kAdamW, std::string_view("adamw")},
+                                    std::pair{OptimizerKind::kLamb, std::string_view("lamb")}};
+};
+template <>
+struct EnumNames<LrRule> {
+  static constexpr std::array table{std::pair{LrRule::kConstant, std::string_view("constant")},
+                                    std::pair{LrRule::kLinear, std::string_view("linear")},
+                                    std::pair{LrRule::kCosine, std::string_view("cosine")},
+                                    std::pair{LrRule::kWsd, std::string_view("wsd")}};
+};
+
+}  // namespace tri

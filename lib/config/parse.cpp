@@ -1,0 +1,197 @@
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "lib/config/fields.h"
+#include "lib/config/messages.h"
+#include "lib/config/nearest.h"
+
+namespace tri {
+namespace {
+
+const Section* find_section(const std::string& name) {
+  for (const Section& section : config_sections())
+    if (section.name == name) return &section;
+  return nullptr;
+}
+
+const Field* find_field(const Section& section, const std::string& key) {
+  for (const Field& field : section.fields)
+    if (field.key == key) return &field;
+  return nullptr;
+}
+
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const Section& section : config_sections()) names.push_back(section.name);
+  return names;
+}
+
+std::vector<std::string> keys_of(const Section& section) {
+  std::vector<std::string> keys;
+  for (const Field& field : section.fields) keys.push_back(field.key);
+  return keys;
+}
+
+// "did you mean run.steps?" for a key that is known, but elsewhere; else empty.
+std::string known_elsewhere(const std::string& key) {
+  for (const Section& section : config_sections())
+    if (find_field(section, key)) return "did you mean " + section.name + "." + key + "?";
+  return "";
+}
+
+std::string unknown_section(const std::string& name) {
+  const std::string near = nearest(name, section_names());
+  std::string advice = known_elsewhere(name);
+  if (advice.empty() && !near.empty()) advice = "did you mean " + near + "?";
+  if (advice.empty()) advice = fmt::format("the sections are {}", fmt::join(section_names(), ", "));
+  return name + ": unknown section; " + advice;
+}
+
+std::string unknown_key(const Section& section, const std::string& key) {
+  const std::string near = nearest(key, keys_of(section));
+  std::string advice =
+      near.empty() ? known_elsewhere(key) : "did you mean " + section.name + "." + near + "?";
+  if (advice.empty())
+    advice = fmt::format("the keys of {} are {}", section.name, fmt::join(keys_of(section), ", "));
+  return section.name + "." + key + ": unknown key; " + advice;
+}
+
+// Reads files and overrides into one Config, and collects what is wrong with them.
+class Parser {
+ public:
+  explicit Parser(const std::string& file_name) : file_name_(file_name) {}
+
+  void read_file(std::string_view text) {
+    try {
+      const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+      if (documents.size() > 1)
+        return add(file_name_, fmt::format("{} YAML documents in one file; keep one", documents.size()));
+      if (documents.empty() || documents[0].IsNull()) return;  // defaults alone
+      read_document(documents[0]);
+    } catch (const YAML::Exception& error) {
+      add(at_line(error.mark.line + 1), fmt::format("not valid YAML: {}", error.msg));
+    }
+  }
+
+  void read_override(const std::string& text) {
+    const std::string where = "--set " + text;
+    const size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals),
+                      value = equals == text.npos ? "" : text.substr(equals + 1);
+    const size_t dot = name.find('.');
+    const std::string section_name = name.substr(0, dot);
+    const Section* section = find_section(section_name);
+    if (equals == text.npos || section_name.empty() || (dot == name.npos && section))
+      return add(where, "expected section.key=value, such as run.steps=100");
+    if (!section) return add(where, unknown_section(section_name));
+    const std::string key = name.substr(dot + 1);
+    const Field* field = find_field(*section, key);
+    if (!field) return add(where, unknown_key(*section, key));
+    try {
+      read_field(*field, field->is_text ? YAML::Node(value) : YAML::Load(value), [&](int) { return where; });
+    } catch (const YAML::Exception& error) {
+      add(where, fmt::format("{}: not valid YAML: {}", name, error.msg));
+    }
+  }
+
+  Result<Config> finish() && {
+    if (!errors_.empty()) return join_errors(errors_);
+    return std::move(config_);
+  }
+
+ private:
+  void add(const std::string& where, const std::string& text) { errors_.push_back(where + ": " + text); }
+  std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
+
+  // Calls visit(key, line, value) for each pair of a map, once a key.
+  template <class Visit>
+  void each_pair(const YAML::Node& map, const std::string& prefix, Visit visit) {
+    std::map<std::string, int> first_line;
+    for (const auto& entry : map) {
+      const int line = entry.first.Mark().line + 1;
+      if (!entry.first.IsScalar()) {
+        add(at_line(line), "a key must be a single word");
+        continue;
+      }
+      const std::string key = entry.first.Scalar();
+      const auto [first, is_new] = first_line.emplace(key, line);
+      if (is_new)
+        visit(key, line, entry.second);
+      else
+        add(at_line(line),
+            fmt::format("{}{}: given twice, first on line {}; keep one", prefix, key, first->second));
+    }
+  }
+
+  void read_document(const YAML::Node& root) {
+    if (!root.IsMap())
+      return add(at_line(root.Mark().line + 1),
+                 fmt::format("expected sections, such as \"run:\"; the sections are {}",
+                             fmt::join(section_names(), ", ")));
+    each_pair(root, "", [&](const std::string& name, int line, const YAML::Node& node) {
+      const Section* section = find_section(name);
+      if (!section)
+        add(at_line(line), unknown_section(name));
+      else if (node.IsMap())
+        read_section(*section, node);
+      else if (!node.IsNull())  // a section without lines keeps its defaults
+        add(at_line(line),
+            fmt::format("{}: is a section; put its keys on lines of their own below it, as key: value",
+                        name));
+    });
+  }
+
+  void read_section(const Section& section, const YAML::Node& map) {
+    each_pair(map, section.name + ".", [&](const std::string& key, int line, const YAML::Node& node) {
+      if (const Field* field = find_field(section, key))
+        read_field(*field, node, [&](int own_line) { return at_line(own_line > 0 ? own_line : line); });
+      else
+        add(at_line(line), unknown_key(section, key));
+    });
+  }
+
+  template <class Where>
+  void read_field(const Field& field, const YAML::Node& node, Where where) {
+    std::vector<Problem> problems;
+    field.read(node, field.rule, config_, problems);
+    for (const Problem& problem : problems) {
+      // "run.steps: 0 is out of range", "data.sources[1].weight: ..."
+      add(where(problem.line), fmt::format("{}{}: {}", field.name(), problem.part, problem.text));
+    }
+  }
+
+  std::string file_name_;
+  Config config_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+Result<std::string> read_config_text(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return usage_error("{}: is a folder; name a config file", path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return usage_error("{}: cannot read the config: {}", path, std::strerror(errno));
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) return usage_error("{}: cannot read the config", path);
+  return std::move(text).str();
+}
+
+Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
+                            const std::vector<std::string>& overrides) {
+  Parser parser(file_name);
+  parser.read_file(yaml_text);
+  for (const std::string& text : overrides) parser.read_override(text);
+  return std::move(parser).finish();
+}
+
+}  // namespace tri

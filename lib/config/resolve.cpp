@@ -1,0 +1,238 @@
+// Derived fields, and the rules that join fields. Each message says which numbers clash and which would fit.
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "lib/config/config.h"
+#include "lib/config/messages.h"
+
+namespace tri {
+namespace {
+
+using Numbers = std::vector<int64_t>;
+
+constexpr int64_t kVocabMultiple = 128;  // the vocabulary is padded to it: aligned GEMMs, and tp can split it
+constexpr int64_t kFfnMultiple = 64;
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// 1 .. n that divide n.
+Numbers divisors(int64_t n) {
+  Numbers low, high;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    low.push_back(d);
+    if (d * d != n) high.push_back(n / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+// The positive multiples of `step` on both sides of `value`.
+Numbers multiples_around(int64_t value, int64_t step) {
+  const int64_t below = value / step * step;
+  return below > 0 ? Numbers{below, below + step} : Numbers{step};
+}
+
+// "1, 2 or 4": the five of `numbers` (ascending) that are closest to `value`.
+std::string either(Numbers numbers, int64_t value) {
+  constexpr size_t kMost = 5;
+  while (numbers.size() > kMost) {
+    const bool first_is_farther = value - numbers.front() > numbers.back() - value;
+    numbers.erase(first_is_farther ? numbers.begin() : numbers.end() - 1);
+  }
+  if (numbers.size() == 1) return fmt::format("{}", numbers[0]);
+  return fmt::format("{} or {}", fmt::join(numbers.begin(), numbers.end() - 1, ", "), numbers.back());
+}
+
+// ", or set parallel.pp to 1, 2 or 4"; nothing when no number fits.
+std::string or_set(const char* field, const Numbers& numbers, int64_t value) {
+  return numbers.empty() ? "" : fmt::format(", or set {} to {}", field, either(numbers, value));
+}
+
+class Resolver {
+ public:
+  Resolver(Config config, int64_t world) : c_(std::move(config)), world_(world), given_dp_(c_.parallel.dp) {}
+
+  Result<Config> run() && {
+    fill();
+    check_model();
+    check_tp();
+    check_pp();
+    if (check_world()) check_batch();
+    check_lr();
+    if (!errors_.empty()) return join_errors(errors_);
+    return std::move(c_);
+  }
+
+ private:
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    errors_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void fill() {
+    ModelConfig& m = c_.model;
+    if (m.kv_heads == 0) m.kv_heads = m.heads;
+    if (m.ffn_hidden == 0) {
+      const int64_t hidden = m.hidden;
+      const bool gated =
+          m.activation == Activation::kSwiglu;  // 8/3: as many parameters in 3 matrices as in 2 of 4
+      m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
+    }
+    const int64_t model_ranks = int64_t{c_.parallel.tp} * c_.parallel.pp;
+    if (c_.parallel.dp == 0 && world_ % model_ranks == 0)
+      c_.parallel.dp = static_cast<int>(world_ / model_ranks);
+    if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
+    if (c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
+  }
+
+  void check_model() {
+    const ModelConfig& m = c_.model;
+    if (m.hidden % m.heads != 0) {
+      add("model.heads: {} does not divide model.hidden {}; set model.hidden to {}{}", m.heads, m.hidden,
+          either(multiples_around(m.hidden, m.heads), m.hidden),
+          or_set("model.heads", divisors(m.hidden), m.heads));
+    } else if (m.position == Position::kRope && m.hidden / m.heads % 2 != 0) {
+      add("model.position: rope turns pairs, and model.hidden {} / model.heads {} = {} is odd; set "
+          "model.hidden to {}, "
+          "or model.position to learned",
+          m.hidden, m.heads, m.hidden / m.heads, either(multiples_around(m.hidden, 2 * m.heads), m.hidden));
+    }
+    if (m.kv_heads > m.heads)
+      add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 for as many",
+          m.kv_heads, m.heads, either(divisors(m.heads), m.kv_heads));
+    else if (m.heads % m.kv_heads != 0)
+      add("model.kv_heads: {} does not divide model.heads {}; set model.kv_heads to {}", m.kv_heads, m.heads,
+          either(divisors(m.heads), m.kv_heads));
+    if (m.window > m.seq_len)
+      add("model.window: {} exceeds model.seq_len {}; set model.window to 0 for full attention, or to {} or "
+          "less",
+          m.window, m.seq_len, m.seq_len);
+  }
+
+  int64_t padded_vocab() const { return round_up(c_.model.vocab, kVocabMultiple); }
+  int64_t micro_rows() const { return int64_t{c_.data.micro_batch} * c_.model.seq_len; }
+
+  bool suits_world(int64_t tp, int64_t pp, int64_t dp) const {
+    return dp == 0 ? world_ % (tp * pp) == 0 : tp * pp * dp == world_;
+  }
+
+  // Degrees of tensor parallelism that obey all rules of check_tp; of those, when there are any, the ones
+  // that also suit the number of ranks. 1 always obeys.
+  Numbers fitting_tp() const {
+    const ModelConfig& m = c_.model;
+    Numbers shape_fits, rank_fits;
+    for (const int64_t tp : divisors(std::gcd(std::gcd(m.heads, m.kv_heads), m.ffn_hidden))) {
+      if (padded_vocab() % tp != 0 || micro_rows() % tp != 0 || tp > c_.cluster.ranks_per_node) continue;
+      shape_fits.push_back(tp);
+      if (suits_world(tp, c_.parallel.pp, given_dp_)) rank_fits.push_back(tp);
+    }
+    return rank_fits.empty() ? shape_fits : rank_fits;
+  }
+
+  void check_tp() {
+    const int tp = c_.parallel.tp;
+    const ModelConfig& m = c_.model;
+    const std::string remedy = "set parallel.tp to " + either(fitting_tp(), tp);
+    const auto must_divide = [&](int64_t value, const std::string& what) {
+      if (value % tp != 0) add("parallel.tp: {} does not divide {}; {}", tp, what, remedy);
+    };
+    must_divide(m.heads, fmt::format("model.heads {}", m.heads));
+    if (m.kv_heads != m.heads) must_divide(m.kv_heads, fmt::format("model.kv_heads {}", m.kv_heads));
+    must_divide(m.ffn_hidden, fmt::format("model.ffn_hidden {}", m.ffn_hidden));
+    must_divide(padded_vocab(),
+                fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
+                            padded_vocab(), m.vocab, kVocabMultiple));
+    must_divide(micro_rows(),
+                fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {})",
+                            micro_rows(), c_.data.micro_batch, m.seq_len));
+    if (tp > c_.cluster.ranks_per_node)
+      add("parallel.tp: {} exceeds cluster.ranks_per_node {}, and a tp group stays inside a node; {}", tp,
+          c_.cluster.ranks_per_node, remedy);
+  }
+
+  bool interleaves() const { return takes_chunks(c_.parallel.schedule); }
+
+  // Pipeline depths that suit the layers, the chunks, the schedule and, with `dp` replicas (0: any), the
+  // ranks.
+  Numbers fitting_pp(int dp) const {
+    Numbers fits;
+    for (const int64_t pp : divisors(c_.model.layers)) {
+      const bool layers_fit = c_.model.layers % (pp * c_.parallel.chunks) == 0;
+      const bool schedule_fits = pp > 1 || !interleaves();
+      if (layers_fit && schedule_fits && suits_world(c_.parallel.tp, pp, dp)) fits.push_back(pp);
+    }
+    return fits;
+  }
+
+  void check_pp() {
+    const ParallelConfig& p = c_.parallel;
+    const std::string schedule(enum_name(p.schedule));
+    if (p.chunks > 1 && !interleaves())
+      add("parallel.chunks: {} needs parallel.schedule interleaved, got {}; set parallel.chunks to 1, or "
+          "parallel.schedule to interleaved",
+          p.chunks, schedule);
+    if (interleaves() && p.pp < 2)
+      add("parallel.schedule: {} needs parallel.pp >= 2, got {}; set parallel.schedule to 1f1b{}", schedule,
+          p.pp, or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
+
+    const int layers = c_.model.layers;
+    const int64_t parts = int64_t{p.pp} * p.chunks;
+    if (layers % parts != 0)
+      add("model.layers: {} is no multiple of parallel.pp {} x parallel.chunks {} = {}; set model.layers to "
+          "{}{}",
+          layers, p.pp, p.chunks, parts, either(multiples_around(layers, parts), layers),
+          or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
+  }
+
+  bool check_world() {
+    const ParallelConfig& p = c_.parallel;
+    if (suits_world(p.tp, p.pp, given_dp_)) return true;
+    const int64_t model_ranks = int64_t{p.tp} * p.pp;
+    if (given_dp_ == 0) {
+      add("parallel: tp {} x pp {} = {} does not divide {} ranks; start {} ranks{}", p.tp, p.pp, model_ranks,
+          world_, either(multiples_around(world_, model_ranks), world_),
+          or_set("parallel.pp", fitting_pp(0), p.pp));
+    } else {
+      const std::string remedy = world_ % model_ranks == 0
+                                     ? or_set("parallel.dp", {world_ / model_ranks}, p.dp)
+                                     : or_set("parallel.dp to 0 and parallel.pp", fitting_pp(0), p.pp);
+      add("parallel: tp {} x pp {} x dp {} = {}, not {} ranks; start {} ranks{}", p.tp, p.pp, p.dp,
+          model_ranks * p.dp, world_, model_ranks * p.dp, remedy);
+    }
+    return false;
+  }
+
+  void check_batch() {
+    const int64_t global = c_.data.global_batch, micro = c_.data.micro_batch, dp = c_.parallel.dp;
+    if (global % (micro * dp) == 0) return;
+    add("data.global_batch: {} is no multiple of data.micro_batch {} x dp {} = {}; set data.global_batch to "
+        "{}{}",
+        global, micro, dp, micro * dp, either(multiples_around(global, micro * dp), global),
+        or_set("data.micro_batch", global % dp == 0 ? divisors(global / dp) : Numbers{}, micro));
+  }
+
+  void check_lr() {
+    const LrConfig& lr = c_.lr;
+    if (lr.warmup_steps > lr.decay_steps)
+      add("lr.warmup_steps: {} exceeds lr.decay_steps {} (0 = run.steps); set lr.warmup_steps to {} or less",
+          lr.warmup_steps, lr.decay_steps, lr.decay_steps);
+    if (lr.min > lr.peak)
+      add("lr.min: {} exceeds lr.peak {}; set lr.min to {} or less", lr.min, lr.peak, lr.peak);
+  }
+
+  Config c_;
+  int64_t world_;
+  int given_dp_;  // parallel.dp as the user wrote it; 0: derived
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+Result<Config> resolve_config(Config config, int world_size) {
+  TRI_REQUIRE(world_size >= 1, "world size {}", world_size);
+  return Resolver(std::move(config), world_size).run();
+}
+
+}  // namespace tri

@@ -1,0 +1,283 @@
+#include "lib/config/value.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "lib/config/nearest.h"
+
+namespace tri {
+namespace {
+
+bool is_quoted(const YAML::Node& node) { return node.Tag() == "!"; }  // yaml-cpp's tag of a quoted scalar
+
+// The scalar as the user wrote it, on one line and not too long.
+std::string shown(const YAML::Node& node) {
+  constexpr size_t kLongest = 40;
+  std::string text = node.Scalar();
+  if (text.size() > kLongest) {
+    size_t end = kLongest;
+    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // not inside a UTF-8 sequence
+    text = text.substr(0, end) + "...";
+  }
+  return is_quoted(node) ? print_value(text) : text;
+}
+
+void report(std::vector<Problem>& problems, const ValueRule& rule, const std::string& what,
+            std::string remedy = "") {
+  if (remedy.empty())
+    remedy = rule.default_text.empty() ? "there is no default" : "the default is " + rule.default_text;
+  problems.push_back({.text = fmt::format("{}; allowed: {}; {}", what, rule.allowed_text, remedy)});
+}
+
+bool is_scalar(const YAML::Node& node, const ValueRule& rule, std::vector<Problem>& problems) {
+  if (node.IsScalar()) return true;
+  report(problems, rule,
+         node.IsSequence() ? "is a list, not a single value"
+         : node.IsMap()    ? "is a map, not a single value"
+                           : "has no value");
+  return false;
+}
+
+bool in_range(double value, const Allowed& allowed) {
+  return (allowed.includes_low ? value >= allowed.low : value > allowed.low) &&
+         (allowed.includes_high ? value <= allowed.high : value < allowed.high);
+}
+
+// The nearest bound that is itself allowed, as advice; empty when there is none.
+std::string try_bound(double value, const Allowed& allowed) {
+  const double bound = value <= allowed.low ? allowed.low : allowed.high;
+  return in_range(bound, allowed) && std::isfinite(bound) ? "try " + print_value(bound) : "";
+}
+
+// All of `text` as a T; errc::invalid_argument for anything left over.
+template <class T>
+std::errc parse_all(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::invalid_argument || end != text.data() + text.size())
+    return std::errc::invalid_argument;
+  return error;
+}
+
+// What the user probably meant by 1_000, 1.5, +3 or 1e3 in a place for an integer; NaN for no idea.
+double as_loose_number(std::string text) {
+  std::erase(text, '_');
+  if (text.starts_with('+')) text.erase(0, 1);
+  double value = 0;
+  return parse_all(text, value) == std::errc() ? value : std::nan("");
+}
+
+template <class T>
+void read_number(const YAML::Node& node, const ValueRule& rule, T& out, std::vector<Problem>& problems) {
+  constexpr bool kInteger = std::is_integral_v<T>;
+  constexpr const char* kNoun = kInteger ? "an integer" : "a number";
+  if (!is_scalar(node, rule, problems)) return;
+
+  const std::string& text = node.Scalar();
+  T value{};
+  std::errc error = parse_all(text, value);
+  const double loose = as_loose_number(text);
+  if (is_quoted(node))
+    return report(problems, rule, fmt::format("{} is text, not {}", shown(node), kNoun),
+                  error == std::errc() ? "remove the quotes" : "");
+  // from_chars takes "-1" for no unsigned number, and "inf" and "nan" for numbers.
+  const bool negative_integer =
+      kInteger && text.starts_with('-') && text.find_first_not_of("0123456789", 1) == text.npos;
+  if (error == std::errc::invalid_argument && negative_integer && text.size() > 1)
+    error = std::errc::result_out_of_range;
+  if (error == std::errc::invalid_argument ||
+      (!kInteger && error == std::errc() && !std::isfinite(double(value)))) {
+    const double guess = kInteger ? std::round(loose) : loose;
+    const bool fits = std::abs(guess) < 1e15 && in_range(guess, rule.allowed);
+    return report(problems, rule, fmt::format("{} is not {}", shown(node), kNoun),
+                  fits ? "try " + print_value(guess) : "");
+  }
+  const double size = error == std::errc() ? static_cast<double>(value) : loose;
+  if (!in_range(size, rule.allowed))
+    return report(problems, rule, shown(node) + " is out of range", try_bound(size, rule.allowed));
+  if (error != std::errc())
+    return report(problems, rule, shown(node) + " is out of range",
+                  kInteger ? "the largest is " + print_value(std::numeric_limits<T>::max()) : "");
+  out = value;
+}
+
+std::string name_advice(const std::string& text) {
+  std::string good;
+  for (const char c : text)
+    good += std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ? c : '_';
+  return good.find_first_not_of("._") == good.npos ? "" : "try " + good;
+}
+
+bool is_file_name(const std::string& text) {
+  const bool good_letters = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return c < 0x80 && (std::isalnum(c) || c == '.' || c == '-' || c == '_');
+  });
+  return good_letters && text.find_first_not_of('.') != text.npos;  // neither "" nor "." nor ".."
+}
+
+int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
+
+void read_source_map(const YAML::Node& node, const std::string& part, Source& out,
+                     std::vector<Problem>& problems) {
+  const std::vector<std::string> keys = {"path", "weight"};
+  std::map<std::string, int> first_line;
+  for (const auto& entry : node) {
+    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "?";
+    const int line = line_of(entry.first);
+    std::vector<Problem> found;
+    if (const auto [first, is_new] = first_line.emplace(key, line); !is_new)
+      found.push_back({.text = fmt::format("given twice, first on line {}; keep one", first->second)});
+    else if (key == "path")
+      read_value(entry.second, {not_empty(), describe_text(TextRule::kNotEmpty), ""}, out.path, found);
+    else if (key == "weight")
+      read_value(entry.second, {above(0), describe_range("number", above(0)), "1"}, out.weight, found);
+    else
+      found.push_back({.text = nearest(key, keys).empty()
+                                   ? "unknown key; the keys of a source are path, weight"
+                                   : "unknown key; did you mean " + nearest(key, keys) + "?"});
+    for (Problem& problem : found) problems.push_back({line, part + "." + key, std::move(problem.text)});
+  }
+  if (!first_line.contains("path"))
+    problems.push_back({line_of(node), part, "has no path; write {path: FILE, weight: NUMBER}"});
+}
+
+}  // namespace
+
+void read_value(const YAML::Node& node, const ValueRule& rule, int& out, std::vector<Problem>& problems) {
+  read_number(node, rule, out, problems);
+}
+void read_value(const YAML::Node& node, const ValueRule& rule, int64_t& out, std::vector<Problem>& problems) {
+  read_number(node, rule, out, problems);
+}
+void read_value(const YAML::Node& node, const ValueRule& rule, uint64_t& out,
+                std::vector<Problem>& problems) {
+  read_number(node, rule, out, problems);
+}
+void read_value(const YAML::Node& node, const ValueRule& rule, double& out, std::vector<Problem>& problems) {
+  read_number(node, rule, out, problems);
+}
+
+void read_value(const YAML::Node& node, const ValueRule& rule, bool& out, std::vector<Problem>& problems) {
+  if (!is_scalar(node, rule, problems)) return;
+  const std::string& text = node.Scalar();
+  const bool known = text == "true" || text == "false";
+  if (known && !is_quoted(node)) {
+    out = text == "true";
+    return;
+  }
+  report(problems, rule,
+         is_quoted(node) ? shown(node) + " is text, not a boolean" : shown(node) + " is not a boolean",
+         known ? "remove the quotes" : "");
+}
+
+void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
+                std::vector<Problem>& problems) {
+  if (!is_scalar(node, rule, problems)) return;
+  const std::string& text = node.Scalar();
+  if (rule.allowed.text == TextRule::kFileName && !is_file_name(text))
+    return report(problems, rule, print_value(text) + " is not a file name", name_advice(text));
+  if (rule.allowed.text == TextRule::kNotEmpty && text.empty())
+    return report(problems, rule, "\"\" is empty");
+  out = text;
+}
+
+void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Source>& out,
+                std::vector<Problem>& problems) {
+  if (!node.IsSequence()) {
+    if (node.IsScalar())
+      return report(problems, rule, shown(node) + " is not a list", fmt::format("write [{}]", shown(node)));
+    if (node.IsMap())
+      return report(problems, rule, "is a map, not a list", "write [{path: FILE, weight: NUMBER}]");
+    return report(problems, rule, "has no value", "write [] for none");
+  }
+  std::vector<Source> sources;
+  const size_t problems_before = problems.size();
+  for (size_t i = 0; i < node.size(); ++i) {
+    const YAML::Node& entry = node[i];
+    const std::string part = fmt::format("[{}]", i);
+    Source& source = sources.emplace_back();
+    if (entry.IsMap()) {
+      read_source_map(entry, part, source, problems);
+    } else if (entry.IsScalar() && !entry.Scalar().empty()) {
+      source.path = entry.Scalar();
+    } else {
+      const int line = entry.IsNull() ? 0 : line_of(entry);  // yaml-cpp gives an empty entry no place
+      problems.push_back({line, part, "is no source; write a path or {path: FILE, weight: NUMBER}"});
+    }
+  }
+  if (problems.size() == problems_before) out = std::move(sources);
+}
+
+std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule,
+                                       std::vector<Problem>& problems) {
+  if (!is_scalar(node, rule, problems)) return std::nullopt;
+  std::vector<std::string> names(1);
+  for (const char c : rule.allowed_text) c == '|' ? (void)names.emplace_back() : names.back().push_back(c);
+  const std::string& text = node.Scalar();
+  if (std::find(names.begin(), names.end(), text) != names.end()) return text;
+  const std::string near = nearest(text, names);
+  report(problems, rule, shown(node) + " is none of the choices",
+         near.empty() ? "" : "did you mean " + near + "?");
+  return std::nullopt;
+}
+
+std::string print_value(int value) { return fmt::format("{}", value); }
+std::string print_value(int64_t value) { return fmt::format("{}", value); }
+std::string print_value(uint64_t value) { return fmt::format("{}", value); }
+std::string print_value(double value) { return fmt::format("{}", value); }
+std::string print_value(bool value) { return value ? "true" : "false"; }
+
+std::string print_value(const std::string& value) {
+  std::string quoted = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\')
+      quoted += {'\\', c};
+    else if (c == '\n')
+      quoted += "\\n";
+    else if (c == '\t')
+      quoted += "\\t";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
+      quoted += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    else
+      quoted += c;
+  }
+  return quoted + '"';
+}
+
+std::string print_value(const std::vector<Source>& value) {
+  std::string list;
+  for (const Source& source : value) {
+    if (!list.empty()) list += ", ";
+    const std::string path = print_value(source.path);
+    list +=
+        source.weight == 1 ? path : fmt::format("{{path: {}, weight: {}}}", path, print_value(source.weight));
+  }
+  return "[" + list + "]";
+}
+
+std::string describe_range(std::string_view noun, const Allowed& allowed) {
+  const bool has_low = std::isfinite(allowed.low), has_high = std::isfinite(allowed.high);
+  if (has_low && has_high)
+    return fmt::format("{} in {}{}, {}{}", noun, allowed.includes_low ? '[' : '(', print_value(allowed.low),
+                       print_value(allowed.high), allowed.includes_high ? ']' : ')');
+  if (has_low)
+    return fmt::format("{} {} {}", noun, allowed.includes_low ? ">=" : ">", print_value(allowed.low));
+  return std::string(noun);
+}
+
+std::string describe_text(TextRule rule) {
+  switch (rule) {
+    case TextRule::kAny:
+      return "text";
+    case TextRule::kNotEmpty:
+      return "text, not empty";
+    case TextRule::kFileName:
+      return "letters, digits, '.', '_' and '-'";
+  }
+  return "";
+}
+
+}  // namespace tri

@@ -1,0 +1,110 @@
+// Values of config fields: how a type is read strictly, printed so that it reads back equal, and described.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "io/base/enum_names.h"
+#include "lib/config/config.h"
+
+namespace YAML {
+class Node;
+}
+
+namespace tri {
+
+enum class TextRule { kAny, kNotEmpty, kFileName };
+
+// What a field accepts beyond its type.
+struct Allowed {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool includes_low = true, includes_high = true;
+  std::string_view choices = {};  // a subset of an enum's names, "fp32|bf16"; empty: all
+  TextRule text = TextRule::kAny;
+};
+
+inline Allowed anything() { return {}; }
+inline Allowed at_least(double low) { return {.low = low}; }
+inline Allowed above(double low) { return {.low = low, .includes_low = false}; }
+inline Allowed within(double low, double high) { return {.low = low, .high = high}; }
+inline Allowed at_least_below(double low, double high) {
+  return {.low = low, .high = high, .includes_high = false};
+}
+inline Allowed above_up_to(double low, double high) {
+  return {.low = low, .high = high, .includes_low = false};
+}
+inline Allowed one_of(std::string_view choices) { return {.choices = choices}; }
+inline Allowed not_empty() { return {.text = TextRule::kNotEmpty}; }
+inline Allowed file_name() { return {.text = TextRule::kFileName}; }
+
+// What read_value checks and what its messages quote.
+struct ValueRule {
+  Allowed allowed;
+  std::string allowed_text;  // "integer >= 1"
+  std::string default_text;  // as print_value gives it; empty: there is none
+};
+
+struct Problem {
+  int line = 0;           // of the offending part, 1-based; 0: that of the field itself
+  std::string part = "";  // "[1].weight"; empty: the field itself
+  std::string text = "";  // what is wrong; what is allowed; what to do
+};
+
+// Each reads `node` into `out`, or leaves `out` as it was and appends Problems.
+void read_value(const YAML::Node& node, const ValueRule& rule, int& out, std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, int64_t& out, std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, uint64_t& out, std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, double& out, std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, bool& out, std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
+                std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Source>& out,
+                std::vector<Problem>& problems);
+
+// The one of the names "a|b|c" in rule.allowed_text that the node spells; none and a Problem otherwise.
+std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule,
+                                       std::vector<Problem>& problems);
+
+template <class E>
+requires std::is_enum_v<E>
+void read_value(const YAML::Node& node, const ValueRule& rule, E& out, std::vector<Problem>& problems) {
+  if (const auto name = read_choice(node, rule, problems)) out = *enum_from_name<E>(*name);
+}
+
+std::string print_value(int value);
+std::string print_value(int64_t value);
+std::string print_value(uint64_t value);
+std::string print_value(double value);  // the shortest text that reads back equal
+std::string print_value(bool value);
+std::string print_value(const std::string& value);  // double-quoted, escaped, on one line
+std::string print_value(const std::vector<Source>& value);
+
+template <class E>
+requires std::is_enum_v<E> std::string print_value(E value) { return std::string(enum_name(value)); }
+
+std::string describe_range(std::string_view noun, const Allowed& allowed);  // "integer in [1, 8]"
+std::string describe_text(TextRule rule);
+
+template <class T>
+std::string describe(const Allowed& allowed) {
+  if constexpr (std::is_enum_v<T>)
+    return allowed.choices.empty() ? enum_choices<T>() : std::string(allowed.choices);
+  else if constexpr (std::is_same_v<T, bool>)
+    return "true|false";
+  else if constexpr (std::is_integral_v<T>)
+    return describe_range("integer", allowed);
+  else if constexpr (std::is_floating_point_v<T>)
+    return describe_range("number", allowed);
+  else if constexpr (std::is_same_v<T, std::string>)
+    return describe_text(allowed.text);
+  else
+    return "list of paths or {path: text, weight: number > 0}";
+}
+
+}  // namespace tri

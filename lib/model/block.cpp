@@ -1,0 +1,170 @@
+#include "lib/model/block.h"
+
+#include <cmath>
+
+#include "kernels/ops.h"
+
+namespace tri {
+
+TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config) {
+  const std::string base = fmt::format("layers/{}/", layer);
+  norm1_ = NormLayer::bind(parameters, base + "norm1");
+  if (config.model.block == Block::kSequential) norm2_ = NormLayer::bind(parameters, base + "norm2");
+  qkv_ = ColumnLinear::bind(parameters, base + "attention/qkv");
+  proj_ = RowLinear::bind(parameters, base + "attention/proj");
+  fc1_ = ColumnLinear::bind(parameters, base + "mlp/fc1");
+  fc2_ = RowLinear::bind(parameters, base + "mlp/fc2");
+}
+
+ResidualStream TransformerBlock::forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
+  const Workspace& w = ctx.work;
+  forward_kept(ctx, stream, t);
+  if (is_parallel(ctx)) proj_.forward(ctx, w.partial, t.attention, 0.0f);
+  fc2_.forward(ctx, w.partial, t.activated, is_parallel(ctx) ? 1.0f : 0.0f);  // one sum, one reduce for both branches
+  ctx.start_reduce(w.partial);
+  ctx.finish_reduce();
+  return {.inp = is_parallel(ctx) ? t.input : t.middle,
+          .add = ctx.own_rows(w.partial),
+          .add_bias = fc2_.bias_to_add(ctx)};
+}
+
+// Everything that backward reads: the forward pass without its last product.
+void TransformerBlock::forward_kept(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
+  const Workspace& w = ctx.work;
+  if (stream.add.empty()) t.input = stream.inp;
+  norm1_.forward(ctx, stream, t.input, t.mean1, t.rstd1, t.normed1);
+  attention_forward(ctx, t, t.normed1);
+  if (is_parallel(ctx)) return mlp_forward(ctx, t, t.normed1);
+
+  proj_.forward(ctx, w.partial, t.attention, 0.0f);
+  ctx.start_reduce(w.partial);
+  ctx.finish_reduce();
+  const ResidualStream middle{.inp = t.input, .add = ctx.own_rows(w.partial), .add_bias = proj_.bias_to_add(ctx)};
+  norm2_.forward(ctx, middle, t.middle, t.mean2, t.rstd2, t.normed2);
+  mlp_forward(ctx, t, t.normed2);
+}
+
+void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const {
+  const StageDims& d = ctx.dims;
+  qkv_.forward(ctx, t.qkv, normed);
+  if (ctx.config.model.position == Position::kRope)
+    rope({.pass = Pass::kForward,
+          .qkv = t.qkv,
+          .table = ctx.work.rope_table,
+          .num_kv_heads = d.NKVl,
+          .group = d.G},
+         ctx.compute);
+  tri::attention_forward({.out = t.attention,
+                          .lse = t.lse,
+                          .qkv = t.qkv,
+                          .seq_len = d.T,
+                          .num_kv_heads = d.NKVl,
+                          .group = d.G,
+                          .window = ctx.config.model.window,
+                          .scale = 1.0f / std::sqrt(static_cast<float>(d.HS))},
+                         ctx.compute);
+}
+
+void TransformerBlock::mlp_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const {
+  fc1_.forward(ctx, t.fc1, normed);
+  activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+}
+
+void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput) const {
+  LayerTensors t = kept;
+  const bool sequential = !is_parallel(ctx);
+  switch (ctx.config.parallel.recompute) {
+    case Recompute::kNone:
+      break;
+    case Recompute::kSelective:
+      t.activated = ctx.work.activated;
+      activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+      // work.normed serves both norms, one after the other: the second is made where its turn comes.
+      t.normed1 = ctx.work.normed;
+      t.normed2 = ctx.work.normed;
+      if (sequential)
+        norm2_.forward(ctx, {.inp = t.middle}, {}, t.mean2, t.rstd2, t.normed2);
+      else
+        norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
+      break;
+    case Recompute::kFull:
+      t = ctx.work.again;
+      forward_kept(ctx, {.inp = kept.input}, t);
+      break;
+  }
+  ctx.gather(ctx.work.dstream);  // every row of the output's gradient, for the row-parallel products
+  if (sequential)
+    backward_sequential(ctx, t, dinput);
+  else
+    backward_parallel(ctx, t, dinput);
+}
+
+void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const {
+  const Workspace& w = ctx.work;
+  const Tensor dstream = ctx.own_rows(w.dstream), dnormed = ctx.own_rows(w.dnormed);
+  mlp_backward(ctx, t);
+  fc1_.backward_input(ctx, w.dnormed, w.dfc1, 0.0f);
+  ctx.start_reduce(w.dnormed);
+  fc1_.backward_weight(ctx, w.dfc1, t.normed2);  // beside the reduce
+  ctx.finish_reduce();
+  norm2_.backward(ctx, dstream, dstream, dnormed, t.middle, t.mean2, t.rstd2);
+
+  if (ctx.config.parallel.recompute == Recompute::kSelective)
+    norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
+  ctx.gather(w.dstream);
+  attention_backward(ctx, t);
+  qkv_.backward_input(ctx, w.dnormed, w.dqkv, 0.0f);
+  ctx.start_reduce(w.dnormed);
+  qkv_.backward_weight(ctx, w.dqkv, t.normed1);  // beside the reduce
+  ctx.finish_reduce();
+  norm1_.backward(ctx, dinput, dstream, dnormed, t.input, t.mean1, t.rstd1);
+}
+
+void TransformerBlock::backward_parallel(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const {
+  const Workspace& w = ctx.work;
+  mlp_backward(ctx, t);
+  fc1_.backward_input(ctx, w.dnormed, w.dfc1, 0.0f);
+  attention_backward(ctx, t);
+  qkv_.backward_input(ctx, w.dnormed, w.dqkv, 1.0f);  // both branches into one sum, one reduce
+  ctx.start_reduce(w.dnormed);
+  fc1_.backward_weight(ctx, w.dfc1, t.normed1);  // both beside the reduce
+  qkv_.backward_weight(ctx, w.dqkv, t.normed1);
+  ctx.finish_reduce();
+  norm1_.backward(ctx, dinput, ctx.own_rows(w.dstream), ctx.own_rows(w.dnormed), t.input, t.mean1, t.rstd1);
+}
+
+// From the gathered gradient in work.dstream to work.dfc1.
+void TransformerBlock::mlp_backward(const LayerContext& ctx, const LayerTensors& t) const {
+  const Workspace& w = ctx.work;
+  fc2_.backward(ctx, w.dactivated, w.dstream, t.activated);
+  activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1},
+                      ctx.compute);
+}
+
+// From the gathered gradient in work.dstream to work.dqkv.
+void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTensors& t) const {
+  const Workspace& w = ctx.work;
+  const StageDims& d = ctx.dims;
+  proj_.backward(ctx, w.dattention, w.dstream, t.attention);
+  tri::attention_backward({.dqkv = w.dqkv,
+                           .delta = w.delta,
+                           .dout = w.dattention,
+                           .out = t.attention,
+                           .lse = t.lse,
+                           .qkv = t.qkv,
+                           .seq_len = d.T,
+                           .num_kv_heads = d.NKVl,
+                           .group = d.G,
+                           .window = ctx.config.model.window,
+                           .scale = 1.0f / std::sqrt(static_cast<float>(d.HS))},
+                          ctx.compute);
+  if (ctx.config.model.position == Position::kRope)
+    rope({.pass = Pass::kBackward,
+          .qkv = w.dqkv,
+          .table = w.rope_table,
+          .num_kv_heads = d.NKVl,
+          .group = d.G},
+         ctx.compute);
+}
+
+}  // namespace tri

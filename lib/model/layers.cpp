@@ -1,0 +1,123 @@
+#include "lib/model/layers.h"
+
+#include "kernels/ops.h"
+
+namespace tri {
+namespace {
+
+// A weight of any shape as the matrix (N, K) of a product with K columns.
+Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
+
+void add_weight_gradient(const LayerContext& ctx, const Parameter& weight, Tensor dout, Tensor inp) {
+  Tensor dweight = as_matrix(ctx.hooks.gradient(weight), inp[1]);
+  gemm({.out = dweight, .a = dout, .b = inp, .trans_a = Trans::kYes, .beta = 1.0f}, ctx.compute);
+  ctx.hooks.gradient_ready(weight);
+}
+
+void add_bias_gradient(const LayerContext& ctx, const Parameter* bias, Tensor dout) {
+  if (bias == nullptr) return;
+  bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = dout}, ctx.compute);
+  ctx.hooks.gradient_ready(*bias);
+}
+
+}  // namespace
+
+void LayerContext::gather(Tensor rows) const {
+  if (tp.size() == 1) return;
+  tp.after(compute);  // the own rows are being written by the compute stream
+  tp.all_gather(rows, own_rows(rows));
+  tp.before(compute);  // its next kernel reads all rows
+}
+
+void LayerContext::start_reduce(Tensor rows) const {
+  if (tp.size() == 1) return;
+  tp.after(compute);  // the partial sums are being written by the compute stream
+  tp.reduce_scatter(own_rows(rows), rows);
+}
+
+void LayerContext::finish_reduce() const {
+  if (tp.size() > 1) tp.before(compute);  // its next kernel reads the summed rows
+}
+
+const Parameter* find_parameter(const std::vector<Parameter>& parameters, const std::string& name) {
+  for (const Parameter& parameter : parameters)
+    if (parameter.spec.name == name) return &parameter;
+  return nullptr;
+}
+
+NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, const std::string& name) {
+  return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+}
+
+void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
+                        Tensor gathered) const {
+  norm_forward({.kind = ctx.config.model.norm,
+                .eps = static_cast<float>(ctx.config.model.norm_eps),
+                .out = ctx.own_rows(gathered),
+                .mean = mean,
+                .rstd = rstd,
+                .sum = stream.add.empty() ? Tensor{} : sum,
+                .inp = stream.inp,
+                .add = stream.add,
+                .add_bias = stream.add_bias,
+                .weight = ctx.use(*weight),
+                .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)},
+               ctx.compute);
+  ctx.gather(gathered);
+}
+
+void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp, Tensor mean,
+                         Tensor rstd) const {
+  norm_backward({.kind = ctx.config.model.norm,
+                 .dinp = dinp,
+                 .dresidual = dresidual,
+                 .dweight = ctx.hooks.gradient(*weight),
+                 .dbias = bias == nullptr ? Tensor{} : ctx.hooks.gradient(*bias),
+                 .dout = dout,
+                 .inp = inp,
+                 .weight = ctx.use(*weight),
+                 .mean = mean,
+                 .rstd = rstd},
+                ctx.compute);
+  if (bias != nullptr) ctx.hooks.gradient_ready(*bias);
+  ctx.hooks.gradient_ready(*weight);
+}
+
+ColumnLinear ColumnLinear::bind(const std::vector<Parameter>& parameters, const std::string& name) {
+  return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+}
+
+void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
+  gemm({.out = out,
+        .a = inp,
+        .b = as_matrix(ctx.use(*weight), inp[1]),
+        .trans_b = Trans::kYes,
+        .bias = bias == nullptr ? Tensor{} : ctx.use(*bias).flat()},
+       ctx.compute);
+}
+
+void ColumnLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout, float beta) const {
+  gemm({.out = dinp, .a = dout, .b = as_matrix(ctx.use(*weight), dinp[1]), .beta = beta}, ctx.compute);
+}
+
+void ColumnLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const {
+  add_bias_gradient(ctx, bias, dout);
+  add_weight_gradient(ctx, *weight, dout, inp);
+}
+
+RowLinear RowLinear::bind(const std::vector<Parameter>& parameters, const std::string& name) {
+  return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+}
+
+void RowLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp, float beta) const {
+  gemm({.out = out, .a = inp, .b = as_matrix(ctx.use(*weight), inp[1]), .trans_b = Trans::kYes, .beta = beta},
+       ctx.compute);
+}
+
+void RowLinear::backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const {
+  add_bias_gradient(ctx, bias, ctx.own_rows(dout));
+  add_weight_gradient(ctx, *weight, dout, inp);
+  gemm({.out = dinp, .a = dout, .b = as_matrix(ctx.use(*weight), dinp[1])}, ctx.compute);
+}
+
+}  // namespace tri

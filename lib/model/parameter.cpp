@@ -1,0 +1,175 @@
+#include "lib/model/parameter.h"
+
+#include <cmath>
+
+#include "io/base/random.h"
+#include "kernels/core/dims.h"
+#include "lib/schedule/plan.h"
+
+namespace tri {
+namespace {
+
+int64_t product(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t extent : shape) count *= extent;
+  return count;
+}
+
+// Builds the specs of one chunk; one function a kind of layer.
+class ListBuilder {
+ public:
+  explicit ListBuilder(const Config& config) : m_(config.model) {}
+  std::vector<ParamSpec> take() { return std::move(specs_); }
+
+  void embedding(bool tied_over_stages) {
+    token_table("embedding/tokens/weight", tied_over_stages ? GradScope::kTied : GradScope::kSplit, false);
+    if (m_.position == Position::kLearned)
+      replicated("embedding/positions/weight", {m_.seq_len, m_.hidden}, InitRule::kNormal, true);
+  }
+
+  void block(int layer) {
+    const std::string base = fmt::format("layers/{}/", layer);
+    const int64_t width = m_.hidden, head = head_size(m_);
+    const bool parallel = m_.block == Block::kParallel;
+    // Both outputs join the residual stream: variance kept over depth (Radford et al. 2019).
+    const float output_std = static_cast<float>(m_.init_std / std::sqrt(2.0 * m_.layers));
+    norm(base + "norm1");
+    matrix(base + "attention/qkv/weight", {(m_.heads + 2 * m_.kv_heads) * head, width}, 0, m_.init_std);
+    if (m_.bias) split_bias(base + "attention/qkv/bias", {(m_.heads + 2 * m_.kv_heads) * head}, 0);
+    matrix(base + "attention/proj/weight", {width, m_.heads * head}, 1, output_std);
+    if (!parallel) {  // the parallel block has one output bias: that of fc2
+      if (m_.bias) replicated(base + "attention/proj/bias", {width}, InitRule::kZeros, false);
+      norm(base + "norm2");
+    }
+    if (m_.activation == Activation::kSwiglu) {
+      matrix(base + "mlp/fc1/weight", {2, m_.ffn_hidden, width}, 1, m_.init_std);
+      if (m_.bias) split_bias(base + "mlp/fc1/bias", {2, m_.ffn_hidden}, 1);
+    } else {
+      matrix(base + "mlp/fc1/weight", {m_.ffn_hidden, width}, 0, m_.init_std);
+      if (m_.bias) split_bias(base + "mlp/fc1/bias", {m_.ffn_hidden}, 0);
+    }
+    matrix(base + "mlp/fc2/weight", {width, m_.ffn_hidden}, 1, output_std);
+    if (m_.bias) replicated(base + "mlp/fc2/bias", {width}, InitRule::kZeros, false);
+  }
+
+  // `holds_embedding`: a tied head on the stage of the embedding uses the table itself.
+  void head(bool holds_embedding) {
+    norm("final_norm");
+    if (!m_.tie_embeddings) return token_table("head/weight", GradScope::kSplit, false);
+    if (!holds_embedding) token_table("embedding/tokens/weight", GradScope::kTied, true);
+  }
+
+ private:
+  void token_table(const std::string& name, GradScope scope, bool tied_copy) {
+    specs_.push_back({.name = name,
+                      .shape = {padded_vocab(m_), m_.hidden},
+                      .split_dim = 0,
+                      .scope = scope,
+                      .init = InitRule::kNormal,
+                      .init_std = static_cast<float>(m_.init_std),
+                      .valid_rows = m_.vocab,
+                      .decay = true,
+                      .tied_copy = tied_copy});
+  }
+  void matrix(const std::string& name, std::vector<int64_t> shape, int split_dim, double std) {
+    specs_.push_back({.name = name,
+                      .shape = std::move(shape),
+                      .split_dim = split_dim,
+                      .scope = GradScope::kSplit,
+                      .init = InitRule::kNormal,
+                      .init_std = static_cast<float>(std),
+                      .valid_rows = -1,
+                      .decay = true,
+                      .tied_copy = false});
+  }
+  void split_bias(const std::string& name, std::vector<int64_t> shape, int split_dim) {
+    matrix(name, std::move(shape), split_dim, 0.0);
+    specs_.back().init = InitRule::kZeros;
+    specs_.back().decay = false;
+  }
+  void replicated(const std::string& name, std::vector<int64_t> shape, InitRule init, bool decay) {
+    matrix(name, std::move(shape), -1, m_.init_std);
+    specs_.back().scope = GradScope::kReplicated;
+    specs_.back().init = init;
+    specs_.back().decay = decay;
+  }
+  void norm(const std::string& name) {
+    replicated(name + "/weight", {m_.hidden}, InitRule::kOnes, false);
+    if (m_.norm == Norm::kLayerNorm && m_.bias) replicated(name + "/bias", {m_.hidden}, InitRule::kZeros, false);
+  }
+
+  const ModelConfig& m_;
+  std::vector<ParamSpec> specs_;
+};
+
+}  // namespace
+
+int64_t ParamSpec::numel() const { return product(shape); }
+
+std::vector<int64_t> ParamSpec::local_shape(int tp_size) const {
+  std::vector<int64_t> local = shape;
+  if (split_dim >= 0) {
+    TRI_REQUIRE(local[split_dim] % tp_size == 0, "{}: {} not divisible by tp {}", name, local[split_dim], tp_size);
+    local[split_dim] /= tp_size;
+  }
+  return local;
+}
+
+int64_t ParamSpec::local_numel(int tp_size) const { return product(local_shape(tp_size)); }
+
+int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
+
+int head_size(const ModelConfig& model) { return model.hidden / model.heads; }
+
+LayerRange layers_of(const Config& config, Axis pp, int chunk) {
+  const int count = config.model.layers / (pp.size * config.parallel.chunks);
+  return {.first = (chunk * pp.size + pp.rank) * count, .count = count};
+}
+
+std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk) {
+  ListBuilder list(config);
+  const bool first = is_first_virtual_stage(pp, chunk);
+  if (first) list.embedding(config.model.tie_embeddings && pp.size > 1);
+  const LayerRange layers = layers_of(config, pp, chunk);
+  for (int layer = layers.first; layer < layers.first + layers.count; ++layer) list.block(layer);
+  if (is_last_virtual_stage(pp, chunk, config.parallel.chunks)) list.head(first);
+  return list.take();
+}
+
+std::vector<ParamSpec> model_parameters(const Config& config) {
+  ListBuilder list(config);
+  list.embedding(false);
+  for (int layer = 0; layer < config.model.layers; ++layer) list.block(layer);
+  list.head(true);
+  return list.take();
+}
+
+std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed) {
+  const std::vector<int64_t> local = spec.local_shape(tp.size);
+  const int64_t count = product(local);
+  if (spec.init == InitRule::kZeros) return std::vector<float>(static_cast<size_t>(count), 0.0f);
+  if (spec.init == InitRule::kOnes) return std::vector<float>(static_cast<size_t>(count), 1.0f);
+
+  // View the tensor as (outer, split, inner): this rank holds `split / tp` consecutive entries of the middle one.
+  int64_t outer = 1, inner = 1;
+  const int split_dim = spec.split_dim < 0 ? 0 : spec.split_dim;
+  for (int d = 0; d < split_dim; ++d) outer *= spec.shape[d];
+  for (size_t d = split_dim + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
+  const int64_t split = spec.shape[split_dim], local_split = local[split_dim];
+  const int64_t first = spec.split_dim < 0 ? 0 : tp.rank * local_split;
+  const int64_t valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * (spec.numel() / spec.shape[0]);
+
+  const uint64_t key = derive_key(seed, spec.name);
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(count));
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t s = first; s < first + local_split; ++s)
+      for (int64_t i = 0; i < inner; ++i) {
+        const int64_t element = (o * split + s) * inner + i;
+        const bool exists = element < valid;
+        values.push_back(exists ? spec.init_std * random_normal(key, static_cast<uint64_t>(element)) : 0.0f);
+      }
+  return values;
+}
+
+}  // namespace tri

@@ -1,0 +1,197 @@
+#include "lib/model/stage.h"
+
+#include "kernels/ops.h"
+
+namespace tri {
+
+Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
+             const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
+             float loss_scale)
+    : tensors_(std::move(tensors)),
+      ctx_{.config = config,
+           .dims = stage_dims(config, mesh),
+           .work = tensors_.work,
+           .compute = compute,
+           .tp = tp,
+           .hooks = hooks},
+      vocab_(config.model.vocab),
+      first_token_(mesh.tp.rank * ctx_.dims.Vl),
+      loss_scale_(loss_scale) {
+  for (int c = 0; c < config.parallel.chunks; ++c) {
+    Chunk chunk;
+    chunk.first = is_first_virtual_stage(mesh.pp, c);
+    chunk.last = is_last_virtual_stage(mesh.pp, c, config.parallel.chunks);
+    const LayerRange layers = layers_of(config, mesh.pp, c);
+    for (int i = 0; i < layers.count; ++i) chunk.blocks.emplace_back(layers.first + i, parameters[c], config);
+    if (chunk.first) {
+      chunk.tokens = find_parameter(parameters[c], "embedding/tokens/weight");
+      chunk.positions = find_parameter(parameters[c], "embedding/positions/weight");
+    }
+    if (chunk.last) {
+      chunk.final_norm = NormLayer::bind(parameters[c], "final_norm");
+      chunk.head =
+          find_parameter(parameters[c], config.model.tie_embeddings ? "embedding/tokens/weight" : "head/weight");
+    }
+    chunks_.push_back(std::move(chunk));
+  }
+}
+
+void Stage::begin(Mode mode) {
+  mode_ = mode;
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    chunks_[c].slot_of.clear();
+    chunks_[c].free_slots.clear();
+    for (int slot = static_cast<int>(tensors_.chunks[c].size()) - 1; slot >= 0; --slot)
+      chunks_[c].free_slots.push_back(slot);
+  }
+}
+
+void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
+  Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
+  TRI_REQUIRE(!chunk.free_slots.empty(), "chunk {} has no free slot for microbatch {}", chunk_index, micro);
+  const int slot = chunk.free_slots.back();
+  if (mode_ == Mode::kTrain) {
+    chunk.free_slots.pop_back();
+    if (static_cast<int>(chunk.slot_of.size()) <= micro) chunk.slot_of.resize(static_cast<size_t>(micro) + 1, -1);
+    chunk.slot_of[static_cast<size_t>(micro)] = slot;
+  }
+  MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
+
+  if (chunk.first) embed(chunk, micro, input);
+  ResidualStream stream{.inp = input};
+  for (size_t i = 0; i < chunk.blocks.size(); ++i) {
+    LayerTensors& t = kept.layers[i];
+    if (ctx_.config.parallel.recompute == Recompute::kFull) {
+      LayerTensors shared = ctx_.work.again;  // only the layer's input is kept
+      shared.input = t.input;
+      stream = chunk.blocks[i].forward(ctx_, stream, shared);
+      t.input = shared.input;
+    } else if (ctx_.config.parallel.recompute == Recompute::kSelective) {
+      LayerTensors with_shared = t;
+      with_shared.normed1 = with_shared.normed2 = ctx_.work.normed;
+      with_shared.activated = ctx_.work.activated;
+      stream = chunk.blocks[i].forward(ctx_, stream, with_shared);
+      t.input = with_shared.input;
+    } else {
+      stream = chunk.blocks[i].forward(ctx_, stream, t);
+    }
+  }
+  const Tensor end = chunk.last ? kept.output : output;
+  residual_add({.out = end, .inp = stream.inp, .add = stream.add, .add_bias = stream.add_bias}, ctx_.compute);
+  if (!chunk.last || mode_ == Mode::kTrain) return;
+  head_forward(chunk, end);
+  if (mode_ == Mode::kEvaluate) loss(micro, LogitGradient::kNone);
+  if (mode_ == Mode::kLogits && on_logits_) on_logits_(micro);
+}
+
+void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, Tensor dinput) {
+  Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
+  const int slot = chunk.slot_of[static_cast<size_t>(micro)];
+  TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} before its forward", micro, chunk_index);
+  MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
+  kept.layers.front().input = input;  // the stage input of this very microbatch
+
+  ctx_.hooks.begin_backward(chunk_index, micro);
+  const Tensor dstream = ctx_.own_rows(ctx_.work.dstream);
+  if (chunk.last) {
+    head_forward(chunk, kept.output);
+    loss(micro, LogitGradient::kInPlace);
+    head_backward(chunk, kept.output);
+  } else {
+    ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
+  }
+  for (size_t i = chunk.blocks.size(); i-- > 0;) {
+    const bool leaves_stage = i == 0 && !chunk.first;
+    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream);
+  }
+  if (chunk.first) embed_backward(chunk, micro);
+  chunk.slot_of[static_cast<size_t>(micro)] = -1;
+  chunk.free_slots.push_back(slot);
+}
+
+void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
+  const Tensor rows = ctx_.tp.size() == 1 ? out : ctx_.work.partial;
+  embedding_forward({.out = rows,
+                     .tokens = tensors_.inputs.rows(micro, 1).flat(),
+                     .weight = ctx_.use(*chunk.tokens),
+                     .first_token = first_token_},
+                    ctx_.compute);
+  if (ctx_.tp.size() > 1) {
+    ctx_.tp.after(ctx_.compute);
+    ctx_.tp.reduce_scatter(out, rows);
+    ctx_.tp.before(ctx_.compute);
+  }
+  if (chunk.positions != nullptr)
+    position_forward(
+        {.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
+        ctx_.compute);
+}
+
+void Stage::embed_backward(const Chunk& chunk, int micro) {
+  const Workspace& w = ctx_.work;
+  if (chunk.positions != nullptr) {
+    position_backward({.dweight = ctx_.hooks.gradient(*chunk.positions),
+                       .dout = ctx_.own_rows(w.dstream),
+                       .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
+                      ctx_.compute);
+    ctx_.hooks.gradient_ready(*chunk.positions);
+  }
+  ctx_.gather(w.dstream);
+  embedding_backward({.dweight = ctx_.hooks.gradient(*chunk.tokens),
+                      .dout = w.dstream,
+                      .tokens = tensors_.inputs.rows(micro, 1).flat(),
+                      .first_token = first_token_},
+                     ctx_.compute);
+  ctx_.hooks.gradient_ready(*chunk.tokens);
+}
+
+void Stage::head_forward(const Chunk& chunk, Tensor inp) {
+  const Workspace& w = ctx_.work;
+  const HeadTensors& h = tensors_.head;
+  chunk.final_norm.forward(ctx_, {.inp = inp}, {}, h.mean, h.rstd, w.normed);
+  gemm({.out = h.logits, .a = w.normed, .b = ctx_.use(*chunk.head), .trans_b = Trans::kYes}, ctx_.compute);
+}
+
+void Stage::loss(int micro, LogitGradient gradient) {
+  const HeadTensors& h = tensors_.head;
+  const Tensor targets = tensors_.targets.rows(micro, 1).flat();
+  const Tensor own_stats = h.stats.rows(ctx_.tp.rank(), 1);
+  cross_entropy_stats({.stats = own_stats.view({ctx_.dims.R, 3}),
+                       .logits = h.logits,
+                       .targets = targets,
+                       .first_token = first_token_,
+                       .vocab = vocab_},
+                      ctx_.compute);
+  if (ctx_.tp.size() > 1) {
+    ctx_.tp.after(ctx_.compute);
+    ctx_.tp.all_gather(h.stats, own_stats);
+    ctx_.tp.before(ctx_.compute);
+  }
+  cross_entropy_loss({.loss = h.losses.rows(micro, 1),
+                      .logits = h.logits,
+                      .stats = h.stats,
+                      .targets = targets,
+                      .first_token = first_token_,
+                      .vocab = vocab_,
+                      .gradient = gradient,
+                      .grad_scale = loss_scale_},
+                     ctx_.compute);
+}
+
+void Stage::head_backward(const Chunk& chunk, Tensor inp) {
+  const Workspace& w = ctx_.work;
+  const HeadTensors& h = tensors_.head;
+  gemm({.out = w.dnormed, .a = h.logits, .b = ctx_.use(*chunk.head)}, ctx_.compute);
+  ctx_.start_reduce(w.dnormed);
+  gemm({.out = ctx_.hooks.gradient(*chunk.head),
+        .a = h.logits,
+        .b = w.normed,
+        .trans_a = Trans::kYes,
+        .beta = 1.0f},
+       ctx_.compute);  // beside the reduce
+  if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
+  ctx_.finish_reduce();
+  chunk.final_norm.backward(ctx_, ctx_.own_rows(w.dstream), {}, ctx_.own_rows(w.dnormed), inp, h.mean, h.rstd);
+}
+
+}  // namespace tri

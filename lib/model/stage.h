@@ -1,0 +1,69 @@
+// A stage: this pp rank's chunks of the model, from the embedding (first virtual stage) to the head and loss (last).
+// The head runs inside the backward action of its microbatch, so logits are never kept between actions.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/cross_entropy.h"
+#include "lib/model/block.h"
+#include "lib/schedule/executor.h"
+
+namespace tri {
+
+class Stage final : public StageCompute {
+ public:
+  // `parameters[chunk]` outlive the stage. `loss_scale`: factor on the gradient of the summed loss (1 / tokens of a step).
+  Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
+        const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
+        float loss_scale);
+
+  // What the forward actions of the next run are for.
+  enum class Mode {
+    kTrain,     // activations are kept for backward
+    kEvaluate,  // the last virtual stage adds its microbatch's loss
+    kLogits,    // the last virtual stage leaves its logits in head().logits and calls `on_logits`
+  };
+  void begin(Mode mode);
+  void set_on_logits(std::function<void(int micro)> on_logits) { on_logits_ = std::move(on_logits); }
+
+  void forward(int chunk, int micro, Tensor input, Tensor output) override;
+  void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) override;
+
+  const HeadTensors& head() const { return tensors_.head; }
+  Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty but on the first stage
+  Tensor targets() const { return tensors_.targets; }  // (M, B, T) i32; empty but on the last stage
+  Tensor rope_table() const { return tensors_.work.rope_table; }
+
+ private:
+  struct Chunk {
+    bool first = false, last = false;  // virtual stage
+    std::vector<TransformerBlock> blocks;
+    const Parameter* tokens = nullptr;     // first
+    const Parameter* positions = nullptr;  // first, learned positions
+    NormLayer final_norm;                  // last
+    const Parameter* head = nullptr;       // last; may be `tokens`
+    std::vector<int> free_slots;           // of tensors_.chunks[chunk]
+    std::vector<int> slot_of;              // [micro]
+  };
+
+  void embed(const Chunk& chunk, int micro, Tensor out);
+  void embed_backward(const Chunk& chunk, int micro);
+  // Logits of final-norm rows `inp` (Rl, C); the gathered norm stays in work.normed.
+  void head_forward(const Chunk& chunk, Tensor inp);
+  void loss(int micro, LogitGradient gradient);
+  // From logits' gradient to the own rows of work.dstream.
+  void head_backward(const Chunk& chunk, Tensor inp);
+
+  StageTensors tensors_;
+  LayerContext ctx_;
+  const int vocab_;
+  const int first_token_;  // of this tp rank's share of the vocabulary
+  const float loss_scale_;
+  Mode mode_ = Mode::kTrain;
+  std::function<void(int)> on_logits_;
+  std::vector<Chunk> chunks_;
+};
+
+}  // namespace tri

@@ -1,0 +1,133 @@
+#include "lib/model/stage_tensors.h"
+
+#include "kernels/core/dims.h"
+#include "lib/schedule/plan.h"
+
+namespace tri {
+namespace {
+
+enum class Kept { kAll, kSelective };
+
+class Allocator {
+ public:
+  Allocator(const Config& config, const Mesh& mesh, Arena& arena)
+      : config_(config), tp_(mesh.tp), d_(stage_dims(config, mesh)), arena_(arena) {}
+
+  // The tensors of a layer apart from `input`.
+  LayerTensors layer(const std::string& name, Kept kept) {
+    const bool sequential = config_.model.block == Block::kSequential;
+    const bool layernorm = config_.model.norm == Norm::kLayerNorm;
+    LayerTensors t;
+    if (layernorm) t.mean1 = arena_.take(name, Dtype::kF32, {d_.Rl});
+    t.rstd1 = arena_.take(name, Dtype::kF32, {d_.Rl});
+    t.qkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
+    t.attention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
+    t.lse = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
+    t.fc1 = arena_.take(name, d_.dtype, {d_.R, d_.fc1_width});
+    if (sequential) {
+      t.middle = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
+      if (layernorm) t.mean2 = arena_.take(name, Dtype::kF32, {d_.Rl});
+      t.rstd2 = arena_.take(name, Dtype::kF32, {d_.Rl});
+    }
+    if (kept == Kept::kAll) {
+      t.normed1 = arena_.take(name, d_.dtype, {d_.R, d_.C});
+      if (sequential) t.normed2 = arena_.take(name, d_.dtype, {d_.R, d_.C});
+      t.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
+    }
+    return t;
+  }
+
+  MicrobatchTensors microbatch(int layers, bool last_virtual_stage) {
+    const std::string name = "activations in flight";
+    MicrobatchTensors m;
+    for (int i = 0; i < layers; ++i) {
+      LayerTensors t;
+      if (config_.parallel.recompute == Recompute::kNone) t = layer(name, Kept::kAll);
+      if (config_.parallel.recompute == Recompute::kSelective) t = layer(name, Kept::kSelective);
+      if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
+      m.layers.push_back(t);
+    }
+    if (last_virtual_stage) m.output = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
+    return m;
+  }
+
+  Workspace workspace() {
+    const std::string name = "workspace";
+    const Recompute recompute = config_.parallel.recompute;
+    Workspace w;
+    w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
+    w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
+    if (recompute == Recompute::kSelective) w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
+    w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
+    w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
+    w.dfc1 = arena_.take(name, d_.dtype, {d_.R, d_.fc1_width});
+    w.dactivated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
+    w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
+    w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
+    w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
+    if (recompute == Recompute::kFull) w.again = layer(name, Kept::kAll);
+    if (config_.model.position == Position::kRope)
+      w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
+    return w;
+  }
+
+  HeadTensors head(int micros) {
+    HeadTensors h;
+    if (config_.model.norm == Norm::kLayerNorm) h.mean = arena_.take("head", Dtype::kF32, {d_.Rl});
+    h.rstd = arena_.take("head", Dtype::kF32, {d_.Rl});
+    h.logits = arena_.take("head", d_.dtype, {d_.R, d_.Vl});
+    h.stats = arena_.take("head", Dtype::kF32, {tp_.size, d_.R, 3});
+    h.losses = arena_.take("head", Dtype::kF32, {micros});
+    return h;
+  }
+
+ private:
+  const Config& config_;
+  const Axis tp_;
+  const StageDims d_;
+  Arena& arena_;
+};
+
+}  // namespace
+
+StageDims stage_dims(const Config& config, const Mesh& mesh) {
+  const ModelConfig& m = config.model;
+  StageDims d{};
+  d.B = config.data.micro_batch;
+  d.T = m.seq_len;
+  d.C = m.hidden;
+  d.HS = head_size(m);
+  d.NHl = m.heads / mesh.tp.size;
+  d.NKVl = m.kv_heads / mesh.tp.size;
+  d.G = m.heads / m.kv_heads;
+  d.Fl = m.ffn_hidden / mesh.tp.size;
+  d.Vl = static_cast<int>(padded_vocab(m) / mesh.tp.size);
+  d.R = int64_t{d.B} * d.T;
+  d.Rl = d.R / mesh.tp.size;
+  d.qkv_width = int64_t{d.NKVl} * (d.G + 2) * d.HS;
+  d.fc1_width = m.activation == Activation::kSwiglu ? 2 * int64_t{d.Fl} : d.Fl;
+  d.dtype = config.precision.compute;
+  return d;
+}
+
+StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int micros,
+                            Arena& arena) {
+  Allocator allocator(config, mesh, arena);
+  const int chunks = config.parallel.chunks;
+  StageTensors stage;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const bool last = is_last_virtual_stage(mesh.pp, chunk, chunks);
+    std::vector<MicrobatchTensors> in_flight;
+    for (int slot = 0; slot < slots[chunk]; ++slot)
+      in_flight.push_back(allocator.microbatch(layers_of(config, mesh.pp, chunk).count, last));
+    stage.chunks.push_back(std::move(in_flight));
+  }
+  stage.work = allocator.workspace();
+  if (mesh.pp.last()) stage.head = allocator.head(micros);
+  const StageDims d = stage_dims(config, mesh);
+  if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
+  if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
+  return stage;
+}
+
+}  // namespace tri

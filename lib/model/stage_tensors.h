@@ -1,0 +1,80 @@
+// The memory of a stage: what a microbatch keeps between forward and backward, and the workspace that all its layers
+// share. Pure set-up: it runs on a measuring arena as well, which is how memory is predicted.
+#pragma once
+
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "lib/model/parameter.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+// Sizes of one rank's share; letters as in kernels/core/dims.h.
+struct StageDims {
+  int B, T, C, NHl, NKVl, G, HS, Fl, Vl;
+  int64_t R, Rl;
+  int64_t qkv_width;   // NKVl · (G + 2) · HS
+  int64_t fc1_width;   // Fl, or 2 · Fl for SwiGLU
+  Dtype dtype;         // of weights and activations
+};
+StageDims stage_dims(const Config& config, const Mesh& mesh);
+
+// What one layer keeps of a microbatch. Which tensors exist depends on parallel.recompute:
+//   none       all
+//   selective  not normed1, normed2, activated: cheap to compute again from what is kept
+//   full       only `input`; the rest is computed again into a set shared by all layers
+struct LayerTensors {
+  Tensor input;                // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
+  Tensor mean1, rstd1;         // (Rl) f32
+  Tensor normed1;              // (R, C): gathered over tp
+  Tensor qkv;                  // (R, qkv_width), after RoPE
+  Tensor attention;            // (R, NHl · HS)
+  Tensor lse;                  // (B, NHl, T) f32
+  Tensor middle;               // (Rl, C): the residual stream between attention and MLP; sequential block only
+  Tensor mean2, rstd2;         // (Rl) f32; sequential block only
+  Tensor normed2;              // (R, C); sequential block only
+  Tensor fc1;                  // (R, fc1_width)
+  Tensor activated;            // (R, Fl)
+};
+
+struct MicrobatchTensors {
+  std::vector<LayerTensors> layers;
+  Tensor output;  // (Rl, C): input of the final norm; last virtual stage only
+};
+
+struct Workspace {
+  Tensor partial;       // (R, C): outputs of row-parallel products; the own rows hold the reduced branch
+  Tensor normed;        // (R, C): a gathered norm computed again; aliases nothing. Also the head's input
+  Tensor activated;     // (R, Fl): an activation computed again
+  Tensor dstream;       // (R, C): the own rows are the running gradient of the residual stream, the rest its gather
+  Tensor dnormed;       // (R, C): gradient of a gathered norm; the own rows hold the reduced sum
+  Tensor dfc1;          // (R, fc1_width)
+  Tensor dactivated;    // (R, Fl)
+  Tensor dattention;    // (R, NHl · HS)
+  Tensor dqkv;          // (R, qkv_width)
+  Tensor delta;         // (B, NHl, T) f32
+  LayerTensors again;   // parallel.recompute: full
+  Tensor rope_table;    // (T, HS/2, 2) f32
+};
+
+// The head's memory, on the last virtual stage.
+struct HeadTensors {
+  Tensor mean, rstd;  // (Rl) f32
+  Tensor logits;      // (R, Vl)
+  Tensor stats;       // (tp, R, 3) f32
+  Tensor losses;      // (M) f32: sum over a microbatch's tokens
+};
+
+struct StageTensors {
+  std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
+  Workspace work;
+  HeadTensors head;
+  Tensor inputs, targets;  // (M, B, T) i32: the step's tokens, where a stage needs them
+};
+
+// `slots[chunk]`: microbatches in flight; `micros`: microbatches of a step.
+StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int micros,
+                            Arena& arena);
+
+}  // namespace tri

@@ -1,0 +1,93 @@
+#include "lib/observe/metrics.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "io/base/error.h"
+#include "io/base/log.h"
+
+namespace tri {
+namespace {
+
+// JSON has no NaN or infinity: null stands for a number that is not finite.
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "a")) {
+  if (file_ == nullptr) throw Fatal(ExitCode::kFile, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
+MetricsFile::~MetricsFile() { std::fclose(file_); }
+
+void MetricsFile::write(const std::string& line) {
+  if (std::fprintf(file_, "%s\n", line.c_str()) < 0 || std::fflush(file_) != 0)
+    log_warn("{}: {}; training goes on", path_, std::strerror(errno));
+}
+
+void MetricsFile::step(const StepMetrics& metrics) { write(json_line(metrics)); }
+
+void MetricsFile::evaluation(int64_t step, double loss) {
+  write(fmt::format(R"({{"step":{},"validation_loss":{}}})", step, number(loss)));
+}
+
+std::string json_line(const StepMetrics& m) {
+  return fmt::format(
+      R"({{"step":{},"samples":{},"tokens":{},"loss":{},"grad_norm":{},"lr":{},"step_ms":{},"tokens_per_s":{},)"
+      R"("tflops_per_rank":{},"mfu":{},"compute_ms":{},"wait_ms":{},"data_ms":{}}})",
+      m.step, m.samples, m.tokens, number(m.loss), number(m.grad_norm), number(m.learning_rate), number(m.step_ms),
+      number(m.tokens_per_s), number(m.tflops_per_rank), m.mfu ? number(*m.mfu) : "null", number(m.compute_ms),
+      number(m.wait_ms), number(m.data_ms));
+}
+
+std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {
+  const int width = static_cast<int>(std::to_string(last_step).size());
+  return fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3g}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}  ETA {}", m.step,
+                     width, last_step, m.loss, m.grad_norm, m.learning_rate, m.step_ms, format_count(m.tokens_per_s),
+                     m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "", format_bytes(memory_bytes),
+                     format_duration(static_cast<double>(last_step - m.step) * m.step_ms / 1000));
+}
+
+std::string format_bytes(int64_t bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, units[unit]);
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  const auto whole = static_cast<int64_t>(std::llround(seconds));
+  if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
+  if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{:.1f} s", seconds);
+}
+
+std::string format_count(double count) {
+  const char* units[] = {"", "k", "M", "B", "T", "P", "E"};
+  int unit = 0;
+  for (; std::fabs(count) >= 1000 && unit < 6; ++unit) count /= 1000;
+  return fmt::format("{:.{}f}{}", count, unit == 0 || count >= 100 ? 0 : (count >= 10 ? 1 : 2), units[unit]);
+}
+
+ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+
+ProgressLine::~ProgressLine() {
+  if (open_) std::fputs("\n", stderr);
+}
+
+void ProgressLine::show(const std::string& text, bool keep) {
+  if (terminal_) std::fputs("\r\033[K", stderr);
+  open_ = false;
+  if (keep) return log_info("{}", text);
+  if (!terminal_) return;
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  open_ = true;
+}
+
+}  // namespace tri

@@ -1,0 +1,59 @@
+#include "lib/observe/report.h"
+
+#include <nlohmann/json.hpp>
+
+#include <map>
+
+#include "io/base/log.h"
+#include "lib/model/flops.h"
+#include "lib/model/parameter.h"
+#include "lib/observe/metrics.h"
+
+namespace tri {
+
+std::string bytes_table(const Arena& arena) {
+  std::string table;
+  for (const auto& [name, bytes] : arena.bytes_by_name())
+    table += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", name, format_bytes(bytes), bytes);
+  return table + fmt::format("  {:<22}{:>14}  {:>15} bytes", "total", format_bytes(arena.used()), arena.used());
+}
+
+void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, const Arena& arena) {
+  int64_t parameters = 0;
+  for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
+  log_info("{}: {} parameters, {} layers, hidden {}, {} FLOPs a token", config.run.name,
+           format_count(static_cast<double>(parameters)), config.model.layers, config.model.hidden,
+           format_count(model_flops_per_token(config)));
+  log_info("mesh: tp {} x dp {} x pp {} = {} ranks, {} with {} chunk(s), zero {}, {}, {}", mesh.tp.size, mesh.dp.size,
+           mesh.pp.size, mesh.world_size(), enum_name(config.parallel.schedule), config.parallel.chunks,
+           config.parallel.zero, enum_name(config.precision.compute), enum_name(config.run.device));
+  log_info("data: {} training and {} validation samples of {} tokens; a step takes {}",
+           dataset.num_samples(Split::kTrain), dataset.num_samples(Split::kValidation), config.model.seq_len,
+           config.data.global_batch);
+  log_info("memory of rank 0:\n{}", bytes_table(arena));
+}
+
+void log_summary(Job& job, const Mesh& mesh, const std::vector<NamedTimes>& times, double data_seconds,
+                 double wall_seconds) {
+  nlohmann::json mine{{"data", data_seconds}};
+  for (const NamedTimes& row : times) {
+    mine[row.stream] = row.times.busy;
+    if (row.stream == "compute") mine["waiting"] = row.times.waiting;
+  }
+  std::map<std::string, double> sum;
+  for (const std::string& text : job.gather(mine.dump()))
+    for (const auto& [name, seconds] : nlohmann::json::parse(text).items()) sum[name] += seconds.get<double>();
+  if (mesh.world_rank != 0) return;
+
+  const auto mean = [&](const std::string& name) { return sum[name] / mesh.world_size(); };
+  log_info("time, mean over {} ranks: wall {}, compute stream busy {} and waiting for others {}, waiting for data {}",
+           mesh.world_size(), format_duration(wall_seconds), format_duration(mean("compute")),
+           format_duration(mean("waiting")), format_duration(mean("data")));
+  std::string traffic;
+  for (const auto& [name, seconds] : sum)
+    if (name != "compute" && name != "waiting" && name != "data")
+      traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
+  if (!traffic.empty()) log_info("time in communication, beside compute: {}", traffic);
+}
+
+}  // namespace tri

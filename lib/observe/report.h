@@ -1,0 +1,23 @@
+// The opening and the closing words of a run.
+#pragma once
+
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/data/dataset.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+// Model, mesh, data, and the arena's bytes by name, of world rank 0.
+void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, const Arena& arena);
+
+// Where the time went, a mean over ranks: compute, waiting, each kind of communication, data. Collective.
+void log_summary(Job& job, const Mesh& mesh, const std::vector<NamedTimes>& times, double data_seconds,
+                 double wall_seconds);
+
+std::string bytes_table(const Arena& arena);  // "  parameters  1.50 GiB" a line, then the total
+
+}  // namespace tri

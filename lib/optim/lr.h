@@ -1,0 +1,19 @@
+// Learning-rate rules: a pure function of the step. Every rule starts with a linear warm-up from 0.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/config/config.h"
+
+namespace tri {
+
+// Rate of step `step` (the first is 0), `lr` resolved. With w = warmup_steps, e = decay_steps:
+//   warm-up   peak · (step + 1) / (w + 1)                          step < w
+//   constant  peak
+//   linear    peak -> min over [w, e]
+//   cosine    min + (peak - min) · (1 + cos(pi · (step - w) / (e - w))) / 2     (Loshchilov & Hutter 2017)
+//   wsd       peak, then linear to min over the last wsd_decay_fraction of e    (Hu et al. 2024, warmup-stable-decay)
+// Beyond e the decaying rules stay at min.
+double learning_rate(const LrConfig& lr, int64_t step);
+
+}  // namespace tri

@@ -1,0 +1,50 @@
+// The sharded optimizer step: global gradient norm, clipping, update of this rank's slices, gathering of parameters.
+// Everything is enqueued on the compute stream; nothing waits on the host.
+//
+// A new optimizer is one update function and one row of the table in optimizer.cpp.
+#pragma once
+
+#include "lib/optim/parameter_store.h"
+
+namespace tri {
+
+struct OptimizerTensors {
+  Tensor sumsq;            // (S) f32: squares of the slices' gradients, this rank's part
+  Tensor stats;            // (2) f32: kStatNormSq, kStatLoss; this rank's part, then the sum over the world
+  Tensor norm;             // (1) f32
+  Tensor grad_scale;       // (1) f32
+  Tensor weight_sumsq;     // (S) f32; LAMB
+  Tensor direction_sumsq;  // (S) f32; LAMB
+};
+inline constexpr int kStatNormSq = 0, kStatLoss = 1;
+
+OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena);
+
+struct OptimizerChannels {
+  Channel& tp;
+  Channel& dp;
+  Channel* embedding;  // first and last stage of a tied model with pp > 1; else null
+  Channel& world;
+};
+
+class Optimizer {
+ public:
+  Optimizer(const Config& config, ParameterStore& store, OptimizerTensors tensors, OptimizerChannels channels,
+            Stream& compute);
+
+  // Completes the gradients and tensors().stats: the squared norm, and whatever loss `stats` was given.
+  void reduce();
+  // Clips, updates, gathers. `step` counts from 0.
+  void update(int64_t step, double learning_rate);
+
+  const OptimizerTensors& tensors() const { return tensors_; }
+
+ private:
+  const Config& config_;
+  ParameterStore& store_;
+  OptimizerTensors tensors_;
+  OptimizerChannels channels_;
+  Stream& compute_;
+};
+
+}  // namespace tri

@@ -1,0 +1,74 @@
+// Runs any Plan. The host only enqueues: compute actions go to the compute stream, each of the four kinds of transfer to a
+// stream of its own, and events order them:
+//   a forward    waits for its receive, and for the send that last used its output buffer
+//   a send       waits for its compute
+//   a receive    waits for the last user of its buffer; it is issued one compute action ahead of its use
+// So no transfer waits for another kind of transfer, and a stage input lives until its backward has read it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/device.h"
+#include "lib/comm/comm_group.h"
+#include "lib/schedule/plan.h"
+
+namespace tri {
+
+// What a stage computes. Tensors are the stage's boundary, (Rl, C): empty where there is no neighbour
+// (`output`, `doutput` on the last virtual stage; `dinput` on the first).
+class StageCompute {
+ public:
+  virtual ~StageCompute() = default;
+  // On the first virtual stage the forward fills `input` itself (the embedding).
+  virtual void forward(int chunk, int micro, Tensor input, Tensor output) = 0;
+  virtual void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) = 0;
+};
+
+struct BoundaryTensors {
+  std::vector<std::vector<Tensor>> inputs;  // [chunk][max_inputs]
+  std::vector<Tensor> outputs, dinputs;     // [kOutputBuffers]
+  std::vector<Tensor> doutputs;             // [kGradientBuffers]
+};
+
+// Each tensor is (rows, width). `max_inputs[chunk]` covers every plan that will run.
+BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>& max_inputs, int64_t rows,
+                                    int64_t width, Dtype dtype, Arena& arena);
+
+enum class Overlap { kOn, kOff };
+
+// Forward direction: rank -> rank + 1, backward: rank -> rank - 1, both modulo the size.
+struct PipelineLinks {
+  CommGroup* forward = nullptr;   // carries activations
+  CommGroup* backward = nullptr;  // carries gradients
+  Stream* recv_forward = nullptr;
+  Stream* send_forward = nullptr;
+  Stream* recv_backward = nullptr;
+  Stream* send_backward = nullptr;
+};
+
+class Executor {
+ public:
+  Executor(Axis pp, int chunks, BoundaryTensors tensors, PipelineLinks links, Stream& compute, Device& device,
+           Overlap overlap);
+  ~Executor();
+
+  // Enqueues the whole plan (with transfers). Returns before it has run.
+  void run(const Plan& plan, StageCompute& stage);
+
+ private:
+  struct Buffer;
+  class Ring;
+  class Run;
+
+  Axis pp_;
+  int chunks_;
+  PipelineLinks links_;
+  Stream& compute_;
+  Overlap overlap_;
+  std::vector<std::unique_ptr<Ring>> inputs_;  // [chunk]
+  std::unique_ptr<Ring> outputs_, doutputs_, dinputs_;
+};
+
+}  // namespace tri

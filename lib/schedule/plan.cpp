@@ -1,0 +1,181 @@
+#include "lib/schedule/plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+namespace {
+
+// The k-th forward or backward of every stage: chunk-major inside each group of `group` microbatches, so that
+// a chunk is left only when `group` results are on their way through the other stages (Narayanan et al. 2021,
+// fig. 4). Backward meets the chunks from the last to the first. With one chunk: microbatch k.
+Action nth(Op op, int k, int group, int chunks) {
+  const int group_index = k / (group * chunks);
+  const int in_group = k % (group * chunks);
+  const int chunk = in_group / group;
+  return {op, group_index * group + in_group % group, op == Op::kBackward ? chunks - 1 - chunk : chunk};
+}
+
+// The shape of every schedule here: `warmup` forwards, one-forward-one-backward pairs, the backwards that are
+// left. The last group is planned as if it were full, and microbatches that do not exist are left out: the
+// order of the others stays one that is known to work.
+Plan warmup_pairs_cooldown(Axis pp, int micros, int chunks, int warmup) {
+  const int groups = (micros + pp.size - 1) / pp.size;
+  const int total = chunks == 1 ? micros : groups * pp.size * chunks;
+  warmup = std::min(warmup, total);
+  Plan plan;
+  plan.reserve(2 * micros * chunks);
+  const auto push = [&](Op op, int k) {
+    const Action action = nth(op, k, pp.size, chunks);
+    if (action.micro < micros) plan.push_back(action);
+  };
+  for (int k = 0; k < warmup; ++k) push(Op::kForward, k);
+  for (int k = warmup; k < total; ++k) {
+    push(Op::kForward, k);
+    push(Op::kBackward, k - warmup);
+  }
+  for (int k = total - warmup; k < total; ++k) push(Op::kBackward, k);
+  return plan;
+}
+
+// All forwards, then all backwards (Huang et al. 2019).
+Plan gpipe(Axis pp, int micros, int) { return warmup_pairs_cooldown(pp, micros, 1, micros); }
+
+// A stage holds no more microbatches than there are stages from it to the end (Narayanan et al. 2019,
+// PipeDream-Flush).
+Plan one_f_one_b(Axis pp, int micros, int) {
+  return warmup_pairs_cooldown(pp, micros, 1, pp.size - 1 - pp.rank);
+}
+
+// Interleaved 1F1B (Narayanan et al. 2021): v chunks a rank divide the bubble by v. The first backward can
+// start once the first microbatch has been through all chunks: (v - 1) * p forwards for the chunks before the
+// last; then, as neighbours alternate forward and backward, two forwards for each stage below this one.
+Plan interleaved(Axis pp, int micros, int chunks) {
+  return warmup_pairs_cooldown(pp, micros, chunks, 2 * (pp.size - 1 - pp.rank) + (chunks - 1) * pp.size);
+}
+
+struct ScheduleRow {
+  Schedule schedule;
+  bool takes_chunks;
+  Plan (*make)(Axis pp, int micros, int chunks);
+};
+
+constexpr ScheduleRow kSchedules[] = {
+    {Schedule::kGpipe, false, gpipe},
+    {Schedule::k1F1B, false, one_f_one_b},
+    {Schedule::kInterleaved, true, interleaved},
+};
+
+const ScheduleRow& row_of(Schedule schedule) {
+  const auto* row = std::ranges::find(kSchedules, schedule, &ScheduleRow::schedule);
+  TRI_REQUIRE(row != std::end(kSchedules), "schedule {} has no row", static_cast<int>(schedule));
+  return *row;
+}
+
+void require_sizes(Axis pp, int micros, int chunks) {
+  TRI_REQUIRE(pp.rank >= 0 && pp.rank < pp.size && micros > 0 && chunks > 0,
+              "pp {} of {}, micros {}, chunks {}", pp.rank, pp.size, micros, chunks);
+}
+
+// The receive that brings what `compute` works on; none at the ends of the pipeline.
+std::optional<Action> receive_for(const Action& compute, Axis pp, int chunks) {
+  if (compute.op == Op::kForward && !is_first_virtual_stage(pp, compute.chunk))
+    return Action{Op::kRecvForward, compute.micro, compute.chunk};
+  if (compute.op == Op::kBackward && !is_last_virtual_stage(pp, compute.chunk, chunks))
+    return Action{Op::kRecvBackward, compute.micro, compute.chunk};
+  return std::nullopt;
+}
+
+// The send that takes away what `compute` produced; none at the ends of the pipeline.
+std::optional<Action> send_of(const Action& compute, Axis pp, int chunks) {
+  if (compute.op == Op::kForward && !is_last_virtual_stage(pp, compute.chunk, chunks))
+    return Action{Op::kSendForward, compute.micro, compute.chunk};
+  if (compute.op == Op::kBackward && !is_first_virtual_stage(pp, compute.chunk))
+    return Action{Op::kSendBackward, compute.micro, compute.chunk};
+  return std::nullopt;
+}
+
+bool contains(const Plan& plan, Op op, int chunk) {
+  return std::ranges::any_of(plan, [&](const Action& a) { return a.op == op && a.chunk == chunk; });
+}
+
+// Most microbatches of `chunk` between the issue of `begin` and the end of `end`.
+int max_between(const Plan& plan, int chunk, Op begin, Op end) {
+  int alive = 0, most = 0;
+  for (const Action& action : plan) {
+    if (action.chunk != chunk) continue;
+    if (action.op == begin) most = std::max(most, ++alive);
+    if (action.op == end) --alive;
+  }
+  return most;
+}
+
+}  // namespace
+
+bool takes_chunks(Schedule schedule) { return row_of(schedule).takes_chunks; }
+
+Plan make_plan(Schedule schedule, Axis pp, int micros, int chunks) {
+  const ScheduleRow& row = row_of(schedule);
+  require_sizes(pp, micros, chunks);
+  TRI_REQUIRE(chunks == 1 || row.takes_chunks, "schedule {} with {} chunks", enum_name(schedule), chunks);
+  return row.make(pp, micros, chunks);
+}
+
+Plan forward_only(Axis pp, int micros, int chunks) {
+  require_sizes(pp, micros, chunks);
+  Plan plan = warmup_pairs_cooldown(pp, micros, chunks, 0);
+  std::erase_if(plan, [](const Action& action) { return action.op == Op::kBackward; });
+  return plan;
+}
+
+Plan with_transfers(const Plan& compute, Axis pp, int chunks) {
+  Plan plan;
+  plan.reserve(3 * compute.size());
+  const auto push = [&](const std::optional<Action>& transfer) {
+    if (transfer) plan.push_back(*transfer);
+  };
+  if (!compute.empty()) push(receive_for(compute.front(), pp, chunks));
+  for (size_t i = 0; i < compute.size(); ++i) {
+    if (i + 1 < compute.size()) push(receive_for(compute[i + 1], pp, chunks));
+    plan.push_back(compute[i]);
+    push(send_of(compute[i], pp, chunks));
+  }
+  return plan;
+}
+
+bool is_first_virtual_stage(Axis pp, int chunk) { return pp.first() && chunk == 0; }
+
+bool is_last_virtual_stage(Axis pp, int chunk, int chunks) { return pp.last() && chunk == chunks - 1; }
+
+Op last_use(const Plan& plan, int chunk) {
+  return contains(plan, Op::kBackward, chunk) ? Op::kBackward : Op::kForward;
+}
+
+int max_in_flight(const Plan& plan, int chunk) {
+  return max_between(plan, chunk, Op::kForward, last_use(plan, chunk));
+}
+
+int max_inputs(const Plan& plan, int chunk) {
+  const Op begin = contains(plan, Op::kRecvForward, chunk) ? Op::kRecvForward : Op::kForward;
+  return max_between(plan, chunk, begin, last_use(plan, chunk));
+}
+
+std::string to_string(const Action& action) {
+  std::string text = fmt::format("{}{}", enum_name(action.op), action.micro);
+  if (action.chunk > 0) text += fmt::format(".{}", action.chunk);
+  return text;
+}
+
+std::string to_string(const Plan& plan) {
+  std::string text;
+  for (const Action& action : plan) {
+    if (!text.empty()) text += ' ';
+    text += to_string(action);
+  }
+  return text;
+}
+
+}  // namespace tri

@@ -1,0 +1,55 @@
+// The simulator of a pipeline: all stages' plans on queues exactly as the executor runs them.
+//
+// A stage has one compute queue and four transfer queues (one each for RF, SF, RB, SB), each in strict order.
+//   A transfer takes place once both sides have reached it, and holds both sides' queues while it lasts.
+//   A compute action waits for its receive, a send for the compute action that made its data.
+//   A buffer is taken again only when its user before is done: an input (max_inputs of them for each chunk)
+//   after last_use; a gradient received (kGradientBuffers) after its backward; an output (kOutputBuffers for
+//   each direction) after its send.
+// The order of each queue is fixed, so every start is the latest end among what it waits for: times follow
+// from the plans alone, and what can never start is a deadlock.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/schedule/plan.h"
+
+namespace tri {
+
+// Times of one virtual stage, in any one unit.
+struct StageCost {
+  double forward = 1;
+  double backward = 2;
+  double transfer = 0;  // to send on one result: its output, or the gradient of its input
+};
+
+// kOff: each send must be over before the next compute action starts; receives still run ahead.
+enum class PipelineOverlap { kOn, kOff };
+
+// One action that took place. A transfer has a span on both sides, with equal times.
+struct PipelineSpan {
+  int stage;
+  Action action;
+  double start, end;
+};
+
+struct PipelineRun {
+  double makespan = 0;
+  std::vector<double> busy;                        // (p) time in compute actions
+  double bubble = 0;                               // idle time of all stages / busy time of all stages
+  std::vector<std::vector<int>> peak_activations;  // (p, chunks) max_in_flight of the plans
+  std::vector<PipelineSpan> spans;                 // by stage, then by start
+  // Empty when every plan ran to its end. Otherwise one line for each queue that is stuck: who waits for
+  // what; the times then describe the part that ran.
+  std::string deadlock;
+};
+
+// The plans with transfers of pp ranks 0 .. pp_size-1.
+std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int micros, int chunks);
+
+// `plans` (p), with transfers; `costs` (p * chunks), by virtual stage.
+PipelineRun simulate_pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs,
+                              PipelineOverlap overlap);
+
+}  // namespace tri

@@ -1,0 +1,231 @@
+#include "lib/train/loop.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "io/base/log.h"
+#include "io/base/random.h"
+#include "io/tokens/tokenizer.h"
+#include "lib/data/dataset.h"
+#include "lib/data/loader.h"
+#include "lib/model/flops.h"
+#include "lib/observe/metrics.h"
+#include "lib/observe/report.h"
+#include "lib/train/sampling.h"
+#include "lib/train/trainer.h"
+
+namespace tri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The first error that any rank met, on all ranks.
+Result<void> agree(Job& job, const Result<void>& mine) {
+  std::string first;
+  for (const std::string& text : job.gather(mine ? "" : fmt::format("{}:{}", static_cast<int>(mine.error().code),
+                                                                    mine.error().message)))
+    if (first.empty()) first = text;
+  first = job.broadcast(first);
+  if (first.empty()) return {};
+  const size_t colon = first.find(':');
+  return Error{first.substr(colon + 1), static_cast<ExitCode>(std::stoi(first.substr(0, colon)))};
+}
+
+// What a rank reads: token files and the tokenizer that names their tokens.
+struct Inputs {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<Dataset> dataset;
+};
+
+Result<void> open_inputs(const Config& config, Inputs& inputs) {
+  if (config.data.sources.empty())
+    return usage_error("data.sources: training needs at least one token file; make one with `trireme data prepare`");
+  auto tokenizer = open_tokenizer(config.data.tokenizer);
+  if (!tokenizer) return tokenizer.error();
+  inputs.tokenizer = std::move(tokenizer).value();
+  if (inputs.tokenizer->vocab_size() > config.model.vocab)
+    return usage_error("model.vocab: {} is smaller than the {} tokens of data.tokenizer {}; set model.vocab: {}",
+                       config.model.vocab, inputs.tokenizer->vocab_size(), config.data.tokenizer,
+                       inputs.tokenizer->vocab_size());
+  std::vector<SourceSpec> sources;
+  for (const Source& source : config.data.sources) sources.push_back({source.path, source.weight});
+  auto dataset = Dataset::open(sources, config.model.seq_len, config.data.validation_fraction, config.data.seed,
+                               config.model.vocab);
+  if (!dataset) return dataset.error();
+  inputs.dataset = std::move(dataset).value();
+  return {};
+}
+
+Result<void> make_run_folder(const Config& config) {
+  std::error_code problem;
+  std::filesystem::create_directories(config.run.dir, problem);
+  if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
+  std::ofstream out(config.run.dir + "/config.yaml");
+  out << to_yaml(config);
+  if (!out.flush()) return file_error("{}/config.yaml can't be written", config.run.dir);
+  return {};
+}
+
+class Loop {
+ public:
+  Loop(const Config& config, const Mesh& mesh, Job& job, Inputs& inputs, Trainer& trainer, int64_t memory_bytes)
+      : config_(config),
+        mesh_(mesh),
+        job_(job),
+        inputs_(inputs),
+        trainer_(trainer),
+        memory_bytes_(memory_bytes),
+        batch_shape_{.global_batch = config.data.global_batch,
+                     .micro_batch = config.data.micro_batch,
+                     .dp_rank = mesh.dp.rank,
+                     .dp_size = mesh.dp.size},
+        loader_(*inputs.dataset, Split::kTrain, batch_shape_, 0, config.data.prefetch) {
+    if (mesh.world_rank == 0) metrics_ = std::make_unique<MetricsFile>(config.run.dir + "/metrics.jsonl");
+  }
+
+  Result<void> run() {
+    const auto start = Clock::now();
+    for (int64_t step = 0; step < config_.run.steps; ++step) {
+      if (auto done = train_step(step); !done) return done;
+      const int64_t completed = step + 1;
+      const bool last = completed == config_.run.steps;
+      if (last || (config_.run.eval_every > 0 && completed % config_.run.eval_every == 0)) evaluate(completed);
+      if (last || (config_.run.sample_every > 0 && completed % config_.run.sample_every == 0)) sample(completed);
+    }
+    log_summary(job_, mesh_, trainer_.runtime().times(), loader_.wait_seconds(), seconds_since(start));
+    return {};
+  }
+
+ private:
+  Result<void> train_step(int64_t step) {
+    const auto start = Clock::now();
+    const double waited = loader_.wait_seconds();
+    const StreamTimes before = trainer_.runtime().times().front().times;
+    const Batch& batch = loader_.next();
+    const StepResult result = trainer_.step(step, batch.inputs, batch.targets);
+    const double seconds = seconds_since(start);
+    const StreamTimes after = trainer_.runtime().times().front().times;
+
+    const auto step_samples = static_cast<int64_t>(config_.data.global_batch);
+    const double step_tokens = static_cast<double>(step_samples) * config_.model.seq_len;
+    const StepMetrics metrics{
+        .step = step + 1,
+        .samples = (step + 1) * step_samples,
+        .tokens = (step + 1) * step_samples * config_.model.seq_len,
+        .loss = result.loss,
+        .grad_norm = result.grad_norm,
+        .learning_rate = result.learning_rate,
+        .step_ms = seconds * 1e3,
+        .tokens_per_s = step_tokens / seconds,
+        .tflops_per_rank = model_flops_per_token(config_) * step_tokens / seconds / mesh_.world_size() / 1e12,
+        .mfu = std::nullopt,  // a CPU has no peak that the field agrees on
+        .compute_ms = (after.busy - before.busy) * 1e3,
+        .wait_ms = (after.waiting - before.waiting) * 1e3,
+        .data_ms = (loader_.wait_seconds() - waited) * 1e3};
+    if (metrics_) {
+      metrics_->step(metrics);
+      const bool keep = metrics.step % config_.metrics.log_every == 0 || metrics.step == config_.run.steps;
+      progress_.show(console_line(metrics, config_.run.steps, memory_bytes_), keep || !result.finite());
+    }
+    if (!result.finite()) return not_finite(metrics);
+    return {};
+  }
+
+  // Every rank says where its own numbers went wrong; rank 0 tells the user.
+  Result<void> not_finite(const StepMetrics& metrics) {
+    const std::vector<std::string> names = trainer_.not_finite_names();
+    std::string mine;
+    if (!names.empty()) {
+      mine = fmt::format("  rank {} [{}]: {}", mesh_.world_rank, mesh_.place(), names.front());
+      if (names.size() > 1) mine += fmt::format(" and {} more", names.size() - 1);
+    }
+    std::string report = fmt::format("step {}: loss {} and gradient norm {} are not finite; stopped before the next step",
+                                     metrics.step, metrics.loss, metrics.grad_norm);
+    for (const std::string& text : job_.gather(mine))
+      if (!text.empty()) report += "\n" + text;
+    return Error{job_.broadcast(report) + "\nLower lr.peak, raise lr.warmup_steps, or look at the data of this step.",
+                 ExitCode::kNotFinite};
+  }
+
+  void evaluate(int64_t completed) {
+    const int64_t available = inputs_.dataset->num_samples(Split::kValidation) / config_.data.global_batch;
+    // With fewer validation samples than one batch, samples repeat: still every one is seen.
+    const int64_t batches = std::min<int64_t>(config_.run.eval_batches, std::max<int64_t>(available, 1));
+    if (batches == 0 || inputs_.dataset->num_samples(Split::kValidation) == 0) return;
+    double sum = 0, bytes = 0, tokens = 0;
+    for (int64_t i = 0; i < batches; ++i) {
+      const Batch batch = make_batch(*inputs_.dataset, Split::kValidation, i, batch_shape_);
+      sum += trainer_.evaluate(batch.inputs, batch.targets);
+      for (const int32_t token : batch.targets) bytes += inputs_.tokenizer->token_bytes(token);
+      tokens += static_cast<double>(batch.targets.size());
+    }
+    const double loss = sum / static_cast<double>(batches);
+    if (metrics_) metrics_->evaluation(completed, loss);
+    log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
+             completed, loss, std::exp(loss), std::exp(loss * tokens / std::max(bytes, 1.0)),
+             batches * config_.data.global_batch);
+  }
+
+  void sample(int64_t completed) {
+    if (config_.run.sample_tokens == 0) return;
+    std::vector<int32_t> text = inputs_.tokenizer->encode(config_.run.sample_prompt);
+    const size_t prompt = text.size();
+    if (text.empty()) text.push_back(inputs_.tokenizer->eod());  // as if a document began
+    const size_t begin = prompt == 0 ? 1 : 0;
+    const uint64_t key = derive_key(config_.run.seed, fmt::format("sample at step {}", completed));
+    const int root = mesh_.rank_at(mesh_.pp.size - 1, 0, 0);
+    for (int i = 0; i < config_.run.sample_tokens; ++i) {
+      const size_t window = std::min(text.size(), static_cast<size_t>(config_.model.seq_len));
+      const std::vector<float> logits =
+          trainer_.next_token_logits(std::span(text).subspan(text.size() - window));
+      int32_t token = 0;
+      if (mesh_.world_rank == root)
+        token = sample_token(std::span(logits).first(static_cast<size_t>(inputs_.tokenizer->vocab_size())),
+                             config_.run.sample_temperature, config_.run.sample_top_k,
+                             random_uniform(key, static_cast<uint64_t>(i)));
+      text.push_back(trainer_.broadcast_token(token, root));
+    }
+    log_info("step {}: sample\n---\n{}\n---", completed, inputs_.tokenizer->decode(std::span(text).subspan(begin)));
+  }
+
+  const Config& config_;
+  const Mesh& mesh_;
+  Job& job_;
+  Inputs& inputs_;
+  Trainer& trainer_;
+  const int64_t memory_bytes_;
+  const BatchShape batch_shape_;
+  Loader loader_;
+  std::unique_ptr<MetricsFile> metrics_;  // world rank 0
+  ProgressLine progress_;
+};
+
+}  // namespace
+
+Result<void> run_training(const Config& config, const Mesh& mesh, Job& job) {
+  Inputs inputs;
+  // Rank 0 makes the folder before anybody writes into it; the agreement is also the barrier.
+  Result<void> ready = mesh.world_rank == 0 ? make_run_folder(config) : Result<void>{};
+  if (ready) ready = open_inputs(config, inputs);
+  if (auto agreed = agree(job, ready); !agreed) return agreed;
+
+  auto device = open_device(config.run.device, job.node_rank());
+  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  if (mesh.world_rank == 0) log_open(config.run.dir + "/log.txt");
+
+  Arena measuring;
+  allocate_rank(config, mesh, measuring);
+  Arena arena(*device.value(), measuring.used());
+  Trainer trainer(config, mesh, &job, *device.value(), arena);
+  log_run(config, mesh, *inputs.dataset, arena);
+  return Loop(config, mesh, job, inputs, trainer, arena.used()).run();
+}
+
+}  // namespace tri

@@ -1,0 +1,30 @@
+// All device memory of a rank, in one place: what a run reserves and what `trireme check` predicts.
+#pragma once
+
+#include "lib/model/stage_tensors.h"
+#include "lib/optim/optimizer.h"
+#include "lib/schedule/executor.h"
+
+namespace tri {
+
+// Microbatches of one step on every pipeline.
+int microbatches(const Config& config);
+
+// The schedule's plan of this stage, with transfers.
+Plan train_plan(const Config& config, Axis pp);
+Plan evaluation_plan(const Config& config, Axis pp, int micros);
+
+struct RankTensors {
+  StageTensors stage;
+  BoundaryTensors boundaries;
+  StoreTensors store;
+  OptimizerTensors optimizer;
+  Tensor loss_weight;    // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
+  Tensor sample_logits;  // (V) compute dtype: one row of logits, gathered over tp; last stage only
+  Tensor sample_token;   // (1) i32
+};
+
+// `config` resolved. On a measuring arena nothing is touched.
+RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena);
+
+}  // namespace tri

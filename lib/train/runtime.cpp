@@ -1,0 +1,73 @@
+#include "lib/train/runtime.h"
+
+#include <exception>
+
+#include "lib/comm/job.h"
+
+namespace tri {
+
+Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device) : device_(device) {
+  std::vector<int> tp, dp, pp, world;
+  for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
+  for (int i = 0; i < mesh.dp.size; ++i) dp.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
+  for (int i = 0; i < mesh.pp.size; ++i) pp.push_back(mesh.rank_at(i, mesh.dp.rank, mesh.tp.rank));
+  for (int i = 0; i < mesh.world_size(); ++i) world.push_back(i);
+
+  compute_ = &add_stream("compute");
+  Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
+  Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
+  tp_ = std::make_unique<Channel>(add_group("tp", tp, job), tp_stream, device);
+  dp_ = std::make_unique<Channel>(add_group("dp", dp, job), dp_stream, device);
+  world_ = std::make_unique<Channel>(add_group("world", world, job), dp_stream, device);
+  if (mesh.pp.size == 1) return;
+
+  links_ = {.forward = &add_group("pp forward", pp, job),
+            .backward = &add_group("pp backward", pp, job),
+            .recv_forward = &add_stream("pp receive forward"),
+            .send_forward = &add_stream("pp send forward"),
+            .recv_backward = &add_stream("pp receive backward"),
+            .send_backward = &add_stream("pp send backward")};
+  if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
+    embedding_ = std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device);
+}
+
+void Runtime::drain() noexcept {
+  // When an exception unwinds this rank, its streams may be waiting for peers that will never answer.
+  if (std::uncaught_exceptions() > 0)
+    device_.raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "given up: the rank is ending")));
+  for (const auto& stream : streams_) {
+    try {
+      stream->synchronize();
+    } catch (...) {  // the fault was, or will be, reported by a wait that may throw
+    }
+  }
+}
+
+CommGroup& Runtime::add_group(const std::string& name, const std::vector<int>& world_ranks, Job* job) {
+  TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
+              world_ranks.size());
+  const int tag = static_cast<int>(groups_.size());
+  groups_.push_back(job == nullptr ? make_self_group(name) : job->make_group(name, world_ranks, tag, device_));
+  return *groups_.back();
+}
+
+Stream& Runtime::add_stream(const std::string& name) {
+  streams_.push_back(device_.make_stream(name));
+  return *streams_.back();
+}
+
+std::vector<NamedTimes> Runtime::times() const {
+  std::vector<NamedTimes> rows;
+  for (const auto& stream : streams_) rows.push_back({stream->name(), stream->times()});
+  return rows;
+}
+
+void Runtime::reset_times() {
+  for (const auto& stream : streams_) stream->reset_times();
+}
+
+void Runtime::synchronize() {
+  for (const auto& stream : streams_) stream->synchronize();
+}
+
+}  // namespace tri

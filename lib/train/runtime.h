@@ -1,0 +1,51 @@
+// A rank's streams and communicators. One communicator an axis and direction, one stream a kind of traffic:
+//   compute         all kernels
+//   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
+//   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
+//   four pp streams receives and sends of either direction, independent of each other
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lib/comm/comm_group.h"
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+#include "lib/schedule/executor.h"
+
+namespace tri {
+
+class Job;
+
+class Runtime {
+ public:
+  // `job` may be null on a mesh of one rank. Collective over the mesh.
+  Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device);
+
+  Stream& compute() { return *compute_; }
+  Channel& tp() { return *tp_; }
+  Channel& dp() { return *dp_; }
+  Channel& world() { return *world_; }
+  Channel* embedding() { return embedding_.get(); }  // null but on the two holders of a tied embedding
+  PipelineLinks links() const { return links_; }
+
+  std::vector<NamedTimes> times() const;  // a stream a row, compute first
+  void reset_times();
+  void synchronize();  // the host waits for every stream
+  // Before the streams' events go: waits for all work, or, when an exception is unwinding, makes it give up.
+  void drain() noexcept;
+
+ private:
+  CommGroup& add_group(const std::string& name, const std::vector<int>& world_ranks, Job* job);
+  Stream& add_stream(const std::string& name);
+
+  Device& device_;
+  std::vector<std::unique_ptr<CommGroup>> groups_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  Stream* compute_ = nullptr;
+  std::unique_ptr<Channel> tp_, dp_, world_, embedding_;
+  PipelineLinks links_;
+};
+
+}  // namespace tri

@@ -1,0 +1,163 @@
+#include "lib/train/trainer.h"
+
+#include <cmath>
+
+#include "kernels/ops.h"
+#include "lib/optim/lr.h"
+
+namespace tri {
+
+bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
+
+Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena)
+    : config_(config),
+      mesh_(mesh),
+      tensors_(allocate_rank(config, mesh, arena)),
+      runtime_(config, mesh, job, device),
+      store_(config, mesh, tensors_.store, microbatches(config), device, runtime_.compute(), runtime_.dp()),
+      stage_(config, mesh, tensors_.stage, store_.parameters(), store_, runtime_.compute(), runtime_.tp(),
+             1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
+      executor_(mesh.pp, config.parallel.chunks, tensors_.boundaries, runtime_.links(), runtime_.compute(), device,
+                config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff),
+      optimizer_(config, store_, tensors_.optimizer,
+                 {.tp = runtime_.tp(),
+                  .dp = runtime_.dp(),
+                  .embedding = runtime_.embedding(),
+                  .world = runtime_.world()},
+                 runtime_.compute()),
+      train_plan_(train_plan(config, mesh.pp)),
+      evaluation_plan_(evaluation_plan(config, mesh.pp, microbatches(config))),
+      single_plan_(evaluation_plan(config, mesh.pp, 1)) {
+  Stream& compute = runtime_.compute();
+  store_.initialize();
+  if (const Tensor table = stage_.rope_table(); !table.empty()) {
+    std::vector<float> h_table(static_cast<size_t>(table.numel()));
+    fill_rope_table(h_table.data(), config.model.seq_len, head_size(config.model), config.model.rope_theta);
+    compute.copy(table.data, h_table.data(), table.bytes());
+    compute.synchronize();
+  }
+  if (mesh.pp.last()) {
+    // Every tp rank of the last stage holds the same loss: the first one's counts.
+    const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+    const std::vector<float> weights(static_cast<size_t>(microbatches(config)),
+                                     mesh.tp.first() ? static_cast<float>(1.0 / tokens) : 0.0f);
+    compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
+    compute.synchronize();
+  }
+}
+
+// The events of store and executor must outlive the work that still uses them.
+Trainer::~Trainer() { runtime_.drain(); }
+
+void Trainer::load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+  const auto load = [&](Tensor device_tokens, std::vector<int32_t>& host, std::span<const int32_t> tokens) {
+    if (device_tokens.empty()) return;
+    TRI_REQUIRE(static_cast<int64_t>(tokens.size()) <= device_tokens.numel(), "{} tokens for a step of {}",
+                tokens.size(), device_tokens.numel());
+    host.assign(tokens.begin(), tokens.end());
+    runtime_.compute().copy(device_tokens.data, host.data(), static_cast<int64_t>(host.size() * sizeof(int32_t)));
+  };
+  load(stage_.inputs(), h_inputs_, inputs);
+  load(stage_.targets(), h_targets_, targets);
+}
+
+void Trainer::sum_losses() {
+  const Tensor loss = tensors_.optimizer.stats.flat(kStatLoss, 1);
+  runtime_.compute().zero(loss);
+  if (mesh_.pp.last())
+    weighted_sum({.out = loss, .inp = stage_.head().losses, .weight = tensors_.loss_weight}, runtime_.compute());
+}
+
+std::vector<float> Trainer::read(Tensor tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  if (tensor.dtype == Dtype::kF32) {
+    runtime_.compute().copy(values.data(), tensor.data, tensor.bytes());
+    runtime_.compute().synchronize();
+    return values;
+  }
+  std::vector<bf16> stored(values.size());
+  runtime_.compute().copy(stored.data(), tensor.data, tensor.bytes());
+  runtime_.compute().synchronize();
+  for (size_t i = 0; i < stored.size(); ++i) values[i] = static_cast<float>(stored[i]);
+  return values;
+}
+
+StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+  Stream& compute = runtime_.compute();
+  load_tokens(inputs, targets);
+  store_.begin_step();
+  if (mesh_.pp.last()) compute.zero(stage_.head().losses);
+  stage_.begin(Stage::Mode::kTrain);
+  executor_.run(train_plan_, stage_);
+  sum_losses();
+  optimizer_.reduce();
+  StepResult result{.learning_rate = learning_rate(config_.lr, step)};
+  optimizer_.update(step, result.learning_rate);
+  const std::vector<float> stats = read(tensors_.optimizer.stats);
+  result.loss = stats[kStatLoss];
+  result.grad_norm = read(tensors_.optimizer.norm)[0];
+  return result;
+}
+
+double Trainer::evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+  Stream& compute = runtime_.compute();
+  load_tokens(inputs, targets);
+  if (mesh_.pp.last()) compute.zero(stage_.head().losses);
+  stage_.begin(Stage::Mode::kEvaluate);
+  executor_.run(evaluation_plan_, stage_);
+  sum_losses();
+  runtime_.world().after(compute);
+  runtime_.world().all_reduce(tensors_.optimizer.stats, ReduceOp::kSum);
+  runtime_.world().before(compute);
+  return read(tensors_.optimizer.stats)[kStatLoss];
+}
+
+std::vector<float> Trainer::next_token_logits(std::span<const int32_t> tokens) {
+  const StageDims dims = stage_dims(config_, mesh_);
+  TRI_REQUIRE(!tokens.empty() && static_cast<int>(tokens.size()) <= dims.T, "{} tokens in a window of {}",
+              tokens.size(), dims.T);
+  // What stands behind the prompt does not matter to it: attention is causal.
+  std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
+  std::copy(tokens.begin(), tokens.end(), padded.begin());
+  load_tokens(padded, padded);
+  Channel& tp = runtime_.tp();
+  stage_.set_on_logits([&](int) {
+    const Tensor row = stage_.head().logits.rows(static_cast<int64_t>(tokens.size()) - 1, 1).flat();
+    tp.after(runtime_.compute());
+    tp.all_gather(tensors_.sample_logits, row);
+    tp.before(runtime_.compute());
+  });
+  stage_.begin(Stage::Mode::kLogits);
+  executor_.run(single_plan_, stage_);
+  runtime_.compute().synchronize();
+  if (!mesh_.pp.last()) return {};
+  std::vector<float> logits = read(tensors_.sample_logits);
+  logits.resize(static_cast<size_t>(config_.model.vocab));  // without the padding
+  return logits;
+}
+
+int32_t Trainer::broadcast_token(int32_t token, int root) {
+  Stream& compute = runtime_.compute();
+  compute.copy(tensors_.sample_token.data, &token, sizeof token);
+  runtime_.world().after(compute);
+  runtime_.world().broadcast(tensors_.sample_token, root);
+  runtime_.world().before(compute);
+  compute.copy(&token, tensors_.sample_token.data, sizeof token);
+  compute.synchronize();
+  return token;
+}
+
+std::vector<std::string> Trainer::not_finite_names() {
+  std::vector<std::string> names;
+  if (mesh_.pp.last()) {
+    const std::vector<float> losses = read(stage_.head().losses);
+    for (size_t m = 0; m < losses.size(); ++m)
+      if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
+  }
+  const std::vector<float> sumsq = read(store_.tensors().local_sumsq);
+  for (size_t i = 0; i < sumsq.size(); ++i)
+    if (!std::isfinite(sumsq[i])) names.push_back("gradient of " + store_.tensor_names()[i]);
+  return names;
+}
+
+}  // namespace tri

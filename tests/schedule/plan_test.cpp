@@ -1,0 +1,243 @@
+// Claims about plans as data, over every schedule, pp <= 8, chunks <= 4 and micros <= 32. What happens in
+// time is in tests/simulate/pipeline_test.cpp.
+#include "lib/schedule/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "io/base/error.h"
+
+namespace tri {
+namespace {
+
+constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicros = 32;
+
+// Most activations of one stage, all chunks together.
+int gpipe_in_flight(Axis, int micros, int) { return micros; }
+int one_f_one_b_in_flight(Axis pp, int micros, int) { return std::min(pp.size - pp.rank, micros); }
+int interleaved_in_flight(Axis pp, int micros, int chunks) {
+  return std::min(2 * (pp.size - pp.rank - 1) + (chunks - 1) * pp.size + 1, micros * chunks);
+}
+
+struct Expected {
+  Schedule schedule;
+  int (*in_flight)(Axis pp, int micros, int chunks);  // closed form
+};
+constexpr Expected kExpected[] = {{Schedule::kGpipe, gpipe_in_flight},
+                                  {Schedule::k1F1B, one_f_one_b_in_flight},
+                                  {Schedule::kInterleaved, interleaved_in_flight}};
+
+template <class Check>  // check(row, pp, micros, chunks)
+void for_all_plans(Check check) {
+  for (const Expected& row : kExpected)
+    for (int chunks = 1; chunks <= (takes_chunks(row.schedule) ? kMaxChunks : 1); ++chunks)
+      for (int size = 1; size <= kMaxStages; ++size)
+        for (int rank = 0; rank < size; ++rank)
+          for (int micros = 1; micros <= kMaxMicros; ++micros) {
+            SCOPED_TRACE(fmt::format("{} stage {} of {}, micros {}, chunks {}", enum_name(row.schedule), rank,
+                                     size, micros, chunks));
+            check(row, Axis{rank, size}, micros, chunks);
+            if (::testing::Test::HasFailure()) return;  // one report is enough
+          }
+}
+
+std::vector<int> micros_of(const Plan& plan, Op op, int chunk) {
+  std::vector<int> micros;
+  for (const Action& action : plan)
+    if (action.op == op && action.chunk == chunk) micros.push_back(action.micro);
+  return micros;
+}
+
+std::vector<int> counting(int count) {
+  std::vector<int> numbers;
+  for (int i = 0; i < count; ++i) numbers.push_back(i);
+  return numbers;
+}
+
+size_t position(const Plan& plan, const Action& action) {
+  return std::ranges::find(plan, action) - plan.begin();
+}
+
+// Number of compute actions before `index`.
+size_t computes_before(const Plan& plan, size_t index) {
+  return std::count_if(plan.begin(), plan.begin() + index,
+                       [](const Action& a) { return a.op == Op::kForward || a.op == Op::kBackward; });
+}
+
+int most_in_flight(const Plan& plan) {
+  int alive = 0, most = 0;
+  for (const Action& action : plan) {
+    if (action.op == Op::kForward) most = std::max(most, ++alive);
+    if (action.op == Op::kBackward) --alive;
+  }
+  return most;
+}
+
+TEST(Plan, every_schedule_is_tested) {
+  ASSERT_EQ(std::size(kExpected), EnumNames<Schedule>::table.size());
+  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+    EXPECT_TRUE(std::ranges::count(kExpected, schedule, &Expected::schedule) == 1) << name;
+}
+
+TEST(Plan, each_microbatch_goes_forward_once_and_backward_once_in_order) {
+  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
+    const Plan plan = make_plan(row.schedule, pp, micros, chunks);
+    EXPECT_EQ(plan.size(), size_t(2 * micros * chunks));
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      EXPECT_EQ(micros_of(plan, Op::kForward, chunk), counting(micros));
+      EXPECT_EQ(micros_of(plan, Op::kBackward, chunk), counting(micros));
+      for (int micro = 0; micro < micros; ++micro)
+        EXPECT_LT(position(plan, {Op::kForward, micro, chunk}),
+                  position(plan, {Op::kBackward, micro, chunk}));
+    }
+  });
+}
+
+TEST(Plan, activations_in_flight_equal_the_closed_form) {
+  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
+    const Plan plan = make_plan(row.schedule, pp, micros, chunks);
+    const int closed_form = row.in_flight(pp, micros, chunks);
+    if (chunks == 1) {
+      EXPECT_EQ(max_in_flight(plan, 0), closed_form);
+    }
+    if (chunks == 1 || micros % pp.size == 0) {
+      EXPECT_EQ(most_in_flight(plan), closed_form);
+    } else {
+      EXPECT_LE(most_in_flight(plan), closed_form);  // microbatches that do not exist take no room
+    }
+  });
+}
+
+// Interleaved, whole groups. When the b-th backward is next, the stage has run warmup + 1 + b forwards; of
+// any n actions a chunk that is the c-th of its kind to be met has n / (p v) whole groups and what it got of
+// the last one.
+TEST(Plan, activations_of_each_chunk_equal_the_closed_form) {
+  for (int size = 1; size <= kMaxStages; ++size)
+    for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
+      for (int rank = 0; rank < size; ++rank)
+        for (int micros = size; micros <= kMaxMicros; micros += size) {
+          const int total = micros * chunks;
+          const int warmup = std::min(2 * (size - rank - 1) + (chunks - 1) * size, total);
+          const auto met = [&](int n, int c) {
+            return n / (size * chunks) * size + std::clamp(n % (size * chunks) - c * size, 0, size);
+          };
+          const Plan plan = make_plan(Schedule::kInterleaved, {rank, size}, micros, chunks);
+          for (int chunk = 0; chunk < chunks; ++chunk) {
+            int most = 0;
+            for (int b = 0; b < total; ++b)
+              most = std::max(most, met(std::min(warmup + 1 + b, total), chunk) - met(b, chunks - 1 - chunk));
+            ASSERT_EQ(max_in_flight(plan, chunk), most) << "stage " << rank << " of " << size << ", micros "
+                                                        << micros << ", chunk " << chunk << " of " << chunks;
+          }
+        }
+}
+
+TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
+  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
+    if (micros > 12) return;
+    const Plan compute = make_plan(row.schedule, pp, micros, chunks);
+    const Plan plan = with_transfers(compute, pp, chunks);
+    size_t transfers = 0;
+    for (size_t i = 0; i < compute.size(); ++i) {
+      const Action& action = compute[i];
+      const bool forward = action.op == Op::kForward;
+      const bool first = is_first_virtual_stage(pp, action.chunk);
+      const bool last = is_last_virtual_stage(pp, action.chunk, chunks);
+      if (!(forward ? first : last)) {
+        const Op op = forward ? Op::kRecvForward : Op::kRecvBackward;
+        EXPECT_EQ(computes_before(plan, position(plan, {op, action.micro, action.chunk})),
+                  i == 0 ? 0 : i - 1);
+        ++transfers;
+      }
+      if (!(forward ? last : first)) {
+        const Op op = forward ? Op::kSendForward : Op::kSendBackward;
+        EXPECT_EQ(position(plan, {op, action.micro, action.chunk}), position(plan, action) + 1);
+        ++transfers;
+      }
+    }
+    EXPECT_EQ(plan.size(), compute.size() + transfers);
+  });
+}
+
+// What crosses a link, named by the virtual stage that sends it.
+struct Message {
+  int virtual_stage, micro;
+  bool operator==(const Message&) const = default;
+};
+
+// The messages of one queue; `hop`: from the virtual stage of the action to the one that sends.
+std::vector<Message> messages(const Plan& plan, Op op, Axis pp, int hop) {
+  std::vector<Message> list;
+  for (const Action& a : plan)
+    if (a.op == op) list.push_back({a.chunk * pp.size + pp.rank + hop, a.micro});
+  return list;
+}
+
+TEST(Plan, sends_and_receives_of_each_link_and_direction_have_the_same_order) {
+  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
+    const Axis next{(pp.rank + 1) % pp.size, pp.size};
+    const auto same = [&](const Plan& here, const Plan& there) {
+      EXPECT_EQ(messages(here, Op::kSendForward, pp, 0), messages(there, Op::kRecvForward, next, -1));
+      EXPECT_EQ(messages(here, Op::kRecvBackward, pp, +1), messages(there, Op::kSendBackward, next, 0));
+    };
+    same(with_transfers(make_plan(row.schedule, pp, micros, chunks), pp, chunks),
+         with_transfers(make_plan(row.schedule, next, micros, chunks), next, chunks));
+    same(with_transfers(forward_only(pp, micros, chunks), pp, chunks),
+         with_transfers(forward_only(next, micros, chunks), next, chunks));
+  });
+}
+
+TEST(Plan, inputs_need_at_most_one_buffer_more_than_activations) {
+  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
+    const Plan plan = with_transfers(make_plan(row.schedule, pp, micros, chunks), pp, chunks);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int ahead = is_first_virtual_stage(pp, chunk) ? 0 : 1;
+      EXPECT_GE(max_inputs(plan, chunk), max_in_flight(plan, chunk));
+      EXPECT_LE(max_inputs(plan, chunk), std::min(max_in_flight(plan, chunk) + ahead, micros));
+    }
+  });
+}
+
+TEST(Plan, forward_only_runs_each_microbatch_once_in_order_and_keeps_nothing) {
+  for (int size = 1; size <= kMaxStages; ++size)
+    for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
+      for (int micros = 1; micros <= kMaxMicros; ++micros) {
+        const Axis pp{size - 1, size};
+        const Plan plan = forward_only(pp, micros, chunks);
+        ASSERT_EQ(plan.size(), size_t(micros * chunks));
+        const Plan transfers = with_transfers(plan, pp, chunks);
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+          ASSERT_EQ(micros_of(plan, Op::kForward, chunk), counting(micros));
+          ASSERT_EQ(max_in_flight(plan, chunk), 1);
+          // One in use and one ahead, where the next action is of the same chunk.
+          ASSERT_EQ(max_inputs(transfers, chunk),
+                    is_first_virtual_stage(pp, chunk) ? 1 : std::min({2, size, micros}));
+        }
+      }
+}
+
+TEST(Plan, reads_as_text) {
+  EXPECT_EQ(to_string(make_plan(Schedule::kGpipe, {0, 2}, 3, 1)), "F0 F1 F2 B0 B1 B2");
+  EXPECT_EQ(to_string(make_plan(Schedule::k1F1B, {0, 4}, 5, 1)), "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4");
+  EXPECT_EQ(to_string(make_plan(Schedule::k1F1B, {3, 4}, 3, 1)), "F0 B0 F1 B1 F2 B2");
+  EXPECT_EQ(to_string(make_plan(Schedule::kInterleaved, {1, 2}, 4, 2)),
+            "F0 F1 F0.1 B0.1 F1.1 B1.1 F2 B0 F3 B1 F2.1 B2.1 F3.1 B3.1 B2 B3");
+  EXPECT_EQ(to_string(make_plan(Schedule::kInterleaved, {1, 2}, 3, 2)),
+            "F0 F1 F0.1 B0.1 F1.1 B1.1 F2 B0 B1 F2.1 B2.1 B2");
+  EXPECT_EQ(to_string(forward_only({0, 2}, 3, 2)), "F0 F1 F0.1 F1.1 F2 F2.1");
+  EXPECT_EQ(to_string(with_transfers(make_plan(Schedule::k1F1B, {1, 3}, 2, 1), {1, 3}, 1)),
+            "RF0 RF1 F0 SF0 RB0 F1 SF1 RB1 B0 SB0 B1 SB1");
+  EXPECT_EQ(to_string(Plan{}), "");
+}
+
+TEST(Plan, sizes_that_make_no_plan_are_refused) {
+  EXPECT_THROW(make_plan(Schedule::kGpipe, {0, 2}, 4, 2), Fatal);
+  EXPECT_THROW(make_plan(Schedule::k1F1B, {0, 2}, 4, 2), Fatal);
+  EXPECT_THROW(make_plan(Schedule::k1F1B, {0, 2}, 0, 1), Fatal);
+  EXPECT_THROW(make_plan(Schedule::k1F1B, {2, 2}, 4, 1), Fatal);
+  EXPECT_THROW(forward_only({0, 2}, 4, 0), Fatal);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,293 @@
+// Pipelines in simulated time, over every schedule, pp <= 8, chunks <= 4 and micros <= 32. Times are small
+// integers or halves, so that sums are exact and equality means equality.
+#include "lib/simulate/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "io/base/error.h"
+
+namespace tri {
+namespace {
+
+constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicros = 32;
+
+std::vector<StageCost> same_cost(int virtual_stages, StageCost cost) {
+  return std::vector<StageCost>(virtual_stages, cost);
+}
+
+PipelineRun simulate(Schedule schedule, int size, int micros, int chunks, StageCost cost,
+                     PipelineOverlap overlap) {
+  return simulate_pipeline(plans_of_all_stages(schedule, size, micros, chunks), chunks,
+                           same_cost(size * chunks, cost), overlap);
+}
+
+template <class Check>  // check(schedule, size, micros, chunks)
+void for_all_pipelines(Check check) {
+  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+    for (int chunks = 1; chunks <= (takes_chunks(schedule) ? kMaxChunks : 1); ++chunks)
+      for (int size = 1; size <= kMaxStages; ++size)
+        for (int micros = 1; micros <= kMaxMicros; ++micros) {
+          SCOPED_TRACE(fmt::format("{} p {}, m {}, v {}", name, size, micros, chunks));
+          check(schedule, size, micros, chunks);
+          if (::testing::Test::HasFailure()) return;  // one report is enough
+        }
+}
+
+constexpr PipelineOverlap kBothModes[] = {PipelineOverlap::kOn, PipelineOverlap::kOff};
+
+size_t num_actions(const std::vector<Plan>& plans) {
+  size_t count = 0;
+  for (const Plan& plan : plans) count += plan.size();
+  return count;
+}
+
+TEST(Pipeline, no_schedule_deadlocks_and_every_action_takes_place) {
+  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
+    const std::vector<Plan> plans = plans_of_all_stages(schedule, size, micros, chunks);
+    for (const PipelineOverlap overlap : kBothModes) {
+      const PipelineRun run =
+          simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0.5}), overlap);
+      EXPECT_EQ(run.deadlock, "");
+      EXPECT_EQ(run.spans.size(), num_actions(plans));
+    }
+  });
+}
+
+TEST(Pipeline, bubble_is_p_minus_1_over_v_m) {
+  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
+    const PipelineRun run = simulate(schedule, size, micros, chunks, {1, 2, 0}, PipelineOverlap::kOn);
+    const int groups = (micros + size - 1) / size;
+    const int padded = chunks == 1 ? micros : groups * size;
+    for (const double busy : run.busy) EXPECT_EQ(busy, 3.0 * micros * chunks);
+    if (padded == micros) {
+      EXPECT_EQ(run.makespan, 3.0 * (micros * chunks + size - 1));
+      EXPECT_DOUBLE_EQ(run.bubble, (size - 1.0) / (chunks * micros));
+    } else {
+      EXPECT_LE(run.makespan, 3.0 * (padded * chunks + size - 1));
+    }
+  });
+}
+
+TEST(Pipeline, peak_activations_are_those_of_the_plans) {
+  const PipelineRun run = simulate(Schedule::k1F1B, 4, 8, 1, {1, 2, 0}, PipelineOverlap::kOn);
+  EXPECT_EQ(run.peak_activations, (std::vector<std::vector<int>>{{4}, {3}, {2}, {1}}));
+  const PipelineRun interleaved = simulate(Schedule::kInterleaved, 2, 4, 2, {1, 2, 0}, PipelineOverlap::kOn);
+  EXPECT_EQ(interleaved.peak_activations, (std::vector<std::vector<int>>{{4, 2}, {3, 1}}));
+}
+
+TEST(Pipeline, forward_only_never_deadlocks_and_has_the_same_bubble) {
+  for (int size = 1; size <= kMaxStages; ++size)
+    for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
+      for (int micros = 1; micros <= kMaxMicros; ++micros)
+        for (const PipelineOverlap overlap : kBothModes) {
+          std::vector<Plan> plans;
+          for (int rank = 0; rank < size; ++rank)
+            plans.push_back(with_transfers(forward_only({rank, size}, micros, chunks), {rank, size}, chunks));
+          const PipelineRun run =
+              simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0}), overlap);
+          ASSERT_EQ(run.deadlock, "") << size << ' ' << micros << ' ' << chunks;
+          ASSERT_EQ(run.spans.size(), num_actions(plans));
+          if (chunks == 1 || micros % size == 0) {
+            ASSERT_EQ(run.makespan, micros * chunks + size - 1);
+          }
+        }
+}
+
+// Most spans [start, end) alive at once.
+int most_alive(const std::vector<std::pair<double, double>>& intervals) {
+  std::vector<std::pair<double, int>> events;  // at one time, ends come before starts
+  for (const auto& [start, end] : intervals) {
+    events.push_back({start, +1});
+    events.push_back({end, -1});
+  }
+  std::ranges::sort(events);
+  int alive = 0, most = 0;
+  for (const auto& [time, change] : events) most = std::max(most, alive += change);
+  return most;
+}
+
+using SpanKey = std::tuple<int, Op, int, int>;  // stage, op, micro, chunk
+
+// The rules of the queues, checked on the times that came out.
+void check_times(const PipelineRun& run, const std::vector<Plan>& plans, int chunks) {
+  const int size = static_cast<int>(plans.size());
+  std::map<SpanKey, PipelineSpan> spans;
+  for (const PipelineSpan& s : run.spans) spans[{s.stage, s.action.op, s.action.micro, s.action.chunk}] = s;
+  for (int rank = 0; rank < size; ++rank) {
+    std::map<int, double> queue_end;  // queue -> end of the action before
+    std::vector<std::pair<double, double>> gradients, outputs, output_gradients;
+    std::map<int, std::vector<std::pair<double, double>>> inputs;  // by chunk
+    for (const Action& a : plans[rank]) {
+      const auto at = [&](Op op) { return spans.at({rank, op, a.micro, a.chunk}); };
+      const PipelineSpan span = at(a.op);
+      const int queue = a.op == Op::kBackward ? 0 : static_cast<int>(a.op);
+      EXPECT_GE(span.start, queue_end[queue]) << to_string(a);
+      queue_end[queue] = span.end;
+      const bool first = is_first_virtual_stage({rank, size}, a.chunk);
+      const bool last = is_last_virtual_stage({rank, size}, a.chunk, chunks);
+      switch (a.op) {
+        case Op::kForward:
+          if (!first) {
+            EXPECT_GE(span.start, at(Op::kRecvForward).end);
+          }
+          if (!last) outputs.push_back({span.start, at(Op::kSendForward).end});
+          break;
+        case Op::kBackward:
+          EXPECT_GE(span.start, at(Op::kForward).end);
+          if (!last) {
+            EXPECT_GE(span.start, at(Op::kRecvBackward).end);
+          }
+          if (!first) output_gradients.push_back({span.start, at(Op::kSendBackward).end});
+          break;
+        case Op::kRecvForward:
+          inputs[a.chunk].push_back({span.start, at(Op::kBackward).end});
+          break;
+        case Op::kRecvBackward:
+          gradients.push_back({span.start, at(Op::kBackward).end});
+          break;
+        case Op::kSendForward: {
+          EXPECT_GE(span.start, at(Op::kForward).end);
+          const int chunk = a.chunk + (rank == size - 1);
+          const PipelineSpan other = spans.at({(rank + 1) % size, Op::kRecvForward, a.micro, chunk});
+          EXPECT_TRUE(other.start == span.start && other.end == span.end) << to_string(a);
+          break;
+        }
+        case Op::kSendBackward: {
+          EXPECT_GE(span.start, at(Op::kBackward).end);
+          const int chunk = a.chunk - (rank == 0);
+          const PipelineSpan other = spans.at({(rank + size - 1) % size, Op::kRecvBackward, a.micro, chunk});
+          EXPECT_TRUE(other.start == span.start && other.end == span.end) << to_string(a);
+          break;
+        }
+      }
+    }
+    EXPECT_LE(most_alive(gradients), kGradientBuffers);
+    EXPECT_LE(most_alive(outputs), kOutputBuffers);
+    EXPECT_LE(most_alive(output_gradients), kOutputBuffers);
+    for (const auto& [chunk, alive] : inputs) EXPECT_LE(most_alive(alive), max_inputs(plans[rank], chunk));
+  }
+}
+
+TEST(Pipeline, queues_rendezvous_and_buffers_are_respected) {
+  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
+    if (micros % 5 > 1) return;
+    const std::vector<Plan> plans = plans_of_all_stages(schedule, size, micros, chunks);
+    std::vector<StageCost> costs;
+    for (int s = 0; s < size * chunks; ++s) costs.push_back({1.0 + s % 3, 2.0 + s % 2, 0.5 * (s % 4)});
+    for (const PipelineOverlap overlap : kBothModes)
+      check_times(simulate_pipeline(plans, chunks, costs, overlap), plans, chunks);
+  });
+}
+
+TEST(Pipeline, times_of_a_small_pipeline_are_those_worked_out_by_hand) {
+  // Two stages, one microbatch: F, transfer, F, B, transfer, B, with nothing to overlap.
+  const std::vector<StageCost> costs = {{1, 2, 0.5}, {3, 5, 0.25}};
+  for (const PipelineOverlap overlap : kBothModes) {
+    const PipelineRun run =
+        simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 1, 1), 1, costs, overlap);
+    EXPECT_EQ(run.makespan, 1 + 0.5 + 3 + 5 + 0.25 + 2);
+    EXPECT_EQ(run.busy, (std::vector<double>{3, 8}));
+    EXPECT_DOUBLE_EQ(run.bubble, (2 * 11.75 - 11) / 11);
+  }
+}
+
+double makespan(Schedule schedule, int size, int micros, int chunks, double transfer,
+                PipelineOverlap overlap) {
+  return simulate(schedule, size, micros, chunks, {1, 2, transfer}, overlap).makespan;
+}
+
+TEST(Pipeline, without_overlap_slow_transfers_cost_more) {
+  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
+    const double on = makespan(schedule, size, micros, chunks, 0.5, PipelineOverlap::kOn);
+    const double off = makespan(schedule, size, micros, chunks, 0.5, PipelineOverlap::kOff);
+    EXPECT_LE(on, off);
+    if (size > 1 && micros % size == 0) {
+      EXPECT_LT(on, off);
+    }
+  });
+}
+
+// With overlap only the first microbatch's way through all virtual stages and back is paid for. 1F1B is the
+// exception: its neighbours wait for each other's result in every pair, so part of each transfer stays in the
+// open.
+TEST(Pipeline, with_overlap_transfers_cost_only_their_latency_except_in_1f1b) {
+  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
+    if (micros % size != 0) return;
+    const double on = makespan(schedule, size, micros, chunks, 0.5, PipelineOverlap::kOn);
+    const double latency = 2 * 0.5 * (size * chunks - 1);
+    const double expected = 3.0 * (micros * chunks + size - 1) + latency;
+    if (schedule == Schedule::k1F1B && size > 1 && micros > size) {
+      EXPECT_GT(on, expected);
+    } else if (schedule != Schedule::k1F1B && size > 1) {
+      EXPECT_EQ(on, expected);
+    }
+  });
+}
+
+TEST(Pipeline, plans_that_wait_for_each_other_are_reported_with_their_stages) {
+  // Stage 0 waits for the first gradient before its second forward; stage 1 wants both forwards first.
+  const Axis first{0, 2}, last{1, 2};
+  const Plan eager = with_transfers(
+      {{Op::kForward, 0}, {Op::kBackward, 0}, {Op::kForward, 1}, {Op::kBackward, 1}}, first, 1);
+  const Plan patient = with_transfers(make_plan(Schedule::kGpipe, last, 2, 1), last, 1);
+  const PipelineRun run = simulate_pipeline({eager, patient}, 1, same_cost(2, {}), PipelineOverlap::kOn);
+  EXPECT_EQ(run.deadlock,
+            "stage 0: B0 waits for its own RB0\n"
+            "stage 0: SF1 waits for its own F1\n"
+            "stage 0: RB0 waits for SB0 of stage 1, which waits too\n"
+            "stage 1: F1 waits for its own RF1\n"
+            "stage 1: RF1 waits for SF1 of stage 0, which waits too\n"
+            "stage 1: SB0 waits for its own B0\n");
+  EXPECT_EQ(run.busy, (std::vector<double>{1, 1}));
+}
+
+TEST(Pipeline, transfers_out_of_order_are_a_deadlock_not_a_mixup) {
+  std::vector<Plan> plans = plans_of_all_stages(Schedule::kGpipe, 2, 2, 1);
+  std::ranges::swap(*std::ranges::find(plans[1], Action{Op::kRecvForward, 0}),
+                    *std::ranges::find(plans[1], Action{Op::kRecvForward, 1}));
+  const PipelineRun run = simulate_pipeline(plans, 1, same_cost(2, {}), PipelineOverlap::kOn);
+  EXPECT_NE(run.deadlock.find("stage 0: SF0 waits for RF0 of stage 1, where RF1 comes first\n"),
+            std::string::npos)
+      << run.deadlock;
+}
+
+TEST(Pipeline, a_missing_send_is_reported) {
+  std::vector<Plan> plans = plans_of_all_stages(Schedule::k1F1B, 3, 4, 1);
+  std::erase(plans[1], Action{Op::kSendForward, 3});
+  const PipelineRun run = simulate_pipeline(plans, 1, same_cost(3, {}), PipelineOverlap::kOn);
+  EXPECT_NE(run.deadlock.find("stage 2: RF3 waits for SF3 of stage 1, which that plan does not have\n"),
+            std::string::npos)
+      << run.deadlock;
+}
+
+// Two results wait for a slow receiver in the output buffers; the next forward has to wait for one of them.
+TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
+  const auto start_of_fifth = [](double receiver_forward) {
+    std::vector<Plan> plans;
+    for (int rank = 0; rank < 2; ++rank)
+      plans.push_back(with_transfers(forward_only({rank, 2}, 6, 1), {rank, 2}, 1));
+    const PipelineRun run =
+        simulate_pipeline(plans, 1, {{1, 2, 0}, {receiver_forward, 2, 0}}, PipelineOverlap::kOn);
+    for (const PipelineSpan& span : run.spans)
+      if (span.stage == 0 && span.action == Action{Op::kForward, 4}) return span.start;
+    return -1.0;
+  };
+  EXPECT_EQ(start_of_fifth(1), 4);
+  // The receiver has 2 inputs: 0 and 1 arrive at 1 and 2, input 2 when forward 0 is over, at 101; F4 takes
+  // its buffer.
+  EXPECT_EQ(start_of_fifth(100), 101);
+}
+
+TEST(Pipeline, costs_that_do_not_fit_the_plans_are_refused) {
+  EXPECT_THROW(simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 2, 1), 1, same_cost(3, {}),
+                                 PipelineOverlap::kOn),
+               Fatal);
+  EXPECT_THROW(simulate_pipeline({}, 1, {}, PipelineOverlap::kOn), Fatal);
+}
+
+}  // namespace
+}  // namespace tri
