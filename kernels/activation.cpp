@@ -1,23 +1,24 @@
 #include "kernels/activation.h"
 
+#include "kernels/core/checks.h"
+
 namespace tri {
 namespace {
 
-bool fits(Activation kind, const Tensor& inner, const Tensor& outer) {
-  const int64_t factor = kind == Activation::kSwiglu ? 2 : 1;
-  return inner.dims == 2 && outer.dims == 2 && inner.dtype == outer.dtype && inner[0] == outer[0] &&
-         outer[1] == factor * inner[1];
-}
+int64_t inner_width(Activation kind, int64_t width) { return kind == Activation::kSwiglu ? 2 * width : width; }
 
 }  // namespace
 
 void check(const ActivationForward& a) {
-  TRI_REQUIRE(fits(a.kind, a.out, a.inp), "{} of {} into {}", enum_name(a.kind), a.inp.shape_text(), a.out.shape_text());
+  require_matrix("activation_forward", "out", a.out);
+  require_tensor("activation_forward", "inp", a.inp, a.out.dtype, {a.out[0], inner_width(a.kind, a.out[1])});
 }
 
 void check(const ActivationBackward& a) {
-  TRI_REQUIRE(fits(a.kind, a.dout, a.inp) && fits(a.kind, a.dout, a.dinp), "{} gradient {} of {} from {}",
-              enum_name(a.kind), a.dinp.shape_text(), a.inp.shape_text(), a.dout.shape_text());
+  require_matrix("activation_backward", "dout", a.dout);
+  const int64_t rows = a.dout[0], width = inner_width(a.kind, a.dout[1]);
+  require_tensor("activation_backward", "inp", a.inp, a.dout.dtype, {rows, width});
+  require_tensor("activation_backward", "dinp", a.dinp, a.dout.dtype, {rows, width});
 }
 
 }  // namespace tri

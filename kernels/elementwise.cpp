@@ -1,14 +1,20 @@
 #include "kernels/elementwise.h"
 
+#include "kernels/core/checks.h"
+
 namespace tri {
 
 void check(const Cast& c) {
-  TRI_REQUIRE(c.out.numel() == c.inp.numel(), "cast of {} into {}", c.inp.shape_text(), c.out.shape_text());
+  require_float("cast", "inp", c.inp);
+  require_float("cast", "out", c.out);
+  TRI_REQUIRE(c.out.numel() == c.inp.numel(), "cast: {} into {}", c.inp.shape_text(), c.out.shape_text());
 }
 
 void check(const Accumulate& a) {
-  TRI_REQUIRE(a.inout.numel() == a.inp.numel() && a.inout.dtype == a.inp.dtype, "{} added to {}", a.inp.shape_text(),
-              a.inout.shape_text());
+  require_float("accumulate", "inout", a.inout);
+  require_float("accumulate", "inp", a.inp);
+  TRI_REQUIRE(a.inout.numel() == a.inp.numel() && a.inout.dtype == a.inp.dtype, "accumulate: {} into {}",
+              a.inp.shape_text(), a.inout.shape_text());
 }
 
 }  // namespace tri

@@ -1,32 +1,42 @@
 #include "kernels/embedding.h"
 
+#include "kernels/core/checks.h"
+
 namespace tri {
 namespace {
 
+// Rows (R, C) against a table (V, C) of `table_dtype`.
 void check_table(const char* op, const Tensor& rows, const Tensor& table, Dtype table_dtype) {
-  TRI_REQUIRE(rows.dims == 2 && table.dims == 2 && rows[1] == table[1] && table.dtype == table_dtype,
-              "{} of rows {} with table {}", op, rows.shape_text(), table.shape_text());
+  require_matrix(op, "the rows' tensor", rows);
+  TRI_REQUIRE(table.dims == 2 && table[0] > 0, "{}: table {} has no rows", op, table.shape_text());
+  require_tensor(op, "the table", table, table_dtype, {table[0], rows[1]});
 }
 
-void check_tokens(const char* op, const Tensor& rows, const Tensor& tokens) {
-  TRI_REQUIRE(tokens.numel() == rows[0] && tokens.dtype == Dtype::kI32, "{} of rows {} with tokens {}", op,
-              rows.shape_text(), tokens.shape_text());
+void check_tokens(const char* op, const Tensor& rows, const Tensor& tokens, int first_token) {
+  require_tensor(op, "tokens", tokens, Dtype::kI32, {rows[0]});
+  TRI_REQUIRE(first_token >= 0, "{}: first_token {}", op, first_token);
 }
 
 }  // namespace
 
 void check(const EmbeddingForward& e) {
-  check_table("embedding", e.out, e.weight, e.out.dtype);
-  check_tokens("embedding", e.out, e.tokens);
+  check_table("embedding_forward", e.out, e.weight, e.out.dtype);
+  check_tokens("embedding_forward", e.out, e.tokens, e.first_token);
 }
 
 void check(const EmbeddingBackward& e) {
-  check_table("embedding gradient", e.dout, e.dweight, Dtype::kF32);
-  check_tokens("embedding gradient", e.dout, e.tokens);
+  check_table("embedding_backward", e.dout, e.dweight, Dtype::kF32);
+  check_tokens("embedding_backward", e.dout, e.tokens, e.first_token);
 }
 
-void check(const PositionForward& p) { check_table("position", p.inout, p.weight, p.inout.dtype); }
+void check(const PositionForward& p) {
+  check_table("position_forward", p.inout, p.weight, p.inout.dtype);
+  TRI_REQUIRE(p.first_row >= 0, "position_forward: first_row {}", p.first_row);
+}
 
-void check(const PositionBackward& p) { check_table("position gradient", p.dout, p.dweight, Dtype::kF32); }
+void check(const PositionBackward& p) {
+  check_table("position_backward", p.dout, p.dweight, Dtype::kF32);
+  TRI_REQUIRE(p.first_row >= 0, "position_backward: first_row {}", p.first_row);
+}
 
 }  // namespace tri

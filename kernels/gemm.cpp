@@ -1,25 +1,32 @@
 #include "kernels/gemm.h"
 
+#include <limits>
+
+#include "kernels/core/checks.h"
+
 namespace tri {
 
 void check(const Gemm& g) {
-  TRI_REQUIRE(g.out.dims == 2 && g.a.dims == 2 && g.b.dims == 2, "gemm of {} x {} into {}", g.a.shape_text(),
-              g.b.shape_text(), g.out.shape_text());
+  require_matrix("gemm", "a", g.a);
   const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
-  const int64_t m = g.a[ta ? 1 : 0], k = g.a[ta ? 0 : 1], kb = g.b[tb ? 1 : 0], n = g.b[tb ? 0 : 1];
-  TRI_REQUIRE(k == kb && g.out[0] == m && g.out[1] == n, "gemm of {}{} x {}{} into {}", g.a.shape_text(), ta ? "^T" : "",
-              g.b.shape_text(), tb ? "^T" : "", g.out.shape_text());
-  TRI_REQUIRE(g.a.dtype == g.b.dtype && (g.out.dtype == g.a.dtype || g.out.dtype == Dtype::kF32),
-              "gemm of {} x {} into {}", g.a.shape_text(), g.b.shape_text(), g.out.shape_text());
-  TRI_REQUIRE(g.bias.empty() || (g.bias.numel() == n && g.bias.dtype == g.a.dtype), "gemm of {} columns with bias {}", n,
-              g.bias.shape_text());
-  constexpr int64_t kMaxDim = int64_t{1} << 31;  // BLAS takes ints
-  TRI_REQUIRE(m < kMaxDim && n < kMaxDim && k < kMaxDim, "gemm of {} x {}", g.a.shape_text(), g.b.shape_text());
+  require_matrix("gemm", "b", g.b);
+  const int64_t m = g.a[ta ? 1 : 0], k = g.a[ta ? 0 : 1], n = g.b[tb ? 0 : 1];
+  TRI_REQUIRE(g.b[tb ? 1 : 0] == k && g.b.dtype == g.a.dtype, "gemm: a {}{} and b {}{} do not multiply",
+              g.a.shape_text(), ta ? "^T" : "", g.b.shape_text(), tb ? "^T" : "");
+  require_float("gemm", "out", g.out);
+  TRI_REQUIRE(g.out.dtype == g.a.dtype || g.out.dtype == Dtype::kF32, "gemm: {} into {}", g.a.shape_text(),
+              g.out.shape_text());
+  require_tensor("gemm", "out", g.out, g.out.dtype, {m, n});
+  require_optional("gemm", "bias", g.bias, g.a.dtype, {n});
+  TRI_REQUIRE(g.out.data != g.a.data && g.out.data != g.b.data, "gemm: out {} may not be an operand",
+              g.out.shape_text());
+  constexpr int64_t kMax = std::numeric_limits<int>::max();  // BLAS counts in ints
+  TRI_REQUIRE(m > 0 && n > 0 && k > 0 && m <= kMax && n <= kMax && k <= kMax, "gemm: M {}, N {}, K {}", m, n, k);
 }
 
 void check(const BiasBackward& b) {
-  TRI_REQUIRE(b.dout.dims == 2 && b.dbias.numel() == b.dout[1] && b.dbias.dtype == Dtype::kF32,
-              "bias gradient {} of {}", b.dbias.shape_text(), b.dout.shape_text());
+  require_matrix("bias_backward", "dout", b.dout);
+  require_tensor("bias_backward", "dbias", b.dbias, Dtype::kF32, {b.dout[1]});
 }
 
 }  // namespace tri

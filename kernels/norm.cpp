@@ -1,52 +1,65 @@
 #include "kernels/norm.h"
 
+#include "kernels/core/checks.h"
+
 namespace tri {
 namespace {
 
-bool same(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape && a.dims == b.dims; }
-bool is_vector(const Tensor& t, int64_t size, Dtype dtype) { return t.numel() == size && t.dtype == dtype; }
+// The row statistics: rstd always, the mean where the norm has one.
+void check_statistics(const char* op, Norm kind, int64_t rows, const Tensor& mean, const Tensor& rstd) {
+  require_tensor(op, "rstd", rstd, Dtype::kF32, {rows});
+  if (kind == Norm::kLayerNorm)
+    require_tensor(op, "mean", mean, Dtype::kF32, {rows});
+  else
+    TRI_REQUIRE(mean.empty(), "{}: {} has no mean, but {} is given", op, enum_name(kind), mean.shape_text());
+}
+
+// The vector added to the normed rows, or its gradient.
+void check_bias(const char* op, const char* operand, Norm kind, const Tensor& bias, Dtype dtype, int64_t width) {
+  TRI_REQUIRE(bias.empty() || kind == Norm::kLayerNorm, "{}: {} has no bias, but {} {} is given", op, enum_name(kind),
+              operand, bias.shape_text());
+  require_optional(op, operand, bias, dtype, {width});
+}
 
 }  // namespace
 
 void check(const NormForward& n) {
-  TRI_REQUIRE(n.inp.dims == 2 && same(n.out, n.inp), "norm of {} into {}", n.inp.shape_text(), n.out.shape_text());
+  const char* op = "norm_forward";
+  require_matrix(op, "inp", n.inp);
+  const Dtype dtype = n.inp.dtype;
   const int64_t rows = n.inp[0], width = n.inp[1];
-  TRI_REQUIRE(n.add.empty() || (same(n.add, n.inp) && same(n.sum, n.inp)), "norm of {} + {} kept in {}",
-              n.inp.shape_text(), n.add.shape_text(), n.sum.shape_text());
-  TRI_REQUIRE(!n.add.empty() || (n.sum.empty() && n.add_bias.empty()), "norm with a sum but nothing to add");
-  TRI_REQUIRE(n.add_bias.empty() || is_vector(n.add_bias, width, n.inp.dtype), "norm over {} adds bias {}", width,
-              n.add_bias.shape_text());
-  TRI_REQUIRE(is_vector(n.weight, width, n.inp.dtype) && is_vector(n.rstd, rows, Dtype::kF32),
-              "norm of {} with weight {} and rstd {}", n.inp.shape_text(), n.weight.shape_text(), n.rstd.shape_text());
-  const bool layernorm = n.kind == Norm::kLayerNorm;
-  TRI_REQUIRE(layernorm == !n.mean.empty() && (!layernorm || is_vector(n.mean, rows, Dtype::kF32)),
-              "{} with mean {}", enum_name(n.kind), n.mean.shape_text());
-  TRI_REQUIRE(n.bias.empty() || (layernorm && is_vector(n.bias, width, n.inp.dtype)), "{} over {} with bias {}",
-              enum_name(n.kind), width, n.bias.shape_text());
+  require_tensor(op, "out", n.out, dtype, {rows, width});
+  check_statistics(op, n.kind, rows, n.mean, n.rstd);
+  TRI_REQUIRE(n.add.empty() == n.sum.empty(), "{}: add {} and sum {} go together", op, n.add.shape_text(),
+              n.sum.shape_text());
+  TRI_REQUIRE(!n.add.empty() || n.add_bias.empty(), "{}: add_bias {} without add", op, n.add_bias.shape_text());
+  require_optional(op, "add", n.add, dtype, {rows, width});
+  require_optional(op, "sum", n.sum, dtype, {rows, width});
+  require_optional(op, "add_bias", n.add_bias, dtype, {width});
+  require_tensor(op, "weight", n.weight, dtype, {width});
+  check_bias(op, "bias", n.kind, n.bias, dtype, width);
 }
 
 void check(const NormBackward& n) {
-  TRI_REQUIRE(n.inp.dims == 2 && same(n.dinp, n.inp) && same(n.dout, n.inp) &&
-                  (n.dresidual.empty() || same(n.dresidual, n.inp)),
-              "norm gradient {} of {} from {} and {}", n.dinp.shape_text(), n.inp.shape_text(), n.dout.shape_text(),
-              n.dresidual.shape_text());
+  const char* op = "norm_backward";
+  require_matrix(op, "inp", n.inp);
+  const Dtype dtype = n.inp.dtype;
   const int64_t rows = n.inp[0], width = n.inp[1];
-  const bool layernorm = n.kind == Norm::kLayerNorm;
-  TRI_REQUIRE(is_vector(n.weight, width, n.inp.dtype) && is_vector(n.dweight, width, Dtype::kF32) &&
-                  is_vector(n.rstd, rows, Dtype::kF32),
-              "norm gradient of {} with weight {}, dweight {}, rstd {}", n.inp.shape_text(), n.weight.shape_text(),
-              n.dweight.shape_text(), n.rstd.shape_text());
-  TRI_REQUIRE(layernorm == !n.mean.empty() && (!layernorm || is_vector(n.mean, rows, Dtype::kF32)),
-              "{} with mean {}", enum_name(n.kind), n.mean.shape_text());
-  TRI_REQUIRE(n.dbias.empty() || (layernorm && is_vector(n.dbias, width, Dtype::kF32)), "{} over {} with dbias {}",
-              enum_name(n.kind), width, n.dbias.shape_text());
+  require_tensor(op, "dinp", n.dinp, dtype, {rows, width});
+  require_optional(op, "dresidual", n.dresidual, dtype, {rows, width});
+  require_tensor(op, "dout", n.dout, dtype, {rows, width});
+  require_tensor(op, "weight", n.weight, dtype, {width});
+  require_tensor(op, "dweight", n.dweight, Dtype::kF32, {width});
+  check_bias(op, "dbias", n.kind, n.dbias, Dtype::kF32, width);
+  check_statistics(op, n.kind, rows, n.mean, n.rstd);
 }
 
 void check(const ResidualAdd& a) {
-  TRI_REQUIRE(a.inp.dims == 2 && same(a.out, a.inp) && same(a.add, a.inp) &&
-                  (a.add_bias.empty() || is_vector(a.add_bias, a.inp[1], a.inp.dtype)),
-              "residual sum {} = {} + {} + {}", a.out.shape_text(), a.inp.shape_text(), a.add.shape_text(),
-              a.add_bias.shape_text());
+  const char* op = "residual_add";
+  require_matrix(op, "inp", a.inp);
+  require_tensor(op, "out", a.out, a.inp.dtype, {a.inp[0], a.inp[1]});
+  require_tensor(op, "add", a.add, a.inp.dtype, {a.inp[0], a.inp[1]});
+  require_optional(op, "add_bias", a.add_bias, a.inp.dtype, {a.inp[1]});
 }
 
 }  // namespace tri

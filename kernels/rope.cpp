@@ -2,24 +2,32 @@
 
 #include <cmath>
 
+#include "kernels/core/checks.h"
+
 namespace tri {
 
 void check(const Rope& r) {
-  TRI_REQUIRE(r.qkv.dims == 2 && r.table.dims == 3 && r.table[2] == 2 && r.table.dtype == Dtype::kF32,
-              "rope of {} with table {}", r.qkv.shape_text(), r.table.shape_text());
-  TRI_REQUIRE(r.num_kv_heads > 0 && r.group > 0 && r.qkv[1] == int64_t{r.num_kv_heads} * (r.group + 2) * 2 * r.table[1],
-              "rope of {}: {} key/value heads of group {} with table {}", r.qkv.shape_text(), r.num_kv_heads, r.group,
+  require_matrix("rope", "qkv", r.qkv);
+  TRI_REQUIRE(r.table.dims == 3 && r.table[0] > 0 && r.table[1] > 0, "rope: table {} is not (T, HS/2, 2)",
+              r.table.shape_text());
+  require_tensor("rope", "table", r.table, Dtype::kF32, {r.table[0], r.table[1], 2});
+  TRI_REQUIRE(r.num_kv_heads > 0 && r.group > 0 && r.qkv[0] % r.table[0] == 0 &&
+                  r.qkv[1] == int64_t{r.num_kv_heads} * (r.group + 2) * 2 * r.table[1],
+              "rope: qkv {} of {} x ({} + 2) heads with table {}", r.qkv.shape_text(), r.num_kv_heads, r.group,
               r.table.shape_text());
 }
 
 void fill_rope_table(float* table, int seq_len, int head_size, double theta) {
+  TRI_REQUIRE(head_size > 0 && head_size % 2 == 0, "rope: head size {} is odd", head_size);
   const int half = head_size / 2;
-  for (int t = 0; t < seq_len; ++t)
-    for (int i = 0; i < half; ++i) {
-      const double angle = t * std::pow(theta, -2.0 * i / head_size);
-      table[(int64_t{t} * half + i) * 2] = static_cast<float>(std::cos(angle));
-      table[(int64_t{t} * half + i) * 2 + 1] = static_cast<float>(std::sin(angle));
+  for (int i = 0; i < half; ++i) {
+    const double frequency = std::pow(theta, -2.0 * i / head_size);
+    for (int t = 0; t < seq_len; ++t) {
+      float* pair = table + (int64_t{t} * half + i) * 2;
+      pair[0] = static_cast<float>(std::cos(t * frequency));
+      pair[1] = static_cast<float>(std::sin(t * frequency));
     }
+  }
 }
 
 }  // namespace tri

@@ -8,10 +8,10 @@ namespace {
 constexpr float kGeluScale = 0.7978845608028654f;  // sqrt(2/pi)
 constexpr float kGeluCubic = 0.044715f;
 
-float gelu(float x) { return 0.5f * x * (1.0f + fast_tanh(kGeluScale * (x + kGeluCubic * x * x * x))); }
+float gelu(float x) { return 0.5f * x * (1.0f + tanh_f32(kGeluScale * (x + kGeluCubic * x * x * x))); }
 
 float gelu_derivative(float x) {
-  const float t = fast_tanh(kGeluScale * (x + kGeluCubic * x * x * x));
+  const float t = tanh_f32(kGeluScale * (x + kGeluCubic * x * x * x));
   return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kGeluScale * (1.0f + 3.0f * kGeluCubic * x * x);
 }
 

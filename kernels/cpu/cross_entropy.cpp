@@ -49,8 +49,10 @@ float row_max(const T* __restrict row, int64_t count) {
   return *std::max_element(lanes, lanes + kLanes);
 }
 
+// sum of exp(row - max); max -inf (no columns, or all of them -inf) gives 0.
 template <class T>
 float row_sum_exp(const T* __restrict row, int64_t count, float max) {
+  if (max == kMinusInfinity) max = 0;  // -inf - -inf would be NaN
   double sum = 0;
   for (int64_t begin = 0; begin < count; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, count);
@@ -73,7 +75,7 @@ void stats(const CrossEntropyStats& a) {
     const int64_t target = own_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
     float* out = a.stats.as<float>() + r * 3;
     out[0] = row_max(row, columns.real);
-    out[1] = row_sum_exp(row, columns.real, out[0]);  // 0 for no columns: the rank drops out of the combination
+    out[1] = row_sum_exp(row, columns.real, out[0]);
     out[2] = target >= 0 ? to_float(row[target]) : kMinusInfinity;
   }
 }
@@ -96,7 +98,7 @@ RowStats combine(const Tensor& stats, int64_t r) {
   }
   for (int64_t k = 0; k < stats[0]; ++k) {
     const float* part = all + (k * num_rows + r) * 3;
-    // A rank that holds only padding has max -inf and sum 0: nothing to scale.
+    // A rank that holds only padding has max -inf and sum 0: it drops out.
     if (part[1] != 0) row.sum += part[1] * std::exp(static_cast<double>(part[0]) - row.max);
   }
   return row;

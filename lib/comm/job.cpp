@@ -2,7 +2,9 @@
 
 #include <mpi.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
@@ -52,7 +54,12 @@ std::vector<std::string> Job::gather(std::string text) {
   return texts;
 }
 
-void Job::barrier() { TRI_MPI(MPI_Barrier(MPI_COMM_WORLD)); }
+void Job::barrier() {
+  MPI_Request request;
+  TRI_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+  for (int done = 0; !done; std::this_thread::sleep_for(std::chrono::microseconds(200)))
+    TRI_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));  // not MPI_Barrier, which spins: others may need the core
+}
 
 void Job::end_all(ExitCode code) {
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));

@@ -76,8 +76,8 @@ class Resolver {
     if (m.kv_heads == 0) m.kv_heads = m.heads;
     if (m.ffn_hidden == 0) {
       const int64_t hidden = m.hidden;
-      const bool gated =
-          m.activation == Activation::kSwiglu;  // 8/3: as many parameters in 3 matrices as in 2 of 4
+      const bool gated = m.activation == Activation::kSwiglu;
+      // 8/3: three matrices then hold as many parameters as two of width 4 x hidden.
       m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
     }
     const int64_t model_ranks = int64_t{c_.parallel.tp} * c_.parallel.pp;
@@ -95,8 +95,7 @@ class Resolver {
           or_set("model.heads", divisors(m.hidden), m.heads));
     } else if (m.position == Position::kRope && m.hidden / m.heads % 2 != 0) {
       add("model.position: rope turns pairs, and model.hidden {} / model.heads {} = {} is odd; set "
-          "model.hidden to {}, "
-          "or model.position to learned",
+          "model.hidden to {}, or model.position to learned",
           m.hidden, m.heads, m.hidden / m.heads, either(multiples_around(m.hidden, 2 * m.heads), m.hidden));
     }
     if (m.kv_heads > m.heads)

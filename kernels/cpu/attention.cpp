@@ -1,0 +1,298 @@
+// Causal grouped-query attention, the reference.  Formulas and shapes: kernels/attention.h.
+// Per batch, key/value head and query head: blocks of kBlockRows queries meet the blocks of kBlockCols keys inside their
+// band, one after the other; the scores of one pair of blocks exist at a time, in fp32.
+//   forward   s = scale · q k^T;  m' = max(m, rowmax s);  p = exp(s - m');  l' = l·exp(m - m') + rowsum p;
+//             acc' = acc·exp(m - m') + p v;  at the end out = acc / l, lse = m + log l
+//   backward  p = exp(s - lse);  dv += p^T dout;  ds = p ∘ (dout v^T - delta) · scale;  dq += ds k;  dk += ds^T q
+// A key head's dk and dv sum over its G query heads, then their blocks, in that order.  Source: Dao 2023 (FlashAttention-2).
+// The matrix products are OpenBLAS's, on strided views; bf16 operands are widened to fp32 scratch first.
+// Limit: a masked score counts as zero times its value, so a NaN value reaches earlier rows of its own block.
+// Bound: 4 · HS FLOPs a score forward, 10 · HS backward, T · min(T, W) scores or half of it.
+#include "kernels/attention.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/ops.h"
+
+namespace tri::cpu {
+namespace {
+
+constexpr int kBlockRows = 64;
+constexpr int kBlockCols = 64;
+constexpr int kLanes = 16;  // independent partial results, so that the loops vectorise
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Where a head lies. A row of qkv is (NKVl, G + 2, HS): slots 0..G-1 queries, G the key, G + 1 the value.
+struct Layout {
+  int64_t batch, seq_len, kv_heads, group, head_size, window;
+
+  template <class Args>
+  explicit Layout(const Args& a)
+      : batch(a.qkv[0] / a.seq_len),
+        seq_len(a.seq_len),
+        kv_heads(a.num_kv_heads),
+        group(a.group),
+        head_size(a.qkv[1] / (kv_heads * (group + 2))),
+        window(a.window) {}
+
+  int64_t qkv_row() const { return kv_heads * (group + 2) * head_size; }
+  int64_t out_row() const { return kv_heads * group * head_size; }
+  int64_t qkv_at(int64_t b, int64_t t, int64_t kv_head, int64_t slot) const {
+    return (b * seq_len + t) * qkv_row() + (kv_head * (group + 2) + slot) * head_size;
+  }
+  int64_t out_at(int64_t b, int64_t t, int64_t head) const {
+    return (b * seq_len + t) * out_row() + head * head_size;
+  }
+  int64_t stat_at(int64_t b, int64_t head) const { return (b * kv_heads * group + head) * seq_len; }
+
+  int64_t rows_from(int64_t first) const { return std::min<int64_t>(kBlockRows, seq_len - first); }
+  int64_t first_key(int64_t t) const { return window == 0 ? 0 : std::max<int64_t>(0, t - window + 1); }
+};
+
+// An fp32 matrix inside a larger one: row r starts at data + r · ld.
+struct Matrix {
+  const float* data;
+  int64_t ld;
+  Matrix from_row(int64_t row) const { return {data + row * ld, ld}; }
+};
+
+// (rows, cols) at `src` in fp32: where it lies, or widened into scratch.
+Matrix as_float(const float* src, int64_t ld, int64_t, int64_t, std::vector<float>&) { return {src, ld}; }
+Matrix as_float(const bf16* src, int64_t ld, int64_t rows, int64_t cols, std::vector<float>& scratch) {
+  scratch.resize(rows * cols);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) scratch[r * cols + c] = to_float(src[r * ld + c]);
+  }
+  return {scratch.data(), cols};
+}
+
+template <class T>
+void store(const std::vector<float>& src, int64_t rows, int64_t cols, T* dst, int64_t ld) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) dst[r * ld + c] = from_float<T>(src[r * cols + c]);
+  }
+}
+
+// c (m, n) = alpha · op(a) · op(b) + beta · c, inner dimension k.
+void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t n, int64_t k, float alpha, Matrix a,
+           Matrix b, float beta, float* c, int64_t ldc) {
+  const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
+  cblas_sgemm(CblasRowMajor, trans_a, trans_b, narrow(m), narrow(n), narrow(k), alpha, a.data, narrow(a.ld), b.data,
+              narrow(b.ld), beta, c, narrow(ldc));
+}
+
+// One thread a stream: the ranks of a node share its cores already, and sums keep their order.
+void use_one_blas_thread() {
+  [[maybe_unused]] static const bool once = (openblas_set_num_threads(1), true);
+}
+
+// Kept between calls: nothing is allocated once the largest shape has been seen.
+struct Scratch {
+  std::vector<float> q, k, v, dout;       // widened operands, unused for fp32
+  std::vector<float> acc;                 // (kBlockRows, HS): out or dq of the block
+  std::vector<float> dk, dv;              // (T, HS)
+  std::vector<float> p = std::vector<float>(kBlockRows * kBlockCols);
+  std::vector<float> dp = std::vector<float>(kBlockRows * kBlockCols);
+};
+
+Scratch& scratch_of_this_thread() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
+// Calls f(first key, number of keys) for the key blocks that meet the band of queries [first, first + rows). Blocks
+// start at multiples of kBlockCols, so a window that reaches the start cuts the same blocks as no window.
+template <class F>
+void for_each_key_block(const Layout& layout, int64_t first, int64_t rows, F f) {
+  const int64_t end = first + rows;
+  const int64_t begin = layout.first_key(first) / kBlockCols * kBlockCols;
+  for (int64_t key = begin; key < end; key += kBlockCols) f(key, std::min<int64_t>(kBlockCols, end - key));
+}
+
+// scores (rows, kBlockCols) = scale · q k^T, -inf outside the band and beyond `cols`.
+void block_scores(const Layout& layout, float scale, Matrix q, Matrix k, int64_t first, int64_t rows, int64_t key,
+                  int64_t cols, float* scores) {
+  sgemm(CblasNoTrans, CblasTrans, rows, cols, layout.head_size, scale, q, k.from_row(key), 0.0f, scores, kBlockCols);
+  const bool inside = cols == kBlockCols && key + cols <= first + 1 && layout.first_key(first + rows - 1) <= key;
+  if (inside) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t t = first + r;
+    const int64_t lo = std::clamp<int64_t>(layout.first_key(t) - key, 0, cols);
+    const int64_t hi = std::clamp<int64_t>(t + 1 - key, lo, cols);
+    float* row = scores + r * kBlockCols;
+    std::fill(row, row + lo, kMinusInfinity);
+    std::fill(row + hi, row + kBlockCols, kMinusInfinity);
+  }
+}
+
+float row_max(const float* __restrict row) {
+  float lanes[kLanes];
+  std::copy_n(row, kLanes, lanes);
+  for (int c = kLanes; c < kBlockCols; c += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = row[c + lane] > lanes[lane] ? row[c + lane] : lanes[lane];
+  }
+  float max = lanes[0];
+  for (const float lane : lanes) max = lane > max ? lane : max;
+  return max;
+}
+
+// row <- exp(row - shift); returns its sum.
+float exponentiate(float* __restrict row, float shift) {
+  float lanes[kLanes] = {};
+  for (int c = 0; c < kBlockCols; c += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      row[c + lane] = exp_f32(row[c + lane] - shift);
+      lanes[lane] += row[c + lane];
+    }
+  }
+  float sum = 0;
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
+// The running softmax of a block of queries.
+struct OnlineSoftmax {
+  float max[kBlockRows];
+  float sum[kBlockRows];
+
+  OnlineSoftmax() {
+    std::fill_n(max, kBlockRows, kMinusInfinity);
+    std::fill_n(sum, kBlockRows, 0.0f);
+  }
+
+  // Scores of row r -> probabilities, not yet divided by the sum; acc is rescaled to the new maximum.
+  void absorb(int64_t r, float* scores, float* acc, int64_t head_size) {
+    const float largest = std::max(max[r], row_max(scores));
+    const float shift = largest == kMinusInfinity ? 0.0f : largest;  // no key of the band so far: -inf - -inf is NaN
+    const float rescale = std::exp(max[r] - shift);
+    sum[r] = sum[r] * rescale + exponentiate(scores, shift);
+    max[r] = largest;
+    if (rescale == 1.0f) return;
+    for (int64_t c = 0; c < head_size; ++c) acc[c] *= rescale;
+  }
+};
+
+template <class T>
+void forward(const AttentionForward& a) {
+  const Layout layout(a);
+  Scratch& scratch = scratch_of_this_thread();
+  const int64_t seq_len = layout.seq_len, HS = layout.head_size, ld = layout.qkv_row();
+  const T* qkv = a.qkv.as<T>();
+
+  const auto query_block = [&](int64_t b, int64_t n, int64_t g, int64_t first, Matrix k, Matrix v) {
+    const int64_t rows = layout.rows_from(first), head = n * layout.group + g;
+    const Matrix q = as_float(qkv + layout.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
+    float* p = scratch.p.data();
+    scratch.acc.assign(rows * HS, 0.0f);
+    OnlineSoftmax softmax;
+    for_each_key_block(layout, first, rows, [&](int64_t key, int64_t cols) {
+      block_scores(layout, a.scale, q, k, first, rows, key, cols, p);
+      for (int64_t r = 0; r < rows; ++r) softmax.absorb(r, p + r * kBlockCols, &scratch.acc[r * HS], HS);
+      sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {p, kBlockCols}, v.from_row(key), 1.0f,
+            scratch.acc.data(), HS);
+    });
+    float* lse = a.lse.as<float>() + layout.stat_at(b, head) + first;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float inverse = 1.0f / softmax.sum[r];
+      for (int64_t c = 0; c < HS; ++c) scratch.acc[r * HS + c] *= inverse;
+      lse[r] = softmax.max[r] + std::log(softmax.sum[r]);
+    }
+    store(scratch.acc, rows, HS, a.out.as<T>() + layout.out_at(b, first, head), layout.out_row());
+  };
+
+  for (int64_t b = 0; b < layout.batch; ++b) {
+    for (int64_t n = 0; n < layout.kv_heads; ++n) {
+      const Matrix k = as_float(qkv + layout.qkv_at(b, 0, n, layout.group), ld, seq_len, HS, scratch.k);
+      const Matrix v = as_float(qkv + layout.qkv_at(b, 0, n, layout.group + 1), ld, seq_len, HS, scratch.v);
+      for (int64_t g = 0; g < layout.group; ++g) {
+        for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
+      }
+    }
+  }
+}
+
+// delta[t] = sum_c dout[t, c] · out[t, c]
+template <class T>
+void output_dots(const T* out, const T* dout, int64_t ld, int64_t rows, int64_t head_size, float* delta) {
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t c = 0; c < head_size; ++c) {
+      sum += static_cast<double>(to_float(out[r * ld + c])) * to_float(dout[r * ld + c]);
+    }
+    delta[r] = static_cast<float>(sum);
+  }
+}
+
+// dp <- ds = p · (dp - delta) · scale
+void score_gradient(const float* __restrict p, float* __restrict dp, float delta, float scale) {
+  for (int c = 0; c < kBlockCols; ++c) dp[c] = p[c] * (dp[c] - delta) * scale;
+}
+
+template <class T>
+void backward(const AttentionBackward& a) {
+  const Layout layout(a);
+  Scratch& scratch = scratch_of_this_thread();
+  const int64_t seq_len = layout.seq_len, HS = layout.head_size, ld = layout.qkv_row();
+  const T* qkv = a.qkv.as<T>();
+  T* dqkv = a.dqkv.as<T>();
+
+  const auto query_block = [&](int64_t b, int64_t n, int64_t g, int64_t first, Matrix k, Matrix v) {
+    const int64_t rows = layout.rows_from(first), head = n * layout.group + g;
+    const T* dout_rows = a.dout.as<T>() + layout.out_at(b, first, head);
+    const Matrix q = as_float(qkv + layout.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
+    const Matrix dout = as_float(dout_rows, layout.out_row(), rows, HS, scratch.dout);
+    const float* lse = a.lse.as<float>() + layout.stat_at(b, head) + first;
+    float* delta = a.delta.as<float>() + layout.stat_at(b, head) + first;
+    output_dots(a.out.as<T>() + layout.out_at(b, first, head), dout_rows, layout.out_row(), rows, HS, delta);
+
+    float* p = scratch.p.data();
+    float* dp = scratch.dp.data();
+    scratch.acc.assign(rows * HS, 0.0f);
+    for_each_key_block(layout, first, rows, [&](int64_t key, int64_t cols) {
+      block_scores(layout, a.scale, q, k, first, rows, key, cols, p);
+      for (int64_t r = 0; r < rows; ++r) exponentiate(p + r * kBlockCols, lse[r]);
+      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f, &scratch.dv[key * HS], HS);
+      sgemm(CblasNoTrans, CblasTrans, rows, cols, HS, 1.0f, dout, v.from_row(key), 0.0f, dp, kBlockCols);
+      for (int64_t r = 0; r < rows; ++r) score_gradient(p + r * kBlockCols, dp + r * kBlockCols, delta[r], a.scale);
+      sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {dp, kBlockCols}, k.from_row(key), 1.0f,
+            scratch.acc.data(), HS);
+      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS], HS);
+    });
+    store(scratch.acc, rows, HS, dqkv + layout.qkv_at(b, first, n, g), ld);
+  };
+
+  for (int64_t b = 0; b < layout.batch; ++b) {
+    for (int64_t n = 0; n < layout.kv_heads; ++n) {
+      const Matrix k = as_float(qkv + layout.qkv_at(b, 0, n, layout.group), ld, seq_len, HS, scratch.k);
+      const Matrix v = as_float(qkv + layout.qkv_at(b, 0, n, layout.group + 1), ld, seq_len, HS, scratch.v);
+      scratch.dk.assign(seq_len * HS, 0.0f);
+      scratch.dv.assign(seq_len * HS, 0.0f);
+      for (int64_t g = 0; g < layout.group; ++g) {
+        for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
+      }
+      store(scratch.dk, seq_len, HS, dqkv + layout.qkv_at(b, 0, n, layout.group), ld);
+      store(scratch.dv, seq_len, HS, dqkv + layout.qkv_at(b, 0, n, layout.group + 1), ld);
+    }
+  }
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForward& a) {
+  use_one_blas_thread();
+  dispatch(a.qkv.dtype, [&](auto type) { forward<decltype(type)>(a); });
+}
+
+void attention_backward(const AttentionBackward& a) {
+  use_one_blas_thread();
+  dispatch(a.qkv.dtype, [&](auto type) { backward<decltype(type)>(a); });
+}
+
+}  // namespace tri::cpu

@@ -1,0 +1,365 @@
+// Bad configs and the exact text that the user reads: field, value, what is allowed, what to do.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lib/config/config.h"
+
+#define SECTIONS "run, model, data, parallel, precision, optimizer, lr, metrics, cluster"
+
+namespace tri {
+namespace {
+
+struct BadText {
+  const char* text;     // YAML, or an override
+  const char* message;  // without the closing "N errors"
+};
+
+struct Combination {
+  const char* yaml;
+  int ranks;
+  const char* message;
+};
+
+const BadText kBadConfigs[] = {
+    {"run: {stepz: 5}", "a.yaml:1: run.stepz: unknown key; did you mean run.steps?"},
+    {"model:\n  layers: 4\n  heds: 4", "a.yaml:3: model.heds: unknown key; did you mean model.heads?"},
+    {"model: {num_layers: 4}", "a.yaml:1: model.num_layers: unknown key; did you mean model.layers?"},
+    {"model: {steps: 4}", "a.yaml:1: model.steps: unknown key; did you mean run.steps?"},
+    {"metrics: {colour: red}", "a.yaml:1: metrics.colour: unknown key; the keys of metrics are log_every"},
+    {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
+    {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
+    {"checkpoint: {every: 5}", "a.yaml:1: checkpoint: unknown section; the sections are " SECTIONS},
+    {"fault: {}", "a.yaml:1: fault: unknown section; the sections are " SECTIONS},
+    {"run: {steps: 1.5}", "a.yaml:1: run.steps: 1.5 is not an integer; allowed: integer >= 1; try 2"},
+    {"run: {steps: \"ten\"}",
+     "a.yaml:1: run.steps: \"ten\" is text, not an integer; allowed: integer >= 1; the default is 100"},
+    {"run: {steps: \"10\"}",
+     "a.yaml:1: run.steps: \"10\" is text, not an integer; allowed: integer >= 1; remove the quotes"},
+    {"run: {steps: ten}",
+     "a.yaml:1: run.steps: ten is not an integer; allowed: integer >= 1; the default is 100"},
+    {"run: {steps: 1_000}", "a.yaml:1: run.steps: 1_000 is not an integer; allowed: integer >= 1; try 1000"},
+    {"run: {steps: 1e3}", "a.yaml:1: run.steps: 1e3 is not an integer; allowed: integer >= 1; try 1000"},
+    {"run: {steps: 0x10}",
+     "a.yaml:1: run.steps: 0x10 is not an integer; allowed: integer >= 1; the default is 100"},
+    {"run: {steps: 0}", "a.yaml:1: run.steps: 0 is out of range; allowed: integer >= 1; try 1"},
+    {"run: {steps: -3}", "a.yaml:1: run.steps: -3 is out of range; allowed: integer >= 1; try 1"},
+    {"run: {steps: 99999999999999999999}",
+     "a.yaml:1: run.steps: 99999999999999999999 is out of range; allowed: integer >= 1; the largest is "
+     "9223372036854775807"},
+    {"run: {steps:}", "a.yaml:1: run.steps: has no value; allowed: integer >= 1; the default is 100"},
+    {"run: {steps: [1, 2]}",
+     "a.yaml:1: run.steps: is a list, not a single value; allowed: integer >= 1; the default is 100"},
+    {"run: {steps: {a: 1}}",
+     "a.yaml:1: run.steps: is a map, not a single value; allowed: integer >= 1; the default is 100"},
+    {"run: {seed: -1}", "a.yaml:1: run.seed: -1 is out of range; allowed: integer >= 0; try 0"},
+    {"run: {seed: 18446744073709551616}",
+     "a.yaml:1: run.seed: 18446744073709551616 is out of range; allowed: integer >= 0; the largest is "
+     "18446744073709551615"},
+    {"run: {eval_every: 3000000000}",
+     "a.yaml:1: run.eval_every: 3000000000 is out of range; allowed: integer >= 0; the largest is "
+     "2147483647"},
+    {"run: {name: my run/1}",
+     "a.yaml:1: run.name: \"my run/1\" is not a file name; allowed: letters, digits, '.', '_' and '-'; try "
+     "my_run_1"},
+    {"run: {name: \"..\"}",
+     "a.yaml:1: run.name: \"..\" is not a file name; allowed: letters, digits, '.', '_' and '-'; the default "
+     "is \"run\""},
+    {"run: {name: \"\"}",
+     "a.yaml:1: run.name: \"\" is not a file name; allowed: letters, digits, '.', '_' and '-'; the default "
+     "is \"run\""},
+    {"run: {dir: }", "a.yaml:1: run.dir: has no value; allowed: text; the default is \"\""},
+    {"run: {device: gpu}",
+     "a.yaml:1: run.device: gpu is none of the choices; allowed: cpu|cuda; the default is cpu"},
+    {"run: {device: Cuda}",
+     "a.yaml:1: run.device: Cuda is none of the choices; allowed: cpu|cuda; did you mean cuda?"},
+    {"run: {sample_temperature: -0.5}",
+     "a.yaml:1: run.sample_temperature: -0.5 is out of range; allowed: number >= 0; try 0"},
+    {"run: {sample_temperature: warm}",
+     "a.yaml:1: run.sample_temperature: warm is not a number; allowed: number >= 0; the default is 0.8"},
+    {"model: {layers: 0}",
+     "a.yaml:1: model.layers: 0 is out of range; allowed: integer in [1, 100000]; try 1"},
+    {"model: {hidden: 2000000}",
+     "a.yaml:1: model.hidden: 2000000 is out of range; allowed: integer in [1, 1048576]; try 1048576"},
+    {"model: {bias: 2}",
+     "a.yaml:1: model.bias: 2 is not a boolean; allowed: true|false; the default is true"},
+    {"model: {bias: yes}",
+     "a.yaml:1: model.bias: yes is not a boolean; allowed: true|false; the default is true"},
+    {"model: {bias: \"true\"}",
+     "a.yaml:1: model.bias: \"true\" is text, not a boolean; allowed: true|false; remove the quotes"},
+    {"model: {activation: relu}",
+     "a.yaml:1: model.activation: relu is none of the choices; allowed: gelu|swiglu; the default is gelu"},
+    {"model: {norm_eps: 0}",
+     "a.yaml:1: model.norm_eps: 0 is out of range; allowed: number > 0; the default is 1e-05"},
+    {"model: {rope_theta: .inf}",
+     "a.yaml:1: model.rope_theta: .inf is not a number; allowed: number > 0; the default is 10000"},
+    {"model: {rope_theta: inf}",
+     "a.yaml:1: model.rope_theta: inf is not a number; allowed: number > 0; the default is 10000"},
+    {"model: {init_std: \"0.02\"}",
+     "a.yaml:1: model.init_std: \"0.02\" is text, not a number; allowed: number > 0; remove the quotes"},
+    {"data: {sources: corpus}",
+     "a.yaml:1: data.sources: corpus is not a list; allowed: list of paths or {path: text, weight: number > "
+     "0}; write [corpus]"},
+    {"data: {sources: {path: corpus}}",
+     "a.yaml:1: data.sources: is a map, not a list; allowed: list of paths or {path: text, weight: number > "
+     "0}; write [{path: FILE, weight: NUMBER}]"},
+    {"data:\n  sources:\n    - a\n    - {path: b, wieght: 2}",
+     "a.yaml:4: data.sources[1].wieght: unknown key; did you mean weight?"},
+    {"data:\n  sources:\n    - {path: b, weight: 0}\n    - {weight: 2}",
+     "a.yaml:3: data.sources[0].weight: 0 is out of range; allowed: number > 0; the default is 1\n"
+     "a.yaml:4: data.sources[1]: has no path; write {path: FILE, weight: NUMBER}"},
+    {"data:\n  sources:\n    -\n    - [c]",
+     "a.yaml:2: data.sources[0]: is no source; write a path or {path: FILE, weight: NUMBER}\n"
+     "a.yaml:4: data.sources[1]: is no source; write a path or {path: FILE, weight: NUMBER}"},
+    {"data: {sources: [{path: a, path: b}]}",
+     "a.yaml:1: data.sources[0].path: given twice, first on line 1; keep one"},
+    {"data: {sources: [{path: a, size: 2}]}",
+     "a.yaml:1: data.sources[0].size: unknown key; the keys of a source are path, weight"},
+    {"data: {sources: [{path: ''}]}",
+     "a.yaml:1: data.sources[0].path: \"\" is empty; allowed: text, not empty; there is no default"},
+    {"data: {tokenizer: \"\"}",
+     "a.yaml:1: data.tokenizer: \"\" is empty; allowed: text, not empty; the default is \"bytes\""},
+    {"data: {validation_fraction: 0.7}",
+     "a.yaml:1: data.validation_fraction: 0.7 is out of range; allowed: number in [0, 0.5]; try 0.5"},
+    {"data: {prefetch: 0}", "a.yaml:1: data.prefetch: 0 is out of range; allowed: integer >= 1; try 1"},
+    {"parallel: {zero: 3}", "a.yaml:1: parallel.zero: 3 is out of range; allowed: integer in [0, 2]; try 2"},
+    {"parallel: {schedule: 1b1f}",
+     "a.yaml:1: parallel.schedule: 1b1f is none of the choices; allowed: gpipe|1f1b|interleaved; the default "
+     "is 1f1b"},
+    {"parallel: {recompute: all}",
+     "a.yaml:1: parallel.recompute: all is none of the choices; allowed: none|selective|full; the default is "
+     "none"},
+    {"parallel: {bucket_elements: 1000}",
+     "a.yaml:1: parallel.bucket_elements: 1000 is out of range; allowed: integer >= 1024; try 1024"},
+    {"parallel: {overlap_tp: off}",
+     "a.yaml:1: parallel.overlap_tp: off is not a boolean; allowed: true|false; the default is true"},
+    {"precision: {compute: fp16}",
+     "a.yaml:1: precision.compute: fp16 is none of the choices; allowed: fp32|bf16; the default is fp32"},
+    {"precision: {compute: int32}",
+     "a.yaml:1: precision.compute: int32 is none of the choices; allowed: fp32|bf16; the default is fp32"},
+    {"optimizer: {name: adam}",
+     "a.yaml:1: optimizer.name: adam is none of the choices; allowed: adamw|lamb; did you mean adamw?"},
+    {"optimizer: {beta1: 1}",
+     "a.yaml:1: optimizer.beta1: 1 is out of range; allowed: number in [0, 1); the default is 0.9"},
+    {"optimizer: {clip: -1}", "a.yaml:1: optimizer.clip: -1 is out of range; allowed: number >= 0; try 0"},
+    {"lr: {rule: cosin}",
+     "a.yaml:1: lr.rule: cosin is none of the choices; allowed: constant|linear|cosine|wsd; did you mean "
+     "cosine?"},
+    {"lr: {wsd_decay_fraction: 0}",
+     "a.yaml:1: lr.wsd_decay_fraction: 0 is out of range; allowed: number in (0, 1]; the default is 0.2"},
+    {"lr: {wsd_decay_fraction: 1.5}",
+     "a.yaml:1: lr.wsd_decay_fraction: 1.5 is out of range; allowed: number in (0, 1]; try 1"},
+    {"lr: {peak: 1e999}",
+     "a.yaml:1: lr.peak: 1e999 is out of range; allowed: number > 0; the default is 0.0003"},
+    {"lr: {decay_steps: 10000 steps}",
+     "a.yaml:1: lr.decay_steps: 10000 steps is not an integer; allowed: integer >= 0; the default is 0"},
+    {"metrics: {log_every: 0}",
+     "a.yaml:1: metrics.log_every: 0 is out of range; allowed: integer >= 1; try 1"},
+    {"cluster: {ranks_per_node: eight}",
+     "a.yaml:1: cluster.ranks_per_node: eight is not an integer; allowed: integer >= 1; the default is 8"},
+    {"model:\n  layers: 4\n  heads: 4\n  layers: 8",
+     "a.yaml:4: model.layers: given twice, first on line 2; keep one"},
+    {"run: {name: a}\nmodel: {layers: 4}\nrun: {steps: 5}",
+     "a.yaml:3: run: given twice, first on line 1; keep one"},
+    {"run: 5", "a.yaml:1: run: is a section; put its keys on lines of their own below it, as key: value"},
+    {"[run, model]", "a.yaml:1: expected sections, such as \"run:\"; the sections are " SECTIONS},
+    {"hello", "a.yaml:1: expected sections, such as \"run:\"; the sections are " SECTIONS},
+    {"run:\n\tsteps: 5", "a.yaml:2: not valid YAML: illegal map value"},
+    {"run: {steps: 5", "a.yaml:1: not valid YAML: end of map flow not found"},
+    {"run: {steps: 5}\n---\nrun: {steps: 6}", "a.yaml: 2 YAML documents in one file; keep one"},
+    {"? [a, b]\n: 5", "a.yaml:1: a key must be a single word"},
+    {"run: {[a]: 5}", "a.yaml:1: a key must be a single word"},
+    {"run:\n  sample_prompt: |\n    a\n    b\n  seed: |\n    a\n    b\n",
+     "a.yaml:5: run.seed: \"a\\nb\\n\" is text, not an integer; allowed: integer >= 0; the default is 1234"},
+    {"run: {steps: 9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x}",
+     "a.yaml:1: run.steps: 9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x9x... is not an integer; allowed: integer "
+     ">= 1; the default is 100"},
+    {"data: {sources: [{path: a, weight: heavy}]}",
+     "a.yaml:1: data.sources[0].weight: heavy is not a number; allowed: number > 0; the default is 1"},
+    {"data: {sources: ~}",
+     "a.yaml:1: data.sources: has no value; allowed: list of paths or {path: text, weight: number > 0}; "
+     "write [] for none"},
+};
+
+const BadText kBadOverrides[] = {
+    {"run.steps", "--set run.steps: expected section.key=value, such as run.steps=100"},
+    {"steps=5", "--set steps=5: steps: unknown section; did you mean run.steps?"},
+    {"run=5", "--set run=5: expected section.key=value, such as run.steps=100"},
+    {"model.heds=4", "--set model.heds=4: model.heds: unknown key; did you mean model.heads?"},
+    {"modle.heads=4", "--set modle.heads=4: modle: unknown section; did you mean model?"},
+    {"model.layers=x",
+     "--set model.layers=x: model.layers: x is not an integer; allowed: integer in [1, 100000]; the default "
+     "is 12"},
+    {"model.layers=",
+     "--set model.layers=: model.layers: has no value; allowed: integer in [1, 100000]; the default is 12"},
+    {"=5", "--set =5: expected section.key=value, such as run.steps=100"},
+    {"data.sources=[a",
+     "--set data.sources=[a: data.sources: not valid YAML: end of sequence flow not found"},
+    {"data.sources=corpus",
+     "--set data.sources=corpus: data.sources: corpus is not a list; allowed: list of paths or {path: text, "
+     "weight: number > 0}; write [corpus]"},
+    {"run.name=a b",
+     "--set run.name=a b: run.name: \"a b\" is not a file name; allowed: letters, digits, '.', '_' and '-'; "
+     "try a_b"},
+};
+
+// Every field is fine by itself; together they are not.
+const Combination kBadCombinations[] = {
+    {"parallel: {tp: 2, pp: 3}", 8,
+     "parallel: tp 2 x pp 3 = 6 does not divide 8 ranks; start 6 or 12 ranks, or set parallel.pp to 1, 2 or "
+     "4"},
+    {"parallel: {tp: 2, pp: 2, dp: 3}", 8,
+     "parallel: tp 2 x pp 2 x dp 3 = 12, not 8 ranks; start 12 ranks, or set parallel.dp to 2"},
+    {"parallel: {tp: 2, pp: 3, dp: 3}", 8,
+     "parallel: tp 2 x pp 3 x dp 3 = 18, not 8 ranks; start 18 ranks, or set parallel.dp to 0 and "
+     "parallel.pp to 1, 2 or 4"},
+    {"parallel: {tp: 5}", 4,
+     "parallel.tp: 5 does not divide model.heads 12; set parallel.tp to 1, 2 or 4\n"
+     "parallel.tp: 5 does not divide model.ffn_hidden 3072; set parallel.tp to 1, 2 or 4\n"
+     "parallel.tp: 5 does not divide the padded vocabulary 50304 (model.vocab 50257 up to a multiple of "
+     "128); set parallel.tp to 1, 2 or 4\n"
+     "parallel.tp: 5 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
+     "1024); set parallel.tp to 1, 2 or 4\n"
+     "parallel: tp 5 x pp 1 = 5 does not divide 4 ranks; start 5 ranks"},
+    {"model: {hidden: 770}", 1,
+     "model.heads: 12 does not divide model.hidden 770; set model.hidden to 768 or 780, or set model.heads "
+     "to 5, 7, 10, 11 or 14"},
+    {"model: {kv_heads: 5}", 1,
+     "model.kv_heads: 5 does not divide model.heads 12; set model.kv_heads to 1, 2, 3, 4 or 6"},
+    {"model: {kv_heads: 24}", 1,
+     "model.kv_heads: 24 exceeds model.heads 12; set model.kv_heads to 2, 3, 4, 6 or 12, or to 0 for as "
+     "many"},
+    {"model: {hidden: 36, position: rope}", 1,
+     "model.position: rope turns pairs, and model.hidden 36 / model.heads 12 = 3 is odd; set model.hidden to "
+     "24 or 48, or model.position to learned"},
+    {"model: {window: 4096}", 1,
+     "model.window: 4096 exceeds model.seq_len 1024; set model.window to 0 for full attention, or to 1024 or "
+     "less"},
+    {"model: {heads: 16, hidden: 1024}\nparallel: {tp: 3}", 3,
+     "parallel.tp: 3 does not divide model.heads 16; set parallel.tp to 1\n"
+     "parallel.tp: 3 does not divide model.ffn_hidden 4096; set parallel.tp to 1\n"
+     "parallel.tp: 3 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
+     "1024); set parallel.tp to 1"},
+    {"model: {kv_heads: 4}\nparallel: {tp: 6}", 6,
+     "parallel.tp: 6 does not divide model.kv_heads 4; set parallel.tp to 1 or 2\n"
+     "parallel.tp: 6 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
+     "1024); set parallel.tp to 1 or 2"},
+    {"model: {ffn_hidden: 1001}\nparallel: {tp: 2}", 2,
+     "parallel.tp: 2 does not divide model.ffn_hidden 1001; set parallel.tp to 1"},
+    {"model: {vocab: 1000}\nparallel: {tp: 3}", 3,
+     "parallel.tp: 3 does not divide the padded vocabulary 1024 (model.vocab 1000 up to a multiple of 128); "
+     "set parallel.tp to 1\n"
+     "parallel.tp: 3 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
+     "1024); set parallel.tp to 1"},
+    {"model: {heads: 16, vocab: 100}\nparallel: {tp: 16}", 16,
+     "parallel.tp: 16 exceeds cluster.ranks_per_node 8, and a tp group stays inside a node; set parallel.tp "
+     "to 1, 2, 4 or 8"},
+    {"model: {layers: 12}\nparallel: {pp: 5}", 5,
+     "model.layers: 12 is no multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
+     "15, or set parallel.pp to 1"},
+    {"model: {layers: 2}\nparallel: {pp: 4}", 4,
+     "model.layers: 2 is no multiple of parallel.pp 4 x parallel.chunks 1 = 4; set model.layers to 4, or set "
+     "parallel.pp to 1 or 2"},
+    {"model: {layers: 12}\nparallel: {pp: 4, chunks: 2, schedule: interleaved}", 4,
+     "model.layers: 12 is no multiple of parallel.pp 4 x parallel.chunks 2 = 8; set model.layers to 8 or 16, "
+     "or set parallel.pp to 2"},
+    {"parallel: {pp: 2, chunks: 2}", 2,
+     "parallel.chunks: 2 needs parallel.schedule interleaved, got 1f1b; set parallel.chunks to 1, or "
+     "parallel.schedule to interleaved"},
+    {"parallel: {schedule: interleaved}", 4,
+     "parallel.schedule: interleaved needs parallel.pp >= 2, got 1; set parallel.schedule to 1f1b, or set "
+     "parallel.pp to 2 or 4"},
+    {"parallel: {schedule: interleaved, chunks: 2}", 1,
+     "parallel.schedule: interleaved needs parallel.pp >= 2, got 1; set parallel.schedule to 1f1b"},
+    {"data: {global_batch: 30, micro_batch: 4}", 2,
+     "data.global_batch: 30 is no multiple of data.micro_batch 4 x dp 2 = 8; set data.global_batch to 24 or "
+     "32, or set data.micro_batch to 1, 3, 5 or 15"},
+    {"data: {global_batch: 3, micro_batch: 4}", 2,
+     "data.global_batch: 3 is no multiple of data.micro_batch 4 x dp 2 = 8; set data.global_batch to 8"},
+    {"data: {global_batch: 9, micro_batch: 1}", 2,
+     "data.global_batch: 9 is no multiple of data.micro_batch 1 x dp 2 = 2; set data.global_batch to 8 or "
+     "10"},
+    {"lr: {warmup_steps: 20}\nrun: {steps: 5}", 1,
+     "lr.warmup_steps: 20 exceeds lr.decay_steps 5 (0 = run.steps); set lr.warmup_steps to 5 or less"},
+    {"lr: {min: 1e-3}", 1, "lr.min: 0.001 exceeds lr.peak 0.0003; set lr.min to 0.0003 or less"},
+    {"parallel: {tp: 2}", 3, "parallel: tp 2 x pp 1 = 2 does not divide 3 ranks; start 2 or 4 ranks"},
+    {"model: {layers: 12}\nparallel: {pp: 5, dp: 2}", 10,
+     "model.layers: 12 is no multiple of parallel.pp 5 x parallel.chunks 1 = 5; set model.layers to 10 or "
+     "15"},
+    {"model: {heads: 16}\nparallel: {tp: 16, pp: 2, dp: 1}\ncluster: {ranks_per_node: 4}", 32,
+     "parallel.tp: 16 exceeds cluster.ranks_per_node 4, and a tp group stays inside a node; set parallel.tp "
+     "to 1, 2 or 4"},
+    {"lr: {warmup_steps: 20, decay_steps: 10}", 1,
+     "lr.warmup_steps: 20 exceeds lr.decay_steps 10 (0 = run.steps); set lr.warmup_steps to 10 or less"},
+    {"model: {hidden: 770, window: 4096, kv_heads: 5}\nparallel: {tp: 5, pp: 3}\nlr: {min: 1}", 8,
+     "model.heads: 12 does not divide model.hidden 770; set model.hidden to 768 or 780, or set model.heads "
+     "to 5, 7, 10, 11 or 14\n"
+     "model.kv_heads: 5 does not divide model.heads 12; set model.kv_heads to 1, 2, 3, 4 or 6\n"
+     "model.window: 4096 exceeds model.seq_len 1024; set model.window to 0 for full attention, or to 1024 or "
+     "less\n"
+     "parallel.tp: 5 does not divide model.heads 12; set parallel.tp to 1\n"
+     "parallel.tp: 5 does not divide the padded vocabulary 50304 (model.vocab 50257 up to a multiple of "
+     "128); set parallel.tp to 1\n"
+     "parallel.tp: 5 does not divide the 1024 rows of a microbatch (data.micro_batch 1 x model.seq_len "
+     "1024); set parallel.tp to 1\n"
+     "parallel: tp 5 x pp 3 = 15 does not divide 8 ranks; start 15 ranks\n"
+     "lr.min: 1 exceeds lr.peak 0.0003; set lr.min to 0.0003 or less"},
+};
+
+std::string with_count(const std::string& message) {
+  const long lines = std::count(message.begin(), message.end(), '\n') + 1;
+  return message + "\n" + std::to_string(lines) + (lines == 1 ? " error" : " errors");
+}
+
+TEST(BadConfig, is_refused_with_the_exact_message) {
+  for (const auto& [yaml, message] : kBadConfigs) {
+    const Result<Config> config = parse_config(yaml, "a.yaml", {});
+    ASSERT_FALSE(config.ok()) << yaml;
+    EXPECT_EQ(config.error().message, with_count(message)) << yaml;
+    EXPECT_EQ(config.error().code, ExitCode::kUsage) << yaml;
+  }
+}
+
+TEST(BadOverride, is_refused_with_the_exact_message) {
+  for (const auto& [text, message] : kBadOverrides) {
+    const Result<Config> config = parse_config("", "a.yaml", {text});
+    ASSERT_FALSE(config.ok()) << text;
+    EXPECT_EQ(config.error().message, with_count(message)) << text;
+    EXPECT_EQ(config.error().code, ExitCode::kUsage) << text;
+  }
+}
+
+TEST(BadCombination, is_refused_with_numbers_and_values_that_fit) {
+  for (const auto& [yaml, ranks, message] : kBadCombinations) {
+    const Result<Config> parsed = parse_config(yaml, "a.yaml", {});
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+    const Result<Config> resolved = resolve_config(parsed.value(), ranks);
+    ASSERT_FALSE(resolved.ok()) << yaml;
+    EXPECT_EQ(resolved.error().message, with_count(message)) << yaml;
+    EXPECT_EQ(resolved.error().code, ExitCode::kUsage) << yaml;
+  }
+}
+
+TEST(BadConfig, all_errors_of_file_and_overrides_are_reported_together) {
+  const Result<Config> config = parse_config(R"(run:
+  steps: ten
+model:
+  heds: 4
+  bias: 2
+speed: fast
+)",
+                                             "quick.yaml", {"model.layers=0", "lr.peek=1"});
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().message,
+            "quick.yaml:2: run.steps: ten is not an integer; allowed: integer >= 1; the default is 100\n"
+            "quick.yaml:4: model.heds: unknown key; did you mean model.heads?\n"
+            "quick.yaml:5: model.bias: 2 is not a boolean; allowed: true|false; the default is true\n"
+            "quick.yaml:6: speed: unknown section; the sections are " SECTIONS
+            "\n"
+            "--set model.layers=0: model.layers: 0 is out of range; allowed: integer in [1, 100000]; try 1\n"
+            "--set lr.peek=1: lr.peek: unknown key; did you mean lr.peak?\n"
+            "6 errors");
+}
+
+}  // namespace
+}  // namespace tri

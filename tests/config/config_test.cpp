@@ -1,0 +1,231 @@
+#include "lib/config/config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "lib/config/fields.h"
+#include "lib/config/nearest.h"
+
+namespace tri {
+namespace {
+
+Config parse(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+  return value_or_throw(parse_config(yaml, "test.yaml", overrides));
+}
+
+Config resolve(const std::string& yaml, int world_size, const std::vector<std::string>& overrides = {}) {
+  return value_or_throw(resolve_config(parse(yaml, overrides), world_size));
+}
+
+TEST(Config, empty_text_means_defaults) {
+  for (const char* text : {"", "\n# a comment alone\n", "model:\n", "run: {}\nlr: ~\n"})
+    EXPECT_EQ(parse(text), Config{}) << text;
+}
+
+TEST(Config, values_reach_their_fields) {
+  const Config config = parse(R"(
+run: {name: a-b_1.2, seed: 18446744073709551615, device: cuda, sample_prompt: "tab\t, quote \", end"}
+model: {layers: 3, bias: false, norm: rmsnorm, rope_theta: 5e5}
+data: {sources: [runs/a, {path: "b c", weight: 0.25}, {path: d}]}
+parallel: {schedule: "1f1b", dp: 0}
+precision: {compute: bf16}
+lr: {rule: wsd, decay_steps: 9000000000}
+)");
+  EXPECT_EQ(config.run.name, "a-b_1.2");
+  EXPECT_EQ(config.run.seed, 18446744073709551615u);
+  EXPECT_EQ(config.run.device, DeviceKind::kCuda);
+  EXPECT_EQ(config.run.sample_prompt, "tab\t, quote \", end");
+  EXPECT_EQ(config.model.layers, 3);
+  EXPECT_FALSE(config.model.bias);
+  EXPECT_EQ(config.model.norm, Norm::kRmsNorm);
+  EXPECT_EQ(config.model.rope_theta, 500000.0);
+  const std::vector<Source> sources = {{"runs/a", 1.0}, {"b c", 0.25}, {"d", 1.0}};
+  EXPECT_EQ(config.data.sources, sources);
+  EXPECT_EQ(config.parallel.schedule, Schedule::k1F1B);
+  EXPECT_EQ(config.precision.compute, Dtype::kBF16);
+  EXPECT_EQ(config.lr.rule, LrRule::kWsd);
+  EXPECT_EQ(config.lr.decay_steps, 9000000000);
+}
+
+TEST(Config, bounds_are_included_or_excluded_as_the_help_says) {
+  EXPECT_EQ(parse("data: {validation_fraction: 0.5}").data.validation_fraction, 0.5);
+  EXPECT_EQ(parse("data: {validation_fraction: 0}").data.validation_fraction, 0.0);
+  EXPECT_EQ(parse("lr: {wsd_decay_fraction: 1}").lr.wsd_decay_fraction, 1.0);
+  EXPECT_EQ(parse("optimizer: {beta1: 0}").optimizer.beta1, 0.0);
+  EXPECT_EQ(parse("parallel: {bucket_elements: 1024}").parallel.bucket_elements, 1024);
+}
+
+TEST(Overrides, replace_the_file_and_the_last_one_wins) {
+  const Config config = parse("model: {layers: 2}\nrun: {steps: 7}",
+                              {"model.layers=4", "model.layers=8", "lr.rule=linear", "model.bias=false"});
+  EXPECT_EQ(config.model.layers, 8);
+  EXPECT_EQ(config.lr.rule, LrRule::kLinear);
+  EXPECT_FALSE(config.model.bias);
+  EXPECT_EQ(config.run.steps, 7);
+}
+
+TEST(Overrides, text_is_taken_as_it_stands) {
+  const Config config = parse("run: {dir: here}", {"run.sample_prompt=He said: \"a=b\" #1", "run.dir="});
+  EXPECT_EQ(config.run.sample_prompt, "He said: \"a=b\" #1");
+  EXPECT_EQ(config.run.dir, "");
+}
+
+TEST(Overrides, lists_are_yaml) {
+  const Config config = parse("data: {sources: [x]}", {"data.sources=[a, {path: b, weight: 2}]"});
+  const std::vector<Source> sources = {{"a", 1.0}, {"b", 2.0}};
+  EXPECT_EQ(config.data.sources, sources);
+}
+
+TEST(Resolve, fills_what_is_derived) {
+  const Config config =
+      resolve("run: {name: r, steps: 30}\ndata: {global_batch: 12}\nparallel: {tp: 2, pp: 2}", 12);
+  EXPECT_EQ(config.parallel.dp, 3);
+  EXPECT_EQ(config.model.kv_heads, 12);
+  EXPECT_EQ(config.model.ffn_hidden, 3072);
+  EXPECT_EQ(config.run.dir, "runs/r");
+  EXPECT_EQ(config.lr.decay_steps, 30);
+}
+
+TEST(Resolve, swiglu_width_is_eight_thirds_up_to_a_multiple_of_64) {
+  EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 768}", 1).model.ffn_hidden, 2048);    // exactly 8/3
+  EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 4092}", 1).model.ffn_hidden, 10944);  // 10912, + 32
+  EXPECT_EQ(resolve("model: {activation: swiglu, hidden: 12}", 1).model.ffn_hidden, 64);
+}
+
+TEST(Resolve, keeps_what_is_given) {
+  const Config config = resolve(
+      "run: {dir: d}\nmodel: {kv_heads: 4, ffn_hidden: 100}\nlr: {decay_steps: 7}\nparallel: {dp: 2}", 2);
+  EXPECT_EQ(config.run.dir, "d");
+  EXPECT_EQ(config.model.kv_heads, 4);
+  EXPECT_EQ(config.model.ffn_hidden, 100);
+  EXPECT_EQ(config.lr.decay_steps, 7);
+  EXPECT_EQ(config.parallel.dp, 2);
+}
+
+TEST(Resolve, twice_changes_nothing) {
+  const Config once = resolve("parallel: {tp: 2}\nmodel: {activation: swiglu}", 4);
+  EXPECT_EQ(value_or_throw(resolve_config(once, 4)), once);
+}
+
+// A config in which no field but parallel.chunks has its default value.
+Config all_changed() {
+  return parse(R"(
+run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, eval_batches: 2,
+      sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~", sample_temperature: 0.1, sample_top_k: 5}
+model: {layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 96, vocab: 300, seq_len: 32, window: 16,
+        block: parallel, norm: rmsnorm, activation: swiglu, position: rope, bias: false,
+        tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789, init_std: 1e-300}
+data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
+       micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7}
+parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
+           overlap_tp: false, overlap_pp: false, overlap_dp: false}
+precision: {compute: bf16}
+optimizer: {name: lamb, beta1: 0.1, beta2: 0.2, eps: 0.3, weight_decay: 0.4, clip: 0.5}
+lr: {rule: wsd, peak: 0.1, min: 0.01, warmup_steps: 1, decay_steps: 5, wsd_decay_fraction: 0.7}
+metrics: {log_every: 2}
+cluster: {ranks_per_node: 4}
+)");
+}
+
+TEST(ResolvedYaml, parses_back_to_an_equal_config) {
+  Config changed = all_changed();
+  changed.parallel.chunks = 3;  // gpipe refuses it, but only in resolve_config
+  for (const Section& section : config_sections())
+    for (const Field& field : section.fields)
+      EXPECT_NE(field.print(changed), field.rule.default_text) << field.name() << " still has its default";
+  EXPECT_EQ(parse(to_yaml(changed)), changed);
+  EXPECT_EQ(parse(to_yaml(Config{})), Config{});
+  const Config resolved = value_or_throw(resolve_config(all_changed(), 8));
+  EXPECT_EQ(parse(to_yaml(resolved)), resolved);
+}
+
+TEST(ResolvedYaml, lists_every_field_once) {
+  const std::string yaml = to_yaml(Config{});
+  size_t fields = 0;
+  for (const Section& section : config_sections()) fields += section.fields.size() + 1;
+  EXPECT_EQ(static_cast<size_t>(std::count(yaml.begin(), yaml.end(), '\n')), fields);
+  EXPECT_NE(yaml.find("\n  global_batch: 8\n"), yaml.npos);
+}
+
+TEST(Help, names_every_field_with_default_allowed_and_consequence) {
+  const std::string help = config_help();
+  size_t at = 0;
+  for (const Section& section : config_sections()) {
+    at = help.find(section.name + ": " + std::string(section.title) + "\n", at);
+    ASSERT_NE(at, help.npos) << section.name;
+    for (const Field& field : section.fields) {
+      ASSERT_FALSE(field.consequence.empty()) << field.name();
+      const size_t line = help.find("  " + field.key + " = " + field.rule.default_text + " ", at);
+      ASSERT_NE(line, help.npos) << field.name();
+      const size_t end = help.find('\n', line);
+      EXPECT_NE(help.substr(line, end - line).find(" " + field.rule.allowed_text), help.npos) << field.name();
+      at = help.find(field.consequence, end);
+      ASSERT_EQ(at, end + 7) << field.name();  // the line below, six spaces in
+    }
+  }
+}
+
+TEST(Fields, have_unique_names_and_defaults_that_are_allowed) {
+  std::set<std::string> names;
+  for (const Section& section : config_sections())
+    for (const Field& field : section.fields) EXPECT_TRUE(names.insert(field.name()).second) << field.name();
+  EXPECT_TRUE(names.contains("model.tie_embeddings") && names.contains("cluster.ranks_per_node"));
+  EXPECT_TRUE(parse_config(to_yaml(Config{}), "defaults", {}).ok());
+}
+
+TEST(Nearest, counts_insertions_deletions_substitutions_and_swaps) {
+  EXPECT_EQ(edit_distance("heads", "heads"), 0);
+  EXPECT_EQ(edit_distance("heds", "heads"), 1);
+  EXPECT_EQ(edit_distance("headss", "heads"), 1);
+  EXPECT_EQ(edit_distance("haeds", "heads"), 1);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+}
+
+TEST(Nearest, suggests_only_what_is_near) {
+  EXPECT_EQ(nearest("HEADS", {"layers", "heads"}), "heads");
+  EXPECT_EQ(nearest("num_kv_heads", {"heads", "kv_heads"}), "kv_heads");
+  EXPECT_EQ(nearest("gpu", {"cpu", "cuda"}), "");
+  EXPECT_EQ(nearest("colour", {"layers", "heads"}), "");
+}
+
+class ConfigFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tri_config_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(ConfigFile, is_read_whole) {
+  const std::string path = folder_ / "a.yaml";
+  std::ofstream(path) << "run:\r\n  steps: 5\r\n";
+  EXPECT_EQ(value_or_throw(read_config_text(path)), "run:\r\n  steps: 5\r\n");
+  EXPECT_EQ(parse(value_or_throw(read_config_text(path))).run.steps, 5);
+}
+
+TEST_F(ConfigFile, missing_is_a_usage_error) {
+  const std::string path = folder_ / "none.yaml";
+  const Result<std::string> text = read_config_text(path);
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.error().message, path + ": cannot read the config: No such file or directory");
+  EXPECT_EQ(text.error().code, ExitCode::kUsage);
+}
+
+TEST_F(ConfigFile, folder_is_a_usage_error) {
+  const Result<std::string> text = read_config_text(folder_);
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.error().message, folder_.string() + ": is a folder; name a config file");
+}
+
+}  // namespace
+}  // namespace tri

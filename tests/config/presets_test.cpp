@@ -1,0 +1,83 @@
+// Every file of configs/ is a run config that works as it is.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "lib/config/config.h"
+
+namespace tri {
+namespace {
+
+const std::filesystem::path kFolder = std::filesystem::path(TRI_SOURCE_DIR) / "configs";
+
+// Ranks that each preset was laid out for, and its parameters without biases, norms and padding, in millions;
+// 0: its name promises no size.
+struct Preset {
+  int ranks;
+  double millions;
+};
+const std::map<std::string, Preset> kPresets = {
+    {"quickstart.yaml", {8, 0}},
+    {"gpt2_124m.yaml", {8, 124}},
+    {"gpt2_1558m.yaml", {8, 1558}},
+    {"gpt_1b3.yaml", {8, 1315}},
+    {"gpt_13b.yaml", {64, 12850}},
+    {"megascale_175b.yaml", {256, 174800}},
+    {"megascale_530b.yaml", {2240, 529900}},
+    {"llama_1b.yaml", {8, 1236}},
+    {"llama_8b.yaml", {16, 8030}},
+    {"llama_70b.yaml", {128, 70554}},
+};
+
+Config load(const std::string& name) {
+  const std::string path = kFolder / name;
+  const Config config = value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, {}));
+  return value_or_throw(resolve_config(config, kPresets.at(name).ranks));
+}
+
+double count_parameters(const ModelConfig& m) {
+  const double width = m.hidden, head = m.hidden / m.heads;
+  const double attention = width * head * (m.heads + 2 * m.kv_heads) + width * width;
+  const double feed_forward = width * m.ffn_hidden * (m.activation == Activation::kSwiglu ? 3 : 2);
+  const double tables = m.vocab * width * (m.tie_embeddings ? 1 : 2);
+  const double positions = m.position == Position::kLearned ? m.seq_len * width : 0;
+  return m.layers * (attention + feed_forward) + tables + positions;
+}
+
+TEST(Presets, the_table_names_exactly_the_files) {
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    EXPECT_TRUE(kPresets.contains(entry.path().filename())) << entry.path();
+    ++files;
+  }
+  EXPECT_EQ(files, kPresets.size());
+}
+
+TEST(Presets, resolve_at_their_natural_number_of_ranks) {
+  for (const auto& [name, preset] : kPresets) {
+    const Config config = load(name);
+    EXPECT_EQ(config.parallel.tp * config.parallel.pp * config.parallel.dp, preset.ranks) << name;
+    EXPECT_EQ(config.run.name + ".yaml", name);
+  }
+}
+
+TEST(Presets, have_the_size_of_their_name) {
+  for (const auto& [name, preset] : kPresets) {
+    if (preset.millions == 0) continue;
+    EXPECT_NEAR(count_parameters(load(name).model) / 1e6, preset.millions, 0.01 * preset.millions) << name;
+  }
+}
+
+TEST(Presets, quickstart_uses_all_three_axes_and_the_byte_tokenizer) {
+  const Config config = load("quickstart.yaml");
+  EXPECT_GT(config.parallel.tp, 1);
+  EXPECT_GT(config.parallel.pp, 1);
+  EXPECT_GT(config.parallel.dp, 1);
+  EXPECT_EQ(config.data.tokenizer, "bytes");
+  EXPECT_EQ(config.model.vocab, 257);
+  EXPECT_EQ(config.data.sources.size(), 1u);
+}
+
+}  // namespace
+}  // namespace tri

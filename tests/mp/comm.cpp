@@ -1,0 +1,130 @@
+// Collectives of MpiGroup against sums computed on the spot, for every group size up to the number of ranks.
+#include <cmath>
+
+#include "io/base/random.h"
+#include "kernels/core/cpu_device.h"
+#include "tests/mp/mp_test.h"
+
+namespace tri {
+namespace {
+
+float value_of(int rank, int64_t i) { return random_normal(static_cast<uint64_t>(rank) + 1, static_cast<uint64_t>(i)); }
+
+// Runs `body(group, stream)` on ranks [0, size) for each group size.
+template <class Body>
+void for_each_size(Body body) {
+  Job& job = *test_job();
+  for (int size = 1; size <= job.world_size(); ++size) {
+    if (job.world_rank() < size) {
+      auto device = make_cpu_device();
+      std::vector<int> ranks;
+      for (int r = 0; r < size; ++r) ranks.push_back(r);
+      auto group = job.make_group("test", ranks, size, *device);
+      auto stream = device->make_stream("comm");
+      body(*group, *stream);
+    }
+    job.barrier();
+  }
+}
+
+TEST(MpiGroup, all_gather_collects_blocks_in_rank_order) {
+  for_each_size([](CommGroup& group, Stream& stream) {
+    for (const int64_t n : {1, 7, 1000, 70000}) {
+      std::vector<float> own(n), all(n * group.size(), NAN);
+      for (int64_t i = 0; i < n; ++i) own[i] = value_of(group.rank(), i);
+      group.all_gather(Tensor(all.data(), Dtype::kF32, {n * group.size()}), Tensor(own.data(), Dtype::kF32, {n}),
+                       stream);
+      stream.synchronize();
+      for (int r = 0; r < group.size(); ++r)
+        for (int64_t i = 0; i < n; ++i) ASSERT_EQ(all[r * n + i], value_of(r, i));
+    }
+  });
+}
+
+TEST(MpiGroup, reduce_scatter_sums_in_rank_order_bit_for_bit) {
+  for_each_size([](CommGroup& group, Stream& stream) {
+    for (const int64_t n : {1, 7, 1000, 140001}) {
+      const int64_t total = n * group.size();
+      std::vector<float> mine(total);
+      for (int64_t i = 0; i < total; ++i) mine[i] = value_of(group.rank(), i);
+      const int64_t first = group.rank() * n;
+      // In place: the result replaces the own block.
+      group.reduce_scatter(Tensor(mine.data() + first, Dtype::kF32, {n}), Tensor(mine.data(), Dtype::kF32, {total}),
+                           stream);
+      stream.synchronize();
+      for (int64_t i = 0; i < n; ++i) {
+        float sum = value_of(0, first + i);
+        for (int r = 1; r < group.size(); ++r) sum += value_of(r, first + i);
+        ASSERT_EQ(mine[first + i], sum);
+      }
+    }
+  });
+}
+
+TEST(MpiGroup, bf16_is_summed_in_fp32_and_rounded_once) {
+  for_each_size([](CommGroup& group, Stream& stream) {
+    const int64_t n = 333, total = n * group.size();
+    std::vector<bf16> mine(total), out(n);
+    for (int64_t i = 0; i < total; ++i) mine[i] = bf16(value_of(group.rank(), i));
+    group.reduce_scatter(Tensor(out.data(), Dtype::kBF16, {n}), Tensor(mine.data(), Dtype::kBF16, {total}), stream);
+    stream.synchronize();
+    for (int64_t i = 0; i < n; ++i) {
+      float sum = 0;
+      for (int r = 0; r < group.size(); ++r) sum += static_cast<float>(bf16(value_of(r, group.rank() * n + i)));
+      ASSERT_EQ(out[i].bits, bf16(sum).bits);
+    }
+  });
+}
+
+TEST(MpiGroup, all_reduce_is_equal_on_all_members) {
+  for_each_size([](CommGroup& group, Stream& stream) {
+    for (const int64_t n : {1, 5, 1023, 100003}) {
+      std::vector<float> data(n), largest(n);
+      for (int64_t i = 0; i < n; ++i) data[i] = largest[i] = value_of(group.rank(), i);
+      group.all_reduce(Tensor(data.data(), Dtype::kF32, {n}), ReduceOp::kSum, stream);
+      group.all_reduce(Tensor(largest.data(), Dtype::kF32, {n}), ReduceOp::kMax, stream);
+      stream.synchronize();
+      std::vector<float> of_rank0 = data;
+      group.broadcast(Tensor(of_rank0.data(), Dtype::kF32, {n}), 0, stream);
+      stream.synchronize();
+      for (int64_t i = 0; i < n; ++i) {
+        double sum = 0;
+        float top = value_of(0, i);
+        for (int r = 0; r < group.size(); ++r) {
+          sum += value_of(r, i);
+          top = std::max(top, value_of(r, i));
+        }
+        ASSERT_NEAR(data[i], sum, 1e-5);
+        ASSERT_EQ(largest[i], top);
+        ASSERT_EQ(data[i], of_rank0[i]);
+      }
+    }
+  });
+}
+
+TEST(MpiGroup, sends_on_independent_streams_cross_without_deadlock) {
+  for_each_size([](CommGroup& group, Stream& stream) {
+    if (group.size() < 2) return;
+    auto device = make_cpu_device();
+    auto recv_stream = device->make_stream("recv");
+    constexpr int kMessages = 20;
+    const int64_t n = 40000;  // beyond any eager limit: a send waits for its receive
+    const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
+    std::vector<float> out(n * kMessages), in(n * kMessages, NAN);
+    for (int64_t i = 0; i < n * kMessages; ++i) out[i] = value_of(group.rank(), i);
+    for (int m = 0; m < kMessages; ++m) {
+      group.send(Tensor(out.data() + m * n, Dtype::kF32, {n}), next, stream);
+      group.recv(Tensor(in.data() + m * n, Dtype::kF32, {n}), previous, *recv_stream);
+    }
+    stream.synchronize();
+    recv_stream->synchronize();
+    for (int64_t i = 0; i < n * kMessages; i += 997) ASSERT_EQ(in[i], value_of(previous, i));
+    EXPECT_EQ(group.counts().sends, kMessages);
+    EXPECT_EQ(group.counts().bytes, 2 * kMessages * n * 4);
+  });
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) { return tri::run_mp_tests(argc, argv); }
