@@ -52,20 +52,12 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
   command->footer([] { return "Config fields:\n" + config_help(); });
   command->callback([=, &status] {
-    Job job(argc, argv);
-    try {
+    status = run_job(argc, argv, [&](Job& job) {
       const auto result = train(*options, job);
-      if (result) return;
+      if (result) return 0;
       if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-      status = static_cast<int>(result.error().code);
-    } catch (const Fatal& fatal) {
-      // A rank that left alone would hang the rest: end them all, with this rank's words and status.
-      log_error("{}", fatal.what());
-      job.end_all(fatal.code());
-    } catch (const std::exception& problem) {
-      log_error("{}", problem.what());
-      job.end_all(static_cast<ExitCode>(1));
-    }
+      return static_cast<int>(result.error().code);
+    });
   });
 }
 

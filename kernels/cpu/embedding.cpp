@@ -1,23 +1,43 @@
+// Token and position embeddings, the reference.  Formulas and shapes: kernels/embedding.h.
+// Rows in ascending order, so the gradient of a token that occurs often has one order of summation.  Bound: memory.
+#include "kernels/embedding.h"
+
 #include <algorithm>
 
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/ops.h"
 
 namespace tri::cpu {
+namespace {
+
+// The token's row in this rank's share of `num_rows` rows, or -1 when another rank has it.
+int64_t own_row(int32_t token, int first_token, int64_t num_rows) {
+  TRI_REQUIRE(token >= 0, "token {}", token);
+  const int64_t row = int64_t{token} - first_token;
+  return row >= 0 && row < num_rows ? row : -1;
+}
+
+// dst += src, (width)
+template <class Dst, class Src>
+void add_row(Dst* __restrict dst, const Src* __restrict src, int64_t width) {
+  for (int64_t c = 0; c < width; ++c) dst[c] = from_float<Dst>(to_float(dst[c]) + to_float(src[c]));
+}
+
+}  // namespace
 
 void embedding_forward(const EmbeddingForward& e) {
   dispatch(e.out.dtype, [&](auto type) {
     using T = decltype(type);
     const T* weight = e.weight.as<T>();
     const int32_t* tokens = e.tokens.as<int32_t>();
+    const int64_t width = e.out[1];
     T* out = e.out.as<T>();
-    const int64_t width = e.out[1], local = e.weight[0];
-    for (int64_t r = 0; r < e.out[0]; ++r) {
-      const int64_t row = tokens[r] - e.first_token;
-      if (row >= 0 && row < local)
-        std::copy_n(weight + row * width, width, out + r * width);
+    for (int64_t r = 0; r < e.out[0]; ++r, out += width) {
+      const int64_t row = own_row(tokens[r], e.first_token, e.weight[0]);
+      if (row < 0)
+        std::fill_n(out, width, T{});
       else
-        std::fill_n(out + r * width, width, T{});
+        std::copy_n(weight + row * width, width, out);
     }
   });
 }
@@ -27,12 +47,10 @@ void embedding_backward(const EmbeddingBackward& e) {
     using T = decltype(type);
     const T* dout = e.dout.as<T>();
     const int32_t* tokens = e.tokens.as<int32_t>();
-    float* dweight = e.dweight.as<float>();
-    const int64_t width = e.dout[1], local = e.dweight[0];
-    for (int64_t r = 0; r < e.dout[0]; ++r) {
-      const int64_t row = tokens[r] - e.first_token;
-      if (row < 0 || row >= local) continue;
-      for (int64_t c = 0; c < width; ++c) dweight[row * width + c] += to_float(dout[r * width + c]);
+    const int64_t width = e.dout[1];
+    for (int64_t r = 0; r < e.dout[0]; ++r, dout += width) {
+      const int64_t row = own_row(tokens[r], e.first_token, e.dweight[0]);
+      if (row >= 0) add_row(e.dweight.as<float>() + row * width, dout, width);
     }
   });
 }
@@ -40,28 +58,18 @@ void embedding_backward(const EmbeddingBackward& e) {
 void position_forward(const PositionForward& p) {
   dispatch(p.inout.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* weight = p.weight.as<T>();
-    T* inout = p.inout.as<T>();
     const int64_t width = p.inout[1], seq_len = p.weight[0];
-    for (int64_t r = 0; r < p.inout[0]; ++r) {
-      const int64_t position = (p.first_row + r) % seq_len;
-      for (int64_t c = 0; c < width; ++c)
-        inout[r * width + c] =
-            from_float<T>(to_float(inout[r * width + c]) + to_float(weight[position * width + c]));
-    }
+    for (int64_t r = 0; r < p.inout[0]; ++r)
+      add_row(p.inout.as<T>() + r * width, p.weight.as<T>() + (p.first_row + r) % seq_len * width, width);
   });
 }
 
 void position_backward(const PositionBackward& p) {
   dispatch(p.dout.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* dout = p.dout.as<T>();
-    float* dweight = p.dweight.as<float>();
     const int64_t width = p.dout[1], seq_len = p.dweight[0];
-    for (int64_t r = 0; r < p.dout[0]; ++r) {
-      const int64_t position = (p.first_row + r) % seq_len;
-      for (int64_t c = 0; c < width; ++c) dweight[position * width + c] += to_float(dout[r * width + c]);
-    }
+    for (int64_t r = 0; r < p.dout[0]; ++r)
+      add_row(p.dweight.as<float>() + (p.first_row + r) % seq_len * width, p.dout.as<T>() + r * width, width);
   });
 }
 

@@ -1,15 +1,23 @@
-#include <cblas.h>
+// Matrix products by OpenBLAS, the reference.  Formulas and shapes: kernels/gemm.h.
+// bf16 operands are widened to fp32 scratch, so products and sums are fp32; the result is rounded once.
+// Bound: 2 · M · N · K FLOPs.
+#include "kernels/gemm.h"
 
-#include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/ops.h"
 
 namespace tri::cpu {
 namespace {
 
-// The operand as floats: itself, or converted into `scratch`, which keeps its memory for the next call.
+// Kept between calls: nothing is allocated once the largest shape has been seen.
+struct Scratch {
+  std::vector<float> a, b, bias, out;  // widened operands, unused for fp32
+};
+
+// The tensor as floats: where it lies, or widened into `scratch`.
 const float* as_floats(const Tensor& tensor, std::vector<float>& scratch) {
   if (tensor.dtype == Dtype::kF32) return tensor.as<float>();
   const bf16* data = tensor.as<bf16>();
@@ -18,52 +26,55 @@ const float* as_floats(const Tensor& tensor, std::vector<float>& scratch) {
   return scratch.data();
 }
 
+// out (rows, width) = beta · out + bias; as in BLAS, beta 0 does not read out.
+void start_from_bias(float* __restrict out, const float* __restrict bias, int64_t rows, int64_t width, float beta) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = out + r * width;
+    if (beta == 0.0f)
+      for (int64_t c = 0; c < width; ++c) row[c] = bias[c];
+    else
+      for (int64_t c = 0; c < width; ++c) row[c] = beta * row[c] + bias[c];
+  }
+}
+
 }  // namespace
 
 void gemm(const Gemm& g) {
-  static const bool single_threaded = [] {  // ranks share the cores; one thread a rank also fixes the order of sums
-    openblas_set_num_threads(1);
-    return true;
-  }();
-  (void)single_threaded;
-  thread_local std::vector<float> a_scratch, b_scratch, bias_scratch, out_scratch;
-  const float* a = as_floats(g.a, a_scratch);
-  const float* b = as_floats(g.b, b_scratch);
-  const int64_t m = g.out[0], n = g.out[1], count = g.out.numel();
-  if (count == 0) return;
+  use_one_blas_thread();
+  thread_local Scratch scratch;
+  const float* a = as_floats(g.a, scratch.a);
+  const float* b = as_floats(g.b, scratch.b);
+  const bool rounds = g.out.dtype == Dtype::kBF16;
+  const int64_t count = g.out.numel();
+  if (rounds) scratch.out.resize(static_cast<size_t>(count));
+  if (rounds && g.beta != 0.0f) as_floats(g.out, scratch.out);
+  float* out = rounds ? scratch.out.data() : g.out.as<float>();
 
-  const bool in_place = g.out.dtype == Dtype::kF32;
-  if (!in_place) {
-    out_scratch.resize(static_cast<size_t>(count));
-    if (g.beta != 0.0f)
-      for (int64_t i = 0; i < count; ++i) out_scratch[static_cast<size_t>(i)] = to_float(g.out.as<bf16>()[i]);
-  }
-  float* out = in_place ? g.out.as<float>() : out_scratch.data();
-  // The bias is the product's starting value: out = beta · out + bias, then + a · b.
   float beta = g.beta;
   if (!g.bias.empty()) {
-    const float* bias = as_floats(g.bias, bias_scratch);
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < n; ++j) out[i * n + j] = (beta == 0.0f ? 0.0f : beta * out[i * n + j]) + bias[j];
+    start_from_bias(out, as_floats(g.bias, scratch.bias), g.out[0], g.out[1], beta);
     beta = 1.0f;
   }
   const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
-  const int64_t k = g.a[ta ? 0 : 1];
-  cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, static_cast<int>(m),
-              static_cast<int>(n), static_cast<int>(k), 1.0f, a, static_cast<int>(g.a[1]), b, static_cast<int>(g.b[1]),
-              beta, out, static_cast<int>(n));
-  if (!in_place)
-    for (int64_t i = 0; i < count; ++i) g.out.as<bf16>()[i] = bf16(out[i]);
+  const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
+  cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, narrow(g.out[0]),
+              narrow(g.out[1]), narrow(g.a[ta ? 0 : 1]), 1.0f, a, narrow(g.a[1]), b, narrow(g.b[1]), beta, out,
+              narrow(g.out[1]));
+
+  if (rounds) {
+    bf16* rounded = g.out.as<bf16>();
+    for (int64_t i = 0; i < count; ++i) rounded[i] = bf16(out[i]);
+  }
 }
 
 void bias_backward(const BiasBackward& b) {
   dispatch(b.dout.dtype, [&](auto type) {
     using T = decltype(type);
-    const T* dout = b.dout.as<T>();
-    float* dbias = b.dbias.as<float>();
-    const int64_t rows = b.dout[0], n = b.dout[1];
+    const T* __restrict dout = b.dout.as<T>();
+    float* __restrict dbias = b.dbias.as<float>();
+    const int64_t rows = b.dout[0], width = b.dout[1];
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t j = 0; j < n; ++j) dbias[j] += to_float(dout[r * n + j]);
+      for (int64_t c = 0; c < width; ++c) dbias[c] += to_float(dout[r * width + c]);
   });
 }
 

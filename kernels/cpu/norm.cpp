@@ -1,3 +1,8 @@
+// Residual sum and normalisation, the reference.  Formulas and shapes: kernels/norm.h.
+// A row at a time, in fp32. The variance is taken around the mean in a second pass, so it loses no digits to a large mean.
+// Bound: memory, the bytes of the operands once.
+#include "kernels/norm.h"
+
 #include <cmath>
 #include <vector>
 
@@ -18,67 +23,86 @@ float lane_sum(int64_t n, F&& f) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
+// x <- inp + add + add_bias in fp32; with `add`, rounded to storage and kept in `sum`, which is what backward will see.
+template <class T>
+void load_row(const NormForward& n, int64_t r, float* __restrict x) {
+  const int64_t width = n.inp[1], first = r * width;
+  const T* __restrict inp = n.inp.as<T>() + first;
+  if (n.add.empty()) {
+    for (int64_t c = 0; c < width; ++c) x[c] = to_float(inp[c]);
+    return;
+  }
+  const T* __restrict add = n.add.as<T>() + first;
+  for (int64_t c = 0; c < width; ++c) x[c] = to_float(inp[c]) + to_float(add[c]);
+  if (!n.add_bias.empty()) {
+    const T* __restrict add_bias = n.add_bias.as<T>();
+    for (int64_t c = 0; c < width; ++c) x[c] += to_float(add_bias[c]);
+  }
+  T* sum = n.sum.as<T>() + first;
+  for (int64_t c = 0; c < width; ++c) {
+    sum[c] = from_float<T>(x[c]);
+    x[c] = to_float(from_float<T>(x[c]));
+  }
+}
+
 template <class T>
 void forward(const NormForward& n) {
   const int64_t rows = n.inp[0], width = n.inp[1];
   const bool layernorm = n.kind == Norm::kLayerNorm;
-  const T *inp = n.inp.as<T>(), *add = n.add.as<T>(), *add_bias = n.add_bias.as<T>();
-  const T *weight = n.weight.as<T>(), *bias = n.bias.as<T>();
-  T *out = n.out.as<T>(), *sum = n.sum.as<T>();
-  std::vector<float> row(static_cast<size_t>(width));
-  float* x = row.data();
+  const T* __restrict weight = n.weight.as<T>();
+  const T* __restrict bias = n.bias.as<T>();
+  thread_local std::vector<float> scratch;
+  scratch.resize(static_cast<size_t>(width));
+  float* __restrict x = scratch.data();
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = r * width;
-    for (int64_t c = 0; c < width; ++c) x[c] = to_float(inp[at + c]);
-    if (add != nullptr) {
-      for (int64_t c = 0; c < width; ++c) x[c] += to_float(add[at + c]);
-      if (add_bias != nullptr)
-        for (int64_t c = 0; c < width; ++c) x[c] += to_float(add_bias[c]);
-      for (int64_t c = 0; c < width; ++c) {
-        sum[at + c] = from_float<T>(x[c]);
-        x[c] = to_float(sum[at + c]);  // what backward will see
-      }
-    }
+    load_row<T>(n, r, x);
     const float mean = layernorm ? lane_sum(width, [&](int64_t c) { return x[c]; }) / static_cast<float>(width) : 0.0f;
-    const float square = lane_sum(width, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
-    const float rstd = 1.0f / std::sqrt(square / static_cast<float>(width) + n.eps);
+    const float squares = lane_sum(width, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(width) + n.eps);
     if (layernorm) n.mean.as<float>()[r] = mean;
     n.rstd.as<float>()[r] = rstd;
-    for (int64_t c = 0; c < width; ++c) {
-      const float scaled = (x[c] - mean) * rstd * to_float(weight[c]);
-      out[at + c] = from_float<T>(bias == nullptr ? scaled : scaled + to_float(bias[c]));
-    }
+    T* __restrict out = n.out.as<T>() + r * width;
+    for (int64_t c = 0; c < width; ++c) x[c] = (x[c] - mean) * rstd * to_float(weight[c]);
+    if (bias != nullptr)
+      for (int64_t c = 0; c < width; ++c) x[c] += to_float(bias[c]);
+    for (int64_t c = 0; c < width; ++c) out[c] = from_float<T>(x[c]);
   }
 }
 
-// With x̂ = (x - mean)·rstd and g = dout·weight:  dx = rstd · (g - mean(g) - x̂·mean(g·x̂)); RMSNorm lacks mean(g).
+// With x^ = (x - mean) · rstd and g = dout · weight:  dx = rstd · (g - mean_c(g) - x^ · mean_c(g · x^));
+// RMSNorm lacks the term mean_c(g).
 template <class T>
 void backward(const NormBackward& n) {
   const int64_t rows = n.inp[0], width = n.inp[1];
   const bool layernorm = n.kind == Norm::kLayerNorm;
-  const T *inp = n.inp.as<T>(), *dout = n.dout.as<T>(), *weight = n.weight.as<T>(), *dresidual = n.dresidual.as<T>();
-  T* dinp = n.dinp.as<T>();
-  float *dweight = n.dweight.as<float>(), *dbias = n.dbias.as<float>();
-  std::vector<float> normed(static_cast<size_t>(width)), scaled(static_cast<size_t>(width));
-  float *x = normed.data(), *g = scaled.data();
+  const T* __restrict weight = n.weight.as<T>();
+  float* __restrict dweight = n.dweight.as<float>();
+  float* __restrict dbias = n.dbias.as<float>();
+  thread_local std::vector<float> scratch;
+  scratch.resize(static_cast<size_t>(2 * width));
+  float* __restrict x = scratch.data();  // x^
+  float* __restrict g = x + width;       // g, then dx
   const float inverse = 1.0f / static_cast<float>(width);
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = r * width;
+    const T* __restrict inp = n.inp.as<T>() + r * width;
+    const T* __restrict dout = n.dout.as<T>() + r * width;
     const float mean = layernorm ? n.mean.as<float>()[r] : 0.0f, rstd = n.rstd.as<float>()[r];
     for (int64_t c = 0; c < width; ++c) {
-      const float dy = to_float(dout[at + c]);
-      x[c] = (to_float(inp[at + c]) - mean) * rstd;
-      g[c] = dy * to_float(weight[c]);
-      dweight[c] += dy * x[c];
+      x[c] = (to_float(inp[c]) - mean) * rstd;
+      g[c] = to_float(dout[c]) * to_float(weight[c]);
     }
+    for (int64_t c = 0; c < width; ++c) dweight[c] += to_float(dout[c]) * x[c];
     if (dbias != nullptr)
-      for (int64_t c = 0; c < width; ++c) dbias[c] += to_float(dout[at + c]);
+      for (int64_t c = 0; c < width; ++c) dbias[c] += to_float(dout[c]);
     const float mean_g = layernorm ? inverse * lane_sum(width, [&](int64_t c) { return g[c]; }) : 0.0f;
     const float mean_gx = inverse * lane_sum(width, [&](int64_t c) { return g[c] * x[c]; });
-    for (int64_t c = 0; c < width; ++c) {
-      const float residual = dresidual == nullptr ? 0.0f : to_float(dresidual[at + c]);
-      dinp[at + c] = from_float<T>(residual + rstd * (g[c] - mean_g - x[c] * mean_gx));
-    }
+    for (int64_t c = 0; c < width; ++c) g[c] = rstd * (g[c] - mean_g - x[c] * mean_gx);
+    // dresidual may be dinp: a loop reads the one or writes the other, never both.
+    const T* dresidual = n.dresidual.as<T>();
+    if (dresidual != nullptr)
+      for (int64_t c = 0; c < width; ++c) g[c] += to_float(dresidual[r * width + c]);
+    T* dinp = n.dinp.as<T>() + r * width;
+    for (int64_t c = 0; c < width; ++c) dinp[c] = from_float<T>(g[c]);
   }
 }
 
@@ -98,11 +122,13 @@ void residual_add(const ResidualAdd& a) {
     const T *inp = a.inp.as<T>(), *add = a.add.as<T>(), *bias = a.add_bias.as<T>();
     T* out = a.out.as<T>();
     const int64_t rows = a.inp[0], width = a.inp[1];
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = 0; r < rows; ++r, inp += width, add += width, out += width) {
+#pragma GCC ivdep  // out may be inp or add: element c is read before it is written
       for (int64_t c = 0; c < width; ++c) {
-        const float sum = to_float(inp[r * width + c]) + to_float(add[r * width + c]);
-        out[r * width + c] = from_float<T>(bias == nullptr ? sum : sum + to_float(bias[c]));
+        const float sum = to_float(inp[c]) + to_float(add[c]);
+        out[c] = from_float<T>(bias == nullptr ? sum : sum + to_float(bias[c]));
       }
+    }
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "io/base/log.h"
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
 
@@ -77,6 +78,20 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
   TRI_MPI(MPI_Group_free(&members));
   TRI_MPI(MPI_Group_free(&world));
   return make_mpi_group(name, comm, device);
+}
+
+int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {
+  Job job(argc, argv);
+  ExitCode code = static_cast<ExitCode>(1);  // an exception that is not ours is a bug
+  try {
+    return body(job);
+  } catch (const Fatal& fatal) {
+    log_error("{}", fatal.what());
+    code = fatal.code();
+  } catch (const std::exception& problem) {
+    log_error("{}", problem.what());
+  }
+  job.end_all(code);
 }
 
 }  // namespace tri

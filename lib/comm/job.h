@@ -2,6 +2,7 @@
 // Everything here is collective over all ranks unless it says otherwise, and called from the main thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,5 +39,9 @@ class Job {
  private:
   int world_rank_ = 0, world_size_ = 1, node_rank_ = 0;
 };
+
+// A process's life as one rank: MPI starts, `body` runs and returns the exit status, MPI ends. What `body` throws is
+// reported in this rank's words and ends the whole job with its status: a rank that left alone would hang the rest.
+int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body);
 
 }  // namespace tri

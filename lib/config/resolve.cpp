@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "kernels/core/dims.h"
 #include "lib/config/config.h"
 #include "lib/config/messages.h"
 
@@ -11,7 +12,6 @@ namespace {
 
 using Numbers = std::vector<int64_t>;
 
-constexpr int64_t kVocabMultiple = 128;  // the vocabulary is padded to it: aligned GEMMs, and tp can split it
 constexpr int64_t kFfnMultiple = 64;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }

@@ -14,18 +14,19 @@ inline Job*& test_job() {
 
 // Runs all tests on all ranks. A failure on any rank fails the program.
 inline int run_mp_tests(int argc, char** argv) {
-  Job job(&argc, &argv);
-  test_job() = &job;
-  testing::InitGoogleTest(&argc, argv);
-  if (job.world_rank() != 0) {
-    auto& listeners = testing::UnitTest::GetInstance()->listeners();
-    delete listeners.Release(listeners.default_result_printer());
-  }
-  const int failed = RUN_ALL_TESTS();
-  int total = 0;
-  for (const std::string& text : job.gather(failed != 0 ? "x" : "")) total += !text.empty();
-  if (job.world_rank() == 0 && total > 0) std::printf("%d rank(s) failed\n", total);
-  return job.broadcast(total > 0 ? "x" : "").empty() ? 0 : 1;
+  return run_job(&argc, &argv, [&](Job& job) {
+    test_job() = &job;
+    testing::InitGoogleTest(&argc, argv);
+    if (job.world_rank() != 0) {
+      auto& listeners = testing::UnitTest::GetInstance()->listeners();
+      delete listeners.Release(listeners.default_result_printer());
+    }
+    const int failed = RUN_ALL_TESTS();
+    int total = 0;
+    for (const std::string& text : job.gather(failed != 0 ? "x" : "")) total += !text.empty();
+    if (job.world_rank() == 0 && total > 0) std::printf("%d rank(s) failed\n", total);
+    return job.broadcast(total > 0 ? "x" : "").empty() ? 0 : 1;
+  });
 }
 
 }  // namespace tri

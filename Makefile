@@ -1,0 +1,32 @@
+# make run     train the quick start on this machine's CPU        make test    every test that needs no GPU
+# make build   build/bin/trireme                                  make unit    the tests of one process, under a minute
+# make format  clang-format over the tree                         make clean
+BUILD ?= build
+JOBS ?= $(shell nproc)
+
+.PHONY: build run test unit format clean install
+
+build: install
+	@cmake -S . -B $(BUILD) -G Ninja >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+	@cmake --build $(BUILD) -j $(JOBS)
+
+run: build
+	@bash configs/quickstart.sh
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure --timeout 600 \
+	  && echo "make test: PASSED" || { echo "make test: FAILED"; exit 1; }
+
+unit: build
+	@ctest --test-dir $(BUILD) --output-on-failure -L unit \
+	  && echo "make unit: PASSED" || { echo "make unit: FAILED"; exit 1; }
+
+install:
+	@bash .ci/install
+
+format:
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+clean:
+	rm -rf $(BUILD)

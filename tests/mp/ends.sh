@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# A rank that throws, breaks inside a stream, is killed or leaves ends the whole job, with its own status and words.
+#   ends.sh PATH_OF_MPIRUN PATH_OF_ends
+set -u
+mpirun=$1 program=$2 failures=0
+
+# expect END STATUS TEXT: the job ends by itself (a hang runs into the limit, status 124).
+expect() {
+  local output status=0
+  output=$(timeout 60 "$mpirun" -n 4 "$program" "$1" 2>&1) || status=$?
+  if [[ $status -ne $2 ]]; then
+    echo "$1: exit status $status, expected $2"
+    echo "$output"
+    failures=$((failures + 1))
+  elif [[ $output != *"$3"* ]]; then
+    echo "$1: does not say '$3':"
+    echo "$output"
+    failures=$((failures + 1))
+  else
+    echo "$1: status $status"
+  fi
+}
+
+expect none 0 ""
+expect throw 4 "the device of rank 1 has burnt"
+expect task 3 "a task of rank 1 broke"
+expect kill 137 "signal 9"
+expect exit 9 ""
+sleep 0.5
+if pgrep -f "^$program" >/dev/null; then
+  echo "ranks are left:"
+  pgrep -af "^$program"
+  failures=$((failures + 1))
+fi
+exit "$failures"

@@ -1,0 +1,207 @@
+// The executor on threads: every stage a thread with its own device, transfers by rendezvous, a toy stage whose results
+// depend on every boundary value that passes, random delays everywhere. Also built with ThreadSanitizer.
+#include "lib/schedule/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "io/base/random.h"
+#include "tests/schedule/local_group.h"
+
+namespace tri {
+namespace {
+
+constexpr int64_t kRows = 3, kWidth = 5, kElements = kRows * kWidth;
+
+struct Case {
+  Schedule schedule;
+  int pp, micros, chunks;
+  Overlap overlap = Overlap::kOn;
+  bool forward_only = false;
+};
+
+// A linear "network": virtual stage s maps x to (s + 2) · x + micro; its gradient is (s + 2) · dy, and the "parameter
+// gradient" of s is the sum over microbatches of x · dy. A buffer that is reused too early changes the sums.
+class ToyStage final : public StageCompute {
+ public:
+  ToyStage(Axis pp, int chunks, Stream& compute, std::function<void()> delay)
+      : pp_(pp), chunks_(chunks), compute_(compute), delay_(std::move(delay)), gradients_(static_cast<size_t>(chunks)) {}
+
+  void forward(int chunk, int micro, Tensor input, Tensor output) override {
+    const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
+    const float factor = factor_of(chunk);
+    EXPECT_EQ(last, output.empty());
+    cpu_stream(compute_).submit([=, this] {
+      delay_();
+      float* x = input.as<float>();
+      for (int64_t i = 0; i < kElements; ++i) {
+        if (first) x[i] = start_value(micro, i);
+        const float y = factor * x[i] + static_cast<float>(micro);
+        if (last)
+          sum_of_outputs_ += y;
+        else
+          output.as<float>()[i] = y;
+      }
+    });
+  }
+
+  void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) override {
+    const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
+    const float factor = factor_of(chunk);
+    EXPECT_EQ(last, doutput.empty());
+    EXPECT_EQ(first, dinput.empty());
+    cpu_stream(compute_).submit([=, this] {
+      delay_();
+      for (int64_t i = 0; i < kElements; ++i) {
+        const float dy = last ? 1.0f / static_cast<float>(micro + 1) : doutput.as<float>()[i];
+        gradients_[static_cast<size_t>(chunk)] += double{input.as<float>()[i]} * dy;
+        if (!first) dinput.as<float>()[i] = factor * dy;
+      }
+    });
+  }
+
+  static float start_value(int micro, int64_t i) { return random_normal(5, static_cast<uint64_t>(micro * 100 + i)); }
+  float factor_of(int chunk) const { return 0.25f * static_cast<float>(chunk * pp_.size + pp_.rank + 2); }
+  double sum_of_outputs() const { return sum_of_outputs_; }
+  const std::vector<double>& gradients() const { return gradients_; }
+
+ private:
+  Axis pp_;
+  int chunks_;
+  Stream& compute_;
+  std::function<void()> delay_;
+  double sum_of_outputs_ = 0;      // touched by the compute stream until it is drained
+  std::vector<double> gradients_;  // [chunk], likewise
+};
+
+struct Outcome {
+  double sum_of_outputs = 0;
+  std::vector<double> gradients;  // [virtual stage]
+  bool operator==(const Outcome&) const = default;
+};
+
+// The same arithmetic in a plain loop.
+Outcome expected_outcome(const Case& c) {
+  const int stages = c.pp * c.chunks;
+  Outcome outcome{0, std::vector<double>(static_cast<size_t>(stages))};
+  for (int micro = 0; micro < c.micros; ++micro)
+    for (int64_t i = 0; i < kElements; ++i) {
+      std::vector<float> x(static_cast<size_t>(stages) + 1);
+      x[0] = ToyStage::start_value(micro, i);
+      for (int s = 0; s < stages; ++s)
+        x[static_cast<size_t>(s) + 1] = 0.25f * static_cast<float>(s + 2) * x[static_cast<size_t>(s)] + static_cast<float>(micro);
+      outcome.sum_of_outputs += x[static_cast<size_t>(stages)];
+      if (c.forward_only) continue;
+      float dy = 1.0f / static_cast<float>(micro + 1);
+      for (int s = stages - 1; s >= 0; --s) {
+        outcome.gradients[static_cast<size_t>(s)] += double{x[static_cast<size_t>(s)]} * dy;
+        dy *= 0.25f * static_cast<float>(s + 2);
+      }
+    }
+  return outcome;
+}
+
+// Runs all stages, each on a thread of its own, `rounds` times over with the same buffers.
+Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
+  auto forward = std::make_shared<LocalExchange>(), backward = std::make_shared<LocalExchange>();
+  Outcome outcome{0, std::vector<double>(static_cast<size_t>(c.pp * c.chunks))};
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < c.pp; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Axis pp{rank, c.pp};
+      std::atomic<uint64_t> counter{0};
+      const auto delay = [&, rank] {
+        if (delay_seed == 0) return;
+        const uint64_t draw = random_u64(delay_seed + static_cast<uint64_t>(rank), counter++);
+        if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % 300));
+      };
+      auto device = make_cpu_device();
+      std::vector<std::unique_ptr<Stream>> streams;
+      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(device->make_stream(name));
+      LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
+      const Plan plan = with_transfers(
+          c.forward_only ? forward_only(pp, c.micros, c.chunks) : make_plan(c.schedule, pp, c.micros, c.chunks), pp,
+          c.chunks);
+      std::vector<int> inputs;
+      for (int chunk = 0; chunk < c.chunks; ++chunk) inputs.push_back(max_inputs(plan, chunk));
+      Arena measuring;
+      allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, measuring);
+      Arena arena(*device, std::max<int64_t>(measuring.used(), 1));
+      ToyStage stage(pp, c.chunks, *streams[0], delay);
+      {
+        Executor executor(pp, c.chunks,
+                          allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, arena),
+                          {.forward = &forward_group,
+                           .backward = &backward_group,
+                           .recv_forward = streams[1].get(),
+                           .send_forward = streams[2].get(),
+                           .recv_backward = streams[3].get(),
+                           .send_backward = streams[4].get()},
+                          *streams[0], *device, c.overlap);
+        for (int round = 0; round < rounds; ++round) executor.run(plan, stage);
+        for (auto& stream : streams) stream->synchronize();
+      }
+      std::lock_guard lock(mutex);
+      outcome.sum_of_outputs += stage.sum_of_outputs();
+      for (int chunk = 0; chunk < c.chunks; ++chunk)
+        outcome.gradients[static_cast<size_t>(chunk * c.pp + rank)] = stage.gradients()[static_cast<size_t>(chunk)];
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return outcome;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const Overlap overlap : {Overlap::kOn, Overlap::kOff}) {
+    for (const int pp : {1, 2, 3, 4})
+      for (const int micros : {1, 2, 5, 8})
+        for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1F1B})
+          list.push_back({schedule, pp, micros, 1, overlap});
+    for (const int pp : {2, 3, 4})
+      for (const int micros : {2, 4, 7})
+        for (const int chunks : {2, 3}) list.push_back({Schedule::kInterleaved, pp, micros, chunks, overlap});
+    list.push_back({Schedule::k1F1B, 4, 6, 1, overlap, true});
+    list.push_back({Schedule::kInterleaved, 2, 5, 3, overlap, true});
+  }
+  return list;
+}
+
+TEST(Executor, every_schedule_computes_what_a_plain_loop_does) {
+  for (const Case& c : cases())
+    EXPECT_EQ(run_on_threads(c, 0), expected_outcome(c))
+        << enum_name(c.schedule) << " pp " << c.pp << " micros " << c.micros << " chunks " << c.chunks;
+}
+
+TEST(Executor, random_delays_change_nothing) {
+  for (const Case& c : {Case{Schedule::k1F1B, 4, 8, 1}, Case{Schedule::kInterleaved, 2, 8, 2},
+                        Case{Schedule::kInterleaved, 4, 8, 2, Overlap::kOff}, Case{Schedule::kGpipe, 3, 6, 1}})
+    for (uint64_t seed = 1; seed <= 5; ++seed) EXPECT_EQ(run_on_threads(c, seed), expected_outcome(c)) << seed;
+}
+
+TEST(Executor, buffers_carry_over_from_step_to_step) {
+  const Case c{Schedule::kInterleaved, 2, 4, 2};
+  const Outcome twice = run_on_threads(c, 9, 2), once = expected_outcome(c);
+  for (size_t s = 0; s < once.gradients.size(); ++s)
+    EXPECT_NEAR(twice.gradients[s], 2 * once.gradients[s], 1e-9 * std::abs(once.gradients[s]) + 1e-9);
+}
+
+TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
+  const Axis pp{0, 1};
+  auto device = make_cpu_device();
+  auto compute = device->make_stream("compute");
+  Arena arena(*device, 4096);
+  Executor executor(pp, 1, allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena), {}, *compute, *device,
+                    Overlap::kOn);
+  ToyStage stage(pp, 1, *compute, [] {});
+  const Plan plan{{Op::kForward, 0}, {Op::kForward, 1}, {Op::kBackward, 0}, {Op::kBackward, 1}};
+  EXPECT_THROW(executor.run(plan, stage), Fatal);
+  compute->synchronize();
+}
+
+}  // namespace
+}  // namespace tri
