@@ -9,7 +9,8 @@ void require_tensor(const char* op, const char* operand, const Tensor& tensor, D
   const Tensor wanted(tensor.data, dtype, shape);
   TRI_REQUIRE(tensor.dtype == wanted.dtype && tensor.dims == wanted.dims && tensor.shape == wanted.shape,
               "{}: {} is {}, not {}", op, operand, tensor.shape_text(), wanted.shape_text());
-  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand, tensor.shape_text());
+  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand,
+              tensor.shape_text());
 }
 
 void require_float(const char* op, const char* operand, const Tensor& tensor) {

@@ -1,11 +1,12 @@
 // Optimizer updates over a slice of a flat buffer. A slice is n elements, n a multiple of kBlock, and block_tensor names
 // the tensor that owns each block of kBlock elements (tensors start at multiples of kBlock, so a block has one owner;
-// -1 marks padding). Per-tensor numbers are (S) arrays indexed by it.
+// -1 marks padding, which is neither read nor written). Per-tensor numbers are (S) arrays indexed by it.
 //   g = grad · grad_scale[0];  m = b1·m + (1-b1)·g;  v = b2·v + (1-b2)·g²
-//   direction = (m / bias_correction1) / (sqrt(v / bias_correction2) + eps) + decay[tensor] · w
+//   direction = (m / bias_correction1) / (sqrt(v / bias_correction2) + eps) + max(decay[tensor], 0) · w
 //   AdamW (Loshchilov & Hutter 2019)  w -= lr · direction
 //   LAMB  (You et al. 2020, alg. 2)   w -= lr · trust · direction,
-//         trust = |w| / |direction| over the whole tensor when both are positive and decay[tensor] > 0, else 1
+//         trust = |w| / |direction| over the whole tensor when both are positive, else 1
+// decay[tensor] < 0 marks tensors (norms, biases) that have neither weight decay nor a trust ratio.
 #pragma once
 
 #include "kernels/core/tensor.h"
@@ -20,7 +21,7 @@ struct Moments {
   Tensor grad;
   Tensor grad_scale;    // (1) f32: the clipping factor
   Tensor block_tensor;  // (n / kBlock) i32
-  Tensor decay;         // (S) f32: weight decay of each tensor
+  Tensor decay;         // (S) f32: weight decay of each tensor; below 0: excluded
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float bias_correction1 = 1.0f, bias_correction2 = 1.0f;  // 1 - beta^step
 };

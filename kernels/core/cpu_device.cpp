@@ -7,6 +7,8 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <latch>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -43,38 +45,24 @@ class Fault {
   std::atomic<bool> raised_{false};
 };
 
-// record() numbers the records; a waiter waits until the completed number reaches the one it saw.
+// Each record has a latch of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
+// its call, whatever is recorded later, on whichever stream.
+using Latch = std::shared_ptr<std::latch>;
+
 class CpuEvent : public Event {
  public:
   explicit CpuEvent(const Fault& fault) : fault_(fault) {}
 
-  uint64_t next_record() {
-    std::lock_guard lock(mutex_);
-    return ++recorded_;
-  }
-  uint64_t latest_record() const {
-    std::lock_guard lock(mutex_);
-    return recorded_;
-  }
-  void complete(uint64_t number) {
-    std::lock_guard lock(mutex_);
-    if (number > completed_) completed_ = number;
-    changed_.notify_all();
-  }
-  void wait_for(uint64_t number) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return completed_ >= number; });
-  }
+  Latch next_record() { return latest_ = std::make_shared<std::latch>(1); }
+  Latch latest_record() const { return latest_; }  // null when never recorded
   void synchronize() override {
-    wait_for(latest_record());
+    if (latest_) latest_->wait();
     fault_.rethrow();
   }
 
  private:
   const Fault& fault_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t recorded_ = 0, completed_ = 0;  // guarded by mutex_
+  Latch latest_;
 };
 
 class QueueStream final : public CpuStream {
@@ -91,15 +79,11 @@ class QueueStream final : public CpuStream {
     worker_.join();
   }
 
-  void submit(std::function<void()> task) override { push({Kind::kTask, std::move(task), nullptr, 0}); }
-  void record(Event& event) override {
-    auto& cpu_event = static_cast<CpuEvent&>(event);
-    push({Kind::kRecord, {}, &cpu_event, cpu_event.next_record()});
-  }
+  void submit(std::function<void()> task) override { push({Kind::kTask, std::move(task), nullptr}); }
+  void record(Event& event) override { push({Kind::kRecord, {}, static_cast<CpuEvent&>(event).next_record()}); }
   void wait(Event& event) override {
-    auto& cpu_event = static_cast<CpuEvent&>(event);
-    const uint64_t number = cpu_event.latest_record();
-    if (number > 0) push({Kind::kWait, {}, &cpu_event, number});
+    Latch latest = static_cast<CpuEvent&>(event).latest_record();
+    if (latest) push({Kind::kWait, {}, std::move(latest)});
   }
   void synchronize() override {
     std::unique_lock lock(mutex_);
@@ -127,8 +111,7 @@ class QueueStream final : public CpuStream {
   struct Item {
     Kind kind;
     std::function<void()> task;
-    CpuEvent* event;
-    uint64_t number;
+    Latch latch;
   };
 
   void push(Item item) {
@@ -159,11 +142,11 @@ class QueueStream final : public CpuStream {
   void execute(Item& item) {
     const auto start = Clock::now();
     if (item.kind == Kind::kRecord) {
-      item.event->complete(item.number);  // also after a fault: waiters must wake up
+      item.latch->count_down();  // also after a fault: waiters must wake up
       return;
     }
     if (item.kind == Kind::kWait) {
-      item.event->wait_for(item.number);
+      item.latch->wait();
     } else if (!fault_.raised()) {
       try {
         item.task();

@@ -1,5 +1,6 @@
 // The feed-forward activation, the reference.  Formulas and shapes: kernels/activation.h.
-// GeLU by 0.5 · (1 + tanh u) = sigmoid(2u), which keeps its digits where tanh nears -1.  Bound: the exponential.
+// GeLU by 0.5 · (1 + tanh u) = sigmoid(2u), which keeps its digits where tanh nears -1.  Bound: the
+// exponential.
 #include "kernels/activation.h"
 
 #include "kernels/cpu/dispatch.h"
@@ -55,7 +56,8 @@ void gelu_backward(const ActivationBackward& a) {
   T* dinp = a.dinp.as<T>();
   const int64_t count = a.inp.numel();
 #pragma GCC ivdep  // dinp may be inp: element i is read before it is written
-  for (int64_t i = 0; i < count; ++i) dinp[i] = from_float<T>(to_float(dout[i]) * gelu_derivative(to_float(inp[i])));
+  for (int64_t i = 0; i < count; ++i)
+    dinp[i] = from_float<T>(to_float(dout[i]) * gelu_derivative(to_float(inp[i])));
 }
 
 template <class T>

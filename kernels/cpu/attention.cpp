@@ -1,13 +1,15 @@
 // Causal grouped-query attention, the reference.  Formulas and shapes: kernels/attention.h.
-// Per batch, key/value head and query head: blocks of kBlockRows queries meet the blocks of kBlockCols keys inside their
-// band, one after the other; the scores of one pair of blocks exist at a time, in fp32.
-//   forward   s = scale · q k^T;  m' = max(m, rowmax s);  p = exp(s - m');  l' = l·exp(m - m') + rowsum p;
-//             acc' = acc·exp(m - m') + p v;  at the end out = acc / l, lse = m + log l
-//   backward  p = exp(s - lse);  dv += p^T dout;  ds = p ∘ (dout v^T - delta) · scale;  dq += ds k;  dk += ds^T q
-// A key head's dk and dv sum over its G query heads, then their blocks, in that order.  Source: Dao 2023 (FlashAttention-2).
+// Blocks of kBlockRows queries meet the blocks of kBlockCols keys inside their band, one after the other; the
+// scores of one pair of blocks exist at a time, in fp32.
+//   forward   s = scale · q k^T;  m' = max(m, rowmax s);  p = exp(s - m');  l' = l · exp(m - m') + rowsum p;
+//             acc' = acc · exp(m - m') + p v;  at the end out = acc / l, lse = m + log l
+//   backward  p = exp(s - lse);  ds = p ∘ (dout v^T - delta) · scale;
+//             dv += p^T dout;  dq += ds k;  dk += ds^T q
+// dk and dv sum over the G query heads, and inside a head over its blocks, in that order.
+//
 // The matrix products are OpenBLAS's, on strided views; bf16 operands are widened to fp32 scratch first.
-// Limit: a masked score counts as zero times its value, so a NaN value reaches earlier rows of its own block.
-// Bound: 4 · HS FLOPs a score forward, 10 · HS backward, T · min(T, W) scores or half of it.
+// Limit: a masked score counts as zero times its value, so a NaN value reaches earlier rows of its block too.
+// Bound: OpenBLAS, 4 · HS FLOPs a score forward and 10 · HS backward.  Source: Dao 2023 (FlashAttention-2).
 #include "kernels/attention.h"
 
 #include <cblas.h>
@@ -81,23 +83,21 @@ void store(const std::vector<float>& src, int64_t rows, int64_t cols, T* dst, in
 }
 
 // c (m, n) = alpha · op(a) · op(b) + beta · c, inner dimension k.
-void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t n, int64_t k, float alpha, Matrix a,
-           Matrix b, float beta, float* c, int64_t ldc) {
+void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+           Matrix a, Matrix b, float beta, float* c, int64_t ldc) {
   const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
-  cblas_sgemm(CblasRowMajor, trans_a, trans_b, narrow(m), narrow(n), narrow(k), alpha, a.data, narrow(a.ld), b.data,
-              narrow(b.ld), beta, c, narrow(ldc));
+  cblas_sgemm(CblasRowMajor, trans_a, trans_b, narrow(m), narrow(n), narrow(k), alpha, a.data, narrow(a.ld),
+              b.data, narrow(b.ld), beta, c, narrow(ldc));
 }
 
 // One thread a stream: the ranks of a node share its cores already, and sums keep their order.
-void use_one_blas_thread() {
-  [[maybe_unused]] static const bool once = (openblas_set_num_threads(1), true);
-}
+void use_one_blas_thread() { [[maybe_unused]] static const bool once = (openblas_set_num_threads(1), true); }
 
 // Kept between calls: nothing is allocated once the largest shape has been seen.
 struct Scratch {
-  std::vector<float> q, k, v, dout;       // widened operands, unused for fp32
-  std::vector<float> acc;                 // (kBlockRows, HS): out or dq of the block
-  std::vector<float> dk, dv;              // (T, HS)
+  std::vector<float> q, k, v, dout;  // widened operands, unused for fp32
+  std::vector<float> acc;            // (kBlockRows, HS): out or dq of the block
+  std::vector<float> dk, dv;         // (T, HS)
   std::vector<float> p = std::vector<float>(kBlockRows * kBlockCols);
   std::vector<float> dp = std::vector<float>(kBlockRows * kBlockCols);
 };
@@ -107,8 +107,8 @@ Scratch& scratch_of_this_thread() {
   return scratch;
 }
 
-// Calls f(first key, number of keys) for the key blocks that meet the band of queries [first, first + rows). Blocks
-// start at multiples of kBlockCols, so a window that reaches the start cuts the same blocks as no window.
+// Calls f(first key, number of keys) for the key blocks that meet the band of queries [first, first + rows).
+// They start at multiples of kBlockCols: a window that reaches the start cuts the same blocks as none does.
 template <class F>
 void for_each_key_block(const Layout& layout, int64_t first, int64_t rows, F f) {
   const int64_t end = first + rows;
@@ -117,10 +117,12 @@ void for_each_key_block(const Layout& layout, int64_t first, int64_t rows, F f) 
 }
 
 // scores (rows, kBlockCols) = scale · q k^T, -inf outside the band and beyond `cols`.
-void block_scores(const Layout& layout, float scale, Matrix q, Matrix k, int64_t first, int64_t rows, int64_t key,
-                  int64_t cols, float* scores) {
-  sgemm(CblasNoTrans, CblasTrans, rows, cols, layout.head_size, scale, q, k.from_row(key), 0.0f, scores, kBlockCols);
-  const bool inside = cols == kBlockCols && key + cols <= first + 1 && layout.first_key(first + rows - 1) <= key;
+void block_scores(const Layout& layout, float scale, Matrix q, Matrix k, int64_t first, int64_t rows,
+                  int64_t key, int64_t cols, float* scores) {
+  sgemm(CblasNoTrans, CblasTrans, rows, cols, layout.head_size, scale, q, k.from_row(key), 0.0f, scores,
+        kBlockCols);
+  const bool inside =
+      cols == kBlockCols && key + cols <= first + 1 && layout.first_key(first + rows - 1) <= key;
   if (inside) return;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t t = first + r;
@@ -136,7 +138,8 @@ float row_max(const float* __restrict row) {
   float lanes[kLanes];
   std::copy_n(row, kLanes, lanes);
   for (int c = kLanes; c < kBlockCols; c += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = row[c + lane] > lanes[lane] ? row[c + lane] : lanes[lane];
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes[lane] = row[c + lane] > lanes[lane] ? row[c + lane] : lanes[lane];
   }
   float max = lanes[0];
   for (const float lane : lanes) max = lane > max ? lane : max;
@@ -170,7 +173,8 @@ struct OnlineSoftmax {
   // Scores of row r -> probabilities, not yet divided by the sum; acc is rescaled to the new maximum.
   void absorb(int64_t r, float* scores, float* acc, int64_t head_size) {
     const float largest = std::max(max[r], row_max(scores));
-    const float shift = largest == kMinusInfinity ? 0.0f : largest;  // no key of the band so far: -inf - -inf is NaN
+    // -inf: no key of the row's band so far. -inf - -inf would be NaN.
+    const float shift = largest == kMinusInfinity ? 0.0f : largest;
     const float rescale = std::exp(max[r] - shift);
     sum[r] = sum[r] * rescale + exponentiate(scores, shift);
     max[r] = largest;
@@ -258,12 +262,15 @@ void backward(const AttentionBackward& a) {
     for_each_key_block(layout, first, rows, [&](int64_t key, int64_t cols) {
       block_scores(layout, a.scale, q, k, first, rows, key, cols, p);
       for (int64_t r = 0; r < rows; ++r) exponentiate(p + r * kBlockCols, lse[r]);
-      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f, &scratch.dv[key * HS], HS);
+      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f,
+            &scratch.dv[key * HS], HS);
       sgemm(CblasNoTrans, CblasTrans, rows, cols, HS, 1.0f, dout, v.from_row(key), 0.0f, dp, kBlockCols);
-      for (int64_t r = 0; r < rows; ++r) score_gradient(p + r * kBlockCols, dp + r * kBlockCols, delta[r], a.scale);
+      for (int64_t r = 0; r < rows; ++r)
+        score_gradient(p + r * kBlockCols, dp + r * kBlockCols, delta[r], a.scale);
       sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {dp, kBlockCols}, k.from_row(key), 1.0f,
             scratch.acc.data(), HS);
-      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS], HS);
+      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS],
+            HS);
     });
     store(scratch.acc, rows, HS, dqkv + layout.qkv_at(b, first, n, g), ld);
   };

@@ -1,6 +1,6 @@
 // Cross-entropy over a split vocabulary, the reference.  Formulas and shapes: kernels/cross_entropy.h.
-// A row's exponentials are summed chunk by chunk: fp32 lanes inside a chunk, double across chunks, so the sum does not
-// lose digits with the width of the vocabulary or depend on where tp cuts it beyond fp32 rounding.
+// A row's exponentials are summed chunk by chunk: fp32 lanes inside a chunk, double across chunks, so the sum
+// does not lose digits with the width of the vocabulary or depend on where tp cuts it beyond fp32 rounding.
 #include "kernels/cross_entropy.h"
 
 #include <algorithm>
@@ -98,15 +98,16 @@ RowStats combine(const Tensor& stats, int64_t r) {
   }
   for (int64_t k = 0; k < stats[0]; ++k) {
     const float* part = all + (k * num_rows + r) * 3;
-    // A rank that holds only padding has max -inf and sum 0: it drops out.
-    if (part[1] != 0) row.sum += part[1] * std::exp(static_cast<double>(part[0]) - row.max);
+    // A rank that holds only padding has max -inf and sum 0: it adds 0 · exp(-inf) = 0.
+    row.sum += part[1] * std::exp(static_cast<double>(part[0]) - row.max);
   }
   return row;
 }
 
 // logits <- (softmax - onehot) · grad_scale, zero in padding.
 template <class T>
-void row_gradient(T* __restrict row, const Columns& columns, int64_t target, const RowStats& stats, float grad_scale) {
+void row_gradient(T* __restrict row, const Columns& columns, int64_t target, const RowStats& stats,
+                  float grad_scale) {
   const float max = stats.max, scale = static_cast<float>(grad_scale / stats.sum);
   const float target_logit = target >= 0 ? to_float(row[target]) : 0.0f;
   for (int64_t c = 0; c < columns.real; ++c) row[c] = from_float<T>(exp_f32(to_float(row[c]) - max) * scale);

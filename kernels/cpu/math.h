@@ -19,7 +19,7 @@ inline float exp_f32(float x) {
   const float shifted = inner * 1.44269504088896341f + kRound;
   const float n = shifted - kRound;
   float r = inner - n * 0.693359375f;  // ln 2, high part: the product is exact
-  r = r - n * -2.12194440e-4f;           // low part
+  r = r - n * -2.12194440e-4f;         // low part
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;

@@ -1,6 +1,6 @@
 // Residual sum and normalisation, the reference.  Formulas and shapes: kernels/norm.h.
-// A row at a time, in fp32. The variance is taken around the mean in a second pass, so it loses no digits to a large mean.
-// Bound: memory, the bytes of the operands once.
+// A row at a time, in fp32. The variance is taken around the mean in a second pass, so it loses no digits to
+// a large mean. Bound: memory, the bytes of the operands once.
 #include "kernels/norm.h"
 
 #include <cmath>
@@ -12,18 +12,22 @@
 namespace tri::cpu {
 namespace {
 
-// Sum of f(i) over [0, n) in eight interleaved lanes: a fixed order that vectorises.
+// Sum of f(i) over [0, n) in interleaved lanes: a fixed order that vectorises.
 template <class F>
 float lane_sum(int64_t n, F&& f) {
-  float lanes[8] = {};
+  constexpr int kLanes = 16;
+  float lanes[kLanes] = {};
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int64_t lane = 0; lane < 8; ++lane) lanes[lane] += f(i + lane);
-  for (int64_t lane = 0; i < n; ++i, ++lane) lanes[lane] += f(i);
-  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+  for (; i + kLanes <= n; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += f(i);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  return lanes[0];
 }
 
-// x <- inp + add + add_bias in fp32; with `add`, rounded to storage and kept in `sum`, which is what backward will see.
+// x <- inp + add + add_bias in fp32; with `add`, rounded to storage and kept in `sum`, which is what backward
+// will see.
 template <class T>
 void load_row(const NormForward& n, int64_t r, float* __restrict x) {
   const int64_t width = n.inp[1], first = r * width;
@@ -56,7 +60,8 @@ void forward(const NormForward& n) {
   float* __restrict x = scratch.data();
   for (int64_t r = 0; r < rows; ++r) {
     load_row<T>(n, r, x);
-    const float mean = layernorm ? lane_sum(width, [&](int64_t c) { return x[c]; }) / static_cast<float>(width) : 0.0f;
+    const float mean =
+        layernorm ? lane_sum(width, [&](int64_t c) { return x[c]; }) / static_cast<float>(width) : 0.0f;
     const float squares = lane_sum(width, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
     const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(width) + n.eps);
     if (layernorm) n.mean.as<float>()[r] = mean;

@@ -1,6 +1,6 @@
 // Optimizer updates, the reference.  Formulas and shapes: kernels/optimizer.h.
-// Elementwise over blocks of kBlock elements, each with one owner, so any cut into slices gives the same bits.
-// Sums are taken in double, in the order of the elements.  Bound: memory.
+// Updates are elementwise over blocks with one owner each, so any cut into slices gives the same bits.
+// Sums are taken in double, in a fixed order.  Bound: memory.
 #include "kernels/optimizer.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ void for_each_block(const Tensor& block_tensor, int64_t num_tensors, F f) {
   const int32_t* owners = block_tensor.as<int32_t>();
   for (int64_t block = 0; block < block_tensor.numel(); ++block) {
     const int32_t tensor = owners[block];
-    TRI_REQUIRE(tensor >= -1 && tensor < num_tensors, "block {} belongs to tensor {} of {}", block, tensor, num_tensors);
+    TRI_REQUIRE(tensor >= -1 && tensor < num_tensors, "block {} belongs to tensor {} of {}", block, tensor,
+                num_tensors);
     if (tensor >= 0) f(block * kBlock, tensor);
   }
 }
@@ -56,7 +57,8 @@ double block_sumsq(const float* __restrict inp) {
   static_assert(kBlock % kLanes == 0);
   double lanes[kLanes] = {};
   for (int i = 0; i < kBlock; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += static_cast<double>(inp[i + lane]) * inp[i + lane];
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes[lane] += static_cast<double>(inp[i + lane]) * inp[i + lane];
   }
   double sum = 0;
   for (const double lane : lanes) sum += lane;
@@ -69,7 +71,7 @@ void adamw_update(const AdamwUpdate& a) {
   const float* decay = a.moments.decay.as<float>();
   for_each_block(a.moments.block_tensor, a.moments.decay.numel(), [&](int64_t first, int tensor) {
     float direction[kBlock];
-    update_moments(a.moments, first, decay[tensor], direction);
+    update_moments(a.moments, first, std::max(decay[tensor], 0.0f), direction);
     step_weights(a.moments.master, a.param, first, a.lr, direction);
   });
 }
@@ -78,7 +80,7 @@ void lamb_direction(const LambDirection& a) {
   const float* decay = a.moments.decay.as<float>();
   for_each_block(a.moments.block_tensor, a.moments.decay.numel(), [&](int64_t first, int tensor) {
     float direction[kBlock];
-    update_moments(a.moments, first, decay[tensor], direction);
+    update_moments(a.moments, first, std::max(decay[tensor], 0.0f), direction);
     std::copy_n(direction, kBlock, a.moments.grad.as<float>() + first);
   });
 }
@@ -88,7 +90,7 @@ void lamb_apply(const LambApply& a) {
   const float* weight_sumsq = a.weight_sumsq.as<float>();
   const float* direction_sumsq = a.direction_sumsq.as<float>();
   for_each_block(a.block_tensor, a.decay.numel(), [&](int64_t first, int tensor) {
-    const bool adapts = decay[tensor] > 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
+    const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
     const float trust = adapts ? std::sqrt(weight_sumsq[tensor]) / std::sqrt(direction_sumsq[tensor]) : 1.0f;
     step_weights(a.master, a.param, first, a.lr * trust, a.direction.as<float>() + first);
   });

@@ -41,8 +41,10 @@ void log_summary(Job& job, const Mesh& mesh, const std::vector<NamedTimes>& time
     if (row.stream == "compute") mine["waiting"] = row.times.waiting;
   }
   std::map<std::string, double> sum;
-  for (const std::string& text : job.gather(mine.dump()))
-    for (const auto& [name, seconds] : nlohmann::json::parse(text).items()) sum[name] += seconds.get<double>();
+  for (const std::string& text : job.gather(mine.dump())) {
+    const nlohmann::json rank = nlohmann::json::parse(text);
+    for (const auto& [name, seconds] : rank.items()) sum[name] += seconds.get<double>();
+  }
   if (mesh.world_rank != 0) return;
 
   const auto mean = [&](const std::string& name) { return sum[name] / mesh.world_size(); };

@@ -171,7 +171,7 @@ void ParameterStore::initialize() {
       std::copy(values.begin(), values.end(), flat.begin() + chunk.layout.offset[i]);
       const auto number = static_cast<size_t>(numbers[c][i]);
       tensor_names_[number] = spec.name;
-      decay[number] = spec.decay ? static_cast<float>(config_.optimizer.weight_decay) : 0.0f;
+      decay[number] = spec.decay ? static_cast<float>(config_.optimizer.weight_decay) : -1.0f;
       const bool first_holder = spec.scope != GradScope::kReplicated || mesh_.tp.first();
       weight[number] = dp_counts && first_holder && !spec.tied_copy ? 1.0f : 0.0f;
     }

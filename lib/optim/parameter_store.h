@@ -34,7 +34,7 @@ struct ChunkStoreTensors {
 struct StoreTensors {
   std::vector<ChunkStoreTensors> chunks;
   std::vector<Tensor> pool;  // zero 2: whole gradients of a bucket, taken in turn
-  Tensor decay;              // (S) f32: weight decay of each tensor of this rank
+  Tensor decay;              // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;       // (S) f32: 1 where this rank's slice counts in the global norm, else 0
   Tensor local_sumsq;        // (S) f32: squares of this rank's gradients before any reduction; finds the NaN's origin
   int num_tensors = 0;       // S

@@ -1,4 +1,5 @@
-// Attention on the CPU against a float64 reference that stores whole rows of probabilities and knows no blocks.
+// Attention on the CPU against a float64 reference that stores whole rows of probabilities and knows no
+// blocks.
 #include <algorithm>
 
 #include "kernels/cpu/ops.h"
@@ -21,7 +22,7 @@ struct Shape {
 std::vector<Shape> all_shapes() {
   std::vector<Shape> shapes;
   for (const int T : {1, 3, 17, 64, 65, 200}) {
-    for (const int W : {0, 1, 5, 64, T, T + 7}) {
+    for (const int W : {0, 1, 5, 64, 100, T, T + 7}) {
       for (const int G : {1, 2, 3}) {
         constexpr int kHeadSizes[] = {1, 4, 64, 80};
         shapes.push_back({2, T, T < 100 ? 2 : 1, G, kHeadSizes[shapes.size() % 4], W});
@@ -63,8 +64,8 @@ void for_each_head(const Shape& s, F f) {
   for (int b = 0; b < s.B; ++b) {
     for (int h = 0; h < s.NKV * s.G; ++h) {
       const int64_t group = b * s.T * s.qkv_row() + int64_t{h / s.G} * (s.G + 2) * s.HS;
-      f(group + (h % s.G) * s.HS, group + s.G * s.HS, group + (s.G + 1) * s.HS, b * s.T * s.out_row() + h * s.HS,
-        (int64_t{b} * s.NKV * s.G + h) * s.T);
+      f(group + (h % s.G) * s.HS, group + s.G * s.HS, group + (s.G + 1) * s.HS,
+        b * s.T * s.out_row() + h * s.HS, (int64_t{b} * s.NKV * s.G + h) * s.T);
     }
   }
 }
@@ -129,12 +130,27 @@ struct Passes {
   }
 
   AttentionForward forward_args(const Shape& s) const {
-    return {.out = out, .lse = lse, .qkv = qkv, .seq_len = s.T, .num_kv_heads = s.NKV, .group = s.G, .window = s.W,
+    return {.out = out,
+            .lse = lse,
+            .qkv = qkv,
+            .seq_len = s.T,
+            .num_kv_heads = s.NKV,
+            .group = s.G,
+            .window = s.W,
             .scale = static_cast<float>(s.scale())};
   }
   AttentionBackward backward_args(const Shape& s) const {
-    return {.dqkv = dqkv, .delta = delta, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .seq_len = s.T,
-            .num_kv_heads = s.NKV, .group = s.G, .window = s.W, .scale = static_cast<float>(s.scale())};
+    return {.dqkv = dqkv,
+            .delta = delta,
+            .dout = dout,
+            .out = out,
+            .lse = lse,
+            .qkv = qkv,
+            .seq_len = s.T,
+            .num_kv_heads = s.NKV,
+            .group = s.G,
+            .window = s.W,
+            .scale = static_cast<float>(s.scale())};
   }
   bool same_bits(const Passes& other) const {
     return out.same_bits(other.out) && lse.same_bits(other.lse) && delta.same_bits(other.delta) &&
@@ -159,9 +175,9 @@ TEST(Attention, forward_and_backward_match_float64) {
 }
 
 TEST(Attention, gradient_matches_finite_differences) {
-  const std::vector<Shape> shapes = {{2, 1, 2, 1, 4, 0},  {2, 3, 1, 2, 4, 0},   {1, 3, 1, 3, 4, 1},  {1, 17, 1, 1, 1, 5},
-                                     {1, 17, 2, 2, 4, 0}, {1, 64, 1, 3, 4, 64}, {1, 65, 1, 2, 80, 5}, {1, 65, 1, 1, 64, 0},
-                                     {1, 200, 1, 2, 4, 64}};
+  const std::vector<Shape> shapes = {{2, 1, 2, 1, 4, 0},   {2, 3, 1, 2, 4, 0},   {1, 3, 1, 3, 4, 1},
+                                     {1, 17, 1, 1, 1, 5},  {1, 17, 2, 2, 4, 0},  {1, 64, 1, 3, 4, 64},
+                                     {1, 65, 1, 2, 80, 5}, {1, 65, 1, 1, 64, 0}, {1, 200, 1, 2, 4, 64}};
   for (const Shape& s : shapes) {
     SCOPED_TRACE(s.text());
     Values qkv = qkv_of(s);
@@ -179,7 +195,8 @@ TEST(Attention, window_of_the_sequence_or_more_equals_no_window_bit_for_bit) {
     for (const int W : {T, T + 1, 4 * T}) {
       Shape windowed = full;
       windowed.W = W;
-      EXPECT_TRUE(Passes(windowed, Dtype::kF32, qkv_of(full), dout_of(full)).same_bits(expected)) << windowed.text();
+      EXPECT_TRUE(Passes(windowed, Dtype::kF32, qkv_of(full), dout_of(full)).same_bits(expected))
+          << windowed.text();
     }
   }
 }

@@ -1,5 +1,5 @@
-// Helpers of the operation tests: host buffers that are born poisoned, inputs that fp32 and bf16 both hold exactly,
-// comparison with float64 references, and their central finite differences.
+// Helpers of the operation tests: host buffers that are born poisoned, inputs that fp32 and bf16 both hold
+// exactly, comparison with float64 references, and their central finite differences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -76,7 +76,8 @@ class Buffer {
     for (int64_t i = 0; i < tensor.numel(); ++i) {
       const double value = value_at(static_cast<size_t>(i));
       if (tensor.dtype == Dtype::kI32)
-        tensor.as<int32_t>()[i] = std::isnan(value) ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(value);
+        tensor.as<int32_t>()[i] =
+            std::isnan(value) ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(value);
       if (tensor.dtype == Dtype::kF32) tensor.as<float>()[i] = static_cast<float>(value);
       if (tensor.dtype == Dtype::kBF16) tensor.as<bf16>()[i] = bf16(static_cast<float>(value));
     }
@@ -100,7 +101,8 @@ inline Values minus(Values a, const Values& b) {
 inline constexpr double kFloatTolerance = 1e-5;  // fp32 arithmetic against float64
 inline constexpr double kBf16Tolerance = 1e-2;   // bf16 storage (unit roundoff 2^-9) against fp32
 
-// |actual - expected| <= tolerance · (|expected| + root mean square of expected), for every element. NaN is never close.
+// |actual - expected| <= tolerance · (|expected| + root mean square of expected), for every element. NaN is
+// never close.
 inline void expect_close(std::string_view what, const Values& actual, const Values& expected,
                          double tolerance = kFloatTolerance) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -112,8 +114,8 @@ inline void expect_close(std::string_view what, const Values& actual, const Valu
   }
 }
 
-// `actual` is the gradient of `loss` with respect to `x`, by central differences: every element of a small x, and the
-// first, the last and a random sample of a large one. `loss` reads x where it lies; x is restored.
+// `actual` is the gradient of `loss` with respect to `x`, by central differences: every element of a small x,
+// and the first, the last and a random sample of a large one. `loss` reads x where it lies; x is restored.
 template <class Loss>
 void expect_gradient(std::string_view what, const Values& actual, Values& x, Loss loss,
                      double tolerance = kFloatTolerance) {

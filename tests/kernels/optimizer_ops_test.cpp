@@ -13,7 +13,7 @@ constexpr int kSteps = 5;
 
 // A flat buffer of four tensors of 3, 1, 8 and 2 blocks, with padding between and after them.
 const std::vector<int> kOwners = {0, 0, 0, 1, -1, 2, 2, 2, 2, 2, 2, 2, 2, -1, 3, 3, -1, -1};
-const Values kDecay = {0.1, 0.0, 0.01, 0.1};
+const Values kDecay = {0.1, -1.0, 0.01, 0.0};  // below 0: neither decay nor trust ratio
 const int64_t kBlocks = static_cast<int64_t>(kOwners.size()), kNumel = kBlocks * kBlock;
 constexpr int64_t kTensors = 4;
 
@@ -57,8 +57,9 @@ struct Reference {
       const double g = grad[i] * kGradScale;
       m[i] = kBeta1 * m[i] + (1 - double{kBeta1}) * g;
       v[i] = kBeta2 * v[i] + (1 - double{kBeta2}) * g * g;
-      const double m_hat = m[i] / (1 - std::pow(kBeta1, number)), v_hat = v[i] / (1 - std::pow(kBeta2, number));
-      direction[i] = m_hat / (std::sqrt(v_hat) + kEps) + float(kDecay[owner_of(i)]) * w[i];
+      const double m_hat = m[i] / (1 - std::pow(kBeta1, number)),
+                   v_hat = v[i] / (1 - std::pow(kBeta2, number));
+      direction[i] = m_hat / (std::sqrt(v_hat) + kEps) + float(std::max(kDecay[owner_of(i)], 0.0)) * w[i];
     }
     Values weight_sumsq(kTensors), direction_sumsq(kTensors);
     for (int64_t i = 0; i < kNumel; ++i) {
@@ -69,7 +70,7 @@ struct Reference {
     for (int64_t i = 0; i < kNumel; ++i) {
       const int tensor = owner_of(i);
       if (tensor < 0) continue;
-      const bool adapts = rule == Rule::kLamb && kDecay[tensor] > 0;
+      const bool adapts = rule == Rule::kLamb && kDecay[tensor] >= 0;
       w[i] -= kLr * (adapts ? std::sqrt(weight_sumsq[tensor] / direction_sumsq[tensor]) : 1) * direction[i];
     }
   }
@@ -87,12 +88,21 @@ struct State {
   Buffer param{Dtype::kBF16, {kNumel}};
   Buffer weight_sumsq, direction_sumsq;
 
-  Tensor owners_of(int64_t first, int64_t count) const { return Tensor(owners).flat(first / kBlock, count / kBlock); }
+  Tensor owners_of(int64_t first, int64_t count) const {
+    return Tensor(owners).flat(first / kBlock, count / kBlock);
+  }
   Moments moments(int number, int64_t first, int64_t count) const {
     const auto slice = [&](const Buffer& buffer) { return Tensor(buffer).flat(first, count); };
-    return {.master = slice(w), .exp_avg = slice(m), .exp_avg_sq = slice(v), .grad = slice(grad),
-            .grad_scale = grad_scale, .block_tensor = owners_of(first, count), .decay = decay, .beta1 = kBeta1,
-            .beta2 = kBeta2, .eps = kEps,
+    return {.master = slice(w),
+            .exp_avg = slice(m),
+            .exp_avg_sq = slice(v),
+            .grad = slice(grad),
+            .grad_scale = grad_scale,
+            .block_tensor = owners_of(first, count),
+            .decay = decay,
+            .beta1 = kBeta1,
+            .beta2 = kBeta2,
+            .eps = kEps,
             .bias_correction1 = static_cast<float>(1 - std::pow(double{kBeta1}, number)),
             .bias_correction2 = static_cast<float>(1 - std::pow(double{kBeta2}, number))};
   }
@@ -100,19 +110,28 @@ struct State {
     return {.moments = moments(number, first, count), .param = Tensor(param).flat(first, count), .lr = kLr};
   }
   void sumsq(const Buffer& out, const Buffer& inp, int64_t first, int64_t count) const {
-    const TensorSumsq args{.sumsq = out, .inp = Tensor(inp).flat(first, count), .block_tensor = owners_of(first, count)};
+    const TensorSumsq args{
+        .sumsq = out, .inp = Tensor(inp).flat(first, count), .block_tensor = owners_of(first, count)};
     check(args);
     cpu::tensor_sumsq(args);
   }
   LambApply lamb_apply(int64_t first, int64_t count) const {
-    return {.master = Tensor(w).flat(first, count), .param = Tensor(param).flat(first, count),
-            .direction = Tensor(grad).flat(first, count), .weight_sumsq = weight_sumsq,
-            .direction_sumsq = direction_sumsq, .block_tensor = owners_of(first, count), .decay = decay, .lr = kLr};
+    return {.master = Tensor(w).flat(first, count),
+            .param = Tensor(param).flat(first, count),
+            .direction = Tensor(grad).flat(first, count),
+            .weight_sumsq = weight_sumsq,
+            .direction_sumsq = direction_sumsq,
+            .block_tensor = owners_of(first, count),
+            .decay = decay,
+            .lr = kLr};
   }
 
   // Step `number`, the buffer cut at `cuts` (elements, ascending, from 0 to kNumel).
   void step(Rule rule, int number, const std::vector<int64_t>& cuts = {0, kNumel}) {
-    grad = Buffer(Dtype::kF32, {kNumel}, grad_of(number));
+    step(rule, number, cuts, grad_of(number));
+  }
+  void step(Rule rule, int number, const std::vector<int64_t>& cuts, const Values& grad_values) {
+    grad = Buffer(Dtype::kF32, {kNumel}, grad_values);
     param = Buffer(Dtype::kBF16, {kNumel});
     const auto for_each_slice = [&](auto f) {
       for (size_t i = 0; i + 1 < cuts.size(); ++i) f(cuts[i], cuts[i + 1] - cuts[i]);
@@ -142,8 +161,8 @@ struct State {
   }
 
   bool same_bits(const State& other) const {
-    return w.same_bits(other.w) && m.same_bits(other.m) && v.same_bits(other.v) && grad.same_bits(other.grad) &&
-           param.same_bits(other.param);
+    return w.same_bits(other.w) && m.same_bits(other.m) && v.same_bits(other.v) &&
+           grad.same_bits(other.grad) && param.same_bits(other.param);
   }
 };
 
@@ -176,6 +195,21 @@ TEST(OptimizerOps, bf16_param_is_the_rounded_master) {
   }
 }
 
+TEST(OptimizerOps, padding_is_not_written) {
+  const Values sevens(kNumel, 7.0);
+  for (const Rule rule : {Rule::kAdamw, Rule::kLamb}) {
+    State state;
+    state.w = state.m = state.v = Buffer(Dtype::kF32, {kNumel}, sevens);
+    state.step(rule, 1, {0, kNumel}, sevens);
+    for (const Buffer* buffer : {&state.w, &state.m, &state.v, &state.grad}) {
+      const Values values = buffer->values();
+      for (int64_t i = 0; i < kNumel; ++i)
+        ASSERT_TRUE(owner_of(i) >= 0 || values[i] == 7.0) << i << ": " << values[i];
+    }
+    EXPECT_TRUE(padding_is_nan(state.param.values()));
+  }
+}
+
 TEST(OptimizerOps, without_param_the_master_is_the_same) {
   State with, without;
   with.step(Rule::kAdamw, 1);
@@ -198,22 +232,31 @@ TEST(OptimizerOps, slices_equal_one_call_bit_for_bit) {
       for (int64_t& cut : cuts) cut *= kBlock;
       State sliced;
       for (int number = 1; number <= kSteps; ++number) sliced.step(rule, number, cuts);
-      EXPECT_TRUE(sliced.same_bits(whole)) << (rule == Rule::kLamb ? "lamb, " : "adamw, ") << cuts.size() << " cuts";
+      EXPECT_TRUE(sliced.same_bits(whole))
+          << (rule == Rule::kLamb ? "lamb, " : "adamw, ") << cuts.size() << " cuts";
     }
   }
 }
 
-TEST(OptimizerOps, lamb_trust_is_one_without_decay_or_without_a_norm) {
+TEST(OptimizerOps, lamb_trust_is_one_for_excluded_tensors_or_without_a_norm) {
   const auto moved_by = [](float decay, float weight_sumsq, float direction_sumsq) {
-    const Buffer w(Dtype::kF32, {kBlock}, Values(kBlock, 1.0)), direction(Dtype::kF32, {kBlock}, Values(kBlock, 1.0));
+    const Buffer w(Dtype::kF32, {kBlock}, Values(kBlock, 1.0)),
+        direction(Dtype::kF32, {kBlock}, Values(kBlock, 1.0));
     const Buffer weight(Dtype::kF32, {1}, {weight_sumsq}), dir(Dtype::kF32, {1}, {direction_sumsq});
     const Buffer owners(Dtype::kI32, {1}, {0.0}), decays(Dtype::kF32, {1}, {decay});
-    cpu::lamb_apply({.master = w, .param = {}, .direction = direction, .weight_sumsq = weight, .direction_sumsq = dir,
-                     .block_tensor = owners, .decay = decays, .lr = 0.125f});
+    cpu::lamb_apply({.master = w,
+                     .param = {},
+                     .direction = direction,
+                     .weight_sumsq = weight,
+                     .direction_sumsq = dir,
+                     .block_tensor = owners,
+                     .decay = decays,
+                     .lr = 0.125f});
     return 1 - w.values()[0];
   };
   EXPECT_EQ(moved_by(0.1f, 16, 4), 0.25);  // |w| / |direction| = 4 / 2
-  EXPECT_EQ(moved_by(0.0f, 16, 4), 0.125);
+  EXPECT_EQ(moved_by(0.0f, 16, 4), 0.25);  // no decay wanted: the ratio stays
+  EXPECT_EQ(moved_by(-1.0f, 16, 4), 0.125);
   EXPECT_EQ(moved_by(0.1f, 0, 4), 0.125);
   EXPECT_EQ(moved_by(0.1f, 16, 0), 0.125);
 }
@@ -248,7 +291,8 @@ TEST(OptimizerOps, sumsq_is_added_per_tensor) {
 
 TEST(OptimizerOps, sumsq_of_many_elements_keeps_its_digits) {
   constexpr int64_t kMany = 1 << 22;  // an fp32 sum would stop growing at 2^24 · 0.01
-  const Buffer inp(Dtype::kF32, {kMany}, Values(kMany, 3.1)), owners(Dtype::kI32, {kMany / kBlock}, Values(kMany / kBlock, 0.0));
+  const Buffer inp(Dtype::kF32, {kMany}, Values(kMany, 3.1)),
+      owners(Dtype::kI32, {kMany / kBlock}, Values(kMany / kBlock, 0.0));
   const Buffer sumsq(Dtype::kF32, {1}, {0.0});
   cpu::tensor_sumsq({.sumsq = sumsq, .inp = inp, .block_tensor = owners});
   const double square = double{3.1f} * 3.1f;
@@ -263,7 +307,8 @@ TEST(OptimizerOps, sumsq_carries_nan_and_infinity_of_one_tensor_alone) {
     State().sumsq(sumsq, inp, 0, kNumel);
     const Values sums = sumsq.values();
     EXPECT_EQ(std::isnan(sums[2]), std::isnan(bad));
-    for (int tensor = 0; tensor < kTensors; ++tensor) EXPECT_EQ(std::isfinite(sums[tensor]), tensor != 2) << bad;
+    for (int tensor = 0; tensor < kTensors; ++tensor)
+      EXPECT_EQ(std::isfinite(sums[tensor]), tensor != 2) << bad;
   }
 }
 

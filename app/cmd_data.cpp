@@ -1,0 +1,172 @@
+// trireme data: text to token files, tokenizers, and a look into both.
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "app/commands.h"
+#include "io/base/progress.h"
+#include "io/tokens/prepare.h"
+#include "io/tokens/token_file.h"
+#include "io/tokens/tokenizer.h"
+
+namespace tri {
+namespace {
+
+int available_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+// Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
+void on_run(CLI::App* command, int& status, std::function<Result<void>()> action) {
+  command->callback([&status, action = std::move(action)] {
+    const auto result = action();
+    if (result) return;
+    std::fprintf(stderr, "%s\n", result.error().message.c_str());
+    status = static_cast<int>(result.error().code);
+  });
+}
+
+void add_prepare(CLI::App& data, int& status) {
+  auto* command = data.add_subcommand("prepare", "Tokenize text into PREFIX.bin and PREFIX.idx (Megatron's format)");
+  auto options = std::make_shared<PrepareOptions>();
+  options->threads = available_threads();
+  auto format = std::make_shared<std::string>(enum_name(options->format));
+  command->add_option("inputs", options->inputs, "Text files")->required();
+  command->add_option("--output", options->output, "PREFIX of the files to write")->required();
+  command->add_option("--tokenizer", options->tokenizer, "bytes, or the path of a SentencePiece model")
+      ->capture_default_str();
+  command->add_option("--format", *format, "text: a file is a document; lines: a line is; jsonl: a JSON object a line")
+      ->check(CLI::IsMember({"text", "lines", "jsonl"}))
+      ->capture_default_str();
+  command->add_option("--text-field", options->text_field, "jsonl: the field that holds the text")->capture_default_str();
+  command->add_option("--threads", options->threads, "Tokenizing threads; the result is the same for any")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  on_run(command, status, [options, format]() -> Result<void> {
+    options->format = *enum_from_name<TextFormat>(*format);
+    auto summary = prepare(*options);
+    if (!summary) return summary.error();
+    const PrepareSummary& s = summary.value();
+    std::printf("%s: %lld documents, %lld tokens of a vocabulary of %d, from %lld bytes of text\n",
+                options->output.c_str(), static_cast<long long>(s.documents), static_cast<long long>(s.tokens), s.vocab,
+                static_cast<long long>(s.text_bytes));
+    return {};
+  });
+}
+
+void add_train_tokenizer(CLI::App& data, int& status) {
+  auto* command = data.add_subcommand("train-tokenizer", "Train a SentencePiece BPE model with byte fallback");
+  auto options = std::make_shared<TokenizerTraining>();
+  options->threads = available_threads();
+  command->add_option("inputs", options->inputs, "Text files")->required();
+  command->add_option("--output", options->model_path, "Model to write; its name ends in .model")->required();
+  command->add_option("--vocab", options->vocab_size, "Pieces, the 256 bytes among them")
+      ->check(CLI::Range(300, 1000000))
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "Training threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  on_run(command, status, [options]() -> Result<void> {
+    if (auto done = train_tokenizer(*options); !done) return done;
+    auto tokenizer = open_tokenizer(options->model_path);
+    if (!tokenizer) return tokenizer.error();
+    std::printf("%s: %d pieces\n", options->model_path.c_str(), tokenizer.value()->vocab_size());
+    return {};
+  });
+}
+
+// Control characters made visible, so that a sample stays a line.
+std::string printable(const std::string& text) {
+  std::string shown;
+  for (const char c : text) {
+    if (c == '\n')
+      shown += "\\n";
+    else if (static_cast<unsigned char>(c) < 32 || c == 127)
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      shown += c;
+  }
+  return shown;
+}
+
+struct InspectOptions {
+  std::string prefix, tokenizer;
+  int samples = 3, length = 40;
+};
+
+Result<void> inspect(const InspectOptions& options) {
+  auto opened = TokenFile::open(options.prefix);
+  if (!opened) return opened.error();
+  const TokenFile& file = opened.value();
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!options.tokenizer.empty()) {
+    auto made = open_tokenizer(options.tokenizer);
+    if (!made) return made.error();
+    tokenizer = std::move(made).value();
+  }
+  int32_t largest = 0;
+  std::vector<int32_t> block(1 << 16);
+  for (int64_t at = 0; at < file.num_tokens(); at += static_cast<int64_t>(block.size())) {
+    const auto count = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(block.size()), file.num_tokens() - at));
+    file.read(at, std::span(block).first(count));
+    largest = std::max(largest, *std::max_element(block.begin(), block.begin() + static_cast<int64_t>(count)));
+  }
+  std::printf("%s: %lld documents, %lld sequences, %lld tokens of %d byte(s); largest token %d\n", options.prefix.c_str(),
+              static_cast<long long>(file.num_documents()), static_cast<long long>(file.num_sequences()),
+              static_cast<long long>(file.num_tokens()), token_bytes(file.type()), largest);
+  const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
+  for (int64_t i = 0; i < shown; ++i) {
+    const int64_t document = i * file.num_documents() / shown;  // spread over the file
+    const int64_t first = file.document_start(document), end = file.document_start(document + 1);
+    std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(options.length, end - first)));
+    file.read(first, tokens);
+    const std::string text = tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
+    std::printf("document %lld, %lld tokens: %s%s\n", static_cast<long long>(document),
+                static_cast<long long>(end - first), text.c_str(), end - first > options.length ? " …" : "");
+  }
+  return {};
+}
+
+void add_inspect(CLI::App& data, int& status) {
+  auto* command = data.add_subcommand("inspect", "Counts and decoded samples of a token file");
+  auto options = std::make_shared<InspectOptions>();
+  command->add_option("prefix", options->prefix, "PREFIX of .bin and .idx")->required();
+  command->add_option("--tokenizer", options->tokenizer, "bytes, or a SentencePiece model; none: show ids");
+  command->add_option("--samples", options->samples, "Documents to show")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--length", options->length, "Tokens to show of each")->check(CLI::PositiveNumber)->capture_default_str();
+  on_run(command, status, [options] { return inspect(*options); });
+}
+
+void add_verify(CLI::App& data, int& status) {
+  auto* command = data.add_subcommand("verify", "Check a token file's structure and every token against a vocabulary");
+  auto prefix = std::make_shared<std::string>();
+  auto vocab = std::make_shared<int>(0);
+  command->add_option("prefix", *prefix, "PREFIX of .bin and .idx")->required();
+  command->add_option("--vocab", *vocab, "Size of the vocabulary")->required()->check(CLI::PositiveNumber);
+  on_run(command, status, [prefix, vocab]() -> Result<void> {
+    auto file = TokenFile::open(*prefix);
+    if (!file) return file.error();
+    const int64_t total = file.value().num_tokens(), stride = int64_t{1} << 24;
+    Progress progress("verifying", "token", total);
+    for (int64_t at = 0; at < total; at += stride) {
+      const int64_t end = std::min(total, at + stride);
+      if (auto checked = file.value().check_range(at, end, *vocab); !checked) return checked;
+      progress.add(end - at);
+    }
+    std::printf("%s: %lld tokens, all inside a vocabulary of %d\n", prefix->c_str(), static_cast<long long>(total), *vocab);
+    return {};
+  });
+}
+
+}  // namespace
+
+void add_data_command(CLI::App& app, int& status) {
+  auto* data = app.add_subcommand("data", "Prepare and inspect training data");
+  data->require_subcommand(1);
+  add_prepare(*data, status);
+  add_train_tokenizer(*data, status);
+  add_inspect(*data, status);
+  add_verify(*data, status);
+}
+
+}  // namespace tri

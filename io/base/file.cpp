@@ -1,0 +1,111 @@
+#include "io/base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace tri {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// A rename is durable only when the folder that holds the name is.
+Result<void> sync_folder_of(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY));
+  if (fd.get() < 0 || ::fsync(fd.get()) != 0) return file_error("{}: fsync: {}", folder, std::strerror(errno));
+  return {};
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return file_error("{}: {}", path, std::strerror(errno));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return file_error("{}: {}", path, std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
+  MappedFile file;
+  file.size_ = static_cast<size_t>(status.st_size);
+  if (file.size_ == 0) return file;
+  void* memory = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) return file_error("{}: mmap: {}", path, std::strerror(errno));
+  file.data_ = static_cast<const std::byte*>(memory);
+  return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<AtomicFile> AtomicFile::create(const std::string& path) {
+  AtomicFile file;
+  file.path_ = path;
+  file.temporary_ = fmt::format("{}.{}.tmp", path, ::getpid());
+  file.file_ = std::fopen(file.temporary_.c_str(), "wb");
+  if (file.file_ == nullptr) return file_error("{}: {}", file.temporary_, std::strerror(errno));
+  return file;
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      file_(std::exchange(other.file_, nullptr)),
+      error_(other.error_) {}
+
+AtomicFile::~AtomicFile() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, size_t bytes) {
+  if (error_ == 0 && std::fwrite(data, 1, bytes, file_) != bytes) error_ = errno;
+}
+
+Result<void> AtomicFile::commit() {
+  if (error_ == 0 && (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0)) error_ = errno;
+  if (error_ != 0) return file_error("{}: {}", temporary_, std::strerror(error_));
+  std::fclose(std::exchange(file_, nullptr));
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int why = errno;
+    ::unlink(temporary_.c_str());
+    return file_error("{}: {}", path_, std::strerror(why));
+  }
+  return sync_folder_of(path_);
+}
+
+Result<void> write_file(const std::string& path, std::string_view text) {
+  auto file = AtomicFile::create(path);
+  if (!file) return file.error();
+  file.value().write(text.data(), text.size());
+  return file.value().commit();
+}
+
+}  // namespace tri

@@ -1,0 +1,170 @@
+#include "io/tokens/token_file.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+namespace tri {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian, read in place");
+
+constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+constexpr size_t kHeaderBytes = sizeof kMagic + 8 + 1 + 8 + 8;
+constexpr const char* kDtypeNames[] = {"", "u8", "i8", "i16", "i32", "i64", "f64", "f32", "u16"};
+
+template <class T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <class T>
+void append(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+}  // namespace
+
+Result<TokenFile> TokenFile::open(const std::string& prefix) {
+  const std::string idx_path = prefix + ".idx", bin_path = prefix + ".bin";
+  auto idx = MappedFile::open(idx_path);
+  if (!idx) return idx.error();
+  auto bin = MappedFile::open(bin_path);
+  if (!bin) return bin.error();
+
+  TokenFile file;
+  file.prefix_ = prefix;
+  file.idx_ = std::move(idx).value();
+  file.bin_ = std::move(bin).value();
+  const std::span<const std::byte> bytes = file.idx_.bytes();
+  if (bytes.size() < kHeaderBytes)
+    return file_error("{}: {} bytes, too short for an index header of {}; the file is truncated or not an index",
+                      idx_path, bytes.size(), kHeaderBytes);
+  if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
+    return file_error("{}: does not begin with MMIDIDX; not a token index. Make one with `trireme data prepare`", idx_path);
+  const std::byte* at = bytes.data() + sizeof kMagic;
+  const auto version = load<uint64_t>(at);
+  const auto dtype = load<uint8_t>(at + 8);
+  const auto sequences = load<uint64_t>(at + 9), documents = load<uint64_t>(at + 17);
+  if (version != 1) return file_error("{}: version {}, expected 1", idx_path, version);
+  if (dtype != 1 && dtype != 4 && dtype != 8)
+    return file_error("{}: tokens of type {} ({}); readable are u8, u16 and i32", idx_path, dtype,
+                      dtype >= 1 && dtype <= 8 ? kDtypeNames[dtype] : "unknown");
+  file.type_ = static_cast<TokenType>(dtype);
+
+  // Bounds before products: a mutated count must not overflow the sum below.
+  const size_t payload = bytes.size() - kHeaderBytes;
+  if (sequences > payload / 12 || documents > payload / 8 || sequences * 12 + documents * 8 != payload)
+    return file_error("{}: {} bytes, but {} sequences and {} document entries take {}; truncated or damaged", idx_path,
+                      bytes.size(), sequences, documents,
+                      sequences > payload || documents > payload ? "more"
+                                                                 : fmt::format("{}", kHeaderBytes + sequences * 12 + documents * 8));
+  if (documents == 0) return file_error("{}: no document index", idx_path);
+  file.num_sequences_ = static_cast<int64_t>(sequences);
+  file.num_documents_ = static_cast<int64_t>(documents) - 1;
+  file.lengths_ = bytes.data() + kHeaderBytes;
+  file.pointers_ = file.lengths_ + sequences * 4;
+  file.documents_ = file.pointers_ + sequences * 8;
+
+  const int64_t width = tri::token_bytes(file.type_);
+  int64_t expected = 0;  // byte pointer of the next sequence: sequences lie one behind the other
+  for (uint64_t s = 0; s < sequences; ++s) {
+    const auto length = load<int32_t>(file.lengths_ + s * 4);
+    const auto pointer = load<int64_t>(file.pointers_ + s * 8);
+    if (length < 0) return file_error("{}: sequence {} has length {}", idx_path, s, length);
+    if (pointer != expected)
+      return file_error("{}: sequence {} starts at byte {}, expected {}", idx_path, s, pointer, expected);
+    expected += length * width;
+  }
+  int64_t previous = 0;
+  for (uint64_t d = 0; d < documents; ++d) {
+    const auto sequence = load<int64_t>(file.documents_ + d * 8);
+    const bool wrong_end = d + 1 == documents && sequence != file.num_sequences_;
+    if (sequence < previous || sequence > file.num_sequences_ || (d == 0 && sequence != 0) || wrong_end)
+      return file_error("{}: document entry {} is {}, expected {}", idx_path, d, sequence,
+                        d == 0 ? "0" : wrong_end ? fmt::format("{}", sequences) : fmt::format("{} to {}", previous, sequences));
+    previous = sequence;
+  }
+  const auto bin_bytes = static_cast<int64_t>(file.bin_.bytes().size());
+  if (bin_bytes != expected)
+    return file_error("{}: {} bytes, but {} lists {}; truncated, or from another index", bin_path, bin_bytes, idx_path,
+                      expected);
+  file.num_tokens_ = expected / width;
+  return file;
+}
+
+int64_t TokenFile::document_start(int64_t document) const {
+  TRI_REQUIRE(document >= 0 && document <= num_documents_, "document {} of {}", document, num_documents_);
+  const auto sequence = load<int64_t>(documents_ + document * 8);
+  if (sequence == num_sequences_) return num_tokens_;
+  return load<int64_t>(pointers_ + sequence * 8) / tri::token_bytes(type_);
+}
+
+void TokenFile::read(int64_t first, std::span<int32_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  TRI_REQUIRE(first >= 0 && first + count <= num_tokens_, "tokens [{}, {}) of {}", first, first + count, num_tokens_);
+  const std::byte* at = bin_.bytes().data() + first * tri::token_bytes(type_);
+  for (int64_t i = 0; i < count; ++i) {
+    switch (type_) {
+      case TokenType::kU8: out[i] = load<uint8_t>(at + i); break;
+      case TokenType::kU16: out[i] = load<uint16_t>(at + 2 * i); break;
+      case TokenType::kI32: out[i] = load<int32_t>(at + 4 * i); break;
+    }
+  }
+}
+
+Result<void> TokenFile::check_range(int64_t first, int64_t last, int vocab) const {
+  std::vector<int32_t> block(std::min<int64_t>(last - first, 1 << 16));
+  for (int64_t at = first; at < last; at += static_cast<int64_t>(block.size())) {
+    const auto count = static_cast<size_t>(std::min<int64_t>(last - at, static_cast<int64_t>(block.size())));
+    read(at, std::span(block).first(count));
+    for (size_t i = 0; i < count; ++i)
+      if (block[i] < 0 || block[i] >= vocab)
+        return file_error("{}.bin: token {} is {}, outside the vocabulary of {}", prefix_, at + static_cast<int64_t>(i),
+                          block[i], vocab);
+  }
+  return {};
+}
+
+Result<TokenFileWriter> TokenFileWriter::create(const std::string& prefix, TokenType type) {
+  auto bin = AtomicFile::create(prefix + ".bin");
+  if (!bin) return bin.error();
+  return TokenFileWriter(prefix, type, std::move(bin).value());
+}
+
+void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
+  TRI_REQUIRE(tokens.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max()), "a document of {} tokens",
+              tokens.size());
+  const auto width = static_cast<size_t>(tri::token_bytes(type_));
+  const int64_t limit = type_ == TokenType::kU8 ? 256 : type_ == TokenType::kU16 ? 65536 : int64_t{1} << 31;
+  buffer_.resize(tokens.size() * width);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    TRI_REQUIRE(tokens[i] >= 0 && tokens[i] < limit, "token {} does not fit {} bytes", tokens[i], width);
+    std::memcpy(buffer_.data() + i * width, &tokens[i], width);  // little-endian: the low bytes
+  }
+  bin_.write(buffer_.data(), buffer_.size());
+  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  num_tokens_ += static_cast<int64_t>(tokens.size());
+}
+
+Result<void> TokenFileWriter::finish() {
+  std::string idx(kMagic, sizeof kMagic);
+  append(idx, uint64_t{1});
+  append(idx, static_cast<uint8_t>(type_));
+  append(idx, static_cast<uint64_t>(lengths_.size()));
+  append(idx, static_cast<uint64_t>(lengths_.size() + 1));
+  for (const int32_t length : lengths_) append(idx, length);
+  int64_t pointer = 0;
+  for (const int32_t length : lengths_) {
+    append(idx, pointer);
+    pointer += int64_t{length} * tri::token_bytes(type_);
+  }
+  for (int64_t d = 0; d <= num_documents(); ++d) append(idx, d);
+  if (auto done = bin_.commit(); !done) return done;
+  return write_file(prefix_ + ".idx", idx);
+}
+
+}  // namespace tri

@@ -1,0 +1,145 @@
+#include "io/tokens/tokenizer.h"
+
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "io/base/file.h"
+#include "io/base/random.h"
+
+namespace tri {
+namespace {
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> tokens;
+    tokens.reserve(text.size());
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+    return tokens;
+  }
+  std::string decode(std::span<const int32_t> tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens)
+      if (token >= 0 && token < 256) text.push_back(static_cast<char>(token));
+    return text;
+  }
+  int vocab_size() const override { return 257; }
+  int32_t eod() const override { return 256; }
+  int token_bytes(int32_t token) const override { return token >= 0 && token < 256 ? 1 : 0; }
+  std::string fingerprint() const override { return "bytes"; }
+};
+
+// SentencePiece escapes spaces as U+2581 (three bytes) inside pieces.
+int bytes_of_piece(const std::string& piece) {
+  int count = 0;
+  for (size_t i = 0; i < piece.size();) {
+    const bool space = piece.compare(i, 3, "\xe2\x96\x81") == 0;
+    count += 1;
+    i += space ? 3 : 1;
+  }
+  return count;
+}
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  static Result<std::unique_ptr<Tokenizer>> open(const std::string& path) {
+    auto file = MappedFile::open(path);
+    if (!file) return file.error();
+    auto tokenizer = std::make_unique<SentencePieceTokenizer>();
+    const std::string_view model = file.value().text();
+    if (const auto status = tokenizer->processor_.LoadFromSerializedProto(model); !status.ok())
+      return file_error("{}: not a SentencePiece model: {}", path, status.ToString());
+    tokenizer->fingerprint_ = fmt::format("sentencepiece:{:016x}", derive_key(0, model));
+    const auto& processor = tokenizer->processor_;
+    tokenizer->eod_ = processor.eos_id();
+    if (tokenizer->eod_ < 0)
+      return file_error("{}: the model has no </s> to end documents with; train one with `trireme data train-tokenizer`",
+                        path);
+    for (int id = 0; id < processor.GetPieceSize(); ++id) {
+      int bytes = bytes_of_piece(processor.IdToPiece(id));
+      if (processor.IsControl(id) || processor.IsUnused(id) || processor.IsUnknown(id)) bytes = 0;
+      if (processor.IsByte(id)) bytes = 1;
+      tokenizer->bytes_.push_back(bytes);
+    }
+    return std::unique_ptr<Tokenizer>(std::move(tokenizer));
+  }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int> ids;
+    const auto status = processor_.Encode(text, &ids);
+    TRI_REQUIRE(status.ok(), "SentencePiece: {}", status.ToString());
+    return {ids.begin(), ids.end()};
+  }
+  std::string decode(std::span<const int32_t> tokens) const override {
+    std::vector<int> ids;
+    for (const int32_t token : tokens)
+      if (token >= 0 && token < vocab_size() && !processor_.IsControl(token)) ids.push_back(token);
+    std::string text;
+    const auto status = processor_.Decode(ids, &text);
+    TRI_REQUIRE(status.ok(), "SentencePiece: {}", status.ToString());
+    return text;
+  }
+  int vocab_size() const override { return processor_.GetPieceSize(); }
+  int32_t eod() const override { return eod_; }
+  int token_bytes(int32_t token) const override {
+    return token >= 0 && token < vocab_size() ? bytes_[static_cast<size_t>(token)] : 0;
+  }
+  std::string fingerprint() const override { return fingerprint_; }
+
+ private:
+  sentencepiece::SentencePieceProcessor processor_;
+  std::string fingerprint_;
+  int32_t eod_ = -1;
+  std::vector<int> bytes_;  // [token]
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
+  if (spec == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
+  return SentencePieceTokenizer::open(spec);
+}
+
+Result<void> train_tokenizer(const TokenizerTraining& t) {
+  if (!t.model_path.ends_with(".model"))
+    return usage_error("--output {}: a tokenizer's name ends in .model", t.model_path);
+  for (const std::string& input : t.inputs)
+    if (auto file = MappedFile::open(input); !file) return file.error();
+  // The trainer writes PREFIX.model and PREFIX.vocab: under a temporary name first, so that a failure leaves nothing.
+  const std::string temporary = fmt::format("{}.{}.tmp", t.model_path, ::getpid());
+  std::string inputs;
+  for (const std::string& input : t.inputs) inputs += (inputs.empty() ? "" : ",") + input;
+  // Lossless: text is kept as it is (no normalisation, no space put in front or taken away), and newlines are tokens.
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      {{"input", inputs},
+       {"model_prefix", temporary},
+       {"vocab_size", std::to_string(t.vocab_size)},
+       {"model_type", "bpe"},
+       {"byte_fallback", "true"},
+       {"character_coverage", "0.9995"},
+       {"normalization_rule_name", "identity"},
+       {"remove_extra_whitespaces", "false"},
+       {"add_dummy_prefix", "false"},
+       {"split_digits", "true"},
+       {"allow_whitespace_only_pieces", "true"},
+       {"max_sentence_length", "65536"},
+       {"hard_vocab_limit", "false"},
+       {"num_threads", std::to_string(t.threads)},
+       {"minloglevel", "1"}});
+  std::error_code ignored;
+  std::filesystem::remove(temporary + ".vocab", ignored);
+  if (!status.ok()) {
+    std::filesystem::remove(temporary + ".model", ignored);
+    return Error{fmt::format("tokenizer training: {}", status.ToString()), ExitCode::kUsage};
+  }
+  std::error_code problem;
+  std::filesystem::rename(temporary + ".model", t.model_path, problem);
+  if (problem) return file_error("{}: {}", t.model_path, problem.message());
+  return {};
+}
+
+}  // namespace tri

@@ -1,0 +1,39 @@
+// Text to tokens and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+// Thread-safe: encode and decode may run on several threads at once.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  virtual std::string decode(std::span<const int32_t> tokens) const = 0;  // end-of-document and unknown ids: nothing
+  virtual int vocab_size() const = 0;
+  virtual int32_t eod() const = 0;                       // ends every document
+  virtual int token_bytes(int32_t token) const = 0;      // bytes of text that the token stands for; eod: 0
+  virtual std::string fingerprint() const = 0;           // equal for equal vocabularies: "bytes", "sentencepiece:<hash>"
+};
+
+// "bytes" (256 bytes, then end-of-document as token 256), or the path of a SentencePiece model.
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec);
+
+struct TokenizerTraining {
+  std::vector<std::string> inputs;  // text files
+  std::string model_path;           // ends in ".model"
+  int vocab_size = 8000;
+  int threads = 1;
+};
+// Trains a SentencePiece BPE model with byte fallback (no text is unknown). Returns after model_path is written.
+Result<void> train_tokenizer(const TokenizerTraining& training);
+
+}  // namespace tri

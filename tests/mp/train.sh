@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# The executable as a user runs it: exit statuses, messages, files, and memory predicted against memory used.
+#   train.sh SOURCE_FOLDER PATH_OF_trireme
+set -u
+source_dir=$1 trireme=$2 failures=0
+mpirun=$source_dir/.ci/mpirun
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+
+fail() {
+  echo "FAILED: $1"
+  [[ $# -gt 1 ]] && printf '%s\n' "$2"
+  failures=$((failures + 1))
+}
+# run STATUS COMMAND...: leaves its output in $output.
+run() {
+  local expected=$1 status=0
+  shift
+  output=$(timeout 120 "$@" 2>&1) || status=$?
+  [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
+}
+has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
+
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 4, eval_batches: 1, sample_tokens: 8}
+model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 32}
+data: {sources: [text], global_batch: 8, validation_fraction: 0.1}
+parallel: {tp: 2, pp: 2}
+lr: {peak: 1e-2}
+YAML
+for i in $(seq 400); do echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"; done >text.txt
+
+run 0 "$trireme" data prepare --format text --tokenizer bytes --output text text.txt
+[[ -s text.bin && -s text.idx ]] || fail "data prepare wrote no text.bin, text.idx"
+
+echo "a run trains, evaluates, samples and leaves its files"
+run 0 "$mpirun" -n 8 "$trireme" train tiny.yaml
+has "validation loss"
+has "per byte"
+has "sample"
+has "time, mean over 8 ranks"
+[[ $(grep -c '"loss":' runs/tiny/metrics.jsonl) -eq 4 ]] || fail "metrics.jsonl has not one line a step" "$(cat runs/tiny/metrics.jsonl)"
+[[ $(grep -c '"validation_loss":' runs/tiny/metrics.jsonl) -eq 1 ]] || fail "metrics.jsonl lacks the evaluation"
+[[ -s runs/tiny/log.txt && -s runs/tiny/config.yaml ]] || fail "log.txt or config.yaml is missing"
+run_total=$(grep -A20 'memory of rank 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
+
+echo "trireme check predicts the run's bytes"
+run 0 "$trireme" check tiny.yaml --ranks 8
+check_total=$(grep -A20 'memory of each rank of stage 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
+[[ -n $run_total && $run_total == "$check_total" ]] || fail "check predicts $check_total bytes, the run took $run_total"
+
+echo "the same run again has the same losses, and its own config.yaml reproduces it"
+cut -d, -f1-6 runs/tiny/metrics.jsonl >first
+cp runs/tiny/config.yaml again.yaml
+rm -r runs/tiny
+run 0 "$mpirun" -n 8 "$trireme" train again.yaml
+cut -d, -f1-6 runs/tiny/metrics.jsonl >second
+cmp -s first second || fail "losses differ" "$(diff first second)"
+
+echo "a user's mistakes: status 2, each error once, nothing made"
+rm -r runs
+run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set model.heds=4 --set run.steps=none
+has "did you mean model.heads?"
+has "2 errors"
+[[ $(grep -c 'did you mean model.heads' <<<"$output") -eq 1 ]] || fail "the error is printed more than once" "$output"
+run 2 "$mpirun" -n 3 "$trireme" train tiny.yaml
+has "3 ranks"
+run 2 "$mpirun" -n 8 "$trireme" train nowhere.yaml
+has "nowhere.yaml"
+run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set model.vocab=100
+has "model.vocab"
+run 2 "$trireme" train
+run 2 "$trireme" check tiny.yaml
+[[ ! -e runs ]] || fail "a refused run left a folder"
+
+echo "bad data: status 3"
+head -c 1000 text.bin >short.bin
+cp text.idx short.idx
+run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[short]'
+has "short.bin"
+run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[missing]'
+has "missing"
+
+echo "a loss that is not finite: status 7, with rank, step and tensor"
+run 7 "$mpirun" -n 8 "$trireme" train tiny.yaml --set lr.peak=1e30 --set optimizer.weight_decay=0 --set optimizer.clip=0
+has "not finite"
+has "step "
+has "rank "
+has "[pp"
+has "gradient of "
+
+echo "a device that the build lacks: status 4"
+run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda
+
+[[ $failures -eq 0 ]] && echo "all well"
+exit "$failures"
