@@ -159,15 +159,21 @@ class Loop {
     // With fewer validation samples than one batch, samples repeat: still every one is seen.
     const int64_t batches = std::min<int64_t>(config_.run.eval_batches, std::max<int64_t>(available, 1));
     if (batches == 0 || inputs_.dataset->num_samples(Split::kValidation) == 0) return;
-    double sum = 0, bytes = 0, tokens = 0;
+    double sum = 0;
     for (int64_t i = 0; i < batches; ++i) {
       const Batch batch = make_batch(*inputs_.dataset, Split::kValidation, i, batch_shape_);
       sum += trainer_.evaluate(batch.inputs, batch.targets);
-      for (const int32_t token : batch.targets) bytes += inputs_.tokenizer->token_bytes(token);
-      tokens += static_cast<double>(batch.targets.size());
     }
     const double loss = sum / static_cast<double>(batches);
-    if (metrics_) metrics_->evaluation(completed, loss);
+    if (mesh_.world_rank != 0) return;
+    const BatchShape whole{.global_batch = config_.data.global_batch, .micro_batch = 1};  // every dp rank's samples
+    double bytes = 0, tokens = 0;
+    for (int64_t i = 0; i < batches; ++i)
+      for (const int32_t token : make_batch(*inputs_.dataset, Split::kValidation, i, whole).targets) {
+        bytes += inputs_.tokenizer->token_bytes(token);
+        tokens += 1;
+      }
+    metrics_->evaluation(completed, loss);
     log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
              completed, loss, std::exp(loss), std::exp(loss * tokens / std::max(bytes, 1.0)),
              batches * config_.data.global_batch);
@@ -211,13 +217,12 @@ class Loop {
 
 Result<void> run_training(const Config& config, const Mesh& mesh, Job& job) {
   Inputs inputs;
-  // Rank 0 makes the folder before anybody writes into it; the agreement is also the barrier.
-  Result<void> ready = mesh.world_rank == 0 ? make_run_folder(config) : Result<void>{};
-  if (ready) ready = open_inputs(config, inputs);
-  if (auto agreed = agree(job, ready); !agreed) return agreed;
-
+  if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
   auto device = open_device(config.run.device, job.node_rank());
   if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  // Only a run that can start leaves a folder; the agreement is also the barrier behind which all may write into it.
+  const Result<void> folder = mesh.world_rank == 0 ? make_run_folder(config) : Result<void>{};
+  if (auto agreed = agree(job, folder); !agreed) return agreed;
   if (mesh.world_rank == 0) log_open(config.run.dir + "/log.txt");
 
   Arena measuring;

@@ -43,11 +43,11 @@ has "time, mean over 8 ranks"
 [[ $(grep -c '"loss":' runs/tiny/metrics.jsonl) -eq 4 ]] || fail "metrics.jsonl has not one line a step" "$(cat runs/tiny/metrics.jsonl)"
 [[ $(grep -c '"validation_loss":' runs/tiny/metrics.jsonl) -eq 1 ]] || fail "metrics.jsonl lacks the evaluation"
 [[ -s runs/tiny/log.txt && -s runs/tiny/config.yaml ]] || fail "log.txt or config.yaml is missing"
-run_total=$(grep -A20 'memory of rank 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
+run_total=$(grep -a -A20 'memory of rank 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 
 echo "trireme check predicts the run's bytes"
 run 0 "$trireme" check tiny.yaml --ranks 8
-check_total=$(grep -A20 'memory of each rank of stage 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
+check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 [[ -n $run_total && $run_total == "$check_total" ]] || fail "check predicts $check_total bytes, the run took $run_total"
 
 echo "the same run again has the same losses, and its own config.yaml reproduces it"

@@ -1,0 +1,176 @@
+#include "lib/data/dataset.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "lib/data/loader.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+constexpr int kSeqLen = 8;
+
+// A token file whose token at position i is base + i: a sample shows where it was taken from.
+void write_counting(const std::string& prefix, int tokens, int base = 0) {
+  auto writer = value_or_throw(TokenFileWriter::create(prefix, TokenType::kI32));
+  std::vector<int32_t> document;
+  for (int i = 0; i < tokens; ++i) {
+    document.push_back(base + i);
+    if (i % 37 == 36 || i + 1 == tokens) {
+      writer.add_document(document);
+      document.clear();
+    }
+  }
+  value_or_throw(writer.finish());
+}
+
+Dataset open_one(const std::string& prefix, double validation = 0.1, uint64_t seed = 1) {
+  return value_or_throw(Dataset::open({{prefix, 1.0}}, kSeqLen, validation, seed, 1 << 30));
+}
+
+int32_t first_token(const Dataset& data, Split split, int64_t index) {
+  std::vector<int32_t> tokens(kSeqLen + 1);
+  data.sample(split, index, tokens);
+  for (int i = 0; i <= kSeqLen; ++i) EXPECT_EQ(tokens[static_cast<size_t>(i)], tokens[0] + i) << "not consecutive";
+  return tokens[0];
+}
+
+TEST(Dataset, every_sample_comes_exactly_once_an_epoch_and_validation_is_apart) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);  // 125 samples
+  const Dataset data = open_one(folder / "a");
+  EXPECT_EQ(data.num_samples(Split::kTrain), 112);
+  EXPECT_EQ(data.num_samples(Split::kValidation), 13);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    std::set<int32_t> seen;
+    for (int64_t i = 0; i < 112; ++i) seen.insert(first_token(data, Split::kTrain, epoch * 112 + i));
+    EXPECT_EQ(seen.size(), 112u);
+    EXPECT_EQ(*seen.begin(), 0);
+    EXPECT_EQ(*seen.rbegin(), 111 * kSeqLen);
+  }
+  for (int64_t i = 0; i < 26; ++i) EXPECT_EQ(first_token(data, Split::kValidation, i), (112 + i % 13) * kSeqLen);
+}
+
+TEST(Dataset, the_order_depends_on_the_seed_and_nothing_else) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const auto order = [&](uint64_t seed) {
+    const Dataset data = open_one(folder / "a", 0.1, seed);
+    std::vector<int32_t> firsts;
+    for (int64_t i = 0; i < 300; ++i) firsts.push_back(first_token(data, Split::kTrain, i));
+    return firsts;
+  };
+  EXPECT_EQ(order(1), order(1));
+  EXPECT_NE(order(1), order(2));
+}
+
+TEST(Dataset, an_added_source_changes_no_other_sources_order) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  write_counting(folder / "b", 2001, 1 << 20);
+  const auto of_a = [&](const std::vector<SourceSpec>& sources) {
+    const Dataset data = value_or_throw(Dataset::open(sources, kSeqLen, 0.1, 1, 1 << 30));
+    // a's samples of the first three blocks by their place in a's own stream (inside a block they come shuffled)
+    std::multiset<int32_t> firsts;
+    for (int64_t i = 0; i < 1024; ++i)
+      if (const int32_t first = first_token(data, Split::kTrain, i); first < 1 << 20) firsts.insert(first);
+    return firsts;
+  };
+  const std::multiset<int32_t> mixed = of_a({{folder / "a", 1.0}, {folder / "b", 1.0}});
+  EXPECT_NEAR(static_cast<double>(mixed.size()), 512, 1);
+  const Dataset alone = open_one(folder / "a");
+  std::multiset<int32_t> expected;
+  for (size_t i = 0; i < mixed.size(); ++i) expected.insert(first_token(alone, Split::kTrain, static_cast<int64_t>(i)));
+  EXPECT_EQ(mixed, expected);
+}
+
+TEST(Dataset, problems_of_all_sources_come_together_at_the_start) {
+  const TemporaryFolder folder;
+  write_counting(folder / "short", kSeqLen);
+  write_counting(folder / "large", 100, 500);
+  const auto opened = Dataset::open({{folder / "short", 1}, {folder / "missing", 1}, {folder / "large", 1}}, kSeqLen, 0.1, 1, 300);
+  ASSERT_FALSE(opened);
+  const std::string& text = opened.error().message;
+  EXPECT_NE(text.find("8 tokens are fewer than one sample of model.seq_len + 1 = 9"), std::string::npos) << text;
+  EXPECT_NE(text.find("missing.idx"), std::string::npos) << text;
+  EXPECT_NE(text.find("token 0 is 500, outside the vocabulary of 300"), std::string::npos) << text;
+  EXPECT_EQ(opened.error().code, ExitCode::kFile);
+}
+
+TEST(Dataset, a_token_outside_the_vocabulary_in_the_middle_is_met_when_read) {
+  const TemporaryFolder folder;
+  auto writer = value_or_throw(TokenFileWriter::create(folder / "a", TokenType::kU16));
+  std::vector<int32_t> tokens(4000, 1);
+  tokens[2000] = 400;
+  writer.add_document(tokens);
+  value_or_throw(writer.finish());
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
+  std::vector<int32_t> sample(kSeqLen + 1);
+  EXPECT_THROW({ for (int64_t i = 0; i < data.num_samples(Split::kTrain); ++i) data.sample(Split::kTrain, i, sample); }, Fatal);
+}
+
+// The samples of a step, in the order of microbatches and, inside one, of dp ranks.
+std::vector<int32_t> stream_of(const Dataset& data, int dp, int micro_batch, int steps) {
+  std::vector<std::unique_ptr<Loader>> loaders;
+  for (int d = 0; d < dp; ++d)
+    loaders.push_back(std::make_unique<Loader>(
+        data, Split::kTrain,
+        BatchShape{.global_batch = 16, .micro_batch = micro_batch, .dp_rank = d, .dp_size = dp}, 0, 2));
+  std::vector<int32_t> stream;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<const Batch*> batches;
+    for (auto& loader : loaders) batches.push_back(&loader->next());
+    const int micros = 16 / (micro_batch * dp);
+    for (int m = 0; m < micros; ++m)
+      for (int d = 0; d < dp; ++d)
+        for (int j = 0; j < micro_batch; ++j) {
+          const auto at = static_cast<size_t>((m * micro_batch + j) * kSeqLen);
+          EXPECT_EQ(batches[static_cast<size_t>(d)]->step, step);
+          EXPECT_EQ(batches[static_cast<size_t>(d)]->targets[at], batches[static_cast<size_t>(d)]->inputs[at] + 1);
+          stream.push_back(batches[static_cast<size_t>(d)]->inputs[at]);
+        }
+  }
+  return stream;
+}
+
+TEST(Loader, the_stream_of_samples_is_the_same_for_every_dp) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  const std::vector<int32_t> expected = stream_of(data, 1, 1, 20);
+  for (const int dp : {1, 2, 4, 8}) EXPECT_EQ(stream_of(data, dp, 2, 20), expected) << "dp " << dp;
+  // A longer run begins with the shorter one.
+  const std::vector<int32_t> longer = stream_of(data, 2, 1, 30);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), longer.begin()));
+}
+
+TEST(Loader, starting_late_continues_the_same_stream) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  const BatchShape shape{.global_batch = 16, .micro_batch = 4, .dp_rank = 1, .dp_size = 2};
+  Loader late(data, Split::kTrain, shape, 7, 3);
+  for (int64_t step = 7; step < 12; ++step) {
+    const Batch& batch = late.next();
+    EXPECT_EQ(batch.step, step);
+    EXPECT_EQ(batch.inputs, make_batch(data, Split::kTrain, step, shape).inputs);
+  }
+}
+
+TEST(Loader, a_failure_of_the_reading_thread_reaches_the_consumer) {
+  const TemporaryFolder folder;
+  auto writer = value_or_throw(TokenFileWriter::create(folder / "a", TokenType::kU16));
+  std::vector<int32_t> tokens(4000, 1);
+  tokens[2000] = 400;
+  writer.add_document(tokens);
+  value_or_throw(writer.finish());
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
+  Loader loader(data, Split::kTrain, {.global_batch = 4, .micro_batch = 4}, 0, 2);
+  EXPECT_THROW({ for (int i = 0; i < 1000; ++i) loader.next(); }, Fatal);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,75 @@
+#include "io/tokens/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include "io/base/random.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+std::string english_like(int sentences) {
+  const char* words[] = {"the", "sea", "rower", "bench", "oar", "stroke", "drum", "bronze", "ram", "turned", "slowly", "toward"};
+  std::string text;
+  for (int s = 0; s < sentences; ++s) {
+    for (int w = 0; w < 8; ++w)
+      text += (w ? " " : "") + std::string(words[random_u64(11, static_cast<uint64_t>(s * 8 + w)) % std::size(words)]);
+    text += s % 5 == 4 ? ".\n\n" : ".\n";
+  }
+  return text;
+}
+
+TEST(ByteTokenizer, decode_undoes_encode_for_any_bytes) {
+  const auto tokenizer = value_or_throw(open_tokenizer("bytes"));
+  std::string every;
+  for (int i = 0; i < 256; ++i) every.push_back(static_cast<char>(i));
+  for (const std::string& text : {std::string(), std::string("plain"), every, std::string("\xff\xfe\x80 broken utf-8 \xc3")}) {
+    const std::vector<int32_t> tokens = tokenizer->encode(text);
+    EXPECT_EQ(tokens.size(), text.size());
+    EXPECT_EQ(tokenizer->decode(tokens), text);
+    int bytes = 0;
+    for (const int32_t token : tokens) bytes += tokenizer->token_bytes(token);
+    EXPECT_EQ(bytes, static_cast<int>(text.size()));
+  }
+  EXPECT_EQ(tokenizer->vocab_size(), 257);
+  EXPECT_EQ(tokenizer->eod(), 256);
+  EXPECT_EQ(tokenizer->token_bytes(256), 0);
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{72, 256, 105, 9999, -1}), "Hi");
+}
+
+TEST(SentencePiece, a_trained_model_round_trips_and_counts_bytes) {
+  const TemporaryFolder folder;
+  write_all(folder / "text.txt", english_like(2000));
+  ASSERT_TRUE(train_tokenizer({.inputs = {folder / "text.txt"}, .model_path = folder / "bpe.model", .vocab_size = 400}));
+  auto opened = open_tokenizer(folder / "bpe.model");
+  ASSERT_TRUE(opened) << opened.error().message;
+  const Tokenizer& tokenizer = *opened.value();
+  EXPECT_GE(tokenizer.eod(), 0);
+  const std::string text = english_like(50);
+  for (const std::string& sample :
+       {text, std::string("  two spaces,  a tab\t and a newline\n\n at the end "), std::string("unseen: Ωmega 東京 1234")}) {
+    const std::vector<int32_t> tokens = tokenizer.encode(sample);
+    EXPECT_EQ(tokenizer.decode(tokens), sample);
+    int bytes = 0;
+    for (const int32_t token : tokens) bytes += tokenizer.token_bytes(token);
+    EXPECT_EQ(bytes, static_cast<int>(sample.size())) << sample;
+  }
+  EXPECT_LT(tokenizer.encode(text).size(), text.size() / 3) << "does not compress its own training text";
+  EXPECT_EQ(tokenizer.token_bytes(tokenizer.eod()), 0);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+TEST(SentencePiece, what_is_no_model_is_refused) {
+  const TemporaryFolder folder;
+  write_all(folder / "x.model", "this is text");
+  const auto opened = open_tokenizer(folder / "x.model");
+  ASSERT_FALSE(opened);
+  EXPECT_NE(opened.error().message.find("not a SentencePiece model"), std::string::npos);
+  EXPECT_FALSE(open_tokenizer(folder / "missing.model"));
+  EXPECT_FALSE(train_tokenizer({.inputs = {folder / "missing.txt"}, .model_path = folder / "y.model"}));
+  EXPECT_FALSE(train_tokenizer({.inputs = {folder / "x.model"}, .model_path = folder / "y.bin"}));
+}
+
+}  // namespace
+}  // namespace tri
