@@ -12,7 +12,7 @@ build: install
 	@cmake --build $(BUILD) -j $(JOBS)
 
 run: build
-	@bash configs/quickstart.sh
+	@bash .ci/quickstart
 
 test: build
 	@ctest --test-dir $(BUILD) --output-on-failure --timeout 600 \

@@ -1,22 +1,9 @@
 #include "kernels/attention.h"
 
+#include "kernels/core/checks.h"
+
 namespace tri {
 namespace {
-
-// `tensor` is present, of this dtype and exactly this shape.
-void require_tensor(const char* op, const char* operand, const Tensor& tensor, Dtype dtype,
-                    std::initializer_list<int64_t> shape) {
-  const Tensor wanted(tensor.data, dtype, shape);
-  TRI_REQUIRE(tensor.dtype == wanted.dtype && tensor.dims == wanted.dims && tensor.shape == wanted.shape,
-              "{}: {} is {}, not {}", op, operand, tensor.shape_text(), wanted.shape_text());
-  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand,
-              tensor.shape_text());
-}
-
-void require_float(const char* op, const char* operand, const Tensor& tensor) {
-  TRI_REQUIRE(!tensor.empty() && (tensor.dtype == Dtype::kF32 || tensor.dtype == Dtype::kBF16),
-              "{}: {} {} is absent, or neither fp32 nor bf16", op, operand, tensor.shape_text());
-}
 
 // What both directions share: grouped QKV rows, one output row a token, one statistic a head and token.
 template <class Args>

@@ -2,20 +2,11 @@
 
 #include <cmath>
 
+#include "kernels/core/checks.h"
 #include "kernels/core/dims.h"
 
 namespace tri {
 namespace {
-
-// `tensor` is present, of this dtype and exactly this shape.
-void require_tensor(const char* op, const char* operand, const Tensor& tensor, Dtype dtype,
-                    std::initializer_list<int64_t> shape) {
-  const Tensor wanted(tensor.data, dtype, shape);
-  TRI_REQUIRE(tensor.dtype == wanted.dtype && tensor.dims == wanted.dims && tensor.shape == wanted.shape,
-              "{}: {} is {}, not {}", op, operand, tensor.shape_text(), wanted.shape_text());
-  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand,
-              tensor.shape_text());
-}
 
 // The slice's length: `tensor` is (n) f32, block_tensor (n / kBlock) i32.
 int64_t check_slice(const char* op, const char* operand, const Tensor& tensor, const Tensor& block_tensor) {

@@ -12,13 +12,12 @@
 // Bound: OpenBLAS, 4 · HS FLOPs a score forward and 10 · HS backward.  Source: Dao 2023 (FlashAttention-2).
 #include "kernels/attention.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/ops.h"
@@ -89,9 +88,6 @@ void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t 
   cblas_sgemm(CblasRowMajor, trans_a, trans_b, narrow(m), narrow(n), narrow(k), alpha, a.data, narrow(a.ld),
               b.data, narrow(b.ld), beta, c, narrow(ldc));
 }
-
-// One thread a stream: the ranks of a node share its cores already, and sums keep their order.
-void use_one_blas_thread() { [[maybe_unused]] static const bool once = (openblas_set_num_threads(1), true); }
 
 // Kept between calls: nothing is allocated once the largest shape has been seen.
 struct Scratch {

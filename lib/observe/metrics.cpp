@@ -45,7 +45,7 @@ std::string json_line(const StepMetrics& m) {
 
 std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {
   const int width = static_cast<int>(std::to_string(last_step).size());
-  return fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3g}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}  ETA {}", m.step,
+  return fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}  ETA {}", m.step,
                      width, last_step, m.loss, m.grad_norm, m.learning_rate, m.step_ms, format_count(m.tokens_per_s),
                      m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "", format_bytes(memory_bytes),
                      format_duration(static_cast<double>(last_step - m.step) * m.step_ms / 1000));
