@@ -74,18 +74,17 @@ class Executor::Run {
     const Key key{action.chunk, action.micro};
     switch (action.op) {
       case Op::kRecvForward:
-        return recv(*x_.inputs_[static_cast<size_t>(action.chunk)], inputs_[key], *x_.links_.forward, previous(),
-                    *x_.links_.recv_forward);
+        return recv(*x_.inputs_[static_cast<size_t>(action.chunk)], inputs_[key], x_.links_.recv_forward);
       case Op::kRecvBackward:
-        return recv(*x_.doutputs_, doutputs_[key], *x_.links_.backward, next(), *x_.links_.recv_backward);
+        return recv(*x_.doutputs_, doutputs_[key], x_.links_.recv_backward);
       case Op::kForward:
         return forward(key);
       case Op::kBackward:
         return backward(key);
       case Op::kSendForward:
-        return send(outputs_[key], *x_.links_.forward, next(), *x_.links_.send_forward);
+        return send(outputs_[key], x_.links_.send_forward);
       case Op::kSendBackward:
-        return send(dinputs_[key], *x_.links_.backward, previous(), *x_.links_.send_backward);
+        return send(dinputs_[key], x_.links_.send_backward);
     }
   }
 
@@ -95,19 +94,16 @@ class Executor::Run {
     auto operator<=>(const Key&) const = default;
   };
 
-  int next() const { return (x_.pp_.rank + 1) % x_.pp_.size; }
-  int previous() const { return (x_.pp_.rank + x_.pp_.size - 1) % x_.pp_.size; }
-
-  void recv(Ring& ring, Buffer*& held, CommGroup& group, int peer, Stream& stream) {
-    held = &ring.take(stream);  // the receive waits for the buffer's last reader
-    group.recv(held->tensor, peer, stream);
-    stream.record(*held->filled);
+  void recv(Ring& ring, Buffer*& held, const Link& link) {
+    held = &ring.take(*link.stream);  // the receive waits for the buffer's last reader
+    link.group->recv(held->tensor, link.peer, *link.stream);
+    link.stream->record(*held->filled);
   }
 
-  void send(Buffer* held, CommGroup& group, int peer, Stream& stream) {
-    stream.wait(*held->filled);  // the send waits for its compute
-    group.send(held->tensor, peer, stream);
-    held->free(stream);
+  void send(Buffer* held, const Link& link) {
+    link.stream->wait(*held->filled);  // the send waits for its compute
+    link.group->send(held->tensor, link.peer, *link.stream);
+    held->free(*link.stream);
     if (x_.overlap_ == Overlap::kOff) x_.compute_.wait(*held->freed);  // coupled: compute stands still while sending
   }
 

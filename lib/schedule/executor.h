@@ -38,14 +38,17 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
 
 enum class Overlap { kOn, kOff };
 
-// Forward direction: rank -> rank + 1, backward: rank -> rank - 1, both modulo the size.
+// One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in front
+// of its transfers. Both are null where the stage has no such neighbour.
+struct Link {
+  CommGroup* group = nullptr;
+  Stream* stream = nullptr;
+  int peer = 0;  // in the group
+};
+
+// Activations come from pp rank - 1 and go to rank + 1, gradients the other way, both modulo the size.
 struct PipelineLinks {
-  CommGroup* forward = nullptr;   // carries activations
-  CommGroup* backward = nullptr;  // carries gradients
-  Stream* recv_forward = nullptr;
-  Stream* send_forward = nullptr;
-  Stream* recv_backward = nullptr;
-  Stream* send_backward = nullptr;
+  Link recv_forward, send_forward, recv_backward, send_backward;
 };
 
 class Executor {

@@ -21,14 +21,30 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   world_ = std::make_unique<Channel>(add_group("world", world, job), dp_stream, device);
   if (mesh.pp.size == 1) return;
 
-  links_ = {.forward = &add_group("pp forward", pp, job),
-            .backward = &add_group("pp backward", pp, job),
-            .recv_forward = &add_stream("pp receive forward"),
-            .send_forward = &add_stream("pp send forward"),
-            .recv_backward = &add_stream("pp receive backward"),
-            .send_backward = &add_stream("pp send backward")};
+  connect_stages(config, mesh, pp, job);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
     embedding_ = std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device);
+}
+
+// A communicator a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
+// would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
+void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job) {
+  const int size = mesh.pp.size, self = mesh.pp.rank;
+  const auto connect = [&](const std::string& name, int from, int to, Link& recv, Link& send) {
+    if (from != self && to != self) return;
+    CommGroup& group = add_group("pp " + name, {pp[static_cast<size_t>(from)], pp[static_cast<size_t>(to)]}, job);
+    if (to == self)
+      recv = {&group, &add_stream("pp receive " + name), 0};
+    else
+      send = {&group, &add_stream("pp send " + name), 1};
+  };
+  for (const int parity : {0, 1})
+    for (int edge = parity; edge < size; edge += 2) {
+      const int next = (edge + 1) % size;
+      if (next == 0 && config.parallel.chunks == 1) continue;  // only chunks close the ring
+      connect("forward", edge, next, links_.recv_forward, links_.send_forward);
+      connect("backward", next, edge, links_.recv_backward, links_.send_backward);
+    }
 }
 
 void Runtime::drain() noexcept {

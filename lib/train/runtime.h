@@ -1,4 +1,4 @@
-// A rank's streams and communicators. One communicator an axis and direction, one stream a kind of traffic:
+// A rank's streams and communicators. One communicator an axis (pp: a one-way edge), one stream a kind of traffic:
 //   compute         all kernels
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
@@ -37,6 +37,7 @@ class Runtime {
   void drain() noexcept;
 
  private:
+  void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job);
   CommGroup& add_group(const std::string& name, const std::vector<int>& world_ranks, Job* job);
   Stream& add_stream(const std::string& name);
 

@@ -132,15 +132,14 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, measuring);
       Arena arena(*device, std::max<int64_t>(measuring.used(), 1));
       ToyStage stage(pp, c.chunks, *streams[0], delay);
+      const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       {
         Executor executor(pp, c.chunks,
                           allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, arena),
-                          {.forward = &forward_group,
-                           .backward = &backward_group,
-                           .recv_forward = streams[1].get(),
-                           .send_forward = streams[2].get(),
-                           .recv_backward = streams[3].get(),
-                           .send_backward = streams[4].get()},
+                          {.recv_forward = {&forward_group, streams[1].get(), previous},
+                           .send_forward = {&forward_group, streams[2].get(), next},
+                           .recv_backward = {&backward_group, streams[3].get(), next},
+                           .send_backward = {&backward_group, streams[4].get(), previous}},
                           *streams[0], *device, c.overlap);
         for (int round = 0; round < rounds; ++round) executor.run(plan, stage);
         for (auto& stream : streams) stream->synchronize();
