@@ -40,7 +40,8 @@ void add_prepare(CLI::App& data, int& status) {
   command->add_option("--format", *format, "text: a file is a document; lines: a line is; jsonl: a JSON object a line")
       ->check(CLI::IsMember({"text", "lines", "jsonl"}))
       ->capture_default_str();
-  command->add_option("--text-field", options->text_field, "jsonl: the field that holds the text")->capture_default_str();
+  command->add_option("--text-field", options->text_field, "jsonl: the field that holds the text")
+      ->capture_default_str();
   command->add_option("--threads", options->threads, "Tokenizing threads; the result is the same for any")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -65,7 +66,9 @@ void add_train_tokenizer(CLI::App& data, int& status) {
   command->add_option("--vocab", options->vocab_size, "Pieces, the 256 bytes among them")
       ->check(CLI::Range(300, 1000000))
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "Training threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--threads", options->threads, "Training threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   on_run(command, status, [options]() -> Result<void> {
     if (auto done = train_tokenizer(*options); !done) return done;
     auto tokenizer = open_tokenizer(options->model_path);
@@ -107,20 +110,23 @@ Result<void> inspect(const InspectOptions& options) {
   int32_t largest = 0;
   std::vector<int32_t> block(1 << 16);
   for (int64_t at = 0; at < file.num_tokens(); at += static_cast<int64_t>(block.size())) {
-    const auto count = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(block.size()), file.num_tokens() - at));
+    const auto count =
+        static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(block.size()), file.num_tokens() - at));
     file.read(at, std::span(block).first(count));
     largest = std::max(largest, *std::max_element(block.begin(), block.begin() + static_cast<int64_t>(count)));
   }
-  std::printf("%s: %lld documents, %lld sequences, %lld tokens of %d byte(s); largest token %d\n", options.prefix.c_str(),
-              static_cast<long long>(file.num_documents()), static_cast<long long>(file.num_sequences()),
-              static_cast<long long>(file.num_tokens()), token_bytes(file.type()), largest);
+  std::printf("%s: %lld documents, %lld sequences, %lld tokens of %d byte(s); largest token %d\n",
+              options.prefix.c_str(), static_cast<long long>(file.num_documents()),
+              static_cast<long long>(file.num_sequences()), static_cast<long long>(file.num_tokens()),
+              token_bytes(file.type()), largest);
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
   for (int64_t i = 0; i < shown; ++i) {
     const int64_t document = i * file.num_documents() / shown;  // spread over the file
     const int64_t first = file.document_start(document), end = file.document_start(document + 1);
     std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(options.length, end - first)));
     file.read(first, tokens);
-    const std::string text = tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
+    const std::string text =
+        tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
     std::printf("document %lld, %lld tokens: %s%s\n", static_cast<long long>(document),
                 static_cast<long long>(end - first), text.c_str(), end - first > options.length ? " …" : "");
   }
@@ -132,8 +138,12 @@ void add_inspect(CLI::App& data, int& status) {
   auto options = std::make_shared<InspectOptions>();
   command->add_option("prefix", options->prefix, "PREFIX of .bin and .idx")->required();
   command->add_option("--tokenizer", options->tokenizer, "bytes, or a SentencePiece model; none: show ids");
-  command->add_option("--samples", options->samples, "Documents to show")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--length", options->length, "Tokens to show of each")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--samples", options->samples, "Documents to show")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--length", options->length, "Tokens to show of each")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   on_run(command, status, [options] { return inspect(*options); });
 }
 
@@ -153,7 +163,8 @@ void add_verify(CLI::App& data, int& status) {
       if (auto checked = file.value().check_range(at, end, *vocab); !checked) return checked;
       progress.add(end - at);
     }
-    std::printf("%s: %lld tokens, all inside a vocabulary of %d\n", prefix->c_str(), static_cast<long long>(total), *vocab);
+    std::printf("%s: %lld tokens, all inside a vocabulary of %d\n", prefix->c_str(), static_cast<long long>(total),
+                *vocab);
     return {};
   });
 }

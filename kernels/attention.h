@@ -1,6 +1,6 @@
 // Causal self-attention over grouped QKV rows (dims.h), softmax statistics kept, scores never stored.
-//   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s,  band(t) = (t - W, t] with W = window, or [0, t] for 0
-//   lse[b, h, t] = log sum_s exp(scale · q_t·k_s)
+//   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s,  band(t) = (t - W, t] with W = window, or [0, t] for
+//   0 lse[b, h, t] = log sum_s exp(scale · q_t·k_s)
 // Blocks outside the band are skipped, forward and backward.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
 #pragma once
 
@@ -9,9 +9,9 @@
 namespace tri {
 
 struct AttentionForward {
-  Tensor out;  // (R, NHl · HS) T, heads in order
-  Tensor lse;  // (B, NHl, T) f32
-  Tensor qkv;  // (R, NKVl · (G + 2) · HS) T
+  Tensor out;            // (R, NHl · HS) T, heads in order
+  Tensor lse;            // (B, NHl, T) f32
+  Tensor qkv;            // (R, NKVl · (G + 2) · HS) T
   int seq_len = 0;       // T; B = R / T
   int num_kv_heads = 0;  // NKVl
   int group = 0;         // G; NHl = NKVl · G

@@ -1,4 +1,5 @@
-// Cross-entropy over a vocabulary split over tp, in two passes over this rank's logits and one exchange of (R, 3) floats.
+// Cross-entropy over a vocabulary split over tp, in two passes over this rank's logits and one exchange of (R, 3)
+// floats.
 //   1. CrossEntropyStats: over the own columns, the largest logit, the sum of exp(logit - max), the target's logit.
 //   2. all-gather of the stats over tp (the caller's).
 //   3. CrossEntropyLoss: loss += sum_r lse[r] - target[r];  logits <- (softmax - onehot) · grad_scale, in place.
@@ -10,9 +11,9 @@
 namespace tri {
 
 struct CrossEntropyStats {
-  Tensor stats;    // (R, 3) f32: max, sum of exp(logit - max), logit of the target (-inf when it lies elsewhere)
-  Tensor logits;   // (R, Vl) T
-  Tensor targets;  // (R) i32, 0 <= target < vocab
+  Tensor stats;         // (R, 3) f32: max, sum of exp(logit - max), logit of the target (-inf when it lies elsewhere)
+  Tensor logits;        // (R, Vl) T
+  Tensor targets;       // (R) i32, 0 <= target < vocab
   int first_token = 0;  // global column of logits[:, 0]
   int vocab = 0;        // columns that exist, over all tp ranks
 };

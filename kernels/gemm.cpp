@@ -21,8 +21,7 @@ void check(const Gemm& g) {
   TRI_REQUIRE(g.out.data != g.a.data && g.out.data != g.b.data, "gemm: out {} may not be an operand",
               g.out.shape_text());
   constexpr int64_t kMax = std::numeric_limits<int>::max();  // BLAS counts in ints
-  TRI_REQUIRE(m > 0 && n > 0 && k > 0 && m <= kMax && n <= kMax && k <= kMax, "gemm: M {}, N {}, K {}", m, n,
-              k);
+  TRI_REQUIRE(m > 0 && n > 0 && k > 0 && m <= kMax && n <= kMax && k <= kMax, "gemm: M {}, N {}, K {}", m, n, k);
 }
 
 void check(const BiasBackward& b) {

@@ -1,7 +1,8 @@
 // out = op(a) · op(b) + beta · out + bias,  op(x) = x or its transpose, row-major, sums in fp32.
 //   linear forward       out (R, N) = inp (R, K) · weight (N, K)^T + bias
 //   gradient of input    dinp (R, K) = dout (R, N) · weight (N, K)
-//   gradient of weight   dweight (N, K) fp32 += dout (R, N)^T · inp (R, K)      (beta 1: accumulated by the GEMM itself)
+//   gradient of weight   dweight (N, K) fp32 += dout (R, N)^T · inp (R, K)      (beta 1: accumulated by the GEMM
+//   itself)
 #pragma once
 
 #include "kernels/core/tensor.h"
@@ -11,9 +12,9 @@ namespace tri {
 enum class Trans { kNo, kYes };
 
 struct Gemm {
-  Tensor out;   // (M, N) f32|bf16
-  Tensor a;     // (M, K), or (K, M) when trans_a
-  Tensor b;     // (K, N), or (N, K) when trans_b
+  Tensor out;  // (M, N) f32|bf16
+  Tensor a;    // (M, K), or (K, M) when trans_a
+  Tensor b;    // (K, N), or (N, K) when trans_b
   Trans trans_a = Trans::kNo;
   Trans trans_b = Trans::kNo;
   float beta = 0.0f;

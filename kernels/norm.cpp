@@ -15,10 +15,9 @@ void check_statistics(const char* op, Norm kind, int64_t rows, const Tensor& mea
 }
 
 // The vector added to the normed rows, or its gradient.
-void check_bias(const char* op, const char* operand, Norm kind, const Tensor& bias, Dtype dtype,
-                int64_t width) {
-  TRI_REQUIRE(bias.empty() || kind == Norm::kLayerNorm, "{}: {} has no bias, but {} {} is given", op,
-              enum_name(kind), operand, bias.shape_text());
+void check_bias(const char* op, const char* operand, Norm kind, const Tensor& bias, Dtype dtype, int64_t width) {
+  TRI_REQUIRE(bias.empty() || kind == Norm::kLayerNorm, "{}: {} has no bias, but {} {} is given", op, enum_name(kind),
+              operand, bias.shape_text());
   require_optional(op, operand, bias, dtype, {width});
 }
 
@@ -33,8 +32,7 @@ void check(const NormForward& n) {
   check_statistics(op, n.kind, rows, n.mean, n.rstd);
   TRI_REQUIRE(n.add.empty() == n.sum.empty(), "{}: add {} and sum {} go together", op, n.add.shape_text(),
               n.sum.shape_text());
-  TRI_REQUIRE(!n.add.empty() || n.add_bias.empty(), "{}: add_bias {} without add", op,
-              n.add_bias.shape_text());
+  TRI_REQUIRE(!n.add.empty() || n.add_bias.empty(), "{}: add_bias {} without add", op, n.add_bias.shape_text());
   require_optional(op, "add", n.add, dtype, {rows, width});
   require_optional(op, "sum", n.sum, dtype, {rows, width});
   require_optional(op, "add_bias", n.add_bias, dtype, {width});

@@ -12,8 +12,7 @@ namespace {
 int64_t check_slice(const char* op, const char* operand, const Tensor& tensor, const Tensor& block_tensor) {
   const int64_t n = tensor.numel();
   require_tensor(op, operand, tensor, Dtype::kF32, {n});
-  TRI_REQUIRE(n % kBlock == 0, "{}: {} {} is not whole blocks of {}", op, operand, tensor.shape_text(),
-              kBlock);
+  TRI_REQUIRE(n % kBlock == 0, "{}: {} {} is not whole blocks of {}", op, operand, tensor.shape_text(), kBlock);
   require_tensor(op, "block_tensor", block_tensor, Dtype::kI32, {n / kBlock});
   return n;
 }
@@ -29,8 +28,8 @@ int64_t check_moments(const char* op, const Moments& a) {
   require_tensor(op, "grad", a.grad, Dtype::kF32, {n});
   require_tensor(op, "grad_scale", a.grad_scale, Dtype::kF32, {1});
   require_tensor(op, "decay", a.decay, Dtype::kF32, {a.decay.numel()});
-  TRI_REQUIRE(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1 && a.eps >= 0,
-              "{}: betas {} and {}, eps {}", op, a.beta1, a.beta2, a.eps);
+  TRI_REQUIRE(a.beta1 >= 0 && a.beta1 < 1 && a.beta2 >= 0 && a.beta2 < 1 && a.eps >= 0, "{}: betas {} and {}, eps {}",
+              op, a.beta1, a.beta2, a.eps);
   TRI_REQUIRE(a.bias_correction1 > 0 && a.bias_correction2 > 0, "{}: bias corrections {} and {}", op,
               a.bias_correction1, a.bias_correction2);
   return n;

@@ -1,6 +1,6 @@
-// Optimizer updates over a slice of a flat buffer. A slice is n elements, n a multiple of kBlock, and block_tensor names
-// the tensor that owns each block of kBlock elements (tensors start at multiples of kBlock, so a block has one owner;
-// -1 marks padding, which is neither read nor written). Per-tensor numbers are (S) arrays indexed by it.
+// Optimizer updates over a slice of a flat buffer. A slice is n elements, n a multiple of kBlock, and block_tensor
+// names the tensor that owns each block of kBlock elements (tensors start at multiples of kBlock, so a block has one
+// owner; -1 marks padding, which is neither read nor written). Per-tensor numbers are (S) arrays indexed by it.
 //   g = grad · grad_scale[0];  m = b1·m + (1-b1)·g;  v = b2·v + (1-b2)·g²
 //   direction = (m / bias_correction1) / (sqrt(v / bias_correction2) + eps) + max(decay[tensor], 0) · w
 //   AdamW (Loshchilov & Hutter 2019)  w -= lr · direction
@@ -41,13 +41,13 @@ void check(const LambDirection&);
 
 // Second pass of LAMB, after weight_sumsq and direction_sumsq were summed over all holders of a tensor's parts.
 struct LambApply {
-  Tensor master;            // (n) f32
-  Tensor param;             // (n) bf16, or absent
-  Tensor direction;         // (n) f32
-  Tensor weight_sumsq;      // (S) f32
-  Tensor direction_sumsq;   // (S) f32
-  Tensor block_tensor;      // (n / kBlock) i32
-  Tensor decay;             // (S) f32
+  Tensor master;           // (n) f32
+  Tensor param;            // (n) bf16, or absent
+  Tensor direction;        // (n) f32
+  Tensor weight_sumsq;     // (S) f32
+  Tensor direction_sumsq;  // (S) f32
+  Tensor block_tensor;     // (n / kBlock) i32
+  Tensor decay;            // (S) f32
   float lr = 0.0f;
 };
 void check(const LambApply&);

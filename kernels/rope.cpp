@@ -13,8 +13,8 @@ void check(const Rope& r) {
   require_tensor("rope", "table", r.table, Dtype::kF32, {r.table[0], r.table[1], 2});
   TRI_REQUIRE(r.num_kv_heads > 0 && r.group > 0 && r.qkv[0] % r.table[0] == 0 &&
                   r.qkv[1] == int64_t{r.num_kv_heads} * (r.group + 2) * 2 * r.table[1],
-              "rope: qkv {} of {} x ({} + 2) heads with table {}", r.qkv.shape_text(), r.num_kv_heads,
-              r.group, r.table.shape_text());
+              "rope: qkv {} of {} x ({} + 2) heads with table {}", r.qkv.shape_text(), r.num_kv_heads, r.group,
+              r.table.shape_text());
 }
 
 void fill_rope_table(float* table, int seq_len, int head_size, double theta) {

@@ -12,8 +12,8 @@ enum class Pass { kForward, kBackward };
 
 struct Rope {
   Pass pass = Pass::kForward;
-  Tensor qkv;    // (R, NKVl · (G + 2) · HS) T, in place
-  Tensor table;  // (T, HS/2, 2) f32: cos, sin
+  Tensor qkv;            // (R, NKVl · (G + 2) · HS) T, in place
+  Tensor table;          // (T, HS/2, 2) f32: cos, sin
   int num_kv_heads = 0;  // NKVl
   int group = 0;         // G, query heads a key/value head
 };

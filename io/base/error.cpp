@@ -4,7 +4,8 @@ namespace tri {
 
 void require_failed(const char* file, int line, const char* condition, const std::string& message) {
   // An internal fault has no exit status of its own: abort's 134 would lose the job's message, 1 says "a bug".
-  throw Fatal(static_cast<ExitCode>(1), fmt::format("internal error at {}:{}: {} [{}]", file, line, message, condition));
+  throw Fatal(static_cast<ExitCode>(1),
+              fmt::format("internal error at {}:{}: {} [{}]", file, line, message, condition));
 }
 
 }  // namespace tri

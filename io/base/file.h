@@ -30,8 +30,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Writes to a temporary name beside `path`; commit() makes it durable (fsync of file and folder) and renames it. Without
-// a commit nothing is left behind. The first failure of a write is kept and reported by commit.
+// Writes to a temporary name beside `path`; commit() makes it durable (fsync of file and folder) and renames it.
+// Without a commit nothing is left behind. The first failure of a write is kept and reported by commit.
 class AtomicFile {
  public:
   static Result<AtomicFile> create(const std::string& path);

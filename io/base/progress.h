@@ -25,9 +25,9 @@ class Progress {
   const bool terminal_;
   const std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
-  int64_t done_ = 0;                                     // guarded by mutex_
-  int printed_tenth_ = 0;                                // guarded by mutex_
-  std::chrono::steady_clock::time_point last_print_{};   // guarded by mutex_
+  int64_t done_ = 0;                                    // guarded by mutex_
+  int printed_tenth_ = 0;                               // guarded by mutex_
+  std::chrono::steady_clock::time_point last_print_{};  // guarded by mutex_
 };
 
 }  // namespace tri

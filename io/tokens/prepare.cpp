@@ -45,8 +45,10 @@ Result<std::string> document_of_line(std::string_view line, const PrepareOptions
   if (object.is_discarded()) return file_error("not valid JSON");
   if (!object.is_object()) return file_error("a JSON {}, expected an object", object.type_name());
   const auto field = object.find(options.text_field);
-  if (field == object.end()) return file_error("no field \"{}\"; name the text's field with --text-field", options.text_field);
-  if (!field->is_string()) return file_error("field \"{}\" is a {}, expected a string", options.text_field, field->type_name());
+  if (field == object.end())
+    return file_error("no field \"{}\"; name the text's field with --text-field", options.text_field);
+  if (!field->is_string())
+    return file_error("field \"{}\" is a {}, expected a string", options.text_field, field->type_name());
   return field->get<std::string>();
 }
 
@@ -128,9 +130,12 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   summary.tokens = writer.num_tokens();
   if (summary.documents == 0) return file_error("{}: no text in the inputs", options.output);
   if (auto done = writer.finish(); !done) return done.error();
-  const nlohmann::ordered_json sidecar = {{"tokenizer", options.tokenizer},   {"fingerprint", tokenizer.fingerprint()},
-                                          {"vocab", summary.vocab},           {"documents", summary.documents},
-                                          {"tokens", summary.tokens},         {"text_bytes", summary.text_bytes},
+  const nlohmann::ordered_json sidecar = {{"tokenizer", options.tokenizer},
+                                          {"fingerprint", tokenizer.fingerprint()},
+                                          {"vocab", summary.vocab},
+                                          {"documents", summary.documents},
+                                          {"tokens", summary.tokens},
+                                          {"text_bytes", summary.text_bytes},
                                           {"format", enum_name(options.format)}};
   if (auto done = write_file(options.output + ".json", sidecar.dump(2) + "\n"); !done) return done.error();
   return summary;

@@ -44,7 +44,8 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
     return file_error("{}: {} bytes, too short for an index header of {}; the file is truncated or not an index",
                       idx_path, bytes.size(), kHeaderBytes);
   if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
-    return file_error("{}: does not begin with MMIDIDX; not a token index. Make one with `trireme data prepare`", idx_path);
+    return file_error("{}: does not begin with MMIDIDX; not a token index. Make one with `trireme data prepare`",
+                      idx_path);
   const std::byte* at = bytes.data() + sizeof kMagic;
   const auto version = load<uint64_t>(at);
   const auto dtype = load<uint8_t>(at + 8);
@@ -60,8 +61,9 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
   if (sequences > payload / 12 || documents > payload / 8 || sequences * 12 + documents * 8 != payload)
     return file_error("{}: {} bytes, but {} sequences and {} document entries take {}; truncated or damaged", idx_path,
                       bytes.size(), sequences, documents,
-                      sequences > payload || documents > payload ? "more"
-                                                                 : fmt::format("{}", kHeaderBytes + sequences * 12 + documents * 8));
+                      sequences > payload || documents > payload
+                          ? "more"
+                          : fmt::format("{}", kHeaderBytes + sequences * 12 + documents * 8));
   if (documents == 0) return file_error("{}: no document index", idx_path);
   file.num_sequences_ = static_cast<int64_t>(sequences);
   file.num_documents_ = static_cast<int64_t>(documents) - 1;
@@ -85,7 +87,9 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
     const bool wrong_end = d + 1 == documents && sequence != file.num_sequences_;
     if (sequence < previous || sequence > file.num_sequences_ || (d == 0 && sequence != 0) || wrong_end)
       return file_error("{}: document entry {} is {}, expected {}", idx_path, d, sequence,
-                        d == 0 ? "0" : wrong_end ? fmt::format("{}", sequences) : fmt::format("{} to {}", previous, sequences));
+                        d == 0      ? "0"
+                        : wrong_end ? fmt::format("{}", sequences)
+                                    : fmt::format("{} to {}", previous, sequences));
     previous = sequence;
   }
   const auto bin_bytes = static_cast<int64_t>(file.bin_.bytes().size());
@@ -109,9 +113,15 @@ void TokenFile::read(int64_t first, std::span<int32_t> out) const {
   const std::byte* at = bin_.bytes().data() + first * tri::token_bytes(type_);
   for (int64_t i = 0; i < count; ++i) {
     switch (type_) {
-      case TokenType::kU8: out[i] = load<uint8_t>(at + i); break;
-      case TokenType::kU16: out[i] = load<uint16_t>(at + 2 * i); break;
-      case TokenType::kI32: out[i] = load<int32_t>(at + 4 * i); break;
+      case TokenType::kU8:
+        out[i] = load<uint8_t>(at + i);
+        break;
+      case TokenType::kU16:
+        out[i] = load<uint16_t>(at + 2 * i);
+        break;
+      case TokenType::kI32:
+        out[i] = load<int32_t>(at + 4 * i);
+        break;
     }
   }
 }

@@ -57,8 +57,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     const auto& processor = tokenizer->processor_;
     tokenizer->eod_ = processor.eos_id();
     if (tokenizer->eod_ < 0)
-      return file_error("{}: the model has no </s> to end documents with; train one with `trireme data train-tokenizer`",
-                        path);
+      return file_error(
+          "{}: the model has no </s> to end documents with; train one with `trireme data train-tokenizer`", path);
     for (int id = 0; id < processor.GetPieceSize(); ++id) {
       int bytes = bytes_of_piece(processor.IdToPiece(id));
       if (processor.IsControl(id) || processor.IsUnused(id) || processor.IsUnknown(id)) bytes = 0;
@@ -114,22 +114,21 @@ Result<void> train_tokenizer(const TokenizerTraining& t) {
   std::string inputs;
   for (const std::string& input : t.inputs) inputs += (inputs.empty() ? "" : ",") + input;
   // Lossless: text is kept as it is (no normalisation, no space put in front or taken away), and newlines are tokens.
-  const auto status = sentencepiece::SentencePieceTrainer::Train(
-      {{"input", inputs},
-       {"model_prefix", temporary},
-       {"vocab_size", std::to_string(t.vocab_size)},
-       {"model_type", "bpe"},
-       {"byte_fallback", "true"},
-       {"character_coverage", "0.9995"},
-       {"normalization_rule_name", "identity"},
-       {"remove_extra_whitespaces", "false"},
-       {"add_dummy_prefix", "false"},
-       {"split_digits", "true"},
-       {"allow_whitespace_only_pieces", "true"},
-       {"max_sentence_length", "65536"},
-       {"hard_vocab_limit", "false"},
-       {"num_threads", std::to_string(t.threads)},
-       {"minloglevel", "1"}});
+  const auto status = sentencepiece::SentencePieceTrainer::Train({{"input", inputs},
+                                                                  {"model_prefix", temporary},
+                                                                  {"vocab_size", std::to_string(t.vocab_size)},
+                                                                  {"model_type", "bpe"},
+                                                                  {"byte_fallback", "true"},
+                                                                  {"character_coverage", "0.9995"},
+                                                                  {"normalization_rule_name", "identity"},
+                                                                  {"remove_extra_whitespaces", "false"},
+                                                                  {"add_dummy_prefix", "false"},
+                                                                  {"split_digits", "true"},
+                                                                  {"allow_whitespace_only_pieces", "true"},
+                                                                  {"max_sentence_length", "65536"},
+                                                                  {"hard_vocab_limit", "false"},
+                                                                  {"num_threads", std::to_string(t.threads)},
+                                                                  {"minloglevel", "1"}});
   std::error_code ignored;
   std::filesystem::remove(temporary + ".vocab", ignored);
   if (!status.ok()) {

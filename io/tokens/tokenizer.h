@@ -19,9 +19,9 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;  // end-of-document and unknown ids: nothing
   virtual int vocab_size() const = 0;
-  virtual int32_t eod() const = 0;                       // ends every document
-  virtual int token_bytes(int32_t token) const = 0;      // bytes of text that the token stands for; eod: 0
-  virtual std::string fingerprint() const = 0;           // equal for equal vocabularies: "bytes", "sentencepiece:<hash>"
+  virtual int32_t eod() const = 0;                   // ends every document
+  virtual int token_bytes(int32_t token) const = 0;  // bytes of text that the token stands for; eod: 0
+  virtual std::string fingerprint() const = 0;       // equal for equal vocabularies: "bytes", "sentencepiece:<hash>"
 };
 
 // "bytes" (256 bytes, then end-of-document as token 256), or the path of a SentencePiece model.

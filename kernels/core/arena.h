@@ -18,7 +18,7 @@ class Arena {
  public:
   static constexpr int64_t kAlignment = 256;  // bytes
 
-  Arena() = default;                    // measuring: no memory
+  Arena() = default;                     // measuring: no memory
   Arena(Device& device, int64_t bytes);  // reserves `bytes`, zeroed
   ~Arena();
   Arena(const Arena&) = delete;

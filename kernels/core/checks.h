@@ -14,8 +14,7 @@ inline void require_tensor(const char* op, const char* operand, const Tensor& te
   const Tensor wanted(tensor.data, dtype, shape);
   TRI_REQUIRE(tensor.dtype == wanted.dtype && tensor.dims == wanted.dims && tensor.shape == wanted.shape,
               "{}: {} is {}, not {}", op, operand, tensor.shape_text(), wanted.shape_text());
-  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand,
-              tensor.shape_text());
+  TRI_REQUIRE(!tensor.empty() || tensor.numel() == 0, "{}: {} {} is absent", op, operand, tensor.shape_text());
 }
 
 // The same, for an operand that may be absent.

@@ -20,9 +20,7 @@ namespace tri {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The first exception that a task of the device threw.
 class Fault {
@@ -97,7 +95,7 @@ class QueueStream final : public CpuStream {
   void zero(Tensor tensor) override {
     submit([=] { std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes())); });
   }
-  StreamTimes times() const override {
+  std::optional<StreamTimes> times() const override {
     std::lock_guard lock(mutex_);
     return times_;
   }
@@ -161,23 +159,24 @@ class QueueStream final : public CpuStream {
   Fault& fault_;
   mutable std::mutex mutex_;
   std::condition_variable filled_, drained_;
-  std::deque<Item> queue_;   // guarded by mutex_
-  bool idle_ = true;         // guarded by mutex_: the worker holds no item
-  bool closing_ = false;     // guarded by mutex_
-  StreamTimes times_;        // guarded by mutex_
+  std::deque<Item> queue_;  // guarded by mutex_
+  bool idle_ = true;        // guarded by mutex_: the worker holds no item
+  bool closing_ = false;    // guarded by mutex_
+  StreamTimes times_;       // guarded by mutex_
   std::thread worker_;
 };
 
 class CpuDevice final : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::kCpu; }
+  std::optional<double> peak_tflops(Dtype) const override { return std::nullopt; }
   std::unique_ptr<Stream> make_stream(const std::string& name) override {
     return std::make_unique<QueueStream>(name, fault_);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(fault_); }
   void* allocate(size_t bytes) override {
-    void* memory = std::aligned_alloc(Arena::kAlignment, static_cast<size_t>(round_up(
-                                                             static_cast<int64_t>(bytes), Arena::kAlignment)));
+    void* memory = std::aligned_alloc(Arena::kAlignment,
+                                      static_cast<size_t>(round_up(static_cast<int64_t>(bytes), Arena::kAlignment)));
     if (memory == nullptr) throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes", bytes));
     return memory;
   }

@@ -12,6 +12,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/core/kinds.h"
@@ -49,7 +50,7 @@ class Stream {
   virtual void copy(void* dst, const void* src, int64_t bytes) = 0;
   virtual void zero(Tensor tensor) = 0;
 
-  virtual StreamTimes times() const = 0;
+  virtual std::optional<StreamTimes> times() const = 0;  // none where the backend does not measure them
   virtual void reset_times() = 0;
 
   const OpTable& ops() const { return *ops_; }
@@ -67,6 +68,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
+  // Dense matrix-product peak of the vendor's data sheet, the denominator of MFU; none for a CPU, or a GPU
+  // unknown here.
+  virtual std::optional<double> peak_tflops(Dtype dtype) const = 0;
   virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory

@@ -38,10 +38,16 @@ static_assert(sizeof(bf16) == 2);
 template <class T>
 constexpr Dtype dtype_of();
 template <>
-constexpr Dtype dtype_of<float>() { return Dtype::kF32; }
+constexpr Dtype dtype_of<float>() {
+  return Dtype::kF32;
+}
 template <>
-constexpr Dtype dtype_of<bf16>() { return Dtype::kBF16; }
+constexpr Dtype dtype_of<bf16>() {
+  return Dtype::kBF16;
+}
 template <>
-constexpr Dtype dtype_of<int32_t>() { return Dtype::kI32; }
+constexpr Dtype dtype_of<int32_t>() {
+  return Dtype::kI32;
+}
 
 }  // namespace tri

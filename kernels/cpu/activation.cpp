@@ -56,8 +56,7 @@ void gelu_backward(const ActivationBackward& a) {
   T* dinp = a.dinp.as<T>();
   const int64_t count = a.inp.numel();
 #pragma GCC ivdep  // dinp may be inp: element i is read before it is written
-  for (int64_t i = 0; i < count; ++i)
-    dinp[i] = from_float<T>(to_float(dout[i]) * gelu_derivative(to_float(inp[i])));
+  for (int64_t i = 0; i < count; ++i) dinp[i] = from_float<T>(to_float(dout[i]) * gelu_derivative(to_float(inp[i])));
 }
 
 template <class T>

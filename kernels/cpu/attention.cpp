@@ -48,9 +48,7 @@ struct Layout {
   int64_t qkv_at(int64_t b, int64_t t, int64_t kv_head, int64_t slot) const {
     return (b * seq_len + t) * qkv_row() + (kv_head * (group + 2) + slot) * head_size;
   }
-  int64_t out_at(int64_t b, int64_t t, int64_t head) const {
-    return (b * seq_len + t) * out_row() + head * head_size;
-  }
+  int64_t out_at(int64_t b, int64_t t, int64_t head) const { return (b * seq_len + t) * out_row() + head * head_size; }
   int64_t stat_at(int64_t b, int64_t head) const { return (b * kv_heads * group + head) * seq_len; }
 
   int64_t rows_from(int64_t first) const { return std::min<int64_t>(kBlockRows, seq_len - first); }
@@ -82,11 +80,11 @@ void store(const std::vector<float>& src, int64_t rows, int64_t cols, T* dst, in
 }
 
 // c (m, n) = alpha · op(a) · op(b) + beta · c, inner dimension k.
-void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-           Matrix a, Matrix b, float beta, float* c, int64_t ldc) {
+void sgemm(CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int64_t m, int64_t n, int64_t k, float alpha, Matrix a,
+           Matrix b, float beta, float* c, int64_t ldc) {
   const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
-  cblas_sgemm(CblasRowMajor, trans_a, trans_b, narrow(m), narrow(n), narrow(k), alpha, a.data, narrow(a.ld),
-              b.data, narrow(b.ld), beta, c, narrow(ldc));
+  cblas_sgemm(CblasRowMajor, trans_a, trans_b, narrow(m), narrow(n), narrow(k), alpha, a.data, narrow(a.ld), b.data,
+              narrow(b.ld), beta, c, narrow(ldc));
 }
 
 // Kept between calls: nothing is allocated once the largest shape has been seen.
@@ -113,12 +111,10 @@ void for_each_key_block(const Layout& layout, int64_t first, int64_t rows, F f) 
 }
 
 // scores (rows, kBlockCols) = scale · q k^T, -inf outside the band and beyond `cols`.
-void block_scores(const Layout& layout, float scale, Matrix q, Matrix k, int64_t first, int64_t rows,
-                  int64_t key, int64_t cols, float* scores) {
-  sgemm(CblasNoTrans, CblasTrans, rows, cols, layout.head_size, scale, q, k.from_row(key), 0.0f, scores,
-        kBlockCols);
-  const bool inside =
-      cols == kBlockCols && key + cols <= first + 1 && layout.first_key(first + rows - 1) <= key;
+void block_scores(const Layout& layout, float scale, Matrix q, Matrix k, int64_t first, int64_t rows, int64_t key,
+                  int64_t cols, float* scores) {
+  sgemm(CblasNoTrans, CblasTrans, rows, cols, layout.head_size, scale, q, k.from_row(key), 0.0f, scores, kBlockCols);
+  const bool inside = cols == kBlockCols && key + cols <= first + 1 && layout.first_key(first + rows - 1) <= key;
   if (inside) return;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t t = first + r;
@@ -134,8 +130,7 @@ float row_max(const float* __restrict row) {
   float lanes[kLanes];
   std::copy_n(row, kLanes, lanes);
   for (int c = kLanes; c < kBlockCols; c += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane)
-      lanes[lane] = row[c + lane] > lanes[lane] ? row[c + lane] : lanes[lane];
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = row[c + lane] > lanes[lane] ? row[c + lane] : lanes[lane];
   }
   float max = lanes[0];
   for (const float lane : lanes) max = lane > max ? lane : max;
@@ -258,15 +253,12 @@ void backward(const AttentionBackward& a) {
     for_each_key_block(layout, first, rows, [&](int64_t key, int64_t cols) {
       block_scores(layout, a.scale, q, k, first, rows, key, cols, p);
       for (int64_t r = 0; r < rows; ++r) exponentiate(p + r * kBlockCols, lse[r]);
-      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f,
-            &scratch.dv[key * HS], HS);
+      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f, &scratch.dv[key * HS], HS);
       sgemm(CblasNoTrans, CblasTrans, rows, cols, HS, 1.0f, dout, v.from_row(key), 0.0f, dp, kBlockCols);
-      for (int64_t r = 0; r < rows; ++r)
-        score_gradient(p + r * kBlockCols, dp + r * kBlockCols, delta[r], a.scale);
+      for (int64_t r = 0; r < rows; ++r) score_gradient(p + r * kBlockCols, dp + r * kBlockCols, delta[r], a.scale);
       sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {dp, kBlockCols}, k.from_row(key), 1.0f,
             scratch.acc.data(), HS);
-      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS],
-            HS);
+      sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS], HS);
     });
     store(scratch.acc, rows, HS, dqkv + layout.qkv_at(b, first, n, g), ld);
   };

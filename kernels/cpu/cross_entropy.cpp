@@ -106,8 +106,7 @@ RowStats combine(const Tensor& stats, int64_t r) {
 
 // logits <- (softmax - onehot) · grad_scale, zero in padding.
 template <class T>
-void row_gradient(T* __restrict row, const Columns& columns, int64_t target, const RowStats& stats,
-                  float grad_scale) {
+void row_gradient(T* __restrict row, const Columns& columns, int64_t target, const RowStats& stats, float grad_scale) {
   const float max = stats.max, scale = static_cast<float>(grad_scale / stats.sum);
   const float target_logit = target >= 0 ? to_float(row[target]) : 0.0f;
   for (int64_t c = 0; c < columns.real; ++c) row[c] = from_float<T>(exp_f32(to_float(row[c]) - max) * scale);

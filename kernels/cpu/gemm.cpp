@@ -27,8 +27,7 @@ const float* as_floats(const Tensor& tensor, std::vector<float>& scratch) {
 }
 
 // out (rows, width) = beta · out + bias; as in BLAS, beta 0 does not read out.
-void start_from_bias(float* __restrict out, const float* __restrict bias, int64_t rows, int64_t width,
-                     float beta) {
+void start_from_bias(float* __restrict out, const float* __restrict bias, int64_t rows, int64_t width, float beta) {
   for (int64_t r = 0; r < rows; ++r) {
     float* row = out + r * width;
     if (beta == 0.0f)
@@ -59,8 +58,8 @@ void gemm(const Gemm& g) {
   const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
   const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
   cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, narrow(g.out[0]),
-              narrow(g.out[1]), narrow(g.a[ta ? 0 : 1]), 1.0f, a, narrow(g.a[1]), b, narrow(g.b[1]), beta,
-              out, narrow(g.out[1]));
+              narrow(g.out[1]), narrow(g.a[ta ? 0 : 1]), 1.0f, a, narrow(g.a[1]), b, narrow(g.b[1]), beta, out,
+              narrow(g.out[1]));
 
   if (rounds) {
     bf16* rounded = g.out.as<bf16>();

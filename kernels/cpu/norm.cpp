@@ -60,8 +60,7 @@ void forward(const NormForward& n) {
   float* __restrict x = scratch.data();
   for (int64_t r = 0; r < rows; ++r) {
     load_row<T>(n, r, x);
-    const float mean =
-        layernorm ? lane_sum(width, [&](int64_t c) { return x[c]; }) / static_cast<float>(width) : 0.0f;
+    const float mean = layernorm ? lane_sum(width, [&](int64_t c) { return x[c]; }) / static_cast<float>(width) : 0.0f;
     const float squares = lane_sum(width, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
     const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(width) + n.eps);
     if (layernorm) n.mean.as<float>()[r] = mean;

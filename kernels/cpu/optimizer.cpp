@@ -57,8 +57,7 @@ double block_sumsq(const float* __restrict inp) {
   static_assert(kBlock % kLanes == 0);
   double lanes[kLanes] = {};
   for (int i = 0; i < kBlock; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane)
-      lanes[lane] += static_cast<double>(inp[i + lane]) * inp[i + lane];
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += static_cast<double>(inp[i + lane]) * inp[i + lane];
   }
   double sum = 0;
   for (const double lane : lanes) sum += lane;

@@ -9,6 +9,7 @@
 #include "io/base/log.h"
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
+#include "lib/comm/nccl_group.h"
 
 namespace tri {
 
@@ -47,8 +48,8 @@ std::vector<std::string> Job::gather(std::string text) {
     total += sizes[r];
   }
   std::string all(static_cast<size_t>(total), '\0');
-  TRI_MPI(MPI_Gatherv(text.data(), size, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0,
-                      MPI_COMM_WORLD));
+  TRI_MPI(
+      MPI_Gatherv(text.data(), size, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0, MPI_COMM_WORLD));
   std::vector<std::string> texts;
   for (size_t r = 0; r < sizes.size(); ++r)
     texts.push_back(all.substr(static_cast<size_t>(offsets[r]), static_cast<size_t>(sizes[r])));
@@ -59,7 +60,8 @@ void Job::barrier() {
   MPI_Request request;
   TRI_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
   for (int done = 0; !done; std::this_thread::sleep_for(std::chrono::microseconds(200)))
-    TRI_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));  // not MPI_Barrier, which spins: others may need the core
+    TRI_MPI(MPI_Test(&request, &done,
+                     MPI_STATUS_IGNORE));  // not MPI_Barrier, which spins: others may need the core
 }
 
 void Job::end_all(ExitCode code) {
@@ -77,7 +79,7 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
   TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &comm));
   TRI_MPI(MPI_Group_free(&members));
   TRI_MPI(MPI_Group_free(&world));
-  return make_mpi_group(name, comm, device);
+  return device.kind() == DeviceKind::kCuda ? make_nccl_group(name, comm, device) : make_mpi_group(name, comm, device);
 }
 
 int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {

@@ -24,7 +24,7 @@ class Job {
   int world_size() const { return world_size_; }
   int node_rank() const { return node_rank_; }  // rank among the ranks of this node
 
-  std::string broadcast(std::string text);           // rank 0's text, on all
+  std::string broadcast(std::string text);            // rank 0's text, on all
   std::vector<std::string> gather(std::string text);  // all ranks' texts, on rank 0; empty elsewhere
   void barrier();
 

@@ -15,13 +15,14 @@
 namespace tri {
 namespace {
 
-constexpr int64_t kPieceElements = 64 * 1024;         // of a reduction: bounds the scratch memory
+constexpr int64_t kPieceElements = 64 * 1024;           // of a reduction: bounds the scratch memory
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int kTag = 1;
 
 template <class T>
 void add_piece(float* sum, const T* part, int64_t count, bool first) {
-  for (int64_t i = 0; i < count; ++i) sum[i] = first ? static_cast<float>(part[i]) : sum[i] + static_cast<float>(part[i]);
+  for (int64_t i = 0; i < count; ++i)
+    sum[i] = first ? static_cast<float>(part[i]) : sum[i] + static_cast<float>(part[i]);
 }
 
 class MpiGroup final : public CommGroup {
@@ -130,8 +131,8 @@ class MpiGroup final : public CommGroup {
       std::vector<MPI_Request> requests;
       for (int step = 1; step < size(); ++step) {
         const int from = (rank() + size() - step) % size();
-        recv_bytes(reinterpret_cast<char*>(parts + from * kPieceElements), count * static_cast<int64_t>(sizeof(T)), from,
-                   requests);
+        recv_bytes(reinterpret_cast<char*>(parts + from * kPieceElements), count * static_cast<int64_t>(sizeof(T)),
+                   from, requests);
       }
       for (int step = 1; step < size(); ++step) {
         const int to = (rank() + step) % size();

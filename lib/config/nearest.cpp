@@ -17,8 +17,7 @@ int edit_distance(std::string_view a, std::string_view b) {
       }
       const bool same = a[i - 1] == b[j - 1];
       d = std::min({distance[i - 1][j] + 1, distance[i][j - 1] + 1, distance[i - 1][j - 1] + (same ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d = std::min(d, distance[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d = std::min(d, distance[i - 2][j - 2] + 1);
     }
   }
   return distance.back().back();
@@ -29,8 +28,7 @@ std::string nearest(std::string_view misspelt, const std::vector<std::string>& k
   for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   int best_distance = std::max<int>(1, (static_cast<int>(word.size()) + 1) / 3) + 1;
   for (const std::string& name : known) {
-    if (word.empty() || word[0] != name[0])
-      continue;  // a slip spares the first letter; "gpu" is no misspelt "cpu"
+    if (word.empty() || word[0] != name[0]) continue;  // a slip spares the first letter; "gpu" is no misspelt "cpu"
     const int distance = edit_distance(word, name);
     if (distance >= best_distance) continue;
     best = name;
@@ -40,8 +38,7 @@ std::string nearest(std::string_view misspelt, const std::vector<std::string>& k
 
   constexpr size_t kTellingLength = 4;  // "lr" or "dp" inside a word says nothing
   for (const std::string& name : known)
-    if (name.size() >= kTellingLength && name.size() > best.size() && word.find(name) != word.npos)
-      best = name;
+    if (name.size() >= kTellingLength && name.size() > best.size() && word.find(name) != word.npos) best = name;
   return best;
 }
 

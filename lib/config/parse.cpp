@@ -56,10 +56,8 @@ std::string unknown_section(const std::string& name) {
 
 std::string unknown_key(const Section& section, const std::string& key) {
   const std::string near = nearest(key, keys_of(section));
-  std::string advice =
-      near.empty() ? known_elsewhere(key) : "did you mean " + section.name + "." + near + "?";
-  if (advice.empty())
-    advice = fmt::format("the keys of {} are {}", section.name, fmt::join(keys_of(section), ", "));
+  std::string advice = near.empty() ? known_elsewhere(key) : "did you mean " + section.name + "." + near + "?";
+  if (advice.empty()) advice = fmt::format("the keys of {} are {}", section.name, fmt::join(keys_of(section), ", "));
   return section.name + "." + key + ": unknown key; " + advice;
 }
 
@@ -83,8 +81,7 @@ class Parser {
   void read_override(const std::string& text) {
     const std::string where = "--set " + text;
     const size_t equals = text.find('=');
-    const std::string name = text.substr(0, equals),
-                      value = equals == text.npos ? "" : text.substr(equals + 1);
+    const std::string name = text.substr(0, equals), value = equals == text.npos ? "" : text.substr(equals + 1);
     const size_t dot = name.find('.');
     const std::string section_name = name.substr(0, dot);
     const Section* section = find_section(section_name);
@@ -125,16 +122,14 @@ class Parser {
       if (is_new)
         visit(key, line, entry.second);
       else
-        add(at_line(line),
-            fmt::format("{}{}: given twice, first on line {}; keep one", prefix, key, first->second));
+        add(at_line(line), fmt::format("{}{}: given twice, first on line {}; keep one", prefix, key, first->second));
     }
   }
 
   void read_document(const YAML::Node& root) {
     if (!root.IsMap())
-      return add(at_line(root.Mark().line + 1),
-                 fmt::format("expected sections, such as \"run:\"; the sections are {}",
-                             fmt::join(section_names(), ", ")));
+      return add(at_line(root.Mark().line + 1), fmt::format("expected sections, such as \"run:\"; the sections are {}",
+                                                            fmt::join(section_names(), ", ")));
     each_pair(root, "", [&](const std::string& name, int line, const YAML::Node& node) {
       const Section* section = find_section(name);
       if (!section)
@@ -143,8 +138,7 @@ class Parser {
         read_section(*section, node);
       else if (!node.IsNull())  // a section without lines keeps its defaults
         add(at_line(line),
-            fmt::format("{}: is a section; put its keys on lines of their own below it, as key: value",
-                        name));
+            fmt::format("{}: is a section; put its keys on lines of their own below it, as key: value", name));
     });
   }
 
@@ -176,8 +170,7 @@ class Parser {
 
 Result<std::string> read_config_text(const std::string& path) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    return usage_error("{}: is a folder; name a config file", path);
+  if (std::filesystem::is_directory(path, ignored)) return usage_error("{}: is a folder; name a config file", path);
   std::ifstream file(path, std::ios::binary);
   if (!file) return usage_error("{}: cannot read the config: {}", path, std::strerror(errno));
   std::ostringstream text;

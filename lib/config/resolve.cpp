@@ -81,8 +81,7 @@ class Resolver {
       m.ffn_hidden = static_cast<int>(gated ? round_up((8 * hidden + 2) / 3, kFfnMultiple) : 4 * hidden);
     }
     const int64_t model_ranks = int64_t{c_.parallel.tp} * c_.parallel.pp;
-    if (c_.parallel.dp == 0 && world_ % model_ranks == 0)
-      c_.parallel.dp = static_cast<int>(world_ / model_ranks);
+    if (c_.parallel.dp == 0 && world_ % model_ranks == 0) c_.parallel.dp = static_cast<int>(world_ / model_ranks);
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
     if (c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
   }
@@ -91,16 +90,15 @@ class Resolver {
     const ModelConfig& m = c_.model;
     if (m.hidden % m.heads != 0) {
       add("model.heads: {} does not divide model.hidden {}; set model.hidden to {}{}", m.heads, m.hidden,
-          either(multiples_around(m.hidden, m.heads), m.hidden),
-          or_set("model.heads", divisors(m.hidden), m.heads));
+          either(multiples_around(m.hidden, m.heads), m.hidden), or_set("model.heads", divisors(m.hidden), m.heads));
     } else if (m.position == Position::kRope && m.hidden / m.heads % 2 != 0) {
       add("model.position: rope turns pairs, and model.hidden {} / model.heads {} = {} is odd; set "
           "model.hidden to {}, or model.position to learned",
           m.hidden, m.heads, m.hidden / m.heads, either(multiples_around(m.hidden, 2 * m.heads), m.hidden));
     }
     if (m.kv_heads > m.heads)
-      add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 for as many",
-          m.kv_heads, m.heads, either(divisors(m.heads), m.kv_heads));
+      add("model.kv_heads: {} exceeds model.heads {}; set model.kv_heads to {}, or to 0 for as many", m.kv_heads,
+          m.heads, either(divisors(m.heads), m.kv_heads));
     else if (m.heads % m.kv_heads != 0)
       add("model.kv_heads: {} does not divide model.heads {}; set model.kv_heads to {}", m.kv_heads, m.heads,
           either(divisors(m.heads), m.kv_heads));
@@ -140,12 +138,10 @@ class Resolver {
     must_divide(m.heads, fmt::format("model.heads {}", m.heads));
     if (m.kv_heads != m.heads) must_divide(m.kv_heads, fmt::format("model.kv_heads {}", m.kv_heads));
     must_divide(m.ffn_hidden, fmt::format("model.ffn_hidden {}", m.ffn_hidden));
-    must_divide(padded_vocab(),
-                fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
-                            padded_vocab(), m.vocab, kVocabMultiple));
-    must_divide(micro_rows(),
-                fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {})",
-                            micro_rows(), c_.data.micro_batch, m.seq_len));
+    must_divide(padded_vocab(), fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
+                                            padded_vocab(), m.vocab, kVocabMultiple));
+    must_divide(micro_rows(), fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {})",
+                                          micro_rows(), c_.data.micro_batch, m.seq_len));
     if (tp > c_.cluster.ranks_per_node)
       add("parallel.tp: {} exceeds cluster.ranks_per_node {}, and a tp group stays inside a node; {}", tp,
           c_.cluster.ranks_per_node, remedy);
@@ -173,8 +169,8 @@ class Resolver {
           "parallel.schedule to interleaved",
           p.chunks, schedule);
     if (interleaves() && p.pp < 2)
-      add("parallel.schedule: {} needs parallel.pp >= 2, got {}; set parallel.schedule to 1f1b{}", schedule,
-          p.pp, or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
+      add("parallel.schedule: {} needs parallel.pp >= 2, got {}; set parallel.schedule to 1f1b{}", schedule, p.pp,
+          or_set("parallel.pp", fitting_pp(given_dp_), p.pp));
 
     const int layers = c_.model.layers;
     const int64_t parts = int64_t{p.pp} * p.chunks;
@@ -190,15 +186,14 @@ class Resolver {
     if (suits_world(p.tp, p.pp, given_dp_)) return true;
     const int64_t model_ranks = int64_t{p.tp} * p.pp;
     if (given_dp_ == 0) {
-      add("parallel: tp {} x pp {} = {} does not divide {} ranks; start {} ranks{}", p.tp, p.pp, model_ranks,
-          world_, either(multiples_around(world_, model_ranks), world_),
-          or_set("parallel.pp", fitting_pp(0), p.pp));
+      add("parallel: tp {} x pp {} = {} does not divide {} ranks; start {} ranks{}", p.tp, p.pp, model_ranks, world_,
+          either(multiples_around(world_, model_ranks), world_), or_set("parallel.pp", fitting_pp(0), p.pp));
     } else {
       const std::string remedy = world_ % model_ranks == 0
                                      ? or_set("parallel.dp", {world_ / model_ranks}, p.dp)
                                      : or_set("parallel.dp to 0 and parallel.pp", fitting_pp(0), p.pp);
-      add("parallel: tp {} x pp {} x dp {} = {}, not {} ranks; start {} ranks{}", p.tp, p.pp, p.dp,
-          model_ranks * p.dp, world_, model_ranks * p.dp, remedy);
+      add("parallel: tp {} x pp {} x dp {} = {}, not {} ranks; start {} ranks{}", p.tp, p.pp, p.dp, model_ranks * p.dp,
+          world_, model_ranks * p.dp, remedy);
     }
     return false;
   }
@@ -217,8 +212,7 @@ class Resolver {
     if (lr.warmup_steps > lr.decay_steps)
       add("lr.warmup_steps: {} exceeds lr.decay_steps {} (0 = run.steps); set lr.warmup_steps to {} or less",
           lr.warmup_steps, lr.decay_steps, lr.decay_steps);
-    if (lr.min > lr.peak)
-      add("lr.min: {} exceeds lr.peak {}; set lr.min to {} or less", lr.min, lr.peak, lr.peak);
+    if (lr.min > lr.peak) add("lr.min: {} exceeds lr.peak {}; set lr.min to {} or less", lr.min, lr.peak, lr.peak);
   }
 
   Config c_;

@@ -27,8 +27,7 @@ std::string shown(const YAML::Node& node) {
   return is_quoted(node) ? print_value(text) : text;
 }
 
-void report(std::vector<Problem>& problems, const ValueRule& rule, const std::string& what,
-            std::string remedy = "") {
+void report(std::vector<Problem>& problems, const ValueRule& rule, const std::string& what, std::string remedy = "") {
   if (remedy.empty())
     remedy = rule.default_text.empty() ? "there is no default" : "the default is " + rule.default_text;
   problems.push_back({.text = fmt::format("{}; allowed: {}; {}", what, rule.allowed_text, remedy)});
@@ -58,8 +57,7 @@ std::string try_bound(double value, const Allowed& allowed) {
 template <class T>
 std::errc parse_all(std::string_view text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc::invalid_argument || end != text.data() + text.size())
-    return std::errc::invalid_argument;
+  if (error == std::errc::invalid_argument || end != text.data() + text.size()) return std::errc::invalid_argument;
   return error;
 }
 
@@ -89,8 +87,7 @@ void read_number(const YAML::Node& node, const ValueRule& rule, T& out, std::vec
       kInteger && text.starts_with('-') && text.find_first_not_of("0123456789", 1) == text.npos;
   if (error == std::errc::invalid_argument && negative_integer && text.size() > 1)
     error = std::errc::result_out_of_range;
-  if (error == std::errc::invalid_argument ||
-      (!kInteger && error == std::errc() && !std::isfinite(double(value)))) {
+  if (error == std::errc::invalid_argument || (!kInteger && error == std::errc() && !std::isfinite(double(value)))) {
     const double guess = kInteger ? std::round(loose) : loose;
     const bool fits = std::abs(guess) < 1e15 && in_range(guess, rule.allowed);
     return report(problems, rule, fmt::format("{} is not {}", shown(node), kNoun),
@@ -107,8 +104,7 @@ void read_number(const YAML::Node& node, const ValueRule& rule, T& out, std::vec
 
 std::string name_advice(const std::string& text) {
   std::string good;
-  for (const char c : text)
-    good += std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ? c : '_';
+  for (const char c : text) good += std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ? c : '_';
   return good.find_first_not_of("._") == good.npos ? "" : "try " + good;
 }
 
@@ -121,8 +117,7 @@ bool is_file_name(const std::string& text) {
 
 int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
 
-void read_source_map(const YAML::Node& node, const std::string& part, Source& out,
-                     std::vector<Problem>& problems) {
+void read_source_map(const YAML::Node& node, const std::string& part, Source& out, std::vector<Problem>& problems) {
   const std::vector<std::string> keys = {"path", "weight"};
   std::map<std::string, int> first_line;
   for (const auto& entry : node) {
@@ -136,9 +131,8 @@ void read_source_map(const YAML::Node& node, const std::string& part, Source& ou
     else if (key == "weight")
       read_value(entry.second, {above(0), describe_range("number", above(0)), "1"}, out.weight, found);
     else
-      found.push_back({.text = nearest(key, keys).empty()
-                                   ? "unknown key; the keys of a source are path, weight"
-                                   : "unknown key; did you mean " + nearest(key, keys) + "?"});
+      found.push_back({.text = nearest(key, keys).empty() ? "unknown key; the keys of a source are path, weight"
+                                                          : "unknown key; did you mean " + nearest(key, keys) + "?"});
     for (Problem& problem : found) problems.push_back({line, part + "." + key, std::move(problem.text)});
   }
   if (!first_line.contains("path"))
@@ -153,8 +147,7 @@ void read_value(const YAML::Node& node, const ValueRule& rule, int& out, std::ve
 void read_value(const YAML::Node& node, const ValueRule& rule, int64_t& out, std::vector<Problem>& problems) {
   read_number(node, rule, out, problems);
 }
-void read_value(const YAML::Node& node, const ValueRule& rule, uint64_t& out,
-                std::vector<Problem>& problems) {
+void read_value(const YAML::Node& node, const ValueRule& rule, uint64_t& out, std::vector<Problem>& problems) {
   read_number(node, rule, out, problems);
 }
 void read_value(const YAML::Node& node, const ValueRule& rule, double& out, std::vector<Problem>& problems) {
@@ -169,19 +162,16 @@ void read_value(const YAML::Node& node, const ValueRule& rule, bool& out, std::v
     out = text == "true";
     return;
   }
-  report(problems, rule,
-         is_quoted(node) ? shown(node) + " is text, not a boolean" : shown(node) + " is not a boolean",
+  report(problems, rule, is_quoted(node) ? shown(node) + " is text, not a boolean" : shown(node) + " is not a boolean",
          known ? "remove the quotes" : "");
 }
 
-void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
-                std::vector<Problem>& problems) {
+void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out, std::vector<Problem>& problems) {
   if (!is_scalar(node, rule, problems)) return;
   const std::string& text = node.Scalar();
   if (rule.allowed.text == TextRule::kFileName && !is_file_name(text))
     return report(problems, rule, print_value(text) + " is not a file name", name_advice(text));
-  if (rule.allowed.text == TextRule::kNotEmpty && text.empty())
-    return report(problems, rule, "\"\" is empty");
+  if (rule.allowed.text == TextRule::kNotEmpty && text.empty()) return report(problems, rule, "\"\" is empty");
   out = text;
 }
 
@@ -190,8 +180,7 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Sourc
   if (!node.IsSequence()) {
     if (node.IsScalar())
       return report(problems, rule, shown(node) + " is not a list", fmt::format("write [{}]", shown(node)));
-    if (node.IsMap())
-      return report(problems, rule, "is a map, not a list", "write [{path: FILE, weight: NUMBER}]");
+    if (node.IsMap()) return report(problems, rule, "is a map, not a list", "write [{path: FILE, weight: NUMBER}]");
     return report(problems, rule, "has no value", "write [] for none");
   }
   std::vector<Source> sources;
@@ -212,16 +201,14 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Sourc
   if (problems.size() == problems_before) out = std::move(sources);
 }
 
-std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule,
-                                       std::vector<Problem>& problems) {
+std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule, std::vector<Problem>& problems) {
   if (!is_scalar(node, rule, problems)) return std::nullopt;
   std::vector<std::string> names(1);
   for (const char c : rule.allowed_text) c == '|' ? (void)names.emplace_back() : names.back().push_back(c);
   const std::string& text = node.Scalar();
   if (std::find(names.begin(), names.end(), text) != names.end()) return text;
   const std::string near = nearest(text, names);
-  report(problems, rule, shown(node) + " is none of the choices",
-         near.empty() ? "" : "did you mean " + near + "?");
+  report(problems, rule, shown(node) + " is none of the choices", near.empty() ? "" : "did you mean " + near + "?");
   return std::nullopt;
 }
 
@@ -253,8 +240,7 @@ std::string print_value(const std::vector<Source>& value) {
   for (const Source& source : value) {
     if (!list.empty()) list += ", ";
     const std::string path = print_value(source.path);
-    list +=
-        source.weight == 1 ? path : fmt::format("{{path: {}, weight: {}}}", path, print_value(source.weight));
+    list += source.weight == 1 ? path : fmt::format("{{path: {}, weight: {}}}", path, print_value(source.weight));
   }
   return "[" + list + "]";
 }
@@ -264,8 +250,7 @@ std::string describe_range(std::string_view noun, const Allowed& allowed) {
   if (has_low && has_high)
     return fmt::format("{} in {}{}, {}{}", noun, allowed.includes_low ? '[' : '(', print_value(allowed.low),
                        print_value(allowed.high), allowed.includes_high ? ']' : ')');
-  if (has_low)
-    return fmt::format("{} {} {}", noun, allowed.includes_low ? ">=" : ">", print_value(allowed.low));
+  if (has_low) return fmt::format("{} {} {}", noun, allowed.includes_low ? ">=" : ">", print_value(allowed.low));
   return std::string(noun);
 }
 

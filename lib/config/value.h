@@ -33,12 +33,8 @@ inline Allowed anything() { return {}; }
 inline Allowed at_least(double low) { return {.low = low}; }
 inline Allowed above(double low) { return {.low = low, .includes_low = false}; }
 inline Allowed within(double low, double high) { return {.low = low, .high = high}; }
-inline Allowed at_least_below(double low, double high) {
-  return {.low = low, .high = high, .includes_high = false};
-}
-inline Allowed above_up_to(double low, double high) {
-  return {.low = low, .high = high, .includes_low = false};
-}
+inline Allowed at_least_below(double low, double high) { return {.low = low, .high = high, .includes_high = false}; }
+inline Allowed above_up_to(double low, double high) { return {.low = low, .high = high, .includes_low = false}; }
 inline Allowed one_of(std::string_view choices) { return {.choices = choices}; }
 inline Allowed not_empty() { return {.text = TextRule::kNotEmpty}; }
 inline Allowed file_name() { return {.text = TextRule::kFileName}; }
@@ -62,14 +58,12 @@ void read_value(const YAML::Node& node, const ValueRule& rule, int64_t& out, std
 void read_value(const YAML::Node& node, const ValueRule& rule, uint64_t& out, std::vector<Problem>& problems);
 void read_value(const YAML::Node& node, const ValueRule& rule, double& out, std::vector<Problem>& problems);
 void read_value(const YAML::Node& node, const ValueRule& rule, bool& out, std::vector<Problem>& problems);
-void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
-                std::vector<Problem>& problems);
+void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out, std::vector<Problem>& problems);
 void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Source>& out,
                 std::vector<Problem>& problems);
 
 // The one of the names "a|b|c" in rule.allowed_text that the node spells; none and a Problem otherwise.
-std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule,
-                                       std::vector<Problem>& problems);
+std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule, std::vector<Problem>& problems);
 
 template <class E>
 requires std::is_enum_v<E>

@@ -27,9 +27,10 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
     TokenFile file = std::move(opened).value();
     const int64_t samples = (file.num_tokens() - 1) / seq_len;
     if (file.num_tokens() < 2 || samples < 1) {
-      note(fmt::format("data.sources: {}: {} tokens are fewer than one sample of model.seq_len + 1 = {}; add text or "
-                       "shorten model.seq_len",
-                       spec.path, file.num_tokens(), seq_len + 1));
+      note(
+          fmt::format("data.sources: {}: {} tokens are fewer than one sample of model.seq_len + 1 = {}; add text or "
+                      "shorten model.seq_len",
+                      spec.path, file.num_tokens(), seq_len + 1));
       continue;
     }
     const int64_t checked = std::min<int64_t>(file.num_tokens(), int64_t{64} * (seq_len + 1));

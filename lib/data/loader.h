@@ -12,8 +12,8 @@
 
 namespace tri {
 
-// Step s trains on global samples [s·GB, (s+1)·GB). Microbatch m of dp rank d holds samples (m·dp + d)·B + j of them, so
-// the step's samples are the same for every dp, and so is their order over microbatches.
+// Step s trains on global samples [s·GB, (s+1)·GB). Microbatch m of dp rank d holds samples (m·dp + d)·B + j of them,
+// so the step's samples are the same for every dp, and so is their order over microbatches.
 struct BatchShape {
   int global_batch = 1, micro_batch = 1;
   int dp_rank = 0, dp_size = 1;
@@ -47,10 +47,10 @@ class Loader {
   const size_t prefetch_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Batch> ready_;      // guarded by mutex_
-  std::exception_ptr failure_;   // guarded by mutex_
-  bool closing_ = false;         // guarded by mutex_
-  int64_t next_step_;            // of the reading thread
+  std::deque<Batch> ready_;     // guarded by mutex_
+  std::exception_ptr failure_;  // guarded by mutex_
+  bool closing_ = false;        // guarded by mutex_
+  int64_t next_step_;           // of the reading thread
   Batch current_;
   double wait_seconds_ = 0;
   std::thread thread_;

@@ -53,7 +53,8 @@ Mixer::Mixer(uint64_t seed, const std::vector<double>& weights) : seed_(derive_k
     given += 1 + whole;
     share -= whole;
   }
-  std::stable_sort(remainders.begin(), remainders.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(remainders.begin(), remainders.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   for (size_t i = 0; given < kBlockSamples; i = (i + 1) % remainders.size(), ++given)
     ++places_[static_cast<size_t>(remainders[i].second)];
 }

@@ -12,7 +12,7 @@ namespace tri {
 // bits that holds `size`, walked until the value falls inside (Black & Rogaway 2002, "cycle walking").
 class Permutation {
  public:
-  Permutation(uint64_t key, uint64_t size);  // size >= 1
+  Permutation(uint64_t key, uint64_t size);   // size >= 1
   uint64_t operator()(uint64_t index) const;  // index < size
 
  private:
@@ -20,12 +20,12 @@ class Permutation {
   int half_bits_;
 };
 
-// Sample `index` of an endless shuffled stream over `size` samples: every sample once an epoch, each epoch in an order of
-// its own.
+// Sample `index` of an endless shuffled stream over `size` samples: every sample once an epoch, each epoch in an order
+// of its own.
 uint64_t shuffled(uint64_t seed, uint64_t size, uint64_t index);
 
-// Mixes sources in proportion to weights. Time is cut into blocks of kBlockSamples; in each, source s has a fixed number
-// of places (largest remainder), shuffled by the block's key. Any block-long stretch therefore holds the exact
+// Mixes sources in proportion to weights. Time is cut into blocks of kBlockSamples; in each, source s has a fixed
+// number of places (largest remainder), shuffled by the block's key. Any block-long stretch therefore holds the exact
 // proportions, to 1 / kBlockSamples.
 class Mixer {
  public:

@@ -23,9 +23,8 @@ ResidualStream TransformerBlock::forward(const LayerContext& ctx, ResidualStream
   fc2_.forward(ctx, w.partial, t.activated, is_parallel(ctx) ? 1.0f : 0.0f);  // one sum, one reduce for both branches
   ctx.start_reduce(w.partial);
   ctx.finish_reduce();
-  return {.inp = is_parallel(ctx) ? t.input : t.middle,
-          .add = ctx.own_rows(w.partial),
-          .add_bias = fc2_.bias_to_add(ctx)};
+  return {
+      .inp = is_parallel(ctx) ? t.input : t.middle, .add = ctx.own_rows(w.partial), .add_bias = fc2_.bias_to_add(ctx)};
 }
 
 // Everything that backward reads: the forward pass without its last product.
@@ -48,11 +47,7 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
   const StageDims& d = ctx.dims;
   qkv_.forward(ctx, t.qkv, normed);
   if (ctx.config.model.position == Position::kRope)
-    rope({.pass = Pass::kForward,
-          .qkv = t.qkv,
-          .table = ctx.work.rope_table,
-          .num_kv_heads = d.NKVl,
-          .group = d.G},
+    rope({.pass = Pass::kForward, .qkv = t.qkv, .table = ctx.work.rope_table, .num_kv_heads = d.NKVl, .group = d.G},
          ctx.compute);
   tri::attention_forward({.out = t.attention,
                           .lse = t.lse,
@@ -159,11 +154,7 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .scale = 1.0f / std::sqrt(static_cast<float>(d.HS))},
                           ctx.compute);
   if (ctx.config.model.position == Position::kRope)
-    rope({.pass = Pass::kBackward,
-          .qkv = w.dqkv,
-          .table = w.rope_table,
-          .num_kv_heads = d.NKVl,
-          .group = d.G},
+    rope({.pass = Pass::kBackward, .qkv = w.dqkv, .table = w.rope_table, .num_kv_heads = d.NKVl, .group = d.G},
          ctx.compute);
 }
 

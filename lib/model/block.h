@@ -1,11 +1,12 @@
 // The transformer block with hand-written backward, tensor-parallel with sequence parallelism.
 //   sequential  m = x + proj(attention(qkv(norm1(x))));  y = m + fc2(act(fc1(norm2(m))))
 //   parallel    n = norm1(x);  y = x + proj(attention(qkv(n))) + fc2(act(fc1(n)))          (GPT-J, PaLM, MegaScale)
-// A norm's rows are gathered over tp before the column-parallel products (qkv, fc1); the row-parallel products (proj, fc2)
-// are reduce-scattered back to rows. Sequential: two gathers and two reduces a forward pass; parallel: one and one.
+// A norm's rows are gathered over tp before the column-parallel products (qkv, fc1); the row-parallel products (proj,
+// fc2) are reduce-scattered back to rows. Sequential: two gathers and two reduces a forward pass; parallel: one and
+// one.
 //
-// The residual addition of a branch is fused into the norm that follows it, in the next block if need be: a forward pass
-// hands on the stream together with the branch that is still to be added.
+// The residual addition of a branch is fused into the norm that follows it, in the next block if need be: a forward
+// pass hands on the stream together with the branch that is still to be added.
 #pragma once
 
 #include "lib/model/layers.h"

@@ -67,7 +67,8 @@ struct ColumnLinear {
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
 };
 
-// Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The bias joins after the sum, in the next norm.
+// Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The bias joins after the sum, in the next
+// norm.
 struct RowLinear {
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;

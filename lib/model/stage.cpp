@@ -122,9 +122,8 @@ void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
     ctx_.tp.before(ctx_.compute);
   }
   if (chunk.positions != nullptr)
-    position_forward(
-        {.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
-        ctx_.compute);
+    position_forward({.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
+                     ctx_.compute);
 }
 
 void Stage::embed_backward(const Chunk& chunk, int micro) {
@@ -183,12 +182,8 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   const HeadTensors& h = tensors_.head;
   gemm({.out = w.dnormed, .a = h.logits, .b = ctx_.use(*chunk.head)}, ctx_.compute);
   ctx_.start_reduce(w.dnormed);
-  gemm({.out = ctx_.hooks.gradient(*chunk.head),
-        .a = h.logits,
-        .b = w.normed,
-        .trans_a = Trans::kYes,
-        .beta = 1.0f},
-       ctx_.compute);  // beside the reduce
+  gemm({.out = ctx_.hooks.gradient(*chunk.head), .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = 1.0f},
+       ctx_.compute);                                                      // beside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
   ctx_.finish_reduce();
   chunk.final_norm.backward(ctx_, ctx_.own_rows(w.dstream), {}, ctx_.own_rows(w.dnormed), inp, h.mean, h.rstd);

@@ -14,9 +14,9 @@ namespace tri {
 struct StageDims {
   int B, T, C, NHl, NKVl, G, HS, Fl, Vl;
   int64_t R, Rl;
-  int64_t qkv_width;   // NKVl · (G + 2) · HS
-  int64_t fc1_width;   // Fl, or 2 · Fl for SwiGLU
-  Dtype dtype;         // of weights and activations
+  int64_t qkv_width;  // NKVl · (G + 2) · HS
+  int64_t fc1_width;  // Fl, or 2 · Fl for SwiGLU
+  Dtype dtype;        // of weights and activations
 };
 StageDims stage_dims(const Config& config, const Mesh& mesh);
 
@@ -25,17 +25,17 @@ StageDims stage_dims(const Config& config, const Mesh& mesh);
 //   selective  not normed1, normed2, activated: cheap to compute again from what is kept
 //   full       only `input`; the rest is computed again into a set shared by all layers
 struct LayerTensors {
-  Tensor input;                // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
-  Tensor mean1, rstd1;         // (Rl) f32
-  Tensor normed1;              // (R, C): gathered over tp
-  Tensor qkv;                  // (R, qkv_width), after RoPE
-  Tensor attention;            // (R, NHl · HS)
-  Tensor lse;                  // (B, NHl, T) f32
-  Tensor middle;               // (Rl, C): the residual stream between attention and MLP; sequential block only
-  Tensor mean2, rstd2;         // (Rl) f32; sequential block only
-  Tensor normed2;              // (R, C); sequential block only
-  Tensor fc1;                  // (R, fc1_width)
-  Tensor activated;            // (R, Fl)
+  Tensor input;         // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
+  Tensor mean1, rstd1;  // (Rl) f32
+  Tensor normed1;       // (R, C): gathered over tp
+  Tensor qkv;           // (R, qkv_width), after RoPE
+  Tensor attention;     // (R, NHl · HS)
+  Tensor lse;           // (B, NHl, T) f32
+  Tensor middle;        // (Rl, C): the residual stream between attention and MLP; sequential block only
+  Tensor mean2, rstd2;  // (Rl) f32; sequential block only
+  Tensor normed2;       // (R, C); sequential block only
+  Tensor fc1;           // (R, fc1_width)
+  Tensor activated;     // (R, Fl)
 };
 
 struct MicrobatchTensors {
@@ -44,18 +44,18 @@ struct MicrobatchTensors {
 };
 
 struct Workspace {
-  Tensor partial;       // (R, C): outputs of row-parallel products; the own rows hold the reduced branch
-  Tensor normed;        // (R, C): a gathered norm computed again; aliases nothing. Also the head's input
-  Tensor activated;     // (R, Fl): an activation computed again
-  Tensor dstream;       // (R, C): the own rows are the running gradient of the residual stream, the rest its gather
-  Tensor dnormed;       // (R, C): gradient of a gathered norm; the own rows hold the reduced sum
-  Tensor dfc1;          // (R, fc1_width)
-  Tensor dactivated;    // (R, Fl)
-  Tensor dattention;    // (R, NHl · HS)
-  Tensor dqkv;          // (R, qkv_width)
-  Tensor delta;         // (B, NHl, T) f32
-  LayerTensors again;   // parallel.recompute: full
-  Tensor rope_table;    // (T, HS/2, 2) f32
+  Tensor partial;      // (R, C): outputs of row-parallel products; the own rows hold the reduced branch
+  Tensor normed;       // (R, C): a gathered norm computed again; aliases nothing. Also the head's input
+  Tensor activated;    // (R, Fl): an activation computed again
+  Tensor dstream;      // (R, C): the own rows are the running gradient of the residual stream, the rest its gather
+  Tensor dnormed;      // (R, C): gradient of a gathered norm; the own rows hold the reduced sum
+  Tensor dfc1;         // (R, fc1_width)
+  Tensor dactivated;   // (R, Fl)
+  Tensor dattention;   // (R, NHl · HS)
+  Tensor dqkv;         // (R, qkv_width)
+  Tensor delta;        // (B, NHl, T) f32
+  LayerTensors again;  // parallel.recompute: full
+  Tensor rope_table;   // (T, HS/2, 2) f32
 };
 
 // The head's memory, on the last virtual stage.

@@ -14,6 +14,7 @@ namespace {
 
 // JSON has no NaN or infinity: null stands for a number that is not finite.
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
+std::string number(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
 }  // namespace
 
@@ -39,8 +40,8 @@ std::string json_line(const StepMetrics& m) {
       R"({{"step":{},"samples":{},"tokens":{},"loss":{},"grad_norm":{},"lr":{},"step_ms":{},"tokens_per_s":{},)"
       R"("tflops_per_rank":{},"mfu":{},"compute_ms":{},"wait_ms":{},"data_ms":{}}})",
       m.step, m.samples, m.tokens, number(m.loss), number(m.grad_norm), number(m.learning_rate), number(m.step_ms),
-      number(m.tokens_per_s), number(m.tflops_per_rank), m.mfu ? number(*m.mfu) : "null", number(m.compute_ms),
-      number(m.wait_ms), number(m.data_ms));
+      number(m.tokens_per_s), number(m.tflops_per_rank), number(m.mfu), number(m.compute_ms), number(m.wait_ms),
+      number(m.data_ms));
 }
 
 std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {

@@ -16,9 +16,10 @@ struct StepMetrics {
   double step_ms = 0;
   double tokens_per_s = 0;
   double tflops_per_rank = 0;
-  std::optional<double> mfu;            // share of the device's peak; none on the CPU
-  double compute_ms = 0, wait_ms = 0;   // the compute stream: busy, blocked on other streams
-  double data_ms = 0;                   // waited for the next batch
+  std::optional<double> mfu;  // share of the device's peak; none on the CPU
+  std::optional<double> compute_ms,
+      wait_ms;         // the compute stream: busy, blocked on others; none where not measured
+  double data_ms = 0;  // waited for the next batch
 };
 
 // Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal.

@@ -54,7 +54,8 @@ void log_summary(Job& job, const Mesh& mesh, const std::vector<NamedTimes>& time
   std::string traffic;
   for (const auto& [name, seconds] : sum)
     if (name != "compute" && name != "waiting" && name != "data")
-      traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
+      traffic +=
+          fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
   if (!traffic.empty()) log_info("time in communication, beside compute: {}", traffic);
 }
 

@@ -19,9 +19,9 @@ struct Bucket {
 
 struct FlatLayout {
   std::vector<Bucket> buckets;
-  std::vector<int64_t> offset;    // [parameter], elements from the buffer's start
-  std::vector<int> bucket_of;     // [parameter]
-  int64_t size = 0;               // elements of the buffer
+  std::vector<int64_t> offset;  // [parameter], elements from the buffer's start
+  std::vector<int> bucket_of;   // [parameter]
+  int64_t size = 0;             // elements of the buffer
 };
 
 // A bucket is closed as soon as it holds `bucket_elements`; a tensor is never divided over buckets.

@@ -18,8 +18,7 @@ double decayed(const LrConfig& lr, double share) { return lr.peak + (lr.min - lr
 }  // namespace
 
 double learning_rate(const LrConfig& lr, int64_t step) {
-  if (step < lr.warmup_steps)
-    return lr.peak * static_cast<double>(step + 1) / static_cast<double>(lr.warmup_steps + 1);
+  if (step < lr.warmup_steps) return lr.peak * static_cast<double>(step + 1) / static_cast<double>(lr.warmup_steps + 1);
   switch (lr.rule) {
     case LrRule::kConstant:
       return lr.peak;
@@ -28,7 +27,8 @@ double learning_rate(const LrConfig& lr, int64_t step) {
     case LrRule::kCosine:
       return decayed(lr, (1.0 - std::cos(std::numbers::pi * progress(step, lr.warmup_steps, lr.decay_steps))) / 2.0);
     case LrRule::kWsd: {
-      const auto length = static_cast<int64_t>(std::llround(lr.wsd_decay_fraction * static_cast<double>(lr.decay_steps)));
+      const auto length =
+          static_cast<int64_t>(std::llround(lr.wsd_decay_fraction * static_cast<double>(lr.decay_steps)));
       return decayed(lr, progress(step, std::max(lr.warmup_steps, lr.decay_steps - length), lr.decay_steps));
     }
   }

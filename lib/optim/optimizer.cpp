@@ -122,7 +122,7 @@ void Optimizer::update(int64_t step, double learning_rate) {
               .norm_sq = tensors_.stats.flat(kStatNormSq, 1),
               .max_norm = static_cast<float>(config_.optimizer.clip)},
              compute_);
-  const Update update{config_,  store_, tensors_, channels_, compute_, static_cast<float>(learning_rate), step};
+  const Update update{config_, store_, tensors_, channels_, compute_, static_cast<float>(learning_rate), step};
   for (const Row& row : kOptimizers)
     if (row.kind == config_.optimizer.name) return row.update(update);
   TRI_REQUIRE(false, "optimizer {} has no row", enum_name(config_.optimizer.name));

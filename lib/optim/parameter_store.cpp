@@ -8,8 +8,8 @@
 namespace tri {
 namespace {
 
-// Zero-2 pool: a bucket being filled, its neighbour at a border, one being reduced, and the tied embedding's on a single
-// stage, which the head opens and only the embedding closes.
+// Zero-2 pool: a bucket being filled, its neighbour at a border, one being reduced, and the tied embedding's on a
+// single stage, which the head opens and only the embedding closes.
 constexpr int kGradientPool = 4;
 
 std::vector<std::vector<ParamSpec>> rank_specs(const Config& config, const Mesh& mesh) {
@@ -270,8 +270,7 @@ void ParameterStore::gradient_ready(const Parameter& parameter) {
 void ParameterStore::reduce(BucketState& bucket) {
   dp_.after(compute_);  // the dp channel waits for the bucket's last gradient
   // One read of the local gradients while they are still this rank's own: names the rank that made a NaN.
-  tensor_sumsq({.sumsq = tensors_.local_sumsq, .inp = bucket.whole, .block_tensor = bucket.block_tensor},
-               dp_.stream());
+  tensor_sumsq({.sumsq = tensors_.local_sumsq, .inp = bucket.whole, .block_tensor = bucket.block_tensor}, dp_.stream());
   if (!sharded_) return dp_.all_reduce(bucket.whole, ReduceOp::kSum);
   const Tensor slice = slice_of(bucket.whole);
   dp_.reduce_scatter(slice, bucket.whole);

@@ -4,8 +4,8 @@
 // enqueued. zero 0: all-reduce after the last microbatch. zero 1: reduce-scatter then, in place; this rank's slice is
 // summed. zero 2: whole gradients live in a small pool only while their bucket's backward runs; every microbatch is
 // reduce-scattered and added to this rank's slice.
-// Parameters: after the update each bucket's slices are all-gathered on the dp channel, and the compute stream waits for
-// a bucket just before its first use.
+// Parameters: after the update each bucket's slices are all-gathered on the dp channel, and the compute stream waits
+// for a bucket just before its first use.
 //
 // A slice is this rank's part of a bucket: all of it (zero 0), or 1/dp.
 #pragma once
@@ -22,22 +22,22 @@ namespace tri {
 
 struct ChunkStoreTensors {
   FlatLayout layout;
-  Tensor parameters;    // (size) compute dtype
-  Tensor gradients;     // (size) f32; zero 2: (size / dp), the slices
-  Tensor master;        // (slices) f32 master weights; bf16 only
-  Tensor exp_avg;       // (slices) f32
-  Tensor exp_avg_sq;    // (slices) f32
-  Tensor block_tensor;  // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
+  Tensor parameters;              // (size) compute dtype
+  Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
+  Tensor master;                  // (slices) f32 master weights; bf16 only
+  Tensor exp_avg;                 // (slices) f32
+  Tensor exp_avg_sq;              // (slices) f32
+  Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: whole gradients of buckets that stay open for a whole pass
 };
 
 struct StoreTensors {
   std::vector<ChunkStoreTensors> chunks;
-  std::vector<Tensor> pool;  // zero 2: whole gradients of a bucket, taken in turn
-  Tensor decay;              // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
-  Tensor count_weight;       // (S) f32: 1 where this rank's slice counts in the global norm, else 0
-  Tensor local_sumsq;        // (S) f32: squares of this rank's gradients before any reduction; finds the NaN's origin
-  int num_tensors = 0;       // S
+  std::vector<Tensor> pool;   // zero 2: whole gradients of a bucket, taken in turn
+  Tensor decay;               // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
+  Tensor count_weight;        // (S) f32: 1 where this rank's slice counts in the global norm, else 0
+  Tensor local_sumsq;         // (S) f32: squares of this rank's gradients before any reduction; finds the NaN's origin
+  int num_tensors = 0;        // S
   int num_split_tensors = 0;  // the first ones: divided over tp; the rest is whole on every tp rank
 };
 
@@ -47,11 +47,11 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
 struct BucketSlice {
   int chunk = 0, bucket = 0;
   GradScope scope = GradScope::kSplit;
-  Tensor master;        // f32: the weights that are updated
-  Tensor param;         // bf16 copy to write, or empty when `master` is the parameter itself
-  Tensor grad;          // f32
+  Tensor master;               // f32: the weights that are updated
+  Tensor param;                // bf16 copy to write, or empty when `master` is the parameter itself
+  Tensor grad;                 // f32
   Tensor exp_avg, exp_avg_sq;  // f32
-  Tensor block_tensor;  // (n / kBlock) i32
+  Tensor block_tensor;         // (n / kBlock) i32
 };
 
 class ParameterStore final : public ParameterHooks {
@@ -95,8 +95,8 @@ class ParameterStore final : public ParameterHooks {
   const Mesh mesh_;
   StoreTensors tensors_;
   const int micros_;
-  const bool sharded_;            // zero >= 1
-  const bool grads_sharded_;      // zero 2
+  const bool sharded_;        // zero >= 1
+  const bool grads_sharded_;  // zero 2
   Stream& compute_;
   Channel& dp_;
   std::vector<std::vector<Parameter>> parameters_;

@@ -19,9 +19,7 @@ struct Mesh {
 
   int world_size() const { return tp.size * dp.size * pp.size; }
   // World rank of the given coordinates.
-  int rank_at(int pp_rank, int dp_rank, int tp_rank) const {
-    return (pp_rank * dp.size + dp_rank) * tp.size + tp_rank;
-  }
+  int rank_at(int pp_rank, int dp_rank, int tp_rank) const { return (pp_rank * dp.size + dp_rank) * tp.size + tp_rank; }
   std::string place() const;  // "pp1 dp0 tp3"
 };
 

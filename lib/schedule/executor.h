@@ -1,5 +1,5 @@
-// Runs any Plan. The host only enqueues: compute actions go to the compute stream, each of the four kinds of transfer to a
-// stream of its own, and events order them:
+// Runs any Plan. The host only enqueues: compute actions go to the compute stream, each of the four kinds of transfer
+// to a stream of its own, and events order them:
 //   a forward    waits for its receive, and for the send that last used its output buffer
 //   a send       waits for its compute
 //   a receive    waits for the last user of its buffer; it is issued one compute action ahead of its use
@@ -38,8 +38,8 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
 
 enum class Overlap { kOn, kOff };
 
-// One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in front
-// of its transfers. Both are null where the stage has no such neighbour.
+// One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in
+// front of its transfers. Both are null where the stage has no such neighbour.
 struct Link {
   CommGroup* group = nullptr;
   Stream* stream = nullptr;

@@ -46,9 +46,7 @@ Plan gpipe(Axis pp, int micros, int) { return warmup_pairs_cooldown(pp, micros, 
 
 // A stage holds no more microbatches than there are stages from it to the end (Narayanan et al. 2019,
 // PipeDream-Flush).
-Plan one_f_one_b(Axis pp, int micros, int) {
-  return warmup_pairs_cooldown(pp, micros, 1, pp.size - 1 - pp.rank);
-}
+Plan one_f_one_b(Axis pp, int micros, int) { return warmup_pairs_cooldown(pp, micros, 1, pp.size - 1 - pp.rank); }
 
 // Interleaved 1F1B (Narayanan et al. 2021): v chunks a rank divide the bubble by v. The first backward can
 // start once the first microbatch has been through all chunks: (v - 1) * p forwards for the chunks before the
@@ -76,8 +74,8 @@ const ScheduleRow& row_of(Schedule schedule) {
 }
 
 void require_sizes(Axis pp, int micros, int chunks) {
-  TRI_REQUIRE(pp.rank >= 0 && pp.rank < pp.size && micros > 0 && chunks > 0,
-              "pp {} of {}, micros {}, chunks {}", pp.rank, pp.size, micros, chunks);
+  TRI_REQUIRE(pp.rank >= 0 && pp.rank < pp.size && micros > 0 && chunks > 0, "pp {} of {}, micros {}, chunks {}",
+              pp.rank, pp.size, micros, chunks);
 }
 
 // The receive that brings what `compute` works on; none at the ends of the pipeline.
@@ -150,13 +148,9 @@ bool is_first_virtual_stage(Axis pp, int chunk) { return pp.first() && chunk == 
 
 bool is_last_virtual_stage(Axis pp, int chunk, int chunks) { return pp.last() && chunk == chunks - 1; }
 
-Op last_use(const Plan& plan, int chunk) {
-  return contains(plan, Op::kBackward, chunk) ? Op::kBackward : Op::kForward;
-}
+Op last_use(const Plan& plan, int chunk) { return contains(plan, Op::kBackward, chunk) ? Op::kBackward : Op::kForward; }
 
-int max_in_flight(const Plan& plan, int chunk) {
-  return max_between(plan, chunk, Op::kForward, last_use(plan, chunk));
-}
+int max_in_flight(const Plan& plan, int chunk) { return max_between(plan, chunk, Op::kForward, last_use(plan, chunk)); }
 
 int max_inputs(const Plan& plan, int chunk) {
   const Op begin = contains(plan, Op::kRecvForward, chunk) ? Op::kRecvForward : Op::kForward;

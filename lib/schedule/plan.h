@@ -31,12 +31,10 @@ inline constexpr int kNumOps = 6;
 
 template <>
 struct EnumNames<Op> {
-  static constexpr std::array table{std::pair{Op::kForward, std::string_view("F")},
-                                    std::pair{Op::kBackward, std::string_view("B")},
-                                    std::pair{Op::kRecvForward, std::string_view("RF")},
-                                    std::pair{Op::kSendForward, std::string_view("SF")},
-                                    std::pair{Op::kRecvBackward, std::string_view("RB")},
-                                    std::pair{Op::kSendBackward, std::string_view("SB")}};
+  static constexpr std::array table{
+      std::pair{Op::kForward, std::string_view("F")},       std::pair{Op::kBackward, std::string_view("B")},
+      std::pair{Op::kRecvForward, std::string_view("RF")},  std::pair{Op::kSendForward, std::string_view("SF")},
+      std::pair{Op::kRecvBackward, std::string_view("RB")}, std::pair{Op::kSendBackward, std::string_view("SB")}};
 };
 
 // Buffers of one stage beside its inputs (max_inputs of them for each chunk). All are taken in turn.

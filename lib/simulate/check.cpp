@@ -12,9 +12,9 @@ namespace tri {
 namespace {
 
 std::string topology(const Config& config, const Mesh& mesh) {
-  std::string text = fmt::format("topology: {} ranks = tp {} x dp {} x pp {}, {} ranks a node (tp fastest, pp slowest)\n",
-                                 mesh.world_size(), mesh.tp.size, mesh.dp.size, mesh.pp.size,
-                                 config.cluster.ranks_per_node);
+  std::string text =
+      fmt::format("topology: {} ranks = tp {} x dp {} x pp {}, {} ranks a node (tp fastest, pp slowest)\n",
+                  mesh.world_size(), mesh.tp.size, mesh.dp.size, mesh.pp.size, config.cluster.ranks_per_node);
   const int groups = mesh.world_size() / mesh.tp.size;
   constexpr int kShown = 16;
   for (int group = 0; group < groups; ++group) {
@@ -26,26 +26,27 @@ std::string topology(const Config& config, const Mesh& mesh) {
     const Mesh place = make_mesh(first, mesh.tp.size, mesh.dp.size, mesh.pp.size);
     const int node = first / config.cluster.ranks_per_node;
     const bool inside = node == last / config.cluster.ranks_per_node;
-    text += fmt::format("  pp {:>2}  dp {:>3}  ranks {}  {}\n", place.pp.rank, place.dp.rank,
-                        first == last ? fmt::format("{}", first) : fmt::format("{}-{} (tp 0-{})", first, last, mesh.tp.size - 1),
-                        inside ? fmt::format("node {}", node) : "ACROSS NODES: slow; choose a tp that divides the node");
+    text += fmt::format(
+        "  pp {:>2}  dp {:>3}  ranks {}  {}\n", place.pp.rank, place.dp.rank,
+        first == last ? fmt::format("{}", first) : fmt::format("{}-{} (tp 0-{})", first, last, mesh.tp.size - 1),
+        inside ? fmt::format("node {}", node) : "ACROSS NODES: slow; choose a tp that divides the node");
   }
   return text;
 }
 
 std::string layers(const Config& config, const Mesh& mesh) {
   const int chunks = config.parallel.chunks;
-  std::string text = fmt::format("stages: {} layers over {} stage(s) x {} chunk(s)\n", config.model.layers, mesh.pp.size,
-                                 chunks);
+  std::string text =
+      fmt::format("stages: {} layers over {} stage(s) x {} chunk(s)\n", config.model.layers, mesh.pp.size, chunks);
   for (int stage = 0; stage < mesh.pp.size; ++stage) {
     const Axis pp{stage, mesh.pp.size};
     std::string line;
     int64_t parameters = 0;
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const LayerRange range = layers_of(config, pp, chunk);
-      line += fmt::format("{}{}{}-{}{}", chunk == 0 ? "" : ", ", is_first_virtual_stage(pp, chunk) ? "embedding + " : "",
-                          range.first, range.first + range.count - 1,
-                          is_last_virtual_stage(pp, chunk, chunks) ? " + head" : "");
+      line += fmt::format("{}{}{}-{}{}", chunk == 0 ? "" : ", ",
+                          is_first_virtual_stage(pp, chunk) ? "embedding + " : "", range.first,
+                          range.first + range.count - 1, is_last_virtual_stage(pp, chunk, chunks) ? " + head" : "");
       for (const ParamSpec& spec : chunk_parameters(config, pp, chunk)) parameters += spec.local_numel(mesh.tp.size);
     }
     text += fmt::format("  stage {:>2}: layers {}; {} parameters a rank ({})\n", stage, line,
@@ -75,7 +76,8 @@ std::string bubble(const Config& config, const Mesh& mesh) {
                                             chunks, costs, PipelineOverlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
-      "pipeline: {}, {} microbatches; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
+      "pipeline: {}, {} microbatches; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
+      "%\n",
       enum_name(config.parallel.schedule), micros, 100 * run.bubble,
       100.0 * (mesh.pp.size - 1) / (static_cast<double>(chunks) * micros));
 }
@@ -90,9 +92,9 @@ std::string check_report(const Config& config, int ranks) {
   const double flops = model_flops_per_token(config);
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
 
-  std::string text = fmt::format("{}: {} parameters ({}), {}\n", config.run.name,
-                                 format_count(static_cast<double>(parameters)), parameters,
-                                 enum_name(config.precision.compute));
+  std::string text =
+      fmt::format("{}: {} parameters ({}), {}\n", config.run.name, format_count(static_cast<double>(parameters)),
+                  parameters, enum_name(config.precision.compute));
   text += topology(config, mesh);
   text += fmt::format(
       "batch: {} samples a step = micro_batch {} x {} microbatches x dp {}; {} tokens a sample, {} tokens a step\n",

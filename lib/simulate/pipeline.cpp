@@ -137,8 +137,7 @@ void Stage::issue(const Plan& plan, Axis pp, PipelineOverlap overlap) {
 // All stages of one pipeline, and the transfers between them.
 class Pipeline {
  public:
-  Pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs,
-           PipelineOverlap overlap)
+  Pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs, PipelineOverlap overlap)
       : size_(static_cast<int>(plans.size())), costs_(costs), busy_(plans.size(), 0.0) {
     int micros = 0;
     for (const Plan& plan : plans)
@@ -241,8 +240,7 @@ std::string Pipeline::stuck() const {
   for (int rank = 0; rank < size_; ++rank)
     for (const Queue& queue : stages_[rank].queues())
       if (const QueueEntry* head = queue.head())
-        text +=
-            fmt::format("stage {}: {} waits for {}\n", rank, to_string(head->action), reason(rank, *head));
+        text += fmt::format("stage {}: {} waits for {}\n", rank, to_string(head->action), reason(rank, *head));
   return text;
 }
 
@@ -271,8 +269,8 @@ std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int micros
 
 PipelineRun simulate_pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs,
                               PipelineOverlap overlap) {
-  TRI_REQUIRE(!plans.empty() && costs.size() == plans.size() * chunks, "{} plans of {} chunks, {} costs",
-              plans.size(), chunks, costs.size());
+  TRI_REQUIRE(!plans.empty() && costs.size() == plans.size() * chunks, "{} plans of {} chunks, {} costs", plans.size(),
+              chunks, costs.size());
   Pipeline pipeline(plans, chunks, costs, overlap);
   pipeline.run();
   PipelineRun run = pipeline.result();

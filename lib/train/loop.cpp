@@ -22,15 +22,13 @@ namespace tri {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The first error that any rank met, on all ranks.
 Result<void> agree(Job& job, const Result<void>& mine) {
   std::string first;
-  for (const std::string& text : job.gather(mine ? "" : fmt::format("{}:{}", static_cast<int>(mine.error().code),
-                                                                    mine.error().message)))
+  for (const std::string& text :
+       job.gather(mine ? "" : fmt::format("{}:{}", static_cast<int>(mine.error().code), mine.error().message)))
     if (first.empty()) first = text;
   first = job.broadcast(first);
   if (first.empty()) return {};
@@ -75,10 +73,12 @@ Result<void> make_run_folder(const Config& config) {
 
 class Loop {
  public:
-  Loop(const Config& config, const Mesh& mesh, Job& job, Inputs& inputs, Trainer& trainer, int64_t memory_bytes)
+  Loop(const Config& config, const Mesh& mesh, Job& job, const Device& device, Inputs& inputs, Trainer& trainer,
+       int64_t memory_bytes)
       : config_(config),
         mesh_(mesh),
         job_(job),
+        device_(device),
         inputs_(inputs),
         trainer_(trainer),
         memory_bytes_(memory_bytes),
@@ -107,28 +107,31 @@ class Loop {
   Result<void> train_step(int64_t step) {
     const auto start = Clock::now();
     const double waited = loader_.wait_seconds();
-    const StreamTimes before = trainer_.runtime().times().front().times;
+    const std::optional<StreamTimes> before = trainer_.runtime().compute().times();
     const Batch& batch = loader_.next();
     const StepResult result = trainer_.step(step, batch.inputs, batch.targets);
     const double seconds = seconds_since(start);
-    const StreamTimes after = trainer_.runtime().times().front().times;
+    const std::optional<StreamTimes> after = trainer_.runtime().compute().times();
 
     const auto step_samples = static_cast<int64_t>(config_.data.global_batch);
     const double step_tokens = static_cast<double>(step_samples) * config_.model.seq_len;
-    const StepMetrics metrics{
-        .step = step + 1,
-        .samples = (step + 1) * step_samples,
-        .tokens = (step + 1) * step_samples * config_.model.seq_len,
-        .loss = result.loss,
-        .grad_norm = result.grad_norm,
-        .learning_rate = result.learning_rate,
-        .step_ms = seconds * 1e3,
-        .tokens_per_s = step_tokens / seconds,
-        .tflops_per_rank = model_flops_per_token(config_) * step_tokens / seconds / mesh_.world_size() / 1e12,
-        .mfu = std::nullopt,  // a CPU has no peak that the field agrees on
-        .compute_ms = (after.busy - before.busy) * 1e3,
-        .wait_ms = (after.waiting - before.waiting) * 1e3,
-        .data_ms = (loader_.wait_seconds() - waited) * 1e3};
+    const double tflops = model_flops_per_token(config_) * step_tokens / seconds / mesh_.world_size() / 1e12;
+    const std::optional<double> peak = device_.peak_tflops(config_.precision.compute);
+    StepMetrics metrics{.step = step + 1,
+                        .samples = (step + 1) * step_samples,
+                        .tokens = (step + 1) * step_samples * config_.model.seq_len,
+                        .loss = result.loss,
+                        .grad_norm = result.grad_norm,
+                        .learning_rate = result.learning_rate,
+                        .step_ms = seconds * 1e3,
+                        .tokens_per_s = step_tokens / seconds,
+                        .tflops_per_rank = tflops,
+                        .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
+                        .data_ms = (loader_.wait_seconds() - waited) * 1e3};
+    if (before && after) {
+      metrics.compute_ms = (after->busy - before->busy) * 1e3;
+      metrics.wait_ms = (after->waiting - before->waiting) * 1e3;
+    }
     if (metrics_) {
       metrics_->step(metrics);
       const bool keep = metrics.step % config_.metrics.log_every == 0 || metrics.step == config_.run.steps;
@@ -146,8 +149,9 @@ class Loop {
       mine = fmt::format("  rank {} [{}]: {}", mesh_.world_rank, mesh_.place(), names.front());
       if (names.size() > 1) mine += fmt::format(" and {} more", names.size() - 1);
     }
-    std::string report = fmt::format("step {}: loss {} and gradient norm {} are not finite; stopped before the next step",
-                                     metrics.step, metrics.loss, metrics.grad_norm);
+    std::string report =
+        fmt::format("step {}: loss {} and gradient norm {} are not finite; stopped before the next step", metrics.step,
+                    metrics.loss, metrics.grad_norm);
     for (const std::string& text : job_.gather(mine))
       if (!text.empty()) report += "\n" + text;
     return Error{job_.broadcast(report) + "\nLower lr.peak, raise lr.warmup_steps, or look at the data of this step.",
@@ -174,9 +178,11 @@ class Loop {
         tokens += 1;
       }
     metrics_->evaluation(completed, loss);
-    log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
-             completed, loss, std::exp(loss), std::exp(loss * tokens / std::max(bytes, 1.0)),
-             batches * config_.data.global_batch);
+    log_info(
+        "step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} "
+        "samples",
+        completed, loss, std::exp(loss), std::exp(loss * tokens / std::max(bytes, 1.0)),
+        batches * config_.data.global_batch);
   }
 
   void sample(int64_t completed) {
@@ -189,8 +195,7 @@ class Loop {
     const int root = mesh_.rank_at(mesh_.pp.size - 1, 0, 0);
     for (int i = 0; i < config_.run.sample_tokens; ++i) {
       const size_t window = std::min(text.size(), static_cast<size_t>(config_.model.seq_len));
-      const std::vector<float> logits =
-          trainer_.next_token_logits(std::span(text).subspan(text.size() - window));
+      const std::vector<float> logits = trainer_.next_token_logits(std::span(text).subspan(text.size() - window));
       int32_t token = 0;
       if (mesh_.world_rank == root)
         token = sample_token(std::span(logits).first(static_cast<size_t>(inputs_.tokenizer->vocab_size())),
@@ -204,6 +209,7 @@ class Loop {
   const Config& config_;
   const Mesh& mesh_;
   Job& job_;
+  const Device& device_;
   Inputs& inputs_;
   Trainer& trainer_;
   const int64_t memory_bytes_;
@@ -230,7 +236,7 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job) {
   Arena arena(*device.value(), measuring.used());
   Trainer trainer(config, mesh, &job, *device.value(), arena);
   log_run(config, mesh, *inputs.dataset, arena);
-  return Loop(config, mesh, job, inputs, trainer, arena.used()).run();
+  return Loop(config, mesh, job, *device.value(), inputs, trainer, arena.used()).run();
 }
 
 }  // namespace tri

@@ -74,7 +74,8 @@ Stream& Runtime::add_stream(const std::string& name) {
 
 std::vector<NamedTimes> Runtime::times() const {
   std::vector<NamedTimes> rows;
-  for (const auto& stream : streams_) rows.push_back({stream->name(), stream->times()});
+  for (const auto& stream : streams_)
+    if (const auto times = stream->times()) rows.push_back({stream->name(), *times});
   return rows;
 }
 

@@ -30,7 +30,7 @@ class Runtime {
   Channel* embedding() { return embedding_.get(); }  // null but on the two holders of a tied embedding
   PipelineLinks links() const { return links_; }
 
-  std::vector<NamedTimes> times() const;  // a stream a row, compute first
+  std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
   void reset_times();
   void synchronize();  // the host waits for every stream
   // Before the streams' events go: waits for all work, or, when an exception is unwinding, makes it give up.

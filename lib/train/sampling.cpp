@@ -11,8 +11,7 @@ namespace tri {
 
 int32_t sample_token(std::span<const float> logits, double temperature, int top_k, double uniform) {
   TRI_REQUIRE(!logits.empty(), "no logits");
-  if (temperature <= 0)
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  if (temperature <= 0) return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {

@@ -19,12 +19,10 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
              1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
       executor_(mesh.pp, config.parallel.chunks, tensors_.boundaries, runtime_.links(), runtime_.compute(), device,
                 config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff),
-      optimizer_(config, store_, tensors_.optimizer,
-                 {.tp = runtime_.tp(),
-                  .dp = runtime_.dp(),
-                  .embedding = runtime_.embedding(),
-                  .world = runtime_.world()},
-                 runtime_.compute()),
+      optimizer_(
+          config, store_, tensors_.optimizer,
+          {.tp = runtime_.tp(), .dp = runtime_.dp(), .embedding = runtime_.embedding(), .world = runtime_.world()},
+          runtime_.compute()),
       train_plan_(train_plan(config, mesh.pp)),
       evaluation_plan_(evaluation_plan(config, mesh.pp, microbatches(config))),
       single_plan_(evaluation_plan(config, mesh.pp, 1)) {

@@ -82,8 +82,7 @@ TEST(Overrides, lists_are_yaml) {
 }
 
 TEST(Resolve, fills_what_is_derived) {
-  const Config config =
-      resolve("run: {name: r, steps: 30}\ndata: {global_batch: 12}\nparallel: {tp: 2, pp: 2}", 12);
+  const Config config = resolve("run: {name: r, steps: 30}\ndata: {global_batch: 12}\nparallel: {tp: 2, pp: 2}", 12);
   EXPECT_EQ(config.parallel.dp, 3);
   EXPECT_EQ(config.model.kv_heads, 12);
   EXPECT_EQ(config.model.ffn_hidden, 3072);
@@ -98,8 +97,8 @@ TEST(Resolve, swiglu_width_is_eight_thirds_up_to_a_multiple_of_64) {
 }
 
 TEST(Resolve, keeps_what_is_given) {
-  const Config config = resolve(
-      "run: {dir: d}\nmodel: {kv_heads: 4, ffn_hidden: 100}\nlr: {decay_steps: 7}\nparallel: {dp: 2}", 2);
+  const Config config =
+      resolve("run: {dir: d}\nmodel: {kv_heads: 4, ffn_hidden: 100}\nlr: {decay_steps: 7}\nparallel: {dp: 2}", 2);
   EXPECT_EQ(config.run.dir, "d");
   EXPECT_EQ(config.model.kv_heads, 4);
   EXPECT_EQ(config.model.ffn_hidden, 100);

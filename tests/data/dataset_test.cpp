@@ -91,7 +91,8 @@ TEST(Dataset, problems_of_all_sources_come_together_at_the_start) {
   const TemporaryFolder folder;
   write_counting(folder / "short", kSeqLen);
   write_counting(folder / "large", 100, 500);
-  const auto opened = Dataset::open({{folder / "short", 1}, {folder / "missing", 1}, {folder / "large", 1}}, kSeqLen, 0.1, 1, 300);
+  const auto opened =
+      Dataset::open({{folder / "short", 1}, {folder / "missing", 1}, {folder / "large", 1}}, kSeqLen, 0.1, 1, 300);
   ASSERT_FALSE(opened);
   const std::string& text = opened.error().message;
   EXPECT_NE(text.find("8 tokens are fewer than one sample of model.seq_len + 1 = 9"), std::string::npos) << text;
@@ -109,7 +110,11 @@ TEST(Dataset, a_token_outside_the_vocabulary_in_the_middle_is_met_when_read) {
   value_or_throw(writer.finish());
   const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
   std::vector<int32_t> sample(kSeqLen + 1);
-  EXPECT_THROW({ for (int64_t i = 0; i < data.num_samples(Split::kTrain); ++i) data.sample(Split::kTrain, i, sample); }, Fatal);
+  EXPECT_THROW(
+      {
+        for (int64_t i = 0; i < data.num_samples(Split::kTrain); ++i) data.sample(Split::kTrain, i, sample);
+      },
+      Fatal);
 }
 
 // The samples of a step, in the order of microbatches and, inside one, of dp ranks.
@@ -117,8 +122,8 @@ std::vector<int32_t> stream_of(const Dataset& data, int dp, int micro_batch, int
   std::vector<std::unique_ptr<Loader>> loaders;
   for (int d = 0; d < dp; ++d)
     loaders.push_back(std::make_unique<Loader>(
-        data, Split::kTrain,
-        BatchShape{.global_batch = 16, .micro_batch = micro_batch, .dp_rank = d, .dp_size = dp}, 0, 2));
+        data, Split::kTrain, BatchShape{.global_batch = 16, .micro_batch = micro_batch, .dp_rank = d, .dp_size = dp}, 0,
+        2));
   std::vector<int32_t> stream;
   for (int step = 0; step < steps; ++step) {
     std::vector<const Batch*> batches;
@@ -169,7 +174,11 @@ TEST(Loader, a_failure_of_the_reading_thread_reaches_the_consumer) {
   value_or_throw(writer.finish());
   const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
   Loader loader(data, Split::kTrain, {.global_batch = 4, .micro_batch = 4}, 0, 2);
-  EXPECT_THROW({ for (int i = 0; i < 1000; ++i) loader.next(); }, Fatal);
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 1000; ++i) loader.next();
+      },
+      Fatal);
 }
 
 }  // namespace

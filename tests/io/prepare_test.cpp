@@ -48,11 +48,13 @@ TEST(Prepare, each_format_makes_its_documents) {
 TEST(Prepare, the_result_does_not_depend_on_threads) {
   const TemporaryFolder folder;
   std::string lines;
-  for (int i = 0; i < 60000; ++i) lines += fmt::format("line {} of a text that is cut into several pieces {}\n", i, i * i);
+  for (int i = 0; i < 60000; ++i)
+    lines += fmt::format("line {} of a text that is cut into several pieces {}\n", i, i * i);
   write_all(folder / "long.txt", lines);
   std::vector<std::string> bins;
   for (const int threads : {1, 2, 7}) {
-    ASSERT_TRUE(prepare({.inputs = {folder / "long.txt"}, .output = folder / "out", .format = TextFormat::kLines, .threads = threads}));
+    ASSERT_TRUE(prepare(
+        {.inputs = {folder / "long.txt"}, .output = folder / "out", .format = TextFormat::kLines, .threads = threads}));
     bins.push_back(read_all(folder / "out.bin") + read_all(folder / "out.idx"));
   }
   EXPECT_EQ(documents_of(folder / "out").size(), 60000u);
@@ -71,7 +73,8 @@ TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
   for (const auto& [text, message] : table) {
     const TemporaryFolder folder;
     write_all(folder / "c.jsonl", text);
-    const auto result = prepare({.inputs = {folder / "c.jsonl"}, .output = folder / "out", .format = TextFormat::kJsonl});
+    const auto result =
+        prepare({.inputs = {folder / "c.jsonl"}, .output = folder / "out", .format = TextFormat::kJsonl});
     ASSERT_FALSE(result) << text;
     EXPECT_NE(result.error().message.find(message), std::string::npos) << result.error().message;
     EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));

@@ -16,16 +16,16 @@ std::string bytes_of(std::initializer_list<int> values) {
 
 // Two documents, {1, 2, 300} and {65000}, as u16: written out by hand from the format's description.
 const std::string kBin = bytes_of({1, 0, 2, 0, 0x2C, 0x01, 0xE8, 0xFD});
-const std::string kIdx = std::string("MMIDIDX\0\0", 9) +            //
-                         bytes_of({1, 0, 0, 0, 0, 0, 0, 0}) +       // version
-                         bytes_of({8}) +                            // u16
-                         bytes_of({2, 0, 0, 0, 0, 0, 0, 0}) +       // sequences
-                         bytes_of({3, 0, 0, 0, 0, 0, 0, 0}) +       // document entries
-                         bytes_of({3, 0, 0, 0, 1, 0, 0, 0}) +       // lengths
-                         bytes_of({0, 0, 0, 0, 0, 0, 0, 0}) +       // pointers, in bytes
-                         bytes_of({6, 0, 0, 0, 0, 0, 0, 0}) +       //
-                         bytes_of({0, 0, 0, 0, 0, 0, 0, 0}) +       // documents
-                         bytes_of({1, 0, 0, 0, 0, 0, 0, 0}) +       //
+const std::string kIdx = std::string("MMIDIDX\0\0", 9) +       //
+                         bytes_of({1, 0, 0, 0, 0, 0, 0, 0}) +  // version
+                         bytes_of({8}) +                       // u16
+                         bytes_of({2, 0, 0, 0, 0, 0, 0, 0}) +  // sequences
+                         bytes_of({3, 0, 0, 0, 0, 0, 0, 0}) +  // document entries
+                         bytes_of({3, 0, 0, 0, 1, 0, 0, 0}) +  // lengths
+                         bytes_of({0, 0, 0, 0, 0, 0, 0, 0}) +  // pointers, in bytes
+                         bytes_of({6, 0, 0, 0, 0, 0, 0, 0}) +  //
+                         bytes_of({0, 0, 0, 0, 0, 0, 0, 0}) +  // documents
+                         bytes_of({1, 0, 0, 0, 0, 0, 0, 0}) +  //
                          bytes_of({2, 0, 0, 0, 0, 0, 0, 0});
 
 std::vector<int32_t> all_tokens(const TokenFile& file) {
@@ -64,8 +64,8 @@ TEST(TokenFile, is_read_as_the_format_says) {
 
 TEST(TokenFile, every_type_round_trips) {
   const TemporaryFolder folder;
-  for (const auto& [type, largest] : {std::pair{TokenType::kU8, 255}, std::pair{TokenType::kU16, 65535},
-                                      std::pair{TokenType::kI32, 2147483647}}) {
+  for (const auto& [type, largest] :
+       {std::pair{TokenType::kU8, 255}, std::pair{TokenType::kU16, 65535}, std::pair{TokenType::kI32, 2147483647}}) {
     auto writer = TokenFileWriter::create(folder / "t", type);
     std::vector<int32_t> expected;
     for (int d = 0; d < 20; ++d) {
@@ -127,7 +127,8 @@ TEST(TokenFile, damage_is_refused_with_what_is_wrong) {
     auto file = TokenFile::open(folder / "t");
     ASSERT_FALSE(file) << damage.name;
     EXPECT_EQ(file.error().code, ExitCode::kFile);
-    EXPECT_NE(file.error().message.find(damage.message), std::string::npos) << damage.name << ": " << file.error().message;
+    EXPECT_NE(file.error().message.find(damage.message), std::string::npos)
+        << damage.name << ": " << file.error().message;
     EXPECT_NE(file.error().message.find(folder / "t."), std::string::npos) << "names no file";
   }
   EXPECT_FALSE(TokenFile::open("/nonexistent/t"));

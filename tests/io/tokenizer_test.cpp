@@ -9,7 +9,8 @@ namespace tri {
 namespace {
 
 std::string english_like(int sentences) {
-  const char* words[] = {"the", "sea", "rower", "bench", "oar", "stroke", "drum", "bronze", "ram", "turned", "slowly", "toward"};
+  const char* words[] = {"the",  "sea",    "rower", "bench",  "oar",    "stroke",
+                         "drum", "bronze", "ram",   "turned", "slowly", "toward"};
   std::string text;
   for (int s = 0; s < sentences; ++s) {
     for (int w = 0; w < 8; ++w)
@@ -23,7 +24,8 @@ TEST(ByteTokenizer, decode_undoes_encode_for_any_bytes) {
   const auto tokenizer = value_or_throw(open_tokenizer("bytes"));
   std::string every;
   for (int i = 0; i < 256; ++i) every.push_back(static_cast<char>(i));
-  for (const std::string& text : {std::string(), std::string("plain"), every, std::string("\xff\xfe\x80 broken utf-8 \xc3")}) {
+  for (const std::string& text :
+       {std::string(), std::string("plain"), every, std::string("\xff\xfe\x80 broken utf-8 \xc3")}) {
     const std::vector<int32_t> tokens = tokenizer->encode(text);
     EXPECT_EQ(tokens.size(), text.size());
     EXPECT_EQ(tokenizer->decode(tokens), text);
@@ -40,14 +42,15 @@ TEST(ByteTokenizer, decode_undoes_encode_for_any_bytes) {
 TEST(SentencePiece, a_trained_model_round_trips_and_counts_bytes) {
   const TemporaryFolder folder;
   write_all(folder / "text.txt", english_like(2000));
-  ASSERT_TRUE(train_tokenizer({.inputs = {folder / "text.txt"}, .model_path = folder / "bpe.model", .vocab_size = 400}));
+  ASSERT_TRUE(
+      train_tokenizer({.inputs = {folder / "text.txt"}, .model_path = folder / "bpe.model", .vocab_size = 400}));
   auto opened = open_tokenizer(folder / "bpe.model");
   ASSERT_TRUE(opened) << opened.error().message;
   const Tokenizer& tokenizer = *opened.value();
   EXPECT_GE(tokenizer.eod(), 0);
   const std::string text = english_like(50);
-  for (const std::string& sample :
-       {text, std::string("  two spaces,  a tab\t and a newline\n\n at the end "), std::string("unseen: Ωmega 東京 1234")}) {
+  for (const std::string& sample : {text, std::string("  two spaces,  a tab\t and a newline\n\n at the end "),
+                                    std::string("unseen: Ωmega 東京 1234")}) {
     const std::vector<int32_t> tokens = tokenizer.encode(sample);
     EXPECT_EQ(tokenizer.decode(tokens), sample);
     int bytes = 0;

@@ -153,8 +153,7 @@ TEST(Activation, check_refuses_what_does_not_fit) {
   EXPECT_THROW(check(ActivationForward{.kind = Activation::kSwiglu, .out = x, .inp = x}), Fatal);
   EXPECT_THROW(check(ActivationForward{.kind = Activation::kGelu, .out = other, .inp = x}), Fatal);
   EXPECT_THROW(check(ActivationForward{.kind = Activation::kGelu, .out = x}), Fatal);
-  EXPECT_THROW(check(ActivationBackward{.kind = Activation::kGelu, .dinp = half, .dout = x, .inp = x}),
-               Fatal);
+  EXPECT_THROW(check(ActivationBackward{.kind = Activation::kGelu, .dinp = half, .dout = x, .inp = x}), Fatal);
 }
 
 }  // namespace

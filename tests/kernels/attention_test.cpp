@@ -64,8 +64,8 @@ void for_each_head(const Shape& s, F f) {
   for (int b = 0; b < s.B; ++b) {
     for (int h = 0; h < s.NKV * s.G; ++h) {
       const int64_t group = b * s.T * s.qkv_row() + int64_t{h / s.G} * (s.G + 2) * s.HS;
-      f(group + (h % s.G) * s.HS, group + s.G * s.HS, group + (s.G + 1) * s.HS,
-        b * s.T * s.out_row() + h * s.HS, (int64_t{b} * s.NKV * s.G + h) * s.T);
+      f(group + (h % s.G) * s.HS, group + s.G * s.HS, group + (s.G + 1) * s.HS, b * s.T * s.out_row() + h * s.HS,
+        (int64_t{b} * s.NKV * s.G + h) * s.T);
     }
   }
 }
@@ -195,8 +195,7 @@ TEST(Attention, window_of_the_sequence_or_more_equals_no_window_bit_for_bit) {
     for (const int W : {T, T + 1, 4 * T}) {
       Shape windowed = full;
       windowed.W = W;
-      EXPECT_TRUE(Passes(windowed, Dtype::kF32, qkv_of(full), dout_of(full)).same_bits(expected))
-          << windowed.text();
+      EXPECT_TRUE(Passes(windowed, Dtype::kF32, qkv_of(full), dout_of(full)).same_bits(expected)) << windowed.text();
     }
   }
 }

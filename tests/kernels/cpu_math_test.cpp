@@ -25,8 +25,7 @@ double ulps(float actual, double expected) {
 
 TEST(ExpF32, is_within_two_ulp_over_its_range) {
   double worst = 0;
-  for (float x = -87.33f; x <= 88.72f; x += 0.000311f)
-    worst = std::max(worst, ulps(exp_f32(x), std::exp(double{x})));
+  for (float x = -87.33f; x <= 88.72f; x += 0.000311f) worst = std::max(worst, ulps(exp_f32(x), std::exp(double{x})));
   // Tiny arguments of both signs, where the result is next to 1.
   for (float x = 1e-38f; x < 1.0f; x *= 1.37f)
     for (const float y : {x, -x}) worst = std::max(worst, ulps(exp_f32(y), std::exp(double{y})));
@@ -78,8 +77,7 @@ TEST(Bf16, rounds_to_nearest_even) {
   }
   EXPECT_EQ(static_cast<float>(bf16(-kInf)), -kInf);
   EXPECT_TRUE(std::isnan(static_cast<float>(bf16(kNan))));
-  EXPECT_TRUE(
-      std::isnan(static_cast<float>(bf16(std::bit_cast<float>(0x7F800001)))));  // payload in the lower half
+  EXPECT_TRUE(std::isnan(static_cast<float>(bf16(std::bit_cast<float>(0x7F800001)))));  // payload in the lower half
 }
 
 }  // namespace

@@ -49,10 +49,8 @@ struct Outcome {
 };
 
 // What tp ranks do with logits (R, vocab), each rank `width` columns wide. Padding holds NaN.
-Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t width,
-                  Dtype dtype = Dtype::kF32) {
-  const int64_t rows = static_cast<int64_t>(targets.size()),
-                vocab = static_cast<int64_t>(logits.size()) / rows;
+Outcome run_split(const Values& logits, const Values& targets, int tp, int64_t width, Dtype dtype = Dtype::kF32) {
+  const int64_t rows = static_cast<int64_t>(targets.size()), vocab = static_cast<int64_t>(logits.size()) / rows;
   const Buffer target_buffer(Dtype::kI32, {rows}, targets);
   const Buffer stats(Dtype::kF32, {tp, rows, 3});
   std::vector<Buffer> parts;
@@ -101,8 +99,7 @@ struct Shape {
   int64_t rows, vocab;
   std::string text() const { return fmt::format("{} rows, vocabulary of {}", rows, vocab); }
 };
-const std::vector<Shape> kShapes = {{1, 1},   {1, 5},   {3, 2},     {17, 5},
-                                    {3, 127}, {2, 513}, {17, 1000}, {5, 50257}};
+const std::vector<Shape> kShapes = {{1, 1}, {1, 5}, {3, 2}, {17, 5}, {3, 127}, {2, 513}, {17, 1000}, {5, 50257}};
 
 Values logits_of(const Shape& s) { return random_values(s.rows * s.vocab, "logits", 3.0); }
 Values targets_of(const Shape& s) { return random_integers(s.rows, s.vocab, "targets"); }
@@ -151,8 +148,7 @@ TEST(CrossEntropy, stats_are_max_sum_and_target_logit_of_the_own_columns) {
   const Outcome outcome = run_split({1, 1 - ln2, 1 - ln2, -4, 7}, {2}, 3, 2);
   const Values expected = {1, 1.5, -INFINITY, 1 - ln2, 1 + std::exp(-5 + ln2), 1 - ln2, 7, 1, -INFINITY};
   ASSERT_EQ(outcome.stats.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i)
-    EXPECT_FLOAT_EQ(outcome.stats[i], expected[i]) << "stats[" << i << "]";
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_FLOAT_EQ(outcome.stats[i], expected[i]) << "stats[" << i << "]";
 }
 
 TEST(CrossEntropy, rank_of_padding_alone_has_neutral_stats) {
@@ -190,8 +186,7 @@ TEST(CrossEntropy, nan_and_overflow_reach_the_loss_in_any_split) {
       Values logits = random_values(40, "logits");
       logits[column] = bad;
       for (const int tp : {1, 2, 4}) {
-        EXPECT_TRUE(std::isnan(run_split(logits, {7}, tp, 40 / tp).loss))
-            << bad << " in " << column << ", tp " << tp;
+        EXPECT_TRUE(std::isnan(run_split(logits, {7}, tp, 40 / tp).loss)) << bad << " in " << column << ", tp " << tp;
       }
     }
   }
@@ -219,14 +214,10 @@ TEST(CrossEntropy, runs_are_bit_identical) {
 
 TEST(CrossEntropy, without_gradient_the_logits_stay) {
   const Shape s{3, 127};
-  const Buffer logits(Dtype::kF32, {3, 127}, logits_of(s)), kept = logits,
-                                                            targets(Dtype::kI32, {3}, targets_of(s));
+  const Buffer logits(Dtype::kF32, {3, 127}, logits_of(s)), kept = logits, targets(Dtype::kI32, {3}, targets_of(s));
   const Buffer stats(Dtype::kF32, {1, 3, 3}), loss(Dtype::kF32, {1}, {0.0});
-  cpu::cross_entropy_stats({.stats = Tensor(stats).view({3, 3}),
-                            .logits = logits,
-                            .targets = targets,
-                            .first_token = 0,
-                            .vocab = 127});
+  cpu::cross_entropy_stats(
+      {.stats = Tensor(stats).view({3, 3}), .logits = logits, .targets = targets, .first_token = 0, .vocab = 127});
   cpu::cross_entropy_loss({.loss = loss,
                            .logits = logits,
                            .stats = stats,
@@ -247,8 +238,7 @@ TEST(CrossEntropy, target_outside_the_vocabulary_is_refused) {
 TEST(CrossEntropy, check_refuses_wrong_operands) {
   const Buffer logits(Dtype::kF32, {3, 8}), targets(Dtype::kI32, {3}), stats(Dtype::kF32, {3, 3}),
       loss(Dtype::kF32, {1});
-  const CrossEntropyStats good{
-      .stats = stats, .logits = logits, .targets = targets, .first_token = 0, .vocab = 8};
+  const CrossEntropyStats good{.stats = stats, .logits = logits, .targets = targets, .first_token = 0, .vocab = 8};
   EXPECT_NO_THROW(check(good));
   CrossEntropyStats bad = good;
   bad.stats = Tensor(stats).view({1, 3, 3});

@@ -63,8 +63,7 @@ TEST(Accumulate, adds_in_fp32_and_rounds_once) {
 }
 
 TEST(Elementwise, check_refuses_what_does_not_fit) {
-  const Buffer three(Dtype::kF32, {3}), four(Dtype::kF32, {4}), half(Dtype::kBF16, {3}),
-      ids(Dtype::kI32, {3});
+  const Buffer three(Dtype::kF32, {3}), four(Dtype::kF32, {4}), half(Dtype::kBF16, {3}), ids(Dtype::kI32, {3});
   EXPECT_THROW(check(Cast{.out = three, .inp = four}), Fatal);
   EXPECT_THROW(check(Cast{.out = three, .inp = ids}), Fatal);
   EXPECT_THROW(check(Cast{.out = three}), Fatal);

@@ -38,8 +38,7 @@ Values slice(const Values& matrix, int64_t first, int64_t count, int64_t width) 
 
 TEST(Embedding, shares_of_the_table_sum_to_the_lookup) {
   for_each_shape([](int64_t rows, int64_t width) {
-    const Values weight = random_values(kVocab * width, "weight"),
-                 ids = random_integers(rows, kVocab, "tokens");
+    const Values weight = random_values(kVocab * width, "weight"), ids = random_integers(rows, kVocab, "tokens");
     const Buffer tokens(Dtype::kI32, {rows}, ids);
     for (const Dtype dtype : kDtypes)
       for (const int64_t tp : {1, 2, 3}) {
@@ -73,10 +72,8 @@ TEST(Embedding, backward_matches_finite_differences_of_float64_in_every_share) {
         Values gradient;
         for (int64_t rank = 0; rank < tp; ++rank) {
           const Buffer dweight(Dtype::kF32, {local, width}, slice(start, rank * local, local, width));
-          const EmbeddingBackward args{.dweight = dweight,
-                                       .dout = dy,
-                                       .tokens = tokens,
-                                       .first_token = static_cast<int>(rank * local)};
+          const EmbeddingBackward args{
+              .dweight = dweight, .dout = dy, .tokens = tokens, .first_token = static_cast<int>(rank * local)};
           check(args);
           cpu::embedding_backward(args);
           const Values part = dweight.values();
@@ -124,16 +121,14 @@ TEST(Position, forward_adds_the_row_of_each_token) {
   for_each_shape([](int64_t rows, int64_t width) {
     for (const int64_t seq_len : {1, 5, 64})
       for (const int64_t first_row : {0, 7}) {
-        const Values inp = random_values(rows * width, "inp"),
-                     weight = random_values(seq_len * width, "weight");
+        const Values inp = random_values(rows * width, "inp"), weight = random_values(seq_len * width, "weight");
         const Values expected = add_positions(inp, weight, seq_len, width, first_row);
         for (const Dtype dtype : kDtypes) {
           const Buffer inout(dtype, {rows, width}, inp), table(dtype, {seq_len, width}, weight);
           const PositionForward args{.inout = inout, .weight = table, .first_row = first_row};
           check(args);
           cpu::position_forward(args);
-          expect_close("inout", inout.values(), expected,
-                       dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
+          expect_close("inout", inout.values(), expected, dtype == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
         }
       }
   });
@@ -167,8 +162,7 @@ TEST(Embedding, check_refuses_what_does_not_fit) {
   EXPECT_THROW(check(EmbeddingForward{.out = half, .tokens = tokens, .weight = weight}), Fatal);
   EXPECT_THROW(check(EmbeddingForward{.out = out, .tokens = few, .weight = weight}), Fatal);
   EXPECT_THROW(check(EmbeddingForward{.out = out, .tokens = floats, .weight = weight}), Fatal);
-  EXPECT_THROW(check(EmbeddingForward{.out = out, .tokens = tokens, .weight = weight, .first_token = -1}),
-               Fatal);
+  EXPECT_THROW(check(EmbeddingForward{.out = out, .tokens = tokens, .weight = weight, .first_token = -1}), Fatal);
   EXPECT_THROW(check(EmbeddingBackward{.dweight = half, .dout = out, .tokens = tokens}), Fatal);
   EXPECT_THROW(check(PositionForward{.inout = out, .weight = wide}), Fatal);
   EXPECT_THROW(check(PositionBackward{.dweight = weight, .dout = out, .first_row = -1}), Fatal);

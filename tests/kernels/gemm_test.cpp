@@ -23,8 +23,8 @@ struct Case {
   bool bias;
 
   std::string text() const {
-    return fmt::format("m {} n {} k {} ta {} tb {} beta {} bias {}", shape.m, shape.n, shape.k,
-                       trans_a == Trans::kYes, trans_b == Trans::kYes, beta, bias);
+    return fmt::format("m {} n {} k {} ta {} tb {} beta {} bias {}", shape.m, shape.n, shape.k, trans_a == Trans::kYes,
+                       trans_b == Trans::kYes, beta, bias);
   }
 };
 
@@ -74,8 +74,7 @@ Buffer run(const Case& c, const Inputs& in, Dtype dtype, Dtype out_dtype) {
   const Buffer bias = c.bias ? Buffer(dtype, {n}, in.bias) : Buffer();
   // With beta 0 the output starts as NaN: it may not be read.
   Buffer out = c.beta == 0 ? Buffer(out_dtype, {m, n}) : Buffer(out_dtype, {m, n}, in.out);
-  const Gemm args{
-      .out = out, .a = a, .b = b, .trans_a = c.trans_a, .trans_b = c.trans_b, .beta = c.beta, .bias = bias};
+  const Gemm args{.out = out, .a = a, .b = b, .trans_a = c.trans_a, .trans_b = c.trans_b, .beta = c.beta, .bias = bias};
   check(args);
   cpu::gemm(args);
   return out;
@@ -107,10 +106,8 @@ TEST(Gemm, the_layers_gradients_are_products_too) {
     const Case forward{{rows, n, k}, Trans::kNo, Trans::kYes, 0.0f, true};
     Inputs in(forward.shape);
     const Values dout = random_values(rows * n, "dout"), start = random_values(n * k, "dweight");
-    const Buffer inp(Dtype::kF32, {rows, k}, in.a), weight(Dtype::kF32, {n, k}, in.b),
-        dy(Dtype::kF32, {rows, n}, dout);
-    Buffer dinp(Dtype::kF32, {rows, k}), dweight(Dtype::kF32, {n, k}, start),
-        dbias(Dtype::kF32, {n}, in.bias);
+    const Buffer inp(Dtype::kF32, {rows, k}, in.a), weight(Dtype::kF32, {n, k}, in.b), dy(Dtype::kF32, {rows, n}, dout);
+    Buffer dinp(Dtype::kF32, {rows, k}), dweight(Dtype::kF32, {n, k}, start), dbias(Dtype::kF32, {n}, in.bias);
     cpu::gemm({.out = dinp, .a = dy, .b = weight});
     cpu::gemm({.out = dweight, .a = dy, .b = inp, .trans_a = Trans::kYes, .beta = 1.0f});
     cpu::bias_backward({.dbias = dbias, .dout = dy});
@@ -152,8 +149,7 @@ TEST(Gemm, two_runs_are_bit_identical) {
 }
 
 TEST(Gemm, check_refuses_what_does_not_fit) {
-  const Buffer a(Dtype::kF32, {3, 4}), b(Dtype::kF32, {4, 5}), out(Dtype::kF32, {3, 5}),
-      bias(Dtype::kF32, {5});
+  const Buffer a(Dtype::kF32, {3, 4}), b(Dtype::kF32, {4, 5}), out(Dtype::kF32, {3, 5}), bias(Dtype::kF32, {5});
   const Buffer half(Dtype::kBF16, {4, 5}), wide(Dtype::kF32, {3, 6}), square(Dtype::kF32, {4, 4});
   EXPECT_NO_THROW(check(Gemm{.out = out, .a = a, .b = b, .bias = bias}));
   EXPECT_THROW(check(Gemm{.out = out, .a = a, .b = b, .trans_b = Trans::kYes}), Fatal);

@@ -55,8 +55,7 @@ struct Outputs {
 };
 
 // One row of the definition: `sum` in, `out` out.
-void reference_row(const Case& c, const Inputs& in, const double* sum, double* out, double& mean,
-                   double& rstd) {
+void reference_row(const Case& c, const Inputs& in, const double* sum, double* out, double& mean, double& rstd) {
   const double width = static_cast<double>(c.width);
   mean = 0;
   double variance = 0;
@@ -69,13 +68,11 @@ void reference_row(const Case& c, const Inputs& in, const double* sum, double* o
 }
 
 Outputs reference(const Case& c, const Inputs& in) {
-  const size_t count = in.inp.size(), rows = static_cast<size_t>(c.rows),
-               width = static_cast<size_t>(c.width);
+  const size_t count = in.inp.size(), rows = static_cast<size_t>(c.rows), width = static_cast<size_t>(c.width);
   Outputs o{Values(count), Values(rows), Values(rows), in.inp};
   for (size_t i = 0; i < count; ++i)
     o.sum[i] += (in.add.empty() ? 0.0 : in.add[i]) + (in.add_bias.empty() ? 0.0 : in.add_bias[i % width]);
-  for (size_t r = 0; r < rows; ++r)
-    reference_row(c, in, &o.sum[r * width], &o.out[r * width], o.mean[r], o.rstd[r]);
+  for (size_t r = 0; r < rows; ++r) reference_row(c, in, &o.sum[r * width], &o.out[r * width], o.mean[r], o.rstd[r]);
   return o;
 }
 
@@ -186,9 +183,7 @@ TEST(Norm, backward_matches_finite_differences_of_float64) {
     const Values dresidual = skips ? random_values(c.rows * c.width, "dresidual") : Values{};
     const Values start = random_values(c.width, "start");
     const BackwardRun run = run_backward(c, in, dout, dresidual, start, Dtype::kF32);
-    const auto loss = [&] {
-      return dot(dout, reference(c, in).out) + (skips ? dot(dresidual, in.inp) : 0.0);
-    };
+    const auto loss = [&] { return dot(dout, reference(c, in).out) + (skips ? dot(dresidual, in.inp) : 0.0); };
     // One column: the norm's own gradient all but vanishes, leaving its rounding, times rstd, beside the skip
     // path.
     if (c.width > 1 || skips)
@@ -248,8 +243,7 @@ TEST(Norm, two_runs_are_bit_identical) {
       EXPECT_TRUE(f1.out.same_bits(f2.out) && f1.rstd.same_bits(f2.rstd) && f1.mean.same_bits(f2.mean));
       const BackwardRun b1 = run_backward(c, in, dout, {}, start, dtype),
                         b2 = run_backward(c, in, dout, {}, start, dtype);
-      EXPECT_TRUE(b1.dinp.same_bits(b2.dinp) && b1.dweight.same_bits(b2.dweight) &&
-                  b1.dbias.same_bits(b2.dbias));
+      EXPECT_TRUE(b1.dinp.same_bits(b2.dinp) && b1.dweight.same_bits(b2.dweight) && b1.dbias.same_bits(b2.dbias));
     }
   });
 }
@@ -276,11 +270,9 @@ TEST(ResidualAdd, matches_float64_also_in_place) {
 }
 
 TEST(Norm, check_refuses_what_does_not_fit) {
-  const Buffer x(Dtype::kF32, {3, 4}), y(Dtype::kF32, {3, 4}), s(Dtype::kF32, {3, 4}),
-      half(Dtype::kBF16, {3, 4});
+  const Buffer x(Dtype::kF32, {3, 4}), y(Dtype::kF32, {3, 4}), s(Dtype::kF32, {3, 4}), half(Dtype::kBF16, {3, 4});
   const Buffer w(Dtype::kF32, {4}), row(Dtype::kF32, {3});
-  const NormForward good{
-      .out = y, .mean = row, .rstd = row, .sum = s, .inp = x, .add = x, .weight = w, .bias = w};
+  const NormForward good{.out = y, .mean = row, .rstd = row, .sum = s, .inp = x, .add = x, .weight = w, .bias = w};
   EXPECT_NO_THROW(check(good));
   const auto refuses = [&](auto change) {
     NormForward args = good;
@@ -298,9 +290,9 @@ TEST(Norm, check_refuses_what_does_not_fit) {
   refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm; });               // a mean and a bias
   refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm, n.mean = {}; });  // a bias
   EXPECT_THROW(check(ResidualAdd{.out = y, .inp = x}), Fatal);
-  EXPECT_THROW(check(NormBackward{
-                   .dinp = y, .dweight = w, .dout = half, .inp = x, .weight = w, .mean = row, .rstd = row}),
-               Fatal);
+  EXPECT_THROW(
+      check(NormBackward{.dinp = y, .dweight = w, .dout = half, .inp = x, .weight = w, .mean = row, .rstd = row}),
+      Fatal);
 }
 
 }  // namespace

@@ -77,8 +77,7 @@ class Buffer {
     for (int64_t i = 0; i < tensor.numel(); ++i) {
       const double value = value_at(static_cast<size_t>(i));
       if (tensor.dtype == Dtype::kI32)
-        tensor.as<int32_t>()[i] =
-            std::isnan(value) ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(value);
+        tensor.as<int32_t>()[i] = std::isnan(value) ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(value);
       if (tensor.dtype == Dtype::kF32) tensor.as<float>()[i] = static_cast<float>(value);
       if (tensor.dtype == Dtype::kBF16) tensor.as<bf16>()[i] = bf16(static_cast<float>(value));
     }

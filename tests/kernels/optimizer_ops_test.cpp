@@ -57,8 +57,7 @@ struct Reference {
       const double g = grad[i] * kGradScale;
       m[i] = kBeta1 * m[i] + (1 - double{kBeta1}) * g;
       v[i] = kBeta2 * v[i] + (1 - double{kBeta2}) * g * g;
-      const double m_hat = m[i] / (1 - std::pow(kBeta1, number)),
-                   v_hat = v[i] / (1 - std::pow(kBeta2, number));
+      const double m_hat = m[i] / (1 - std::pow(kBeta1, number)), v_hat = v[i] / (1 - std::pow(kBeta2, number));
       direction[i] = m_hat / (std::sqrt(v_hat) + kEps) + float(std::max(kDecay[owner_of(i)], 0.0)) * w[i];
     }
     Values weight_sumsq(kTensors), direction_sumsq(kTensors);
@@ -88,9 +87,7 @@ struct State {
   Buffer param{Dtype::kBF16, {kNumel}};
   Buffer weight_sumsq, direction_sumsq;
 
-  Tensor owners_of(int64_t first, int64_t count) const {
-    return Tensor(owners).flat(first / kBlock, count / kBlock);
-  }
+  Tensor owners_of(int64_t first, int64_t count) const { return Tensor(owners).flat(first / kBlock, count / kBlock); }
   Moments moments(int number, int64_t first, int64_t count) const {
     const auto slice = [&](const Buffer& buffer) { return Tensor(buffer).flat(first, count); };
     return {.master = slice(w),
@@ -161,8 +158,8 @@ struct State {
   }
 
   bool same_bits(const State& other) const {
-    return w.same_bits(other.w) && m.same_bits(other.m) && v.same_bits(other.v) &&
-           grad.same_bits(other.grad) && param.same_bits(other.param);
+    return w.same_bits(other.w) && m.same_bits(other.m) && v.same_bits(other.v) && grad.same_bits(other.grad) &&
+           param.same_bits(other.param);
   }
 };
 
@@ -203,8 +200,7 @@ TEST(OptimizerOps, padding_is_not_written) {
     state.step(rule, 1, {0, kNumel}, sevens);
     for (const Buffer* buffer : {&state.w, &state.m, &state.v, &state.grad}) {
       const Values values = buffer->values();
-      for (int64_t i = 0; i < kNumel; ++i)
-        ASSERT_TRUE(owner_of(i) >= 0 || values[i] == 7.0) << i << ": " << values[i];
+      for (int64_t i = 0; i < kNumel; ++i) ASSERT_TRUE(owner_of(i) >= 0 || values[i] == 7.0) << i << ": " << values[i];
     }
     EXPECT_TRUE(padding_is_nan(state.param.values()));
   }
@@ -232,16 +228,14 @@ TEST(OptimizerOps, slices_equal_one_call_bit_for_bit) {
       for (int64_t& cut : cuts) cut *= kBlock;
       State sliced;
       for (int number = 1; number <= kSteps; ++number) sliced.step(rule, number, cuts);
-      EXPECT_TRUE(sliced.same_bits(whole))
-          << (rule == Rule::kLamb ? "lamb, " : "adamw, ") << cuts.size() << " cuts";
+      EXPECT_TRUE(sliced.same_bits(whole)) << (rule == Rule::kLamb ? "lamb, " : "adamw, ") << cuts.size() << " cuts";
     }
   }
 }
 
 TEST(OptimizerOps, lamb_trust_is_one_for_excluded_tensors_or_without_a_norm) {
   const auto moved_by = [](float decay, float weight_sumsq, float direction_sumsq) {
-    const Buffer w(Dtype::kF32, {kBlock}, Values(kBlock, 1.0)),
-        direction(Dtype::kF32, {kBlock}, Values(kBlock, 1.0));
+    const Buffer w(Dtype::kF32, {kBlock}, Values(kBlock, 1.0)), direction(Dtype::kF32, {kBlock}, Values(kBlock, 1.0));
     const Buffer weight(Dtype::kF32, {1}, {weight_sumsq}), dir(Dtype::kF32, {1}, {direction_sumsq});
     const Buffer owners(Dtype::kI32, {1}, {0.0}), decays(Dtype::kF32, {1}, {decay});
     cpu::lamb_apply({.master = w,
@@ -307,8 +301,7 @@ TEST(OptimizerOps, sumsq_carries_nan_and_infinity_of_one_tensor_alone) {
     State().sumsq(sumsq, inp, 0, kNumel);
     const Values sums = sumsq.values();
     EXPECT_EQ(std::isnan(sums[2]), std::isnan(bad));
-    for (int tensor = 0; tensor < kTensors; ++tensor)
-      EXPECT_EQ(std::isfinite(sums[tensor]), tensor != 2) << bad;
+    for (int tensor = 0; tensor < kTensors; ++tensor) EXPECT_EQ(std::isfinite(sums[tensor]), tensor != 2) << bad;
   }
 }
 

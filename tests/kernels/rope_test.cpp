@@ -26,8 +26,7 @@ template <class Check>
 void for_each_case(Check check) {
   for (const Case& c : {Case{1, 1, 1, 1, 2}, Case{3, 5, 1, 2, 4}, Case{1, 17, 3, 1, 6}, Case{2, 64, 2, 4, 64},
                         Case{1, 257, 1, 3, 128}, Case{4, 128, 2, 1, 80}}) {
-    SCOPED_TRACE(
-        fmt::format("B {} T {} NKV {} G {} HS {}", c.batch, c.seq_len, c.kv_heads, c.group, c.head_size));
+    SCOPED_TRACE(fmt::format("B {} T {} NKV {} G {} HS {}", c.batch, c.seq_len, c.kv_heads, c.group, c.head_size));
     check(c);
   }
 }
@@ -61,8 +60,7 @@ TEST(Rope, forward_matches_complex_rotation) {
   for_each_case([](const Case& c) {
     const Values qkv = random_values(c.rows() * c.width(), "qkv");
     expect_close("qkv", run(c, Pass::kForward, qkv, Dtype::kF32).values(), reference(c, qkv));
-    expect_close("bf16 qkv", run(c, Pass::kForward, qkv, Dtype::kBF16).values(), reference(c, qkv),
-                 kBf16Tolerance);
+    expect_close("bf16 qkv", run(c, Pass::kForward, qkv, Dtype::kBF16).values(), reference(c, qkv), kBf16Tolerance);
   });
 }
 
@@ -72,8 +70,7 @@ TEST(Rope, backward_matches_finite_differences_of_float64) {
     const Values dout = random_values(c.rows() * c.width(), "dout");
     const Values gradient = run(c, Pass::kBackward, dout, Dtype::kF32).values();
     expect_gradient("qkv", gradient, qkv, [&] { return dot(dout, reference(c, qkv)); });
-    expect_close("bf16 gradient", run(c, Pass::kBackward, dout, Dtype::kBF16).values(), gradient,
-                 kBf16Tolerance);
+    expect_close("bf16 gradient", run(c, Pass::kBackward, dout, Dtype::kBF16).values(), gradient, kBf16Tolerance);
   });
 }
 
@@ -82,8 +79,7 @@ TEST(Rope, values_keep_their_bits_and_position_zero_does_not_turn) {
     const Values qkv = random_values(c.rows() * c.width(), "qkv");
     const Values out = run(c, Pass::kForward, qkv, Dtype::kF32).values();
     for (size_t i = 0; i < qkv.size(); ++i) {
-      const int64_t row = static_cast<int64_t>(i) / c.width(),
-                    head = static_cast<int64_t>(i) % c.width() / c.head_size;
+      const int64_t row = static_cast<int64_t>(i) / c.width(), head = static_cast<int64_t>(i) % c.width() / c.head_size;
       const bool is_value = head % (c.group + 2) == c.group + 1;
       if (is_value || row % c.seq_len == 0) {
         ASSERT_EQ(out[i], qkv[i]) << i;

@@ -1,4 +1,5 @@
-// The parity matrix: every layout trains like one rank. 20 steps; losses and gradient norms a step, then all parameters.
+// The parity matrix: every layout trains like one rank. 20 steps; losses and gradient norms a step, then all
+// parameters.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -133,8 +134,8 @@ History train(const Layout& layout, bool alone) {
     Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
     for (int64_t step = 0; step < kSteps; ++step) {
       const CommCounts before = trainer.runtime().tp().group().counts();
-      history.steps.push_back(trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0),
-                                           tokens_of(config, step, mesh.dp.rank, 1)));
+      history.steps.push_back(
+          trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
       history.tp_counts = trainer.runtime().tp().group().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
@@ -267,11 +268,25 @@ std::vector<Layout> matrix() {
       {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .optimizer = Lamb, .llama = true},
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .schedule = kGpipe, .block = P, .tied = false},
       {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 1, .schedule = kInterleaved},
-      {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved, .optimizer = Lamb, .llama = true,
+      {.dp = 2,
+       .tp = 2,
+       .pp = 2,
+       .chunks = 2,
+       .zero = 2,
+       .schedule = kInterleaved,
+       .optimizer = Lamb,
+       .llama = true,
        .recompute = selective},
       // mixed precision
       {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .precision = B},
-      {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved, .block = P, .precision = B,
+      {.dp = 2,
+       .tp = 2,
+       .pp = 2,
+       .chunks = 2,
+       .zero = 2,
+       .schedule = kInterleaved,
+       .block = P,
+       .precision = B,
        .llama = true},
       {.dp = 4, .tp = 2, .zero = 1, .precision = B, .optimizer = Lamb},
   };
@@ -304,16 +319,26 @@ void expect_bit_identical(const History& a, const History& b, const std::string&
 
 TEST(Parity, the_same_layout_twice_is_bit_identical) {
   for (const Layout& layout :
-       {Layout{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true},
-        Layout{.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved,
-               .precision = Dtype::kBF16, .optimizer = OptimizerKind::kLamb}})
+       {Layout{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true}, Layout{.dp = 2,
+                                                                     .tp = 2,
+                                                                     .pp = 2,
+                                                                     .chunks = 2,
+                                                                     .zero = 2,
+                                                                     .schedule = Schedule::kInterleaved,
+                                                                     .precision = Dtype::kBF16,
+                                                                     .optimizer = OptimizerKind::kLamb}})
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
 TEST(Parity, overlap_on_equals_off_bit_for_bit) {
-  for (Layout layout : {Layout{.dp = 2, .tp = 2, .pp = 2, .zero = 1},
-                        Layout{.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved,
-                               .block = Block::kParallel, .llama = true}}) {
+  for (Layout layout : {Layout{.dp = 2, .tp = 2, .pp = 2, .zero = 1}, Layout{.dp = 2,
+                                                                      .tp = 2,
+                                                                      .pp = 2,
+                                                                      .chunks = 2,
+                                                                      .zero = 2,
+                                                                      .schedule = Schedule::kInterleaved,
+                                                                      .block = Block::kParallel,
+                                                                      .llama = true}}) {
     layout.overlap = true;
     const History on = train(layout, false);
     layout.overlap = false;
@@ -321,8 +346,8 @@ TEST(Parity, overlap_on_equals_off_bit_for_bit) {
   }
 }
 
-// A forward pass of L layers: sequential 2·L gathers and 2·L reduces, parallel 1·L and 1·L. Beside the layers a step has,
-// for each microbatch, the embedding's reduce, the head's gather and the loss's gather of statistics.
+// A forward pass of L layers: sequential 2·L gathers and 2·L reduces, parallel 1·L and 1·L. Beside the layers a step
+// has, for each microbatch, the embedding's reduce, the head's gather and the loss's gather of statistics.
 TEST(Parity, the_parallel_block_needs_one_gather_and_one_reduce_a_pass) {
   const auto counts = [](Block block) { return train({.tp = 2, .block = block, .llama = true}, false).tp_counts; };
   const CommCounts sequential = counts(Block::kSequential), parallel = counts(Block::kParallel);

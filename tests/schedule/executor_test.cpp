@@ -28,7 +28,11 @@ struct Case {
 class ToyStage final : public StageCompute {
  public:
   ToyStage(Axis pp, int chunks, Stream& compute, std::function<void()> delay)
-      : pp_(pp), chunks_(chunks), compute_(compute), delay_(std::move(delay)), gradients_(static_cast<size_t>(chunks)) {}
+      : pp_(pp),
+        chunks_(chunks),
+        compute_(compute),
+        delay_(std::move(delay)),
+        gradients_(static_cast<size_t>(chunks)) {}
 
   void forward(int chunk, int micro, Tensor input, Tensor output) override {
     const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
@@ -92,7 +96,8 @@ Outcome expected_outcome(const Case& c) {
       std::vector<float> x(static_cast<size_t>(stages) + 1);
       x[0] = ToyStage::start_value(micro, i);
       for (int s = 0; s < stages; ++s)
-        x[static_cast<size_t>(s) + 1] = 0.25f * static_cast<float>(s + 2) * x[static_cast<size_t>(s)] + static_cast<float>(micro);
+        x[static_cast<size_t>(s) + 1] =
+            0.25f * static_cast<float>(s + 2) * x[static_cast<size_t>(s)] + static_cast<float>(micro);
       outcome.sum_of_outputs += x[static_cast<size_t>(stages)];
       if (c.forward_only) continue;
       float dy = 1.0f / static_cast<float>(micro + 1);
@@ -134,8 +139,7 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       {
-        Executor executor(pp, c.chunks,
-                          allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, arena),
+        Executor executor(pp, c.chunks, allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, arena),
                           {.recv_forward = {&forward_group, streams[1].get(), previous},
                            .send_forward = {&forward_group, streams[2].get(), next},
                            .recv_backward = {&backward_group, streams[3].get(), next},

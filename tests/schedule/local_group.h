@@ -1,5 +1,6 @@
-// A pipeline of threads: CommGroups whose members live in one process, with the semantics of a rendezvous: a send is over
-// when its receive has taken the data. For tests of the executor without MPI, under ThreadSanitizer and with delays.
+// A pipeline of threads: CommGroups whose members live in one process, with the semantics of a rendezvous: a send is
+// over when its receive has taken the data. For tests of the executor without MPI, under ThreadSanitizer and with
+// delays.
 #pragma once
 
 #include <condition_variable>

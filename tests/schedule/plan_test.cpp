@@ -35,8 +35,8 @@ void for_all_plans(Check check) {
       for (int size = 1; size <= kMaxStages; ++size)
         for (int rank = 0; rank < size; ++rank)
           for (int micros = 1; micros <= kMaxMicros; ++micros) {
-            SCOPED_TRACE(fmt::format("{} stage {} of {}, micros {}, chunks {}", enum_name(row.schedule), rank,
-                                     size, micros, chunks));
+            SCOPED_TRACE(fmt::format("{} stage {} of {}, micros {}, chunks {}", enum_name(row.schedule), rank, size,
+                                     micros, chunks));
             check(row, Axis{rank, size}, micros, chunks);
             if (::testing::Test::HasFailure()) return;  // one report is enough
           }
@@ -55,9 +55,7 @@ std::vector<int> counting(int count) {
   return numbers;
 }
 
-size_t position(const Plan& plan, const Action& action) {
-  return std::ranges::find(plan, action) - plan.begin();
-}
+size_t position(const Plan& plan, const Action& action) { return std::ranges::find(plan, action) - plan.begin(); }
 
 // Number of compute actions before `index`.
 size_t computes_before(const Plan& plan, size_t index) {
@@ -88,8 +86,7 @@ TEST(Plan, each_microbatch_goes_forward_once_and_backward_once_in_order) {
       EXPECT_EQ(micros_of(plan, Op::kForward, chunk), counting(micros));
       EXPECT_EQ(micros_of(plan, Op::kBackward, chunk), counting(micros));
       for (int micro = 0; micro < micros; ++micro)
-        EXPECT_LT(position(plan, {Op::kForward, micro, chunk}),
-                  position(plan, {Op::kBackward, micro, chunk}));
+        EXPECT_LT(position(plan, {Op::kForward, micro, chunk}), position(plan, {Op::kBackward, micro, chunk}));
     }
   });
 }
@@ -127,8 +124,8 @@ TEST(Plan, activations_of_each_chunk_equal_the_closed_form) {
             int most = 0;
             for (int b = 0; b < total; ++b)
               most = std::max(most, met(std::min(warmup + 1 + b, total), chunk) - met(b, chunks - 1 - chunk));
-            ASSERT_EQ(max_in_flight(plan, chunk), most) << "stage " << rank << " of " << size << ", micros "
-                                                        << micros << ", chunk " << chunk << " of " << chunks;
+            ASSERT_EQ(max_in_flight(plan, chunk), most) << "stage " << rank << " of " << size << ", micros " << micros
+                                                        << ", chunk " << chunk << " of " << chunks;
           }
         }
 }
@@ -146,8 +143,7 @@ TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
       const bool last = is_last_virtual_stage(pp, action.chunk, chunks);
       if (!(forward ? first : last)) {
         const Op op = forward ? Op::kRecvForward : Op::kRecvBackward;
-        EXPECT_EQ(computes_before(plan, position(plan, {op, action.micro, action.chunk})),
-                  i == 0 ? 0 : i - 1);
+        EXPECT_EQ(computes_before(plan, position(plan, {op, action.micro, action.chunk})), i == 0 ? 0 : i - 1);
         ++transfers;
       }
       if (!(forward ? last : first)) {
@@ -211,8 +207,7 @@ TEST(Plan, forward_only_runs_each_microbatch_once_in_order_and_keeps_nothing) {
           ASSERT_EQ(micros_of(plan, Op::kForward, chunk), counting(micros));
           ASSERT_EQ(max_in_flight(plan, chunk), 1);
           // One in use and one ahead, where the next action is of the same chunk.
-          ASSERT_EQ(max_inputs(transfers, chunk),
-                    is_first_virtual_stage(pp, chunk) ? 1 : std::min({2, size, micros}));
+          ASSERT_EQ(max_inputs(transfers, chunk), is_first_virtual_stage(pp, chunk) ? 1 : std::min({2, size, micros}));
         }
       }
 }

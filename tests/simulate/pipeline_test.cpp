@@ -19,10 +19,9 @@ std::vector<StageCost> same_cost(int virtual_stages, StageCost cost) {
   return std::vector<StageCost>(virtual_stages, cost);
 }
 
-PipelineRun simulate(Schedule schedule, int size, int micros, int chunks, StageCost cost,
-                     PipelineOverlap overlap) {
-  return simulate_pipeline(plans_of_all_stages(schedule, size, micros, chunks), chunks,
-                           same_cost(size * chunks, cost), overlap);
+PipelineRun simulate(Schedule schedule, int size, int micros, int chunks, StageCost cost, PipelineOverlap overlap) {
+  return simulate_pipeline(plans_of_all_stages(schedule, size, micros, chunks), chunks, same_cost(size * chunks, cost),
+                           overlap);
 }
 
 template <class Check>  // check(schedule, size, micros, chunks)
@@ -49,8 +48,7 @@ TEST(Pipeline, no_schedule_deadlocks_and_every_action_takes_place) {
   for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
     const std::vector<Plan> plans = plans_of_all_stages(schedule, size, micros, chunks);
     for (const PipelineOverlap overlap : kBothModes) {
-      const PipelineRun run =
-          simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0.5}), overlap);
+      const PipelineRun run = simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0.5}), overlap);
       EXPECT_EQ(run.deadlock, "");
       EXPECT_EQ(run.spans.size(), num_actions(plans));
     }
@@ -87,8 +85,7 @@ TEST(Pipeline, forward_only_never_deadlocks_and_has_the_same_bubble) {
           std::vector<Plan> plans;
           for (int rank = 0; rank < size; ++rank)
             plans.push_back(with_transfers(forward_only({rank, size}, micros, chunks), {rank, size}, chunks));
-          const PipelineRun run =
-              simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0}), overlap);
+          const PipelineRun run = simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0}), overlap);
           ASSERT_EQ(run.deadlock, "") << size << ' ' << micros << ' ' << chunks;
           ASSERT_EQ(run.spans.size(), num_actions(plans));
           if (chunks == 1 || micros % size == 0) {
@@ -187,16 +184,14 @@ TEST(Pipeline, times_of_a_small_pipeline_are_those_worked_out_by_hand) {
   // Two stages, one microbatch: F, transfer, F, B, transfer, B, with nothing to overlap.
   const std::vector<StageCost> costs = {{1, 2, 0.5}, {3, 5, 0.25}};
   for (const PipelineOverlap overlap : kBothModes) {
-    const PipelineRun run =
-        simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 1, 1), 1, costs, overlap);
+    const PipelineRun run = simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 1, 1), 1, costs, overlap);
     EXPECT_EQ(run.makespan, 1 + 0.5 + 3 + 5 + 0.25 + 2);
     EXPECT_EQ(run.busy, (std::vector<double>{3, 8}));
     EXPECT_DOUBLE_EQ(run.bubble, (2 * 11.75 - 11) / 11);
   }
 }
 
-double makespan(Schedule schedule, int size, int micros, int chunks, double transfer,
-                PipelineOverlap overlap) {
+double makespan(Schedule schedule, int size, int micros, int chunks, double transfer, PipelineOverlap overlap) {
   return simulate(schedule, size, micros, chunks, {1, 2, transfer}, overlap).makespan;
 }
 
@@ -231,8 +226,8 @@ TEST(Pipeline, with_overlap_transfers_cost_only_their_latency_except_in_1f1b) {
 TEST(Pipeline, plans_that_wait_for_each_other_are_reported_with_their_stages) {
   // Stage 0 waits for the first gradient before its second forward; stage 1 wants both forwards first.
   const Axis first{0, 2}, last{1, 2};
-  const Plan eager = with_transfers(
-      {{Op::kForward, 0}, {Op::kBackward, 0}, {Op::kForward, 1}, {Op::kBackward, 1}}, first, 1);
+  const Plan eager =
+      with_transfers({{Op::kForward, 0}, {Op::kBackward, 0}, {Op::kForward, 1}, {Op::kBackward, 1}}, first, 1);
   const Plan patient = with_transfers(make_plan(Schedule::kGpipe, last, 2, 1), last, 1);
   const PipelineRun run = simulate_pipeline({eager, patient}, 1, same_cost(2, {}), PipelineOverlap::kOn);
   EXPECT_EQ(run.deadlock,
@@ -250,8 +245,7 @@ TEST(Pipeline, transfers_out_of_order_are_a_deadlock_not_a_mixup) {
   std::ranges::swap(*std::ranges::find(plans[1], Action{Op::kRecvForward, 0}),
                     *std::ranges::find(plans[1], Action{Op::kRecvForward, 1}));
   const PipelineRun run = simulate_pipeline(plans, 1, same_cost(2, {}), PipelineOverlap::kOn);
-  EXPECT_NE(run.deadlock.find("stage 0: SF0 waits for RF0 of stage 1, where RF1 comes first\n"),
-            std::string::npos)
+  EXPECT_NE(run.deadlock.find("stage 0: SF0 waits for RF0 of stage 1, where RF1 comes first\n"), std::string::npos)
       << run.deadlock;
 }
 
@@ -268,10 +262,8 @@ TEST(Pipeline, a_missing_send_is_reported) {
 TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
   const auto start_of_fifth = [](double receiver_forward) {
     std::vector<Plan> plans;
-    for (int rank = 0; rank < 2; ++rank)
-      plans.push_back(with_transfers(forward_only({rank, 2}, 6, 1), {rank, 2}, 1));
-    const PipelineRun run =
-        simulate_pipeline(plans, 1, {{1, 2, 0}, {receiver_forward, 2, 0}}, PipelineOverlap::kOn);
+    for (int rank = 0; rank < 2; ++rank) plans.push_back(with_transfers(forward_only({rank, 2}, 6, 1), {rank, 2}, 1));
+    const PipelineRun run = simulate_pipeline(plans, 1, {{1, 2, 0}, {receiver_forward, 2, 0}}, PipelineOverlap::kOn);
     for (const PipelineSpan& span : run.spans)
       if (span.stage == 0 && span.action == Action{Op::kForward, 4}) return span.start;
     return -1.0;
@@ -283,9 +275,9 @@ TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
 }
 
 TEST(Pipeline, costs_that_do_not_fit_the_plans_are_refused) {
-  EXPECT_THROW(simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 2, 1), 1, same_cost(3, {}),
-                                 PipelineOverlap::kOn),
-               Fatal);
+  EXPECT_THROW(
+      simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 2, 1), 1, same_cost(3, {}), PipelineOverlap::kOn),
+      Fatal);
   EXPECT_THROW(simulate_pipeline({}, 1, {}, PipelineOverlap::kOn), Fatal);
 }
 

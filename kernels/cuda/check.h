@@ -1,0 +1,20 @@
+// TRI_CUDA(call): throws Fatal(kDevice) with the call and CUDA's words. TRI_CUDA_LAUNCH(name): the same for
+// the launch just made (bad configurations show at once; faults of running kernels at the next wait).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "io/base/error.h"
+
+namespace tri::cuda {
+
+inline void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw Fatal(ExitCode::kDevice,
+              fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+}  // namespace tri::cuda
+
+#define TRI_CUDA(call) ::tri::cuda::check((call), #call)
+#define TRI_CUDA_LAUNCH(name) ::tri::cuda::check(cudaGetLastError(), "launch of " name)

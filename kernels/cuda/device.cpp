@@ -1,0 +1,173 @@
+// CUDA's Device, Stream and Event. Streams do not block each other or the default stream; events carry no
+// time.
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "io/base/log.h"
+#include "kernels/core/arena.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/cuda_device.h"
+
+namespace tri {
+namespace {
+
+const OpTable& cuda_ops() {
+  static const OpTable table = {
+#define TRI_ROW(name, Args) .name = [](const Args& args, Stream& stream) { cuda::name(args, cuda_stream(stream)); },
+      TRI_FOR_EACH_OP(TRI_ROW)
+#undef TRI_ROW
+  };
+  return table;
+}
+
+class Fault {
+ public:
+  void raise(std::exception_ptr cause) {
+    std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = std::move(cause);
+    raised_ = true;
+  }
+  bool raised() const { return raised_; }
+  void rethrow() const {
+    if (!raised_) return;
+    std::lock_guard lock(mutex_);
+    std::rethrow_exception(cause_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr cause_;
+  std::atomic<bool> raised_{false};
+};
+
+// Polls instead of blocking inside the driver: a fault raised elsewhere (a peer lost, NCCL's word) must end
+// the wait.
+template <class Query>
+void wait_until_done(Query query, const Fault& fault) {
+  constexpr int kSpins = 2000;
+  for (int poll = 0;; ++poll) {
+    const cudaError_t status = query();
+    if (status == cudaSuccess) break;
+    if (status != cudaErrorNotReady) TRI_CUDA(status);
+    fault.rethrow();
+    if (poll > kSpins) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  fault.rethrow();
+}
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(const Fault& fault) : fault_(fault) {
+    TRI_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  void synchronize() override {
+    wait_until_done([&] { return cudaEventQuery(event_); }, fault_);
+  }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  const Fault& fault_;
+};
+
+class CudaStreamImpl final : public CudaStream {
+ public:
+  CudaStreamImpl(std::string name, const Fault& fault) : CudaStream(std::move(name), cuda_ops()), fault_(fault) {
+    TRI_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~CudaStreamImpl() override { cudaStreamDestroy(stream_); }
+  cudaStream_t get() const override { return stream_; }
+
+  void record(Event& event) override { TRI_CUDA(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_)); }
+  void wait(Event& event) override { TRI_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).get(), 0)); }
+  void synchronize() override {
+    wait_until_done([&] { return cudaStreamQuery(stream_); }, fault_);
+  }
+  void copy(void* dst, const void* src, int64_t bytes) override {
+    TRI_CUDA(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_));
+  }
+  void zero(Tensor tensor) override {
+    TRI_CUDA(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.bytes()), stream_));
+  }
+  std::optional<StreamTimes> times() const override { return std::nullopt; }
+  void reset_times() override {}
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  const Fault& fault_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) {
+    TRI_CUDA(cudaSetDevice(ordinal));
+    TRI_CUDA(cudaDeviceGetAttribute(&major_, cudaDevAttrComputeCapabilityMajor, ordinal));
+    TRI_CUDA(cudaDeviceGetAttribute(&minor_, cudaDevAttrComputeCapabilityMinor, ordinal));
+  }
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::optional<double> peak_tflops(Dtype dtype) const override {
+    // H100 and H200 SXM, A100: dense, without sparsity; fp32 outside the tensor cores.
+    if (major_ == 9) return dtype == Dtype::kBF16 ? 989.0 : 67.0;
+    if (major_ == 8 && minor_ == 0) return dtype == Dtype::kBF16 ? 312.0 : 19.5;
+    return std::nullopt;
+  }
+  std::unique_ptr<Stream> make_stream(const std::string& name) override {
+    return std::make_unique<CudaStreamImpl>(name, fault_);
+  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(fault_); }
+  void* allocate(size_t bytes) override {
+    void* memory = nullptr;
+    size_t free = 0, total = 0;
+    TRI_CUDA(cudaMemGetInfo(&free, &total));
+    if (bytes > free)
+      throw Fatal(ExitCode::kDevice,
+                  fmt::format("the GPU has {} of {} bytes free, this rank needs {}; `trireme check` shows by name what "
+                              "takes them. Raise parallel.tp, pp or zero, set parallel.recompute, or lower micro_batch",
+                              free, total, bytes));
+    TRI_CUDA(cudaMalloc(&memory, std::max<size_t>(bytes, Arena::kAlignment)));
+    return memory;
+  }
+  void release(void* memory) noexcept override { cudaFree(memory); }
+  void raise_fault(std::exception_ptr cause) noexcept override { fault_.raise(std::move(cause)); }
+  bool faulted() const override { return fault_.raised(); }
+  void rethrow_fault() const override { fault_.rethrow(); }
+
+ private:
+  int major_ = 0, minor_ = 0;  // compute capability
+  Fault fault_;
+};
+
+}  // namespace
+
+int cuda::num_multiprocessors() {
+  static const int count = [] {
+    int device = 0, value = 0;
+    TRI_CUDA(cudaGetDevice(&device));
+    TRI_CUDA(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
+    return value;
+  }();
+  return count;
+}
+
+Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess)
+    return Error{
+        fmt::format("run.device: cuda: {}; set run.device: cpu to train without a GPU", cudaGetErrorString(status)),
+        ExitCode::kDevice};
+  if (ordinal >= count)
+    return Error{
+        fmt::format("run.device: cuda: rank {} of this node needs a GPU of its own, the node shows {}; start at "
+                    "most {} ranks a node",
+                    ordinal, count, count),
+        ExitCode::kDevice};
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(ordinal));
+}
+
+}  // namespace tri

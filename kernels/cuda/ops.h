@@ -1,0 +1,15 @@
+// The CUDA backend: every operation as a function that launches on a CUDA stream and returns. Operands lie in
+// device memory; shapes were checked by the caller. Deterministic: no floating-point atomics.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/ops.h"
+
+namespace tri::cuda {
+
+#define TRI_ROW(name, Args) void name(const Args& args, cudaStream_t stream);
+TRI_FOR_EACH_OP(TRI_ROW)
+#undef TRI_ROW
+
+}  // namespace tri::cuda

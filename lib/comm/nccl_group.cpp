@@ -1,0 +1,115 @@
+#include "lib/comm/nccl_group.h"
+
+#include <nccl.h>
+
+#include <chrono>
+#include <thread>
+
+#include "kernels/cuda/stream.h"
+#include "lib/comm/mpi_check.h"
+
+namespace tri {
+namespace {
+
+constexpr std::chrono::seconds kInitDeadline{120};
+
+void nccl_check(ncclResult_t result, const char* call, const std::string& group) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  throw Fatal(ExitCode::kComm,
+              fmt::format("group {}: {}: {}: {}", group, call, ncclGetErrorString(result), ncclGetLastError(nullptr)));
+}
+#define TRI_NCCL(call) nccl_check((call), #call, name())
+
+ncclDataType_t nccl_type(Dtype dtype) {
+  return dtype == Dtype::kF32 ? ncclFloat32 : dtype == Dtype::kBF16 ? ncclBfloat16 : ncclInt32;
+}
+
+// The communicator does not block: a call that is still in progress is polled with a deadline of ours.
+class NcclGroup final : public CommGroup {
+ public:
+  NcclGroup(const std::string& group_name, int rank, int size, const ncclUniqueId& id, Device& device)
+      : CommGroup(group_name, rank, size), device_(device) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
+    settle("ncclCommInitRankConfig");
+  }
+  ~NcclGroup() override {
+    // A clean end needs the peers; after a fault they may be gone.
+    if (device_.faulted()) {
+      ncclCommAbort(comm_);
+      return;
+    }
+    ncclCommFinalize(comm_);
+    ncclResult_t state = ncclInProgress;
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+         state == ncclInProgress && std::chrono::steady_clock::now() < end;)
+      if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) break;
+    ncclCommDestroy(comm_);
+  }
+
+ private:
+  void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {
+    TRI_NCCL(ncclAllGather(inp.data, out.data, count(inp), nccl_type(inp.dtype), comm_, cuda_stream(stream)));
+    settle("ncclAllGather");
+  }
+  void do_reduce_scatter(Tensor out, Tensor inp, Stream& stream) override {
+    TRI_NCCL(
+        ncclReduceScatter(inp.data, out.data, count(out), nccl_type(inp.dtype), ncclSum, comm_, cuda_stream(stream)));
+    settle("ncclReduceScatter");
+  }
+  void do_all_reduce(Tensor inout, ReduceOp op, Stream& stream) override {
+    TRI_NCCL(ncclAllReduce(inout.data, inout.data, count(inout), nccl_type(inout.dtype),
+                           op == ReduceOp::kSum ? ncclSum : ncclMax, comm_, cuda_stream(stream)));
+    settle("ncclAllReduce");
+  }
+  void do_broadcast(Tensor inout, int root, Stream& stream) override {
+    TRI_NCCL(
+        ncclBroadcast(inout.data, inout.data, count(inout), nccl_type(inout.dtype), root, comm_, cuda_stream(stream)));
+    settle("ncclBroadcast");
+  }
+  void do_send(Tensor tensor, int peer, Stream& stream) override {
+    TRI_NCCL(ncclSend(tensor.data, count(tensor), nccl_type(tensor.dtype), peer, comm_, cuda_stream(stream)));
+    settle("ncclSend");
+  }
+  void do_recv(Tensor tensor, int peer, Stream& stream) override {
+    TRI_NCCL(ncclRecv(tensor.data, count(tensor), nccl_type(tensor.dtype), peer, comm_, cuda_stream(stream)));
+    settle("ncclRecv");
+  }
+
+  static size_t count(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
+
+  // Waits until the communicator has taken the last call; errors of earlier, asynchronous work show here too.
+  void settle(const char* call) {
+    const auto start = std::chrono::steady_clock::now();
+    for (;;) {
+      ncclResult_t state = ncclSuccess;
+      nccl_check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", name());
+      if (state == ncclSuccess) return;
+      nccl_check(state, call, name());
+      device_.rethrow_fault();
+      if (std::chrono::steady_clock::now() - start > kInitDeadline)
+        throw Fatal(ExitCode::kComm,
+                    fmt::format("group {}: {} still in progress after {} s", name(), call, kInitDeadline.count()));
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
+    }
+  }
+
+  ncclComm_t comm_ = nullptr;
+  Device& device_;
+};
+
+}  // namespace
+
+std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, MPI_Comm comm, Device& device) {
+  int rank = 0, size = 1;
+  TRI_MPI(MPI_Comm_rank(comm, &rank));
+  TRI_MPI(MPI_Comm_size(comm, &size));
+  ncclUniqueId id{};
+  if (rank == 0) nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId", name);
+  TRI_MPI(MPI_Bcast(&id, static_cast<int>(sizeof id), MPI_BYTE, 0, comm));
+  TRI_MPI(MPI_Comm_free(&comm));
+  return std::make_unique<NcclGroup>(name, rank, size, id, device);
+}
+
+}  // namespace tri

@@ -1,0 +1,68 @@
+// Helpers of the CUDA kernel tests: device twins of host buffers. Every test begins with TRI_NEEDS_GPU().
+#pragma once
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/ops.h"
+#include "tests/kernels/op_test.h"
+
+namespace tri::test {
+
+inline bool gpu_present() {
+  int count = 0;
+  const bool present = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  cudaGetLastError();  // "no device" is an answer here, not an error of the next call
+  return present;
+}
+
+// Skips on a machine without a GPU, unless TRIREME_EXPECT_GPU=1 says that there must be one.
+#define TRI_NEEDS_GPU()                                                                                    \
+  if (!::tri::test::gpu_present()) {                                                                       \
+    const char* expected = std::getenv("TRIREME_EXPECT_GPU");                                              \
+    if (expected != nullptr && std::string(expected) == "1") FAIL() << "TRIREME_EXPECT_GPU=1, but no GPU"; \
+    GTEST_SKIP() << "skipped: no GPU";                                                                     \
+  }                                                                                                        \
+  static_assert(true)
+
+// A copy of a host buffer's present contents (poison included) in device memory.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;  // an absent operand
+  explicit DeviceBuffer(const Buffer& host) : tensor_(host) {
+    if (tensor_.empty()) return;
+    const void* from = tensor_.data;
+    TRI_CUDA(cudaMalloc(&tensor_.data, static_cast<size_t>(std::max<int64_t>(tensor_.bytes(), 1))));
+    TRI_CUDA(cudaMemcpy(tensor_.data, from, static_cast<size_t>(tensor_.bytes()), cudaMemcpyHostToDevice));
+  }
+  ~DeviceBuffer() {
+    if (!tensor_.empty()) cudaFree(tensor_.data);
+  }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  operator Tensor() const { return tensor_; }
+  // Waits for the device, then copies into `host`, which has the same shape.
+  void download(const Buffer& host) const {
+    if (tensor_.empty()) return;
+    const Tensor to = host;
+    TRI_CUDA(cudaDeviceSynchronize());
+    TRI_CUDA(cudaMemcpy(to.data, tensor_.data, static_cast<size_t>(tensor_.bytes()), cudaMemcpyDeviceToHost));
+  }
+  Values values(const Buffer& shaped_like) const {
+    Buffer copy = shaped_like;
+    download(copy);
+    return copy.values();
+  }
+
+ private:
+  Tensor tensor_;
+};
+
+}  // namespace tri::test
