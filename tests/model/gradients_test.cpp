@@ -1,0 +1,178 @@
+// The whole model, forward and backward, for every combination of the family's switches, against a float64 reference
+// and its finite differences.
+#include <gtest/gtest.h>
+
+#include "tests/model/reference.h"
+#include "tests/train/one_rank.h"
+
+namespace tri::test {
+namespace {
+
+constexpr int kSwitches = 8;
+
+Config config_of(int combination) {
+  const auto bit = [&](int i) { return (combination >> i & 1) != 0; };
+  Config c = tiny_config();
+  c.model.norm = bit(0) ? Norm::kRmsNorm : Norm::kLayerNorm;
+  c.model.activation = bit(1) ? Activation::kSwiglu : Activation::kGelu;
+  c.model.position = bit(2) ? Position::kRope : Position::kLearned;
+  c.model.kv_heads = bit(3) ? 2 : 4;
+  c.model.window = bit(4) ? 3 : 0;
+  c.model.block = bit(5) ? Block::kParallel : Block::kSequential;
+  c.model.tie_embeddings = bit(6);
+  c.model.bias = bit(7);
+  c.parallel.zero = 0;
+  c.optimizer.clip = 0;
+  return c;
+}
+
+std::string name_of(const Config& c) {
+  const ModelConfig& m = c.model;
+  return fmt::format("{} {} {} kv_heads {} window {} {}{}{}", enum_name(m.norm), enum_name(m.activation),
+                     enum_name(m.position), m.kv_heads, m.window, enum_name(m.block), m.tie_embeddings ? " tied" : "",
+                     m.bias ? " bias" : "");
+}
+
+// Moves every parameter off its special start values: norms of exactly 1 and biases of exactly 0 hide mistakes.
+ParameterValues shake(OneRank& rank) {
+  ParameterValues values;
+  for (const Parameter& parameter : rank.parameters()) {
+    float* data = parameter.weight.as<float>();
+    const uint64_t key = derive_key(5, parameter.spec.name);
+    const int64_t rows = parameter.spec.shape[0], row = parameter.weight.numel() / rows;
+    Doubles& list = values[parameter.spec.name];
+    for (int64_t i = 0; i < parameter.weight.numel(); ++i) {
+      const bool padding = parameter.spec.valid_rows >= 0 && i / row >= parameter.spec.valid_rows;
+      if (!padding) data[i] += 0.2f * random_normal(key, static_cast<uint64_t>(i));
+      list.push_back(data[i]);
+    }
+  }
+  return values;
+}
+
+TEST(ModelGradients, equal_finite_differences_for_every_combination_of_switches) {
+  for (int combination = 0; combination < 1 << kSwitches; ++combination) {
+    OneRank rank(config_of(combination));
+    SCOPED_TRACE(name_of(rank.config));
+    ParameterValues values = shake(rank);
+    const ReferenceModel reference(rank.config);
+    const std::vector<int32_t> inputs = rank.tokens(0, 0), targets = rank.tokens(0, 1);
+    const int T = rank.config.model.seq_len, samples = rank.config.data.global_batch;
+    const auto mean_loss = [&] {
+      double sum = 0;
+      for (int s = 0; s < samples; ++s) sum += reference.loss(values, inputs.data() + s * T, targets.data() + s * T);
+      return sum / (samples * T);
+    };
+
+    const double expected_loss = mean_loss();
+    const StepResult result = rank.step(0);
+    ASSERT_NEAR(result.loss, expected_loss, 2e-6 * expected_loss);
+
+    double norm_sq = 0;
+    for (const auto& [name, gradient] : rank.gradients()) {
+      double size = 0;
+      for (const float g : gradient) size += double{g} * g;
+      norm_sq += size;
+      const double scale = std::sqrt(size / static_cast<double>(gradient.size())) + 1e-6;
+      for (uint64_t draw = 0; draw < 2; ++draw) {
+        const size_t i = random_u64(derive_key(static_cast<uint64_t>(combination), name), draw) % gradient.size();
+        constexpr double kStep = 1e-4;
+        double& element = values.at(name)[i];
+        const double kept = element;
+        element = kept + kStep;
+        const double above = mean_loss();
+        element = kept - kStep;
+        const double below = mean_loss();
+        element = kept;
+        ASSERT_NEAR(gradient[i], (above - below) / (2 * kStep), 2e-4 * scale + 2e-5 * std::abs(gradient[i]))
+            << name << "[" << i << "]";
+      }
+    }
+    ASSERT_NEAR(result.grad_norm, std::sqrt(norm_sq), 1e-5 * std::sqrt(norm_sq));
+  }
+}
+
+TEST(ModelGradients, padded_vocabulary_stays_zero) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kLamb}) {
+    Config c = tiny_config();
+    c.optimizer.name = kind;
+    OneRank rank(c);
+    for (int step = 0; step < 3; ++step) rank.step(step);
+    const auto table = rank.weights().at("embedding/tokens/weight");
+    ASSERT_EQ(table.size(), 128u * 8);
+    for (size_t i = 0; i < table.size(); ++i) EXPECT_EQ(table[i] == 0.0f, i >= 11u * 8) << i;
+  }
+}
+
+TEST(Recompute, every_kind_gives_the_same_bits) {
+  for (const int combination : {0, 0b11111111, 0b00100000, 0b11010110, 0b00101011}) {
+    std::vector<StepResult> results[3];
+    std::map<std::string, std::vector<float>> weights[3];
+    int kind = 0;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      Config c = config_of(combination);
+      c.parallel.recompute = recompute;
+      OneRank rank(c);
+      for (int step = 0; step < 3; ++step) results[kind].push_back(rank.step(step));
+      weights[kind++] = rank.weights();
+    }
+    for (const int other : {1, 2}) {
+      for (size_t step = 0; step < 3; ++step) {
+        EXPECT_EQ(results[0][step].loss, results[other][step].loss) << combination;
+        EXPECT_EQ(results[0][step].grad_norm, results[other][step].grad_norm) << combination;
+      }
+      EXPECT_EQ(weights[0], weights[other]) << combination;
+    }
+  }
+}
+
+TEST(Recompute, saves_memory) {
+  const auto in_flight = [](Recompute recompute) {
+    Config c = tiny_config();
+    c.model.layers = 8;
+    c.parallel.recompute = recompute;
+    const OneRank rank(c);
+    for (const auto& [name, bytes] : rank.arena->bytes_by_name())
+      if (name == "activations in flight") return bytes;
+    return int64_t{0};
+  };
+  EXPECT_LT(in_flight(Recompute::kFull), in_flight(Recompute::kSelective));
+  EXPECT_LT(in_flight(Recompute::kSelective), in_flight(Recompute::kNone));
+}
+
+TEST(InitialValues, any_tp_share_is_a_slice_of_the_whole) {
+  const ParamSpec specs[] = {
+      {.name = "rows", .shape = {8, 5}, .split_dim = 0, .init = InitRule::kNormal, .init_std = 1},
+      {.name = "columns", .shape = {3, 8}, .split_dim = 1, .init = InitRule::kNormal, .init_std = 1},
+      {.name = "gates", .shape = {2, 8, 3}, .split_dim = 1, .init = InitRule::kNormal, .init_std = 1},
+      {.name = "padded", .shape = {8, 4}, .split_dim = 0, .init = InitRule::kNormal, .init_std = 1, .valid_rows = 5},
+      {.name = "whole", .shape = {7}, .split_dim = -1, .init = InitRule::kNormal, .init_std = 1},
+  };
+  for (const ParamSpec& spec : specs) {
+    const std::vector<float> whole = initial_values(spec, {0, 1}, 9);
+    for (const int tp : {2, 4})
+      for (int rank = 0; rank < tp; ++rank) {
+        const std::vector<float> part = initial_values(spec, {rank, tp}, 9);
+        if (spec.split_dim < 0) {
+          EXPECT_EQ(part, whole);
+          continue;
+        }
+        int64_t inner = 1, outer = 1;
+        for (int d = 0; d < spec.split_dim; ++d) outer *= spec.shape[static_cast<size_t>(d)];
+        for (size_t d = static_cast<size_t>(spec.split_dim) + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
+        const int64_t split = spec.shape[static_cast<size_t>(spec.split_dim)], local = split / tp;
+        ASSERT_EQ(static_cast<int64_t>(part.size()), outer * local * inner);
+        for (int64_t o = 0; o < outer; ++o)
+          for (int64_t i = 0; i < local * inner; ++i)
+            EXPECT_EQ(part[static_cast<size_t>(o * local * inner + i)],
+                      whole[static_cast<size_t>((o * split + rank * local) * inner + i)])
+                << spec.name;
+      }
+  }
+  const std::vector<float> padded = initial_values(specs[3], {0, 1}, 9);
+  for (size_t i = 0; i < padded.size(); ++i) EXPECT_EQ(padded[i] == 0.0f, i >= 5u * 4);
+  EXPECT_NE(initial_values(specs[0], {0, 1}, 9), initial_values(specs[0], {0, 1}, 10)) << "the seed does nothing";
+}
+
+}  // namespace
+}  // namespace tri::test

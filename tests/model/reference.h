@@ -1,0 +1,148 @@
+// The model in float64, written from its formulas with plain loops: the mean loss of a batch for given parameters.
+// Shares no code with the library but the config and the names and layouts of parameters (kernels/core/dims.h).
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/config/config.h"
+
+namespace tri::test {
+
+using Doubles = std::vector<double>;
+using ParameterValues = std::map<std::string, Doubles>;  // whole tensors by name
+
+class ReferenceModel {
+ public:
+  explicit ReferenceModel(const Config& config) : m_(config.model) {}
+
+  // One sequence: inputs and targets (T). Sum of the tokens' losses.
+  double loss(const ParameterValues& p, const int32_t* inputs, const int32_t* targets) const {
+    const int T = m_.seq_len, C = m_.hidden;
+    Matrix x(T, Doubles(C));
+    for (int t = 0; t < T; ++t)
+      for (int c = 0; c < C; ++c) {
+        x[t][c] = p.at("embedding/tokens/weight")[inputs[t] * C + c];
+        if (m_.position == Position::kLearned) x[t][c] += p.at("embedding/positions/weight")[t * C + c];
+      }
+    for (int layer = 0; layer < m_.layers; ++layer) {
+      const std::string base = "layers/" + std::to_string(layer) + "/";
+      const Matrix n1 = norm(p, base + "norm1", x);
+      const Matrix a = attention(p, base + "attention/", n1);
+      if (m_.block == Block::kParallel) {
+        const Matrix f = mlp(p, base + "mlp/", n1);
+        for (int t = 0; t < T; ++t)
+          for (int c = 0; c < C; ++c) x[t][c] += a[t][c] + f[t][c];
+        continue;
+      }
+      add(x, a);
+      add(x, mlp(p, base + "mlp/", norm(p, base + "norm2", x)));
+    }
+    const Matrix n = norm(p, "final_norm", x);
+    const Doubles& head = p.at(m_.tie_embeddings ? "embedding/tokens/weight" : "head/weight");
+    double sum = 0;
+    for (int t = 0; t < T; ++t) {
+      double total = 0, target = 0;
+      for (int v = 0; v < m_.vocab; ++v) {  // the padding beyond does not exist
+        double logit = 0;
+        for (int c = 0; c < C; ++c) logit += n[t][c] * head[v * C + c];
+        total += std::exp(logit);
+        if (v == targets[t]) target = logit;
+      }
+      sum += std::log(total) - target;
+    }
+    return sum;
+  }
+
+ private:
+  using Matrix = std::vector<Doubles>;
+
+  static void add(Matrix& x, const Matrix& y) {
+    for (size_t t = 0; t < x.size(); ++t)
+      for (size_t c = 0; c < x[t].size(); ++c) x[t][c] += y[t][c];
+  }
+
+  // weight (N, K) row-major, bias (N) where the model has it.
+  static Matrix linear(const ParameterValues& p, const std::string& name, const Matrix& x, int N) {
+    const Doubles& w = p.at(name + "/weight");
+    const auto bias = p.find(name + "/bias");
+    Matrix y(x.size(), Doubles(N));
+    for (size_t t = 0; t < x.size(); ++t)
+      for (int n = 0; n < N; ++n) {
+        double sum = bias == p.end() ? 0 : bias->second[n];
+        for (size_t k = 0; k < x[t].size(); ++k) sum += w[n * x[t].size() + k] * x[t][k];
+        y[t][n] = sum;
+      }
+    return y;
+  }
+
+  Matrix norm(const ParameterValues& p, const std::string& name, const Matrix& x) const {
+    const Doubles& w = p.at(name + "/weight");
+    const auto bias = p.find(name + "/bias");
+    Matrix y = x;
+    for (Doubles& row : y) {
+      double mean = 0, square = 0;
+      if (m_.norm == Norm::kLayerNorm) {
+        for (const double v : row) mean += v / row.size();
+      }
+      for (const double v : row) square += (v - mean) * (v - mean) / row.size();
+      for (size_t c = 0; c < row.size(); ++c)
+        row[c] = (row[c] - mean) / std::sqrt(square + m_.norm_eps) * w[c] + (bias == p.end() ? 0 : bias->second[c]);
+    }
+    return y;
+  }
+
+  Matrix attention(const ParameterValues& p, const std::string& name, const Matrix& n) const {
+    const int T = m_.seq_len, HS = m_.hidden / m_.heads, G = m_.heads / m_.kv_heads;
+    Matrix qkv = linear(p, name + "qkv", n, (m_.heads + 2 * m_.kv_heads) * HS);
+    const auto slot = [&](int kv, int index) { return (kv * (G + 2) + index) * HS; };
+    if (m_.position == Position::kRope)
+      for (int t = 0; t < T; ++t)
+        for (int kv = 0; kv < m_.kv_heads; ++kv)
+          for (int index = 0; index <= G; ++index)  // queries and the key
+            for (int i = 0; i < HS / 2; ++i) {
+              const double angle = t * std::pow(m_.rope_theta, -2.0 * i / HS);
+              double &a = qkv[t][slot(kv, index) + i], &b = qkv[t][slot(kv, index) + i + HS / 2];
+              const double rotated = a * std::cos(angle) - b * std::sin(angle);
+              b = b * std::cos(angle) + a * std::sin(angle);
+              a = rotated;
+            }
+    Matrix out(T, Doubles(m_.heads * HS));
+    for (int kv = 0; kv < m_.kv_heads; ++kv)
+      for (int g = 0; g < G; ++g)
+        for (int t = 0; t < T; ++t) {
+          const int first = m_.window == 0 ? 0 : std::max(0, t - m_.window + 1);
+          Doubles weights(T);
+          double total = 0;
+          for (int s = first; s <= t; ++s) {
+            double score = 0;
+            for (int i = 0; i < HS; ++i) score += qkv[t][slot(kv, g) + i] * qkv[s][slot(kv, G) + i];
+            total += weights[s] = std::exp(score / std::sqrt(HS));
+          }
+          for (int s = first; s <= t; ++s)
+            for (int i = 0; i < HS; ++i)
+              out[t][(kv * G + g) * HS + i] += weights[s] / total * qkv[s][slot(kv, G + 1) + i];
+        }
+    return linear(p, name + "proj", out, m_.hidden);
+  }
+
+  Matrix mlp(const ParameterValues& p, const std::string& name, const Matrix& n) const {
+    const int F = m_.ffn_hidden;
+    const bool swiglu = m_.activation == Activation::kSwiglu;
+    const Matrix h = linear(p, name + "fc1", n, swiglu ? 2 * F : F);
+    Matrix u(h.size(), Doubles(F));
+    for (size_t t = 0; t < h.size(); ++t)
+      for (int f = 0; f < F; ++f) {
+        const double x = h[t][f];
+        u[t][f] = swiglu ? x / (1 + std::exp(-x)) * h[t][F + f]
+                         : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      }
+    return linear(p, name + "fc2", u, m_.hidden);
+  }
+
+  ModelConfig m_;
+};
+
+}  // namespace tri::test

@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/core/dims.h"
+#include "lib/optim/flat_layout.h"
+#include "lib/optim/lr.h"
+
+namespace tri {
+namespace {
+
+std::vector<ParamSpec> some_specs() {
+  std::vector<ParamSpec> specs;
+  const int64_t sizes[] = {1000, 7, 128, 129, 50000, 64, 1, 3000, 256};
+  for (size_t i = 0; i < std::size(sizes); ++i) {
+    ParamSpec spec{.name = "p" + std::to_string(i), .shape = {sizes[i] * 4}, .split_dim = i % 3 == 1 ? -1 : 0};
+    spec.scope = i == 0 ? GradScope::kTied : i % 3 == 1 ? GradScope::kReplicated : GradScope::kSplit;
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
+  const std::vector<ParamSpec> specs = some_specs();
+  for (const int tp : {1, 2, 4})
+    for (int dp = 1; dp <= 8; ++dp)
+      for (const int64_t bucket_elements : {1, 1024, 20000, 40000000}) {
+        const FlatLayout layout = make_flat_layout(specs, tp, dp, bucket_elements);
+        std::vector<int> seen(specs.size());
+        int64_t end = 0;
+        for (size_t b = 0; b < layout.buckets.size(); ++b) {
+          const Bucket& bucket = layout.buckets[b];
+          EXPECT_EQ(bucket.first, end) << "a gap between buckets";
+          EXPECT_EQ(bucket.size % (dp * kBlock), 0);
+          end = bucket.first + bucket.size;
+          int64_t at = bucket.first;
+          for (size_t i = 0; i < bucket.parameters.size(); ++i) {
+            const auto p = static_cast<size_t>(bucket.parameters[i]);
+            ++seen[p];
+            EXPECT_EQ(layout.bucket_of[p], static_cast<int>(b));
+            EXPECT_EQ(layout.offset[p], at) << "tensors do not follow each other";
+            EXPECT_EQ(layout.offset[p] % kBlock, 0);
+            at += round_up(specs[p].local_numel(tp), kBlock);
+            if (i > 0) {
+              EXPECT_LT(bucket.parameters[i], bucket.parameters[i - 1]) << "not in reverse order of use";
+            }
+            const bool merged = tp == 1 && specs[p].scope == GradScope::kReplicated;
+            EXPECT_EQ(bucket.scope, merged ? GradScope::kSplit : specs[p].scope);
+          }
+          EXPECT_LE(at, end);
+        }
+        EXPECT_EQ(layout.size, end);
+        for (const int count : seen) EXPECT_EQ(count, 1);
+
+        const std::vector<int> owners = block_owners(layout, specs, tp);
+        ASSERT_EQ(static_cast<int64_t>(owners.size()), layout.size / kBlock);
+        std::vector<int64_t> blocks(specs.size());
+        for (size_t b = 0; b < owners.size(); ++b) {
+          if (owners[b] < 0) continue;
+          const auto p = static_cast<size_t>(owners[b]);
+          ++blocks[p];
+          const int64_t element = static_cast<int64_t>(b) * kBlock - layout.offset[p];
+          EXPECT_TRUE(element >= 0 && element < specs[p].local_numel(tp));
+        }
+        for (size_t p = 0; p < specs.size(); ++p) EXPECT_EQ(blocks[p], ceil_div(specs[p].local_numel(tp), kBlock));
+      }
+}
+
+TEST(LearningRate, every_rule_at_its_corners) {
+  LrConfig lr;
+  lr.peak = 1.0;
+  lr.min = 0.1;
+  lr.warmup_steps = 9;
+  lr.decay_steps = 109;
+  lr.wsd_decay_fraction = 20.0 / 109;
+  for (const LrRule rule : {LrRule::kConstant, LrRule::kLinear, LrRule::kCosine, LrRule::kWsd}) {
+    lr.rule = rule;
+    EXPECT_DOUBLE_EQ(learning_rate(lr, 0), 0.1) << "warm-up begins above zero";
+    EXPECT_DOUBLE_EQ(learning_rate(lr, 4), 0.5);
+    EXPECT_DOUBLE_EQ(learning_rate(lr, 9), 1.0);
+    EXPECT_DOUBLE_EQ(learning_rate(lr, 109), rule == LrRule::kConstant ? 1.0 : 0.1) << enum_name(rule);
+    EXPECT_DOUBLE_EQ(learning_rate(lr, 100000), rule == LrRule::kConstant ? 1.0 : 0.1) << enum_name(rule);
+  }
+  lr.rule = LrRule::kLinear;
+  EXPECT_DOUBLE_EQ(learning_rate(lr, 59), 0.55);
+  lr.rule = LrRule::kCosine;
+  EXPECT_DOUBLE_EQ(learning_rate(lr, 59), 0.55);
+  EXPECT_NEAR(learning_rate(lr, 34), 0.1 + 0.9 * (1 + std::cos(M_PI / 4)) / 2, 1e-12);
+  lr.rule = LrRule::kWsd;
+  EXPECT_DOUBLE_EQ(learning_rate(lr, 89), 1.0);
+  EXPECT_NEAR(learning_rate(lr, 99), 0.55, 1e-12);
+}
+
+}  // namespace
+}  // namespace tri

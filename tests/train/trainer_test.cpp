@@ -1,0 +1,142 @@
+#include "lib/train/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lib/train/sampling.h"
+#include "tests/train/one_rank.h"
+
+namespace tri::test {
+namespace {
+
+TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
+  for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
+    for (const int zero : {0, 1, 2}) {
+      Config c = tiny_config();
+      c.precision.compute = precision;
+      c.parallel.zero = zero;
+      const OneRank rank(c);
+      EXPECT_EQ(rank.predicted, rank.arena->bytes_by_name());
+    }
+}
+
+TEST(Trainer, a_nan_is_found_and_named) {
+  OneRank rank(tiny_config());
+  EXPECT_TRUE(rank.step(0).finite());
+  rank.trainer->runtime().synchronize();
+  for (const Parameter& parameter : rank.parameters())
+    if (parameter.spec.name == "layers/1/mlp/fc2/weight") parameter.weight.as<float>()[3] = NAN;
+  EXPECT_FALSE(rank.step(1).finite());
+  const std::vector<std::string> names = rank.trainer->not_finite_names();
+  EXPECT_NE(std::find(names.begin(), names.end(), "loss of microbatch 0"), names.end());
+  EXPECT_NE(std::find(names.begin(), names.end(), "gradient of layers/1/mlp/fc2/weight"), names.end());
+}
+
+TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
+  OneRank rank(tiny_config());
+  const auto before = rank.weights();
+  const double evaluated = rank.trainer->evaluate(rank.tokens(0, 0), rank.tokens(0, 1));
+  EXPECT_EQ(rank.weights(), before);
+  EXPECT_EQ(evaluated, rank.step(0).loss);
+}
+
+TEST(Trainer, logits_of_a_prefix_do_not_depend_on_what_follows) {
+  OneRank rank(tiny_config());
+  const std::vector<int32_t> text = {1, 5, 2, 7};
+  const std::vector<float> three = rank.trainer->next_token_logits(std::span(text).first(3));
+  rank.trainer->next_token_logits(text);
+  EXPECT_EQ(rank.trainer->next_token_logits(std::span(text).first(3)), three);
+  EXPECT_EQ(three.size(), 11u);
+}
+
+// Zero 2 adds up microbatches one reduction at a time, zero 0 and 1 inside the products: other roundings.
+TEST(Zero, kinds_agree_on_one_rank_and_0_equals_1_bit_for_bit) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kLamb})
+    for (const Dtype precision : {Dtype::kF32, Dtype::kBF16}) {
+      std::map<std::string, std::vector<float>> weights[3];
+      std::vector<StepResult> results[3];
+      for (const int zero : {0, 1, 2}) {
+        Config c = tiny_config();
+        c.optimizer.name = kind;
+        c.precision.compute = precision;
+        c.parallel.zero = zero;
+        c.parallel.bucket_elements = 1024;
+        OneRank rank(c);
+        for (int step = 0; step < 3; ++step) results[zero].push_back(rank.step(step));
+        weights[zero] = rank.weights();
+      }
+      EXPECT_TRUE(weights[0] == weights[1]);
+      for (size_t step = 0; step < 3; ++step) {
+        const double tolerance = precision == Dtype::kF32 ? 1e-6 : 1e-3;
+        EXPECT_NEAR(results[2][step].loss, results[0][step].loss, tolerance * results[0][step].loss);
+        EXPECT_NEAR(results[2][step].grad_norm, results[0][step].grad_norm,
+                    10 * tolerance * results[0][step].grad_norm);
+      }
+    }
+}
+
+// One AdamW step in float64 from the gradients that the step used: clipping, bias correction, decay of matrices alone.
+TEST(AdamW, a_step_is_the_papers) {
+  Config c = tiny_config();
+  c.parallel.zero = 0;
+  c.optimizer.clip = 0.5;
+  c.optimizer.weight_decay = 0.3;
+  c.lr.peak = 0.01;
+  c.lr.rule = LrRule::kConstant;
+  OneRank rank(c);
+  const auto before = rank.weights();
+  const StepResult result = rank.step(0);
+  ASSERT_GT(result.grad_norm, 0.5) << "nothing is clipped";
+  const auto gradients = rank.gradients(), after = rank.weights();
+  for (const Parameter& parameter : rank.parameters()) {
+    const std::string& name = parameter.spec.name;
+    const bool decays = name.find("norm") == std::string::npos && name.find("bias") == std::string::npos;
+    EXPECT_EQ(parameter.spec.decay, decays) << name;
+    for (size_t i = 0; i < before.at(name).size(); ++i) {
+      const double w = before.at(name)[i], g = gradients.at(name)[i] * 0.5 / result.grad_norm;
+      const double m = (1 - c.optimizer.beta1) * g / (1 - c.optimizer.beta1);
+      const double v = (1 - c.optimizer.beta2) * g * g / (1 - c.optimizer.beta2);
+      const double direction = m / (std::sqrt(v) + c.optimizer.eps) + (decays ? 0.3 * w : 0);
+      EXPECT_NEAR(after.at(name)[i], w - 0.01 * direction, 2e-6) << name << "[" << i << "]";
+    }
+  }
+}
+
+TEST(Bf16, parameters_are_the_rounding_of_the_master_weights_and_training_follows_fp32) {
+  Config c = tiny_config();
+  OneRank exact(c);
+  c.precision.compute = Dtype::kBF16;
+  OneRank rank(c);
+  for (int step = 0; step < 5; ++step) {
+    const StepResult a = exact.step(step), b = rank.step(step);
+    EXPECT_NEAR(b.loss, a.loss, 0.02 * a.loss);
+  }
+  rank.trainer->runtime().synchronize();
+  const ChunkStoreTensors& chunk = rank.trainer->store().tensors().chunks[0];
+  for (int64_t i = 0; i < chunk.layout.size; ++i)
+    ASSERT_EQ(chunk.parameters.as<bf16>()[i].bits, bf16(chunk.master.as<float>()[i]).bits);
+}
+
+TEST(SampleToken, greedy_takes_the_largest_and_top_k_cuts_the_tail) {
+  const std::vector<float> logits = {0.5f, 3.0f, 2.0f, 3.0f, -1.0f};
+  EXPECT_EQ(sample_token(logits, 0, 0, 0.9), 1);
+  for (double u = 0; u < 1; u += 0.05)
+    EXPECT_TRUE(sample_token(logits, 1.0, 2, u) == 1 || sample_token(logits, 1.0, 2, u) == 3);
+  EXPECT_EQ(sample_token(logits, 1.0, 1, 0.999), 1);
+}
+
+TEST(SampleToken, draws_follow_the_softmax) {
+  const std::vector<float> logits = {0.0f, 1.0f, 2.0f};
+  const double temperature = 0.7;
+  double total = 0;
+  for (const float l : logits) total += std::exp(l / temperature);
+  std::vector<int> counts(3);
+  constexpr int kDraws = 10000;
+  for (int i = 0; i < kDraws; ++i)
+    ++counts[static_cast<size_t>(sample_token(logits, temperature, 0, (i + 0.5) / kDraws))];
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(counts[i], kDraws * std::exp(logits[i] / temperature) / total, 2);
+}
+
+}  // namespace
+}  // namespace tri::test
