@@ -1,0 +1,48 @@
+#include "lib/observe/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace tri {
+namespace {
+
+TEST(Metrics, equal_floats_print_equal_and_different_ones_differ) {
+  StepMetrics a{.step = 3, .samples = 96, .tokens = 12288, .loss = 1.2345678f};
+  StepMetrics b = a;
+  EXPECT_EQ(json_line(a), json_line(b));
+  b.loss = std::nextafter(1.2345678f, 2.0f);
+  EXPECT_NE(json_line(a), json_line(b));
+  const auto object = nlohmann::json::parse(json_line(a));
+  for (const char* key : {"step", "samples", "tokens", "loss", "grad_norm", "lr", "step_ms", "tokens_per_s",
+                          "tflops_per_rank", "mfu", "compute_ms", "wait_ms", "data_ms"})
+    EXPECT_TRUE(object.contains(key)) << key;
+  EXPECT_EQ(static_cast<float>(object["loss"].get<double>()), 1.2345678f);
+  EXPECT_TRUE(object["mfu"].is_null());
+}
+
+TEST(Metrics, what_is_not_finite_is_null_in_json) {
+  StepMetrics metrics{.step = 1, .loss = NAN, .grad_norm = std::numeric_limits<double>::infinity()};
+  const auto object = nlohmann::json::parse(json_line(metrics));
+  EXPECT_TRUE(object["loss"].is_null());
+  EXPECT_TRUE(object["grad_norm"].is_null());
+}
+
+TEST(Metrics, numbers_for_people) {
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(int64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(format_duration(12.34), "12.3 s");
+  EXPECT_EQ(format_duration(187), "3m07s");
+  EXPECT_EQ(format_duration(3720), "1h02m");
+  EXPECT_EQ(format_count(11600), "11.6k");
+  EXPECT_EQ(format_count(175e9), "175B");
+  const StepMetrics metrics{
+      .step = 5, .loss = 2.5, .grad_norm = 0.5, .learning_rate = 1e-3, .step_ms = 100, .tokens_per_s = 1e4};
+  EXPECT_EQ(console_line(metrics, 100, 1 << 20),
+            "step   5/100  loss 2.5000  grad 0.500  lr 1.00e-03  100 ms  10.0k tok/s  1.00 MiB  ETA 9.5 s");
+}
+
+}  // namespace
+}  // namespace tri
