@@ -65,6 +65,15 @@ Result<void> make_run_folder(const Config& config) {
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
   if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
+  // An earlier run's figures are kept aside, not mixed with this one's.
+  const std::string metrics = config.run.dir + "/metrics.jsonl";
+  if (std::filesystem::exists(metrics)) {
+    int number = 1;
+    const auto aside = [&] { return fmt::format("{}/metrics.{}.jsonl", config.run.dir, number); };
+    while (std::filesystem::exists(aside())) ++number;
+    std::filesystem::rename(metrics, aside(), problem);
+    if (problem) return file_error("{}: {}", aside(), problem.message());
+  }
   std::ofstream out(config.run.dir + "/config.yaml");
   out << to_yaml(config);
   if (!out.flush()) return file_error("{}/config.yaml can't be written", config.run.dir);

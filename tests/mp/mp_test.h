@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "lib/comm/job.h"
 
 namespace tri {
@@ -10,6 +12,14 @@ namespace tri {
 inline Job*& test_job() {
   static Job* job = nullptr;
   return job;
+}
+
+// The CPU, or with TRIREME_TEST_DEVICE=cuda the GPU of this rank.
+inline std::unique_ptr<Device> open_test_device() {
+  const char* wanted = std::getenv("TRIREME_TEST_DEVICE");
+  const auto kind = wanted == nullptr ? DeviceKind::kCpu : enum_from_name<DeviceKind>(wanted);
+  TRI_REQUIRE(kind.has_value(), "TRIREME_TEST_DEVICE={}: {}", wanted, enum_choices<DeviceKind>());
+  return value_or_throw(open_device(*kind, test_job()->node_rank()));
 }
 
 // Runs all tests on all ranks. A failure on any rank fails the program.

@@ -5,7 +5,6 @@
 #include <map>
 
 #include "io/base/random.h"
-#include "kernels/core/cpu_device.h"
 #include "lib/train/trainer.h"
 #include "tests/mp/mp_test.h"
 
@@ -99,6 +98,10 @@ struct History {
 std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
   trainer.runtime().synchronize();
   std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
+  trainer.runtime().compute().copy(bytes.data(), tensor.data, tensor.bytes());
+  trainer.runtime().compute().synchronize();
+  tensor.data = bytes.data();
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = tensor.dtype == Dtype::kF32 ? tensor.as<float>()[i] : static_cast<float>(tensor.as<bf16>()[i]);
   return values;
@@ -127,7 +130,7 @@ History train(const Layout& layout, bool alone) {
   std::string message;
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
-    auto device = make_cpu_device();
+    auto device = open_test_device();
     Arena measuring;
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
