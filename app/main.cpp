@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   int status = 0;
   tri::add_train_command(app, status, &argc, &argv);
   tri::add_check_command(app, status);
+  tri::add_bench_command(app, status, &argc, &argv);
   tri::add_data_command(app, status);
   try {
     app.parse(argc, argv);

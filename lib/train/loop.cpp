@@ -83,7 +83,7 @@ Result<void> make_run_folder(const Config& config) {
 class Loop {
  public:
   Loop(const Config& config, const Mesh& mesh, Job& job, const Device& device, Inputs& inputs, Trainer& trainer,
-       int64_t memory_bytes)
+       int64_t memory_bytes, StartupClock startup)
       : config_(config),
         mesh_(mesh),
         job_(job),
@@ -91,6 +91,7 @@ class Loop {
         inputs_(inputs),
         trainer_(trainer),
         memory_bytes_(memory_bytes),
+        startup_(std::move(startup)),
         batch_shape_{.global_batch = config.data.global_batch,
                      .micro_batch = config.data.micro_batch,
                      .dp_rank = mesh.dp.rank,
@@ -103,6 +104,10 @@ class Loop {
     const auto start = Clock::now();
     for (int64_t step = 0; step < config_.run.steps; ++step) {
       if (auto done = train_step(step); !done) return done;
+      if (step == 0) {
+        startup_.phase_done("first step");
+        log_info("{}", startup_.report());
+      }
       const int64_t completed = step + 1;
       const bool last = completed == config_.run.steps;
       if (last || (config_.run.eval_every > 0 && completed % config_.run.eval_every == 0)) evaluate(completed);
@@ -222,6 +227,7 @@ class Loop {
   Inputs& inputs_;
   Trainer& trainer_;
   const int64_t memory_bytes_;
+  StartupClock startup_;
   const BatchShape batch_shape_;
   Loader loader_;
   std::unique_ptr<MetricsFile> metrics_;  // world rank 0
@@ -230,7 +236,7 @@ class Loop {
 
 }  // namespace
 
-Result<void> run_training(const Config& config, const Mesh& mesh, Job& job) {
+Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
   Inputs inputs;
   if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
   auto device = open_device(config.run.device, job.node_rank());
@@ -239,13 +245,15 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job) {
   const Result<void> folder = mesh.world_rank == 0 ? make_run_folder(config) : Result<void>{};
   if (auto agreed = agree(job, folder); !agreed) return agreed;
   if (mesh.world_rank == 0) log_open(config.run.dir + "/log.txt");
+  startup.phase_done("data and device");
 
   Arena measuring;
   allocate_rank(config, mesh, measuring);
   Arena arena(*device.value(), measuring.used());
-  Trainer trainer(config, mesh, &job, *device.value(), arena);
+  startup.phase_done("arena");
+  Trainer trainer(config, mesh, &job, *device.value(), arena, &startup);
   log_run(config, mesh, *inputs.dataset, arena);
-  return Loop(config, mesh, job, *device.value(), inputs, trainer, arena.used()).run();
+  return Loop(config, mesh, job, *device.value(), inputs, trainer, arena.used(), std::move(startup)).run();
 }
 
 }  // namespace tri

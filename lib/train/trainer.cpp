@@ -9,7 +9,7 @@ namespace tri {
 
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
-Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena)
+Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena, StartupClock* startup)
     : config_(config),
       mesh_(mesh),
       tensors_(allocate_rank(config, mesh, arena)),
@@ -27,6 +27,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
       evaluation_plan_(evaluation_plan(config, mesh.pp, microbatches(config))),
       single_plan_(evaluation_plan(config, mesh.pp, 1)) {
   Stream& compute = runtime_.compute();
+  if (startup != nullptr) startup->phase_done("communicators");
   store_.initialize();
   if (const Tensor table = stage_.rope_table(); !table.empty()) {
     std::vector<float> h_table(static_cast<size_t>(table.numel()));
@@ -42,6 +43,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
     compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
     compute.synchronize();
   }
+  if (startup != nullptr) startup->phase_done("start values");
 }
 
 // The events of store and executor must outlive the work that still uses them.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/model/stage.h"
+#include "lib/observe/startup.h"
 #include "lib/train/rank_tensors.h"
 #include "lib/train/runtime.h"
 
@@ -23,7 +24,9 @@ struct StepResult {
 class Trainer {
  public:
   // `arena` measures or owns the rank's memory; `config` is resolved. Parameters are initialised.
-  Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena);
+  // `startup` (optional) times the phases.
+  Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena,
+          StartupClock* startup = nullptr);
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank. A result that is not finite leaves the parameters unusable.

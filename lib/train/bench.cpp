@@ -1,0 +1,44 @@
+#include "lib/train/bench.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "io/base/random.h"
+#include "lib/model/flops.h"
+#include "lib/train/trainer.h"
+
+namespace tri {
+
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
+  auto device = value_or_throw(open_device(config.run.device, job.node_rank()));
+  Arena measuring;
+  allocate_rank(config, mesh, measuring);
+  Arena arena(*device, measuring.used());
+  Trainer trainer(config, mesh, &job, *device, arena);
+
+  std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config)) * static_cast<size_t>(config.data.micro_batch) *
+                              static_cast<size_t>(config.model.seq_len));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
+                                     static_cast<uint64_t>(config.model.vocab));
+  std::vector<double> milliseconds;
+  StepBenchResult result;
+  for (int step = 0; step < bench.warmup + bench.steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    result.last_loss = trainer.step(step, tokens, tokens).loss;
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if (step >= bench.warmup) milliseconds.push_back(ms);
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  result.median_ms = milliseconds[milliseconds.size() / 2];
+  result.fastest_ms = milliseconds.front();
+  result.slowest_ms = milliseconds.back();
+  const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  result.tokens_per_s = step_tokens / result.median_ms * 1e3;
+  result.tflops_per_rank = model_flops_per_token(config) * result.tokens_per_s / mesh.world_size() / 1e12;
+  if (const auto peak = device->peak_tflops(config.precision.compute)) result.mfu = result.tflops_per_rank / *peak;
+  result.memory_bytes = arena.used();
+  return result;
+}
+
+}  // namespace tri

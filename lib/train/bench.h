@@ -1,0 +1,29 @@
+// `trireme bench step`: the speed of a config's steps, without data, files or evaluation.
+#pragma once
+
+#include <optional>
+
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+struct StepBench {
+  int steps = 20;  // measured
+  int warmup = 5;  // before them
+};
+
+struct StepBenchResult {
+  double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
+  double tokens_per_s = 0;  // at the median
+  double tflops_per_rank = 0;
+  std::optional<double> mfu;
+  int64_t memory_bytes = 0;  // this rank's arena
+  double last_loss = 0;
+};
+
+// Random tokens (the same on every layout). `config` resolved. Collective; every rank gets its own clock's numbers.
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench);
+
+}  // namespace tri
