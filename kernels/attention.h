@@ -4,6 +4,7 @@
 // Blocks outside the band are skipped, forward and backward.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
 #pragma once
 
+#include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
@@ -17,6 +18,7 @@ struct AttentionForward {
   int group = 0;         // G; NHl = NKVl · G
   int window = 0;        // W; 0 = full causal
   float scale = 0.0f;    // 1 / sqrt(HS)
+  AttentionKernel kernel = AttentionKernel::kAuto;
 };
 void check(const AttentionForward&);
 
@@ -32,6 +34,7 @@ struct AttentionBackward {
   int group = 0;
   int window = 0;
   float scale = 0.0f;
+  AttentionKernel kernel = AttentionKernel::kAuto;  // the forward's
 };
 void check(const AttentionBackward&);
 

@@ -8,6 +8,7 @@ namespace tri {
 enum class DeviceKind { kCpu, kCuda };
 enum class Norm { kLayerNorm, kRmsNorm };
 enum class Activation { kGelu, kSwiglu };
+enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one
 
 template <>
 struct EnumNames<DeviceKind> {
@@ -23,6 +24,13 @@ template <>
 struct EnumNames<Activation> {
   static constexpr std::array table{std::pair{Activation::kGelu, std::string_view("gelu")},
                                     std::pair{Activation::kSwiglu, std::string_view("swiglu")}};
+};
+
+template <>
+struct EnumNames<AttentionKernel> {
+  static constexpr std::array table{std::pair{AttentionKernel::kAuto, std::string_view("auto")},
+                                    std::pair{AttentionKernel::kBuiltin, std::string_view("builtin")},
+                                    std::pair{AttentionKernel::kCudnn, std::string_view("cudnn")}};
 };
 
 }  // namespace tri

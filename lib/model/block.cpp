@@ -56,7 +56,8 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
                           .num_kv_heads = d.NKVl,
                           .group = d.G,
                           .window = ctx.config.model.window,
-                          .scale = 1.0f / std::sqrt(static_cast<float>(d.HS))},
+                          .scale = 1.0f / std::sqrt(static_cast<float>(d.HS)),
+                          .kernel = ctx.config.model.attention},
                          ctx.compute);
 }
 
@@ -151,7 +152,8 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .num_kv_heads = d.NKVl,
                            .group = d.G,
                            .window = ctx.config.model.window,
-                           .scale = 1.0f / std::sqrt(static_cast<float>(d.HS))},
+                           .scale = 1.0f / std::sqrt(static_cast<float>(d.HS)),
+                           .kernel = ctx.config.model.attention},
                           ctx.compute);
   if (ctx.config.model.position == Position::kRope)
     rope({.pass = Pass::kBackward, .qkv = w.dqkv, .table = w.rope_table, .num_kv_heads = d.NKVl, .group = d.G},
