@@ -22,27 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The first exception that a task of the device threw.
-class Fault {
- public:
-  void raise(std::exception_ptr cause) {
-    std::lock_guard lock(mutex_);
-    if (!cause_) cause_ = std::move(cause);
-    raised_ = true;
-  }
-  bool raised() const { return raised_; }
-  void rethrow() const {
-    if (!raised_) return;
-    std::lock_guard lock(mutex_);
-    std::rethrow_exception(cause_);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::exception_ptr cause_;
-  std::atomic<bool> raised_{false};
-};
-
 // Each record has a latch of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
 // its call, whatever is recorded later, on whichever stream.
 using Latch = std::shared_ptr<std::latch>;
@@ -171,9 +150,9 @@ class CpuDevice final : public Device {
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::optional<double> peak_tflops(Dtype) const override { return std::nullopt; }
   std::unique_ptr<Stream> make_stream(const std::string& name) override {
-    return std::make_unique<QueueStream>(name, fault_);
+    return std::make_unique<QueueStream>(name, fault());
   }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(fault_); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(fault()); }
   void* allocate(size_t bytes) override {
     void* memory = std::aligned_alloc(Arena::kAlignment,
                                       static_cast<size_t>(round_up(static_cast<int64_t>(bytes), Arena::kAlignment)));
@@ -181,12 +160,6 @@ class CpuDevice final : public Device {
     return memory;
   }
   void release(void* memory) noexcept override { std::free(memory); }
-  void raise_fault(std::exception_ptr cause) noexcept override { fault_.raise(std::move(cause)); }
-  bool faulted() const override { return fault_.raised(); }
-  void rethrow_fault() const override { fault_.rethrow(); }
-
- private:
-  Fault fault_;
 };
 
 }  // namespace

@@ -10,11 +10,11 @@
 // Threads: one host thread enqueues. Devices outlive their streams and events.
 #pragma once
 
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "kernels/core/fault.h"
 #include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
@@ -77,9 +77,15 @@ class Device {
   virtual void release(void* memory) noexcept = 0;
 
   // The first fault is kept. Raised by failing tasks, and by a host that unwinds while tasks may wait for peers.
-  virtual void raise_fault(std::exception_ptr cause) noexcept = 0;
-  virtual bool faulted() const = 0;        // long waits inside tasks end themselves on it
-  virtual void rethrow_fault() const = 0;  // throws the first fault, if any
+  void raise_fault(std::exception_ptr cause) noexcept { fault_.raise(std::move(cause)); }
+  bool faulted() const { return fault_.raised(); }  // long waits inside tasks end themselves on it
+  void rethrow_fault() const { fault_.rethrow(); }  // throws the first fault, if any
+
+ protected:
+  Fault& fault() { return fault_; }
+
+ private:
+  Fault fault_;
 };
 
 // The CPU, or CUDA device `ordinal`. kDevice error when the build or the machine lacks it.

@@ -25,26 +25,6 @@ const OpTable& cuda_ops() {
   return table;
 }
 
-class Fault {
- public:
-  void raise(std::exception_ptr cause) {
-    std::lock_guard lock(mutex_);
-    if (!cause_) cause_ = std::move(cause);
-    raised_ = true;
-  }
-  bool raised() const { return raised_; }
-  void rethrow() const {
-    if (!raised_) return;
-    std::lock_guard lock(mutex_);
-    std::rethrow_exception(cause_);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::exception_ptr cause_;
-  std::atomic<bool> raised_{false};
-};
-
 // Polls instead of blocking inside the driver: a fault raised elsewhere (a peer lost, NCCL's word) must end
 // the wait.
 template <class Query>
@@ -118,9 +98,9 @@ class CudaDevice final : public Device {
     return std::nullopt;
   }
   std::unique_ptr<Stream> make_stream(const std::string& name) override {
-    return std::make_unique<CudaStreamImpl>(name, fault_);
+    return std::make_unique<CudaStreamImpl>(name, fault());
   }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(fault_); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(fault()); }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
     size_t free = 0, total = 0;
@@ -134,13 +114,9 @@ class CudaDevice final : public Device {
     return memory;
   }
   void release(void* memory) noexcept override { cudaFree(memory); }
-  void raise_fault(std::exception_ptr cause) noexcept override { fault_.raise(std::move(cause)); }
-  bool faulted() const override { return fault_.raised(); }
-  void rethrow_fault() const override { fault_.rethrow(); }
 
  private:
   int major_ = 0, minor_ = 0;  // compute capability
-  Fault fault_;
 };
 
 }  // namespace

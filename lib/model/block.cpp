@@ -5,6 +5,16 @@
 #include "kernels/ops.h"
 
 namespace tri {
+namespace {
+
+// RoPE on queries and keys, in place, where the model has it.
+void rotate(const LayerContext& ctx, Pass pass, Tensor qkv) {
+  if (ctx.config.model.position != Position::kRope) return;
+  rope({.pass = pass, .qkv = qkv, .table = ctx.work.rope_table, .num_kv_heads = ctx.dims.NKVl, .group = ctx.dims.G},
+       ctx.compute);
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config) {
   const std::string base = fmt::format("layers/{}/", layer);
@@ -46,9 +56,7 @@ void TransformerBlock::forward_kept(const LayerContext& ctx, ResidualStream stre
 void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const {
   const StageDims& d = ctx.dims;
   qkv_.forward(ctx, t.qkv, normed);
-  if (ctx.config.model.position == Position::kRope)
-    rope({.pass = Pass::kForward, .qkv = t.qkv, .table = ctx.work.rope_table, .num_kv_heads = d.NKVl, .group = d.G},
-         ctx.compute);
+  rotate(ctx, Pass::kForward, t.qkv);
   tri::attention_forward({.out = t.attention,
                           .lse = t.lse,
                           .qkv = t.qkv,
@@ -155,9 +163,7 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .scale = 1.0f / std::sqrt(static_cast<float>(d.HS)),
                            .kernel = ctx.config.model.attention},
                           ctx.compute);
-  if (ctx.config.model.position == Position::kRope)
-    rope({.pass = Pass::kBackward, .qkv = w.dqkv, .table = w.rope_table, .num_kv_heads = d.NKVl, .group = d.G},
-         ctx.compute);
+  rotate(ctx, Pass::kBackward, w.dqkv);
 }
 
 }  // namespace tri

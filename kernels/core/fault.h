@@ -1,0 +1,31 @@
+// What went wrong first on a device.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+
+namespace tri {
+
+// The first fault of a device: what a task threw. Thread-safe.
+class Fault {
+ public:
+  void raise(std::exception_ptr cause) {
+    std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = std::move(cause);
+    raised_ = true;
+  }
+  bool raised() const { return raised_; }
+  void rethrow() const {
+    if (!raised_) return;
+    std::lock_guard lock(mutex_);
+    std::rethrow_exception(cause_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr cause_;
+  std::atomic<bool> raised_{false};
+};
+
+}  // namespace tri
