@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
 namespace {
@@ -89,7 +90,8 @@ class Context {
     if (!graph) graph = backward ? build_backward(shape) : build_forward(shape);
     int64_t bytes = 0;
     require_good(graph->get_workspace_size(bytes), "workspace");
-    require_good(graph->execute(handle_, pointers, workspace(stream, bytes)), "execute");
+    require_good(graph->execute(handle_, pointers, workspace(stream, Scratch::kAttention, static_cast<size_t>(bytes))),
+                 "execute");
   }
 
  private:
@@ -141,22 +143,9 @@ class Context {
     return finish(graph);
   }
 
-  void* workspace(cudaStream_t stream, int64_t bytes) {
-    auto& [memory, size] = workspaces_[stream];
-    if (size < bytes) {
-      // Earlier work on the stream may still use the old one; growth happens in the first step only.
-      TRI_CUDA(cudaStreamSynchronize(stream));
-      TRI_CUDA(cudaFree(memory));
-      TRI_CUDA(cudaMalloc(&memory, static_cast<size_t>(bytes)));
-      size = bytes;
-    }
-    return memory;
-  }
-
   std::mutex mutex_;
   cudnnHandle_t handle_ = nullptr;
   std::map<decltype(Shape{}.key(false)), std::shared_ptr<fe::graph::Graph>> graphs_;
-  std::map<cudaStream_t, std::pair<void*, int64_t>> workspaces_;
 };
 
 // Where q, k and v begin in grouped rows with one query head a key/value head.

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
 namespace {
@@ -116,7 +117,7 @@ class Context {
     const float alpha = 1.0f, beta = g.beta;
     TRI_CUBLAS(cublasLtMatmul(handle_, plan.operation, &alpha, g.b.data, plan.a.handle, g.a.data, plan.b.handle, &beta,
                               g.out.data, plan.out.handle, g.out.data, plan.out.handle, &plan.algorithm,
-                              workspace_of(stream), kWorkspaceBytes, stream));
+                              workspace(stream, Scratch::kGemm, kWorkspaceBytes), kWorkspaceBytes, stream));
   }
 
  private:
@@ -138,16 +139,9 @@ class Context {
     return *plan;
   }
 
-  void* workspace_of(cudaStream_t stream) {
-    void*& workspace = workspaces_[stream];
-    if (workspace == nullptr) TRI_CUDA(cudaMalloc(&workspace, kWorkspaceBytes));
-    return workspace;
-  }
-
   std::mutex mutex_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;
-  std::map<cudaStream_t, void*> workspaces_;
 };
 
 }  // namespace

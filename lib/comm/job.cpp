@@ -79,6 +79,7 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
   TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &comm));
   TRI_MPI(MPI_Group_free(&members));
   TRI_MPI(MPI_Group_free(&world));
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // all algorithms' connections at init, not in the middle of a step
   return device.kind() == DeviceKind::kCuda ? make_nccl_group(name, comm, device) : make_mpi_group(name, comm, device);
 }
 

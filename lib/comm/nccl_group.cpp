@@ -33,6 +33,7 @@ class NcclGroup final : public CommGroup {
     config.blocking = 0;
     TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
     settle("ncclCommInitRankConfig");
+    connect();
   }
   ~NcclGroup() override {
     // A clean end needs the peers; after a fault they may be gone.
@@ -49,6 +50,26 @@ class NcclGroup final : public CommGroup {
   }
 
  private:
+  // Opens every connection now. NCCL would open them at the first use, waiting for the peer's host, which may itself be
+  // waiting in the middle of a step.
+  void connect() {
+    const auto stream = device_.make_stream("connect");
+    const int64_t n = 64;
+    void* memory = device_.allocate(static_cast<size_t>(2 * n * size()) * sizeof(float));
+    const Tensor whole(memory, Dtype::kF32, {n * size()});
+    const Tensor part = Tensor(memory, Dtype::kF32, {2 * n * size()}).flat(n * size(), n);
+    do_all_gather(whole, part, *stream);
+    do_reduce_scatter(part, whole, *stream);
+    do_all_reduce(part, ReduceOp::kSum, *stream);
+    do_broadcast(part, 0, *stream);
+    if (size() == 2) {  // a link between stages: either way
+      for (const int sender : {0, 1})
+        rank() == sender ? do_send(part, 1 - rank(), *stream) : do_recv(part, 1 - rank(), *stream);
+    }
+    stream->synchronize();
+    device_.release(memory);
+  }
+
   void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {
     TRI_NCCL(ncclAllGather(inp.data, out.data, count(inp), nccl_type(inp.dtype), comm_, cuda_stream(stream)));
     settle("ncclAllGather");

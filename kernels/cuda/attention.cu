@@ -1,0 +1,170 @@
+// The built-in causal attention for any dtype, head size, group and window: formulas in kernels/attention.h.
+// Mapping: forward and dq: a block a (query, head, sequence), the band's scores in shared memory; dk, dv: a block a
+// (key, key/value head, sequence) that goes over the group's heads and the band's queries in a fixed order. No tensor
+// cores: this kernel serves fp32 and the shapes that cuDNN does not take; it is for correctness, not speed. Limits: T ·
+// 8 bytes of shared memory (T up to 28,000), head sizes up to 8 · 128.  Bound: fp32 units. Mirror:
+// kernels/cpu/attention.cpp.
+#include "kernels/cuda/builtin_attention.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/reduce.cuh"
+
+namespace tri::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kMaxPerThread = 8;  // head elements a thread of the dk, dv kernel
+
+struct Shape {
+  int seq_len, kv_heads, group, head_size, window;
+  float scale;
+
+  __device__ int64_t qkv_row() const { return int64_t{kv_heads} * (group + 2) * head_size; }
+  __device__ int64_t out_row() const { return int64_t{kv_heads} * group * head_size; }
+  // Element of slot (0..G-1 queries, G the key, G+1 the value) of a group.
+  __device__ int64_t qkv_at(int b, int t, int kv, int slot) const {
+    return (int64_t{b} * seq_len + t) * qkv_row() + (int64_t{kv} * (group + 2) + slot) * head_size;
+  }
+  __device__ int64_t out_at(int b, int t, int head) const {
+    return (int64_t{b} * seq_len + t) * out_row() + int64_t{head} * head_size;
+  }
+  __device__ int64_t stat_at(int b, int t, int head) const {
+    return (int64_t{b} * kv_heads * group + head) * seq_len + t;
+  }
+  __device__ int first_key(int t) const { return window == 0 || t < window ? 0 : t - window + 1; }
+  __device__ int last_query(int s) const { return window == 0 || s + window > seq_len ? seq_len - 1 : s + window - 1; }
+};
+
+template <class T>
+__device__ float dot(const T* a, const T* b, int count) {
+  float sum = 0;
+  for (int i = 0; i < count; ++i) sum += to_float(a[i]) * to_float(b[i]);
+  return sum;
+}
+
+template <class T>
+__global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
+  extern __shared__ float weights[];  // (T)
+  __shared__ float reduce[kThreads / 32];
+  const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group, first = d.first_key(t);
+  const T* q = qkv + d.qkv_at(b, t, kv, head % d.group);
+  float most = -INFINITY;
+  for (int s = first + threadIdx.x; s <= t; s += kThreads) {
+    weights[s] = d.scale * dot(q, qkv + d.qkv_at(b, s, kv, d.group), d.head_size);
+    most = fmaxf(most, weights[s]);
+  }
+  most = block_max<kThreads>(most, reduce);
+  float sum = 0;
+  for (int s = first + threadIdx.x; s <= t; s += kThreads) sum += weights[s] = expf(weights[s] - most);
+  sum = block_sum<kThreads>(sum, reduce);  // its barriers also publish the weights
+  for (int i = threadIdx.x; i < d.head_size; i += kThreads) {
+    float total = 0;
+    for (int s = first; s <= t; ++s) total += weights[s] * to_float(qkv[d.qkv_at(b, s, kv, d.group + 1) + i]);
+    out[d.out_at(b, t, head) + i] = from_float<T>(total / sum);
+  }
+  if (threadIdx.x == 0) lse[d.stat_at(b, t, head)] = most + logf(sum);
+}
+
+template <class T>
+__global__ void query_gradient_kernel(T* dqkv, float* delta, const T* dout, const T* out, const float* lse,
+                                      const T* qkv, Shape d) {
+  extern __shared__ float dscores[];  // (T)
+  const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group, first = d.first_key(t);
+  const T *q = qkv + d.qkv_at(b, t, kv, head % d.group), *dy = dout + d.out_at(b, t, head);
+  const float own = dot(dy, out + d.out_at(b, t, head), d.head_size);
+  const int64_t stat = d.stat_at(b, t, head);
+  if (threadIdx.x == 0) delta[stat] = own;
+  for (int s = first + threadIdx.x; s <= t; s += kThreads) {
+    const T *k = qkv + d.qkv_at(b, s, kv, d.group), *v = k + d.head_size;
+    const float p = expf(d.scale * dot(q, k, d.head_size) - lse[stat]);
+    dscores[s] = p * (dot(dy, v, d.head_size) - own) * d.scale;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < d.head_size; i += kThreads) {
+    float total = 0;
+    for (int s = first; s <= t; ++s) total += dscores[s] * to_float(qkv[d.qkv_at(b, s, kv, d.group) + i]);
+    dqkv[d.qkv_at(b, t, kv, head % d.group) + i] = from_float<T>(total);
+  }
+}
+
+template <class T>
+__global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* dout, const float* lse, const T* qkv,
+                                          Shape d) {
+  extern __shared__ float shared[];
+  float *weights = shared, *dscores = shared + d.seq_len;  // (T) each
+  const int s = blockIdx.x, kv = blockIdx.y, b = blockIdx.z, last = d.last_query(s);
+  const T *k = qkv + d.qkv_at(b, s, kv, d.group), *v = k + d.head_size;
+  float dk[kMaxPerThread] = {}, dv[kMaxPerThread] = {};
+  for (int g = 0; g < d.group; ++g) {
+    const int head = kv * d.group + g;
+    for (int t = s + threadIdx.x; t <= last; t += kThreads) {
+      const int64_t stat = d.stat_at(b, t, head);
+      weights[t] = expf(d.scale * dot(qkv + d.qkv_at(b, t, kv, g), k, d.head_size) - lse[stat]);
+      dscores[t] = weights[t] * (dot(dout + d.out_at(b, t, head), v, d.head_size) - delta[stat]) * d.scale;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < kMaxPerThread; ++n) {
+      const int i = threadIdx.x + n * kThreads;
+      if (i >= d.head_size) break;
+      for (int t = s; t <= last; ++t) {
+        dk[n] += dscores[t] * to_float(qkv[d.qkv_at(b, t, kv, g) + i]);
+        dv[n] += weights[t] * to_float(dout[d.out_at(b, t, head) + i]);
+      }
+    }
+    __syncthreads();  // the next head overwrites the weights
+  }
+#pragma unroll
+  for (int n = 0; n < kMaxPerThread; ++n) {
+    const int i = threadIdx.x + n * kThreads;
+    if (i >= d.head_size) break;
+    dqkv[d.qkv_at(b, s, kv, d.group) + i] = from_float<T>(dk[n]);
+    dqkv[d.qkv_at(b, s, kv, d.group + 1) + i] = from_float<T>(dv[n]);
+  }
+}
+
+template <class Args>
+Shape shape_of(const Args& a) {
+  const int head_size = static_cast<int>(a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)));
+  TRI_REQUIRE(head_size <= kMaxPerThread * kThreads, "head size {}", head_size);
+  return {a.seq_len, a.num_kv_heads, a.group, head_size, a.window, a.scale};
+}
+
+template <class Kernel>
+size_t shared_bytes(Kernel kernel, int floats) {
+  const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
+  if (bytes > 48 * 1024)
+    TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  return bytes;
+}
+
+}  // namespace
+
+void builtin_attention_forward(const AttentionForward& a, cudaStream_t stream) {
+  const Shape d = shape_of(a);
+  const dim3 grid(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group),
+                  static_cast<unsigned>(a.qkv[0] / d.seq_len));
+  dispatch(a.qkv.dtype, [&](auto type) {
+    using T = decltype(type);
+    forward_kernel<T><<<grid, kThreads, shared_bytes(forward_kernel<T>, d.seq_len), stream>>>(
+        pointer<T>(a.out), pointer<float>(a.lse), pointer<T>(a.qkv), d);
+  });
+  TRI_CUDA_LAUNCH("attention_forward");
+}
+
+void builtin_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
+  const Shape d = shape_of(a);
+  const auto batch = static_cast<unsigned>(a.qkv[0] / d.seq_len);
+  const dim3 queries(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group), batch);
+  const dim3 keys(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads), batch);
+  dispatch(a.qkv.dtype, [&](auto type) {
+    using T = decltype(type);
+    query_gradient_kernel<T><<<queries, kThreads, shared_bytes(query_gradient_kernel<T>, d.seq_len), stream>>>(
+        pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<T>(a.out), pointer<float>(a.lse),
+        pointer<T>(a.qkv), d);
+    key_value_gradient_kernel<T><<<keys, kThreads, shared_bytes(key_value_gradient_kernel<T>, 2 * d.seq_len), stream>>>(
+        pointer<T>(a.dqkv), pointer<float>(a.delta), pointer<T>(a.dout), pointer<float>(a.lse), pointer<T>(a.qkv), d);
+  });
+  TRI_CUDA_LAUNCH("attention_backward");
+}
+
+}  // namespace tri::cuda

@@ -1,0 +1,202 @@
+// AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
+// Mapping of the updates: a thread four elements (16 bytes of fp32); a block of kBlock elements has one owner, so a
+// thread looks it up once. Sums of squares: a warp a block of kBlock elements into scratch (double), then one block a
+// tensor adds its blocks in a fixed order.  Bound: memory; AdamW reads 16 and writes 12 bytes an element, and 2 for the
+// bf16 copy. Mirror: kernels/cpu/optimizer.cpp.
+#include "kernels/core/dims.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.cuh"
+
+namespace tri::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPack = 4;
+unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
+
+struct MomentPointers {
+  float *master, *exp_avg, *exp_avg_sq, *grad;
+  const float *grad_scale, *decay;
+  const int32_t* block_tensor;
+  float beta1, beta2, eps, correct1, correct2;
+};
+
+MomentPointers pointers_of(const Moments& m) {
+  return {pointer<float>(m.master),
+          pointer<float>(m.exp_avg),
+          pointer<float>(m.exp_avg_sq),
+          pointer<float>(m.grad),
+          pointer<float>(m.grad_scale),
+          pointer<float>(m.decay),
+          pointer<int32_t>(m.block_tensor),
+          m.beta1,
+          m.beta2,
+          m.eps,
+          1.0f / m.bias_correction1,
+          1.0f / m.bias_correction2};
+}
+
+// Updates both moments of four elements; their directions.
+__device__ float4 update_moments(const MomentPointers& p, int64_t pack, float4 w, float decay) {
+  const float scale = p.grad_scale[0];
+  const float4 g = reinterpret_cast<const float4*>(p.grad)[pack];
+  float4 m = reinterpret_cast<float4*>(p.exp_avg)[pack], v = reinterpret_cast<float4*>(p.exp_avg_sq)[pack], d;
+  const auto element = [&](float w, float g, float& m, float& v, float& d) {
+    g *= scale;
+    m = p.beta1 * m + (1.0f - p.beta1) * g;
+    v = p.beta2 * v + (1.0f - p.beta2) * g * g;
+    d = m * p.correct1 / (sqrtf(v * p.correct2) + p.eps) + fmaxf(decay, 0.0f) * w;
+  };
+  element(w.x, g.x, m.x, v.x, d.x);
+  element(w.y, g.y, m.y, v.y, d.y);
+  element(w.z, g.z, m.z, v.z, d.z);
+  element(w.w, g.w, m.w, v.w, d.w);
+  reinterpret_cast<float4*>(p.exp_avg)[pack] = m;
+  reinterpret_cast<float4*>(p.exp_avg_sq)[pack] = v;
+  return d;
+}
+
+// w -= step · d, and the copy in compute precision.
+__device__ void step_weights(float* master, __nv_bfloat16* param, int64_t pack, float4 w, float4 d, float step) {
+  w.x -= step * d.x;
+  w.y -= step * d.y;
+  w.z -= step * d.z;
+  w.w -= step * d.w;
+  reinterpret_cast<float4*>(master)[pack] = w;
+  if (param == nullptr) return;
+  __nv_bfloat162 copy[2] = {__floats2bfloat162_rn(w.x, w.y), __floats2bfloat162_rn(w.z, w.w)};
+  reinterpret_cast<uint2*>(param)[pack] = *reinterpret_cast<uint2*>(copy);
+}
+
+// The pack of this thread and its owner; -1 beyond the end and in padding.
+__device__ int owner_of(const int32_t* block_tensor, int64_t packs, int64_t& pack) {
+  pack = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  return pack < packs ? block_tensor[pack / (kBlock / kPack)] : -1;
+}
+
+__global__ void adamw_kernel(MomentPointers p, __nv_bfloat16* param, int64_t packs, float lr) {
+  int64_t pack;
+  const int tensor = owner_of(p.block_tensor, packs, pack);
+  if (tensor < 0) return;
+  const float4 w = reinterpret_cast<float4*>(p.master)[pack];
+  step_weights(p.master, param, pack, w, update_moments(p, pack, w, p.decay[tensor]), lr);
+}
+
+__global__ void lamb_direction_kernel(MomentPointers p, int64_t packs) {
+  int64_t pack;
+  const int tensor = owner_of(p.block_tensor, packs, pack);
+  if (tensor < 0) return;
+  const float4 w = reinterpret_cast<float4*>(p.master)[pack];
+  reinterpret_cast<float4*>(p.grad)[pack] = update_moments(p, pack, w, p.decay[tensor]);
+}
+
+__global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, const float* direction,
+                                  const float* weight_sumsq, const float* direction_sumsq, const float* decay,
+                                  const int32_t* block_tensor, int64_t packs, float lr) {
+  int64_t pack;
+  const int tensor = owner_of(block_tensor, packs, pack);
+  if (tensor < 0) return;
+  const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
+  const float trust = adapts ? sqrtf(weight_sumsq[tensor]) / sqrtf(direction_sumsq[tensor]) : 1.0f;
+  step_weights(master, param, pack, reinterpret_cast<float4*>(master)[pack],
+               reinterpret_cast<const float4*>(direction)[pack], lr * trust);
+}
+
+// A warp a block: 32 lanes of four elements.
+__global__ void block_sumsq_kernel(double* sums, const float* inp, const int32_t* block_tensor, int64_t blocks) {
+  static_assert(kBlock == 32 * kPack);
+  const int64_t block = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32;
+  if (block >= blocks || block_tensor[block] < 0) return;
+  const int lane = threadIdx.x % 32;
+  const float4 x = reinterpret_cast<const float4*>(inp)[block * 32 + lane];
+  double sum = double{x.x} * x.x + double{x.y} * x.y + double{x.z} * x.z + double{x.w} * x.w;
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
+  if (lane == 0) sums[block] = sum;
+}
+
+// A block a tensor.
+__global__ void tensor_sumsq_kernel(float* sumsq, const double* sums, const int32_t* block_tensor, int64_t blocks) {
+  __shared__ double part[1024];
+  double sum = 0;
+  for (int64_t b = threadIdx.x; b < blocks; b += blockDim.x)
+    if (block_tensor[b] == static_cast<int>(blockIdx.x)) sum += sums[b];
+  part[threadIdx.x] = sum;
+  __syncthreads();
+  for (int half = 512; half > 0; half /= 2) {
+    if (static_cast<int>(threadIdx.x) < half) part[threadIdx.x] += part[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) sumsq[blockIdx.x] += static_cast<float>(part[0]);
+}
+
+__global__ void weighted_sum_kernel(float* out, const float* inp, const float* weight, int64_t count) {
+  __shared__ double part[kThreads];
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += double{weight[i]} * inp[i];
+  part[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  double total = 0;
+  for (int i = 0; i < kThreads; ++i) total += part[i];
+  out[0] += static_cast<float>(total);
+}
+
+__global__ void clip_scale_kernel(float* scale, float* norm, const float* norm_sq, float max_norm) {
+  const float value = sqrtf(norm_sq[0]);
+  norm[0] = value;
+  // A NaN fails both comparisons and carries through.
+  scale[0] = max_norm == 0.0f || value <= max_norm ? 1.0f : max_norm / value;
+}
+
+}  // namespace
+
+void adamw_update(const AdamwUpdate& a, cudaStream_t stream) {
+  const int64_t packs = a.moments.master.numel() / kPack;
+  if (packs == 0) return;
+  adamw_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of(a.moments), pointer<__nv_bfloat16>(a.param),
+                                                           packs, a.lr);
+  TRI_CUDA_LAUNCH("adamw_update");
+}
+
+void lamb_direction(const LambDirection& a, cudaStream_t stream) {
+  const int64_t packs = a.moments.master.numel() / kPack;
+  if (packs == 0) return;
+  lamb_direction_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of(a.moments), packs);
+  TRI_CUDA_LAUNCH("lamb_direction");
+}
+
+void lamb_apply(const LambApply& a, cudaStream_t stream) {
+  const int64_t packs = a.master.numel() / kPack;
+  if (packs == 0) return;
+  lamb_apply_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(
+      pointer<float>(a.master), pointer<__nv_bfloat16>(a.param), pointer<float>(a.direction),
+      pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq), pointer<float>(a.decay),
+      pointer<int32_t>(a.block_tensor), packs, a.lr);
+  TRI_CUDA_LAUNCH("lamb_apply");
+}
+
+void tensor_sumsq(const TensorSumsq& a, cudaStream_t stream) {
+  const int64_t blocks = a.inp.numel() / kBlock;
+  if (blocks == 0) return;
+  auto* sums = static_cast<double*>(workspace(stream, Scratch::kSumsq, static_cast<size_t>(blocks) * sizeof(double)));
+  block_sumsq_kernel<<<blocks_for(blocks * 32), kThreads, 0, stream>>>(sums, pointer<float>(a.inp),
+                                                                       pointer<int32_t>(a.block_tensor), blocks);
+  tensor_sumsq_kernel<<<static_cast<unsigned>(a.sumsq.numel()), 1024, 0, stream>>>(
+      pointer<float>(a.sumsq), sums, pointer<int32_t>(a.block_tensor), blocks);
+  TRI_CUDA_LAUNCH("tensor_sumsq");
+}
+
+void weighted_sum(const WeightedSum& a, cudaStream_t stream) {
+  weighted_sum_kernel<<<1, kThreads, 0, stream>>>(pointer<float>(a.out), pointer<float>(a.inp),
+                                                  pointer<float>(a.weight), a.inp.numel());
+  TRI_CUDA_LAUNCH("weighted_sum");
+}
+
+void clip_scale(const ClipScale& a, cudaStream_t stream) {
+  clip_scale_kernel<<<1, 1, 0, stream>>>(pointer<float>(a.scale), pointer<float>(a.norm), pointer<float>(a.norm_sq),
+                                         a.max_norm);
+  TRI_CUDA_LAUNCH("clip_scale");
+}
+
+}  // namespace tri::cuda
