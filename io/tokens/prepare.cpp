@@ -81,6 +81,17 @@ Encoded encode_piece(const Piece& piece, const PrepareOptions& options, const To
 
 }  // namespace
 
+Result<std::string> prepared_with(const std::string& prefix) {
+  const std::string path = prefix + ".json";
+  auto file = MappedFile::open(path);
+  if (!file) return std::string();
+  const auto sidecar = nlohmann::json::parse(file.value().text(), nullptr, false);
+  if (!sidecar.is_object() || !sidecar.contains("fingerprint") || !sidecar["fingerprint"].is_string())
+    return file_error("{}: does not say which tokenizer made {}.bin; prepare it again, or remove this file", path,
+                      prefix);
+  return sidecar["fingerprint"].get<std::string>();
+}
+
 Result<PrepareSummary> prepare(const PrepareOptions& options) {
   if (options.inputs.empty()) return usage_error("prepare needs at least one input file");
   auto opened = open_tokenizer(options.tokenizer);
@@ -116,7 +127,11 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
     for (size_t t = 0; t < std::min(threads, end - begin); ++t)
       workers.emplace_back([&] {
         for (size_t i = next++; i < end; i = next++) {
-          encoded[i - begin] = encode_piece(pieces[i], options, tokenizer);
+          try {
+            encoded[i - begin] = encode_piece(pieces[i], options, tokenizer);
+          } catch (const std::exception& problem) {
+            encoded[i - begin].error = file_error("{}: {}", *pieces[i].path, problem.what());
+          }
           progress.add(static_cast<int64_t>(pieces[i].text.size()));
         }
       });

@@ -36,6 +36,9 @@ struct PrepareSummary {
   int vocab = 0;
 };
 
+// What PREFIX.json says of the tokenizer; empty when there is no such file (data prepared elsewhere).
+Result<std::string> prepared_with(const std::string& prefix);
+
 // Every document is followed by the tokenizer's end-of-document token. The result does not depend on `threads`. A line
 // that is not what the format says is an error naming file and line; nothing is left under the final names then.
 Result<PrepareSummary> prepare(const PrepareOptions& options);

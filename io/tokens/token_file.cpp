@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "io/base/random.h"
+
 namespace tri {
 namespace {
 
@@ -124,6 +126,17 @@ void TokenFile::read(int64_t first, std::span<int32_t> out) const {
         break;
     }
   }
+}
+
+uint64_t TokenFile::fingerprint() const {
+  std::string text = fmt::format("{} {}", num_tokens_, num_documents_);
+  const int64_t count = std::min<int64_t>(num_tokens_, 1024);
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (const int64_t first : {int64_t{0}, (num_tokens_ - count) / 2, num_tokens_ - count}) {
+    read(first, tokens);
+    for (const int32_t token : tokens) text += fmt::format(" {}", token);
+  }
+  return derive_key(0, text);
 }
 
 Result<void> TokenFile::check_range(int64_t first, int64_t last, int vocab) const {

@@ -35,6 +35,9 @@ class TokenFile {
   // Tokens [first, first + out.size()) of the stream. Requires the range to exist.
   void read(int64_t first, std::span<int32_t> out) const;
 
+  // Tells token streams apart by counts and a sample of tokens: equal for copies, whatever their path.
+  uint64_t fingerprint() const;
+
   // Error naming the first token outside [0, vocab) in [first, last).
   Result<void> check_range(int64_t first, int64_t last, int vocab) const;
 

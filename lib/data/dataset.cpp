@@ -6,6 +6,11 @@
 #include "io/base/random.h"
 
 namespace tri {
+namespace {
+
+constexpr uint64_t kValidationKey = 0x7472692D76616C69;  // the same order for every seed: evaluations compare
+
+}  // namespace
 
 Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab) {
@@ -43,7 +48,8 @@ Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len,
     auto validation = static_cast<int64_t>(std::llround(static_cast<double>(samples) * validation_fraction));
     if (validation_fraction > 0 && samples >= 2) validation = std::clamp<int64_t>(validation, 1, samples - 1);
     if (samples < 2) validation = 0;
-    dataset.sources_.push_back({std::move(file), samples - validation, validation, derive_key(seed, spec.path)});
+    const uint64_t key = random_u64(derive_key(seed, "source"), file.fingerprint());
+    dataset.sources_.push_back({std::move(file), samples - validation, validation, key});
   }
   if (!problems.empty()) return Error{problems, ExitCode::kFile};
   return dataset;
@@ -66,7 +72,10 @@ void Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
     sample = static_cast<int64_t>(
         shuffled(sources_[source].key, static_cast<uint64_t>(sources_[source].train_samples), place.index));
   } else {
-    sample = index % num_samples(Split::kValidation);
+    // A fixed shuffle, so that a short evaluation sees every source in proportion.
+    const auto count = static_cast<uint64_t>(num_samples(Split::kValidation));
+    TRI_REQUIRE(count > 0, "no validation samples");
+    sample = static_cast<int64_t>(shuffled(kValidationKey, count, static_cast<uint64_t>(index) % count));
     while (sample >= sources_[source].validation_samples) sample -= sources_[source++].validation_samples;
     sample += sources_[source].train_samples;
   }

@@ -21,7 +21,7 @@ enum class Split { kTrain, kValidation };
 // A source's stream of T-token samples: sample k covers tokens [k·T, k·T + T], so that neighbours share one token and
 // every token is a target once. The last validation_fraction of each source's samples is the validation split (at least
 // one sample of two when the fraction is positive). Training order: shuffled anew each epoch, sources mixed by weight.
-// Validation order: the sources' samples one after the other, repeating. Reading is thread-safe.
+// Validation order: all sources' samples in one fixed shuffle, repeating. Reading is thread-safe.
 class Dataset {
  public:
   // Opens and checks every source; all problems come back together. Ids of tokens are checked against `vocab` over the
@@ -39,7 +39,7 @@ class Dataset {
   struct Source {
     TokenFile file;
     int64_t train_samples, validation_samples;
-    uint64_t key;  // of its shuffles: by name, so that adding a source changes no other's order
+    uint64_t key;  // of its shuffles: from its contents, so that neither its path nor added sources change its order
   };
 
   explicit Dataset(Mixer mixer) : mixer_(std::move(mixer)) {}

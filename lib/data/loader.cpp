@@ -25,8 +25,10 @@ Loader::Loader(const Dataset& dataset, Split split, BatchShape shape, int64_t fi
       split_(split),
       shape_(shape),
       prefetch_(static_cast<size_t>(prefetch)),
-      next_step_(first_step),
-      thread_([this] { run(); }) {}
+      next_step_(first_step) {
+  TRI_REQUIRE(prefetch >= 1, "prefetch {}", prefetch);
+  thread_ = std::thread([this] { run(); });
+}
 
 Loader::~Loader() {
   {

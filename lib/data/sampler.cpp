@@ -35,6 +35,7 @@ uint64_t shuffled(uint64_t seed, uint64_t size, uint64_t index) {
 
 Mixer::Mixer(uint64_t seed, const std::vector<double>& weights) : seed_(derive_key(seed, "mixer")) {
   TRI_REQUIRE(!weights.empty() && weights.size() <= kBlockSamples, "{} sources", weights.size());
+  for (const double weight : weights) TRI_REQUIRE(weight > 0, "weight {}", weight);
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   // Everybody has a place; the rest goes by largest remainder, the first source of equals first.
   const auto open = static_cast<double>(kBlockSamples - static_cast<int>(weights.size()));

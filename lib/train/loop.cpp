@@ -9,6 +9,7 @@
 
 #include "io/base/log.h"
 #include "io/base/random.h"
+#include "io/tokens/prepare.h"
 #include "io/tokens/tokenizer.h"
 #include "lib/data/dataset.h"
 #include "lib/data/loader.h"
@@ -52,6 +53,13 @@ Result<void> open_inputs(const Config& config, Inputs& inputs) {
     return usage_error("model.vocab: {} is smaller than the {} tokens of data.tokenizer {}; set model.vocab: {}",
                        config.model.vocab, inputs.tokenizer->vocab_size(), config.data.tokenizer,
                        inputs.tokenizer->vocab_size());
+  for (const Source& source : config.data.sources) {
+    const auto made_with = prepared_with(source.path);
+    if (!made_with) return made_with.error();
+    if (!made_with.value().empty() && made_with.value() != inputs.tokenizer->fingerprint())
+      return usage_error("data.tokenizer: {} is {}, but {} was prepared with {}; set data.tokenizer to that one",
+                         config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path, made_with.value());
+  }
   std::vector<SourceSpec> sources;
   for (const Source& source : config.data.sources) sources.push_back({source.path, source.weight});
   auto dataset = Dataset::open(sources, config.model.seq_len, config.data.validation_fraction, config.data.seed,

@@ -70,6 +70,9 @@ run 2 "$mpirun" -n 8 "$trireme" train nowhere.yaml
 has "nowhere.yaml"
 run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set model.vocab=100
 has "model.vocab"
+"$trireme" data train-tokenizer --vocab 300 --output other.model text.txt >/dev/null 2>&1 || fail "train-tokenizer"
+run 2 "$mpirun" -n 8 "$trireme" train tiny.yaml --set data.tokenizer=other.model --set model.vocab=400
+has "was prepared with bytes"
 run 2 "$trireme" train
 run 2 "$trireme" check tiny.yaml
 [[ ! -e runs ]] || fail "a refused run left a folder"
