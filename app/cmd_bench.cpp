@@ -20,6 +20,36 @@ struct Options {
   bool json = false;
 };
 
+nlohmann::ordered_json ops_json(const StepBenchResult& r) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const auto& row : r.ops) rows.push_back({{"op", row.op}, {"calls", row.calls}, {"ms", 1e3 * row.seconds}});
+  return rows;
+}
+
+nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const auto& row : r.gemms)
+    rows.push_back({{"shape", row.shape},
+                    {"us", row.microseconds},
+                    {"first_us", row.first_microseconds},
+                    {"tflops", row.flops / row.microseconds * 1e-6},
+                    {"fused", row.fused}});
+  return rows;
+}
+
+void print_tables(const StepBenchResult& r) {
+  double total = 0;
+  for (const auto& row : r.ops) total += row.seconds;
+  std::printf("\n%-24s%8s%12s%8s\n", "operation", "calls", "ms a step", "share");
+  for (const auto& row : r.ops)
+    std::printf("%-24s%8d%12.3f%7.1f%%\n", row.op.c_str(), row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
+  if (r.gemms.empty()) return;
+  std::printf("\n%-56s%10s%10s%10s  %s\n", "matrix product", "us", "first us", "TFLOP/s", "form");
+  for (const auto& row : r.gemms)
+    std::printf("%-56s%10.1f%10.1f%10.1f  %s\n", row.shape.c_str(), row.microseconds, row.first_microseconds,
+                row.flops / row.microseconds * 1e-6, row.fused ? "fused" : "plain");
+}
+
 void print(const Config& config, const StepBenchResult& r, bool json) {
   if (json) {
     const nlohmann::ordered_json object = {{"name", config.run.name},
@@ -30,7 +60,9 @@ void print(const Config& config, const StepBenchResult& r, bool json) {
                                            {"tflops_per_rank", r.tflops_per_rank},
                                            {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
                                            {"memory_bytes", r.memory_bytes},
-                                           {"loss", r.last_loss}};
+                                           {"loss", r.last_loss},
+                                           {"ops", ops_json(r)},
+                                           {"gemms", gemms_json(r)}};
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -38,6 +70,7 @@ void print(const Config& config, const StepBenchResult& r, bool json) {
               config.run.name.c_str(), r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(),
               r.tflops_per_rank, r.mfu ? fmt::format(", MFU {:.1f} %", 100 * *r.mfu).c_str() : "",
               format_bytes(r.memory_bytes).c_str());
+  print_tables(r);
 }
 
 Result<void> bench_steps(const Options& options, Job& job) {

@@ -1,8 +1,21 @@
 #include "app/job_config.h"
 
 #include "io/base/log.h"
+#include "kernels/core/device.h"
 
 namespace tri {
+namespace {
+
+// run.device: auto, decided for the whole job.
+void choose_device(RunConfig& run, Job& job) {
+  if (run.device != DeviceChoice::kAuto) return;
+  const bool everywhere = job.all_of(num_gpus() > job.node_rank());
+  run.device = everywhere ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+  log_info("run.device: auto: {}",
+           everywhere ? "a GPU a rank" : "not every rank has a GPU of its own, so the job runs on the CPU");
+}
+
+}  // namespace
 
 Result<JobConfig> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
   log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
@@ -18,6 +31,7 @@ Result<JobConfig> load_job_config(const std::string& path, const std::vector<std
   if (!parsed) return parsed.error();
   auto resolved = resolve_config(std::move(parsed).value(), job.world_size());
   if (!resolved) return resolved.error();
+  choose_device(resolved.value().run, job);
   const auto& parallel = resolved.value().parallel;
   const Mesh mesh = make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp);
   log_identify(job.world_rank() == 0, mesh.place());

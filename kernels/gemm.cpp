@@ -20,6 +20,12 @@ void check(const Gemm& g) {
   require_optional("gemm", "bias", g.bias, g.a.dtype, {n});
   TRI_REQUIRE(g.out.data != g.a.data && g.out.data != g.b.data, "gemm: out {} may not be an operand",
               g.out.shape_text());
+  if (g.epilogue != Epilogue::kNone) {
+    require_tensor("gemm", "pre", g.pre, g.out.dtype, {m, n});
+    TRI_REQUIRE(g.beta == 0.0f && g.pre.data != g.out.data, "gemm: an epilogue with beta {}", g.beta);
+  }
+  TRI_REQUIRE(g.dbias.empty() || ta, "gemm: dbias beside a product whose a is not transposed");
+  require_optional("gemm", "dbias", g.dbias, Dtype::kF32, {m});
   constexpr int64_t kMax = std::numeric_limits<int>::max();  // BLAS counts in ints
   TRI_REQUIRE(m > 0 && n > 0 && k > 0 && m <= kMax && n <= kMax && k <= kMax, "gemm: M {}, N {}, K {}", m, n, k);
 }

@@ -2,7 +2,10 @@
 //   linear forward       out (R, N) = inp (R, K) · weight (N, K)^T + bias
 //   gradient of input    dinp (R, K) = dout (R, N) · weight (N, K)
 //   gradient of weight   dweight (N, K) fp32 += dout (R, N)^T · inp (R, K)      (beta 1: accumulated by the GEMM
-//   itself)
+//                        itself), and beside it dbias (N) += column sums of dout
+// What follows a product can be asked for with it, so that a backend may do it in the product's epilogue:
+//   kGelu          pre = op(a) · op(b) + bias;  out = gelu(pre)          (kernels/activation.h)
+//   kGeluBackward  out = (op(a) · op(b)) · gelu'(pre)
 #pragma once
 
 #include "kernels/core/tensor.h"
@@ -10,6 +13,7 @@
 namespace tri {
 
 enum class Trans { kNo, kYes };
+enum class Epilogue { kNone, kGelu, kGeluBackward };
 
 struct Gemm {
   Tensor out;  // (M, N) f32|bf16
@@ -19,6 +23,9 @@ struct Gemm {
   Trans trans_b = Trans::kNo;
   float beta = 0.0f;
   Tensor bias;  // (N), optional; the dtype of a
+  Epilogue epilogue = Epilogue::kNone;
+  Tensor pre;    // (M, N) the dtype of out; with an epilogue: written by kGelu, read by kGeluBackward
+  Tensor dbias;  // (M) f32, optional, with trans_a: += sum over k of a[k, m], in a fixed order
 };
 void check(const Gemm&);
 

@@ -5,7 +5,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
-#include "kernels/core/device.h"
+#include "kernels/core/profile.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -51,10 +51,21 @@ struct OpTable {
 
 const OpTable& cpu_ops();
 
-#define TRI_ROW(name, Args)                            \
-  inline void name(const Args& args, Stream& stream) { \
-    check(args);                                       \
-    stream.ops().name(args, stream);                   \
+// The row of OpProfile that a call counts under.
+template <class Args>
+const char* profile_name(const char* op, const Args&) {
+  return op;
+}
+inline const char* profile_name(const char*, const Gemm& g) {
+  if (g.trans_a == Trans::kYes) return "gemm, weight gradient";
+  return g.trans_b == Trans::kYes ? "gemm, forward" : "gemm, input gradient";
+}
+
+#define TRI_ROW(name, Args)                                 \
+  inline void name(const Args& args, Stream& stream) {      \
+    check(args);                                            \
+    const OpScope scope(stream, profile_name(#name, args)); \
+    stream.ops().name(args, stream);                        \
   }
 TRI_FOR_EACH_OP(TRI_ROW)
 #undef TRI_ROW

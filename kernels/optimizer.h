@@ -1,6 +1,7 @@
 // Optimizer updates over a slice of a flat buffer. A slice is n elements, n a multiple of kBlock, and block_tensor
 // names the tensor that owns each block of kBlock elements (tensors start at multiples of kBlock, so a block has one
-// owner; -1 marks padding, which is neither read nor written). Per-tensor numbers are (S) arrays indexed by it.
+// owner; -1 marks padding, which is neither read nor written). A tensor's blocks in a slice follow each other.
+// Per-tensor numbers are (S) arrays indexed by it.
 //   g = grad · grad_scale[0];  m = b1·m + (1-b1)·g;  v = b2·v + (1-b2)·g²
 //   direction = (m / bias_correction1) / (sqrt(v / bias_correction2) + eps) + max(decay[tensor], 0) · w
 //   AdamW (Loshchilov & Hutter 2019)  w -= lr · direction

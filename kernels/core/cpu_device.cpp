@@ -24,17 +24,28 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 // Each record has a latch of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
 // its call, whatever is recorded later, on whichever stream.
-using Latch = std::shared_ptr<std::latch>;
+struct Record {
+  std::latch reached{1};
+  Clock::time_point time;  // written before the latch opens
+};
+using Latch = std::shared_ptr<Record>;
 
 class CpuEvent : public Event {
  public:
   explicit CpuEvent(const Fault& fault) : fault_(fault) {}
 
-  Latch next_record() { return latest_ = std::make_shared<std::latch>(1); }
+  Latch next_record() { return latest_ = std::make_shared<Record>(); }
   Latch latest_record() const { return latest_; }  // null when never recorded
   void synchronize() override {
-    if (latest_) latest_->wait();
+    if (latest_) latest_->reached.wait();
     fault_.rethrow();
+  }
+  double seconds_after(const Event& earlier) const override {
+    const Latch begin = static_cast<const CpuEvent&>(earlier).latest_;
+    TRI_REQUIRE(begin && latest_, "time of an event that was never recorded");
+    begin->reached.wait();
+    latest_->reached.wait();
+    return std::chrono::duration<double>(latest_->time - begin->time).count();
   }
 
  private:
@@ -68,12 +79,6 @@ class QueueStream final : public CpuStream {
     lock.unlock();
     fault_.rethrow();
   }
-  void copy(void* dst, const void* src, int64_t bytes) override {
-    submit([=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); });
-  }
-  void zero(Tensor tensor) override {
-    submit([=] { std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes())); });
-  }
   std::optional<StreamTimes> times() const override {
     std::lock_guard lock(mutex_);
     return times_;
@@ -90,6 +95,13 @@ class QueueStream final : public CpuStream {
     std::function<void()> task;
     Latch latch;
   };
+
+  void do_copy(void* dst, const void* src, int64_t bytes) override {
+    submit([=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); });
+  }
+  void do_zero(Tensor tensor) override {
+    submit([=] { std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes())); });
+  }
 
   void push(Item item) {
     {
@@ -119,11 +131,12 @@ class QueueStream final : public CpuStream {
   void execute(Item& item) {
     const auto start = Clock::now();
     if (item.kind == Kind::kRecord) {
-      item.latch->count_down();  // also after a fault: waiters must wake up
+      item.latch->time = start;
+      item.latch->reached.count_down();  // also after a fault: waiters must wake up
       return;
     }
     if (item.kind == Kind::kWait) {
-      item.latch->wait();
+      item.latch->reached.wait();
     } else if (!fault_.raised()) {
       try {
         item.task();
@@ -152,7 +165,7 @@ class CpuDevice final : public Device {
   std::unique_ptr<Stream> make_stream(const std::string& name) override {
     return std::make_unique<QueueStream>(name, fault());
   }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(fault()); }
+  std::unique_ptr<Event> make_event(EventKind) override { return std::make_unique<CpuEvent>(fault()); }
   void* allocate(size_t bytes) override {
     void* memory = std::aligned_alloc(Arena::kAlignment,
                                       static_cast<size_t>(round_up(static_cast<int64_t>(bytes), Arena::kAlignment)));

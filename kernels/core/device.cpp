@@ -1,9 +1,22 @@
 #include "kernels/core/device.h"
 
 #include "kernels/core/cpu_device.h"
+#include "kernels/core/profile.h"
 #include "kernels/cuda_device.h"
 
 namespace tri {
+
+void Stream::copy(void* dst, const void* src, int64_t bytes) {
+  const OpScope scope(*this, "copy");
+  do_copy(dst, src, bytes);
+}
+
+void Stream::zero(Tensor tensor) {
+  const OpScope scope(*this, "zero");
+  do_zero(tensor);
+}
+
+int num_gpus() { return cuda_device_count(); }
 
 Result<std::unique_ptr<Device>> open_device(DeviceKind kind, int ordinal) {
   if (kind == DeviceKind::kCpu) return make_cpu_device();

@@ -20,12 +20,21 @@
 
 namespace tri {
 
-struct OpTable;  // kernels/ops.h
+struct OpTable;    // kernels/ops.h
+class GemmSearch;  // kernels/gemm_search.h
+class OpProfile;   // kernels/core/profile.h
+
+enum class EventKind {
+  kOrder,  // orders streams
+  kTimed,  // and remembers when it happened
+};
 
 class Event {
  public:
   virtual ~Event() = default;
   virtual void synchronize() = 0;  // the host waits for the latest record; rethrows the device's fault
+  // Seconds from `earlier`'s latest record to this one's, measured on the device. Both timed, and both have happened.
+  virtual double seconds_after(const Event& earlier) const = 0;
 };
 
 // Seconds since the stream's creation or the last reset_times().
@@ -47,21 +56,27 @@ class Stream {
   virtual void synchronize() = 0;       // the host waits for all enqueued work; rethrows the device's fault
 
   // Byte copies between host and device memory, either way. `src` and `dst` must stay valid until executed.
-  virtual void copy(void* dst, const void* src, int64_t bytes) = 0;
-  virtual void zero(Tensor tensor) = 0;
+  void copy(void* dst, const void* src, int64_t bytes);
+  void zero(Tensor tensor);
 
   virtual std::optional<StreamTimes> times() const = 0;  // none where the backend does not measure them
   virtual void reset_times() = 0;
 
   const OpTable& ops() const { return *ops_; }
   const std::string& name() const { return name_; }
+  OpProfile* profile() const { return profile_; }  // null: not profiled
+  void set_profile(OpProfile* profile) { profile_ = profile; }
 
  protected:
   Stream(std::string name, const OpTable& ops) : name_(std::move(name)), ops_(&ops) {}
 
  private:
+  virtual void do_copy(void* dst, const void* src, int64_t bytes) = 0;
+  virtual void do_zero(Tensor tensor) = 0;
+
   std::string name_;
   const OpTable* ops_;
+  OpProfile* profile_ = nullptr;
 };
 
 class Device {
@@ -72,7 +87,8 @@ class Device {
   // unknown here.
   virtual std::optional<double> peak_tflops(Dtype dtype) const = 0;
   virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
-  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual std::unique_ptr<Event> make_event(EventKind kind = EventKind::kOrder) = 0;
+  virtual GemmSearch* gemm_search() { return nullptr; }  // null where there is nothing to choose
   virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory
   virtual void release(void* memory) noexcept = 0;
 
@@ -87,6 +103,8 @@ class Device {
  private:
   Fault fault_;
 };
+
+int num_gpus();  // that this process can use
 
 // The CPU, or CUDA device `ordinal`. kDevice error when the build or the machine lacks it.
 Result<std::unique_ptr<Device>> open_device(DeviceKind kind, int ordinal);

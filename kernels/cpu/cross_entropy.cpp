@@ -115,15 +115,22 @@ void row_gradient(T* __restrict row, const Columns& columns, int64_t target, con
 }
 
 template <class T>
+RowStats whole_row(const T* row, const Columns& columns, int32_t target) {
+  const float max = row_max(row, columns.real);
+  return {max, row_sum_exp(row, columns.real, max), to_float(row[target])};
+}
+
+template <class T>
 void loss(const CrossEntropyLoss& a) {
   const Columns columns(a.logits, a.first_token, a.vocab);
   double total = 0;
   for (int64_t r = 0; r < a.logits[0]; ++r) {
-    const RowStats row = combine(a.stats, r);
-    total += row.max + std::log(row.sum) - row.target;
-    if (a.gradient == LogitGradient::kNone) continue;
+    T* logits = a.logits.as<T>() + r * columns.width;
     const int64_t target = own_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
-    row_gradient(a.logits.as<T>() + r * columns.width, columns, target, row, a.grad_scale);
+    const RowStats row =
+        a.stats.empty() ? whole_row(logits, columns, static_cast<int32_t>(target)) : combine(a.stats, r);
+    total += row.max + std::log(row.sum) - row.target;
+    if (a.gradient == LogitGradient::kInPlace) row_gradient(logits, columns, target, row, a.grad_scale);
   }
   a.loss.as<float>()[0] += static_cast<float>(total);
 }

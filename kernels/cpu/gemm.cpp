@@ -37,9 +37,7 @@ void start_from_bias(float* __restrict out, const float* __restrict bias, int64_
   }
 }
 
-}  // namespace
-
-void gemm(const Gemm& g) {
+void multiply(const Gemm& g) {
   use_one_blas_thread();
   thread_local Scratch scratch;
   const float* a = as_floats(g.a, scratch.a);
@@ -65,6 +63,19 @@ void gemm(const Gemm& g) {
     bf16* rounded = g.out.as<bf16>();
     for (int64_t i = 0; i < count; ++i) rounded[i] = bf16(out[i]);
   }
+}
+
+}  // namespace
+
+void gemm(const Gemm& g) {
+  if (!g.dbias.empty()) bias_backward({.dbias = g.dbias, .dout = g.a});
+  if (g.epilogue == Epilogue::kGelu) {
+    multiply({.out = g.pre, .a = g.a, .b = g.b, .trans_a = g.trans_a, .trans_b = g.trans_b, .bias = g.bias});
+    return activation_forward({.kind = Activation::kGelu, .out = g.out, .inp = g.pre});
+  }
+  multiply(g);
+  if (g.epilogue == Epilogue::kGeluBackward)
+    activation_backward({.kind = Activation::kGelu, .dinp = g.out, .dout = g.out, .inp = g.pre});
 }
 
 void bias_backward(const BiasBackward& b) {

@@ -13,20 +13,22 @@ namespace {
 constexpr int kThreads = 256;
 constexpr float kScale = 0.7978845608028654f, kCubic = 0.044715f;  // GeLU's tanh form
 
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+// (1 + tanh(u)) / 2 = sigmoid(2u)
 struct Gelu {
   static constexpr int kInputs = 1;
   __device__ static float forward(const float (&x)[1]) {
-    return 0.5f * x[0] * (1.0f + tanhf(kScale * (x[0] + kCubic * x[0] * x[0] * x[0])));
+    return x[0] * sigmoid(2.0f * kScale * (x[0] + kCubic * x[0] * x[0] * x[0]));
   }
   __device__ static void backward(const float (&x)[1], float dy, float (&dx)[1]) {
-    const float t = tanhf(kScale * (x[0] + kCubic * x[0] * x[0] * x[0]));
-    dx[0] = dy * (0.5f * (1.0f + t) + 0.5f * x[0] * (1.0f - t * t) * kScale * (1.0f + 3.0f * kCubic * x[0] * x[0]));
+    const float s = sigmoid(2.0f * kScale * (x[0] + kCubic * x[0] * x[0] * x[0]));
+    dx[0] = dy * (s + x[0] * s * (1.0f - s) * 2.0f * kScale * (1.0f + 3.0f * kCubic * x[0] * x[0]));
   }
 };
 
 struct Swiglu {
   static constexpr int kInputs = 2;  // gate, up
-  __device__ static float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
   __device__ static float forward(const float (&x)[2]) { return x[0] * sigmoid(x[0]) * x[1]; }
   __device__ static void backward(const float (&x)[2], float dy, float (&dx)[2]) {
     const float s = sigmoid(x[0]);
@@ -35,38 +37,20 @@ struct Swiglu {
   }
 };
 
-// kPack elements of one row from column c on; kPack is the pack's size or 1.
-template <class T, int kPack>
-struct Lane {
-  T item[kPack];
-  __device__ void load(const T* at) {
-    if constexpr (kPack == 1)
-      item[0] = *at;
-    else
-      *reinterpret_cast<uint4*>(item) = *reinterpret_cast<const uint4*>(at);
-  }
-  __device__ void store(T* at) const {
-    if constexpr (kPack == 1)
-      *at = item[0];
-    else
-      *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(item);
-  }
-};
-
 template <class T, class Kind, int kPack>
 __global__ void forward_kernel(T* out, const T* inp, int64_t packs, int64_t width) {
   const int64_t pack = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (pack >= packs) return;
   const int64_t at = pack * kPack, r = at / width, c = at % width;
-  alignas(16) Lane<T, kPack> in[Kind::kInputs], y;
-  for (int k = 0; k < Kind::kInputs; ++k) in[k].load(inp + (r * Kind::kInputs + k) * width + c);
+  Pack<T, kPack> in[Kind::kInputs], y;
+  for (int k = 0; k < Kind::kInputs; ++k) in[k] = load_pack<kPack>(inp + (r * Kind::kInputs + k) * width + c);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     float x[Kind::kInputs];
     for (int k = 0; k < Kind::kInputs; ++k) x[k] = to_float(in[k].item[i]);
     y.item[i] = from_float<T>(Kind::forward(x));
   }
-  y.store(out + at);
+  store_pack(out + at, y);
 }
 
 template <class T, class Kind, int kPack>
@@ -74,9 +58,9 @@ __global__ void backward_kernel(T* dinp, const T* dout, const T* inp, int64_t pa
   const int64_t pack = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (pack >= packs) return;
   const int64_t at = pack * kPack, r = at / width, c = at % width;
-  alignas(16) Lane<T, kPack> in[Kind::kInputs], din[Kind::kInputs], dy;
-  for (int k = 0; k < Kind::kInputs; ++k) in[k].load(inp + (r * Kind::kInputs + k) * width + c);
-  dy.load(dout + at);
+  Pack<T, kPack> in[Kind::kInputs], din[Kind::kInputs];
+  for (int k = 0; k < Kind::kInputs; ++k) in[k] = load_pack<kPack>(inp + (r * Kind::kInputs + k) * width + c);
+  const Pack<T, kPack> dy = load_pack<kPack>(dout + at);
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     float x[Kind::kInputs], dx[Kind::kInputs];
@@ -84,21 +68,14 @@ __global__ void backward_kernel(T* dinp, const T* dout, const T* inp, int64_t pa
     Kind::backward(x, to_float(dy.item[i]), dx);
     for (int k = 0; k < Kind::kInputs; ++k) din[k].item[i] = from_float<T>(dx[k]);
   }
-  for (int k = 0; k < Kind::kInputs; ++k) din[k].store(dinp + (r * Kind::kInputs + k) * width + c);
-}
-
-template <class T>
-bool aligned(std::initializer_list<Tensor> tensors, int64_t width) {
-  uintptr_t bits = static_cast<uintptr_t>(width * static_cast<int64_t>(sizeof(T)));
-  for (const Tensor& tensor : tensors) bits |= reinterpret_cast<uintptr_t>(tensor.data);
-  return bits % 16 == 0;
+  for (int k = 0; k < Kind::kInputs; ++k) store_pack(dinp + (r * Kind::kInputs + k) * width + c, din[k]);
 }
 
 template <class T, class Kind>
 void forward(const ActivationForward& a, cudaStream_t stream) {
   constexpr int kPack = 16 / sizeof(T);
   const int64_t count = a.out.numel(), width = a.out[1];
-  const bool packed = aligned<T>({a.out, a.inp}, width);
+  const bool packed = aligned<T>(width, {a.out, a.inp});
   const int64_t packs = packed ? count / kPack : count;
   const auto blocks = static_cast<unsigned>((packs + kThreads - 1) / kThreads);
   auto kernel = packed ? forward_kernel<T, Kind, kPack> : forward_kernel<T, Kind, 1>;
@@ -110,7 +87,7 @@ template <class T, class Kind>
 void backward(const ActivationBackward& a, cudaStream_t stream) {
   constexpr int kPack = 16 / sizeof(T);
   const int64_t count = a.dout.numel(), width = a.dout[1];
-  const bool packed = aligned<T>({a.dout, a.inp, a.dinp}, width);
+  const bool packed = aligned<T>(width, {a.dout, a.inp, a.dinp});
   const int64_t packs = packed ? count / kPack : count;
   const auto blocks = static_cast<unsigned>((packs + kThreads - 1) / kThreads);
   auto kernel = packed ? backward_kernel<T, Kind, kPack> : backward_kernel<T, Kind, 1>;

@@ -1,9 +1,11 @@
 // Vocabulary-parallel cross-entropy: formulas in kernels/cross_entropy.h.
 //   logits (R, Vl) bf16|f32, in place; stats (R, 3) f32, gathered (tp, R, 3)
-// Mapping: a block of 512 threads a row, 16-byte loads where rows are aligned. Stats: one online pass (each thread
-// keeps a running maximum and sum). Loss: the tp statistics are combined once a block; the row's loss goes to scratch,
-// and one block adds the rows in a fixed order.  Bound: memory; R·Vl elements read for the stats, read and written for
-// the loss. Mirror: kernels/cpu/cross_entropy.cpp.
+// Mapping: a block of 512 threads a row, sixteen bytes a load where rows are aligned. A thread keeps a running maximum
+// and sum over its columns. With the whole vocabulary on this rank one kernel does it all: the row is read once into
+// shared memory where it fits beside another block's, else a second time from the L2 cache. The row's loss goes to
+// scratch, and one block adds the rows in a fixed order.
+// Bound: memory; R·Vl elements read and written, and read once more when the vocabulary is split.
+// Mirror: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
@@ -14,90 +16,144 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 512;
+constexpr size_t kStagedBytes = 110 * 1024;  // two blocks of it on a multiprocessor
 
-// Calls f(column, value) for this thread's columns of [0, columns), packs first.
-template <class T, class F>
-__device__ void for_each_column(const T* row, int64_t columns, bool packed, F f) {
-  constexpr int kPack = Pack<T>::kSize;
-  const int64_t packs = packed ? columns / kPack : 0;
-  for (int64_t p = threadIdx.x; p < packs; p += kThreads) {
-    const Pack<T> pack = load_pack(row + p * kPack);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) f(p * kPack + i, to_float(pack.item[i]));
+// This rank's part of the vocabulary.
+struct Columns {
+  int64_t stride;   // Vl
+  int64_t columns;  // of them that are no padding
+  int first_token;
+  __device__ int64_t own(int32_t target) const {  // the target's column here, or -1
+    const int64_t column = target - int64_t{first_token};
+    return column >= 0 && column < columns ? column : -1;
   }
-  for (int64_t c = packs * kPack + threadIdx.x; c < columns; c += kThreads) f(c, to_float(row[c]));
-}
+};
 
-// `columns`: those that exist of this rank's `stride`.
-template <class T>
-__global__ void stats_kernel(float* stats, const T* logits, const int32_t* targets, int64_t stride, int64_t columns,
-                             int first_token, bool packed) {
-  __shared__ float reduce[kThreads / 32];
-  const T* row = logits + blockIdx.x * stride;
+// Of a row or a part of it: the largest logit, and the sum of exp(logit - most).
+struct Stats {
   float most = -INFINITY, sum = 0;
-  for_each_column(row, columns, packed, [&](int64_t, float x) {
-    if (x > most) {
-      sum = sum * __expf(most - x) + 1.0f;
-      most = x;
-    } else if (x == x && most > -INFINITY) {
-      sum += __expf(x - most);
-    } else if (x != x) {
-      sum = x;  // NaN carries through
+
+  // NaN is lost in `most` and comes back in `sum`.
+  template <class T, int kVec>
+  __device__ void add(const Pack<T, kVec>& pack, int64_t count) {
+    float x[kVec], largest = most;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      x[i] = i < count ? to_float(pack.item[i]) : -INFINITY;
+      largest = fmaxf(largest, x[i]);
     }
-  });
-  const float row_most = block_max<kThreads>(most, reduce);
-  const float scaled = sum != sum ? sum : (most > -INFINITY ? sum * __expf(most - row_most) : 0.0f);
-  const float row_sum = block_sum<kThreads>(scaled, reduce);
+    if (largest > most) {
+      sum *= __expf(most - largest);
+      most = largest;
+    }
+    const float base = most > -INFINITY ? most : 0.0f;  // -inf - -inf would be NaN
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) sum += __expf(x[i] - base);
+  }
+
+  // Over the block, in every thread.
+  __device__ void combine(float* shared) {
+    const float row_most = block_max<kThreads>(most, shared);
+    sum = block_sum<kThreads>(most > -INFINITY ? sum * __expf(most - row_most) : sum, shared);
+    most = row_most;
+  }
+};
+
+// The row's statistics, in every thread. kStage: keeps the row in `stage`.
+template <class T, int kVec, bool kStage>
+__device__ Stats read_row(const T* row, const Columns& c, T* stage, float* shared) {
+  Stats stats;
+#pragma unroll 4
+  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.columns; at += kThreads * kVec) {
+    const Pack<T, kVec> pack = load_pack<kVec>(row + at);
+    if (kStage) store_pack(stage + at, pack);
+    stats.add(pack, c.columns - at);
+  }
+  stats.combine(shared);
+  return stats;
+}
+
+template <class T, int kVec>
+__global__ void stats_kernel(float* stats, const T* logits, const int32_t* targets, Columns c) {
+  __shared__ float reduce[kThreads / 32];
+  const T* row = logits + blockIdx.x * c.stride;
+  const Stats found = read_row<T, kVec, false>(row, c, nullptr, reduce);
   if (threadIdx.x != 0) return;
-  const int64_t target = targets[blockIdx.x] - first_token;
-  float* out = stats + blockIdx.x * 3;
-  out[0] = row_most;
-  out[1] = row_sum;
-  out[2] = target >= 0 && target < columns ? to_float(row[target]) : -INFINITY;
+  const int64_t target = c.own(targets[blockIdx.x]);
+  float* out = stats + blockIdx.x * int64_t{3};
+  out[0] = found.most;
+  out[1] = found.sum;
+  out[2] = target >= 0 ? to_float(row[target]) : -INFINITY;
+}
+
+// logits <- (softmax - onehot) · grad_scale, zero in padding. `from`: the row, or its copy in shared memory.
+template <class T, int kVec>
+__device__ void write_gradient(T* row, const T* from, const Columns& c, int64_t target, float lse, float grad_scale) {
+#pragma unroll 4
+  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.stride; at += kThreads * kVec) {
+    Pack<T, kVec> pack;
+    if (at < c.columns) pack = load_pack<kVec>(from + at);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const float softmax = __expf(to_float(pack.item[i]) - lse);
+      const float derivative = (softmax - (at + i == target ? 1.0f : 0.0f)) * grad_scale;
+      pack.item[i] = from_float<T>(at + i < c.columns ? derivative : 0.0f);
+    }
+    store_pack(row + at, pack);
+  }
 }
 
 template <class T>
-__global__ void loss_kernel(float* row_losses, T* logits, const float* stats, const int32_t* targets, int tp,
-                            int64_t stride, int64_t columns, int first_token, bool packed, bool gradient,
-                            float grad_scale) {
+struct Loss {
+  float* row_losses;
+  T* logits;
+  const float* stats;  // (tp, R, 3); null: the whole vocabulary is here
+  const int32_t* targets;
+  int tp;
+  bool gradient;
+  float grad_scale;
+};
+
+// From the statistics of all tp ranks.
+template <class T, int kVec>
+__global__ void split_loss_kernel(Loss<T> a, Columns c) {
   __shared__ float s_lse;
   const int64_t r = blockIdx.x, rows = gridDim.x;
   if (threadIdx.x == 0) {
     float most = -INFINITY, sum = 0, target = -INFINITY;
-    for (int k = 0; k < tp; ++k) most = fmaxf(most, stats[(k * rows + r) * 3]);
-    for (int k = 0; k < tp; ++k) {
-      const float* part = stats + (k * rows + r) * 3;
+    for (int k = 0; k < a.tp; ++k) most = fmaxf(most, a.stats[(k * rows + r) * 3]);
+    for (int k = 0; k < a.tp; ++k) {
+      const float* part = a.stats + (k * rows + r) * 3;
       if (part[0] > -INFINITY) sum += part[1] * expf(part[0] - most);
       if (part[1] != part[1]) sum = part[1];
       target = fmaxf(target, part[2]);
     }
     s_lse = most + logf(sum);
-    row_losses[r] = s_lse - target;
+    a.row_losses[r] = s_lse - target;
   }
   __syncthreads();
-  if (!gradient) return;
-  const float lse = s_lse;
-  const int64_t target = targets[r] - first_token;
-  T* row = logits + r * stride;
-  const auto derivative = [&](int64_t c, float x) {
-    const float softmax = __expf(x - lse);
-    return c < columns ? (softmax - (c == target ? 1.0f : 0.0f)) * grad_scale : 0.0f;
-  };
-  constexpr int kPack = Pack<T>::kSize;
-  const int64_t packs = packed ? stride / kPack : 0;
-  for (int64_t p = threadIdx.x; p < packs; p += kThreads) {
-    Pack<T> pack = load_pack(row + p * kPack);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) pack.item[i] = from_float<T>(derivative(p * kPack + i, to_float(pack.item[i])));
-    store_pack(row + p * kPack, pack);
-  }
-  for (int64_t c = packs * kPack + threadIdx.x; c < stride; c += kThreads)
-    row[c] = from_float<T>(derivative(c, to_float(row[c])));
+  T* row = a.logits + r * c.stride;
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.grad_scale);
+}
+
+template <class T, int kVec, bool kStage>
+__global__ void whole_loss_kernel(Loss<T> a, Columns c) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ float reduce[kThreads / 32];
+  T* stage = reinterpret_cast<T*>(memory);
+  T* row = a.logits + blockIdx.x * c.stride;
+  const int64_t target = c.own(a.targets[blockIdx.x]);
+  const float target_logit = target >= 0 ? to_float(row[target]) : -INFINITY;
+  const Stats found = read_row<T, kVec, kStage>(row, c, stage, reduce);  // its barriers publish the copy
+  const float lse = found.most + logf(found.sum);
+  if (threadIdx.x == 0) a.row_losses[blockIdx.x] = lse - target_logit;
+  if (a.gradient) write_gradient<T, kVec>(row, kStage ? stage : row, c, target, lse, a.grad_scale);
 }
 
 __global__ void add_rows(float* loss, const float* row_losses, int64_t rows) {
   __shared__ double part[kThreads];
   double sum = 0;
+#pragma unroll 8
   for (int64_t r = threadIdx.x; r < rows; r += kThreads) sum += row_losses[r];
   part[threadIdx.x] = sum;
   __syncthreads();
@@ -107,14 +163,34 @@ __global__ void add_rows(float* loss, const float* row_losses, int64_t rows) {
   loss[0] += static_cast<float>(total);
 }
 
-// Columns of this rank's share that are no padding.
-int64_t real_columns(int64_t stride, int vocab, int first_token) {
-  return std::clamp<int64_t>(int64_t{vocab} - first_token, 0, stride);
+template <class Args>
+Columns columns_of(const Args& a) {
+  const int64_t stride = a.logits[1];
+  return {stride, std::clamp<int64_t>(int64_t{a.vocab} - a.first_token, 0, stride), a.first_token};
 }
 
-template <class T>
-bool rows_aligned(const Tensor& logits) {
-  return reinterpret_cast<uintptr_t>(logits.data) % 16 == 0 && logits[1] * static_cast<int64_t>(sizeof(T)) % 16 == 0;
+template <class T, int kVec>
+void launch_loss(const CrossEntropyLoss& a, float* row_losses, cudaStream_t stream) {
+  const Loss<T> args{row_losses,
+                     pointer<T>(a.logits),
+                     pointer<float>(a.stats),
+                     pointer<int32_t>(a.targets),
+                     a.stats.empty() ? 1 : static_cast<int>(a.stats[0]),
+                     a.gradient == LogitGradient::kInPlace,
+                     a.grad_scale};
+  const auto rows = static_cast<unsigned>(a.logits[0]);
+  const Columns columns = columns_of(a);
+  const size_t bytes = static_cast<size_t>(columns.stride) * sizeof(T);
+  if (!a.stats.empty()) {
+    split_loss_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args, columns);
+  } else if (bytes <= kStagedBytes && args.gradient) {
+    auto kernel = whole_loss_kernel<T, kVec, true>;
+    TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    kernel<<<rows, kThreads, bytes, stream>>>(args, columns);
+  } else {
+    whole_loss_kernel<T, kVec, false><<<rows, kThreads, 0, stream>>>(args, columns);
+  }
+  TRI_CUDA_LAUNCH("cross_entropy_loss");
 }
 
 }  // namespace
@@ -123,9 +199,9 @@ void cross_entropy_stats(const CrossEntropyStats& a, cudaStream_t stream) {
   if (a.logits.numel() == 0) return;
   dispatch(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    stats_kernel<T><<<static_cast<unsigned>(a.logits[0]), kThreads, 0, stream>>>(
-        pointer<float>(a.stats), pointer<T>(a.logits), pointer<int32_t>(a.targets), a.logits[1],
-        real_columns(a.logits[1], a.vocab, a.first_token), a.first_token, rows_aligned<T>(a.logits));
+    auto kernel = aligned<T>(a.logits[1], {a.logits}) ? stats_kernel<T, Pack<T>::kSize> : stats_kernel<T, 1>;
+    kernel<<<static_cast<unsigned>(a.logits[0]), kThreads, 0, stream>>>(pointer<float>(a.stats), pointer<T>(a.logits),
+                                                                        pointer<int32_t>(a.targets), columns_of(a));
   });
   TRI_CUDA_LAUNCH("cross_entropy_stats");
 }
@@ -137,10 +213,8 @@ void cross_entropy_loss(const CrossEntropyLoss& a, cudaStream_t stream) {
       static_cast<float*>(workspace(stream, Scratch::kRowLosses, static_cast<size_t>(rows) * sizeof(float)));
   dispatch(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
-    loss_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        row_losses, pointer<T>(a.logits), pointer<float>(a.stats), pointer<int32_t>(a.targets),
-        static_cast<int>(a.stats[0]), a.logits[1], real_columns(a.logits[1], a.vocab, a.first_token), a.first_token,
-        rows_aligned<T>(a.logits), a.gradient == LogitGradient::kInPlace, a.grad_scale);
+    aligned<T>(a.logits[1], {a.logits}) ? launch_loss<T, Pack<T>::kSize>(a, row_losses, stream)
+                                        : launch_loss<T, 1>(a, row_losses, stream);
   });
   add_rows<<<1, kThreads, 0, stream>>>(pointer<float>(a.loss), row_losses, rows);
   TRI_CUDA_LAUNCH("cross_entropy_loss");

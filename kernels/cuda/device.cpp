@@ -9,6 +9,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda_device.h"
@@ -42,12 +43,17 @@ void wait_until_done(Query query, const Fault& fault) {
 
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(const Fault& fault) : fault_(fault) {
-    TRI_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  CudaEvent(const Fault& fault, EventKind kind) : fault_(fault) {
+    TRI_CUDA(cudaEventCreateWithFlags(&event_, kind == EventKind::kTimed ? cudaEventDefault : cudaEventDisableTiming));
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   void synchronize() override {
     wait_until_done([&] { return cudaEventQuery(event_); }, fault_);
+  }
+  double seconds_after(const Event& earlier) const override {
+    float milliseconds = 0;
+    TRI_CUDA(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event_, event_));
+    return milliseconds * 1e-3;
   }
   cudaEvent_t get() const { return event_; }
 
@@ -69,16 +75,17 @@ class CudaStreamImpl final : public CudaStream {
   void synchronize() override {
     wait_until_done([&] { return cudaStreamQuery(stream_); }, fault_);
   }
-  void copy(void* dst, const void* src, int64_t bytes) override {
-    TRI_CUDA(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_));
-  }
-  void zero(Tensor tensor) override {
-    TRI_CUDA(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.bytes()), stream_));
-  }
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
 
  private:
+  void do_copy(void* dst, const void* src, int64_t bytes) override {
+    TRI_CUDA(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_));
+  }
+  void do_zero(Tensor tensor) override {
+    TRI_CUDA(cudaMemsetAsync(tensor.data, 0, static_cast<size_t>(tensor.bytes()), stream_));
+  }
+
   cudaStream_t stream_ = nullptr;
   const Fault& fault_;
 };
@@ -100,7 +107,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<Stream> make_stream(const std::string& name) override {
     return std::make_unique<CudaStreamImpl>(name, fault());
   }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(fault()); }
+  std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(fault(), kind); }
+  GemmSearch* gemm_search() override { return &cuda::GemmEngine::instance(); }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
     size_t free = 0, total = 0;
@@ -129,6 +137,13 @@ int cuda::num_multiprocessors() {
     return value;
   }();
   return count;
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // "no device" is an answer here, not an error of the next call
+  return 0;
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {

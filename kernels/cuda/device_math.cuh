@@ -35,33 +35,29 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) 
   return __float2bfloat16_rn(value);
 }
 
-// Sixteen bytes of T, loaded and stored at once.
-template <class T>
-struct alignas(16) Pack {
-  static constexpr int kSize = 16 / sizeof(T);
-  T item[kSize];
+// kSize elements of T, loaded and stored at once: sixteen bytes where rows are aligned, one element elsewhere.
+template <class T, int kElements = 16 / sizeof(T)>
+struct alignas(kElements * sizeof(T)) Pack {
+  static constexpr int kSize = kElements;
+  T item[kElements];
 };
 
+template <int kElements, class T>
+__device__ __forceinline__ Pack<T, kElements> load_pack(const T* at) {
+  return *reinterpret_cast<const Pack<T, kElements>*>(at);
+}
 template <class T>
 __device__ __forceinline__ Pack<T> load_pack(const T* at) {
   Pack<T> pack;
   *reinterpret_cast<uint4*>(&pack) = *reinterpret_cast<const uint4*>(at);
   return pack;
 }
-// For data that is read once: does not displace what is read again from the caches.
-template <class T>
-__device__ __forceinline__ Pack<T> load_pack_streaming(const T* at) {
-  Pack<T> pack;
-  *reinterpret_cast<uint4*>(&pack) = __ldcs(reinterpret_cast<const uint4*>(at));
-  return pack;
-}
-template <class T>
-__device__ __forceinline__ void store_pack(T* at, const Pack<T>& pack) {
-  *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(&pack);
-}
-template <class T>
-__device__ __forceinline__ void store_pack_streaming(T* at, const Pack<T>& pack) {
-  __stcs(reinterpret_cast<uint4*>(at), *reinterpret_cast<const uint4*>(&pack));
+template <class T, int kElements>
+__device__ __forceinline__ void store_pack(T* at, const Pack<T, kElements>& pack) {
+  if constexpr (sizeof(pack) == 16)
+    *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(&pack);
+  else
+    *reinterpret_cast<Pack<T, kElements>*>(at) = pack;
 }
 
 // Sums over the 32 lanes of a warp; every lane gets the result. The order is fixed.

@@ -3,6 +3,9 @@
 
 #include <cuda_bf16.h>
 
+#include <cstdint>
+#include <initializer_list>
+
 #include "io/base/error.h"
 #include "kernels/core/tensor.h"
 
@@ -20,6 +23,14 @@ void dispatch(Dtype dtype, F&& f) {
 template <class T>
 T* pointer(const Tensor& tensor) {
   return static_cast<T*>(tensor.data);
+}
+
+// Whether rows of `width` elements of T can be read sixteen bytes at a time in every tensor that is present.
+template <class T>
+bool aligned(int64_t width, std::initializer_list<Tensor> tensors) {
+  auto bits = static_cast<uintptr_t>(width * static_cast<int64_t>(sizeof(T)));
+  for (const Tensor& tensor : tensors) bits |= reinterpret_cast<uintptr_t>(tensor.data);
+  return bits % 16 == 0;
 }
 
 // Multiprocessors of the current device, asked once.

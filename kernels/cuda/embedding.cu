@@ -1,8 +1,8 @@
 // Token and position embeddings, forward and deterministic backward: formulas in kernels/embedding.h.
-// Forward: a thread an element. Token gradients: rows are sorted by token (stable radix sort), then one block a run of
-// equal tokens adds its rows in ascending order: no atomics, the same bits every time. Position gradients: a thread an
-// element of the table adds its rows in ascending order.
-// Bound: memory, R·C elements read and written.  Mirror: kernels/cpu/embedding.cpp.
+// Forward: a thread sixteen bytes where rows are aligned, else an element. Token gradients: rows are sorted by token
+// (stable radix sort), then one block a run of equal tokens adds its rows in ascending order: no atomics, the same bits
+// every time. Position gradients: a thread an element of the table adds its rows in ascending order. Bound: memory, R·C
+// elements read and written.  Mirror: kernels/cpu/embedding.cpp.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/check.h"
@@ -18,13 +18,20 @@ constexpr int kThreads = 256;
 unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
 __device__ int64_t thread_index() { return blockIdx.x * int64_t{kThreads} + threadIdx.x; }
 
-template <class T>
-__global__ void embedding_kernel(T* out, const int32_t* tokens, const T* weight, int64_t count, int64_t width,
+template <class T, int kVec>
+__global__ void embedding_kernel(T* out, const int32_t* tokens, const T* weight, int64_t packs, int64_t width,
                                  int64_t local, int first_token) {
-  const int64_t i = thread_index();
-  if (i >= count) return;
-  const int64_t row = tokens[i / width] - first_token;
-  out[i] = row >= 0 && row < local ? weight[row * width + i % width] : from_float<T>(0.0f);
+  const int64_t at = thread_index() * kVec;
+  if (thread_index() >= packs) return;
+  const int64_t row = tokens[at / width] - first_token;
+  Pack<T, kVec> pack;
+  if (row >= 0 && row < local) {
+    pack = load_pack<kVec>(weight + row * width + at % width);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(0.0f);
+  }
+  store_pack(out + at, pack);
 }
 
 __global__ void number_rows(int32_t* rows, int64_t count) {
@@ -46,13 +53,17 @@ __global__ void add_runs(float* dweight, const T* dout, const int32_t* tokens, c
   }
 }
 
-template <class T>
-__global__ void position_kernel(T* inout, const T* weight, int64_t count, int64_t width, int64_t seq_len,
+template <class T, int kVec>
+__global__ void position_kernel(T* inout, const T* weight, int64_t packs, int64_t width, int64_t seq_len,
                                 int64_t first_row) {
-  const int64_t i = thread_index();
-  if (i >= count) return;
-  const int64_t position = (first_row + i / width) % seq_len;
-  inout[i] = from_float<T>(to_float(inout[i]) + to_float(weight[position * width + i % width]));
+  const int64_t at = thread_index() * kVec;
+  if (thread_index() >= packs) return;
+  const int64_t position = (first_row + at / width) % seq_len;
+  Pack<T, kVec> sum = load_pack<kVec>(inout + at);
+  const Pack<T, kVec> add = load_pack<kVec>(weight + position * width + at % width);
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) sum.item[i] = from_float<T>(to_float(sum.item[i]) + to_float(add.item[i]));
+  store_pack(inout + at, sum);
 }
 
 template <class T>
@@ -70,13 +81,15 @@ __global__ void position_gradient_kernel(float* dweight, const T* dout, int64_t 
 }  // namespace
 
 void embedding_forward(const EmbeddingForward& e, cudaStream_t stream) {
-  const int64_t count = e.out.numel();
-  if (count == 0) return;
+  if (e.out.numel() == 0) return;
   dispatch(e.out.dtype, [&](auto type) {
     using T = decltype(type);
-    embedding_kernel<T><<<blocks_for(count), kThreads, 0, stream>>>(pointer<T>(e.out), pointer<int32_t>(e.tokens),
-                                                                    pointer<T>(e.weight), count, e.out[1], e.weight[0],
-                                                                    e.first_token);
+    const bool vector = aligned<T>(e.out[1], {e.out, e.weight});
+    const int64_t packs = vector ? e.out.numel() / Pack<T>::kSize : e.out.numel();
+    auto kernel = vector ? embedding_kernel<T, Pack<T>::kSize> : embedding_kernel<T, 1>;
+    kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointer<T>(e.out), pointer<int32_t>(e.tokens),
+                                                       pointer<T>(e.weight), packs, e.out[1], e.weight[0],
+                                                       e.first_token);
   });
   TRI_CUDA_LAUNCH("embedding_forward");
 }
@@ -108,12 +121,14 @@ void embedding_backward(const EmbeddingBackward& e, cudaStream_t stream) {
 }
 
 void position_forward(const PositionForward& p, cudaStream_t stream) {
-  const int64_t count = p.inout.numel();
-  if (count == 0) return;
+  if (p.inout.numel() == 0) return;
   dispatch(p.inout.dtype, [&](auto type) {
     using T = decltype(type);
-    position_kernel<T><<<blocks_for(count), kThreads, 0, stream>>>(pointer<T>(p.inout), pointer<T>(p.weight), count,
-                                                                   p.inout[1], p.weight[0], p.first_row);
+    const bool vector = aligned<T>(p.inout[1], {p.inout, p.weight});
+    const int64_t packs = vector ? p.inout.numel() / Pack<T>::kSize : p.inout.numel();
+    auto kernel = vector ? position_kernel<T, Pack<T>::kSize> : position_kernel<T, 1>;
+    kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointer<T>(p.inout), pointer<T>(p.weight), packs, p.inout[1],
+                                                       p.weight[0], p.first_row);
   });
   TRI_CUDA_LAUNCH("position_forward");
 }

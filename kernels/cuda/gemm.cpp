@@ -1,154 +1,243 @@
-// out = op(a) · op(b) + beta · out + bias through cuBLASLt.
-// cuBLASLt is column-major: a row-major (M, N) is its transpose (N, M), so it is asked for out^T = op(b)^T ·
-// op(a)^T and nothing is copied. The bias is the BIAS epilogue (a number a row of out^T). Sums in fp32, fp32
-// operands without TF32. Plans (descriptors and algorithm) are made once a shape and kept. Bound: matrix
-// units, 2·M·N·K FLOPs. Mirror: kernels/cpu/gemm.cpp.
-#include <cublasLt.h>
+// out = epilogue(op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, gemm_plan.h.
+// Plans and choices are made once a shape and kept. A shape that was searched runs the algorithm, and the form
+// (epilogue and bias gradient inside the product or as kernels of their own), that was fastest; any other the first
+// heuristic in the plain form. Bound: matrix units, 2·M·N·K FLOPs. Mirror: kernels/cpu/gemm.cpp.
+#include "kernels/cuda/gemm.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
+#include <sstream>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/fill.h"
+#include "kernels/cuda/gemm_plan.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+constexpr int kCandidates = 16;  // of cuBLASLt's heuristics, a form
+constexpr int kFinalists = 4;    // timed again, more carefully
+constexpr int kRounds = 5;
 
-void check_blas(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw Fatal(ExitCode::kDevice, fmt::format("{}: {}", what, cublasLtGetStatusString(status)));
+struct Choice {
+  GemmForm form = GemmForm::kPlain;
+  cublasLtMatmulAlgo_t algorithm{};
+  double microseconds = 0, first_microseconds = 0;  // 0: not timed
+};
+
+// What stays of a choice between runs.
+std::string to_text(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
+  return text;
 }
-#define TRI_CUBLAS(call) check_blas((call), #call)
+bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
+  if (text.size() != 16 * std::size(algorithm.data)) return false;
+  for (size_t i = 0; i < std::size(algorithm.data); ++i)
+    algorithm.data[i] = std::strtoull(text.substr(16 * i, 16).c_str(), nullptr, 16);
+  return true;
+}
 
-cudaDataType_t cuda_type(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
-
-struct Layout {
-  cublasLtMatrixLayout_t handle = nullptr;
-  Layout(Dtype dtype, int64_t rows, int64_t cols) {  // column-major, dense
-    TRI_CUBLAS(cublasLtMatrixLayoutCreate(&handle, cuda_type(dtype), static_cast<uint64_t>(rows),
-                                          static_cast<uint64_t>(cols), rows));
-  }
-  ~Layout() { cublasLtMatrixLayoutDestroy(handle); }
-  Layout(const Layout&) = delete;
-  Layout& operator=(const Layout&) = delete;
-};
-
-struct Preference {
-  cublasLtMatmulPreference_t handle = nullptr;
-  Preference() { TRI_CUBLAS(cublasLtMatmulPreferenceCreate(&handle)); }
-  ~Preference() { cublasLtMatmulPreferenceDestroy(handle); }
-  Preference(const Preference&) = delete;
-  Preference& operator=(const Preference&) = delete;
-};
-
-// What decides the plan: sizes, transposes, types, beta, bias, and the alignment that the pointers have in
-// common.
-using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, Dtype, Dtype, bool, bool, int>;
-
-struct Plan {
-  cublasLtMatmulDesc_t operation = nullptr;
-  Layout a, b, out;  // in cuBLASLt's order: a is the caller's b
-  cublasLtMatmulAlgo_t algorithm;
-
-  Plan(cublasLtHandle_t handle, const Gemm& g, int alignment)
-      : a(g.b.dtype, g.b[1], g.b[0]), b(g.a.dtype, g.a[1], g.a[0]), out(g.out.dtype, g.out[1], g.out[0]) {
-    TRI_CUBLAS(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    const cublasOperation_t op_a = g.trans_b == Trans::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t op_b = g.trans_a == Trans::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
-    set(CUBLASLT_MATMUL_DESC_TRANSA, op_a);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, op_b);
-    if (!g.bias.empty()) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.bias.dtype));
-      set_bias(g.bias.data);
-    }
-    const Preference preference;
-    const size_t workspace = kWorkspaceBytes;
-    prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
-    const auto bytes = static_cast<uint32_t>(alignment);
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      prefer(preference, attribute, bytes);
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
-    TRI_CUBLAS(cublasLtMatmulAlgoGetHeuristic(handle, operation, a.handle, b.handle, out.handle, out.handle,
-                                              preference.handle, 1, &result, &found));
-    if (found == 0)
-      throw Fatal(ExitCode::kDevice, fmt::format("cuBLASLt has no algorithm for {} x {} into {}", g.a.shape_text(),
-                                                 g.b.shape_text(), g.out.shape_text()));
-    algorithm = result.algo;
-  }
-  ~Plan() { cublasLtMatmulDescDestroy(operation); }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
-
-  void set_bias(const void* bias) { set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
-
- private:
-  template <class T>
-  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    TRI_CUBLAS(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value));
-  }
-  template <class T>
-  static void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
-    TRI_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value, sizeof value));
-  }
-};
-
-// The handle, the workspaces (one a stream: products on one stream follow each other) and the plans of this
-// process, which has one GPU. Lives as long as the process.
-class Context {
- public:
-  static Context& instance() {
-    static Context context;
-    return context;
-  }
-
-  void multiply(const Gemm& g, cudaStream_t stream) {
-    std::lock_guard lock(mutex_);
-    Plan& plan = plan_for(g);
-    if (!g.bias.empty()) plan.set_bias(g.bias.data);
-    const float alpha = 1.0f, beta = g.beta;
-    TRI_CUBLAS(cublasLtMatmul(handle_, plan.operation, &alpha, g.b.data, plan.a.handle, g.a.data, plan.b.handle, &beta,
-                              g.out.data, plan.out.handle, g.out.data, plan.out.handle, &plan.algorithm,
-                              workspace(stream, Scratch::kGemm, kWorkspaceBytes), kWorkspaceBytes, stream));
-  }
-
- private:
-  Context() { TRI_CUBLAS(cublasLtCreate(&handle_)); }
-
-  static int common_alignment(const Gemm& g) {
-    uintptr_t bits = 256;
-    for (const Tensor& tensor : {g.out, g.a, g.b}) bits |= reinterpret_cast<uintptr_t>(tensor.data);
-    return static_cast<int>(bits & (~bits + 1));  // the lowest set bit
-  }
-
-  Plan& plan_for(const Gemm& g) {
-    const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
-    const int alignment = common_alignment(g);
-    const Key key{g.out[0],    g.out[1],       g.a[ta ? 0 : 1], ta,       tb, g.a.dtype,
-                  g.out.dtype, g.beta != 0.0f, !g.bias.empty(), alignment};
-    auto& plan = plans_[key];
-    if (!plan) plan = std::make_unique<Plan>(handle_, g, alignment);
-    return *plan;
-  }
-
-  std::mutex mutex_;
-  cublasLtHandle_t handle_ = nullptr;
-  std::map<Key, std::unique_ptr<Plan>> plans_;
-};
+bool can_fuse(const Gemm& g) { return g.epilogue != Epilogue::kNone || !g.dbias.empty(); }
 
 }  // namespace
 
+struct GemmEngine::State {
+  struct Entry {
+    std::unique_ptr<GemmPlan> plans[2];  // by form
+    std::unique_ptr<Choice> choice;
+  };
+  std::mutex mutex;
+  cublasLtHandle_t handle = nullptr;
+  std::map<GemmKey, Entry> entries;
+  std::map<std::string, Choice> imported;  // by GemmKey::text(); checked when the shape first comes
+  std::string library;                     // GPU and version that choices belong to
+
+  GemmPlan& plan(Entry& entry, const Gemm& g, GemmForm form) {
+    auto& plan = entry.plans[static_cast<int>(form)];
+    if (!plan) plan = std::make_unique<GemmPlan>(g, form);
+    return *plan;
+  }
+
+  // The first heuristic, plain.
+  Choice first_choice(Entry& entry, const Gemm& g, const GemmKey& key) {
+    const auto algorithms = plan(entry, g, GemmForm::kPlain).algorithms(handle, 1, key.alignment);
+    if (algorithms.empty()) throw Fatal(ExitCode::kDevice, fmt::format("cuBLASLt has no algorithm for {}", key.text()));
+    return {GemmForm::kPlain, algorithms.front()};
+  }
+
+  Entry& entry_of(const Gemm& g) {
+    const GemmKey key = GemmKey::of(g);
+    Entry& entry = entries[key];
+    if (entry.choice) return entry;
+    if (const auto kept = imported.find(key.text()); kept != imported.end())
+      if (plan(entry, g, kept->second.form).takes(handle, kept->second.algorithm)) {
+        entry.choice = std::make_unique<Choice>(kept->second);
+        return entry;
+      }
+    entry.choice = std::make_unique<Choice>(first_choice(entry, g, key));
+    return entry;
+  }
+
+  void run(Entry& entry, const Gemm& g, const Choice& choice, cudaStream_t stream) {
+    GemmPlan& chosen = plan(entry, g, choice.form);
+    if (choice.form == GemmForm::kFused) {
+      float* dbias = nullptr;
+      if (!g.dbias.empty())
+        dbias = static_cast<float*>(workspace(stream, Scratch::kBiasGradient, static_cast<size_t>(g.dbias.bytes())));
+      chosen.run(handle, g, choice.algorithm, dbias, stream);
+      if (dbias != nullptr)
+        accumulate({.inout = g.dbias, .inp = Tensor(dbias, Dtype::kF32, {g.dbias.numel()})}, stream);
+      return;
+    }
+    if (!g.dbias.empty()) bias_backward({.dbias = g.dbias, .dout = g.a}, stream);
+    chosen.run(handle, g, choice.algorithm, nullptr, stream);
+    if (g.epilogue == Epilogue::kGelu)
+      activation_forward({.kind = Activation::kGelu, .out = g.out, .inp = g.pre}, stream);
+    if (g.epilogue == Epilogue::kGeluBackward)
+      activation_backward({.kind = Activation::kGelu, .dinp = g.out, .dout = g.out, .inp = g.pre}, stream);
+  }
+
+  // Microseconds of one call, the middle of `rounds`; negative when the algorithm refuses.
+  double time(Entry& entry, const Gemm& g, const Choice& choice, int rounds, cudaStream_t stream) {
+    std::vector<float> times;
+    std::array<cudaEvent_t, 2> events{};
+    for (cudaEvent_t& event : events) TRI_CUDA(cudaEventCreate(&event));
+    try {
+      run(entry, g, choice, stream);
+      for (int round = 0; round < rounds; ++round) {
+        TRI_CUDA(cudaEventRecord(events[0], stream));
+        run(entry, g, choice, stream);
+        TRI_CUDA(cudaEventRecord(events[1], stream));
+        TRI_CUDA(cudaEventSynchronize(events[1]));
+        TRI_CUDA(cudaEventElapsedTime(&times.emplace_back(), events[0], events[1]));
+      }
+    } catch (const Fatal&) {  // cuBLASLt proposes, but will not run
+      times.clear();
+    }
+    for (cudaEvent_t event : events) cudaEventDestroy(event);
+    if (times.empty()) return -1;
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2] * 1e3;
+  }
+
+  void search(const Gemm& g, cudaStream_t stream) {
+    const GemmKey key = GemmKey::of(g);
+    Entry& entry = entry_of(g);
+    if (entry.choice->microseconds > 0) return;
+    for (const Tensor& tensor : {g.a, g.b, g.bias, g.pre, g.out}) fill_random(tensor, stream);
+    const Choice first = first_choice(entry, g, key);
+    std::vector<Choice> candidates;
+    for (const GemmForm form : {GemmForm::kPlain, GemmForm::kFused}) {
+      if (form == GemmForm::kFused && !can_fuse(g)) continue;
+      for (const auto& algorithm : plan(entry, g, form).algorithms(handle, kCandidates, key.alignment)) {
+        Choice candidate{form, algorithm};
+        candidate.microseconds = time(entry, g, candidate, 1, stream);
+        if (candidate.microseconds > 0) candidates.push_back(candidate);
+      }
+    }
+    const auto faster = [](const Choice& a, const Choice& b) { return a.microseconds < b.microseconds; };
+    std::stable_sort(candidates.begin(), candidates.end(), faster);
+    if (candidates.size() > kFinalists) candidates.resize(kFinalists);
+    for (Choice& candidate : candidates) candidate.microseconds = time(entry, g, candidate, kRounds, stream);
+    const double first_microseconds = time(entry, g, first, kRounds, stream);
+    Choice best = *std::min_element(candidates.begin(), candidates.end(), faster);
+    best.first_microseconds = first_microseconds;
+    *entry.choice = best;
+  }
+};
+
+GemmEngine& GemmEngine::instance() {
+  static GemmEngine engine;
+  return engine;
+}
+
+GemmEngine::GemmEngine() : state_(std::make_unique<State>()) {
+  TRI_CUBLAS(cublasLtCreate(&state_->handle));
+  int device = 0;
+  cudaDeviceProp properties;
+  TRI_CUDA(cudaGetDevice(&device));
+  TRI_CUDA(cudaGetDeviceProperties(&properties, device));
+  state_->library = fmt::format("{}, cuBLASLt {}", properties.name, cublasLtGetVersion());
+}
+
+GemmEngine::~GemmEngine() = default;
+
+void GemmEngine::multiply(const Gemm& g, cudaStream_t stream) {
+  std::lock_guard lock(state_->mutex);
+  State::Entry& entry = state_->entry_of(g);
+  state_->run(entry, g, *entry.choice, stream);
+}
+
+bool GemmEngine::multiply_as(const Gemm& g, GemmForm form, cudaStream_t stream) {
+  std::lock_guard lock(state_->mutex);
+  State::Entry& entry = state_->entry_of(g);
+  const auto algorithms = state_->plan(entry, g, form).algorithms(state_->handle, 1, GemmKey::of(g).alignment);
+  if (algorithms.empty()) return false;
+  state_->run(entry, g, {form, algorithms.front()}, stream);
+  return true;
+}
+
+void GemmEngine::search(std::span<const Gemm> gemms, Stream& stream) {
+  std::lock_guard lock(state_->mutex);
+  for (const Gemm& g : gemms) state_->search(g, cuda_stream(stream));
+  TRI_CUDA(cudaStreamSynchronize(cuda_stream(stream)));
+}
+
+std::string GemmEngine::export_choices() const {
+  std::lock_guard lock(state_->mutex);
+  std::string text = "# " + state_->library + "\n";
+  for (const auto& [key, entry] : state_->entries) {
+    if (!entry.choice || entry.choice->microseconds <= 0) continue;
+    text +=
+        fmt::format("{} {} {} {:.2f} {:.2f}\n", key.text(), entry.choice->form == GemmForm::kFused ? "fused" : "plain",
+                    to_text(entry.choice->algorithm), entry.choice->microseconds, entry.choice->first_microseconds);
+  }
+  return text;
+}
+
+void GemmEngine::import_choices(const std::string& text) {
+  std::lock_guard lock(state_->mutex);
+  std::istringstream lines(text);
+  bool ours = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# ")) ours = line == "# " + state_->library;
+    std::istringstream words(line);
+    std::string key, form, algorithm;
+    Choice choice;
+    if (!ours || !(words >> key >> form >> algorithm >> choice.microseconds >> choice.first_microseconds) ||
+        !from_text(algorithm, choice.algorithm))
+      continue;
+    choice.form = form == "fused" ? GemmForm::kFused : GemmForm::kPlain;
+    state_->imported.emplace(key, choice);
+  }
+  // Every rank goes by the same text: what was chosen here gives way to it.
+  for (auto& [key, entry] : state_->entries)
+    if (const auto kept = state_->imported.find(key.text()); entry.choice && kept != state_->imported.end())
+      *entry.choice = kept->second;
+}
+
+std::vector<GemmSearch::Row> GemmEngine::rows() const {
+  std::lock_guard lock(state_->mutex);
+  std::vector<Row> rows;
+  for (const auto& [key, entry] : state_->entries)
+    if (entry.choice && entry.choice->microseconds > 0)
+      rows.push_back(
+          {key.text(), 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k),
+           entry.choice->microseconds, entry.choice->first_microseconds, entry.choice->form == GemmForm::kFused});
+  return rows;
+}
+
 void gemm(const Gemm& g, cudaStream_t stream) {
   if (g.out.numel() == 0) return;
-  Context::instance().multiply(g, stream);
+  GemmEngine::instance().multiply(g, stream);
 }
 
 }  // namespace tri::cuda

@@ -1,9 +1,13 @@
 // Residual addition + LayerNorm/RMSNorm, forward and backward: formulas in kernels/norm.h.
 //   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
-// Mapping: a block of 256 threads a row; the row lies in shared memory as fp32 between its passes, so global memory is
-// read and written once. Parameter gradients: column sums over slabs of rows, then over the slabs, in a fixed order.
-// Limits: C · 4 bytes of shared memory (C up to 56,000).  Bound: memory; forward 2·R·C elements (4 with a residual).
+// Mapping: W = 1 to 16 warps a row, chosen so that a lane holds up to three 16-byte packs of it in registers: global
+// memory is read and written once. Backward: persistent blocks keep their columns' parameter gradients in registers
+// over all their rows; a second kernel adds the blocks' sums in a fixed order.
+// Limits: C up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes.
+// Bound: memory; R·C elements 2 times forward (4 with a residual), 4 backward (3 without dresidual).
 // Mirror: kernels/cpu/norm.cpp.
+#include <algorithm>
+
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
@@ -12,47 +16,97 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kMaxWarps = 16;
+
+// A block is (32 · W, groups) threads; each of its groups works on one row.
+struct Shape {
+  int64_t rows;
+  int width;  // C
+};
+
+// Sum over the W warps of this thread's group, in every thread; all threads of the block take part.
+__device__ __forceinline__ float row_sum(float value, float (*shared)[kMaxWarps]) {
+  value = warp_sum(value);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (warps == 1) return value;
+  __syncthreads();  // earlier readers of `shared` are done
+  if (threadIdx.x % 32 == 0) shared[threadIdx.y][threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < warps; ++warp) sum += shared[threadIdx.y][warp];
+  return sum;
+}
 
 template <class T>
 struct Forward {
   T *out, *sum;
   const T *inp, *add, *add_bias, *weight, *bias;
   float *mean, *rstd;  // mean: LayerNorm only
-  int64_t width;
   float eps;
 };
 
-template <class T>
-__global__ void norm_forward_kernel(Forward<T> a) {
-  extern __shared__ float row[];
-  __shared__ float reduce[kThreads / 32];
-  const int64_t at = blockIdx.x * a.width;
-  float total = 0;
-  for (int64_t c = threadIdx.x; c < a.width; c += kThreads) {
-    float x = to_float(a.inp[at + c]);
-    if (a.add != nullptr) {
-      x += to_float(a.add[at + c]);
-      if (a.add_bias != nullptr) x += to_float(a.add_bias[c]);
-      const T stored = from_float<T>(x);
-      a.sum[at + c] = stored;
-      x = to_float(stored);  // what backward will see
-    }
-    row[c] = x;
-    total += x;
+template <class T, int kVec, int kPacks>
+__global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s) {
+  __shared__ float reduce[kThreads / 32][kMaxWarps];
+  const int64_t row = blockIdx.x * int64_t{blockDim.y} + threadIdx.y, at = row * s.width;
+  const bool active = row < s.rows;
+  const int first = static_cast<int>(threadIdx.x) * kVec, stride = static_cast<int>(blockDim.x) * kVec;
+  Pack<T, kVec> raw[kPacks], add[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int c = first + p * stride;
+    if (!active || c >= s.width) continue;
+    raw[p] = load_pack<kVec>(a.inp + at + c);
+    if (a.add != nullptr) add[p] = load_pack<kVec>(a.add + at + c);
   }
-  const float width = static_cast<float>(a.width);
-  const float mean = a.mean == nullptr ? 0.0f : block_sum<kThreads>(total, reduce) / width;
+  float x[kPacks][kVec], total = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int c = first + p * stride;
+    const bool here = active && c < s.width;
+    Pack<T, kVec> bias;
+    if (here && a.add_bias != nullptr) bias = load_pack<kVec>(a.add_bias + c);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      x[p][i] = here ? to_float(raw[p].item[i]) : 0.0f;
+      if (here && a.add != nullptr) {
+        float sum = x[p][i] + to_float(add[p].item[i]);
+        if (a.add_bias != nullptr) sum += to_float(bias.item[i]);
+        raw[p].item[i] = from_float<T>(sum);
+        x[p][i] = to_float(raw[p].item[i]);  // what backward will see
+      }
+      total += x[p][i];
+    }
+    if (here && a.add != nullptr) store_pack(a.sum + at + c, raw[p]);
+  }
+  const float width = static_cast<float>(s.width);
+  const float mean = a.mean == nullptr ? 0.0f : row_sum(total, reduce) / width;
   float square = 0;
-  for (int64_t c = threadIdx.x; c < a.width; c += kThreads) square += (row[c] - mean) * (row[c] - mean);
-  const float rstd = rsqrtf(block_sum<kThreads>(square, reduce) / width + a.eps);
-  for (int64_t c = threadIdx.x; c < a.width; c += kThreads) {
-    float y = (row[c] - mean) * rstd * to_float(a.weight[c]);
-    if (a.bias != nullptr) y += to_float(a.bias[c]);
-    a.out[at + c] = from_float<T>(y);
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+    if (first + p * stride < s.width)
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) square += (x[p][i] - mean) * (x[p][i] - mean);
+  const float rstd = rsqrtf(row_sum(square, reduce) / width + a.eps);
+  if (!active) return;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int c = first + p * stride;
+    if (c >= s.width) continue;
+    const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
+    Pack<T, kVec> bias, out;
+    if (a.bias != nullptr) bias = load_pack<kVec>(a.bias + c);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      float y = (x[p][i] - mean) * rstd * to_float(weight.item[i]);
+      if (a.bias != nullptr) y += to_float(bias.item[i]);
+      out.item[i] = from_float<T>(y);
+    }
+    store_pack(a.out + at + c, out);
   }
   if (threadIdx.x != 0) return;
-  if (a.mean != nullptr) a.mean[blockIdx.x] = mean;
-  a.rstd[blockIdx.x] = rstd;
+  if (a.mean != nullptr) a.mean[row] = mean;
+  a.rstd[row] = rstd;
 }
 
 template <class T>
@@ -60,117 +114,184 @@ struct Backward {
   T* dinp;
   const T *dresidual, *dout, *inp, *weight;
   const float *mean, *rstd;
-  int64_t width;
+  float* partial;  // (blocks, 2, C): sums of this block's rows for dweight and dbias
 };
 
-template <class T>
-__global__ void norm_backward_kernel(Backward<T> a) {
-  extern __shared__ float shared[];
-  float *normed = shared, *scaled = shared + a.width;
-  __shared__ float reduce[kThreads / 32];
-  const int64_t at = blockIdx.x * a.width;
-  const float mean = a.mean == nullptr ? 0.0f : a.mean[blockIdx.x], rstd = a.rstd[blockIdx.x];
-  float sum_g = 0, sum_gx = 0;
-  for (int64_t c = threadIdx.x; c < a.width; c += kThreads) {
-    const float x = (to_float(a.inp[at + c]) - mean) * rstd;
-    const float g = to_float(a.dout[at + c]) * to_float(a.weight[c]);
-    normed[c] = x;
-    scaled[c] = g;
-    sum_g += g;
-    sum_gx += g * x;
+template <class T, int kVec, int kPacks>
+__global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape s) {
+  extern __shared__ float columns[];  // (2, C)
+  __shared__ float reduce[kThreads / 32][kMaxWarps];
+  const int first = static_cast<int>(threadIdx.x) * kVec, stride = static_cast<int>(blockDim.x) * kVec;
+  const float width = static_cast<float>(s.width);
+  float dweight[kPacks][kVec] = {}, dbias[kPacks][kVec] = {};
+  for (int64_t base = blockIdx.x * int64_t{blockDim.y}; base < s.rows; base += int64_t{gridDim.x} * blockDim.y) {
+    const int64_t row = base + threadIdx.y, at = row * s.width;
+    const bool active = row < s.rows;
+    Pack<T, kVec> inp[kPacks], dout[kPacks], dresidual[kPacks];
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = first + p * stride;
+      if (!active || c >= s.width) continue;
+      inp[p] = load_pack<kVec>(a.inp + at + c);
+      dout[p] = load_pack<kVec>(a.dout + at + c);
+      if (a.dresidual != nullptr) dresidual[p] = load_pack<kVec>(a.dresidual + at + c);
+    }
+    const float mean = a.mean == nullptr || !active ? 0.0f : a.mean[row], rstd = active ? a.rstd[row] : 0.0f;
+    float sum_g = 0, sum_gx = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = first + p * stride;
+      if (!active || c >= s.width) continue;
+      const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        const float dy = to_float(dout[p].item[i]), x = (to_float(inp[p].item[i]) - mean) * rstd;
+        dweight[p][i] += dy * x;
+        dbias[p][i] += dy;
+        const float g = dy * to_float(weight.item[i]);
+        sum_g += g;
+        sum_gx += g * x;
+      }
+    }
+    const float mean_gx = row_sum(sum_gx, reduce) / width;
+    const float mean_g = a.mean == nullptr ? 0.0f : row_sum(sum_g, reduce) / width;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = first + p * stride;
+      if (!active || c >= s.width) continue;
+      const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
+      Pack<T, kVec> dinp;
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        const float x = (to_float(inp[p].item[i]) - mean) * rstd;
+        float dx = rstd * (to_float(dout[p].item[i]) * to_float(weight.item[i]) - mean_g - x * mean_gx);
+        if (a.dresidual != nullptr) dx += to_float(dresidual[p].item[i]);
+        dinp.item[i] = from_float<T>(dx);
+      }
+      store_pack(a.dinp + at + c, dinp);
+    }
   }
-  const float width = static_cast<float>(a.width);
-  const float mean_gx = block_sum<kThreads>(sum_gx, reduce) / width;
-  const float mean_g = a.mean == nullptr ? 0.0f : block_sum<kThreads>(sum_g, reduce) / width;
-  for (int64_t c = threadIdx.x; c < a.width; c += kThreads) {
-    float dx = rstd * (scaled[c] - mean_g - normed[c] * mean_gx);
-    if (a.dresidual != nullptr) dx += to_float(a.dresidual[at + c]);
-    a.dinp[at + c] = from_float<T>(dx);
+  // The block's groups add their sums one after the other.
+  for (unsigned group = 0; group < blockDim.y; ++group) {
+    if (threadIdx.y == group)
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          const int c = first + p * stride + i;
+          if (c >= s.width) continue;
+          columns[c] = dweight[p][i] + (group == 0 ? 0.0f : columns[c]);
+          columns[s.width + c] = dbias[p][i] + (group == 0 ? 0.0f : columns[s.width + c]);
+        }
+    __syncthreads();
   }
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  for (int i = thread; i < 2 * s.width; i += static_cast<int>(blockDim.x * blockDim.y))
+    a.partial[int64_t{blockIdx.x} * 2 * s.width + i] = columns[i];
 }
 
-template <class T>
-struct ParameterGradient {
-  const T *dout, *inp;
-  const float *mean, *rstd;
-  int64_t width;
-  __device__ void operator()(int64_t r, int64_t c, float (&v)[2]) const {
-    const float dy = to_float(dout[r * width + c]);
-    v[0] = dy * (to_float(inp[r * width + c]) - (mean == nullptr ? 0.0f : mean[r])) * rstd[r];
-    v[1] = dy;
-  }
-};
-
-template <class T>
+template <class T, int kVec>
 __global__ void residual_add_kernel(T* out, const T* inp, const T* add, const T* bias, int64_t count, int64_t width) {
-  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  const int64_t i = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVec;
   if (i >= count) return;
-  float sum = to_float(inp[i]) + to_float(add[i]);
-  if (bias != nullptr) sum += to_float(bias[i % width]);
-  out[i] = from_float<T>(sum);
+  const Pack<T, kVec> x = load_pack<kVec>(inp + i), y = load_pack<kVec>(add + i);
+  Pack<T, kVec> b, sum;
+  if (bias != nullptr) b = load_pack<kVec>(bias + i % width);
+#pragma unroll
+  for (int k = 0; k < kVec; ++k) {
+    float value = to_float(x.item[k]) + to_float(y.item[k]);
+    if (bias != nullptr) value += to_float(b.item[k]);
+    sum.item[k] = from_float<T>(value);
+  }
+  store_pack(out + i, sum);
 }
 
-// Long rows need the larger carve-out.
-template <class Kernel>
-size_t shared_bytes(Kernel kernel, int64_t floats) {
-  const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
-  if (bytes > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
-
-    TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  return bytes;
+// Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time.
+template <int kVec, class Launch>
+void choose_mapping(int64_t width, Launch launch) {
+  const int64_t packs = (width + kVec - 1) / kVec;
+  int warps = 1;
+  while (warps < kMaxWarps && packs > int64_t{32} * warps * (kVec == 1 ? 8 : 3)) warps *= 2;
+  const int64_t per_lane = (packs + 32 * warps - 1) / (32 * warps);
+  const dim3 block(static_cast<unsigned>(32 * warps), static_cast<unsigned>(warps < 8 ? 8 / warps : 1));
+  if constexpr (kVec == 1) {
+    TRI_REQUIRE(per_lane <= 8, "norm of rows of {} elements that are no multiple of 16 bytes", width);
+    launch(std::integral_constant<int, 8>{}, block);
+  } else {
+    TRI_REQUIRE(per_lane <= 8, "norm of rows of {} elements", width);
+    if (per_lane == 1) return launch(std::integral_constant<int, 1>{}, block);
+    if (per_lane == 2) return launch(std::integral_constant<int, 2>{}, block);
+    if (per_lane == 3) return launch(std::integral_constant<int, 3>{}, block);
+    launch(std::integral_constant<int, 8>{}, block);
+  }
 }
 
-template <class T>
+template <class T, int kVec>
 void forward(const NormForward& n, cudaStream_t stream) {
-  const Forward<T> args{pointer<T>(n.out),
-                        pointer<T>(n.sum),
-                        pointer<T>(n.inp),
-                        pointer<T>(n.add),
-                        pointer<T>(n.add_bias),
-                        pointer<T>(n.weight),
-                        pointer<T>(n.bias),
-                        pointer<float>(n.mean),
-                        pointer<float>(n.rstd),
-                        n.inp[1],
-                        n.eps};
-  norm_forward_kernel<T>
-      <<<static_cast<unsigned>(n.inp[0]), kThreads, shared_bytes(norm_forward_kernel<T>, n.inp[1]), stream>>>(args);
+  const Forward<T> args{
+      pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
+      pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps};
+  const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
+  choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
+    const auto blocks = static_cast<unsigned>((shape.rows + block.y - 1) / block.y);
+    norm_forward_kernel<T, kVec, decltype(packs)::value><<<blocks, block, 0, stream>>>(args, shape);
+  });
   TRI_CUDA_LAUNCH("norm_forward");
 }
 
-template <class T>
+template <class T, int kVec>
 void backward(const NormBackward& n, cudaStream_t stream) {
-  // First the parameters: dinp may overwrite dresidual, but never dout or inp.
-  add_column_sums<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, n.inp[0], n.inp[1],
-                     ParameterGradient<T>{pointer<T>(n.dout), pointer<T>(n.inp), pointer<float>(n.mean),
-                                          pointer<float>(n.rstd), n.inp[1]},
-                     stream);
-  const Backward<T> args{pointer<T>(n.dinp),   pointer<T>(n.dresidual), pointer<T>(n.dout),     pointer<T>(n.inp),
-                         pointer<T>(n.weight), pointer<float>(n.mean),  pointer<float>(n.rstd), n.inp[1]};
-  norm_backward_kernel<T>
-      <<<static_cast<unsigned>(n.inp[0]), kThreads, shared_bytes(norm_backward_kernel<T>, 2 * n.inp[1]), stream>>>(
-          args);
-  TRI_CUDA_LAUNCH("norm_backward");
+  const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
+  choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
+    const auto kernel = norm_backward_kernel<T, kVec, decltype(packs)::value>;
+    const size_t shared = 2 * sizeof(float) * static_cast<size_t>(shape.width);
+    if (shared > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
+      TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+    int per_sm = 1;
+    TRI_CUDA(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(block.x * block.y), shared));
+    const int64_t wanted = (shape.rows + block.y - 1) / block.y;
+    const int blocks = static_cast<int>(std::min<int64_t>(wanted, int64_t{per_sm} * num_multiprocessors()));
+    auto* partial = static_cast<float*>(workspace(stream, Scratch::kColumnSums, shared * static_cast<size_t>(blocks)));
+    kernel<<<static_cast<unsigned>(blocks), block, shared, stream>>>(
+        {pointer<T>(n.dinp), pointer<T>(n.dresidual), pointer<T>(n.dout), pointer<T>(n.inp), pointer<T>(n.weight),
+         pointer<float>(n.mean), pointer<float>(n.rstd), partial},
+        shape);
+    TRI_CUDA_LAUNCH("norm_backward");
+    add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], blocks, stream);
+  });
 }
 
 }  // namespace
 
 void norm_forward(const NormForward& n, cudaStream_t stream) {
   if (n.inp.numel() == 0) return;
-  dispatch(n.inp.dtype, [&](auto type) { forward<decltype(type)>(n, stream); });
+  dispatch(n.inp.dtype, [&](auto type) {
+    using T = decltype(type);
+    const bool packs = aligned<T>(n.inp[1], {n.out, n.sum, n.inp, n.add, n.add_bias, n.weight, n.bias});
+    packs ? forward<T, Pack<T>::kSize>(n, stream) : forward<T, 1>(n, stream);
+  });
 }
 
 void norm_backward(const NormBackward& n, cudaStream_t stream) {
   if (n.inp.numel() == 0) return;
-  dispatch(n.inp.dtype, [&](auto type) { backward<decltype(type)>(n, stream); });
+  dispatch(n.inp.dtype, [&](auto type) {
+    using T = decltype(type);
+    const bool packs = aligned<T>(n.inp[1], {n.dinp, n.dresidual, n.dout, n.inp, n.weight});
+    packs ? backward<T, Pack<T>::kSize>(n, stream) : backward<T, 1>(n, stream);
+  });
 }
 
 void residual_add(const ResidualAdd& a, cudaStream_t stream) {
-  if (a.inp.numel() == 0) return;
+  const int64_t count = a.inp.numel();
+  if (count == 0) return;
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    residual_add_kernel<T><<<static_cast<unsigned>((a.inp.numel() + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-        pointer<T>(a.out), pointer<T>(a.inp), pointer<T>(a.add), pointer<T>(a.add_bias), a.inp.numel(), a.inp[1]);
+    const bool packs = aligned<T>(a.inp[1], {a.out, a.inp, a.add, a.add_bias});
+    const int64_t threads = packs ? count / Pack<T>::kSize : count;
+    auto kernel = packs ? residual_add_kernel<T, Pack<T>::kSize> : residual_add_kernel<T, 1>;
+    kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+        pointer<T>(a.out), pointer<T>(a.inp), pointer<T>(a.add), pointer<T>(a.add_bias), count, a.inp[1]);
     TRI_CUDA_LAUNCH("residual_add");
   });
 }

@@ -1,7 +1,7 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: a thread four elements (16 bytes of fp32); a block of kBlock elements has one owner, so a
-// thread looks it up once. Sums of squares: a warp a block of kBlock elements into scratch (double), then one block a
-// tensor adds its blocks in a fixed order.  Bound: memory; AdamW reads 16 and writes 12 bytes an element, and 2 for the
+// thread looks it up once. Sums of squares: a warp a run of blocks into scratch (double), then one block a tensor adds
+// its runs in a fixed order.  Bound: memory; AdamW reads 16 and writes 12 bytes an element, and 2 for the
 // bf16 copy. Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/dispatch.h"
@@ -103,31 +103,59 @@ __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, const flo
                reinterpret_cast<const float4*>(direction)[pack], lr * trust);
 }
 
-// A warp a block: 32 lanes of four elements.
-__global__ void block_sumsq_kernel(double* sums, const float* inp, const int32_t* block_tensor, int64_t blocks) {
+// Sums of squares, first pass: a warp adds kRun blocks of kBlock elements, 32 lanes of four. The part of a tensor that
+// reaches the end of a warp's run goes to runs[]; a tensor's last part, which ends inside a run, to its own tail.
+constexpr int kRun = 32;
+
+struct TensorRange {
+  int64_t first, last;  // blocks [first, last) of the slice; equal: none
+  double tail;
+};
+
+__global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float* inp, const int32_t* block_tensor,
+                                 int64_t blocks) {
   static_assert(kBlock == 32 * kPack);
-  const int64_t block = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32;
-  if (block >= blocks || block_tensor[block] < 0) return;
+  const int64_t run = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32, begin = run * kRun;
+  if (begin >= blocks) return;
+  const int64_t end = begin + kRun < blocks ? begin + kRun : blocks;
   const int lane = threadIdx.x % 32;
-  const float4 x = reinterpret_cast<const float4*>(inp)[block * 32 + lane];
-  double sum = double{x.x} * x.x + double{x.y} * x.y + double{x.z} * x.z + double{x.w} * x.w;
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
-  if (lane == 0) sums[block] = sum;
+  double sum = 0;
+  for (int64_t block = begin; block < end; ++block) {
+    const int tensor = block_tensor[block];
+    if (tensor < 0) continue;
+    const bool first = block == 0 || block_tensor[block - 1] != tensor;
+    const bool last = block + 1 == blocks || block_tensor[block + 1] != tensor;
+    if (first || block == begin) sum = 0;
+    const float4 x = reinterpret_cast<const float4*>(inp)[block * 32 + lane];
+    sum += double{x.x} * x.x + double{x.y} * x.y + double{x.z} * x.z + double{x.w} * x.w;
+    if (first && lane == 0) tensors[tensor].first = block;
+    if (!last && block + 1 < end) continue;
+    double total = sum;
+    for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xFFFFFFFFu, total, offset);
+    if (lane != 0) continue;
+    if (block == begin + kRun - 1)
+      runs[run] = total;
+    else
+      tensors[tensor].tail = total;
+    if (last) tensors[tensor].last = block + 1;
+  }
 }
 
-// A block a tensor.
-__global__ void tensor_sumsq_kernel(float* sumsq, const double* sums, const int32_t* block_tensor, int64_t blocks) {
-  __shared__ double part[1024];
+// Second pass: a block a tensor adds its runs in a fixed order.
+__global__ void tensor_sumsq_kernel(float* sumsq, const double* runs, const TensorRange* tensors) {
+  __shared__ double part[kThreads];
+  const TensorRange range = tensors[blockIdx.x];
+  if (range.first == range.last) return;
   double sum = 0;
-  for (int64_t b = threadIdx.x; b < blocks; b += blockDim.x)
-    if (block_tensor[b] == static_cast<int>(blockIdx.x)) sum += sums[b];
+  for (int64_t run = range.first / kRun + threadIdx.x; (run + 1) * kRun <= range.last; run += kThreads)
+    sum += runs[run];
   part[threadIdx.x] = sum;
   __syncthreads();
-  for (int half = 512; half > 0; half /= 2) {
+  for (int half = kThreads / 2; half > 0; half /= 2) {
     if (static_cast<int>(threadIdx.x) < half) part[threadIdx.x] += part[threadIdx.x + half];
     __syncthreads();
   }
-  if (threadIdx.x == 0) sumsq[blockIdx.x] += static_cast<float>(part[0]);
+  if (threadIdx.x == 0) sumsq[blockIdx.x] += static_cast<float>(part[0] + (range.last % kRun == 0 ? 0.0 : range.tail));
 }
 
 __global__ void weighted_sum_kernel(float* out, const float* inp, const float* weight, int64_t count) {
@@ -177,13 +205,17 @@ void lamb_apply(const LambApply& a, cudaStream_t stream) {
 }
 
 void tensor_sumsq(const TensorSumsq& a, cudaStream_t stream) {
-  const int64_t blocks = a.inp.numel() / kBlock;
+  const int64_t blocks = a.inp.numel() / kBlock, num_runs = (blocks + kRun - 1) / kRun;
   if (blocks == 0) return;
-  auto* sums = static_cast<double*>(workspace(stream, Scratch::kSumsq, static_cast<size_t>(blocks) * sizeof(double)));
-  block_sumsq_kernel<<<blocks_for(blocks * 32), kThreads, 0, stream>>>(sums, pointer<float>(a.inp),
+  const size_t tensor_bytes = sizeof(TensorRange) * static_cast<size_t>(a.sumsq.numel());
+  auto* tensors = static_cast<TensorRange*>(
+      workspace(stream, Scratch::kSumsq, tensor_bytes + sizeof(double) * static_cast<size_t>(num_runs)));
+  auto* runs = reinterpret_cast<double*>(reinterpret_cast<char*>(tensors) + tensor_bytes);
+  TRI_CUDA(cudaMemsetAsync(tensors, 0, tensor_bytes, stream));
+  run_sumsq_kernel<<<blocks_for(num_runs * 32), kThreads, 0, stream>>>(runs, tensors, pointer<float>(a.inp),
                                                                        pointer<int32_t>(a.block_tensor), blocks);
-  tensor_sumsq_kernel<<<static_cast<unsigned>(a.sumsq.numel()), 1024, 0, stream>>>(
-      pointer<float>(a.sumsq), sums, pointer<int32_t>(a.block_tensor), blocks);
+  tensor_sumsq_kernel<<<static_cast<unsigned>(a.sumsq.numel()), kThreads, 0, stream>>>(pointer<float>(a.sumsq), runs,
+                                                                                       tensors);
   TRI_CUDA_LAUNCH("tensor_sumsq");
 }
 

@@ -32,63 +32,37 @@ __device__ __forceinline__ float block_max(float value, float* shared) {
   return most;
 }
 
-// Column sums of what `value(r, c)` yields, added to sums[c]: first over slabs of rows, each by one block of 32 columns
-// and 8 rows at a time, then over the slabs in order. kSums sums at once: value(r, c, float (&v)[kSums]).
+// sums.out[k][c] += sum over slabs of partial[slab, k, c], in a fixed order: the second pass of column sums.
 template <int kSums>
 struct ColumnSums {
   float* out[kSums];  // (C) f32 each; null: not wanted
 };
 
-constexpr int kSlabs = 64;
-
-template <int kSums, class Value>
-__global__ void column_slabs(float* partial, int64_t rows, int64_t columns, Value value) {
-  __shared__ float part[kSums][8][33];
-  const int64_t c = blockIdx.x * int64_t{32} + threadIdx.x;
-  const int64_t slab = (rows + kSlabs - 1) / kSlabs, first = blockIdx.y * slab;
-  const int64_t last = first + slab < rows ? first + slab : rows;
-  float sums[kSums] = {};
-  if (c < columns)
-    for (int64_t r = first + threadIdx.y; r < last; r += 8) {
-      float v[kSums];
-      value(r, c, v);
-#pragma unroll
-      for (int k = 0; k < kSums; ++k) sums[k] += v[k];
-    }
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) part[k][threadIdx.y][threadIdx.x] = sums[k];
-  __syncthreads();
-  if (threadIdx.y != 0 || c >= columns) return;
-#pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    float sum = 0;
-    for (int y = 0; y < 8; ++y) sum += part[k][y][threadIdx.x];
-    partial[(k * kSlabs + blockIdx.y) * columns + c] = sum;
-  }
-}
-
+// Mapping: a block 32 columns; eight threads a column take every eighth slab each.
 template <int kSums>
-__global__ void add_slabs(ColumnSums<kSums> sums, const float* partial, int64_t columns) {
-  const int64_t c = blockIdx.x * int64_t{256} + threadIdx.x;
-  if (c >= columns) return;
-#pragma unroll
+__global__ void add_slabs_kernel(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs) {
+  __shared__ float part[8][33];
+  const int64_t c = blockIdx.x * int64_t{32} + threadIdx.x;
   for (int k = 0; k < kSums; ++k) {
     if (sums.out[k] == nullptr) continue;
     float sum = 0;
-    for (int slab = 0; slab < kSlabs; ++slab) sum += partial[(k * kSlabs + slab) * columns + c];
+    if (c < columns)
+#pragma unroll 4
+      for (int slab = threadIdx.y; slab < slabs; slab += 8) sum += partial[(int64_t{slab} * kSums + k) * columns + c];
+    __syncthreads();  // earlier readers of `part` are done
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || c >= columns) continue;
+    for (int y = 1; y < 8; ++y) sum += part[y][threadIdx.x];
     sums.out[k][c] += sum;
   }
 }
 
-template <int kSums, class Value>
-void add_column_sums(ColumnSums<kSums> sums, int64_t rows, int64_t columns, Value value, cudaStream_t stream) {
-  if (rows == 0 || columns == 0) return;
-  auto* partial = static_cast<float*>(
-      workspace(stream, Scratch::kColumnSums, sizeof(float) * kSums * kSlabs * static_cast<size_t>(columns)));
-  const dim3 grid(static_cast<unsigned>((columns + 31) / 32), kSlabs);
-  column_slabs<kSums><<<grid, dim3(32, 8), 0, stream>>>(partial, rows, columns, value);
-  add_slabs<kSums><<<static_cast<unsigned>((columns + 255) / 256), 256, 0, stream>>>(sums, partial, columns);
-  TRI_CUDA_LAUNCH("column sums");
+template <int kSums>
+void add_slabs(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs, cudaStream_t stream) {
+  add_slabs_kernel<kSums>
+      <<<static_cast<unsigned>((columns + 31) / 32), dim3(32, 8), 0, stream>>>(sums, partial, columns, slabs);
+  TRI_CUDA_LAUNCH("add_slabs");
 }
 
 }  // namespace tri::cuda

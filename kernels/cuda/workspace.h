@@ -8,7 +8,7 @@
 
 namespace tri::cuda {
 
-enum class Scratch { kGemm, kAttention, kColumnSums, kSort, kRowLosses, kSumsq };
+enum class Scratch { kGemm, kBiasGradient, kAttention, kColumnSums, kSort, kRowLosses, kSumsq };
 
 void* workspace(cudaStream_t stream, Scratch use, size_t bytes);
 

@@ -1,5 +1,7 @@
 #include "lib/comm/comm_group.h"
 
+#include "kernels/core/profile.h"
+
 namespace tri {
 
 void CommGroup::all_gather(Tensor out, Tensor inp, Stream& stream) {
@@ -7,6 +9,7 @@ void CommGroup::all_gather(Tensor out, Tensor inp, Stream& stream) {
               inp.shape_text(), out.shape_text());
   ++counts_.all_gathers;
   counts_.bytes += out.bytes() - inp.bytes();
+  const OpScope scope(stream, "all gather");
   do_all_gather(out, inp, stream);
 }
 
@@ -15,12 +18,14 @@ void CommGroup::reduce_scatter(Tensor out, Tensor inp, Stream& stream) {
               inp.shape_text(), out.shape_text());
   ++counts_.reduce_scatters;
   counts_.bytes += inp.bytes() - out.bytes();
+  const OpScope scope(stream, "reduce scatter");
   do_reduce_scatter(out, inp, stream);
 }
 
 void CommGroup::all_reduce(Tensor inout, ReduceOp op, Stream& stream) {
   ++counts_.all_reduces;
   if (size_ > 1) counts_.bytes += inout.bytes();
+  const OpScope scope(stream, "all reduce");
   do_all_reduce(inout, op, stream);
 }
 
@@ -28,6 +33,7 @@ void CommGroup::broadcast(Tensor inout, int root, Stream& stream) {
   TRI_REQUIRE(root >= 0 && root < size_, "{}: root {} of {}", name_, root, size_);
   ++counts_.broadcasts;
   if (size_ > 1) counts_.bytes += inout.bytes();
+  const OpScope scope(stream, "broadcast");
   do_broadcast(inout, root, stream);
 }
 
@@ -35,6 +41,7 @@ void CommGroup::send(Tensor tensor, int peer, Stream& stream) {
   TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: send to {} of {}", name_, peer, size_);
   ++counts_.sends;
   counts_.bytes += tensor.bytes();
+  const OpScope scope(stream, "send");
   do_send(tensor, peer, stream);
 }
 
@@ -42,6 +49,7 @@ void CommGroup::recv(Tensor tensor, int peer, Stream& stream) {
   TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: receive from {} of {}", name_, peer, size_);
   ++counts_.recvs;
   counts_.bytes += tensor.bytes();
+  const OpScope scope(stream, "recv");
   do_recv(tensor, peer, stream);
 }
 

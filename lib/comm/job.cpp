@@ -56,6 +56,12 @@ std::vector<std::string> Job::gather(std::string text) {
   return texts;
 }
 
+bool Job::all_of(bool mine) {
+  int all = mine;
+  TRI_MPI(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD));
+  return all != 0;
+}
+
 void Job::barrier() {
   MPI_Request request;
   TRI_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));

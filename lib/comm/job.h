@@ -26,6 +26,7 @@ class Job {
 
   std::string broadcast(std::string text);            // rank 0's text, on all
   std::vector<std::string> gather(std::string text);  // all ranks' texts, on rank 0; empty elsewhere
+  bool all_of(bool mine);                             // whether every rank says so, on all
   void barrier();
 
   // Ends every rank of the job with `code`. Not collective; any thread.

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "io/base/error.h"
-#include "kernels/core/device.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/kinds.h"
 #include "lib/config/kinds.h"
@@ -39,6 +38,12 @@ struct Config {
 #include "lib/config/fields.def"
   bool operator==(const Config&) const = default;
 };
+
+// The backend of a job whose run.device is decided.
+inline DeviceKind device_kind(DeviceChoice choice) {
+  TRI_REQUIRE(choice != DeviceChoice::kAuto, "run.device is still auto");
+  return choice == DeviceChoice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
 
 // The text of a config file; a missing or unreadable one is a usage error.
 Result<std::string> read_config_text(const std::string& path);

@@ -6,12 +6,19 @@
 
 namespace tri {
 
+enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
 enum class Recompute { kNone, kSelective, kFull };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
+template <>
+struct EnumNames<DeviceChoice> {
+  static constexpr std::array table{std::pair{DeviceChoice::kAuto, std::string_view("auto")},
+                                    std::pair{DeviceChoice::kCpu, std::string_view("cpu")},
+                                    std::pair{DeviceChoice::kCuda, std::string_view("cuda")}};
+};
 template <>
 struct EnumNames<Block> {
   static constexpr std::array table{std::pair{Block::kSequential, std::string_view("sequential")},

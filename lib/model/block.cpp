@@ -70,6 +70,7 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
 }
 
 void TransformerBlock::mlp_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const {
+  if (ctx.config.model.activation == Activation::kGelu) return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
   fc1_.forward(ctx, t.fc1, normed);
   activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
 }
@@ -140,6 +141,8 @@ void TransformerBlock::backward_parallel(const LayerContext& ctx, const LayerTen
 // From the gathered gradient in work.dstream to work.dfc1.
 void TransformerBlock::mlp_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const Workspace& w = ctx.work;
+  if (ctx.config.model.activation == Activation::kGelu)
+    return fc2_.backward(ctx, w.dfc1, w.dstream, t.activated, t.fc1);
   fc2_.backward(ctx, w.dactivated, w.dstream, t.activated);
   activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1},
                       ctx.compute);

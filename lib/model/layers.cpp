@@ -8,16 +8,18 @@ namespace {
 // A weight of any shape as the matrix (N, K) of a product with K columns.
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
-void add_weight_gradient(const LayerContext& ctx, const Parameter& weight, Tensor dout, Tensor inp) {
-  Tensor dweight = as_matrix(ctx.hooks.gradient(weight), inp[1]);
-  gemm({.out = dweight, .a = dout, .b = inp, .trans_a = Trans::kYes, .beta = 1.0f}, ctx.compute);
+// dweight and, where the whole of `dout` counts for it, dbias: one operation.
+void add_gradients(const LayerContext& ctx, const Parameter& weight, const Parameter* bias, Tensor dout, Tensor inp) {
+  const auto target = ctx.hooks.gradient_target(weight);
+  gemm({.out = as_matrix(target.tensor, inp[1]),
+        .a = dout,
+        .b = inp,
+        .trans_a = Trans::kYes,
+        .beta = target.beta,
+        .dbias = bias == nullptr ? Tensor{} : ctx.hooks.gradient(*bias).flat()},
+       ctx.compute);
+  if (bias != nullptr) ctx.hooks.gradient_ready(*bias);
   ctx.hooks.gradient_ready(weight);
-}
-
-void add_bias_gradient(const LayerContext& ctx, const Parameter* bias, Tensor dout) {
-  if (bias == nullptr) return;
-  bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = dout}, ctx.compute);
-  ctx.hooks.gradient_ready(*bias);
 }
 
 }  // namespace
@@ -96,13 +98,23 @@ void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) cons
        ctx.compute);
 }
 
+void ColumnLinear::forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const {
+  gemm({.out = out,
+        .a = inp,
+        .b = as_matrix(ctx.use(*weight), inp[1]),
+        .trans_b = Trans::kYes,
+        .bias = bias == nullptr ? Tensor{} : ctx.use(*bias).flat(),
+        .epilogue = Epilogue::kGelu,
+        .pre = pre},
+       ctx.compute);
+}
+
 void ColumnLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout, float beta) const {
   gemm({.out = dinp, .a = dout, .b = as_matrix(ctx.use(*weight), dinp[1]), .beta = beta}, ctx.compute);
 }
 
 void ColumnLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const {
-  add_bias_gradient(ctx, bias, dout);
-  add_weight_gradient(ctx, *weight, dout, inp);
+  add_gradients(ctx, *weight, bias, dout, inp);
 }
 
 RowLinear RowLinear::bind(const std::vector<Parameter>& parameters, const std::string& name) {
@@ -114,10 +126,18 @@ void RowLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp, float b
        ctx.compute);
 }
 
-void RowLinear::backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const {
-  add_bias_gradient(ctx, bias, ctx.own_rows(dout));
-  add_weight_gradient(ctx, *weight, dout, inp);
-  gemm({.out = dinp, .a = dout, .b = as_matrix(ctx.use(*weight), dinp[1])}, ctx.compute);
+void RowLinear::backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp, Tensor pre) const {
+  if (bias != nullptr && ctx.tp.size() > 1) {
+    bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = ctx.own_rows(dout)}, ctx.compute);
+    ctx.hooks.gradient_ready(*bias);
+  }
+  add_gradients(ctx, *weight, ctx.tp.size() > 1 ? nullptr : bias, dout, inp);
+  gemm({.out = dinp,
+        .a = dout,
+        .b = as_matrix(ctx.use(*weight), dinp[1]),
+        .epilogue = pre.empty() ? Epilogue::kNone : Epilogue::kGeluBackward,
+        .pre = pre},
+       ctx.compute);
 }
 
 }  // namespace tri

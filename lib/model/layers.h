@@ -62,6 +62,8 @@ struct ColumnLinear {
 
   static ColumnLinear bind(const std::vector<Parameter>& parameters, const std::string& name);
   void forward(const LayerContext& ctx, Tensor out, Tensor inp) const;
+  // pre (R, N / tp) = inp · weight^T + bias, out = gelu(pre).
+  void forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const;
   // dinp (R, K) = beta · dinp + dout · weight; a partial sum over tp.
   void backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout, float beta) const;
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
@@ -76,8 +78,9 @@ struct RowLinear {
   static RowLinear bind(const std::vector<Parameter>& parameters, const std::string& name);
   void forward(const LayerContext& ctx, Tensor out, Tensor inp, float beta) const;
   Tensor bias_to_add(const LayerContext& ctx) const { return bias == nullptr ? Tensor{} : ctx.use(*bias); }
-  // `dout` (R, N) gathered; dinp (R, K / tp) overwritten. The bias sees the own rows only.
-  void backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const;
+  // `dout` (R, N) gathered; dinp (R, K / tp) overwritten. The bias sees the own rows only. With `pre` (R, K / tp), inp
+  // was gelu(pre), and dinp is the gradient of pre.
+  void backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp, Tensor pre = {}) const;
 };
 
 }  // namespace tri

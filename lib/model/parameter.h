@@ -67,14 +67,21 @@ int head_size(const ModelConfig& model);         // HS
 // Where the layers get gradient memory, and whom they tell. The layers call, in this order for each use:
 //   before_use(p)   the weight is about to be read on the compute stream
 //   gradient(p)     where to add the gradient, local shape, f32; valid until gradient_ready(p)
+//   gradient_target(p)  the same for a product, which can as well overwrite: it says which
 //   gradient_ready(p)  the last addition of this backward pass is enqueued
 class ParameterHooks {
  public:
+  struct GradientTarget {
+    Tensor tensor;
+    float beta;  // 0: nothing was added yet, what stands there is to be overwritten
+  };
+
   virtual ~ParameterHooks() = default;
   // Before the first use in the backward pass of a microbatch.
   virtual void begin_backward(int chunk, int micro) = 0;
   virtual void before_use(const Parameter& parameter) = 0;
   virtual Tensor gradient(const Parameter& parameter) = 0;
+  virtual GradientTarget gradient_target(const Parameter& parameter) = 0;
   virtual void gradient_ready(const Parameter& parameter) = 0;
 };
 

@@ -154,14 +154,14 @@ void Stage::head_forward(const Chunk& chunk, Tensor inp) {
 void Stage::loss(int micro, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
   const Tensor targets = tensors_.targets.rows(micro, 1).flat();
-  const Tensor own_stats = h.stats.rows(ctx_.tp.rank(), 1);
-  cross_entropy_stats({.stats = own_stats.view({ctx_.dims.R, 3}),
-                       .logits = h.logits,
-                       .targets = targets,
-                       .first_token = first_token_,
-                       .vocab = vocab_},
-                      ctx_.compute);
   if (ctx_.tp.size() > 1) {
+    const Tensor own_stats = h.stats.rows(ctx_.tp.rank(), 1);
+    cross_entropy_stats({.stats = own_stats.view({ctx_.dims.R, 3}),
+                         .logits = h.logits,
+                         .targets = targets,
+                         .first_token = first_token_,
+                         .vocab = vocab_},
+                        ctx_.compute);
     ctx_.tp.after(ctx_.compute);
     ctx_.tp.all_gather(h.stats, own_stats);
     ctx_.tp.before(ctx_.compute);
@@ -182,7 +182,8 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   const HeadTensors& h = tensors_.head;
   gemm({.out = w.dnormed, .a = h.logits, .b = ctx_.use(*chunk.head)}, ctx_.compute);
   ctx_.start_reduce(w.dnormed);
-  gemm({.out = ctx_.hooks.gradient(*chunk.head), .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = 1.0f},
+  const auto target = ctx_.hooks.gradient_target(*chunk.head);
+  gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // beside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
   ctx_.finish_reduce();

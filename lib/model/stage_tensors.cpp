@@ -61,7 +61,7 @@ class Allocator {
     w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dfc1 = arena_.take(name, d_.dtype, {d_.R, d_.fc1_width});
-    w.dactivated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
+    if (config_.model.activation == Activation::kSwiglu) w.dactivated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
     w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
     w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
@@ -75,7 +75,7 @@ class Allocator {
     if (config_.model.norm == Norm::kLayerNorm) h.mean = arena_.take("head", Dtype::kF32, {d_.Rl});
     h.rstd = arena_.take("head", Dtype::kF32, {d_.Rl});
     h.logits = arena_.take("head", d_.dtype, {d_.R, d_.Vl});
-    h.stats = arena_.take("head", Dtype::kF32, {tp_.size, d_.R, 3});
+    if (tp_.size > 1) h.stats = arena_.take("head", Dtype::kF32, {tp_.size, d_.R, 3});
     h.losses = arena_.take("head", Dtype::kF32, {micros});
     return h;
   }

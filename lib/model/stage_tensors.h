@@ -50,7 +50,7 @@ struct Workspace {
   Tensor dstream;      // (R, C): the own rows are the running gradient of the residual stream, the rest its gather
   Tensor dnormed;      // (R, C): gradient of a gathered norm; the own rows hold the reduced sum
   Tensor dfc1;         // (R, fc1_width)
-  Tensor dactivated;   // (R, Fl)
+  Tensor dactivated;   // (R, Fl); SwiGLU only: GeLU's gradient is taken in place
   Tensor dattention;   // (R, NHl · HS)
   Tensor dqkv;         // (R, qkv_width)
   Tensor delta;        // (B, NHl, T) f32
@@ -62,7 +62,7 @@ struct Workspace {
 struct HeadTensors {
   Tensor mean, rstd;  // (Rl) f32
   Tensor logits;      // (R, Vl)
-  Tensor stats;       // (tp, R, 3) f32
+  Tensor stats;       // (tp, R, 3) f32; tp > 1 only
   Tensor losses;      // (M) f32: sum over a microbatch's tokens
 };
 

@@ -76,13 +76,15 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
 struct ParameterStore::BucketState {
   int chunk = 0;
   const Bucket* bucket = nullptr;
-  Tensor whole;         // (size) f32: where gradients are added; zero 2: while open
-  Tensor grad_slice;    // (slice) f32
-  Tensor param_whole;   // (size) compute dtype
-  Tensor block_tensor;  // (size / kBlock) i32
-  int pool = -1;        // zero 2: index of the pool buffer while open
-  bool open = false;    // zero 2: `whole` is valid
-  int ready = 0;        // gradients completed in this pass
+  Tensor whole;               // (size) f32: where gradients are added; zero 2: while open
+  Tensor grad_slice;          // (slice) f32
+  Tensor param_whole;         // (size) compute dtype
+  Tensor block_tensor;        // (size / kBlock) i32
+  int pool = -1;              // zero 2: index of the pool buffer while open
+  bool open = false;          // zero 2: `whole` is valid
+  bool ragged = false;        // some tensor ends inside a block of kBlock elements
+  std::vector<bool> written;  // [parameter of the bucket]: its gradient holds this step's numbers
+  int ready = 0;              // gradients completed in this pass
   bool last_pass = false;
   std::unique_ptr<Event> dedicated_freed;  // zero 2: the reduction that read the dedicated buffer is done
   std::unique_ptr<Event> gathered;         // the parameters are complete
@@ -116,6 +118,9 @@ ParameterStore::ParameterStore(const Config& config, const Mesh& mesh, StoreTens
       auto state = std::make_unique<BucketState>();
       state->chunk = static_cast<int>(c);
       state->bucket = &bucket;
+      for (const int index : bucket.parameters)
+        state->ragged |= specs[c][static_cast<size_t>(index)].local_numel(mesh.tp.size) % kBlock != 0;
+      state->written.assign(bucket.parameters.size(), false);
       const int64_t parts = sharded_ ? mesh.dp.size : 1;
       state->param_whole = chunk.parameters.flat(bucket.first, bucket.size);
       state->block_tensor = chunk.block_tensor.flat(bucket.first / kBlock, bucket.size / kBlock);
@@ -210,7 +215,15 @@ ParameterStore::BucketState& ParameterStore::bucket_of(const Parameter& paramete
 }
 
 void ParameterStore::begin_step() {
-  for (const ChunkStoreTensors& chunk : tensors_.chunks) compute_.zero(chunk.gradients);
+  if (grads_sharded_)
+    for (const ChunkStoreTensors& chunk : tensors_.chunks) compute_.zero(chunk.gradients);
+  for (auto& chunk : buckets_)
+    for (auto& bucket : chunk) {
+      // Small tensors at once; a matrix is overwritten by its first product.
+      const bool matrices = bucket->bucket->scope == GradScope::kSplit;
+      if (!matrices && !grads_sharded_) compute_.zero(bucket->whole);
+      bucket->written.assign(bucket->written.size(), !matrices);
+    }
   compute_.zero(tensors_.local_sumsq);
 }
 
@@ -246,16 +259,42 @@ void ParameterStore::open_bucket(BucketState& bucket) {
     compute_.wait(*pool_freed_[pool_next_]);  // compute waits for the reduction of its previous bucket
     pool_next_ = (pool_next_ + 1) % tensors_.pool.size();
   }
-  compute_.zero(bucket.whole);
+  // A matrix is overwritten by its first product, but not the rest of its last block, which counts in sums.
+  const bool overwritten = bucket.bucket->scope == GradScope::kSplit && !bucket.ragged;
+  if (!overwritten) compute_.zero(bucket.whole);
+  bucket.written.assign(bucket.written.size(), !overwritten);
   bucket.open = true;
 }
 
 Tensor ParameterStore::gradient(const Parameter& parameter) {
+  const GradientTarget target = gradient_target(parameter);
+  if (target.beta == 0.0f) compute_.zero(target.tensor);
+  return target.tensor;
+}
+
+ParameterHooks::GradientTarget ParameterStore::gradient_target(const Parameter& parameter) {
   BucketState& bucket = bucket_of(parameter);
   if (grads_sharded_ && !bucket.open) open_bucket(bucket);
+  const auto& members = bucket.bucket->parameters;
+  const auto member = static_cast<size_t>(std::find(members.begin(), members.end(), parameter.index) - members.begin());
+  const float beta = bucket.written[member] ? 1.0f : 0.0f;
+  bucket.written[member] = true;
+  return {gradient_at(parameter, bucket.whole), beta};
+}
+
+Tensor ParameterStore::any_gradient_place(const Parameter& parameter) {
+  BucketState& bucket = bucket_of(parameter);
+  if (!grads_sharded_) return gradient_at(parameter, bucket.whole);
+  const ChunkStoreTensors& chunk = tensors_.chunks[static_cast<size_t>(bucket.chunk)];
+  const Tensor& dedicated = chunk.dedicated[static_cast<size_t>(bucket.bucket - chunk.layout.buckets.data())];
+  return gradient_at(parameter, dedicated.empty() ? tensors_.pool.front() : dedicated);
+}
+
+// The parameter's place in its bucket's gradients `whole`.
+Tensor ParameterStore::gradient_at(const Parameter& parameter, Tensor whole) {
   const FlatLayout& layout = tensors_.chunks[static_cast<size_t>(parameter.chunk)].layout;
-  const int64_t offset = layout.offset[static_cast<size_t>(parameter.index)] - bucket.bucket->first;
-  Tensor gradient = bucket.whole.flat(offset, parameter.weight.numel());
+  const int64_t offset = layout.offset[static_cast<size_t>(parameter.index)] - bucket_of(parameter).bucket->first;
+  Tensor gradient = whole.flat(offset, parameter.weight.numel());
   gradient.dims = parameter.weight.dims;
   gradient.shape = parameter.weight.shape;
   return gradient;
@@ -269,8 +308,11 @@ void ParameterStore::gradient_ready(const Parameter& parameter) {
 
 void ParameterStore::reduce(BucketState& bucket) {
   dp_.after(compute_);  // the dp channel waits for the bucket's last gradient
-  // One read of the local gradients while they are still this rank's own: names the rank that made a NaN.
-  tensor_sumsq({.sumsq = tensors_.local_sumsq, .inp = bucket.whole, .block_tensor = bucket.block_tensor}, dp_.stream());
+  // One read of the gradients while they are still this rank's own names the rank that made a NaN. Where nothing is
+  // added to them, the global norm's sums tell.
+  if (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated)
+    tensor_sumsq({.sumsq = tensors_.local_sumsq, .inp = bucket.whole, .block_tensor = bucket.block_tensor},
+                 dp_.stream());
   if (!sharded_) return dp_.all_reduce(bucket.whole, ReduceOp::kSum);
   const Tensor slice = slice_of(bucket.whole);
   dp_.reduce_scatter(slice, bucket.whole);

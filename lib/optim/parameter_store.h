@@ -33,10 +33,11 @@ struct ChunkStoreTensors {
 
 struct StoreTensors {
   std::vector<ChunkStoreTensors> chunks;
-  std::vector<Tensor> pool;   // zero 2: whole gradients of a bucket, taken in turn
-  Tensor decay;               // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
-  Tensor count_weight;        // (S) f32: 1 where this rank's slice counts in the global norm, else 0
-  Tensor local_sumsq;         // (S) f32: squares of this rank's gradients before any reduction; finds the NaN's origin
+  std::vector<Tensor> pool;  // zero 2: whole gradients of a bucket, taken in turn
+  Tensor decay;              // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
+  Tensor count_weight;       // (S) f32: 1 where this rank's slice counts in the global norm, else 0
+  Tensor
+      local_sumsq;  // (S) f32: squares of this rank's own gradients, where a reduction follows; finds the NaN's origin
   int num_tensors = 0;        // S
   int num_split_tensors = 0;  // the first ones: divided over tp; the rest is whole on every tp rank
 };
@@ -68,11 +69,15 @@ class ParameterStore final : public ParameterHooks {
   // Start values, from `config.run.seed`. Waits until they are there.
   void initialize();
 
-  void begin_step();  // gradients to zero
+  void begin_step();  // gradients count as zero
   void begin_backward(int chunk, int micro) override;
   void before_use(const Parameter& parameter) override;
   Tensor gradient(const Parameter& parameter) override;
+  GradientTarget gradient_target(const Parameter& parameter) override;
   void gradient_ready(const Parameter& parameter) override;
+
+  // Memory of the gradient's shape and alignment, whatever stands there.
+  Tensor any_gradient_place(const Parameter& parameter);
 
   // Enqueues what completes the slices' gradients after the last backward: the compute stream waits for the dp
   // reductions, replicated gradients are summed over tp, tied ones over `embedding` (null where no such group is).
@@ -87,6 +92,7 @@ class ParameterStore final : public ParameterHooks {
   struct BucketState;
 
   void open_bucket(BucketState& bucket);
+  Tensor gradient_at(const Parameter& parameter, Tensor whole);
   void reduce(BucketState& bucket);
   BucketState& bucket_of(const Parameter& parameter);
   Tensor slice_of(Tensor whole) const;

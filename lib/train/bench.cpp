@@ -10,7 +10,7 @@
 namespace tri {
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
-  auto device = value_or_throw(open_device(config.run.device, job.node_rank()));
+  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
   Arena measuring;
   allocate_rank(config, mesh, measuring);
   Arena arena(*device, measuring.used());
@@ -38,6 +38,17 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
   result.tflops_per_rank = model_flops_per_token(config) * result.tokens_per_s / mesh.world_size() / 1e12;
   if (const auto peak = device->peak_tflops(config.precision.compute)) result.mfu = result.tflops_per_rank / *peak;
   result.memory_bytes = arena.used();
+  {
+    OpProfile profile(*device, trainer.runtime().compute());
+    for (int step = 0; step < bench.profiled; ++step) trainer.step(bench.warmup + bench.steps + step, tokens, tokens);
+    trainer.runtime().synchronize();
+    result.ops = profile.take();
+    for (OpProfile::Row& row : result.ops) {
+      row.calls /= bench.profiled;
+      row.seconds /= bench.profiled;
+    }
+  }
+  if (device->gemm_search() != nullptr) result.gemms = device->gemm_search()->rows();
   return result;
 }
 

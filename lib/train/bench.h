@@ -2,7 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
+#include "kernels/core/profile.h"
+#include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
@@ -10,8 +13,9 @@
 namespace tri {
 
 struct StepBench {
-  int steps = 20;  // measured
-  int warmup = 5;  // before them
+  int steps = 20;    // measured
+  int warmup = 5;    // before them
+  int profiled = 3;  // after them, with events around every operation
 };
 
 struct StepBenchResult {
@@ -21,6 +25,8 @@ struct StepBenchResult {
   std::optional<double> mfu;
   int64_t memory_bytes = 0;  // this rank's arena
   double last_loss = 0;
+  std::vector<OpProfile::Row> ops;     // of one profiled step on the compute stream, longest first
+  std::vector<GemmSearch::Row> gemms;  // what the search found
 };
 
 // Random tokens (the same on every layout). `config` resolved. Collective; every rank gets its own clock's numbers.

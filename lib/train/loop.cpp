@@ -247,7 +247,7 @@ class Loop {
 Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
   Inputs inputs;
   if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  auto device = open_device(config.run.device, job.node_rank());
+  auto device = open_device(device_kind(config.run.device), job.node_rank());
   if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
   // Only a run that can start leaves a folder; the agreement is also the barrier behind which all may write into it.
   const Result<void> folder = mesh.world_rank == 0 ? make_run_folder(config) : Result<void>{};
@@ -259,7 +259,7 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   allocate_rank(config, mesh, measuring);
   Arena arena(*device.value(), measuring.used());
   startup.phase_done("arena");
-  Trainer trainer(config, mesh, &job, *device.value(), arena, &startup);
+  Trainer trainer(config, mesh, &job, *device.value(), arena, &startup, config.run.dir + "/gemm_algorithms.txt");
   log_run(config, mesh, *inputs.dataset, arena);
   return Loop(config, mesh, job, *device.value(), inputs, trainer, arena.used(), std::move(startup)).run();
 }

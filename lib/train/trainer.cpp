@@ -4,12 +4,14 @@
 
 #include "kernels/ops.h"
 #include "lib/optim/lr.h"
+#include "lib/train/gemm_tuning.h"
 
 namespace tri {
 
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
-Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena, StartupClock* startup)
+Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena, StartupClock* startup,
+                 const std::string& gemm_file)
     : config_(config),
       mesh_(mesh),
       tensors_(allocate_rank(config, mesh, arena)),
@@ -28,6 +30,8 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
       single_plan_(evaluation_plan(config, mesh.pp, 1)) {
   Stream& compute = runtime_.compute();
   if (startup != nullptr) startup->phase_done("communicators");
+  search_gemms(config, mesh, job, device, tensors_, store_, compute, gemm_file);
+  if (startup != nullptr) startup->phase_done("gemm search");
   store_.initialize();
   if (const Tensor table = stage_.rope_table(); !table.empty()) {
     std::vector<float> h_table(static_cast<size_t>(table.numel()));
@@ -154,9 +158,11 @@ std::vector<std::string> Trainer::not_finite_names() {
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
   }
-  const std::vector<float> sumsq = read(store_.tensors().local_sumsq);
-  for (size_t i = 0; i < sumsq.size(); ++i)
-    if (!std::isfinite(sumsq[i])) names.push_back("gradient of " + store_.tensor_names()[i]);
+  const std::vector<float> own = read(store_.tensors().local_sumsq), reduced = read(tensors_.optimizer.sumsq);
+  const auto split = static_cast<size_t>(store_.tensors().num_split_tensors);
+  for (size_t i = 0; i < own.size(); ++i)
+    if (!std::isfinite(own[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
+      names.push_back("gradient of " + store_.tensor_names()[i]);
   return names;
 }
 

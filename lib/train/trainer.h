@@ -24,9 +24,9 @@ struct StepResult {
 class Trainer {
  public:
   // `arena` measures or owns the rank's memory; `config` is resolved. Parameters are initialised.
-  // `startup` (optional) times the phases.
+  // `startup` (optional) times the phases; `gemm_file` (optional) keeps the choices of matrix products: gemm_tuning.h.
   Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena,
-          StartupClock* startup = nullptr);
+          StartupClock* startup = nullptr, const std::string& gemm_file = "");
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank. A result that is not finite leaves the parameters unusable.

@@ -67,8 +67,10 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: run.name: \"\" is not a file name; allowed: letters, digits, '.', '_' and '-'; the default "
      "is \"run\""},
     {"run: {dir: }", "a.yaml:1: run.dir: has no value; allowed: text; the default is \"\""},
-    {"run: {device: gpu}", "a.yaml:1: run.device: gpu is none of the choices; allowed: cpu|cuda; the default is cpu"},
-    {"run: {device: Cuda}", "a.yaml:1: run.device: Cuda is none of the choices; allowed: cpu|cuda; did you mean cuda?"},
+    {"run: {device: gpu}",
+     "a.yaml:1: run.device: gpu is none of the choices; allowed: auto|cpu|cuda; the default is auto"},
+    {"run: {device: Cuda}",
+     "a.yaml:1: run.device: Cuda is none of the choices; allowed: auto|cpu|cuda; did you mean cuda?"},
     {"run: {sample_temperature: -0.5}",
      "a.yaml:1: run.sample_temperature: -0.5 is out of range; allowed: number >= 0; try 0"},
     {"run: {sample_temperature: warm}",

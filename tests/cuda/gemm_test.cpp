@@ -1,4 +1,5 @@
 // gemm through cuBLASLt against the CPU reference.
+#include "kernels/cuda/gemm.h"
 #include "tests/cuda/cuda_test.h"
 
 namespace tri::test {
@@ -56,6 +57,87 @@ TEST(CudaGemm, cuda_matches_cpu) {
               if (inputs == Dtype::kBF16 && (m % 8 || n % 8 || k % 8)) continue;
               expect_cuda_matches_cpu({m, n, k, trans_a, trans_b, bias, beta, inputs, out});
             }
+}
+
+// In both forms: epilogue and bias gradient inside the product, and as kernels of their own.
+void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, const char* what) {
+  SCOPED_TRACE(fmt::format("{} {} M {} N {} K {}", what, enum_name(dtype), m, n, k));
+  const std::string kind = what;
+  const bool wgrad = kind == "dbias", forward = kind == "gelu";
+  const Dtype out_type = wgrad ? Dtype::kF32 : dtype;
+  const Buffer a =
+      wgrad ? Buffer(dtype, {k, m}, random_values(k * m, "a")) : Buffer(dtype, {m, k}, random_values(m * k, "a"));
+  const Buffer b =
+      forward ? Buffer(dtype, {n, k}, random_values(k * n, "b")) : Buffer(dtype, {k, n}, random_values(k * n, "b"));
+  const Buffer bias = forward ? Buffer(dtype, {n}, random_values(n, "bias")) : Buffer();
+  const Buffer pre = wgrad     ? Buffer()
+                     : forward ? Buffer(dtype, {m, n})
+                               : Buffer(dtype, {m, n}, random_values(m * n, "pre"));
+  const Buffer dbias = wgrad ? Buffer(Dtype::kF32, {m}, random_values(m, "dbias")) : Buffer();
+  const Buffer out = wgrad ? Buffer(out_type, {m, n}, random_values(m * n, "out")) : Buffer(out_type, {m, n});
+  const auto args = [&](Tensor out, Tensor a, Tensor b, Tensor bias, Tensor pre, Tensor dbias) {
+    return Gemm{.out = out,
+                .a = a,
+                .b = b,
+                .trans_a = wgrad ? Trans::kYes : Trans::kNo,
+                .trans_b = forward ? Trans::kYes : Trans::kNo,
+                .beta = wgrad ? 1.0f : 0.0f,
+                .bias = bias,
+                .epilogue = wgrad     ? Epilogue::kNone
+                            : forward ? Epilogue::kGelu
+                                      : Epilogue::kGeluBackward,
+                .pre = pre,
+                .dbias = dbias};
+  };
+  const Buffer c_out = out, c_pre = pre, c_dbias = dbias;
+  cpu::gemm(args(c_out, a, b, bias, c_pre, c_dbias));
+  const double tolerance = out_type == Dtype::kBF16 ? kBf16Tolerance : 1e-5 * std::sqrt(static_cast<double>(k));
+  for (const auto form : {cuda::GemmForm::kPlain, cuda::GemmForm::kFused}) {
+    const DeviceBuffer d_a(a), d_b(b), d_bias(bias), d_pre(pre), d_dbias(dbias), d_out(out);
+    const bool done =
+        cuda::GemmEngine::instance().multiply_as(args(d_out, d_a, d_b, d_bias, d_pre, d_dbias), form, nullptr);
+    EXPECT_TRUE(done || form == cuda::GemmForm::kFused);  // the library may not have the fused one
+    if (!done) continue;
+    expect_close("out", d_out.values(out), c_out.values(), tolerance);
+    if (!wgrad) expect_close("pre", d_pre.values(pre), c_pre.values(), tolerance);
+    if (wgrad) expect_close("dbias", d_dbias.values(dbias), c_dbias.values(), 1e-5 * std::sqrt(static_cast<double>(k)));
+  }
+}
+
+TEST(CudaGemm, both_forms_match_cpu) {
+  TRI_NEEDS_GPU();
+  for (const char* what : {"gelu", "gelu_backward", "dbias"})
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
+      for (const auto& [m, n, k] : {std::tuple{8, 16, 8}, {64, 256, 128}, {520, 384, 136}})
+        expect_forms_match_cpu(dtype, m, n, k, what);
+}
+
+TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
+  TRI_NEEDS_GPU();
+  const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
+  const auto stream = device->make_stream("test");
+  const int64_t m = 256, n = 512, k = 128;
+  const Buffer a(Dtype::kBF16, {m, k}, random_values(m * k, "a")), b(Dtype::kBF16, {n, k}, random_values(n * k, "b"));
+  const Buffer out(Dtype::kBF16, {m, n}), pre(Dtype::kBF16, {m, n});
+  const auto args = [](Tensor out, Tensor a, Tensor b, Tensor pre) {
+    return Gemm{.out = out, .a = a, .b = b, .trans_b = Trans::kYes, .epilogue = Epilogue::kGelu, .pre = pre};
+  };
+  {
+    const DeviceBuffer d_a(a), d_b(b), d_out(out), d_pre(pre);
+    const Gemm g = args(d_out, d_a, d_b, d_pre);
+    GemmSearch& search = *device->gemm_search();
+    search.search({&g, 1}, *stream);
+    const std::string choices = search.export_choices();
+    EXPECT_NE(choices.find("256x512x128,nt,bf16,bf16,gelu"), std::string::npos) << choices;
+    search.search({&g, 1}, *stream);
+    search.import_choices(choices);
+    EXPECT_EQ(search.export_choices(), choices) << "searched again, or not taken back";
+  }
+  const Buffer expected = out, expected_pre = pre;
+  cpu::gemm(args(expected, a, b, expected_pre));
+  const DeviceBuffer d_a(a), d_b(b), d_out(out), d_pre(pre);
+  cuda::gemm(args(d_out, d_a, d_b, d_pre), nullptr);
+  expect_close("out", d_out.values(out), expected.values(), kBf16Tolerance);
 }
 
 }  // namespace

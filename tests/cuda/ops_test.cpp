@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "kernels/core/dims.h"
-#include "kernels/cuda/builtin_attention.h"
 #include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/plain_attention.h"
 #include "tests/cuda/cuda_test.h"
 
 namespace tri::test {
@@ -380,14 +380,25 @@ void compare_attention(Dtype dtype, int T, int kv, int group, int HS, int window
       dtype == Dtype::kF32 ? 5e-5 : kWholeTolerance);
 }
 
-TEST(CudaOps, builtin_attention) {
+TEST(CudaOps, plain_attention) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
     for (const int T : {1, 3, 65, 200})
-      for (const auto& [kv, group, HS] : {std::tuple{1, 1, 1}, {2, 2, 16}, {1, 4, 64}, {2, 1, 80}, {1, 1, 160}})
+      for (const auto& [kv, group, HS] : {std::tuple{1, 1, 1}, {2, 2, 16}, {1, 4, 65}, {2, 1, 80}, {1, 1, 160}})
         for (const int window : {0, 1, 7, 64, T}) {
           if (window > T) continue;
           compare_attention(dtype, T, kv, group, HS, window, AttentionKernel::kBuiltin);
+        }
+}
+
+TEST(CudaOps, flash_attention) {
+  TRI_NEEDS_GPU();
+  for (const int HS : {64, 96, 128})
+    for (const auto& [kv, group] : {std::pair{1, 1}, {3, 1}, {2, 2}, {1, 4}})
+      for (const int T : {1, 63, 128, 200, 515})
+        for (const int window : {0, 1, 50, 64, 130, 300}) {
+          if (window > T) continue;
+          compare_attention(Dtype::kBF16, T, kv, group, HS, window, AttentionKernel::kBuiltin);
         }
 }
 

@@ -1,10 +1,10 @@
-// The built-in causal attention for any dtype, head size, group and window: formulas in kernels/attention.h.
+// Causal attention for any dtype, head size, group and window: formulas in kernels/attention.h.
 // Mapping: forward and dq: a block a (query, head, sequence), the band's scores in shared memory; dk, dv: a block a
 // (key, key/value head, sequence) that goes over the group's heads and the band's queries in a fixed order. No tensor
-// cores: this kernel serves fp32 and the shapes that cuDNN does not take; it is for correctness, not speed. Limits: T ·
+// cores: this kernel serves fp32 and head sizes that flash_attention.cu does not take; it is for correctness, not speed. Limits: T ·
 // 8 bytes of shared memory (T up to 28,000), head sizes up to 8 · 128.  Bound: fp32 units. Mirror:
 // kernels/cpu/attention.cpp.
-#include "kernels/cuda/builtin_attention.h"
+#include "kernels/cuda/plain_attention.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 
@@ -140,7 +140,7 @@ size_t shared_bytes(Kernel kernel, int floats) {
 
 }  // namespace
 
-void builtin_attention_forward(const AttentionForward& a, cudaStream_t stream) {
+void plain_attention_forward(const AttentionForward& a, cudaStream_t stream) {
   const Shape d = shape_of(a);
   const dim3 grid(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group),
                   static_cast<unsigned>(a.qkv[0] / d.seq_len));
@@ -152,7 +152,7 @@ void builtin_attention_forward(const AttentionForward& a, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("attention_forward");
 }
 
-void builtin_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
+void plain_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
   const Shape d = shape_of(a);
   const auto batch = static_cast<unsigned>(a.qkv[0] / d.seq_len);
   const dim3 queries(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group), batch);

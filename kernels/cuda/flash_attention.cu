@@ -1,0 +1,683 @@
+// Causal attention on tensor cores (Dao 2023, FlashAttention-2): formulas in kernels/attention.h.
+//   qkv, dqkv (R, NKV, G + 2, HS) bf16    out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
+// Forward: a block of four warps owns 128 queries of a head, a warp 32 of them, and goes over the band's key tiles from
+// the diagonal down; scores stay in the accumulators, where they are the next product's A operand. Tiles of keys and
+// values arrive by cp.async while the tile before them is worked on.
+// Backward: a block of eight warps owns 128 keys of a key/value head, whose dk, dv stay in registers, and goes over the
+// band's query tiles from the last down and, in each, over the group's heads. dq is summed over key tiles in an fp32
+// workspace, in their order: each head's query tile has a counter that says whose turn it is. Blocks that run at the
+// same time walk through the query tiles one handover apart, so a turn is mostly there when it is wanted; key tiles are
+// taken in ascending order from a ticket counter, so a block waits only for blocks that run or are done. Two small
+// kernels take delta before and round dq after.
+// Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535; backward: 162 KiB of shared
+// memory and a workspace of 4 bytes an element of q, and B · NKV · T / 128 blocks are all the parallelism there is.
+// Bound: tensor cores (mma.sync); shared-memory bandwidth is close behind. Mirror: kernels/cpu/attention.cpp.
+#include <climits>
+#include <type_traits>
+
+#include "kernels/core/dims.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/device_math.cuh"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/flash_attention.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/workspace.h"
+
+namespace tri::cuda {
+namespace {
+
+using Bf16 = __nv_bfloat16;
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+struct Shape {
+  int seq_len, kv_heads, group, window;  // window 0: none
+  float scale;
+
+  __device__ int heads() const { return kv_heads * group; }
+  __device__ int qkv_row(int head_size) const { return kv_heads * (group + 2) * head_size; }
+  __device__ int out_row(int head_size) const { return heads() * head_size; }
+  // Element of slot (0..G-1 queries, G the key, G+1 the value) of a group.
+  __device__ int64_t qkv_at(int b, int t, int kv, int slot, int head_size) const {
+    return (int64_t{b} * seq_len + t) * qkv_row(head_size) + (kv * (group + 2) + slot) * head_size;
+  }
+  __device__ int64_t out_at(int b, int t, int head, int head_size) const {
+    return (int64_t{b} * seq_len + t) * out_row(head_size) + head * head_size;
+  }
+  __device__ int64_t stat_at(int b, int t, int head) const { return (int64_t{b} * heads() + head) * seq_len + t; }
+  __device__ int first_key(int t) const { return window == 0 || t < window ? 0 : t - window + 1; }
+  __device__ int last_query(int s) const { return window == 0 || s + window > seq_len ? seq_len - 1 : s + window - 1; }
+  // Keys of t are those in (below(t), t].
+  __device__ int below(int t) const { return window == 0 ? INT_MIN : t - window; }
+};
+
+// Starts copying rows first.. of `from` to a tile in shared memory, zeros from row `end` on, which is not read. With
+// kTiles 2 also the columns after them, to a tile `apart` bytes further.
+template <int kRows, int kColumns, int kThreads, int kTiles = 1>
+__device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int stride, int first, int end,
+                                          uint32_t apart = 0) {
+  using Tile = SharedTile<kColumns>;
+  constexpr int kChunks = Tile::kChunks, kCopies = kRows * kChunks / kThreads;
+  static_assert(kRows * kChunks % kThreads == 0);
+  constexpr int kPass = kThreads / kChunks;
+  constexpr bool kWholeRows = kThreads % (8 * kChunks) == 0;  // then all of a thread's rows are permuted alike
+  const unsigned thread = threadIdx.x;
+  const int row = thread / kChunks, chunk = thread % kChunks;
+#pragma unroll
+  for (int n = 0; n < kCopies; ++n) {
+    const int next_row = kWholeRows ? row + n * kPass : (thread + n * kThreads) / kChunks;
+    const int next_chunk = kWholeRows ? chunk : (thread + n * kThreads) % kChunks;
+    const uint32_t next_to =
+        to + (kWholeRows ? Tile::at(row, chunk) + n * kPass * Tile::kRow : Tile::at(next_row, next_chunk));
+    const char* next_from = row_address(from + next_chunk * 8, first + next_row, stride * 2);
+    copy_async16(next_to, next_from, first + next_row < end);
+    if constexpr (kTiles == 2) copy_async16(next_to + apart, next_from + kColumns * 2, first + next_row < end);
+  }
+}
+
+// acc += A · B over kSteps steps of 16: load_a(fragment, step, m-tile), load_b(fragments of two n-tiles, step, pair).
+template <int kSteps, int kRowTiles, int kPairs, class LoadA, class LoadB>
+__device__ __forceinline__ void multiply(float (&acc)[kRowTiles][2 * kPairs][4], LoadA load_a, LoadB load_b) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    uint32_t a[kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) load_a(a[m], k, m);
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+      uint32_t b[4];
+      load_b(b, k, p);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        mma(acc[m][2 * p], a[m], b[0], b[1]);
+        mma(acc[m][2 * p + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+template <int kA, int kB>
+__device__ __forceinline__ void clear(float (&acc)[kA][kB][4]) {
+#pragma unroll
+  for (int a = 0; a < kA; ++a)
+#pragma unroll
+    for (int b = 0; b < kB; ++b)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[a][b][e] = 0.0f;
+}
+
+// ---------------------------------------------------------------------------------------------------------- forward
+
+template <int kHead>
+struct ForwardTiles {
+  static constexpr int kThreads = 128;
+  static constexpr int kQueries = 128;
+  static constexpr int kKeys = kHead == 64 ? 128 : 64;  // what the registers hold
+  static constexpr uint32_t kQueryBytes = kQueries * kHead * 2, kKeyBytes = kKeys * kHead * 2;
+  static constexpr uint32_t kSums = kQueryBytes + 4 * kKeyBytes;  // keys and values, two tiles each
+  static constexpr int kShared = kSums + kThreads * 16;
+};
+
+template <int kHead>
+__global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
+    forward_kernel(Bf16* out, float* lse, const Bf16* qkv, Shape d) {
+  using Tiles = ForwardTiles<kHead>;
+  using Tile = SharedTile<kHead>;
+  constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kThreads = Tiles::kThreads;
+  constexpr int kScoreTiles = kKeys / 8, kHeadTiles = kHead / 8;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t queries = shared_address(shared), keys = queries + Tiles::kQueryBytes,
+                 values = keys + 2 * Tiles::kKeyBytes;
+  const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
+  const int head = blockIdx.x, b = blockIdx.z, kv = head / d.group;
+  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;  // those with most keys start first
+  const int valid = min(kQueries, d.seq_len - first_query);
+  const int last_tile = (first_query + valid - 1) / kKeys, first_tile = d.first_key(first_query) / kKeys;
+  const int stride = d.qkv_row(kHead);
+  const Bf16* sequence = qkv + d.qkv_at(b, 0, kv, 0, kHead);
+
+  const auto copy_keys = [&](int tile) {
+    copy_tile<kKeys, kHead, kThreads, 2>(keys + (tile & 1) * Tiles::kKeyBytes, sequence + d.group * kHead, stride,
+                                         tile * kKeys, d.seq_len, 2 * Tiles::kKeyBytes);
+    copy_async_commit();
+  };
+  copy_tile<kQueries, kHead, kThreads>(queries, sequence + head % d.group * kHead, stride, first_query, d.seq_len);
+  copy_keys(last_tile);
+
+  const uint32_t q_at = queries + Tile::at(warp_row + rows_first_row(lane), rows_first_chunk(lane));
+  const uint32_t k_at = keys + Tile::at(columns_first_row(lane), columns_first_chunk(lane));
+  const uint32_t v_at = values + Tile::at(rows_first_row(lane), rows_first_chunk(lane));
+  const float scale = d.scale * kLog2E;  // exponentials are powers of two
+  float acc[2][kHeadTiles][4], most[2][2];
+  float4* const sums = reinterpret_cast<float4*>(shared + Tiles::kSums) + threadIdx.x;  // no register is left for them
+  *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  clear(acc);
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) most[m][half] = -INFINITY;
+
+#pragma unroll 1
+  for (int tile = last_tile; tile >= first_tile; --tile) {
+    copy_async_wait<0>();
+    __syncthreads();  // this tile is there for all, and all are done with the one before it
+    if (tile > first_tile) copy_keys(tile - 1);
+    const uint32_t stage = (tile & 1) * Tiles::kKeyBytes;
+
+    float s[2][kScoreTiles][4];
+    clear(s);
+    multiply<kHead / 16, 2, kKeys / 16>(
+        s, [&](uint32_t(&to)[4], int k, int m) { load_matrix(to, Tile::step(q_at, 2 * k) + m * 16 * Tile::kRow); },
+        [&](uint32_t(&to)[4], int k, int p) {
+          load_matrix(to, Tile::step(k_at + stage, 2 * k) + p * 16 * Tile::kRow);
+        });
+
+    const int first_key = tile * kKeys;
+    if (first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1)) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int row = first_query + warp_row + m * 16 + e / 2 * 8 + lane / 4;
+            const int column = first_key + n * 8 + lane % 4 * 2 + e % 2;
+            if (column > row || column <= d.below(row)) s[m][n][e] = -INFINITY;
+          }
+    }
+
+    const float4 earlier = *sums;
+    float sum[2][2] = {{earlier.x, earlier.y}, {earlier.z, earlier.w}};  // of this lane's keys
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float before = most[m][half];
+        float now = before;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) now = fmaxf(now, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        now = fmaxf(now, __shfl_xor_sync(0xFFFFFFFFu, now, 1));
+        now = fmaxf(now, __shfl_xor_sync(0xFFFFFFFFu, now, 2));
+        most[m][half] = now;
+        // A row that has seen no key yet: any finite number serves, and the difference of two -inf would not.
+        const float offset = now == -INFINITY ? 0.0f : now * scale;
+        const float keep = exp2_fast(fmaf(before, scale, -offset));
+        float total = sum[m][half] * keep;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            s[m][n][e] = exp2_fast(fmaf(s[m][n][e], scale, -offset));
+            total += s[m][n][e];
+          }
+        sum[m][half] = total;
+#pragma unroll
+        for (int n = 0; n < kHeadTiles; ++n) acc[m][n][2 * half] *= keep, acc[m][n][2 * half + 1] *= keep;
+      }
+    *sums = make_float4(sum[0][0], sum[0][1], sum[1][0], sum[1][1]);
+
+    multiply<kKeys / 16, 2, kHead / 16>(
+        acc,
+        [&](uint32_t(&to)[4], int k, int m) {
+          to[0] = pack_bf16(s[m][2 * k][0], s[m][2 * k][1]);
+          to[1] = pack_bf16(s[m][2 * k][2], s[m][2 * k][3]);
+          to[2] = pack_bf16(s[m][2 * k + 1][0], s[m][2 * k + 1][1]);
+          to[3] = pack_bf16(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
+        },
+        [&](uint32_t(&to)[4], int k, int p) {
+          load_matrix_transposed(to, Tile::step(v_at + stage, 2 * p) + k * 16 * Tile::kRow);
+        });
+  }
+
+  // Through the warp's own query rows, which no other warp reads, to stores of 16 bytes.
+  const uint32_t o_at = queries + Tile::at(warp_row + lane / 4, 0) + lane % 4 * 4;
+  const float4 all = *sums;
+  const float sum[2][2] = {{all.x, all.y}, {all.z, all.w}};
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[m][half];
+      total += __shfl_xor_sync(0xFFFFFFFFu, total, 1);
+      total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
+      const float by = __fdividef(1.0f, total);
+      const int row = warp_row + m * 16 + half * 8 + lane / 4;
+      if (lane % 4 == 0 && row < valid)
+        lse[d.stat_at(b, first_query + row, head)] = fmaf(most[m][half], d.scale, logf(total));
+#pragma unroll
+      for (int n = 0; n < kHeadTiles; ++n)
+        store_shared(Tile::step(o_at, n) + (m * 16 + half * 8) * Tile::kRow,
+                     pack_bf16(acc[m][n][2 * half] * by, acc[m][n][2 * half + 1] * by));
+    }
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < Tile::kChunks; ++n) {
+    const int row = warp_row + (lane + n * 32) / Tile::kChunks, chunk = (lane + n * 32) % Tile::kChunks;
+    const uint4 item = load_shared16(queries + Tile::at(row, chunk));
+    if (row < valid) *reinterpret_cast<uint4*>(out + d.out_at(b, first_query + row, head, kHead) + chunk * 8) = item;
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- backward
+
+template <int kHead>
+struct BackwardTiles {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kKeys = 128;
+  static constexpr int kQueries = kHead == 64 ? 128 : 64;
+  // Scores and their gradients: a warp has 32 queries and kScoreKeys keys.
+  static constexpr int kScoreRowWarps = kQueries / 32;
+  static constexpr int kScoreKeys = kKeys / (kWarps / kScoreRowWarps);
+  // dk, dv: a warp has 32 keys and every second 16 columns.
+  static constexpr int kColumnPairs = kHead / 32;
+  // dq: a warp has kSumRows queries and kSumPairs times 16 columns, kSumColumnWarps · 16 apart.
+  static constexpr int kSumRowWarps = kHead == 128 ? 2 : 4;
+  static constexpr int kSumColumnWarps = kWarps / kSumRowWarps;
+  static constexpr int kSumRows = kQueries / kSumRowWarps;
+  static constexpr int kSumPairs = kHead / 16 / kSumColumnWarps;
+  static constexpr int kSumItems = kSumRows / 16 * kSumPairs * 2;  // float4 of a lane
+
+  static constexpr uint32_t kKeyBytes = kKeys * kHead * 2, kQueryBytes = kQueries * kHead * 2,
+                            kScoreBytes = kQueries * kKeys * 2, kStatBytes = kQueries * 4;
+  static constexpr int kShared =
+      2 * kKeyBytes + 4 * kQueryBytes + 2 * kScoreBytes + 4 * kStatBytes + 16;  // and the ticket
+};
+
+// The workspace of dq: (B, NH, query tiles) tiles of (kWarps, kSumItems, 32 lanes) float4, one float4 being a warp's
+// accumulator c0..c3 of one 16 x 8 block, and for each tile the number of key tiles that have added to it.
+struct QueryGradient {
+  float4* sums;
+  int* turns;
+  int* ticket;
+  int tiles;           // of queries, a head
+  int key_tiles;       // a key/value head
+  int pairs;           // of sequence and key/value head: B · NKV
+  int pairs_together;  // worked on at the same time
+};
+
+__device__ __forceinline__ int load_relaxed(const int* from) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ int load_acquire(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ void add_global(float4* to, const float (&value)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value[0]), "f"(value[1]),
+               "f"(value[2]), "f"(value[3])
+               : "memory");
+#else
+  float* at = reinterpret_cast<float*>(to);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) atomicAdd(at + e, value[e]);
+#endif
+}
+
+// delta[b, h, t] = sum_c dout · out. Mapping: a group of lanes a row of a head, sixteen bytes a lane.
+template <int kHead>
+__global__ void __launch_bounds__(256) delta_kernel(float* delta, const Bf16* dout, const Bf16* out, Shape d) {
+  constexpr int kLanes = kHead == 64 ? 8 : 16, kRows = 256 / kLanes;
+  const int lane = threadIdx.x % kLanes, head = blockIdx.y, b = blockIdx.z;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const int t = (static_cast<int>(blockIdx.x) * 4 + n) * kRows + static_cast<int>(threadIdx.x) / kLanes;
+    float sum = 0.0f;
+    if (t < d.seq_len && lane < kHead / 8) {
+      const int64_t at = d.out_at(b, t, head, kHead) + lane * 8;
+      const Pack<Bf16> x = load_pack(dout + at), y = load_pack(out + at);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum = fmaf(to_float(x.item[i]), to_float(y.item[i]), sum);
+    }
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
+    if (t < d.seq_len && lane == 0) delta[d.stat_at(b, t, head)] = sum;
+  }
+}
+
+template <int kHead>
+__global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
+    backward_kernel(Bf16* dqkv, QueryGradient dq, const Bf16* dout, const float* lse, const float* delta,
+                    const Bf16* qkv, Shape d) {
+  using Tiles = BackwardTiles<kHead>;
+  using Tile = SharedTile<kHead>;
+  using Scores = SharedTile<Tiles::kKeys>;  // (queries, keys)
+  constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kThreads = Tiles::kThreads;
+  constexpr int kScoreTiles = Tiles::kScoreKeys / 8, kSumRowTiles = Tiles::kSumRows / 16;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t keys = shared_address(shared), values = keys + Tiles::kKeyBytes, queries = values + Tiles::kKeyBytes,
+                 douts = queries + 2 * Tiles::kQueryBytes, weights = douts + 2 * Tiles::kQueryBytes,
+                 dscores = weights + Tiles::kScoreBytes, stats = dscores + Tiles::kScoreBytes;
+  int* const ticket = reinterpret_cast<int*>(shared + Tiles::kShared - 16);
+
+  // The order of the work: in sections of a few (sequence, key/value head) pairs, key tiles ascending, which is those
+  // with most queries first.
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  if (thread == 0) *ticket = atomicAdd(dq.ticket, 1);
+  __syncthreads();
+  const int64_t work = *ticket, whole = int64_t{dq.pairs_together} * dq.key_tiles;
+  const int first_pair = static_cast<int>(work / whole) * dq.pairs_together, rest = static_cast<int>(work % whole);
+  const int together = min(dq.pairs_together, dq.pairs - first_pair), pair = first_pair + rest % together;
+  const int key_tile = rest / together, b = pair / d.kv_heads, kv = pair % d.kv_heads;
+  const int first_key = key_tile * kKeys, valid_keys = min(kKeys, d.seq_len - first_key);
+  const int first_tile = first_key / kQueries, last_tile = d.last_query(first_key + valid_keys - 1) / kQueries;
+  const int stride = d.qkv_row(kHead), out_stride = d.out_row(kHead);
+
+  const Bf16* sequence = qkv + d.qkv_at(b, 0, kv, 0, kHead);
+  const auto copy_queries = [&](int tile, int g, int stage) {
+    const int first = tile * kQueries, head = kv * d.group + g;
+    copy_tile<kQueries, kHead, kThreads>(queries + stage * Tiles::kQueryBytes, sequence + g * kHead, stride, first,
+                                         d.seq_len);
+    copy_tile<kQueries, kHead, kThreads>(douts + stage * Tiles::kQueryBytes, dout + d.out_at(b, 0, head, kHead),
+                                         out_stride, first, d.seq_len);
+    if (thread < 2 * kQueries) {
+      // Zeros beyond the end make weights of 1 there, whose products with rows of zeros are nothing.
+      const int t = first + static_cast<int>(threadIdx.x % kQueries);
+      copy_async4(stats + (2 * stage * kQueries + thread) * 4,
+                  (thread < kQueries ? lse : delta) + d.stat_at(b, t, head), t < d.seq_len);
+    }
+    copy_async_commit();
+  };
+  copy_tile<kKeys, kHead, kThreads, 2>(keys, sequence + d.group * kHead, stride, first_key, d.seq_len,
+                                       Tiles::kKeyBytes);
+  copy_queries(last_tile, 0, 0);
+
+  // Scores: this warp's first query and key, and its lanes' addresses of both operands and of what they store.
+  const int score_row = warp % Tiles::kScoreRowWarps * 32, score_key = warp / Tiles::kScoreRowWarps * Tiles::kScoreKeys;
+  const uint32_t row_at = Tile::at(score_row + rows_first_row(lane), rows_first_chunk(lane));
+  const uint32_t key_at = Tile::at(score_key + columns_first_row(lane), columns_first_chunk(lane));
+  const uint32_t store_at = Scores::at(score_row + lane / 4, score_key / 8) + lane % 4 * 4;
+  // dk, dv: the weights' columns, stored as rows of queries, and the queries' columns.
+  const int grad_key = warp % 4 * 32, grad_column = warp / 4;
+  const uint32_t weight_at = Scores::at(columns_first_row(lane), grad_key / 8 + columns_first_chunk(lane));
+  const uint32_t column_at = Tile::at(rows_first_row(lane), 2 * grad_column + rows_first_chunk(lane));
+  // dq
+  const int sum_row = warp / Tiles::kSumColumnWarps * Tiles::kSumRows, sum_column = warp % Tiles::kSumColumnWarps;
+  const uint32_t dscore_at = Scores::at(sum_row + rows_first_row(lane), rows_first_chunk(lane));
+  const uint32_t key_column_at = Tile::at(rows_first_row(lane), 2 * sum_column + rows_first_chunk(lane));
+
+  const float scale = d.scale * kLog2E;
+  float dk[2][2 * Tiles::kColumnPairs][4], dv[2][2 * Tiles::kColumnPairs][4];
+  clear(dk);
+  clear(dv);
+  int* turn = nullptr;  // of the tile before
+  int own_turn = 0, stage = 0;
+#pragma unroll 1
+  for (int tile = last_tile, g = 0; tile >= first_tile; stage ^= 1) {
+    copy_async_wait<0>();
+    __syncthreads();  // this tile is there for all; all are done with the one before it and with its scores
+    // One thread hands over the tile before for all: the release waits for their adds, but holds up one warp only.
+    if (thread == 0 && turn != nullptr) store_release(turn, own_turn + 1);
+    const int next_g = g + 1 < d.group ? g + 1 : 0, next_tile = next_g > 0 ? tile : tile - 1;
+    if (next_tile >= first_tile) copy_queries(next_tile, next_g, stage ^ 1);
+    const uint32_t q = queries + stage * Tiles::kQueryBytes, dy = douts + stage * Tiles::kQueryBytes;
+    const uint32_t stat_at = stats + (2 * stage * kQueries + score_row + lane / 4) * 4;
+    const int first_query = tile * kQueries;
+
+    float p[2][kScoreTiles][4];
+    clear(p);
+    multiply<kHead / 16, 2, kScoreTiles / 2>(
+        p,
+        [&](uint32_t(&to)[4], int k, int m) { load_matrix(to, Tile::step(q + row_at, 2 * k) + m * 16 * Tile::kRow); },
+        [&](uint32_t(&to)[4], int k, int n) {
+          load_matrix(to, Tile::step(keys + key_at, 2 * k) + n * 16 * Tile::kRow);
+        });
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      float offset[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) offset[half] = load_shared_float(stat_at + (m * 16 + half * 8) * 4) * kLog2E;
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) p[m][n][e] = exp2_fast(fmaf(p[m][n][e], scale, -offset[e / 2]));
+    }
+    float dp[2][kScoreTiles][4];
+    clear(dp);
+    multiply<kHead / 16, 2, kScoreTiles / 2>(
+        dp,
+        [&](uint32_t(&to)[4], int k, int m) { load_matrix(to, Tile::step(dy + row_at, 2 * k) + m * 16 * Tile::kRow); },
+        [&](uint32_t(&to)[4], int k, int n) {
+          load_matrix(to, Tile::step(values + key_at, 2 * k) + n * 16 * Tile::kRow);
+        });
+    // After the second product, so that the exponentials can run beside it.
+    const bool edge = first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1);
+    if (edge) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int row = first_query + score_row + m * 16 + e / 2 * 8 + lane / 4;
+            const int column = first_key + score_key + n * 8 + lane % 4 * 2 + e % 2;
+            if (column > row || column <= d.below(row)) p[m][n][e] = 0.0f;
+          }
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float own = load_shared_float(stat_at + (kQueries + m * 16 + half * 8) * 4);
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) {
+          const float p0 = p[m][n][2 * half], p1 = p[m][n][2 * half + 1];
+          const uint32_t to = Scores::step(weights + store_at, n) + (m * 16 + half * 8) * Scores::kRow;
+          store_shared(to, pack_bf16(p0, p1));
+          store_shared(to + Tiles::kScoreBytes,  // dscores
+                       pack_bf16(p0 * (dp[m][n][2 * half] - own), p1 * (dp[m][n][2 * half + 1] - own)));
+        }
+      }
+    __syncthreads();  // weights and their gradients are there for all
+
+    const int64_t item = (int64_t{b} * d.heads() + kv * d.group + g) * dq.tiles + tile;
+    turn = dq.turns + item;
+    own_turn = key_tile - d.first_key(first_query) / kKeys;
+    int seen = load_relaxed(turn);  // early, so that it is there after the product
+    multiply<kQueries / 16, 2, Tiles::kColumnPairs>(
+        dv,
+        [&](uint32_t(&to)[4], int k, int m) {
+          load_matrix_transposed(to, Scores::step(weights + weight_at, 2 * m) + k * 16 * Scores::kRow);
+        },
+        [&](uint32_t(&to)[4], int k, int n) {
+          load_matrix_transposed(to, Tile::step(dy + column_at, 4 * n) + k * 16 * Tile::kRow);
+        });
+    {
+      float sum[kSumRowTiles][2 * Tiles::kSumPairs][4];
+      clear(sum);
+      multiply<kKeys / 16, kSumRowTiles, Tiles::kSumPairs>(
+          sum,
+          [&](uint32_t(&to)[4], int k, int m) {
+            load_matrix(to, Scores::step(dscores + dscore_at, 2 * k) + m * 16 * Scores::kRow);
+          },
+          [&](uint32_t(&to)[4], int k, int n) {
+            load_matrix_transposed(
+                to, Tile::step(keys + key_column_at, 2 * Tiles::kSumColumnWarps * n) + k * 16 * Tile::kRow);
+          });
+      // The adds depend on this branch and are done in L2, so they cannot overtake the load that saw the turn.
+      while (seen != own_turn) seen = load_acquire(turn);
+      __syncwarp();
+      float4* const to = dq.sums + (item * Tiles::kWarps + warp) * Tiles::kSumItems * 32 + lane;
+      if (own_turn == 0) {
+#pragma unroll
+        for (int m = 0; m < kSumRowTiles; ++m)
+#pragma unroll
+          for (int n = 0; n < 2 * Tiles::kSumPairs; ++n)
+            __stcg(to + (m * 2 * Tiles::kSumPairs + n) * 32,
+                   make_float4(sum[m][n][0], sum[m][n][1], sum[m][n][2], sum[m][n][3]));
+      } else {
+#pragma unroll
+        for (int m = 0; m < kSumRowTiles; ++m)
+#pragma unroll
+          for (int n = 0; n < 2 * Tiles::kSumPairs; ++n)
+            add_global(to + (m * 2 * Tiles::kSumPairs + n) * 32, sum[m][n]);
+      }
+    }
+    multiply<kQueries / 16, 2, Tiles::kColumnPairs>(
+        dk,
+        [&](uint32_t(&to)[4], int k, int m) {
+          load_matrix_transposed(to, Scores::step(dscores + weight_at, 2 * m) + k * 16 * Scores::kRow);
+        },
+        [&](uint32_t(&to)[4], int k, int n) {
+          load_matrix_transposed(to, Tile::step(q + column_at, 4 * n) + k * 16 * Tile::kRow);
+        });
+    tile = next_tile;
+    g = next_g;
+  }
+
+  __syncthreads();  // now the tiles of keys and values are free: dk, dv go through them to stores of 16 bytes
+  if (thread == 0) store_release(turn, own_turn + 1);
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int n = 0; n < 2 * Tiles::kColumnPairs; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int chunk = (n / 2 * 2 + grad_column) * 2 + n % 2;
+        const uint32_t to = Tile::at(grad_key + m * 16 + half * 8 + lane / 4, chunk) + lane % 4 * 4;
+        store_shared(keys + to, pack_bf16(dk[m][n][2 * half] * d.scale, dk[m][n][2 * half + 1] * d.scale));
+        store_shared(values + to, pack_bf16(dv[m][n][2 * half], dv[m][n][2 * half + 1]));
+      }
+  __syncthreads();
+#pragma unroll 4
+  for (int n = thread; n < kKeys * Tile::kChunks; n += kThreads) {
+    const int row = n / Tile::kChunks, chunk = n % Tile::kChunks;
+    if (row >= valid_keys) break;
+    Bf16* to = dqkv + d.qkv_at(b, first_key + row, kv, d.group, kHead) + chunk * 8;
+    *reinterpret_cast<uint4*>(to) = load_shared16(keys + Tile::at(row, chunk));
+    *reinterpret_cast<uint4*>(to + kHead) = load_shared16(values + Tile::at(row, chunk));
+  }
+}
+
+// dqkv's queries = scale · the workspace's sums. Mapping: a block a query tile of a head, a thread eight columns of two
+// rows at a time.
+template <int kHead>
+__global__ void __launch_bounds__(256) round_query_gradient_kernel(Bf16* dqkv, const float4* sums, Shape d) {
+  using Tiles = BackwardTiles<kHead>;
+  constexpr int kChunks = kHead / 8;
+  const int tile = blockIdx.x, head = blockIdx.y, b = blockIdx.z;
+  const int64_t item = (int64_t{b} * d.heads() + head) * gridDim.x + tile;
+#pragma unroll 2
+  for (int n = threadIdx.x; n < Tiles::kQueries / 2 * kChunks; n += 256) {
+    const int chunk = n % kChunks, g = n / kChunks % 8, block = n / kChunks / 8;  // of 16 rows
+    constexpr int kBlocks = Tiles::kSumRows / 16;                                 // a warp
+    const int warp = block / kBlocks * Tiles::kSumColumnWarps + chunk / 2 % Tiles::kSumColumnWarps;
+    const int pair = chunk / 2 / Tiles::kSumColumnWarps;
+    const int at = (block % kBlocks * Tiles::kSumPairs + pair) * 2 + chunk % 2;
+    const float4* from = sums + ((item * Tiles::kWarps + warp) * Tiles::kSumItems + at) * 32 + g * 4;
+    uint32_t low[4], high[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const float4 value = __ldcs(from + t);
+      low[t] = pack_bf16(value.x * d.scale, value.y * d.scale);
+      high[t] = pack_bf16(value.z * d.scale, value.w * d.scale);
+    }
+    const int row = tile * Tiles::kQueries + block * 16 + g;
+    Bf16* to = dqkv + d.qkv_at(b, row, head / d.group, head % d.group, kHead) + chunk * 8;
+    if (row < d.seq_len) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+    if (row + 8 < d.seq_len)
+      *reinterpret_cast<uint4*>(to + int64_t{8} * d.qkv_row(kHead)) = make_uint4(high[0], high[1], high[2], high[3]);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- host
+
+// Work on more pairs at once balances better; on fewer, more blocks share what they read from memory. With 32 the
+// reads of dout, q and dq stay below a fifth of an H100's bandwidth.
+constexpr int kPairsTogether = 32;
+
+template <class Args>
+int64_t head_size_of(const Args& a) {
+  return a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2));
+}
+
+template <class Args>
+Shape shape_of(const Args& a) {
+  return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale};
+}
+
+// Calls f(std::integral_constant<int, head size>).
+template <class F>
+void with_head_size(int64_t head_size, F&& f) {
+  if (head_size == 64) return f(std::integral_constant<int, 64>{});
+  if (head_size == 96) return f(std::integral_constant<int, 96>{});
+  TRI_REQUIRE(head_size == 128, "no flash attention kernel for head size {}", head_size);
+  f(std::integral_constant<int, 128>{});
+}
+
+template <class Kernel>
+void allow_shared(Kernel kernel, int bytes) {
+  TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+}  // namespace
+
+bool flash_takes(Dtype dtype, int64_t head_size) {
+  return dtype == Dtype::kBF16 && (head_size == 64 || head_size == 96 || head_size == 128);
+}
+
+void flash_attention_forward(const AttentionForward& a, cudaStream_t stream) {
+  TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
+  const Shape d = shape_of(a);
+  with_head_size(head_size_of(a), [&](auto head_size) {
+    constexpr int kHead = head_size();
+    using Tiles = ForwardTiles<kHead>;
+    allow_shared(forward_kernel<kHead>, Tiles::kShared);
+    const dim3 grid(static_cast<unsigned>(d.kv_heads * d.group),
+                    static_cast<unsigned>(ceil_div(d.seq_len, Tiles::kQueries)),
+                    static_cast<unsigned>(a.qkv[0] / d.seq_len));
+    forward_kernel<kHead><<<grid, Tiles::kThreads, Tiles::kShared, stream>>>(
+        pointer<Bf16>(a.out), pointer<float>(a.lse), pointer<Bf16>(a.qkv), d);
+  });
+  TRI_CUDA_LAUNCH("flash_attention_forward");
+}
+
+void flash_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
+  TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
+  const Shape d = shape_of(a);
+  const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group;
+  with_head_size(head_size_of(a), [&](auto head_size) {
+    constexpr int kHead = head_size();
+    using Tiles = BackwardTiles<kHead>;
+    const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(d.seq_len, Tiles::kKeys);
+    const int64_t pairs = batch * d.kv_heads, items = batch * heads * tiles;
+    const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kQueries * kHead * sizeof(float);
+    const size_t turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // and the ticket
+    char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, sum_bytes + turn_bytes));
+    int* turns = reinterpret_cast<int*>(memory + sum_bytes);
+    TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
+    const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // sections of much the same size
+    const QueryGradient dq{reinterpret_cast<float4*>(memory),
+                           turns,
+                           turns + items,
+                           static_cast<int>(tiles),
+                           static_cast<int>(key_tiles),
+                           static_cast<int>(pairs),
+                           static_cast<int>(together)};
+
+    constexpr int kDeltaRows = 4 * 256 / (kHead == 64 ? 8 : 16);
+    const dim3 rows(static_cast<unsigned>(ceil_div(d.seq_len, kDeltaRows)), static_cast<unsigned>(heads),
+                    static_cast<unsigned>(batch));
+    delta_kernel<kHead>
+        <<<rows, 256, 0, stream>>>(pointer<float>(a.delta), pointer<Bf16>(a.dout), pointer<Bf16>(a.out), d);
+    TRI_CUDA_LAUNCH("flash_attention_delta");
+    allow_shared(backward_kernel<kHead>, Tiles::kShared);
+    backward_kernel<kHead><<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
+        pointer<Bf16>(a.dqkv), dq, pointer<Bf16>(a.dout), pointer<float>(a.lse), pointer<float>(a.delta),
+        pointer<Bf16>(a.qkv), d);
+    TRI_CUDA_LAUNCH("flash_attention_backward");
+    const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
+    round_query_gradient_kernel<kHead>
+        <<<query_tiles, 256, 0, stream>>>(pointer<Bf16>(a.dqkv), reinterpret_cast<const float4*>(memory), d);
+    TRI_CUDA_LAUNCH("flash_attention_query_gradient");
+  });
+}
+
+}  // namespace tri::cuda

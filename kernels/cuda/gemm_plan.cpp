@@ -1,0 +1,123 @@
+#include "kernels/cuda/gemm_plan.h"
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/workspace.h"
+
+namespace tri::cuda {
+namespace {
+
+cudaDataType_t cuda_type(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+// Column-major, dense.
+cublasLtMatrixLayout_t make_layout(Dtype dtype, int64_t rows, int64_t columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  TRI_CUBLAS(cublasLtMatrixLayoutCreate(&layout, cuda_type(dtype), static_cast<uint64_t>(rows),
+                                        static_cast<uint64_t>(columns), rows));
+  return layout;
+}
+
+cublasLtEpilogue_t epilogue_of(const Gemm& g, GemmForm form) {
+  const bool bias = !g.bias.empty();
+  if (form == GemmForm::kFused) {
+    if (!g.dbias.empty()) return CUBLASLT_EPILOGUE_BGRADB;
+    if (g.epilogue == Epilogue::kGelu) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    if (g.epilogue == Epilogue::kGeluBackward) return CUBLASLT_EPILOGUE_DGELU;
+  }
+  return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+}  // namespace
+
+void check_blas(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw Fatal(ExitCode::kDevice, fmt::format("{}: {}", what, cublasLtGetStatusString(status)));
+}
+
+GemmKey GemmKey::of(const Gemm& g) {
+  const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
+  uintptr_t bits = 256;
+  for (const Tensor& tensor : {g.out, g.a, g.b, g.pre}) bits |= reinterpret_cast<uintptr_t>(tensor.data);
+  const int alignment = static_cast<int>(bits & (~bits + 1));  // the lowest set bit
+  return {g.out[0],        g.out[1],   g.a[ta ? 0 : 1],  ta,       tb, g.a.dtype, g.out.dtype, g.beta != 0.0f,
+          !g.bias.empty(), g.epilogue, !g.dbias.empty(), alignment};
+}
+
+std::string GemmKey::text() const {
+  constexpr const char* kEpilogues[] = {"", ",gelu", ",gelu_backward"};
+  return fmt::format("{}x{}x{},{}{},{},{}{}{}{}{},{}", m, n, k, trans_a ? 't' : 'n', trans_b ? 't' : 'n',
+                     enum_name(inputs), enum_name(out), beta ? ",beta" : "", bias ? ",bias" : "",
+                     kEpilogues[static_cast<int>(epilogue)], dbias ? ",dbias" : "", alignment);
+}
+
+GemmPlan::GemmPlan(const Gemm& g, GemmForm form) : form_(form) {
+  a_ = make_layout(g.b.dtype, g.b[1], g.b[0]);
+  b_ = make_layout(g.a.dtype, g.a[1], g.a[0]);
+  out_ = make_layout(g.out.dtype, g.out[1], g.out[0]);
+  TRI_CUBLAS(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F));  // fp32 operands without TF32
+  set(CUBLASLT_MATMUL_DESC_TRANSA, g.trans_b == Trans::kYes ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, g.trans_a == Trans::kYes ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g, form));
+  if (!g.bias.empty()) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.bias.dtype));
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
+  }
+  if (form == GemmForm::kFused && !g.dbias.empty()) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.dbias.data);
+  }
+  if (form == GemmForm::kFused && g.epilogue != Epilogue::kNone) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.pre[1]);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(g.pre.dtype));
+  }
+}
+
+GemmPlan::~GemmPlan() {
+  cublasLtMatmulDescDestroy(operation_);
+  for (cublasLtMatrixLayout_t layout : {a_, b_, out_}) cublasLtMatrixLayoutDestroy(layout);
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmPlan::algorithms(cublasLtHandle_t handle, int most, int alignment) const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  TRI_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    TRI_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmWorkspaceBytes);
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    prefer(attribute, static_cast<uint32_t>(alignment));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
+  int found = 0;
+  // "Not supported" is an answer here.
+  cublasLtMatmulAlgoGetHeuristic(handle, operation_, a_, b_, out_, out_, preference, most, results.data(), &found);
+  cublasLtMatmulPreferenceDestroy(preference);
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < found; ++i) {
+    const auto& result = results[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+  }
+  return algorithms;
+}
+
+bool GemmPlan::takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result;
+  return cublasLtMatmulAlgoCheck(handle, operation_, a_, b_, out_, out_, &algorithm, &result) ==
+             CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= kGemmWorkspaceBytes;
+}
+
+void GemmPlan::run(cublasLtHandle_t handle, const Gemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
+                   cudaStream_t stream) {
+  if (!g.bias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
+  if (form_ == GemmForm::kFused && !g.dbias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
+  if (form_ == GemmForm::kFused && g.epilogue != Epilogue::kNone)
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
+  const float alpha = 1.0f, beta = g.beta;
+  void* out = g.epilogue == Epilogue::kGelu && form_ == GemmForm::kPlain ? g.pre.data : g.out.data;
+  TRI_CUBLAS(cublasLtMatmul(handle, operation_, &alpha, g.b.data, a_, g.a.data, b_, &beta, out, out_, out, out_,
+                            &algorithm, workspace(stream, Scratch::kGemm, kGemmWorkspaceBytes), kGemmWorkspaceBytes,
+                            stream));
+}
+
+}  // namespace tri::cuda

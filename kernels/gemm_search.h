@@ -1,0 +1,59 @@
+// The timed search over a backend's algorithms for matrix products, at start-up. Choices are text that can be kept, so
+// that a run started again computes the same bits.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/core/device.h"
+#include "kernels/gemm.h"
+
+namespace tri {
+
+class GemmSearch {
+ public:
+  // Of one shape (sizes, transposes, types, beta, bias, epilogue, dbias, alignment).
+  struct Row {
+    std::string shape;
+    double flops = 0;
+    double microseconds = 0;        // of the choice, with all that the product carries
+    double first_microseconds = 0;  // of the library's first heuristic, epilogue and bias gradient apart
+    bool fused = false;             // epilogue or bias gradient inside the product
+  };
+
+  virtual ~GemmSearch() = default;
+
+  // Times the algorithms of each product that has no choice yet, on the operands' own memory: all of it, outputs
+  // included, is overwritten with numbers. Waits for the stream.
+  virtual void search(std::span<const Gemm> gemms, Stream& stream) = 0;
+
+  // All choices: a "# library" line, then a line each that begins with the shape. import() takes those made by the same
+  // library on the same kind of GPU, also over choices made here, and leaves the rest.
+  virtual std::string export_choices() const = 0;
+  virtual void import_choices(const std::string& text) = 0;
+
+  virtual std::vector<Row> rows() const = 0;
+};
+
+// A stream that keeps the products it is asked for and does nothing: how a model's shapes are found.
+class GemmRecorder final : public Stream {
+ public:
+  GemmRecorder();
+  const std::vector<Gemm>& gemms() const { return gemms_; }
+  void add(const Gemm& g) { gemms_.push_back(g); }
+
+  void record(Event&) override {}
+  void wait(Event&) override {}
+  void synchronize() override {}
+  std::optional<StreamTimes> times() const override { return std::nullopt; }
+  void reset_times() override {}
+
+ private:
+  void do_copy(void*, const void*, int64_t) override {}
+  void do_zero(Tensor) override {}
+
+  std::vector<Gemm> gemms_;
+};
+
+}  // namespace tri

@@ -1,0 +1,121 @@
+#include "lib/train/gemm_tuning.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "io/base/log.h"
+#include "kernels/gemm_search.h"
+#include "lib/model/stage.h"
+
+namespace tri {
+namespace {
+
+// A group in which nothing happens.
+class SilentGroup final : public CommGroup {
+ public:
+  explicit SilentGroup(Axis axis) : CommGroup("silent", axis.rank, axis.size) {}
+
+ private:
+  void do_all_gather(Tensor, Tensor, Stream&) override {}
+  void do_reduce_scatter(Tensor, Tensor, Stream&) override {}
+  void do_all_reduce(Tensor, ReduceOp, Stream&) override {}
+  void do_broadcast(Tensor, int, Stream&) override {}
+  void do_send(Tensor, int, Stream&) override {}
+  void do_recv(Tensor, int, Stream&) override {}
+};
+
+// Gradients where they lie in a step, without the store's bookkeeping. Each product is asked for as a first and as a
+// later addition.
+class SilentHooks final : public ParameterHooks {
+ public:
+  SilentHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
+  void begin_backward(int, int) override {}
+  void before_use(const Parameter&) override {}
+  Tensor gradient(const Parameter& parameter) override { return store_.any_gradient_place(parameter); }
+  GradientTarget gradient_target(const Parameter& parameter) override {
+    return {store_.any_gradient_place(parameter), beta_};
+  }
+  void gradient_ready(const Parameter&) override {}
+
+ private:
+  ParameterStore& store_;
+  const float beta_;
+};
+
+std::vector<Gemm> gemms_of_a_step(const Config& config, const Mesh& mesh, Device& device, const RankTensors& tensors,
+                                  ParameterStore& store) {
+  GemmRecorder recorder;
+  SilentGroup group(mesh.tp);
+  Channel tp(group, recorder, device);
+  const Tensor rows = tensors.stage.work.partial.rows(0, stage_dims(config, mesh).Rl);
+  const bool several = microbatches(config) > 1;
+  for (const float beta : {0.0f, 1.0f}) {
+    if (beta == 1.0f && !several) break;
+    SilentHooks hooks(store, beta);
+    Stage stage(config, mesh, tensors.stage, store.parameters(), hooks, recorder, tp, 1.0f);
+    stage.begin(Stage::Mode::kTrain);
+    for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
+      stage.forward(chunk, 0, rows, rows);
+      stage.backward(chunk, 0, rows, rows, rows);
+    }
+  }
+  return recorder.gemms();
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return file ? text.str() : "";
+}
+
+// The lines of several exports, each shape once: the first text that has it decides. Comment lines name the library;
+// only texts of the first one's count.
+std::string merge(const std::vector<std::string>& texts) {
+  std::string library;
+  std::map<std::string, std::string> lines;  // by shape
+  for (const std::string& text : texts) {
+    std::istringstream stream(text);
+    bool counts = false;
+    for (std::string line; std::getline(stream, line);) {
+      if (line.starts_with("# ")) {
+        if (library.empty()) library = line;
+        counts = line == library;
+      } else if (counts) {
+        lines.emplace(line.substr(0, line.find(' ')), line);
+      }
+    }
+  }
+  std::string merged = library + "\n";
+  for (const auto& [shape, line] : lines) merged += line + "\n";
+  return merged;
+}
+
+}  // namespace
+
+void search_gemms(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
+                  ParameterStore& store, Stream& compute, const std::string& file) {
+  GemmSearch* search = device.gemm_search();
+  if (search == nullptr || !config.run.gemm_search) return;
+  std::string kept = mesh.world_rank == 0 && !file.empty() ? read_text(file) : "";
+  if (job != nullptr) kept = job->broadcast(kept);
+  search->import_choices(kept);
+  search->search(gemms_of_a_step(config, mesh, device, tensors, store), compute);
+  std::vector<std::string> exports{search->export_choices()};
+  if (job != nullptr) exports = job->gather(exports.front());
+  std::string merged = mesh.world_rank == 0 ? merge(exports) : "";
+  if (job != nullptr) merged = job->broadcast(merged);
+  search->import_choices(merged);
+
+  const std::filesystem::path path(file);
+  if (mesh.world_rank != 0 || file.empty() || !std::filesystem::is_directory(path.parent_path())) return;
+  const std::string all = merge({merged, kept});
+  if (all == kept) return;
+  std::ofstream out(file);
+  out << all;
+  if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
+}
+
+}  // namespace tri

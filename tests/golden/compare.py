@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Compares two loss curves: metrics.jsonl of `trireme train`, or text with lines "step loss ...".
+
+    compare.py CURVE REFERENCE [--tolerance 0.01] [--window 10] [--prefix]
+
+Prints one line. Exit status: 0 within the tolerance at every step, 1 beyond it, 2 where the curves can't be compared.
+"""
+import argparse
+import json
+import math
+import sys
+
+
+def read(path):
+    """{step: loss}; a loss that is not a number is NaN."""
+    curve = {}
+    with open(path) as file:
+        for line in file:
+            if line.startswith("{"):
+                entry = json.loads(line)
+                if "loss" in entry:
+                    curve[entry["step"]] = math.nan if entry["loss"] is None else entry["loss"]
+            elif line.strip() and not line.startswith("#"):
+                step, loss = line.split()[:2]
+                curve[int(step)] = float(loss)
+    return curve
+
+
+def relative(a, b):
+    """|a - b| / |b|; infinite where either is not finite, so that NaN never passes."""
+    return abs(a - b) / abs(b) if math.isfinite(a) and math.isfinite(b) and b != 0 else math.inf
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("curve")
+    parser.add_argument("reference")
+    parser.add_argument("--tolerance", type=float, default=0.01, help="largest relative difference allowed")
+    parser.add_argument("--window", type=int, default=10, help="steps a window mean")
+    parser.add_argument("--prefix", action="store_true", help="one curve may be the beginning of the other")
+    args = parser.parse_args()
+
+    curve, reference = read(args.curve), read(args.reference)
+    steps = sorted(curve.keys() & reference.keys())
+    if not steps or not (args.prefix or curve.keys() == reference.keys()):
+        print(f"{args.curve} has {len(curve)} steps, {args.reference} {len(reference)}, {len(steps)} in common",
+              file=sys.stderr)
+        return 2
+
+    by_step, worst = max((relative(curve[s], reference[s]), s) for s in steps)
+    windows = [steps[i : i + args.window] for i in range(0, len(steps), args.window)]
+    by_window, first = max((relative(mean([curve[s] for s in w]), mean([reference[s] for s in w])), w[0])
+                           for w in windows)
+    good = by_step <= args.tolerance
+    print(f"{'within' if good else 'BEYOND'} {args.tolerance:g} over {len(steps)} steps: largest relative difference "
+          f"{by_step:.3g} at step {worst}; of means over {args.window} steps {by_window:.3g} from step {first}; "
+          f"last losses {curve[steps[-1]]:.6g} and {reference[steps[-1]]:.6g}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Repeats an exported run in plain PyTorch and writes its curve.
+
+    reference.py RUN_DIR OUT.txt [--precision fp32|bf16] [--device cpu|cuda] [--steps N]
+
+RUN_DIR holds what export_run wrote. OUT.txt gets a line "step loss grad_norm" a step. Nothing of Trireme is imported
+and autograd does the backward pass: the two share formulas, start weights and data, but no code.
+"""
+import argparse
+import json
+import math
+import os
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+
+def load_weights(folder, tensors):
+    flat = np.memmap(os.path.join(folder, "weights.bin"), dtype="<f4", mode="r")
+    weights = {}
+    for t in tensors:
+        count = math.prod(t["shape"])
+        weights[t["name"]] = torch.from_numpy(flat[t["offset"] : t["offset"] + count].copy()).reshape(t["shape"])
+    if sum(w.numel() for w in weights.values()) != flat.size:
+        sys.exit("weights.bin does not match run.json")
+    return weights
+
+
+class Model:
+    """Functions of a dict of weights; `s` are the settings of run.json."""
+
+    def __init__(self, s, device):
+        self.s = s
+        t = torch.arange(s["seq_len"], device=device)
+        self.head_size = s["hidden"] // s["heads"]
+        if s["position"] == "rope":
+            i = torch.arange(self.head_size // 2, dtype=torch.float64, device=device)
+            angle = t[:, None].double() * s["rope_theta"] ** (-2.0 * i / self.head_size)
+            self.cos, self.sin = angle.cos().float(), angle.sin().float()
+        self.band = None
+        if s["window"] > 0:  # token t attends to (t - window, t]
+            self.band = (t[None, :] <= t[:, None]) & (t[None, :] > t[:, None] - s["window"])
+
+    def norm(self, w, name, x):
+        weight, width = w[name + "/weight"], (x.shape[-1],)
+        if self.s["norm"] == "layernorm":
+            return F.layer_norm(x, width, weight, w.get(name + "/bias"), self.s["norm_eps"])
+        y = x.float()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.s["norm_eps"])
+        return (y * weight.float()).to(x.dtype)
+
+    def linear(self, w, name, x, bias=True):
+        """weight rows are outputs; leading dims beyond one are joined."""
+        weight, b = w[name + "/weight"], w.get(name + "/bias") if bias else None
+        return F.linear(x, weight.reshape(-1, x.shape[-1]), None if b is None else b.reshape(-1))
+
+    def rotate(self, x):
+        """x (B, heads, T, HS): element i of the first half pairs with i + HS/2."""
+        a, b = x.float().chunk(2, dim=-1)
+        return torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1).to(x.dtype)
+
+    def attention(self, w, base, x):
+        s, (batch, length, _) = self.s, x.shape
+        kv, size = s["kv_heads"], self.head_size
+        group = s["heads"] // kv
+        # Stored by key/value head: its `group` queries, its key, its value.
+        qkv = self.linear(w, base + "qkv", x).view(batch, length, kv, group + 2, size)
+        q = qkv[:, :, :, :group].reshape(batch, length, kv * group, size).transpose(1, 2)
+        k = qkv[:, :, :, group].transpose(1, 2)
+        v = qkv[:, :, :, group + 1].transpose(1, 2)
+        if s["position"] == "rope":
+            q, k = self.rotate(q), self.rotate(k)
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.band, is_causal=self.band is None)
+        return self.linear(w, base + "proj", y.transpose(1, 2).reshape(batch, length, -1))
+
+    def mlp(self, w, base, x):
+        h = self.linear(w, base + "fc1", x)
+        if self.s["activation"] == "gelu":
+            h = F.gelu(h, approximate="tanh")
+        else:
+            gate, up = h.float().chunk(2, dim=-1)
+            h = (F.silu(gate) * up).to(x.dtype)
+        return self.linear(w, base + "fc2", h)
+
+    def logits(self, w, tokens):
+        x = F.embedding(tokens, w["embedding/tokens/weight"])
+        if self.s["position"] == "learned":
+            x = x + w["embedding/positions/weight"]
+        for layer in range(self.s["layers"]):
+            base = f"layers/{layer}/"
+            h = self.norm(w, base + "norm1", x)
+            if self.s["block"] == "parallel":  # one norm, one output bias (that of fc2)
+                x = x + self.attention(w, base + "attention/", h) + self.mlp(w, base + "mlp/", h)
+            else:
+                x = x + self.attention(w, base + "attention/", h)
+                x = x + self.mlp(w, base + "mlp/", self.norm(w, base + "norm2", x))
+        x = self.norm(w, "final_norm", x)
+        head = w["embedding/tokens/weight" if self.s["tie_embeddings"] else "head/weight"]
+        return F.linear(x, head[: self.s["vocab"]])  # rows beyond the vocabulary are padding
+
+    def loss_sum(self, w, inputs, targets):
+        logits = self.logits(w, inputs).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+class AdamW:
+    """Loshchilov & Hutter 2019, on fp32 master weights; matrices decay, norms and biases do not."""
+
+    def __init__(self, s, master, decays):
+        self.s, self.master, self.decays = s, master, decays
+        self.m = {n: torch.zeros_like(w) for n, w in master.items()}
+        self.v = {n: torch.zeros_like(w) for n, w in master.items()}
+
+    @torch.no_grad()
+    def step(self, step, lr, grads):
+        """step counts from 1. Returns the gradient norm before clipping."""
+        s = self.s
+        norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
+        scale = min(1.0, s["clip"] / norm) if s["clip"] > 0 and norm > 0 else 1.0
+        correct1, correct2 = 1 - s["beta1"] ** step, 1 - s["beta2"] ** step
+        for name, w in self.master.items():
+            g, m, v = grads[name] * scale, self.m[name], self.v[name]
+            m.mul_(s["beta1"]).add_(g, alpha=1 - s["beta1"])
+            v.mul_(s["beta2"]).addcmul_(g, g, value=1 - s["beta2"])
+            direction = (m / correct1) / ((v / correct2).sqrt() + s["eps"])
+            if self.decays[name]:
+                direction += s["weight_decay"] * w
+            w.sub_(direction, alpha=lr)
+        return norm
+
+
+def train(run, folder, steps, precision, device, out):
+    s = run["settings"]
+    model = Model(s, device)
+    master = {n: w.to(device) for n, w in load_weights(folder, run["tensors"]).items()}
+    optimizer = AdamW(s, master, {t["name"]: t["decay"] for t in run["tensors"]})
+    grads = {n: torch.zeros_like(w) for n, w in master.items()}
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    tokens = np.memmap(os.path.join(folder, "tokens.bin"), dtype="<i4", mode="r")
+    tokens = tokens.reshape(s["steps"], 2, s["global_batch"], s["seq_len"])
+    count = s["global_batch"] * s["seq_len"]
+
+    start = time.time()
+    for step in range(steps):
+        weights = {n: w.to(dtype, copy=True).requires_grad_() for n, w in master.items()}
+        for g in grads.values():
+            g.zero_()
+        inputs, targets = torch.from_numpy(tokens[step].astype(np.int64)).to(device)
+        total = 0.0
+        for first in range(0, s["global_batch"], s["micro_batch"]):
+            micro = slice(first, first + s["micro_batch"])
+            loss = model.loss_sum(weights, inputs[micro], targets[micro])
+            (loss / count).backward()
+            total += loss.item()
+            with torch.no_grad():  # microbatches are summed in fp32 whatever the weights are
+                for name, w in weights.items():
+                    grads[name] += w.grad.float()
+                    w.grad = None
+        norm = optimizer.step(step + 1, s["lr"][step], grads)
+        line = f"{step + 1} {total / count:.9g} {norm:.9g}"
+        print(line, f"  {time.time() - start:.1f} s", flush=True)
+        out.write(line + "\n")
+        out.flush()
+        if not math.isfinite(total + norm):
+            sys.exit("not finite")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_dir")
+    parser.add_argument("out")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], help="default: the run's")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--steps", type=int, help="the first N steps only")
+    args = parser.parse_args()
+
+    with open(os.path.join(args.run_dir, "run.json")) as file:
+        run = json.load(file)
+    if run["settings"]["optimizer"] != "adamw":
+        sys.exit("reference.py knows optimizer.name adamw alone")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    steps = min(args.steps or run["settings"]["steps"], run["settings"]["steps"])
+    precision = args.precision or run["precision"]
+    with open(args.out, "w") as out:
+        out.write(f"# run {run['fingerprint']} PyTorch {torch.__version__} {precision} {args.device}\n")
+        out.write("# step loss grad_norm\n")
+        train(run, args.run_dir, steps, precision, args.device, out)
+
+
+if __name__ == "__main__":
+    main()

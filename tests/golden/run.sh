@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Trains a config on one rank and compares its loss curve with PyTorch's and with the golden one.
+#   run.sh CONFIG OUT [--set section.key=value ...]
+# Environment: BUILD      the built tree (default: build)
+#              TOKENS     prefix of prepared token files; without it, the King James Bible is prepared
+#              TOKENIZER  what they were prepared with: bytes (default), or the path of a SentencePiece model
+#              PYTHON     an interpreter (default: python3); with PyTorch, it runs the reference
+#              TOLERANCE  largest relative difference of a step's loss (default: 0.01)
+set -euo pipefail
+if [[ $# -lt 2 ]]; then
+  echo "usage: run.sh CONFIG OUT [--set section.key=value ...]" >&2
+  exit 2
+fi
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+config=$1 out=$2
+shift 2
+build=${BUILD:-$root/build} python=${PYTHON:-python3} tokenizer=${TOKENIZER:-bytes} tolerance=${TOLERANCE:-0.01}
+trireme=$build/bin/trireme
+mkdir -p "$out"
+
+tokens=${TOKENS:-$out/data/kjv}
+if [[ -z ${TOKENS:-} && ! -s $tokens.bin ]]; then
+  # 4.3 MB of public-domain English.
+  mkdir -p "$out/data"
+  bible gen1:1-rev22:21 >"$tokens.txt"
+  "$trireme" data prepare --format text --tokenizer "$tokenizer" --output "$tokens" "$tokens.txt"
+fi
+
+# One rank, whatever layout the config asks for. The caller's settings come later and win.
+settings=(--set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set parallel.chunks=1
+  --set parallel.schedule=1f1b --set run.sample_tokens=0 --set run.eval_batches=0
+  --set "data.sources=[\"$tokens\"]" --set "data.tokenizer=$tokenizer" "$@" --set "run.dir=$out/train")
+"$build/bin/export_run" "$config" "$out" "${settings[@]}"
+"$root/.ci/mpirun" -n 1 "$trireme" train "$config" "${settings[@]}"
+
+# The curve in the golden files' form.
+fingerprint=$(sed -n 's/^ "fingerprint": "\(.*\)",$/\1/p' "$out/run.json")
+name=$(sed -n 's/^ "name": "\(.*\)",$/\1/p' "$out/run.json")
+{
+  echo "# run $fingerprint"
+  echo "# step loss grad_norm"
+  sed -n 's/^{"step":\([0-9]*\),.*,"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$out/train/metrics.jsonl"
+} >"$out/trireme.txt"
+
+status=0
+golden=$here/$name.txt
+if [[ ! -s $golden ]]; then
+  echo "golden curve: none for $name"
+elif [[ $(head -n 1 "$golden") != "# run $fingerprint"* ]]; then
+  echo "golden curve: that of $name is from other settings or other data; not compared"
+else
+  echo "golden curve:"
+  "$python" "$here/compare.py" "$out/trireme.txt" "$golden" --tolerance "$tolerance" || status=1
+fi
+
+if "$python" -c 'import numpy, torch' 2>/dev/null; then
+  "$python" "$here/reference.py" "$out" "$out/reference.txt" >"$out/reference.log"
+  echo "PyTorch:"
+  "$python" "$here/compare.py" "$out/trireme.txt" "$out/reference.txt" --tolerance "$tolerance" || status=1
+else
+  echo "skipped: no PyTorch"
+fi
+exit "$status"
