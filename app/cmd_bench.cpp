@@ -7,8 +7,10 @@
 
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "lib/bench/comm.h"
+#include "lib/bench/kernels.h"
+#include "lib/bench/step.h"
 #include "lib/observe/metrics.h"
-#include "lib/train/bench.h"
 
 namespace tri {
 namespace {
@@ -16,7 +18,9 @@ namespace {
 struct Options {
   std::string config;
   std::vector<std::string> overrides;
-  StepBench bench;
+  StepBench step;
+  KernelBench kernels;
+  CommBench comm;
   bool json = false;
 };
 
@@ -37,17 +41,21 @@ nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
   return rows;
 }
 
+void print_gemms(const StepBenchResult& r) {
+  if (r.gemms.empty()) return;
+  std::printf("\n%-56s%10s%10s%10s  %s\n", "matrix product", "us", "first us", "TFLOP/s", "form");
+  for (const auto& row : r.gemms)
+    std::printf("%-56s%10.1f%10.1f%10.1f  %s\n", row.shape.c_str(), row.microseconds, row.first_microseconds,
+                row.flops / row.microseconds * 1e-6, row.fused ? "fused" : "plain");
+}
+
 void print_tables(const StepBenchResult& r) {
   double total = 0;
   for (const auto& row : r.ops) total += row.seconds;
   std::printf("\n%-24s%8s%12s%8s\n", "operation", "calls", "ms a step", "share");
   for (const auto& row : r.ops)
     std::printf("%-24s%8d%12.3f%7.1f%%\n", row.op.c_str(), row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
-  if (r.gemms.empty()) return;
-  std::printf("\n%-56s%10s%10s%10s  %s\n", "matrix product", "us", "first us", "TFLOP/s", "form");
-  for (const auto& row : r.gemms)
-    std::printf("%-56s%10.1f%10.1f%10.1f  %s\n", row.shape.c_str(), row.microseconds, row.first_microseconds,
-                row.flops / row.microseconds * 1e-6, row.fused ? "fused" : "plain");
+  print_gemms(r);
 }
 
 void print(const Config& config, const StepBenchResult& r, bool json) {
@@ -76,36 +84,128 @@ void print(const Config& config, const StepBenchResult& r, bool json) {
 Result<void> bench_steps(const Options& options, Job& job) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.bench);
+  const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.step);
   if (job.world_rank() == 0) print(loaded.value().config, result, options.json);
   return {};
 }
+
+// The products alone: the search, no steps.
+Result<void> bench_gemms(const Options& options, Job& job) {
+  auto loaded = load_job_config(options.config, options.overrides, job);
+  if (!loaded) return loaded.error();
+  const StepBenchResult result =
+      bench_step(loaded.value().config, loaded.value().mesh, job, {.steps = 0, .warmup = 0, .profiled = 0});
+  if (job.world_rank() != 0) return {};
+  if (options.json) {
+    std::printf("%s\n", gemms_json(result).dump().c_str());
+    return {};
+  }
+  if (result.gemms.empty())
+    std::printf("nothing to search: the %s backend has one algorithm\n",
+                std::string(enum_name(loaded.value().config.run.device)).c_str());
+  print_gemms(result);
+  return {};
+}
+
+Result<void> bench_the_kernels(const Options& options, Job& job) {
+  auto loaded = load_job_config(options.config, options.overrides, job);
+  if (!loaded) return loaded.error();
+  if (job.world_size() != 1) return usage_error("bench kernels measures one device: start it on one rank");
+  const Config& config = loaded.value().config;
+  auto device = open_device(device_kind(config.run.device), 0);
+  if (!device) return device.error();
+  const KernelBenchResult result = bench_kernels(config, *device.value(), options.kernels);
+  if (options.json) {
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const KernelRow& row : result.rows)
+      rows.push_back({{"kernel", row.name},
+                      {"shape", row.shape},
+                      {"us", row.microseconds},
+                      {"bytes", row.bytes},
+                      {"flops", row.flops},
+                      {"floor_us", row.floor_microseconds}});
+    std::printf(
+        "%s\n",
+        nlohmann::ordered_json({{"copy_bytes_per_s", result.copy_bytes_per_s}, {"kernels", rows}}).dump().c_str());
+    return {};
+  }
+  std::printf(
+      "device copy: %.0f GB/s read and written. Floors: fewest bytes at that rate, or FLOPs at the data sheet's "
+      "peak\n\n",
+      result.copy_bytes_per_s * 1e-9);
+  std::printf("%-28s%-40s%10s%10s%10s%10s%9s\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us", "of floor");
+  for (const KernelRow& row : result.rows) {
+    const double gigabytes = row.bytes / row.microseconds * 1e-3, teraflops = row.flops / row.microseconds * 1e-6;
+    std::printf("%-28s%-40s%10.1f%10s%10s%10.1f%8.0f%%\n", row.name.c_str(), row.shape.c_str(), row.microseconds,
+                row.bytes > 0 ? fmt::format("{:.0f}", gigabytes).c_str() : "",
+                row.flops > 0 ? fmt::format("{:.1f}", teraflops).c_str() : "", row.floor_microseconds,
+                100 * row.floor_microseconds / row.microseconds);
+  }
+  return {};
+}
+
+Result<void> bench_the_comm(const Options& options, Job& job) {
+  auto loaded = load_job_config(options.config, options.overrides, job);
+  if (!loaded) return loaded.error();
+  const auto rows = bench_comm(loaded.value().config, loaded.value().mesh, job, options.comm);
+  if (job.world_rank() != 0) return {};
+  if (options.json) {
+    nlohmann::ordered_json objects = nlohmann::ordered_json::array();
+    for (const CommRow& row : rows)
+      objects.push_back({{"axis", row.axis},
+                         {"operation", row.operation},
+                         {"ranks", row.ranks},
+                         {"bytes", row.bytes},
+                         {"us", row.microseconds},
+                         {"bus_bytes_per_s", row.bus_bytes_per_s}});
+    std::printf("%s\n", objects.dump().c_str());
+    return {};
+  }
+  std::printf("%-6s%-16s%7s%14s%12s%14s\n", "axis", "operation", "ranks", "bytes", "us", "bus GB/s");
+  for (const CommRow& row : rows)
+    std::printf("%-6s%-16s%7d%14s%12.1f%14.1f\n", row.axis.c_str(), row.operation.c_str(), row.ranks,
+                format_bytes(row.bytes).c_str(), row.microseconds, row.bus_bytes_per_s * 1e-9);
+  if (rows.empty()) std::printf("no axis has more than one rank\n");
+  return {};
+}
+
+using Body = Result<void> (*)(const Options&, Job&);
 
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
-  auto* step =
-      bench->add_subcommand("step", "Steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG");
   auto options = std::make_shared<Options>();
-  step->add_option("config", options->config, "YAML run config")->required();
-  step->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
-  step->add_option("--steps", options->bench.steps, "Steps to measure")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  step->add_option("--warmup", options->bench.warmup, "Steps before them")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  step->add_flag("--json", options->json, "One JSON object");
-  step->callback([=, &status] {
-    status = run_job(argc, argv, [&](Job& job) {
-      const auto result = bench_steps(*options, job);
-      if (result) return 0;
-      if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-      return static_cast<int>(result.error().code);
+  const auto add = [&](const char* name, const char* help, Body body) {
+    auto* command = bench->add_subcommand(name, help);
+    command->add_option("config", options->config, "YAML run config")->required();
+    command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
+    command->add_flag("--json", options->json, "JSON instead of a table");
+    command->callback([=, &status] {
+      status = run_job(argc, argv, [&](Job& job) {
+        const auto result = body(*options, job);
+        if (result) return 0;
+        if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
+        return static_cast<int>(result.error().code);
+      });
     });
-  });
+    return command;
+  };
+  const auto add_count = [](CLI::App* command, const char* name, auto& value, const char* help) {
+    command->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  auto* step =
+      add("step", "Steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG", bench_steps);
+  add_count(step, "--steps", options->step.steps, "Steps to measure");
+  add_count(step, "--warmup", options->step.warmup, "Steps before them");
+  auto* kernels =
+      add("kernels", "Every operation at a config's shapes, against its floor; one rank", bench_the_kernels);
+  add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the middle one counts");
+  add("gemm", "The search over the algorithms of a config's matrix products", bench_gemms);
+  auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
+  add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; smaller ones are a 16th each");
+  add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the middle one counts");
 }
 
 }  // namespace tri

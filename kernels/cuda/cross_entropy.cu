@@ -34,27 +34,26 @@ struct Stats {
   float most = -INFINITY, sum = 0;
 
   // NaN is lost in `most` and comes back in `sum`.
-  template <class T, int kVec>
-  __device__ void add(const Pack<T, kVec>& pack, int64_t count) {
-    float x[kVec], largest = most;
+  template <int kVec>
+  __device__ void add(const float (&x)[kVec]) {
+    float largest = most;
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      x[i] = i < count ? to_float(pack.item[i]) : -INFINITY;
-      largest = fmaxf(largest, x[i]);
-    }
+    for (int i = 0; i < kVec; ++i) largest = fmaxf(largest, x[i]);
     if (largest > most) {
-      sum *= __expf(most - largest);
+      sum *= exp2_fast((most - largest) * kLog2E);
       most = largest;
     }
-    const float base = most > -INFINITY ? most : 0.0f;  // -inf - -inf would be NaN
+    const float base = most > -INFINITY ? most * kLog2E : 0.0f;  // -inf - -inf would be NaN
+    float part = 0;
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) sum += __expf(x[i] - base);
+    for (int i = 0; i < kVec; ++i) part += exp2_fast(fmaf(x[i], kLog2E, -base));
+    sum += part;
   }
 
   // Over the block, in every thread.
   __device__ void combine(float* shared) {
     const float row_most = block_max<kThreads>(most, shared);
-    sum = block_sum<kThreads>(most > -INFINITY ? sum * __expf(most - row_most) : sum, shared);
+    sum = block_sum<kThreads>(most > -INFINITY ? sum * exp2_fast((most - row_most) * kLog2E) : sum, shared);
     most = row_most;
   }
 };
@@ -67,7 +66,11 @@ __device__ Stats read_row(const T* row, const Columns& c, T* stage, float* share
   for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.columns; at += kThreads * kVec) {
     const Pack<T, kVec> pack = load_pack<kVec>(row + at);
     if (kStage) store_pack(stage + at, pack);
-    stats.add(pack, c.columns - at);
+    float x[kVec];
+    const bool whole = at + kVec <= c.columns;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) x[i] = whole || at + i < c.columns ? to_float(pack.item[i]) : -INFINITY;
+    stats.add(x);
   }
   stats.combine(shared);
   return stats;
@@ -89,16 +92,24 @@ __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targe
 // logits <- (softmax - onehot) · grad_scale, zero in padding. `from`: the row, or its copy in shared memory.
 template <class T, int kVec>
 __device__ void write_gradient(T* row, const T* from, const Columns& c, int64_t target, float lse, float grad_scale) {
+  // softmax · |scale| = 2^(x · log2(e) + shift): the factor goes into the exponent.
+  const float shift = log2f(fabsf(grad_scale)) - lse * kLog2E, sign = grad_scale < 0.0f ? -1.0f : 1.0f;
 #pragma unroll 4
   for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.stride; at += kThreads * kVec) {
     Pack<T, kVec> pack;
+    const bool whole = at + kVec <= c.columns;
     if (at < c.columns) pack = load_pack<kVec>(from + at);
+    float derivative[kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      const float softmax = __expf(to_float(pack.item[i]) - lse);
-      const float derivative = (softmax - (at + i == target ? 1.0f : 0.0f)) * grad_scale;
-      pack.item[i] = from_float<T>(at + i < c.columns ? derivative : 0.0f);
-    }
+    for (int i = 0; i < kVec; ++i)
+      derivative[i] =
+          whole || at + i < c.columns ? sign * exp2_fast(fmaf(to_float(pack.item[i]), kLog2E, shift)) : 0.0f;
+    if (target >= at && target < at + kVec)
+#pragma unroll
+      for (int i = 0; i < kVec; ++i)
+        if (at + i == target) derivative[i] -= grad_scale;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(derivative[i]);
     store_pack(row + at, pack);
   }
 }

@@ -35,6 +35,15 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) 
   return __float2bfloat16_rn(value);
 }
 
+constexpr float kLog2E = 1.4426950408889634f;
+
+// 2^x by the special-function unit, without its care for denormals.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // kSize elements of T, loaded and stored at once: sixteen bytes where rows are aligned, one element elsewhere.
 template <class T, int kElements = 16 / sizeof(T)>
 struct alignas(kElements * sizeof(T)) Pack {

@@ -28,8 +28,6 @@ namespace {
 
 using Bf16 = __nv_bfloat16;
 
-constexpr float kLog2E = 1.4426950408889634f;
-
 struct Shape {
   int seq_len, kv_heads, group, window;  // window 0: none
   float scale;

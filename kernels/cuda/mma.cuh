@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device_math.cuh"
+
 namespace tri::cuda {
 
 __device__ __forceinline__ uint32_t shared_address(const void* at) {
@@ -74,13 +76,6 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
-}
-
-// 2^x, within 2 ulp; subnormal results are 0.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 __device__ __forceinline__ void store_shared(uint32_t to, uint32_t value) {

@@ -1,14 +1,17 @@
 // Residual addition + LayerNorm/RMSNorm, forward and backward: formulas in kernels/norm.h.
 //   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
 // Mapping: W = 1 to 16 warps a row, chosen so that a lane holds up to three 16-byte packs of it in registers: global
-// memory is read and written once. Backward: persistent blocks keep their columns' parameter gradients in registers
-// over all their rows; a second kernel adds the blocks' sums in a fixed order.
+// memory is read and written once. Blocks are persistent: while a group works on a row, the next one's operands are on
+// their way to shared memory (cp.async, each thread its own packs, so that no barrier is needed). Backward: a thread
+// keeps its columns' parameter gradients in registers over all its rows; a second kernel adds the blocks' sums in a
+// fixed order.
 // Limits: C up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes.
 // Bound: memory; R·C elements 2 times forward (4 with a residual), 4 backward (3 without dresidual).
 // Mirror: kernels/cpu/norm.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
 
@@ -37,6 +40,59 @@ __device__ __forceinline__ float row_sum(float value, float (*shared)[kMaxWarps]
   return sum;
 }
 
+// A thread's packs of kArrays operands of a row, in flight to shared memory. kStages buffers of them; with kStages 0
+// (operands too large) rows are read when they are needed.
+template <class T, int kVec, int kPacks, int kArrays, int kStages>
+class RowPipe {
+ public:
+  static constexpr size_t bytes(int threads) {
+    return sizeof(Pack<T, kVec>) * kStages * kArrays * kPacks * static_cast<size_t>(threads);
+  }
+
+  __device__ RowPipe(void* shared, const T* const (&arrays)[kArrays], Shape shape)
+      : packs_(static_cast<Pack<T, kVec>*>(shared)), shape_(shape) {
+    for (int a = 0; a < kArrays; ++a) arrays_[a] = arrays[a];
+  }
+
+  // Starts the copies of `row`; rows beyond the end are none.
+  __device__ void fetch(int64_t row, int stage) {
+    if constexpr (kStages > 0) {
+      if (row < shape_.rows)
+#pragma unroll
+        for (int a = 0; a < kArrays; ++a)
+#pragma unroll
+          for (int p = 0; p < kPacks; ++p)
+            if (arrays_[a] != nullptr && column(p) < shape_.width)
+              copy_async16(shared_address(&packs_[slot(stage, a, p)]), arrays_[a] + row * shape_.width + column(p),
+                           true);
+      copy_async_commit();
+    }
+  }
+  // Waits for the oldest but `later` fetches.
+  template <int kLater>
+  __device__ void wait() {
+    if constexpr (kStages > 0) copy_async_wait<kLater>();
+  }
+  __device__ Pack<T, kVec> get(int64_t row, int stage, int array, int p) const {
+    if constexpr (kStages > 0) return packs_[slot(stage, array, p)];
+    return load_pack<kVec>(arrays_[array] + row * shape_.width + column(p));
+  }
+  __device__ int column(int p) const {
+    return static_cast<int>(threadIdx.x + static_cast<unsigned>(p) * blockDim.x) * kVec;
+  }
+
+ private:
+  __device__ int slot(int stage, int array, int p) const {
+    const int threads = static_cast<int>(blockDim.x * blockDim.y);
+    return ((stage * kArrays + array) * kPacks + p) * threads +
+           static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  }
+
+  Pack<T, kVec>* packs_;
+  const T* arrays_[kArrays];
+  Shape shape_;
+};
+
 template <class T>
 struct Forward {
   T *out, *sum;
@@ -45,68 +101,73 @@ struct Forward {
   float eps;
 };
 
-template <class T, int kVec, int kPacks>
+template <class T, int kVec, int kPacks, int kStages>
 __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s) {
+  extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float reduce[kThreads / 32][kMaxWarps];
-  const int64_t row = blockIdx.x * int64_t{blockDim.y} + threadIdx.y, at = row * s.width;
-  const bool active = row < s.rows;
-  const int first = static_cast<int>(threadIdx.x) * kVec, stride = static_cast<int>(blockDim.x) * kVec;
-  Pack<T, kVec> raw[kPacks], add[kPacks];
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int c = first + p * stride;
-    if (!active || c >= s.width) continue;
-    raw[p] = load_pack<kVec>(a.inp + at + c);
-    if (a.add != nullptr) add[p] = load_pack<kVec>(a.add + at + c);
-  }
-  float x[kPacks][kVec], total = 0;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int c = first + p * stride;
-    const bool here = active && c < s.width;
-    Pack<T, kVec> bias;
-    if (here && a.add_bias != nullptr) bias = load_pack<kVec>(a.add_bias + c);
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      x[p][i] = here ? to_float(raw[p].item[i]) : 0.0f;
-      if (here && a.add != nullptr) {
-        float sum = x[p][i] + to_float(add[p].item[i]);
-        if (a.add_bias != nullptr) sum += to_float(bias.item[i]);
-        raw[p].item[i] = from_float<T>(sum);
-        x[p][i] = to_float(raw[p].item[i]);  // what backward will see
-      }
-      total += x[p][i];
-    }
-    if (here && a.add != nullptr) store_pack(a.sum + at + c, raw[p]);
-  }
+  RowPipe<T, kVec, kPacks, 2, kStages> pipe(memory, {a.inp, a.add}, s);
   const float width = static_cast<float>(s.width);
-  const float mean = a.mean == nullptr ? 0.0f : row_sum(total, reduce) / width;
-  float square = 0;
+  const int64_t stride = int64_t{gridDim.x} * blockDim.y, start = blockIdx.x * int64_t{blockDim.y};
+  int stage = 0;
+  pipe.fetch(start + threadIdx.y, 0);
+  for (int64_t base = start; base < s.rows; base += stride, stage ^= 1) {  // all groups alike: they share barriers
+    const int64_t row = base + threadIdx.y, at = row * s.width;
+    const bool active = row < s.rows;
+    pipe.fetch(row + stride, stage ^ 1);
+    pipe.template wait<1>();
+    float x[kPacks][kVec], total = 0;
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p)
-    if (first + p * stride < s.width)
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = pipe.column(p);
+      const bool here = active && c < s.width;
+      Pack<T, kVec> raw;
+      if (here) raw = pipe.get(row, stage, 0, p);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) square += (x[p][i] - mean) * (x[p][i] - mean);
-  const float rstd = rsqrtf(row_sum(square, reduce) / width + a.eps);
-  if (!active) return;
+      for (int i = 0; i < kVec; ++i) x[p][i] = here ? to_float(raw.item[i]) : 0.0f;
+      if (here && a.add != nullptr) {
+        const Pack<T, kVec> add = pipe.get(row, stage, 1, p);
+        Pack<T, kVec> bias;
+        if (a.add_bias != nullptr) bias = load_pack<kVec>(a.add_bias + c);
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int c = first + p * stride;
-    if (c >= s.width) continue;
-    const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
-    Pack<T, kVec> bias, out;
-    if (a.bias != nullptr) bias = load_pack<kVec>(a.bias + c);
+        for (int i = 0; i < kVec; ++i) {
+          float sum = x[p][i] + to_float(add.item[i]);
+          if (a.add_bias != nullptr) sum += to_float(bias.item[i]);
+          raw.item[i] = from_float<T>(sum);
+          x[p][i] = to_float(raw.item[i]);  // what backward will see
+        }
+        store_pack(a.sum + at + c, raw);
+      }
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      float y = (x[p][i] - mean) * rstd * to_float(weight.item[i]);
-      if (a.bias != nullptr) y += to_float(bias.item[i]);
-      out.item[i] = from_float<T>(y);
+      for (int i = 0; i < kVec; ++i) total += x[p][i];
     }
-    store_pack(a.out + at + c, out);
+    const float mean = a.mean == nullptr ? 0.0f : row_sum(total, reduce) / width;
+    float square = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+      if (pipe.column(p) < s.width)
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) square += (x[p][i] - mean) * (x[p][i] - mean);
+    const float rstd = rsqrtf(row_sum(square, reduce) / width + a.eps);
+    if (!active) continue;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = pipe.column(p);
+      if (c >= s.width) continue;
+      const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
+      Pack<T, kVec> bias, out;
+      if (a.bias != nullptr) bias = load_pack<kVec>(a.bias + c);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        float y = (x[p][i] - mean) * rstd * to_float(weight.item[i]);
+        if (a.bias != nullptr) y += to_float(bias.item[i]);
+        out.item[i] = from_float<T>(y);
+      }
+      store_pack(a.out + at + c, out);
+    }
+    if (threadIdx.x != 0) continue;
+    if (a.mean != nullptr) a.mean[row] = mean;
+    a.rstd[row] = rstd;
   }
-  if (threadIdx.x != 0) return;
-  if (a.mean != nullptr) a.mean[row] = mean;
-  a.rstd[row] = rstd;
 }
 
 template <class T>
@@ -117,31 +178,30 @@ struct Backward {
   float* partial;  // (blocks, 2, C): sums of this block's rows for dweight and dbias
 };
 
-template <class T, int kVec, int kPacks>
+template <class T, int kVec, int kPacks, int kStages>
 __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape s) {
-  extern __shared__ float columns[];  // (2, C)
+  extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float reduce[kThreads / 32][kMaxWarps];
-  const int first = static_cast<int>(threadIdx.x) * kVec, stride = static_cast<int>(blockDim.x) * kVec;
+  RowPipe<T, kVec, kPacks, 3, kStages> pipe(memory, {a.inp, a.dout, a.dresidual}, s);
   const float width = static_cast<float>(s.width);
+  const int64_t stride = int64_t{gridDim.x} * blockDim.y, start = blockIdx.x * int64_t{blockDim.y};
   float dweight[kPacks][kVec] = {}, dbias[kPacks][kVec] = {};
-  for (int64_t base = blockIdx.x * int64_t{blockDim.y}; base < s.rows; base += int64_t{gridDim.x} * blockDim.y) {
+  int stage = 0;
+  pipe.fetch(start + threadIdx.y, 0);
+  for (int64_t base = start; base < s.rows; base += stride, stage ^= 1) {  // all groups alike: they share barriers
     const int64_t row = base + threadIdx.y, at = row * s.width;
     const bool active = row < s.rows;
-    Pack<T, kVec> inp[kPacks], dout[kPacks], dresidual[kPacks];
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int c = first + p * stride;
-      if (!active || c >= s.width) continue;
-      inp[p] = load_pack<kVec>(a.inp + at + c);
-      dout[p] = load_pack<kVec>(a.dout + at + c);
-      if (a.dresidual != nullptr) dresidual[p] = load_pack<kVec>(a.dresidual + at + c);
-    }
     const float mean = a.mean == nullptr || !active ? 0.0f : a.mean[row], rstd = active ? a.rstd[row] : 0.0f;
+    pipe.fetch(row + stride, stage ^ 1);
+    pipe.template wait<1>();
+    Pack<T, kVec> inp[kPacks], dout[kPacks];
     float sum_g = 0, sum_gx = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = first + p * stride;
+      const int c = pipe.column(p);
       if (!active || c >= s.width) continue;
+      inp[p] = pipe.get(row, stage, 0, p);
+      dout[p] = pipe.get(row, stage, 1, p);
       const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
@@ -157,20 +217,24 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
     const float mean_g = a.mean == nullptr ? 0.0f : row_sum(sum_g, reduce) / width;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = first + p * stride;
+      const int c = pipe.column(p);
       if (!active || c >= s.width) continue;
       const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
-      Pack<T, kVec> dinp;
+      Pack<T, kVec> dresidual, dinp;
+      if (a.dresidual != nullptr) dresidual = pipe.get(row, stage, 2, p);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         const float x = (to_float(inp[p].item[i]) - mean) * rstd;
         float dx = rstd * (to_float(dout[p].item[i]) * to_float(weight.item[i]) - mean_g - x * mean_gx);
-        if (a.dresidual != nullptr) dx += to_float(dresidual[p].item[i]);
+        if (a.dresidual != nullptr) dx += to_float(dresidual.item[i]);
         dinp.item[i] = from_float<T>(dx);
       }
       store_pack(a.dinp + at + c, dinp);
     }
   }
+  pipe.template wait<0>();
+  __syncthreads();                                    // the rows' memory now holds the columns
+  float* columns = reinterpret_cast<float*>(memory);  // (2, C)
   // The block's groups add their sums one after the other.
   for (unsigned group = 0; group < blockDim.y; ++group) {
     if (threadIdx.y == group)
@@ -178,7 +242,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
       for (int p = 0; p < kPacks; ++p)
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
-          const int c = first + p * stride + i;
+          const int c = pipe.column(p) + i;
           if (c >= s.width) continue;
           columns[c] = dweight[p][i] + (group == 0 ? 0.0f : columns[c]);
           columns[s.width + c] = dbias[p][i] + (group == 0 ? 0.0f : columns[s.width + c]);
@@ -226,6 +290,20 @@ void choose_mapping(int64_t width, Launch launch) {
   }
 }
 
+// Blocks of `kernel` that fill the device, at most one a group of rows.
+template <class Kernel>
+unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t rows) {
+  if (shared > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
+    TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  int per_sm = 1;
+  TRI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(block.x * block.y), shared));
+  const int64_t wanted = (rows + block.y - 1) / block.y;
+  return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors()));
+}
+
+// Two stages where they leave room on a multiprocessor; single elements cannot be copied asynchronously.
+constexpr size_t kMostPipeBytes = 160 * 1024;
+
 template <class T, int kVec>
 void forward(const NormForward& n, cudaStream_t stream) {
   const Forward<T> args{
@@ -233,8 +311,11 @@ void forward(const NormForward& n, cudaStream_t stream) {
       pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps};
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
   choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
-    const auto blocks = static_cast<unsigned>((shape.rows + block.y - 1) / block.y);
-    norm_forward_kernel<T, kVec, decltype(packs)::value><<<blocks, block, 0, stream>>>(args, shape);
+    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 2;
+    auto kernel = norm_forward_kernel<T, kVec, kPacks, kStages>;
+    const size_t shared = RowPipe<T, kVec, kPacks, 2, kStages>::bytes(static_cast<int>(block.x * block.y));
+    static_assert(RowPipe<T, kVec, kPacks, 2, kStages>::bytes(512) <= kMostPipeBytes);
+    kernel<<<persistent_blocks(kernel, block, shared, shape.rows), block, shared, stream>>>(args, shape);
   });
   TRI_CUDA_LAUNCH("norm_forward");
 }
@@ -243,22 +324,21 @@ template <class T, int kVec>
 void backward(const NormBackward& n, cudaStream_t stream) {
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
   choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
-    const auto kernel = norm_backward_kernel<T, kVec, decltype(packs)::value>;
-    const size_t shared = 2 * sizeof(float) * static_cast<size_t>(shape.width);
-    if (shared > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
-      TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-    int per_sm = 1;
-    TRI_CUDA(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(block.x * block.y), shared));
-    const int64_t wanted = (shape.rows + block.y - 1) / block.y;
-    const int blocks = static_cast<int>(std::min<int64_t>(wanted, int64_t{per_sm} * num_multiprocessors()));
-    auto* partial = static_cast<float*>(workspace(stream, Scratch::kColumnSums, shared * static_cast<size_t>(blocks)));
-    kernel<<<static_cast<unsigned>(blocks), block, shared, stream>>>(
+    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 2;
+    auto kernel = norm_backward_kernel<T, kVec, kPacks, kStages>;
+    static_assert(RowPipe<T, kVec, kPacks, 3, kStages>::bytes(512) <= kMostPipeBytes);
+    const size_t columns = 2 * sizeof(float) * static_cast<size_t>(shape.width);
+    const size_t shared =
+        std::max(columns, RowPipe<T, kVec, kPacks, 3, kStages>::bytes(static_cast<int>(block.x * block.y)));
+    const unsigned blocks = persistent_blocks(kernel, block, shared, shape.rows);
+    auto* partial = static_cast<float*>(workspace(stream, Scratch::kColumnSums, columns * blocks));
+    kernel<<<blocks, block, shared, stream>>>(
         {pointer<T>(n.dinp), pointer<T>(n.dresidual), pointer<T>(n.dout), pointer<T>(n.inp), pointer<T>(n.weight),
          pointer<float>(n.mean), pointer<float>(n.rstd), partial},
         shape);
     TRI_CUDA_LAUNCH("norm_backward");
-    add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], blocks, stream);
+    add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], static_cast<int>(blocks),
+                 stream);
   });
 }
 

@@ -119,19 +119,36 @@ __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float
   if (begin >= blocks) return;
   const int64_t end = begin + kRun < blocks ? begin + kRun : blocks;
   const int lane = threadIdx.x % 32;
+  const auto square = [&](int64_t block) {
+    const float4 x = reinterpret_cast<const float4*>(inp)[block * 32 + lane];
+    return double{x.x} * x.x + double{x.y} * x.y + double{x.z} * x.z + double{x.w} * x.w;
+  };
+  const auto warp_total = [](double sum) {
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
+    return sum;
+  };
   double sum = 0;
+  // Most runs lie inside one tensor.
+  const int owner = begin + lane < end ? block_tensor[begin + lane] : -1;
+  const int before = begin > 0 ? block_tensor[begin - 1] : -1, after = end < blocks ? block_tensor[end] : -1;
+  const int tensor = __shfl_sync(0xFFFFFFFFu, owner, 0);
+  if (__all_sync(0xFFFFFFFFu, owner == tensor) && tensor >= 0 && before == tensor && after == tensor) {
+#pragma unroll 8
+    for (int block = 0; block < kRun; ++block) sum += square(begin + block);
+    sum = warp_total(sum);
+    if (lane == 0) runs[run] = sum;
+    return;
+  }
   for (int64_t block = begin; block < end; ++block) {
     const int tensor = block_tensor[block];
     if (tensor < 0) continue;
     const bool first = block == 0 || block_tensor[block - 1] != tensor;
     const bool last = block + 1 == blocks || block_tensor[block + 1] != tensor;
     if (first || block == begin) sum = 0;
-    const float4 x = reinterpret_cast<const float4*>(inp)[block * 32 + lane];
-    sum += double{x.x} * x.x + double{x.y} * x.y + double{x.z} * x.z + double{x.w} * x.w;
+    sum += square(block);
     if (first && lane == 0) tensors[tensor].first = block;
     if (!last && block + 1 < end) continue;
-    double total = sum;
-    for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xFFFFFFFFu, total, offset);
+    const double total = warp_total(sum);
     if (lane != 0) continue;
     if (block == begin + kRun - 1)
       runs[run] = total;

@@ -1,11 +1,11 @@
 // Causal attention for any dtype, head size, group and window: formulas in kernels/attention.h.
 // Mapping: forward and dq: a block a (query, head, sequence), the band's scores in shared memory; dk, dv: a block a
 // (key, key/value head, sequence) that goes over the group's heads and the band's queries in a fixed order. No tensor
-// cores: this kernel serves fp32 and head sizes that flash_attention.cu does not take; it is for correctness, not speed. Limits: T ·
-// 8 bytes of shared memory (T up to 28,000), head sizes up to 8 · 128.  Bound: fp32 units. Mirror:
+// cores: this kernel serves fp32 and head sizes that flash_attention.cu does not take; it is for correctness, not
+// speed. Limits: T · 8 bytes of shared memory (T up to 28,000), head sizes up to 8 · 128.  Bound: fp32 units. Mirror:
 // kernels/cpu/attention.cpp.
-#include "kernels/cuda/plain_attention.h"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/plain_attention.h"
 #include "kernels/cuda/reduce.cuh"
 
 namespace tri::cuda {

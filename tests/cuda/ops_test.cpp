@@ -257,8 +257,11 @@ TEST(CudaOps, optimizers_and_sums) {
     const int64_t n = blocks * kBlock;
     constexpr int64_t kTensors = 4;
     Values owners;
-    for (int64_t b = 0; b < blocks; ++b)
-      owners.push_back(b % 11 == 3 ? -1 : static_cast<double>(b * kTensors / blocks));
+    for (int64_t b = 0; b < blocks; ++b) {  // padding behind each tensor, where there is room
+      const int64_t tensor = b * kTensors / blocks;
+      const bool padding = blocks > kTensors && (b + 1) * kTensors / blocks != tensor;
+      owners.push_back(padding ? -1 : static_cast<double>(tensor));
+    }
     const auto floats = [&](const char* name, double scale = 1) {
       return Buffer(Dtype::kF32, {n}, random_values(n, name, scale));
     };

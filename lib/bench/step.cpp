@@ -1,4 +1,4 @@
-#include "lib/train/bench.h"
+#include "lib/bench/step.h"
 
 #include <algorithm>
 #include <chrono>
@@ -29,6 +29,9 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     if (step >= bench.warmup) milliseconds.push_back(ms);
   }
+  if (device->gemm_search() != nullptr) result.gemms = device->gemm_search()->rows();
+  result.memory_bytes = arena.used();
+  if (milliseconds.empty()) return result;
   std::sort(milliseconds.begin(), milliseconds.end());
   result.median_ms = milliseconds[milliseconds.size() / 2];
   result.fastest_ms = milliseconds.front();
@@ -37,7 +40,6 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
   result.tokens_per_s = step_tokens / result.median_ms * 1e3;
   result.tflops_per_rank = model_flops_per_token(config) * result.tokens_per_s / mesh.world_size() / 1e12;
   if (const auto peak = device->peak_tflops(config.precision.compute)) result.mfu = result.tflops_per_rank / *peak;
-  result.memory_bytes = arena.used();
   {
     OpProfile profile(*device, trainer.runtime().compute());
     for (int step = 0; step < bench.profiled; ++step) trainer.step(bench.warmup + bench.steps + step, tokens, tokens);
@@ -48,7 +50,6 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
       row.seconds /= bench.profiled;
     }
   }
-  if (device->gemm_search() != nullptr) result.gemms = device->gemm_search()->rows();
   return result;
 }
 

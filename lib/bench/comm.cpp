@@ -1,0 +1,98 @@
+#include "lib/bench/comm.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "kernels/core/arena.h"
+#include "lib/train/runtime.h"
+
+namespace tri {
+namespace {
+
+struct Operation {
+  const char* name;
+  std::function<void(CommGroup&, Tensor whole, Stream&)> run;
+  double (*bus_factor)(double ranks);
+};
+
+Tensor own_part(CommGroup& group, Tensor whole) {
+  const int64_t part = whole.numel() / group.size();
+  return whole.flat(group.rank() * part, part);
+}
+
+const std::vector<Operation>& operations() {
+  static const std::vector<Operation> table = {
+      {"all-gather", [](CommGroup& g, Tensor whole, Stream& s) { g.all_gather(whole, own_part(g, whole), s); },
+       [](double n) { return (n - 1) / n; }},
+      {"reduce-scatter", [](CommGroup& g, Tensor whole, Stream& s) { g.reduce_scatter(own_part(g, whole), whole, s); },
+       [](double n) { return (n - 1) / n; }},
+      {"all-reduce", [](CommGroup& g, Tensor whole, Stream& s) { g.all_reduce(whole, ReduceOp::kSum, s); },
+       [](double n) { return 2 * (n - 1) / n; }},
+      {"broadcast", [](CommGroup& g, Tensor whole, Stream& s) { g.broadcast(whole, 0, s); },
+       [](double) { return 1.0; }},
+  };
+  return table;
+}
+
+double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream) {
+  const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
+  std::vector<double> seconds;
+  for (int round = -2; round < rounds; ++round) {
+    stream.record(*begin);
+    run();
+    stream.record(*end);
+    stream.synchronize();
+    if (round >= 0) seconds.push_back(end->seconds_after(*begin));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+}  // namespace
+
+std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, const CommBench& bench) {
+  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
+  Arena arena(*device, bench.most_bytes);
+  const Tensor whole = arena.take("buffer", config.precision.compute,
+                                  {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
+  Runtime runtime(config, mesh, &job, *device);
+  std::vector<CommRow> rows;
+  const auto sizes = [&] {
+    std::vector<int64_t> list;
+    for (int64_t bytes = bench.most_bytes; bytes >= 1 << 10; bytes /= 16) list.insert(list.begin(), bytes);
+    return list;
+  }();
+  const auto buffer = [&](int64_t bytes, int parts) {
+    const int64_t elements = bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute));
+    return whole.flat(0, elements / parts * parts);
+  };
+  for (const auto& [axis, channel] : {std::pair{"tp", &runtime.tp()}, {"dp", &runtime.dp()}}) {
+    if (channel->size() == 1) continue;
+    for (const Operation& operation : operations())
+      for (const int64_t bytes : sizes) {
+        const Tensor size = buffer(bytes, channel->size());
+        const double seconds = median_seconds([&] { operation.run(channel->group(), size, channel->stream()); },
+                                              bench.rounds, *device, channel->stream());
+        rows.push_back({axis, operation.name, channel->size(), size.bytes(), 1e6 * seconds,
+                        static_cast<double>(size.bytes()) / seconds * operation.bus_factor(channel->size())});
+      }
+  }
+  // From the first stage to the second.
+  const PipelineLinks links = runtime.links();
+  if (mesh.pp.size > 1 && mesh.pp.rank <= 1)
+    for (const int64_t bytes : sizes) {
+      const Tensor size = buffer(bytes, 1);
+      const bool sends = mesh.pp.rank == 0;
+      const Link& link = sends ? links.send_forward : links.recv_forward;
+      const auto transfer = [&] {
+        sends ? link.group->send(size, link.peer, *link.stream) : link.group->recv(size, link.peer, *link.stream);
+      };
+      const double seconds = median_seconds(transfer, bench.rounds, *device, *link.stream);
+      rows.push_back(
+          {"pp", "send/receive", 2, size.bytes(), 1e6 * seconds, static_cast<double>(size.bytes()) / seconds});
+    }
+  runtime.synchronize();
+  return rows;
+}
+
+}  // namespace tri

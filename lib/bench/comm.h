@@ -1,0 +1,32 @@
+// `trireme bench comm`: each collective of each axis of a config's mesh.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+struct CommBench {
+  int64_t most_bytes = int64_t{1} << 30;  // sizes are powers of 16 up to it
+  int rounds = 11;                        // the middle one counts
+};
+
+// nccl-tests' formulas: size is the whole buffer (all-gather's output, reduce-scatter's input); algorithm bandwidth is
+// size / time; bus bandwidth multiplies it by 2(n-1)/n for an all-reduce, (n-1)/n for all-gather and reduce-scatter,
+// and 1 for broadcast and send/receive, so that it compares with the wires.
+struct CommRow {
+  std::string axis, operation;
+  int ranks = 0;
+  int64_t bytes = 0;
+  double microseconds = 0;
+  double bus_bytes_per_s = 0;
+};
+
+// Collective; every rank gets its own clock's rows. Axes of one rank have none.
+std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, const CommBench& bench);
+
+}  // namespace tri

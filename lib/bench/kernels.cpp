@@ -1,0 +1,321 @@
+#include "lib/bench/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "io/base/random.h"
+#include "kernels/core/arena.h"
+#include "kernels/core/dims.h"
+#include "kernels/ops.h"
+#include "lib/model/parameter.h"
+
+namespace tri {
+namespace {
+
+struct Case {
+  std::string name, shape;
+  double bytes, flops;
+  std::function<void(Stream&)> run;
+};
+
+// Operands of the cases at a config's shapes. Made twice: on a measuring arena, then on a real one.
+class Cases {
+ public:
+  Cases(const Config& config, Arena& arena) : c_(config), arena_(arena) {
+    const ModelConfig& m = config.model;
+    type_ = config.precision.compute;
+    element_ = static_cast<double>(dtype_bytes(type_));
+    R_ = int64_t{config.data.micro_batch} * m.seq_len;
+    norms();
+    activations();
+    embeddings();
+    attention();
+    cross_entropy();
+    optimizers();
+  }
+  const std::vector<Case>& cases() const { return cases_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
+ private:
+  Tensor take(Dtype type, std::initializer_list<int64_t> shape) {
+    tensors_.push_back(arena_.take("operands", type, shape));
+    return tensors_.back();
+  }
+  Tensor take(std::initializer_list<int64_t> shape) { return take(type_, shape); }
+  // `elements` of the compute dtype move through memory.
+  void memory_case(const std::string& name, const std::string& shape, double elements, std::function<void(Stream&)> run,
+                   double extra_bytes = 0) {
+    cases_.push_back({name, shape, elements * element_ + extra_bytes, 0, std::move(run)});
+  }
+
+  void norms() {
+    const int64_t C = c_.model.hidden;
+    const bool layernorm = c_.model.norm == Norm::kLayerNorm, bias = layernorm && c_.model.bias;
+    const Tensor out = take({R_, C}), sum = take({R_, C}), inp = take({R_, C}), add = take({R_, C});
+    const Tensor weight = take({C}), shift = bias ? take({C}) : Tensor{}, add_bias = bias ? take({C}) : Tensor{};
+    const Tensor mean = layernorm ? take(Dtype::kF32, {R_}) : Tensor{}, rstd = take(Dtype::kF32, {R_});
+    const Tensor dweight = take(Dtype::kF32, {C}), dbias = bias ? take(Dtype::kF32, {C}) : Tensor{};
+    const std::string shape = fmt::format("R {} C {}", R_, C);
+    const double rows = static_cast<double>(R_) * static_cast<double>(C);
+    const Norm kind = c_.model.norm;
+    memory_case("norm_forward", shape, 2 * rows, [=](Stream& s) {
+      norm_forward({.kind = kind, .out = out, .mean = mean, .rstd = rstd, .inp = inp, .weight = weight, .bias = shift},
+                   s);
+    });
+    memory_case("norm_forward, residual", shape, 4 * rows, [=](Stream& s) {
+      norm_forward({.kind = kind,
+                    .out = out,
+                    .mean = mean,
+                    .rstd = rstd,
+                    .sum = sum,
+                    .inp = inp,
+                    .add = add,
+                    .add_bias = add_bias,
+                    .weight = weight,
+                    .bias = shift},
+                   s);
+    });
+    memory_case("norm_backward", shape, 4 * rows, [=](Stream& s) {
+      norm_backward({.kind = kind,
+                     .dinp = out,
+                     .dresidual = add,
+                     .dweight = dweight,
+                     .dbias = dbias,
+                     .dout = sum,
+                     .inp = inp,
+                     .weight = weight,
+                     .mean = mean,
+                     .rstd = rstd},
+                    s);
+    });
+    memory_case("residual_add", shape, 3 * rows,
+                [=](Stream& s) { residual_add({.out = out, .inp = inp, .add = add, .add_bias = add_bias}, s); });
+    memory_case("accumulate", shape, 3 * rows,
+                [=](Stream& s) { accumulate({.inout = out.flat(), .inp = inp.flat()}, s); });
+    const Tensor wide = take(Dtype::kF32, {R_, C});
+    memory_case(
+        "cast to fp32", shape, rows, [=](Stream& s) { cast({.out = wide.flat(), .inp = inp.flat()}, s); }, 4 * rows);
+  }
+
+  void activations() {
+    const int64_t F = c_.model.ffn_hidden, inputs = c_.model.activation == Activation::kSwiglu ? 2 : 1;
+    const Tensor pre = take({R_, inputs * F}), dpre = take({R_, inputs * F}), out = take({R_, F});
+    const Tensor dbias = take(Dtype::kF32, {inputs * F});
+    const double rows = static_cast<double>(R_) * static_cast<double>(F), in = static_cast<double>(inputs);
+    const Activation kind = c_.model.activation;
+    const std::string name(enum_name(kind)), shape = fmt::format("R {} F {}", R_, F);
+    memory_case(name + " forward", shape, (in + 1) * rows,
+                [=](Stream& s) { activation_forward({.kind = kind, .out = out, .inp = pre}, s); });
+    memory_case(name + " backward", shape, (2 * in + 1) * rows,
+                [=](Stream& s) { activation_backward({.kind = kind, .dinp = dpre, .dout = out, .inp = pre}, s); });
+    memory_case("bias_backward", shape, in * rows,
+                [=](Stream& s) { bias_backward({.dbias = dbias, .dout = dpre}, s); });
+  }
+
+  void embeddings() {
+    const int64_t C = c_.model.hidden, V = padded_vocab(c_.model), T = c_.model.seq_len;
+    const Tensor rows = take({R_, C}), table = take({V, C}), dtable = take(Dtype::kF32, {V, C});
+    const Tensor positions = take({T, C}), dpositions = take(Dtype::kF32, {T, C});
+    const Tensor tokens = take(Dtype::kI32, {R_});
+    const double size = static_cast<double>(R_) * static_cast<double>(C);
+    const double touched = static_cast<double>(std::min(R_, V)) * static_cast<double>(C);
+    const std::string shape = fmt::format("R {} C {} V {}", R_, C, V);
+    memory_case("embedding_forward", shape, 2 * size, [=](Stream& s) {
+      embedding_forward({.out = rows, .tokens = tokens, .weight = table, .first_token = 0}, s);
+    });
+    memory_case(
+        "embedding_backward", shape, size,
+        [=](Stream& s) {
+          embedding_backward({.dweight = dtable, .dout = rows, .tokens = tokens, .first_token = 0}, s);
+        },
+        8 * touched);
+    memory_case("position_forward", shape, 2 * size,
+                [=](Stream& s) { position_forward({.inout = rows, .weight = positions, .first_row = 0}, s); });
+    memory_case(
+        "position_backward", shape, size,
+        [=](Stream& s) { position_backward({.dweight = dpositions, .dout = rows, .first_row = 0}, s); },
+        8 * static_cast<double>(T * C));
+  }
+
+  void attention() {
+    const ModelConfig& m = c_.model;
+    const int HS = head_size(m), T = m.seq_len, B = c_.data.micro_batch, G = m.heads / m.kv_heads;
+    const int64_t width = int64_t{m.kv_heads} * (G + 2) * HS, out_width = int64_t{m.heads} * HS;
+    const Tensor qkv = take({R_, width}), dqkv = take({R_, width}), out = take({R_, out_width});
+    const Tensor dout = take({R_, out_width}), lse = take(Dtype::kF32, {B, m.heads, T});
+    const Tensor delta = take(Dtype::kF32, {B, m.heads, T});
+    const std::string shape = fmt::format("B {} T {} heads {}/{} HS {} W {}", B, T, m.heads, m.kv_heads, HS, m.window);
+    // Pairs of query and key inside the band; 4 · HS FLOPs a pair forward, 10 · HS backward.
+    const double W = m.window == 0 ? T : std::min(m.window, T);
+    const double pairs = static_cast<double>(B) * m.heads * (W * (W + 1) / 2 + (T - W) * W);
+    for (const AttentionKernel kernel : {AttentionKernel::kBuiltin, AttentionKernel::kCudnn}) {
+      const std::string name = "attention, " + std::string(enum_name(kernel));
+      const float scale = 1.0f / std::sqrt(static_cast<float>(HS));
+      cases_.push_back({name + " forward", shape, 0, 4 * pairs * HS, [=, kv = m.kv_heads, w = m.window](Stream& s) {
+                          attention_forward({.out = out,
+                                             .lse = lse,
+                                             .qkv = qkv,
+                                             .seq_len = T,
+                                             .num_kv_heads = kv,
+                                             .group = G,
+                                             .window = w,
+                                             .scale = scale,
+                                             .kernel = kernel},
+                                            s);
+                        }});
+      cases_.push_back({name + " backward", shape, 0, 10 * pairs * HS, [=, kv = m.kv_heads, w = m.window](Stream& s) {
+                          attention_backward({.dqkv = dqkv,
+                                              .delta = delta,
+                                              .dout = dout,
+                                              .out = out,
+                                              .lse = lse,
+                                              .qkv = qkv,
+                                              .seq_len = T,
+                                              .num_kv_heads = kv,
+                                              .group = G,
+                                              .window = w,
+                                              .scale = scale,
+                                              .kernel = kernel},
+                                             s);
+                        }});
+    }
+    const Tensor table = take(Dtype::kF32, {T, HS / 2, 2});
+    if (HS % 2 == 0)
+      memory_case("rope", shape, 2 * static_cast<double>(R_ * m.kv_heads * (G + 1) * HS),
+                  [=, kv = m.kv_heads](Stream& s) {
+                    rope({.pass = Pass::kForward, .qkv = dqkv, .table = table, .num_kv_heads = kv, .group = G}, s);
+                  });
+  }
+
+  void cross_entropy() {
+    const int64_t V = padded_vocab(c_.model);
+    const int vocab = c_.model.vocab;
+    const Tensor logits = take({R_, V}), stats = take(Dtype::kF32, {1, R_, 3}), loss = take(Dtype::kF32, {1});
+    const Tensor targets = take(Dtype::kI32, {R_});
+    const double size = static_cast<double>(R_) * static_cast<double>(V);
+    const std::string shape = fmt::format("R {} V {}", R_, V);
+    memory_case("cross_entropy, whole", shape, 2 * size, [=](Stream& s) {
+      cross_entropy_loss({.loss = loss, .logits = logits, .targets = targets, .vocab = vocab, .grad_scale = 0.1f}, s);
+    });
+    memory_case("cross_entropy, stats", shape, size, [=](Stream& s) {
+      cross_entropy_stats({.stats = stats.view({stats[1], 3}), .logits = logits, .targets = targets, .vocab = vocab},
+                          s);
+    });
+    memory_case("cross_entropy, split", shape, 2 * size, [=](Stream& s) {
+      cross_entropy_loss(
+          {.loss = loss, .logits = logits, .stats = stats, .targets = targets, .vocab = vocab, .grad_scale = 0.1f}, s);
+    });
+  }
+
+  void optimizers() {
+    const int64_t n =
+        round_up(std::min<int64_t>(int64_t{12} * c_.model.hidden * c_.model.hidden, int64_t{1} << 28), kBlock);
+    const bool mixed = type_ != Dtype::kF32;
+    const auto floats = [&] { return take(Dtype::kF32, {n}); };
+    Moments moments{.master = floats(), .exp_avg = floats(), .exp_avg_sq = floats(), .grad = floats()};
+    moments.grad_scale = take(Dtype::kF32, {1});
+    moments.block_tensor = take(Dtype::kI32, {n / kBlock});
+    moments.decay = take(Dtype::kF32, {1});
+    const Tensor param = mixed ? take({n}) : Tensor{}, sumsq = take(Dtype::kF32, {1}), other = take(Dtype::kF32, {1});
+    const double size = static_cast<double>(n), param_bytes = mixed ? element_ * size : 0;
+    const std::string shape = fmt::format("n {}", n);
+    cases_.push_back({"adamw_update", shape, 28 * size + param_bytes, 0,
+                      [=](Stream& s) { adamw_update({.moments = moments, .param = param, .lr = 1e-6f}, s); }});
+    cases_.push_back(
+        {"lamb_direction", shape, 28 * size, 0, [=](Stream& s) { lamb_direction({.moments = moments}, s); }});
+    cases_.push_back({"lamb_apply", shape, 12 * size + param_bytes, 0, [=](Stream& s) {
+                        lamb_apply({.master = moments.master,
+                                    .param = param,
+                                    .direction = moments.grad,
+                                    .weight_sumsq = sumsq,
+                                    .direction_sumsq = other,
+                                    .block_tensor = moments.block_tensor,
+                                    .decay = moments.decay,
+                                    .lr = 1e-6f},
+                                   s);
+                      }});
+    cases_.push_back({"tensor_sumsq", shape, 4 * size, 0, [=](Stream& s) {
+                        tensor_sumsq({.sumsq = sumsq, .inp = moments.grad, .block_tensor = moments.block_tensor}, s);
+                      }});
+  }
+
+  const Config& c_;
+  Arena& arena_;
+  Dtype type_;
+  double element_;
+  int64_t R_;
+  std::vector<Case> cases_;
+  std::vector<Tensor> tensors_;
+};
+
+// Random numbers in (-1, 1), or tokens; owner tables and counters (i32 of other sizes) become zero.
+void fill(const Tensor& tensor, int64_t rows, int vocab, Stream& stream) {
+  const auto count = static_cast<size_t>(std::min<int64_t>(tensor.numel(), 1 << 20));
+  std::vector<char> host(count * dtype_bytes(tensor.dtype));
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t bits = random_u64(7, i);
+    const auto number = static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-52 - 1.0);
+    if (tensor.dtype == Dtype::kF32) reinterpret_cast<float*>(host.data())[i] = number;
+    if (tensor.dtype == Dtype::kBF16) reinterpret_cast<bf16*>(host.data())[i] = bf16(number);
+    if (tensor.dtype == Dtype::kI32)
+      reinterpret_cast<int32_t*>(host.data())[i] =
+          tensor.numel() == rows ? static_cast<int32_t>(bits % static_cast<uint64_t>(vocab)) : 0;
+  }
+  char* data = static_cast<char*>(tensor.data);
+  const auto first = static_cast<int64_t>(host.size());
+  stream.copy(data, host.data(), first);
+  for (int64_t done = first; done < tensor.bytes(); done *= 2)
+    stream.copy(data + done, data, std::min(done, tensor.bytes() - done));
+  stream.synchronize();
+}
+
+double median_seconds(const std::function<void(Stream&)>& run, int rounds, Device& device, Stream& stream) {
+  const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
+  std::vector<double> seconds;
+  for (int round = -2; round < rounds; ++round) {
+    stream.record(*begin);
+    run(stream);
+    stream.record(*end);
+    stream.synchronize();
+    if (round >= 0) seconds.push_back(end->seconds_after(*begin));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+}  // namespace
+
+KernelBenchResult bench_kernels(const Config& config, Device& device, const KernelBench& bench) {
+  Arena measuring;
+  Cases(config, measuring);
+  const int64_t copy_bytes = device.kind() == DeviceKind::kCuda ? int64_t{1} << 30 : int64_t{1} << 27;
+  Arena arena(device, measuring.used() + 2 * copy_bytes);
+  const Cases cases(config, arena);
+  const auto stream = device.make_stream("bench");
+  const int64_t rows = int64_t{config.data.micro_batch} * config.model.seq_len;
+
+  KernelBenchResult result;
+  const Tensor from = arena.take("copy", Dtype::kF32, {copy_bytes / 4}),
+               to = arena.take("copy", Dtype::kF32, {copy_bytes / 4});
+  fill(from, rows, config.model.vocab, *stream);
+  const double copy_seconds =
+      median_seconds([&](Stream& s) { s.copy(to.data, from.data, copy_bytes); }, bench.rounds, device, *stream);
+  result.copy_bytes_per_s = 2.0 * static_cast<double>(copy_bytes) / copy_seconds;
+
+  const auto peak = device.peak_tflops(config.precision.compute);
+  for (const Tensor& tensor : cases.tensors()) fill(tensor, rows, config.model.vocab, *stream);
+  for (const Case& c : cases.cases()) {
+    KernelRow row{.name = c.name, .shape = c.shape, .bytes = c.bytes, .flops = c.flops};
+    try {
+      row.microseconds = 1e6 * median_seconds(c.run, bench.rounds, device, *stream);
+    } catch (const Fatal&) {  // a library's kernel that does not take this shape or build
+      continue;
+    }
+    if (c.bytes > 0) row.floor_microseconds = 1e6 * c.bytes / result.copy_bytes_per_s;
+    if (c.flops > 0 && peak) row.floor_microseconds = c.flops / *peak * 1e-6;
+    result.rows.push_back(row);
+  }
+  return result;
+}
+
+}  // namespace tri
