@@ -1,5 +1,7 @@
 // Which attention kernel takes a call. auto: the fastest that takes it, as measured (kernels/README.md): cuDNN's, else
 // our own on tensor cores, else the plain one. builtin: our own.
+#include <type_traits>
+
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/flash_attention.h"
 #include "kernels/cuda/ops.h"
@@ -19,7 +21,11 @@ Taker taker_of(const Args& a) {
                 fmt::format("model.attention: cudnn does not take {} with head size {} and {} query heads a key/value "
                             "head in this build; set model.attention: auto",
                             enum_name(a.qkv.dtype), head_size, a.group));
-  if (cudnn && a.kernel != AttentionKernel::kBuiltin) return Taker::kCudnn;
+  const bool backward = std::is_same_v<Args, AttentionBackward>;
+  // cuDNN's deterministic backward goes over the blocks outside the window as well.
+  const bool slow = backward && a.kernel == AttentionKernel::kAuto && a.window > 0 && 2 * a.window <= a.seq_len &&
+                    flash_takes(a.qkv.dtype, head_size);
+  if (cudnn && !slow && a.kernel != AttentionKernel::kBuiltin) return Taker::kCudnn;
   return flash_takes(a.qkv.dtype, head_size) ? Taker::kFlash : Taker::kPlain;
 }
 

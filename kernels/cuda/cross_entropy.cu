@@ -1,14 +1,15 @@
 // Vocabulary-parallel cross-entropy: formulas in kernels/cross_entropy.h.
 //   logits (R, Vl) bf16|f32, in place; stats (R, 3) f32, gathered (tp, R, 3)
 // Mapping: a block of 512 threads a row, sixteen bytes a load where rows are aligned. A thread keeps a running maximum
-// and sum over its columns. With the whole vocabulary on this rank one kernel does it all: the row is read once into
-// shared memory where it fits beside another block's, else a second time from the L2 cache. The row's loss goes to
-// scratch, and one block adds the rows in a fixed order.
-// Bound: memory; R·Vl elements read and written, and read once more when the vocabulary is split.
-// Mirror: kernels/cpu/cross_entropy.cpp.
+// and sum over its columns. With the whole vocabulary on this rank one kernel does it all: where two rows fit into
+// shared memory, a persistent block of 1024 threads works on one while the next is on its way (cp.async, each thread
+// its own packs); else the row is read a second time, from the L2 cache. The row's loss goes to scratch, and one block
+// adds the rows in a fixed order. Bound: memory; R·Vl elements read and written, and read once more when the vocabulary
+// is split. Mirror: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
 
@@ -16,7 +17,8 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr size_t kStagedBytes = 110 * 1024;  // two blocks of it on a multiprocessor
+constexpr int kStagedThreads = 1024;
+constexpr size_t kStagedBytes = 220 * 1024;  // two rows
 
 // This rank's part of the vocabulary.
 struct Columns {
@@ -51,28 +53,28 @@ struct Stats {
   }
 
   // Over the block, in every thread.
+  template <int kBlockThreads>
   __device__ void combine(float* shared) {
-    const float row_most = block_max<kThreads>(most, shared);
-    sum = block_sum<kThreads>(most > -INFINITY ? sum * exp2_fast((most - row_most) * kLog2E) : sum, shared);
+    const float row_most = block_max<kBlockThreads>(most, shared);
+    sum = block_sum<kBlockThreads>(most > -INFINITY ? sum * exp2_fast((most - row_most) * kLog2E) : sum, shared);
     most = row_most;
   }
 };
 
-// The row's statistics, in every thread. kStage: keeps the row in `stage`.
-template <class T, int kVec, bool kStage>
-__device__ Stats read_row(const T* row, const Columns& c, T* stage, float* shared) {
+// The row's statistics, in every thread. `row`: in global memory, or this thread's packs of its copy.
+template <class T, int kVec, int kBlockThreads>
+__device__ Stats read_row(const T* row, const Columns& c, float* shared) {
   Stats stats;
 #pragma unroll 4
-  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.columns; at += kThreads * kVec) {
+  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.columns; at += kBlockThreads * kVec) {
     const Pack<T, kVec> pack = load_pack<kVec>(row + at);
-    if (kStage) store_pack(stage + at, pack);
     float x[kVec];
     const bool whole = at + kVec <= c.columns;
 #pragma unroll
     for (int i = 0; i < kVec; ++i) x[i] = whole || at + i < c.columns ? to_float(pack.item[i]) : -INFINITY;
     stats.add(x);
   }
-  stats.combine(shared);
+  stats.combine<kBlockThreads>(shared);
   return stats;
 }
 
@@ -80,7 +82,7 @@ template <class T, int kVec>
 __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targets, Columns c) {
   __shared__ float reduce[kThreads / 32];
   const T* row = logits + blockIdx.x * c.stride;
-  const Stats found = read_row<T, kVec, false>(row, c, nullptr, reduce);
+  const Stats found = read_row<T, kVec, kThreads>(row, c, reduce);
   if (threadIdx.x != 0) return;
   const int64_t target = c.own(targets[blockIdx.x]);
   float* out = stats + blockIdx.x * int64_t{3};
@@ -90,12 +92,12 @@ __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targe
 }
 
 // logits <- (softmax - onehot) · grad_scale, zero in padding. `from`: the row, or its copy in shared memory.
-template <class T, int kVec>
+template <class T, int kVec, int kBlockThreads>
 __device__ void write_gradient(T* row, const T* from, const Columns& c, int64_t target, float lse, float grad_scale) {
   // softmax · |scale| = 2^(x · log2(e) + shift): the factor goes into the exponent.
   const float shift = log2f(fabsf(grad_scale)) - lse * kLog2E, sign = grad_scale < 0.0f ? -1.0f : 1.0f;
 #pragma unroll 4
-  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.stride; at += kThreads * kVec) {
+  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.stride; at += kBlockThreads * kVec) {
     Pack<T, kVec> pack;
     const bool whole = at + kVec <= c.columns;
     if (at < c.columns) pack = load_pack<kVec>(from + at);
@@ -144,21 +146,46 @@ __global__ void split_loss_kernel(Loss<T> a, Columns c) {
   }
   __syncthreads();
   T* row = a.logits + r * c.stride;
-  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.grad_scale);
+  if (a.gradient) write_gradient<T, kVec, kThreads>(row, row, c, c.own(a.targets[r]), s_lse, a.grad_scale);
 }
 
-template <class T, int kVec, bool kStage>
+template <class T, int kVec>
 __global__ void whole_loss_kernel(Loss<T> a, Columns c) {
-  extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float reduce[kThreads / 32];
-  T* stage = reinterpret_cast<T*>(memory);
   T* row = a.logits + blockIdx.x * c.stride;
   const int64_t target = c.own(a.targets[blockIdx.x]);
   const float target_logit = target >= 0 ? to_float(row[target]) : -INFINITY;
-  const Stats found = read_row<T, kVec, kStage>(row, c, stage, reduce);  // its barriers publish the copy
+  const Stats found = read_row<T, kVec, kThreads>(row, c, reduce);  // its barriers: the target's logit was read
   const float lse = found.most + logf(found.sum);
   if (threadIdx.x == 0) a.row_losses[blockIdx.x] = lse - target_logit;
-  if (a.gradient) write_gradient<T, kVec>(row, kStage ? stage : row, c, target, lse, a.grad_scale);
+  if (a.gradient) write_gradient<T, kVec, kThreads>(row, row, c, target, lse, a.grad_scale);
+}
+
+template <class T, int kVec>
+__global__ void __launch_bounds__(kStagedThreads, 1) staged_loss_kernel(Loss<T> a, Columns c, int64_t rows) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ float reduce[kStagedThreads / 32];
+  T* stages = reinterpret_cast<T*>(memory);  // (2, Vl)
+  const auto fetch = [&](int64_t r, int stage) {
+    if (r < rows)
+      for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.columns; at += kStagedThreads * kVec)
+        copy_async16(shared_address(stages + stage * c.stride + at), a.logits + r * c.stride + at, true);
+    copy_async_commit();
+  };
+  int stage = 0;
+  fetch(blockIdx.x, 0);
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x, stage ^= 1) {
+    fetch(r + gridDim.x, stage ^ 1);
+    T* row = a.logits + r * c.stride;
+    const T* copy = stages + stage * c.stride;
+    const int64_t target = c.own(a.targets[r]);
+    const float target_logit = threadIdx.x == 0 && target >= 0 ? to_float(row[target]) : -INFINITY;
+    copy_async_wait<1>();
+    const Stats found = read_row<T, kVec, kStagedThreads>(copy, c, reduce);
+    const float lse = found.most + logf(found.sum);
+    if (threadIdx.x == 0) a.row_losses[r] = lse - target_logit;
+    write_gradient<T, kVec, kStagedThreads>(row, copy, c, target, lse, a.grad_scale);
+  }
 }
 
 __global__ void add_rows(float* loss, const float* row_losses, int64_t rows) {
@@ -191,16 +218,21 @@ void launch_loss(const CrossEntropyLoss& a, float* row_losses, cudaStream_t stre
                      a.grad_scale};
   const auto rows = static_cast<unsigned>(a.logits[0]);
   const Columns columns = columns_of(a);
-  const size_t bytes = static_cast<size_t>(columns.stride) * sizeof(T);
   if (!a.stats.empty()) {
     split_loss_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args, columns);
-  } else if (bytes <= kStagedBytes && args.gradient) {
-    auto kernel = whole_loss_kernel<T, kVec, true>;
-    TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-    kernel<<<rows, kThreads, bytes, stream>>>(args, columns);
-  } else {
-    whole_loss_kernel<T, kVec, false><<<rows, kThreads, 0, stream>>>(args, columns);
+    return TRI_CUDA_LAUNCH("cross_entropy_loss");
   }
+  if constexpr (kVec * sizeof(T) == 16) {
+    const size_t bytes = 2 * static_cast<size_t>(columns.stride) * sizeof(T);
+    if (bytes <= kStagedBytes && args.gradient) {
+      auto kernel = staged_loss_kernel<T, kVec>;
+      TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+      const unsigned blocks = std::min(rows, static_cast<unsigned>(num_multiprocessors()));
+      kernel<<<blocks, kStagedThreads, bytes, stream>>>(args, columns, a.logits[0]);
+      return TRI_CUDA_LAUNCH("cross_entropy_loss");
+    }
+  }
+  whole_loss_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args, columns);
   TRI_CUDA_LAUNCH("cross_entropy_loss");
 }
 

@@ -22,7 +22,7 @@
 namespace tri::cuda {
 namespace {
 
-constexpr int kCandidates = 16;  // of cuBLASLt's heuristics, a form
+constexpr int kCandidates = 24;  // of cuBLASLt's heuristics, a form
 constexpr int kFinalists = 4;    // timed again, more carefully
 constexpr int kRounds = 5;
 

@@ -103,18 +103,20 @@ struct Forward {
 
 template <class T, int kVec, int kPacks, int kStages>
 __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s) {
+  constexpr int kDepth = kStages > 0 ? kStages : 1;
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float reduce[kThreads / 32][kMaxWarps];
   RowPipe<T, kVec, kPacks, 2, kStages> pipe(memory, {a.inp, a.add}, s);
   const float width = static_cast<float>(s.width);
   const int64_t stride = int64_t{gridDim.x} * blockDim.y, start = blockIdx.x * int64_t{blockDim.y};
   int stage = 0;
-  pipe.fetch(start + threadIdx.y, 0);
-  for (int64_t base = start; base < s.rows; base += stride, stage ^= 1) {  // all groups alike: they share barriers
+  for (int ahead = 0; ahead + 1 < kDepth; ++ahead) pipe.fetch(start + threadIdx.y + ahead * stride, ahead);
+  for (int64_t base = start; base < s.rows;
+       base += stride, stage = (stage + 1) % kDepth) {  // all groups alike: they share barriers
     const int64_t row = base + threadIdx.y, at = row * s.width;
     const bool active = row < s.rows;
-    pipe.fetch(row + stride, stage ^ 1);
-    pipe.template wait<1>();
+    pipe.fetch(row + (kDepth - 1) * stride, (stage + kDepth - 1) % kDepth);
+    pipe.template wait<kDepth - 1>();
     float x[kPacks][kVec], total = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -180,6 +182,7 @@ struct Backward {
 
 template <class T, int kVec, int kPacks, int kStages>
 __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape s) {
+  constexpr int kDepth = kStages > 0 ? kStages : 1;
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float reduce[kThreads / 32][kMaxWarps];
   RowPipe<T, kVec, kPacks, 3, kStages> pipe(memory, {a.inp, a.dout, a.dresidual}, s);
@@ -187,13 +190,14 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
   const int64_t stride = int64_t{gridDim.x} * blockDim.y, start = blockIdx.x * int64_t{blockDim.y};
   float dweight[kPacks][kVec] = {}, dbias[kPacks][kVec] = {};
   int stage = 0;
-  pipe.fetch(start + threadIdx.y, 0);
-  for (int64_t base = start; base < s.rows; base += stride, stage ^= 1) {  // all groups alike: they share barriers
+  for (int ahead = 0; ahead + 1 < kDepth; ++ahead) pipe.fetch(start + threadIdx.y + ahead * stride, ahead);
+  for (int64_t base = start; base < s.rows;
+       base += stride, stage = (stage + 1) % kDepth) {  // all groups alike: they share barriers
     const int64_t row = base + threadIdx.y, at = row * s.width;
     const bool active = row < s.rows;
     const float mean = a.mean == nullptr || !active ? 0.0f : a.mean[row], rstd = active ? a.rstd[row] : 0.0f;
-    pipe.fetch(row + stride, stage ^ 1);
-    pipe.template wait<1>();
+    pipe.fetch(row + (kDepth - 1) * stride, (stage + kDepth - 1) % kDepth);
+    pipe.template wait<kDepth - 1>();
     Pack<T, kVec> inp[kPacks], dout[kPacks];
     float sum_g = 0, sum_gx = 0;
 #pragma unroll
@@ -301,8 +305,8 @@ unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t row
   return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors()));
 }
 
-// Two stages where they leave room on a multiprocessor; single elements cannot be copied asynchronously.
-constexpr size_t kMostPipeBytes = 160 * 1024;
+// Three stages where they fit on a multiprocessor; single elements cannot be copied asynchronously.
+constexpr size_t kMostPipeBytes = 220 * 1024;
 
 template <class T, int kVec>
 void forward(const NormForward& n, cudaStream_t stream) {
@@ -311,7 +315,7 @@ void forward(const NormForward& n, cudaStream_t stream) {
       pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps};
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
   choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
-    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 2;
+    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 3;
     auto kernel = norm_forward_kernel<T, kVec, kPacks, kStages>;
     const size_t shared = RowPipe<T, kVec, kPacks, 2, kStages>::bytes(static_cast<int>(block.x * block.y));
     static_assert(RowPipe<T, kVec, kPacks, 2, kStages>::bytes(512) <= kMostPipeBytes);
@@ -324,7 +328,7 @@ template <class T, int kVec>
 void backward(const NormBackward& n, cudaStream_t stream) {
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
   choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
-    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 2;
+    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 3;
     auto kernel = norm_backward_kernel<T, kVec, kPacks, kStages>;
     static_assert(RowPipe<T, kVec, kPacks, 3, kStages>::bytes(512) <= kMostPipeBytes);
     const size_t columns = 2 * sizeof(float) * static_cast<size_t>(shape.width);

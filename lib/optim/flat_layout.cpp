@@ -12,17 +12,30 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, int tp, int dp,
   const auto scope_of = [&](const ParamSpec& spec) {
     return tp == 1 && spec.scope == GradScope::kReplicated ? GradScope::kSplit : spec.scope;
   };
-  for (const GradScope scope : {GradScope::kSplit, GradScope::kTied, GradScope::kReplicated}) {
-    Bucket open{.scope = scope, .first = layout.size, .size = 0, .parameters = {}};
+  struct Kind {
+    GradScope scope;
+    bool matrices;
+    bool operator==(const Kind&) const = default;
+  };
+  const auto kind_of = [&](const ParamSpec& spec) {
+    const GradScope scope = scope_of(spec);
+    return Kind{scope, scope == GradScope::kSplit && spec.decay};
+  };
+  for (const Kind kind : {Kind{GradScope::kSplit, true}, Kind{GradScope::kSplit, false}, Kind{GradScope::kTied, false},
+                          Kind{GradScope::kReplicated, false}}) {
+    const Bucket empty{.scope = kind.scope, .matrices = kind.matrices, .first = 0, .size = 0, .parameters = {}};
+    Bucket open = empty;
+    open.first = layout.size;
     const auto close = [&] {
       if (open.parameters.empty()) return;
       open.size = round_up(open.size, int64_t{dp} * kBlock);
       layout.size = open.first + open.size;
       layout.buckets.push_back(open);
-      open = {.scope = scope, .first = layout.size, .size = 0, .parameters = {}};
+      open = empty;
+      open.first = layout.size;
     };
     for (size_t i = specs.size(); i-- > 0;) {
-      if (scope_of(specs[i]) != scope) continue;
+      if (kind_of(specs[i]) != kind) continue;
       layout.offset[i] = open.first + open.size;
       layout.bucket_of[i] = static_cast<int>(layout.buckets.size());
       open.parameters.push_back(static_cast<int>(i));

@@ -52,7 +52,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
     for (const Bucket& bucket : chunk.layout.buckets) {
       Tensor& dedicated = chunk.dedicated.emplace_back();
       if (zero != 2) continue;
-      if (bucket.scope == GradScope::kSplit) {
+      if (bucket.matrices) {
         pool_elements = std::max(pool_elements, bucket.size);
         ++pool_buckets;
       } else {
@@ -220,7 +220,7 @@ void ParameterStore::begin_step() {
   for (auto& chunk : buckets_)
     for (auto& bucket : chunk) {
       // Small tensors at once; a matrix is overwritten by its first product.
-      const bool matrices = bucket->bucket->scope == GradScope::kSplit;
+      const bool matrices = bucket->bucket->matrices;
       if (!matrices && !grads_sharded_) compute_.zero(bucket->whole);
       bucket->written.assign(bucket->written.size(), !matrices);
     }
@@ -260,7 +260,7 @@ void ParameterStore::open_bucket(BucketState& bucket) {
     pool_next_ = (pool_next_ + 1) % tensors_.pool.size();
   }
   // A matrix is overwritten by its first product, but not the rest of its last block, which counts in sums.
-  const bool overwritten = bucket.bucket->scope == GradScope::kSplit && !bucket.ragged;
+  const bool overwritten = bucket.bucket->matrices && !bucket.ragged;
   if (!overwritten) compute_.zero(bucket.whole);
   bucket.written.assign(bucket.written.size(), !overwritten);
   bucket.open = true;

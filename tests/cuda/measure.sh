@@ -23,6 +23,6 @@ for shape in $SHAPES; do
     13b) step gpt_13b.yaml 4 --set model.layers=4 --set parallel.tp=1 --set parallel.pp=1 --set parallel.recompute=none ;;
     175b) step megascale_175b.yaml 2 --set model.layers=2 --set model.heads=96 --set model.vocab=50304 \
       --set model.window=0 --set model.block=sequential --set parallel.tp=1 --set parallel.pp=1 --set parallel.chunks=1 \
-      --set parallel.schedule=1f1b --set parallel.recompute=none ;;
+      --set parallel.schedule=1f1b --set parallel.recompute=none --set parallel.zero=1 ;;
   esac
 done
