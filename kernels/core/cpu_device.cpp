@@ -173,6 +173,8 @@ class CpuDevice final : public Device {
     return memory;
   }
   void release(void* memory) noexcept override { std::free(memory); }
+  void* allocate_host(size_t bytes) override { return allocate(bytes); }
+  void release_host(void* memory) noexcept override { release(memory); }
 };
 
 }  // namespace

@@ -10,6 +10,8 @@
 // Threads: one host thread enqueues. Devices outlive their streams and events.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -91,17 +93,50 @@ class Device {
   virtual GemmSearch* gemm_search() { return nullptr; }  // null where there is nothing to choose
   virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory
   virtual void release(void* memory) noexcept = 0;
+  // Host memory that the device copies from and to at full speed, and asynchronously.
+  virtual void* allocate_host(size_t bytes) = 0;
+  virtual void release_host(void* memory) noexcept = 0;
+  // Device memory for what kernels and libraries need beside their operands, until lent anew; an empty tensor takes it
+  // back, with the device idle. What it does not hold, the backend allocates.
+  virtual void lend_workspace(Tensor) {}
 
   // The first fault is kept. Raised by failing tasks, and by a host that unwinds while tasks may wait for peers.
   void raise_fault(std::exception_ptr cause) noexcept { fault_.raise(std::move(cause)); }
   bool faulted() const { return fault_.raised(); }  // long waits inside tasks end themselves on it
   void rethrow_fault() const { fault_.rethrow(); }  // throws the first fault, if any
 
+  // `check` throws when something that works for this device behind its back (a communicator) has failed; the host's
+  // waits call it now and then. Until unwatch(owner).
+  void watch(const void* owner, std::function<void()> check) { watches_[owner] = std::move(check); }
+  void unwatch(const void* owner) { watches_.erase(owner); }
+  void run_checks() const {
+    for (const auto& [owner, check] : watches_) check();
+  }
+
  protected:
   Fault& fault() { return fault_; }
 
  private:
   Fault fault_;
+  std::map<const void*, std::function<void()>> watches_;
+};
+
+// Host memory of a device's kind, for T that can be copied bytewise.
+template <class T>
+class HostBuffer {
+ public:
+  HostBuffer(Device& device, size_t count)
+      : device_(&device), data_(static_cast<T*>(device.allocate_host(count * sizeof(T)))), size_(count) {}
+  ~HostBuffer() { device_->release_host(data_); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  T* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  Device* device_;
+  T* data_;
+  size_t size_;
 };
 
 int num_gpus();  // that this process can use

@@ -12,6 +12,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/workspace.h"
 #include "kernels/cuda_device.h"
 
 namespace tri {
@@ -29,26 +30,28 @@ const OpTable& cuda_ops() {
 // Polls instead of blocking inside the driver: a fault raised elsewhere (a peer lost, NCCL's word) must end
 // the wait.
 template <class Query>
-void wait_until_done(Query query, const Fault& fault) {
-  constexpr int kSpins = 2000;
+void wait_until_done(Query query, const Device& device) {
+  constexpr int kSpins = 2000, kBetweenChecks = 64;
   for (int poll = 0;; ++poll) {
     const cudaError_t status = query();
     if (status == cudaSuccess) break;
     if (status != cudaErrorNotReady) TRI_CUDA(status);
-    fault.rethrow();
-    if (poll > kSpins) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    device.rethrow_fault();
+    if (poll <= kSpins) continue;
+    if (poll % kBetweenChecks == 0) device.run_checks();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  fault.rethrow();
+  device.rethrow_fault();
 }
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(const Fault& fault, EventKind kind) : fault_(fault) {
+  CudaEvent(const Device& device, EventKind kind) : device_(device) {
     TRI_CUDA(cudaEventCreateWithFlags(&event_, kind == EventKind::kTimed ? cudaEventDefault : cudaEventDisableTiming));
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   void synchronize() override {
-    wait_until_done([&] { return cudaEventQuery(event_); }, fault_);
+    wait_until_done([&] { return cudaEventQuery(event_); }, device_);
   }
   double seconds_after(const Event& earlier) const override {
     float milliseconds = 0;
@@ -59,12 +62,12 @@ class CudaEvent final : public Event {
 
  private:
   cudaEvent_t event_ = nullptr;
-  const Fault& fault_;
+  const Device& device_;
 };
 
 class CudaStreamImpl final : public CudaStream {
  public:
-  CudaStreamImpl(std::string name, const Fault& fault) : CudaStream(std::move(name), cuda_ops()), fault_(fault) {
+  CudaStreamImpl(std::string name, const Device& device) : CudaStream(std::move(name), cuda_ops()), device_(device) {
     TRI_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
   ~CudaStreamImpl() override { cudaStreamDestroy(stream_); }
@@ -73,7 +76,7 @@ class CudaStreamImpl final : public CudaStream {
   void record(Event& event) override { TRI_CUDA(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_)); }
   void wait(Event& event) override { TRI_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).get(), 0)); }
   void synchronize() override {
-    wait_until_done([&] { return cudaStreamQuery(stream_); }, fault_);
+    wait_until_done([&] { return cudaStreamQuery(stream_); }, device_);
   }
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
@@ -87,7 +90,7 @@ class CudaStreamImpl final : public CudaStream {
   }
 
   cudaStream_t stream_ = nullptr;
-  const Fault& fault_;
+  const Device& device_;
 };
 
 class CudaDevice final : public Device {
@@ -105,9 +108,9 @@ class CudaDevice final : public Device {
     return std::nullopt;
   }
   std::unique_ptr<Stream> make_stream(const std::string& name) override {
-    return std::make_unique<CudaStreamImpl>(name, fault());
+    return std::make_unique<CudaStreamImpl>(name, *this);
   }
-  std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(fault(), kind); }
+  std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
   GemmSearch* gemm_search() override { return &cuda::GemmEngine::instance(); }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
@@ -122,6 +125,13 @@ class CudaDevice final : public Device {
     return memory;
   }
   void release(void* memory) noexcept override { cudaFree(memory); }
+  void* allocate_host(size_t bytes) override {
+    void* memory = nullptr;
+    TRI_CUDA(cudaMallocHost(&memory, std::max<size_t>(bytes, 1)));
+    return memory;
+  }
+  void release_host(void* memory) noexcept override { cudaFreeHost(memory); }
+  void lend_workspace(Tensor memory) override { cuda::lend_workspace(memory); }
 
  private:
   int major_ = 0, minor_ = 0;  // compute capability

@@ -78,6 +78,7 @@ void Job::end_all(ExitCode code) {
 std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
                                            Device& device) {
   if (world_ranks.size() == 1) return make_self_group(name);
+  if (device.kind() == DeviceKind::kCuda) return make_nccl_group(name, world_ranks, world_rank_, tag, device);
   MPI_Group world, members;
   MPI_Comm comm;
   TRI_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
@@ -85,8 +86,7 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
   TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &comm));
   TRI_MPI(MPI_Group_free(&members));
   TRI_MPI(MPI_Group_free(&world));
-  setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // all algorithms' connections at init, not in the middle of a step
-  return device.kind() == DeviceKind::kCuda ? make_nccl_group(name, comm, device) : make_mpi_group(name, comm, device);
+  return make_mpi_group(name, comm, device);
 }
 
 int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {

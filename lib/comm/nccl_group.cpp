@@ -2,11 +2,13 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "kernels/cuda/stream.h"
-#include "lib/comm/mpi_check.h"
+#include "lib/comm/bootstrap.h"
 
 namespace tri {
 namespace {
@@ -34,8 +36,14 @@ class NcclGroup final : public CommGroup {
     TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
     settle("ncclCommInitRankConfig");
     connect();
+    device_.watch(this, [this] {
+      ncclResult_t state = ncclSuccess;
+      nccl_check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", name());
+      nccl_check(state, "asynchronous error", name());
+    });
   }
   ~NcclGroup() override {
+    device_.unwatch(this);
     // A clean end needs the peers; after a fault they may be gone.
     if (device_.faulted()) {
       ncclCommAbort(comm_);
@@ -122,15 +130,15 @@ class NcclGroup final : public CommGroup {
 
 }  // namespace
 
-std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, MPI_Comm comm, Device& device) {
-  int rank = 0, size = 1;
-  TRI_MPI(MPI_Comm_rank(comm, &rank));
-  TRI_MPI(MPI_Comm_size(comm, &size));
+std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>& world_ranks, int world_rank,
+                                           int tag, Device& device) {
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // all algorithms' connections at init, not in the middle of a step
+  const int rank =
+      static_cast<int>(std::find(world_ranks.begin(), world_ranks.end(), world_rank) - world_ranks.begin());
   ncclUniqueId id{};
   if (rank == 0) nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId", name);
-  TRI_MPI(MPI_Bcast(&id, static_cast<int>(sizeof id), MPI_BYTE, 0, comm));
-  TRI_MPI(MPI_Comm_free(&comm));
-  return std::make_unique<NcclGroup>(name, rank, size, id, device);
+  broadcast_to_members(&id, sizeof id, world_ranks, tag);
+  return std::make_unique<NcclGroup>(name, rank, static_cast<int>(world_ranks.size()), id, device);
 }
 
 }  // namespace tri

@@ -1,15 +1,18 @@
-// CommGroup over NCCL, for the CUDA backend. Internal to lib/comm. The file that defines it is picked by
-// CMake: nccl_group.cpp, or no_nccl.cpp.
+// NCCL communicators, bootstrapped through MPI. The file that defines this is picked by CMake: nccl_group.cpp, or
+// no_nccl.cpp in a build without CUDA.
 #pragma once
 
-#include <mpi.h>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "lib/comm/comm_group.h"
 
 namespace tri {
 
-// The members of `comm` as an NCCL communicator: the unique id goes over `comm`, which is freed. Collective
-// over `comm` alone.
-std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, MPI_Comm comm, Device& device);
+// Called by the members only, in the same order as their other groups with the same ranks. `tag`: as in
+// Job::make_group.
+std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>& world_ranks, int world_rank,
+                                           int tag, Device& device);
 
 }  // namespace tri

@@ -19,9 +19,10 @@ struct RankTensors {
   BoundaryTensors boundaries;
   StoreTensors store;
   OptimizerTensors optimizer;
-  Tensor loss_weight;    // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
-  Tensor sample_logits;  // (V) compute dtype: one row of logits, gathered over tp; last stage only
-  Tensor sample_token;   // (1) i32
+  Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
+  Tensor sample_logits;     // (V) compute dtype: one row of logits, gathered over tp; last stage only
+  Tensor sample_token;      // (1) i32
+  Tensor kernel_workspace;  // bytes as i32; cuda only: lent to the kernels and libraries
 };
 
 // `config` resolved. On a measuring arena nothing is touched.

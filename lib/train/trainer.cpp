@@ -1,5 +1,6 @@
 #include "lib/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/ops.h"
@@ -27,7 +28,12 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
           runtime_.compute()),
       train_plan_(train_plan(config, mesh.pp)),
       evaluation_plan_(evaluation_plan(config, mesh.pp, microbatches(config))),
-      single_plan_(evaluation_plan(config, mesh.pp, 1)) {
+      single_plan_(evaluation_plan(config, mesh.pp, 1)),
+      h_inputs_(device, static_cast<size_t>(stage_.inputs().numel())),
+      h_targets_(device, static_cast<size_t>(stage_.targets().numel())),
+      h_stats_(device, 3),
+      device_(device) {
+  device.lend_workspace(tensors_.kernel_workspace);
   Stream& compute = runtime_.compute();
   if (startup != nullptr) startup->phase_done("communicators");
   search_gemms(config, mesh, job, device, tensors_, store_, compute, gemm_file);
@@ -51,15 +57,18 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
 }
 
 // The events of store and executor must outlive the work that still uses them.
-Trainer::~Trainer() { runtime_.drain(); }
+Trainer::~Trainer() {
+  runtime_.drain();
+  device_.lend_workspace({});
+}
 
 void Trainer::load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
-  const auto load = [&](Tensor device_tokens, std::vector<int32_t>& host, std::span<const int32_t> tokens) {
+  const auto load = [&](Tensor device_tokens, HostBuffer<int32_t>& host, std::span<const int32_t> tokens) {
     if (device_tokens.empty()) return;
     TRI_REQUIRE(static_cast<int64_t>(tokens.size()) <= device_tokens.numel(), "{} tokens for a step of {}",
                 tokens.size(), device_tokens.numel());
-    host.assign(tokens.begin(), tokens.end());
-    runtime_.compute().copy(device_tokens.data, host.data(), static_cast<int64_t>(host.size() * sizeof(int32_t)));
+    std::copy(tokens.begin(), tokens.end(), host.data());
+    runtime_.compute().copy(device_tokens.data, host.data(), static_cast<int64_t>(tokens.size_bytes()));
   };
   load(stage_.inputs(), h_inputs_, inputs);
   load(stage_.targets(), h_targets_, targets);
@@ -97,9 +106,11 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   optimizer_.reduce();
   StepResult result{.learning_rate = learning_rate(config_.lr, step)};
   optimizer_.update(step, result.learning_rate);
-  const std::vector<float> stats = read(tensors_.optimizer.stats);
-  result.loss = stats[kStatLoss];
-  result.grad_norm = read(tensors_.optimizer.norm)[0];
+  compute.copy(h_stats_.data(), tensors_.optimizer.stats.data, tensors_.optimizer.stats.bytes());
+  compute.copy(h_stats_.data() + 2, tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
+  compute.synchronize();  // the step's only wait of the host
+  result.loss = h_stats_.data()[kStatLoss];
+  result.grad_norm = h_stats_.data()[2];
   return result;
 }
 

@@ -51,7 +51,7 @@ class Trainer {
   void load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets);
   // Enqueues stats[kStatLoss] = this rank's share of the mean loss.
   void sum_losses();
-  std::vector<float> read(Tensor tensor);  // f32, waits
+  std::vector<float> read(Tensor tensor);  // as floats; waits
 
   const Config& config_;
   const Mesh mesh_;
@@ -62,7 +62,9 @@ class Trainer {
   Executor executor_;
   Optimizer optimizer_;
   Plan train_plan_, evaluation_plan_, single_plan_;
-  std::vector<int32_t> h_inputs_, h_targets_;  // stay put until the device has copied them
+  HostBuffer<int32_t> h_inputs_, h_targets_;  // stay put until the device has copied them
+  HostBuffer<float> h_stats_;                 // a step's statistics
+  Device& device_;
 };
 
 }  // namespace tri

@@ -1,0 +1,112 @@
+// How many MPI messages bring up the groups of a run: for NCCL groups one a member that has to hear the id, whatever
+// the number of ranks, and a fixed number of collective calls. Counted by standing in front of MPI (its profiling
+// interface).
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "lib/comm/bootstrap.h"
+#include "lib/parallel/mesh.h"
+#include "tests/mp/mp_test.h"
+
+namespace {
+std::atomic<int64_t> g_sends{0}, g_collectives{0};
+}
+
+// NOLINTBEGIN: MPI's own names
+extern "C" int MPI_Send(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) {
+  ++g_sends;
+  return PMPI_Send(data, count, type, to, tag, comm);
+}
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                         MPI_Request* r) {
+  ++g_sends;
+  return PMPI_Isend(data, count, type, to, tag, comm, r);
+}
+extern "C" int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+  ++g_collectives;
+  return PMPI_Bcast(data, count, type, root, comm);
+}
+extern "C" int MPI_Allreduce(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  ++g_collectives;
+  return PMPI_Allreduce(in, out, count, type, op, comm);
+}
+extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
+  ++g_collectives;
+  return PMPI_Comm_create_group(comm, group, tag, made);
+}
+extern "C" int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* made) {
+  ++g_collectives;
+  return PMPI_Comm_split_type(comm, type, key, info, made);
+}
+// NOLINTEND
+
+namespace tri {
+namespace {
+
+// What an NCCL group's id does, over every axis of the mesh, as Runtime makes them.
+TEST(Bootstrap, messages_grow_no_faster_than_ranks) {
+  Job& job = *test_job();
+  const int n = job.world_size(), tp = n % 4 == 0 ? 4 : 1, pp = n / tp % 4 == 0 ? 4 : 1, dp = n / tp / pp;
+  const Mesh mesh = make_mesh(job.world_rank(), tp, dp, pp);
+  std::vector<std::vector<int>> groups(4);
+  for (int i = 0; i < tp; ++i) groups[0].push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
+  for (int i = 0; i < dp; ++i) groups[1].push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
+  for (int i = 0; i < pp; ++i) groups[2].push_back(mesh.rank_at(i, mesh.dp.rank, mesh.tp.rank));
+  for (int i = 0; i < n; ++i) groups[3].push_back(i);
+  g_sends = g_collectives = 0;
+  int64_t expected = 0;  // over all ranks: a message for every member but the first of each group
+  for (size_t axis = 0; axis < groups.size(); ++axis) {
+    std::array<char, 128> id{};
+    const int first = groups[axis].front();
+    if (first == job.world_rank()) std::memset(id.data(), first % 100 + 1, id.size());
+    broadcast_to_members(id.data(), id.size(), groups[axis], static_cast<int>(axis));
+    for (const char byte : id) ASSERT_EQ(byte, first % 100 + 1);
+    expected += first != job.world_rank();
+  }
+  int64_t totals[3] = {g_sends, expected, g_collectives};
+  PMPI_Allreduce(MPI_IN_PLACE, totals, 3, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+  if (job.world_rank() == 0) std::printf("%d ranks: %ld messages\n", n, static_cast<long>(totals[0]));
+  EXPECT_EQ(totals[0], totals[1]);
+  EXPECT_LE(totals[0], int64_t{4} * n);  // linear: at most one a rank and axis
+  EXPECT_EQ(totals[2], 0) << "collectives over the whole job while groups are made";
+}
+
+// The same tree for any number of members: every one but the first hears exactly once, from one that heard before.
+TEST(Bootstrap, tree_of_hundreds_has_one_message_a_member) {
+  for (const int size : {1, 2, 3, 64, 100, 256, 511, 1024}) {
+    std::vector<int> heard(static_cast<size_t>(size), 0), depth(heard.size(), 0);
+    int messages = 0, deepest = 0;
+    for (int member = 0; member < size; ++member)
+      for (const int child : binomial_neighbours(member, size).children) {
+        EXPECT_EQ(binomial_neighbours(child, size).parent, member);
+        EXPECT_GT(child, member);
+        ++heard[static_cast<size_t>(child)];
+        depth[static_cast<size_t>(child)] = depth[static_cast<size_t>(member)] + 1;
+        deepest = std::max(deepest, depth[static_cast<size_t>(child)]);
+        ++messages;
+      }
+    EXPECT_EQ(messages, size - 1);
+    EXPECT_LE(1 << deepest, 2 * size);  // log2
+    for (int member = 1; member < size; ++member) EXPECT_EQ(heard[static_cast<size_t>(member)], 1) << member;
+  }
+}
+
+// What the job itself asks for at its start does not grow with it.
+TEST(Bootstrap, collectives_of_a_start_are_few) {
+  Job& job = *test_job();
+  g_sends = g_collectives = 0;
+  job.broadcast("config");
+  job.all_of(true);
+  EXPECT_EQ(g_sends, 0);
+  EXPECT_LE(g_collectives, 3);
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) { return tri::run_mp_tests(argc, argv); }
