@@ -37,7 +37,7 @@ nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
                     {"us", row.microseconds},
                     {"first_us", row.first_microseconds},
                     {"tflops", row.flops / row.microseconds * 1e-6},
-                    {"fused", row.fused}});
+                    {"form", row.form}});
   return rows;
 }
 
@@ -46,7 +46,7 @@ void print_gemms(const StepBenchResult& r) {
   std::printf("\n%-56s%10s%10s%10s  %s\n", "matrix product", "us", "first us", "TFLOP/s", "form");
   for (const auto& row : r.gemms)
     std::printf("%-56s%10.1f%10.1f%10.1f  %s\n", row.shape.c_str(), row.microseconds, row.first_microseconds,
-                row.flops / row.microseconds * 1e-6, row.fused ? "fused" : "plain");
+                row.flops / row.microseconds * 1e-6, row.form.c_str());
 }
 
 void print_tables(const StepBenchResult& r) {

@@ -24,8 +24,9 @@ void check(const Gemm& g) {
     require_tensor("gemm", "pre", g.pre, g.out.dtype, {m, n});
     TRI_REQUIRE(g.beta == 0.0f && g.pre.data != g.out.data, "gemm: an epilogue with beta {}", g.beta);
   }
-  TRI_REQUIRE(g.dbias.empty() || ta, "gemm: dbias beside a product whose a is not transposed");
-  require_optional("gemm", "dbias", g.dbias, Dtype::kF32, {m});
+  const bool dbias_of_out = g.epilogue == Epilogue::kGeluBackward;
+  TRI_REQUIRE(g.dbias.empty() || ta != dbias_of_out, "gemm: dbias of neither a transposed a nor of GeLU's gradient");
+  require_optional("gemm", "dbias", g.dbias, Dtype::kF32, {dbias_of_out ? n : m});
   constexpr int64_t kMax = std::numeric_limits<int>::max();  // BLAS counts in ints
   TRI_REQUIRE(m > 0 && n > 0 && k > 0 && m <= kMax && n <= kMax && k <= kMax, "gemm: M {}, N {}, K {}", m, n, k);
 }

@@ -5,7 +5,7 @@
 //                        itself), and beside it dbias (N) += column sums of dout
 // What follows a product can be asked for with it, so that a backend may do it in the product's epilogue:
 //   kGelu          pre = op(a) · op(b) + bias;  out = gelu(pre)          (kernels/activation.h)
-//   kGeluBackward  out = (op(a) · op(b)) · gelu'(pre)
+//   kGeluBackward  out = (op(a) · op(b)) · gelu'(pre), and beside it dbias (N) += column sums of out
 #pragma once
 
 #include "kernels/core/tensor.h"
@@ -24,8 +24,10 @@ struct Gemm {
   float beta = 0.0f;
   Tensor bias;  // (N), optional; the dtype of a
   Epilogue epilogue = Epilogue::kNone;
-  Tensor pre;    // (M, N) the dtype of out; with an epilogue: written by kGelu, read by kGeluBackward
-  Tensor dbias;  // (M) f32, optional, with trans_a: += sum over k of a[k, m], in a fixed order
+  Tensor pre;  // (M, N) the dtype of out; with an epilogue: written by kGelu, read by kGeluBackward
+  // f32, optional, added to in a fixed order. With trans_a (M): sums over k of a[k, m]. With kGeluBackward (N): sums
+  // over m of out[m, n].
+  Tensor dbias;
 };
 void check(const Gemm&);
 

@@ -23,7 +23,6 @@ const OpTable& recorder_ops() {
   return table;
 }
 
-
 }  // namespace
 
 GemmRecorder::GemmRecorder() : Stream("recorder", recorder_ops()) {}

@@ -19,7 +19,7 @@ class GemmSearch {
     double flops = 0;
     double microseconds = 0;        // of the choice, with all that the product carries
     double first_microseconds = 0;  // of the library's first heuristic, epilogue and bias gradient apart
-    bool fused = false;             // epilogue or bias gradient inside the product
+    std::string form;               // "plain", or what is inside the product: "epilogue", "fused" (bias gradient too)
   };
 
   virtual ~GemmSearch() = default;

@@ -68,14 +68,16 @@ void multiply(const Gemm& g) {
 }  // namespace
 
 void gemm(const Gemm& g) {
-  if (!g.dbias.empty()) bias_backward({.dbias = g.dbias, .dout = g.a});
+  if (!g.dbias.empty() && g.trans_a == Trans::kYes) bias_backward({.dbias = g.dbias, .dout = g.a});
   if (g.epilogue == Epilogue::kGelu) {
     multiply({.out = g.pre, .a = g.a, .b = g.b, .trans_a = g.trans_a, .trans_b = g.trans_b, .bias = g.bias});
     return activation_forward({.kind = Activation::kGelu, .out = g.out, .inp = g.pre});
   }
   multiply(g);
-  if (g.epilogue == Epilogue::kGeluBackward)
+  if (g.epilogue == Epilogue::kGeluBackward) {
     activation_backward({.kind = Activation::kGelu, .dinp = g.out, .dout = g.out, .inp = g.pre});
+    if (!g.dbias.empty()) bias_backward({.dbias = g.dbias, .dout = g.out});
+  }
 }
 
 void bias_backward(const BiasBackward& b) {

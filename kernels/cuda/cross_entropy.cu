@@ -1,11 +1,12 @@
 // Vocabulary-parallel cross-entropy: formulas in kernels/cross_entropy.h.
 //   logits (R, Vl) bf16|f32, in place; stats (R, 3) f32, gathered (tp, R, 3)
 // Mapping: a block of 512 threads a row, sixteen bytes a load where rows are aligned. A thread keeps a running maximum
-// and sum over its columns. With the whole vocabulary on this rank one kernel does it all: where two rows fit into
-// shared memory, a persistent block of 1024 threads works on one while the next is on its way (cp.async, each thread
-// its own packs); else the row is read a second time, from the L2 cache. The row's loss goes to scratch, and one block
-// adds the rows in a fixed order. Bound: memory; R·Vl elements read and written, and read once more when the vocabulary
-// is split. Mirror: kernels/cpu/cross_entropy.cpp.
+// and sum over its columns. With the whole vocabulary on this rank one kernel does it all. Where two rows fit into a
+// multiprocessor's shared memory, a block keeps its row there (cp.async, each thread its own packs, statistics taken
+// while the rest is on its way) and the two blocks of a multiprocessor fill each other's waits; else the row is read a
+// second time, from the L2 cache. The row's loss goes to scratch, and one block adds the rows in a fixed order.
+// Bound: memory; R·Vl elements read and written, and read once more when the vocabulary is split.
+// Mirror: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
@@ -17,16 +18,15 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kStagedThreads = 1024;
-constexpr size_t kStagedBytes = 220 * 1024;  // two rows
+constexpr size_t kStagedBytes = 112 * 1024;  // a row: half of a multiprocessor's shared memory
 
 // This rank's part of the vocabulary.
 struct Columns {
-  int64_t stride;   // Vl
-  int64_t columns;  // of them that are no padding
+  int stride;   // Vl
+  int columns;  // of them that are no padding
   int first_token;
-  __device__ int64_t own(int32_t target) const {  // the target's column here, or -1
-    const int64_t column = target - int64_t{first_token};
+  __device__ int own(int32_t target) const {  // the target's column here, or -1
+    const int column = target - first_token;
     return column >= 0 && column < columns ? column : -1;
   }
 };
@@ -53,38 +53,49 @@ struct Stats {
   }
 
   // Over the block, in every thread.
-  template <int kBlockThreads>
   __device__ void combine(float* shared) {
-    const float row_most = block_max<kBlockThreads>(most, shared);
-    sum = block_sum<kBlockThreads>(most > -INFINITY ? sum * exp2_fast((most - row_most) * kLog2E) : sum, shared);
+    const float row_most = block_max<kThreads>(most, shared);
+    sum = block_sum<kThreads>(most > -INFINITY ? sum * exp2_fast((most - row_most) * kLog2E) : sum, shared);
     most = row_most;
   }
 };
 
-// The row's statistics, in every thread. `row`: in global memory, or this thread's packs of its copy.
-template <class T, int kVec, int kBlockThreads>
-__device__ Stats read_row(const T* row, const Columns& c, float* shared) {
-  Stats stats;
-#pragma unroll 4
-  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.columns; at += kBlockThreads * kVec) {
+// Adds columns [begin, end) of the row; `begin` and `end` begin packs or end the row.
+template <class T, int kVec>
+__device__ void add_columns(Stats& stats, const T* row, int begin, int end) {
+  const int whole = end - end % kVec;
+#pragma unroll 2
+  for (int at = begin + static_cast<int>(threadIdx.x) * kVec; at < whole; at += kThreads * kVec) {
     const Pack<T, kVec> pack = load_pack<kVec>(row + at);
     float x[kVec];
-    const bool whole = at + kVec <= c.columns;
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) x[i] = whole || at + i < c.columns ? to_float(pack.item[i]) : -INFINITY;
+    for (int i = 0; i < kVec; ++i) x[i] = to_float(pack.item[i]);
     stats.add(x);
   }
-  stats.combine<kBlockThreads>(shared);
+  // The columns of an incomplete pack: the thread whose turn it is.
+  if (whole < end && (whole - begin) / kVec % kThreads == static_cast<int>(threadIdx.x))
+    for (int at = whole; at < end; ++at) {
+      const float x[1] = {to_float(row[at])};
+      stats.add(x);
+    }
+}
+
+// The row's statistics, in every thread.
+template <class T, int kVec>
+__device__ Stats read_row(const T* row, const Columns& c, float* shared) {
+  Stats stats;
+  add_columns<T, kVec>(stats, row, 0, c.columns);
+  stats.combine(shared);
   return stats;
 }
 
 template <class T, int kVec>
 __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targets, Columns c) {
   __shared__ float reduce[kThreads / 32];
-  const T* row = logits + blockIdx.x * c.stride;
-  const Stats found = read_row<T, kVec, kThreads>(row, c, reduce);
+  const T* row = logits + blockIdx.x * int64_t{c.stride};
+  const Stats found = read_row<T, kVec>(row, c, reduce);
   if (threadIdx.x != 0) return;
-  const int64_t target = c.own(targets[blockIdx.x]);
+  const int target = c.own(targets[blockIdx.x]);
   float* out = stats + blockIdx.x * int64_t{3};
   out[0] = found.most;
   out[1] = found.sum;
@@ -92,28 +103,28 @@ __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targe
 }
 
 // logits <- (softmax - onehot) · grad_scale, zero in padding. `from`: the row, or its copy in shared memory.
-template <class T, int kVec, int kBlockThreads>
-__device__ void write_gradient(T* row, const T* from, const Columns& c, int64_t target, float lse, float grad_scale) {
+template <class T, int kVec>
+__device__ void write_gradient(T* row, const T* from, const Columns& c, int target, float lse, float grad_scale) {
   // softmax · |scale| = 2^(x · log2(e) + shift): the factor goes into the exponent.
   const float shift = log2f(fabsf(grad_scale)) - lse * kLog2E, sign = grad_scale < 0.0f ? -1.0f : 1.0f;
-#pragma unroll 4
-  for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.stride; at += kBlockThreads * kVec) {
-    Pack<T, kVec> pack;
-    const bool whole = at + kVec <= c.columns;
-    if (at < c.columns) pack = load_pack<kVec>(from + at);
-    float derivative[kVec];
+  const auto derivative = [&](T logit) { return sign * exp2_fast(fmaf(to_float(logit), kLog2E, shift)); };
+  const int whole = c.columns - c.columns % kVec;
+#pragma unroll 2
+  for (int at = static_cast<int>(threadIdx.x) * kVec; at < whole; at += kThreads * kVec) {
+    Pack<T, kVec> pack = load_pack<kVec>(from + at);
+    float value[kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i)
-      derivative[i] =
-          whole || at + i < c.columns ? sign * exp2_fast(fmaf(to_float(pack.item[i]), kLog2E, shift)) : 0.0f;
-    if (target >= at && target < at + kVec)
+    for (int i = 0; i < kVec; ++i) value[i] = derivative(pack.item[i]);
+    if (static_cast<unsigned>(target - at) < static_cast<unsigned>(kVec))
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
-        if (at + i == target) derivative[i] -= grad_scale;
+        if (at + i == target) value[i] -= grad_scale;
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(derivative[i]);
+    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(value[i]);
     store_pack(row + at, pack);
   }
+  for (int at = whole + static_cast<int>(threadIdx.x); at < c.stride; at += kThreads)
+    row[at] = from_float<T>(at >= c.columns ? 0.0f : derivative(from[at]) - (at == target ? grad_scale : 0.0f));
 }
 
 template <class T>
@@ -146,46 +157,55 @@ __global__ void split_loss_kernel(Loss<T> a, Columns c) {
   }
   __syncthreads();
   T* row = a.logits + r * c.stride;
-  if (a.gradient) write_gradient<T, kVec, kThreads>(row, row, c, c.own(a.targets[r]), s_lse, a.grad_scale);
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, c.own(a.targets[r]), s_lse, a.grad_scale);
 }
 
 template <class T, int kVec>
-__global__ void whole_loss_kernel(Loss<T> a, Columns c) {
+__global__ void __launch_bounds__(kThreads) whole_loss_kernel(Loss<T> a, Columns c) {
   __shared__ float reduce[kThreads / 32];
-  T* row = a.logits + blockIdx.x * c.stride;
-  const int64_t target = c.own(a.targets[blockIdx.x]);
+  T* row = a.logits + blockIdx.x * int64_t{c.stride};
+  const int target = c.own(a.targets[blockIdx.x]);
   const float target_logit = target >= 0 ? to_float(row[target]) : -INFINITY;
-  const Stats found = read_row<T, kVec, kThreads>(row, c, reduce);  // its barriers: the target's logit was read
+  const Stats found = read_row<T, kVec>(row, c, reduce);  // its barriers: the target's logit was read
   const float lse = found.most + logf(found.sum);
   if (threadIdx.x == 0) a.row_losses[blockIdx.x] = lse - target_logit;
-  if (a.gradient) write_gradient<T, kVec, kThreads>(row, row, c, target, lse, a.grad_scale);
+  if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.grad_scale);
 }
 
+// The row in shared memory, fetched in kParts parts.
+constexpr int kParts = 4;
+
 template <class T, int kVec>
-__global__ void __launch_bounds__(kStagedThreads, 1) staged_loss_kernel(Loss<T> a, Columns c, int64_t rows) {
+__global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Columns c) {
+  static_assert(kVec * sizeof(T) == 16);
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ float reduce[kStagedThreads / 32];
-  T* stages = reinterpret_cast<T*>(memory);  // (2, Vl)
-  const auto fetch = [&](int64_t r, int stage) {
-    if (r < rows)
-      for (int64_t at = threadIdx.x * int64_t{kVec}; at < c.columns; at += kStagedThreads * kVec)
-        copy_async16(shared_address(stages + stage * c.stride + at), a.logits + r * c.stride + at, true);
+  __shared__ float reduce[kThreads / 32];
+  T* copy = reinterpret_cast<T*>(memory);  // (Vl)
+  T* row = a.logits + blockIdx.x * int64_t{c.stride};
+  // Parts begin at a thread's first pack, so that every thread reads what itself has fetched.
+  constexpr int kRound = kThreads * kVec;
+  const int part = (c.columns + kParts * kRound - 1) / (kParts * kRound) * kRound;
+  for (int p = 0; p < kParts; ++p) {
+    const int end = min((p + 1) * part, c.columns);
+    for (int at = p * part + static_cast<int>(threadIdx.x) * kVec; at < end; at += kRound)
+      copy_async16(shared_address(copy + at), row + at, true);
     copy_async_commit();
-  };
-  int stage = 0;
-  fetch(blockIdx.x, 0);
-  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x, stage ^= 1) {
-    fetch(r + gridDim.x, stage ^ 1);
-    T* row = a.logits + r * c.stride;
-    const T* copy = stages + stage * c.stride;
-    const int64_t target = c.own(a.targets[r]);
-    const float target_logit = threadIdx.x == 0 && target >= 0 ? to_float(row[target]) : -INFINITY;
-    copy_async_wait<1>();
-    const Stats found = read_row<T, kVec, kStagedThreads>(copy, c, reduce);
-    const float lse = found.most + logf(found.sum);
-    if (threadIdx.x == 0) a.row_losses[r] = lse - target_logit;
-    write_gradient<T, kVec, kStagedThreads>(row, copy, c, target, lse, a.grad_scale);
   }
+  const int target = c.own(a.targets[blockIdx.x]);
+  const float target_logit = threadIdx.x == 0 && target >= 0 ? to_float(row[target]) : -INFINITY;
+  Stats stats;
+  const auto add_part = [&](int p) {
+    add_columns<T, kVec>(stats, copy, min(p * part, c.columns), min((p + 1) * part, c.columns));
+  };
+  static_assert(kParts == 4);
+  copy_async_wait<3>(), add_part(0);
+  copy_async_wait<2>(), add_part(1);
+  copy_async_wait<1>(), add_part(2);
+  copy_async_wait<0>(), add_part(3);
+  stats.combine(reduce);
+  const float lse = stats.most + logf(stats.sum);
+  if (threadIdx.x == 0) a.row_losses[blockIdx.x] = lse - target_logit;
+  write_gradient<T, kVec>(row, copy, c, target, lse, a.grad_scale);
 }
 
 __global__ void add_rows(float* loss, const float* row_losses, int64_t rows) {
@@ -203,8 +223,8 @@ __global__ void add_rows(float* loss, const float* row_losses, int64_t rows) {
 
 template <class Args>
 Columns columns_of(const Args& a) {
-  const int64_t stride = a.logits[1];
-  return {stride, std::clamp<int64_t>(int64_t{a.vocab} - a.first_token, 0, stride), a.first_token};
+  const int stride = static_cast<int>(a.logits[1]);
+  return {stride, std::clamp(a.vocab - a.first_token, 0, stride), a.first_token};
 }
 
 template <class T, int kVec>
@@ -223,12 +243,11 @@ void launch_loss(const CrossEntropyLoss& a, float* row_losses, cudaStream_t stre
     return TRI_CUDA_LAUNCH("cross_entropy_loss");
   }
   if constexpr (kVec * sizeof(T) == 16) {
-    const size_t bytes = 2 * static_cast<size_t>(columns.stride) * sizeof(T);
+    const size_t bytes = static_cast<size_t>(columns.stride) * sizeof(T);
     if (bytes <= kStagedBytes && args.gradient) {
       auto kernel = staged_loss_kernel<T, kVec>;
       TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-      const unsigned blocks = std::min(rows, static_cast<unsigned>(num_multiprocessors()));
-      kernel<<<blocks, kStagedThreads, bytes, stream>>>(args, columns, a.logits[0]);
+      kernel<<<rows, kThreads, bytes, stream>>>(args, columns);
       return TRI_CUDA_LAUNCH("cross_entropy_loss");
     }
   }

@@ -69,6 +69,37 @@ __device__ __forceinline__ void store_pack(T* at, const Pack<T, kElements>& pack
     *reinterpret_cast<Pack<T, kElements>*>(at) = pack;
 }
 
+// A pack's elements in fp32, and back: a bfloat16 is the upper half of a float; two are rounded by one instruction.
+template <class T, int kElements>
+__device__ __forceinline__ void unpack(const Pack<T, kElements>& pack, float (&x)[kElements]) {
+  if constexpr (sizeof(T) == 2 && kElements % 2 == 0) {
+    uint32_t words[kElements / 2];
+    memcpy(words, &pack, sizeof words);
+#pragma unroll
+    for (int i = 0; i < kElements; i += 2) {
+      x[i] = __uint_as_float(words[i / 2] << 16);
+      x[i + 1] = __uint_as_float(words[i / 2] & 0xFFFF0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) x[i] = to_float(pack.item[i]);
+  }
+}
+template <class T, int kElements>
+__device__ __forceinline__ Pack<T, kElements> pack_floats(const float (&x)[kElements]) {
+  Pack<T, kElements> pack;
+  if constexpr (sizeof(T) == 2 && kElements % 2 == 0) {
+    __nv_bfloat162 pairs[kElements / 2];
+#pragma unroll
+    for (int i = 0; i < kElements; i += 2) pairs[i / 2] = __floats2bfloat162_rn(x[i], x[i + 1]);
+    memcpy(&pack, pairs, sizeof pairs);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) pack.item[i] = from_float<T>(x[i]);
+  }
+  return pack;
+}
+
 // Sums over the 32 lanes of a warp; every lane gets the result. The order is fixed.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll

@@ -89,8 +89,8 @@ __global__ void column_slab_kernel(float* partial, const T* inp, int64_t rows, i
 template <class T, int kVec>
 void sum_columns(const BiasBackward& b, cudaStream_t stream) {
   const int64_t rows = b.dout[0], columns = b.dout[1], groups = (columns + 32 * kVec - 1) / (32 * kVec);
-  // Four blocks a multiprocessor, if there are rows enough.
-  const int64_t slabs = std::clamp<int64_t>(4 * num_multiprocessors() / groups, 1, (rows + 7) / 8);
+  // Sixteen blocks a multiprocessor, so that the last ones cost little, if there are rows enough.
+  const int64_t slabs = std::clamp<int64_t>(16 * num_multiprocessors() / groups, 1, (rows + 63) / 64);
   auto* partial = static_cast<float*>(
       workspace(stream, Scratch::kColumnSums, sizeof(float) * static_cast<size_t>(slabs * columns)));
   const dim3 grid(static_cast<unsigned>(groups), static_cast<unsigned>(slabs));

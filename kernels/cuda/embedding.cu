@@ -1,9 +1,14 @@
 // Token and position embeddings, forward and deterministic backward: formulas in kernels/embedding.h.
-// Forward: a thread sixteen bytes where rows are aligned, else an element. Token gradients: rows are sorted by token
-// (stable radix sort), then one block a run of equal tokens adds its rows in ascending order: no atomics, the same bits
-// every time. Position gradients: a thread an element of the table adds its rows in ascending order. Bound: memory, R·C
-// elements read and written.  Mirror: kernels/cpu/embedding.cpp.
+// Forward: a thread sixteen bytes of a row where rows are aligned, else an element; a block some rows.
+// Token gradients: rows are sorted by token (stable radix sort), and a block adds a tile of kTile of them, run of equal
+// tokens by run, in order. Runs inside a tile go to the table at once; the parts of longer ones go to scratch, and a
+// second kernel adds them in order: no atomics, the same bits every time, and a frequent token costs no more than rare
+// ones. Position gradients: a thread sixteen bytes of the table adds its rows in ascending order.
+// Bound: memory, R·C elements read and written.  Mirror: kernels/cpu/embedding.cpp.
+#include <algorithm>
+#include <bit>
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.cuh"
@@ -15,67 +20,159 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr std::integral_constant<int, 1> kElement{};
+template <class T>
+constexpr std::integral_constant<int, Pack<T>::kSize> kPackOf{};
 unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
 __device__ int64_t thread_index() { return blockIdx.x * int64_t{kThreads} + threadIdx.x; }
 
-template <class T, int kVec>
-__global__ void embedding_kernel(T* out, const int32_t* tokens, const T* weight, int64_t packs, int64_t width,
-                                 int64_t local, int first_token) {
-  const int64_t at = thread_index() * kVec;
-  if (thread_index() >= packs) return;
-  const int64_t row = tokens[at / width] - first_token;
-  Pack<T, kVec> pack;
-  if (row >= 0 && row < local) {
-    pack = load_pack<kVec>(weight + row * width + at % width);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(0.0f);
+// Blocks of (x, y) threads for rows of `packs` packs: y rows at a time, x threads a row.
+struct RowGrid {
+  dim3 grid, block;
+  RowGrid(int64_t rows, int64_t packs) {
+    block.x = static_cast<unsigned>(std::min<int64_t>((packs + 31) / 32 * 32, kThreads));
+    block.y = kThreads / block.x;
+    grid.x = static_cast<unsigned>((rows + block.y - 1) / block.y);
   }
-  store_pack(out + at, pack);
-}
+};
+__device__ int64_t thread_row() { return blockIdx.x * int64_t{blockDim.y} + threadIdx.y; }
 
-__global__ void number_rows(int32_t* rows, int64_t count) {
-  if (const int64_t i = thread_index(); i < count) rows[i] = static_cast<int32_t>(i);
-}
-
-// Block i works if a run of equal tokens begins at sorted position i.
-template <class T>
-__global__ void add_runs(float* dweight, const T* dout, const int32_t* tokens, const int32_t* rows, int64_t count,
-                         int64_t width, int64_t local, int first_token) {
-  const int64_t begin = blockIdx.x;
-  const int32_t token = tokens[begin];
-  const int64_t row = token - first_token;
-  if (row < 0 || row >= local || (begin > 0 && tokens[begin - 1] == token)) return;
-  for (int64_t c = threadIdx.x; c < width; c += kThreads) {
-    float sum = dweight[row * width + c];
-    for (int64_t i = begin; i < count && tokens[i] == token; ++i) sum += to_float(dout[rows[i] * width + c]);
-    dweight[row * width + c] = sum;
+template <class T, int kVec>
+__global__ void embedding_kernel(T* out, const int32_t* tokens, const T* weight, int64_t rows, int width, int64_t local,
+                                 int first_token) {
+  const int64_t r = thread_row();
+  if (r >= rows) return;
+  const int64_t row = int64_t{tokens[r]} - first_token;
+  const bool here = row >= 0 && row < local;
+  for (int c = static_cast<int>(threadIdx.x) * kVec; c < width; c += static_cast<int>(blockDim.x) * kVec) {
+    Pack<T, kVec> pack;
+    if (here) {
+      pack = load_pack<kVec>(weight + row * width + c);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(0.0f);
+    }
+    store_pack(out + r * width + c, pack);
   }
 }
 
-template <class T, int kVec>
-__global__ void position_kernel(T* inout, const T* weight, int64_t packs, int64_t width, int64_t seq_len,
-                                int64_t first_row) {
-  const int64_t at = thread_index() * kVec;
-  if (thread_index() >= packs) return;
-  const int64_t position = (first_row + at / width) % seq_len;
-  Pack<T, kVec> sum = load_pack<kVec>(inout + at);
-  const Pack<T, kVec> add = load_pack<kVec>(weight + position * width + at % width);
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) sum.item[i] = from_float<T>(to_float(sum.item[i]) + to_float(add.item[i]));
-  store_pack(inout + at, sum);
-}
-
-template <class T>
-__global__ void position_gradient_kernel(float* dweight, const T* dout, int64_t rows, int64_t width, int64_t seq_len,
-                                         int64_t first_row) {
+// What is sorted: the row's place in the table here, `local` where it has none, and its number.
+__global__ void number_rows(int32_t* places, int32_t* rows, const int32_t* tokens, int64_t count, int32_t local,
+                            int32_t first_token) {
   const int64_t i = thread_index();
-  if (i >= seq_len * width) return;
-  const int64_t position = i / width;
-  float sum = dweight[i];
-  for (int64_t r = (position + seq_len - first_row % seq_len) % seq_len; r < rows; r += seq_len)
-    sum += to_float(dout[r * width + i % width]);
-  dweight[i] = sum;
+  if (i >= count) return;
+  const int32_t place = tokens[i] - first_token;
+  places[i] = place >= 0 && place < local ? place : local;
+  rows[i] = static_cast<int32_t>(i);
+}
+
+constexpr int kTile = 64;
+constexpr int kTileThreads = 128;
+
+// The sorted rows, and where the parts of runs that cross tiles go.
+struct Runs {
+  const int32_t *places, *rows;  // (count), sorted by place in the table
+  int64_t count;
+  float* parts;  // (tiles, 2, C): sums of the tile's first run, if it began before, and of its last, if it goes on
+  int width;
+  int32_t local;  // rows of the table; as a place: none
+
+  __device__ bool same(int64_t i, int64_t j) const { return j >= 0 && j < count && places[i] == places[j]; }
+};
+
+// Block (i, j): tile i, the j-th columns.
+template <class T, int kVec>
+__global__ void __launch_bounds__(kTileThreads) add_tiles(float* dweight, const T* dout, Runs runs) {
+  __shared__ int32_t places[kTile], rows[kTile];
+  const int64_t begin = int64_t{blockIdx.x} * kTile;
+  const int size = static_cast<int>(runs.count - begin < kTile ? runs.count - begin : kTile);
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += kTileThreads)
+    places[i] = runs.places[begin + i], rows[i] = runs.rows[begin + i];
+  __syncthreads();
+  const bool from_before = runs.same(begin, begin - 1), goes_on = runs.same(begin + size - 1, begin + size);
+  const int c = static_cast<int>(blockIdx.y * kTileThreads + threadIdx.x) * kVec;
+  if (c >= runs.width) return;
+
+  float sum[kVec] = {};
+  int first = 0;  // of the run
+  const auto finish = [&](int last) {
+    const bool begun = first > 0 || !from_before, ended = last < size - 1 || !goes_on;
+    const int64_t row = places[first];
+    if (row < runs.local) {
+      float* to = begun && ended ? dweight + row * runs.width + c
+                                 : runs.parts + (int64_t{blockIdx.x} * 2 + (begun ? 1 : 0)) * runs.width + c;
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) to[i] = begun && ended ? to[i] + sum[i] : sum[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) sum[i] = 0;
+    first = last + 1;
+  };
+  constexpr int kAhead = 8;  // rows read at a time
+  for (int start = 0; start < size; start += kAhead) {
+    Pack<T, kVec> pack[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (start + k < size) pack[k] = load_pack<kVec>(dout + int64_t{rows[start + k]} * runs.width + c);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int i = start + k;
+      if (i >= size) continue;
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) sum[v] += to_float(pack[k].item[v]);
+      if (i + 1 == size || places[i + 1] != places[i]) finish(i);
+    }
+  }
+}
+
+// Block (i, j): the run that begins in tile i and goes on, if there is one; the j-th columns.
+__global__ void __launch_bounds__(kTileThreads) add_parts(float* dweight, Runs runs) {
+  const int64_t tile = blockIdx.x, last = tile * kTile + kTile - 1;
+  if (!runs.same(last, last + 1)) return;  // ends here, or is no whole tile
+  if (runs.same(tile * kTile, last) && runs.same(tile * kTile, tile * kTile - 1)) return;  // has begun before
+  const int64_t row = runs.places[last];
+  const int c = static_cast<int>(blockIdx.y * kTileThreads + threadIdx.x);
+  if (row == runs.local || c >= runs.width) return;
+  float sum = runs.parts[(tile * 2 + 1) * runs.width + c];
+#pragma unroll 4
+  for (int64_t next = tile + 1; next * kTile < runs.count && runs.places[next * kTile] == row; ++next)
+    sum += runs.parts[next * 2 * runs.width + c];
+  dweight[row * runs.width + c] += sum;
+}
+
+template <class T, int kVec>
+__global__ void position_kernel(T* inout, const T* weight, int64_t rows, int width, int64_t seq_len,
+                                int64_t first_row) {
+  const int64_t r = thread_row();
+  if (r >= rows) return;
+  const int64_t position = (first_row + r) % seq_len;
+  for (int c = static_cast<int>(threadIdx.x) * kVec; c < width; c += static_cast<int>(blockDim.x) * kVec) {
+    Pack<T, kVec> sum = load_pack<kVec>(inout + r * width + c);
+    const Pack<T, kVec> add = load_pack<kVec>(weight + position * width + c);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) sum.item[i] = from_float<T>(to_float(sum.item[i]) + to_float(add.item[i]));
+    store_pack(inout + r * width + c, sum);
+  }
+}
+
+template <class T, int kVec>
+__global__ void position_gradient_kernel(float* dweight, const T* dout, int64_t rows, int width, int64_t seq_len,
+                                         int64_t first_row) {
+  const int64_t position = thread_row();
+  if (position >= seq_len) return;
+  const int64_t begin = (position + seq_len - first_row % seq_len) % seq_len;
+  for (int c = static_cast<int>(threadIdx.x) * kVec; c < width; c += static_cast<int>(blockDim.x) * kVec) {
+    float sum[kVec] = {};
+#pragma unroll 8
+    for (int64_t r = begin; r < rows; r += seq_len) {
+      const Pack<T, kVec> pack = load_pack<kVec>(dout + r * width + c);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) sum[i] += to_float(pack.item[i]);
+    }
+    float* to = dweight + position * width + c;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) to[i] += sum[i];
+  }
 }
 
 }  // namespace
@@ -84,39 +181,51 @@ void embedding_forward(const EmbeddingForward& e, cudaStream_t stream) {
   if (e.out.numel() == 0) return;
   dispatch(e.out.dtype, [&](auto type) {
     using T = decltype(type);
-    const bool vector = aligned<T>(e.out[1], {e.out, e.weight});
-    const int64_t packs = vector ? e.out.numel() / Pack<T>::kSize : e.out.numel();
-    auto kernel = vector ? embedding_kernel<T, Pack<T>::kSize> : embedding_kernel<T, 1>;
-    kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointer<T>(e.out), pointer<int32_t>(e.tokens),
-                                                       pointer<T>(e.weight), packs, e.out[1], e.weight[0],
-                                                       e.first_token);
+    const auto launch = [&](auto vec) {
+      constexpr int kVec = decltype(vec)::value;
+      const RowGrid shape(e.out[0], e.out[1] / kVec);
+      embedding_kernel<T, kVec>
+          <<<shape.grid, shape.block, 0, stream>>>(pointer<T>(e.out), pointer<int32_t>(e.tokens), pointer<T>(e.weight),
+                                                   e.out[0], static_cast<int>(e.out[1]), e.weight[0], e.first_token);
+    };
+    aligned<T>(e.out[1], {e.out, e.weight}) ? launch(kPackOf<T>) : launch(kElement);
   });
   TRI_CUDA_LAUNCH("embedding_forward");
 }
 
 void embedding_backward(const EmbeddingBackward& e, cudaStream_t stream) {
-  const int64_t count = e.dout[0];
+  const int64_t count = e.dout[0], width = e.dout[1];
   if (e.dout.numel() == 0) return;
-  const auto* tokens = pointer<int32_t>(e.tokens);
+  // Scratch: what is sorted, sorted, parts of runs, then the sort's own. Places take few bits: fewer passes.
+  const auto local = static_cast<int32_t>(e.dweight[0]);
+  const int bits = std::bit_width(static_cast<uint32_t>(local)), items = static_cast<int>(count);
   size_t sort_bytes = 0;
   int32_t* none = nullptr;
-  TRI_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, tokens, none, none, none, static_cast<int>(count), 0,
-                                           32, stream));
-  // Scratch: row numbers, sorted tokens, sorted rows, then the sort's own.
-  const size_t list = (static_cast<size_t>(count) * sizeof(int32_t) + 255) / 256 * 256;
-  char* scratch = static_cast<char*>(workspace(stream, Scratch::kSort, 3 * list + sort_bytes));
-  auto* numbers = reinterpret_cast<int32_t*>(scratch);
-  auto* sorted_tokens = reinterpret_cast<int32_t*>(scratch + list);
-  auto* sorted_rows = reinterpret_cast<int32_t*>(scratch + 2 * list);
-  number_rows<<<blocks_for(count), kThreads, 0, stream>>>(numbers, count);
-  TRI_CUDA(cub::DeviceRadixSort::SortPairs(scratch + 3 * list, sort_bytes, tokens, sorted_tokens, numbers, sorted_rows,
-                                           static_cast<int>(count), 0, 32, stream));
+  TRI_CUDA(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, none, none, none, none, items, 0, bits, stream));
+  const auto tiles = static_cast<unsigned>((count + kTile - 1) / kTile);
+  const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+  const size_t list = padded(static_cast<size_t>(count) * sizeof(int32_t));
+  const size_t parts = padded(size_t{tiles} * 2 * static_cast<size_t>(width) * sizeof(float));
+  char* scratch = static_cast<char*>(workspace(stream, Scratch::kSort, 4 * list + parts + sort_bytes));
+  const auto list_at = [&](size_t i) { return reinterpret_cast<int32_t*>(scratch + i * list); };
+  int32_t *places = list_at(0), *rows = list_at(1), *sorted_places = list_at(2), *sorted_rows = list_at(3);
+  number_rows<<<blocks_for(count), kThreads, 0, stream>>>(places, rows, pointer<int32_t>(e.tokens), count, local,
+                                                          e.first_token);
+  TRI_CUDA(cub::DeviceRadixSort::SortPairs(scratch + 4 * list + parts, sort_bytes, places, sorted_places, rows,
+                                           sorted_rows, items, 0, bits, stream));
+  const Runs runs{sorted_places,           sorted_rows, count, reinterpret_cast<float*>(scratch + 4 * list),
+                  static_cast<int>(width), local};
+  const auto columns = [&](int vec) { return static_cast<unsigned>((width / vec + kTileThreads - 1) / kTileThreads); };
   dispatch(e.dout.dtype, [&](auto type) {
     using T = decltype(type);
-    add_runs<T><<<static_cast<unsigned>(count), kThreads, 0, stream>>>(pointer<float>(e.dweight), pointer<T>(e.dout),
-                                                                       sorted_tokens, sorted_rows, count, e.dout[1],
-                                                                       e.dweight[0], e.first_token);
+    const auto launch = [&](auto vec) {
+      constexpr int kVec = decltype(vec)::value;
+      add_tiles<T, kVec><<<dim3(tiles, columns(kVec)), kTileThreads, 0, stream>>>(pointer<float>(e.dweight),
+                                                                                  pointer<T>(e.dout), runs);
+    };
+    aligned<T>(width, {e.dout}) ? launch(kPackOf<T>) : launch(kElement);
   });
+  add_parts<<<dim3(tiles, columns(1)), kTileThreads, 0, stream>>>(pointer<float>(e.dweight), runs);
   TRI_CUDA_LAUNCH("embedding_backward");
 }
 
@@ -124,11 +233,14 @@ void position_forward(const PositionForward& p, cudaStream_t stream) {
   if (p.inout.numel() == 0) return;
   dispatch(p.inout.dtype, [&](auto type) {
     using T = decltype(type);
-    const bool vector = aligned<T>(p.inout[1], {p.inout, p.weight});
-    const int64_t packs = vector ? p.inout.numel() / Pack<T>::kSize : p.inout.numel();
-    auto kernel = vector ? position_kernel<T, Pack<T>::kSize> : position_kernel<T, 1>;
-    kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointer<T>(p.inout), pointer<T>(p.weight), packs, p.inout[1],
-                                                       p.weight[0], p.first_row);
+    const auto launch = [&](auto vec) {
+      constexpr int kVec = decltype(vec)::value;
+      const RowGrid shape(p.inout[0], p.inout[1] / kVec);
+      position_kernel<T, kVec><<<shape.grid, shape.block, 0, stream>>>(pointer<T>(p.inout), pointer<T>(p.weight),
+                                                                       p.inout[0], static_cast<int>(p.inout[1]),
+                                                                       p.weight[0], p.first_row);
+    };
+    aligned<T>(p.inout[1], {p.inout, p.weight}) ? launch(kPackOf<T>) : launch(kElement);
   });
   TRI_CUDA_LAUNCH("position_forward");
 }
@@ -137,8 +249,14 @@ void position_backward(const PositionBackward& p, cudaStream_t stream) {
   if (p.dout.numel() == 0) return;
   dispatch(p.dout.dtype, [&](auto type) {
     using T = decltype(type);
-    position_gradient_kernel<T><<<blocks_for(p.dweight.numel()), kThreads, 0, stream>>>(
-        pointer<float>(p.dweight), pointer<T>(p.dout), p.dout[0], p.dout[1], p.dweight[0], p.first_row);
+    const auto launch = [&](auto vec) {
+      constexpr int kVec = decltype(vec)::value;
+      const RowGrid shape(p.dweight[0], p.dout[1] / kVec);
+      position_gradient_kernel<T, kVec>
+          <<<shape.grid, shape.block, 0, stream>>>(pointer<float>(p.dweight), pointer<T>(p.dout), p.dout[0],
+                                                   static_cast<int>(p.dout[1]), p.dweight[0], p.first_row);
+    };
+    aligned<T>(p.dout[1], {p.dout, p.dweight}) ? launch(kPackOf<T>) : launch(kElement);
   });
   TRI_CUDA_LAUNCH("position_backward");
 }

@@ -45,13 +45,11 @@ bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   return true;
 }
 
-bool can_fuse(const Gemm& g) { return g.epilogue != Epilogue::kNone || !g.dbias.empty(); }
-
 }  // namespace
 
 struct GemmEngine::State {
   struct Entry {
-    std::unique_ptr<GemmPlan> plans[2];  // by form
+    std::unique_ptr<GemmPlan> plans[3];  // by form
     std::unique_ptr<Choice> choice;
   };
   std::mutex mutex;
@@ -88,21 +86,20 @@ struct GemmEngine::State {
 
   void run(Entry& entry, const Gemm& g, const Choice& choice, cudaStream_t stream) {
     GemmPlan& chosen = plan(entry, g, choice.form);
-    if (choice.form == GemmForm::kFused) {
-      float* dbias = nullptr;
-      if (!g.dbias.empty())
-        dbias = static_cast<float*>(workspace(stream, Scratch::kBiasGradient, static_cast<size_t>(g.dbias.bytes())));
-      chosen.run(handle, g, choice.algorithm, dbias, stream);
-      if (dbias != nullptr)
-        accumulate({.inout = g.dbias, .inp = Tensor(dbias, Dtype::kF32, {g.dbias.numel()})}, stream);
-      return;
-    }
-    if (!g.dbias.empty()) bias_backward({.dbias = g.dbias, .dout = g.a}, stream);
-    chosen.run(handle, g, choice.algorithm, nullptr, stream);
-    if (g.epilogue == Epilogue::kGelu)
+    // cuBLASLt overwrites its bias gradient; ours is added to.
+    const bool fused_dbias = choice.form == GemmForm::kFused && !g.dbias.empty();
+    const bool dbias_of_a = g.trans_a == Trans::kYes;
+    float* dbias = nullptr;
+    if (fused_dbias)
+      dbias = static_cast<float*>(workspace(stream, Scratch::kBiasGradient, static_cast<size_t>(g.dbias.bytes())));
+    if (!g.dbias.empty() && !fused_dbias && dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.a}, stream);
+    chosen.run(handle, g, choice.algorithm, dbias, stream);
+    if (fused_dbias) accumulate({.inout = g.dbias, .inp = Tensor(dbias, Dtype::kF32, {g.dbias.numel()})}, stream);
+    if (choice.form == GemmForm::kPlain && g.epilogue == Epilogue::kGelu)
       activation_forward({.kind = Activation::kGelu, .out = g.out, .inp = g.pre}, stream);
-    if (g.epilogue == Epilogue::kGeluBackward)
+    if (choice.form == GemmForm::kPlain && g.epilogue == Epilogue::kGeluBackward)
       activation_backward({.kind = Activation::kGelu, .dinp = g.out, .dout = g.out, .inp = g.pre}, stream);
+    if (!g.dbias.empty() && !fused_dbias && !dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.out}, stream);
   }
 
   // Microseconds of one call, the middle of `rounds`; negative when the algorithm refuses.
@@ -135,8 +132,7 @@ struct GemmEngine::State {
     for (const Tensor& tensor : {g.a, g.b, g.bias, g.pre, g.out}) fill_random(tensor, stream);
     const Choice first = first_choice(entry, g, key);
     std::vector<Choice> candidates;
-    for (const GemmForm form : {GemmForm::kPlain, GemmForm::kFused}) {
-      if (form == GemmForm::kFused && !can_fuse(g)) continue;
+    for (const GemmForm form : forms_of(g)) {
       for (const auto& algorithm : plan(entry, g, form).algorithms(handle, kCandidates, key.alignment)) {
         Choice candidate{form, algorithm};
         candidate.microseconds = time(entry, g, candidate, 1, stream);
@@ -196,9 +192,8 @@ std::string GemmEngine::export_choices() const {
   std::string text = "# " + state_->library + "\n";
   for (const auto& [key, entry] : state_->entries) {
     if (!entry.choice || entry.choice->microseconds <= 0) continue;
-    text +=
-        fmt::format("{} {} {} {:.2f} {:.2f}\n", key.text(), entry.choice->form == GemmForm::kFused ? "fused" : "plain",
-                    to_text(entry.choice->algorithm), entry.choice->microseconds, entry.choice->first_microseconds);
+    text += fmt::format("{} {} {} {:.2f} {:.2f}\n", key.text(), name_of(entry.choice->form),
+                        to_text(entry.choice->algorithm), entry.choice->microseconds, entry.choice->first_microseconds);
   }
   return text;
 }
@@ -215,7 +210,8 @@ void GemmEngine::import_choices(const std::string& text) {
     if (!ours || !(words >> key >> form >> algorithm >> choice.microseconds >> choice.first_microseconds) ||
         !from_text(algorithm, choice.algorithm))
       continue;
-    choice.form = form == "fused" ? GemmForm::kFused : GemmForm::kPlain;
+    for (const GemmForm known : {GemmForm::kPlain, GemmForm::kEpilogue, GemmForm::kFused})
+      if (form == name_of(known)) choice.form = known;
     state_->imported.emplace(key, choice);
   }
   // Every rank goes by the same text: what was chosen here gives way to it.
@@ -229,9 +225,9 @@ std::vector<GemmSearch::Row> GemmEngine::rows() const {
   std::vector<Row> rows;
   for (const auto& [key, entry] : state_->entries)
     if (entry.choice && entry.choice->microseconds > 0)
-      rows.push_back(
-          {key.text(), 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k),
-           entry.choice->microseconds, entry.choice->first_microseconds, entry.choice->form == GemmForm::kFused});
+      rows.push_back({key.text(),
+                      2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k),
+                      entry.choice->microseconds, entry.choice->first_microseconds, name_of(entry.choice->form)});
   return rows;
 }
 

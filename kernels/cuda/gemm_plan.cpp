@@ -18,8 +18,9 @@ cublasLtMatrixLayout_t make_layout(Dtype dtype, int64_t rows, int64_t columns) {
 
 cublasLtEpilogue_t epilogue_of(const Gemm& g, GemmForm form) {
   const bool bias = !g.bias.empty();
-  if (form == GemmForm::kFused) {
-    if (!g.dbias.empty()) return CUBLASLT_EPILOGUE_BGRADB;
+  if (form == GemmForm::kFused && !g.dbias.empty())
+    return g.epilogue == Epilogue::kGeluBackward ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_BGRADB;
+  if (form != GemmForm::kPlain) {
     if (g.epilogue == Epilogue::kGelu) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (g.epilogue == Epilogue::kGeluBackward) return CUBLASLT_EPILOGUE_DGELU;
   }
@@ -27,6 +28,18 @@ cublasLtEpilogue_t epilogue_of(const Gemm& g, GemmForm form) {
 }
 
 }  // namespace
+
+std::vector<GemmForm> forms_of(const Gemm& g) {
+  std::vector<GemmForm> forms = {GemmForm::kPlain};
+  if (g.epilogue != Epilogue::kNone) forms.push_back(GemmForm::kEpilogue);
+  if (!g.dbias.empty()) forms.push_back(GemmForm::kFused);
+  return forms;
+}
+
+const char* name_of(GemmForm form) {
+  constexpr const char* kNames[] = {"plain", "epilogue", "fused"};
+  return kNames[static_cast<int>(form)];
+}
 
 void check_blas(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -65,7 +78,7 @@ GemmPlan::GemmPlan(const Gemm& g, GemmForm form) : form_(form) {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.dbias.data);
   }
-  if (form == GemmForm::kFused && g.epilogue != Epilogue::kNone) {
+  if (form != GemmForm::kPlain && g.epilogue != Epilogue::kNone) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.pre[1]);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(g.pre.dtype));
@@ -111,7 +124,7 @@ void GemmPlan::run(cublasLtHandle_t handle, const Gemm& g, const cublasLtMatmulA
                    cudaStream_t stream) {
   if (!g.bias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
   if (form_ == GemmForm::kFused && !g.dbias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
-  if (form_ == GemmForm::kFused && g.epilogue != Epilogue::kNone)
+  if (form_ != GemmForm::kPlain && g.epilogue != Epilogue::kNone)
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
   const float alpha = 1.0f, beta = g.beta;
   void* out = g.epilogue == Epilogue::kGelu && form_ == GemmForm::kPlain ? g.pre.data : g.out.data;

@@ -36,8 +36,10 @@ struct GemmKey {
   std::string text() const;  // without blanks
 };
 
-// kPlain: the product and its bias alone. kFused: with the epilogue and the bias gradient.
-enum class GemmForm { kPlain, kFused };
+// kPlain: the product and its bias alone. kEpilogue: GeLU or its gradient with it. kFused: the bias gradient too.
+enum class GemmForm { kPlain, kEpilogue, kFused };
+std::vector<GemmForm> forms_of(const Gemm& g);  // those that differ
+const char* name_of(GemmForm form);
 
 class GemmPlan {
  public:

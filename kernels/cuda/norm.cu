@@ -1,10 +1,11 @@
 // Residual addition + LayerNorm/RMSNorm, forward and backward: formulas in kernels/norm.h.
 //   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
-// Mapping: W = 1 to 16 warps a row, chosen so that a lane holds up to three 16-byte packs of it in registers: global
-// memory is read and written once. Blocks are persistent: while a group works on a row, the next one's operands are on
-// their way to shared memory (cp.async, each thread its own packs, so that no barrier is needed). Backward: a thread
-// keeps its columns' parameter gradients in registers over all its rows; a second kernel adds the blocks' sums in a
-// fixed order.
+// Mapping: W = 1 to 16 warps a row, chosen so that few lanes idle and a lane holds up to three 16-byte packs of it in
+// registers: global memory is read and written once. Blocks are persistent: a thread keeps its columns' weights in
+// shared memory over all its rows, and while a group works on a row, the next one's operands are on their way to shared
+// memory (cp.async, each thread its own packs, so that no barrier is needed). The warps of a row meet at a barrier of
+// their own. Backward: a thread keeps its columns' parameter gradients in registers too; a second kernel adds the
+// blocks' sums in a fixed order.
 // Limits: C up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes.
 // Bound: memory; R·C elements 2 times forward (4 with a residual), 4 backward (3 without dresidual).
 // Mirror: kernels/cpu/norm.cpp.
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxWarps = 16;
+constexpr int kMaxGroups = kThreads / 32;
 
 // A block is (32 · W, groups) threads; each of its groups works on one row.
 struct Shape {
@@ -27,70 +29,138 @@ struct Shape {
   int width;  // C
 };
 
-// Sum over the W warps of this thread's group, in every thread; all threads of the block take part.
-__device__ __forceinline__ float row_sum(float value, float (*shared)[kMaxWarps]) {
-  value = warp_sum(value);
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  if (warps == 1) return value;
-  __syncthreads();  // earlier readers of `shared` are done
-  if (threadIdx.x % 32 == 0) shared[threadIdx.y][threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int warp = 0; warp < warps; ++warp) sum += shared[threadIdx.y][warp];
-  return sum;
-}
+// A thread's way through its rows: it owns packs p = 0 ... kPacks - 1 of each, blockDim.x packs apart.
+template <int kVec>
+struct Walk {
+  int64_t row, rows;
+  int64_t row_step;
+  int64_t at, at_step;  // elements from the arrays' beginning to this thread's first pack, and to the next row's
+  int first_column, pack_step, width;
 
-// A thread's packs of kArrays operands of a row, in flight to shared memory. kStages buffers of them; with kStages 0
-// (operands too large) rows are read when they are needed.
-template <class T, int kVec, int kPacks, int kArrays, int kStages>
-class RowPipe {
+  __device__ explicit Walk(const Shape& s)
+      : row(blockIdx.x * int64_t{blockDim.y} + threadIdx.y),
+        rows(s.rows),
+        row_step(int64_t{gridDim.x} * blockDim.y),
+        at_step(row_step * s.width),
+        first_column(static_cast<int>(threadIdx.x) * kVec),
+        pack_step(static_cast<int>(blockDim.x) * kVec),
+        width(s.width) {
+    at = row * width + first_column;
+  }
+  __device__ int column(int p) const { return first_column + p * pack_step; }
+  __device__ bool owns(int p) const { return column(p) < width; }
+  __device__ void advance() { row += row_step, at += at_step; }
+};
+
+// What a kernel reads, in shared memory: kVectors (C) vectors for the whole block, and a thread's own packs of kArrays
+// rows in two stages, one of them on its way while the other is worked on. An odd number of packs a thread: no bank
+// conflicts. Where kStaged is false (rows too long, or of single elements) everything is read from global memory when
+// it is needed.
+template <class T, int kVec, int kPacks, int kArrays, int kVectors>
+class Operands {
  public:
-  static constexpr size_t bytes(int threads) {
-    return sizeof(Pack<T, kVec>) * kStages * kArrays * kPacks * static_cast<size_t>(threads);
+  using Vector = Pack<T, kVec>;
+  static constexpr bool kStaged = sizeof(Vector) == 16 && kPacks <= 4;
+  static constexpr int kOwn = 2 * kArrays * kPacks + 1;
+  static constexpr size_t bytes(dim3 block) {
+    return kStaged ? sizeof(Vector) * block.x * (kOwn * block.y + kVectors * kPacks) : 0;
   }
 
-  __device__ RowPipe(void* shared, const T* const (&arrays)[kArrays], Shape shape)
-      : packs_(static_cast<Pack<T, kVec>*>(shared)), shape_(shape) {
-    for (int a = 0; a < kArrays; ++a) arrays_[a] = arrays[a];
-  }
-
-  // Starts the copies of `row`; rows beyond the end are none.
-  __device__ void fetch(int64_t row, int stage) {
-    if constexpr (kStages > 0) {
-      if (row < shape_.rows)
+  __device__ Operands(unsigned char* shared, const T* const (&arrays)[kArrays], const T* const (&vectors)[kVectors],
+                      const Walk<kVec>& walk)
+      : shared_vectors_(reinterpret_cast<Vector*>(shared)),
+        own_(shared_vectors_ + kVectors * kPacks * blockDim.x + (threadIdx.y * blockDim.x + threadIdx.x) * kOwn) {
 #pragma unroll
-        for (int a = 0; a < kArrays; ++a)
+    for (int a = 0; a < kArrays; ++a) arrays_[a] = arrays[a];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) vectors_[v] = vectors[v];
+    fetch(walk, 0);
+    if constexpr (kStaged) {
+      if (threadIdx.y == 0)
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v)
 #pragma unroll
           for (int p = 0; p < kPacks; ++p)
-            if (arrays_[a] != nullptr && column(p) < shape_.width)
-              copy_async16(shared_address(&packs_[slot(stage, a, p)]), arrays_[a] + row * shape_.width + column(p),
-                           true);
+            if (vectors[v] != nullptr && walk.owns(p))
+              shared_vectors_[vector_slot(v, p)] = load_pack<kVec>(vectors[v] + walk.column(p));
+      __syncthreads();
+    }
+  }
+
+  // Starts the copies of the row that `ahead` steps are to come; every call is one to wait for.
+  __device__ void fetch(const Walk<kVec>& walk, int ahead) {
+    if constexpr (kStaged) {
+      Vector* to = own_ + (stage_ ^ ahead) * kArrays * kPacks;
+      const int64_t at = walk.at + ahead * walk.at_step;
+      if (walk.row + ahead * walk.row_step < walk.rows)
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+          if (walk.owns(p))
+#pragma unroll
+            for (int a = 0; a < kArrays; ++a)
+              copy_async16(shared_address(to + a * kPacks + p), arrays_[a] + at + p * walk.pack_step, true);
       copy_async_commit();
     }
   }
-  // Waits for the oldest but `later` fetches.
-  template <int kLater>
-  __device__ void wait() {
-    if constexpr (kStages > 0) copy_async_wait<kLater>();
+  // The next row on its way, this one there.
+  __device__ void begin_row(const Walk<kVec>& walk) {
+    if constexpr (kStaged) {
+      fetch(walk, 1);
+      copy_async_wait<1>();
+    }
   }
-  __device__ Pack<T, kVec> get(int64_t row, int stage, int array, int p) const {
-    if constexpr (kStages > 0) return packs_[slot(stage, array, p)];
-    return load_pack<kVec>(arrays_[array] + row * shape_.width + column(p));
+  __device__ void end_row() { stage_ ^= 1; }
+
+  __device__ void row(const Walk<kVec>& walk, int array, int p, float (&x)[kVec]) const {
+    if constexpr (kStaged)
+      unpack(own_[(stage_ * kArrays + array) * kPacks + p], x);
+    else
+      unpack(load_pack<kVec>(arrays_[array] + walk.at + p * walk.pack_step), x);
   }
-  __device__ int column(int p) const {
-    return static_cast<int>(threadIdx.x + static_cast<unsigned>(p) * blockDim.x) * kVec;
+  __device__ void vector(const Walk<kVec>& walk, int v, int p, float (&x)[kVec]) const {
+    if constexpr (kStaged)
+      unpack(shared_vectors_[vector_slot(v, p)], x);
+    else
+      unpack(load_pack<kVec>(vectors_[v] + walk.column(p)), x);
   }
 
  private:
-  __device__ int slot(int stage, int array, int p) const {
-    const int threads = static_cast<int>(blockDim.x * blockDim.y);
-    return ((stage * kArrays + array) * kPacks + p) * threads +
-           static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  __device__ static unsigned vector_slot(int v, int p) {
+    return static_cast<unsigned>(v * kPacks + p) * blockDim.x + threadIdx.x;
   }
 
-  Pack<T, kVec>* packs_;
-  const T* arrays_[kArrays];
-  Shape shape_;
+  Vector *shared_vectors_, *own_;
+  const T *arrays_[kArrays], *vectors_[kVectors];
+  int stage_ = 0;
+};
+
+// Sums over the W warps of a row, in every thread of them.
+class RowSums {
+ public:
+  // Call it in every thread of the row alike. The slots alternate: whoever is first at the next sum writes to the other
+  // one, and passes its barrier only when all have read this one.
+  template <int kSums>
+  __device__ __forceinline__ void add(float (&values)[kSums]) {
+#pragma unroll
+    for (float& value : values) value = warp_sum(value);
+    const unsigned warps = blockDim.x / 32;
+    if (warps == 1) return;
+    __shared__ float shared[2][kMaxGroups][kMaxWarps][2];
+    auto& row = shared[slot_][threadIdx.y];
+    slot_ ^= 1;
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) row[threadIdx.x / 32][k] = values[k];
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+#pragma unroll
+    for (float& value : values) value = 0;
+    for (unsigned warp = 0; warp < warps; ++warp)
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) values[k] += row[warp][k];
+  }
+
+ private:
+  int slot_ = 0;
 };
 
 template <class T>
@@ -101,74 +171,80 @@ struct Forward {
   float eps;
 };
 
-template <class T, int kVec, int kPacks, int kStages>
+// kAdds: inp + add (+ add_bias) is what is normalised.
+template <class T, int kVec, int kPacks, bool kAdds>
+struct ForwardKernel {
+  using Inputs = Operands<T, kVec, kPacks, kAdds ? 2 : 1, kAdds ? 3 : 2>;
+  static __device__ Inputs inputs(unsigned char* shared, const Forward<T>& a, const Walk<kVec>& walk) {
+    if constexpr (kAdds)
+      return Inputs(shared, {a.inp, a.add}, {a.weight, a.bias, a.add_bias}, walk);
+    else
+      return Inputs(shared, {a.inp}, {a.weight, a.bias}, walk);
+  }
+};
+
+template <class T, int kVec, int kPacks, bool kAdds>
 __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s) {
-  constexpr int kDepth = kStages > 0 ? kStages : 1;
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ float reduce[kThreads / 32][kMaxWarps];
-  RowPipe<T, kVec, kPacks, 2, kStages> pipe(memory, {a.inp, a.add}, s);
-  const float width = static_cast<float>(s.width);
-  const int64_t stride = int64_t{gridDim.x} * blockDim.y, start = blockIdx.x * int64_t{blockDim.y};
-  int stage = 0;
-  for (int ahead = 0; ahead + 1 < kDepth; ++ahead) pipe.fetch(start + threadIdx.y + ahead * stride, ahead);
-  for (int64_t base = start; base < s.rows;
-       base += stride, stage = (stage + 1) % kDepth) {  // all groups alike: they share barriers
-    const int64_t row = base + threadIdx.y, at = row * s.width;
-    const bool active = row < s.rows;
-    pipe.fetch(row + (kDepth - 1) * stride, (stage + kDepth - 1) % kDepth);
-    pipe.template wait<kDepth - 1>();
-    float x[kPacks][kVec], total = 0;
+  Walk<kVec> walk(s);
+  auto operands = ForwardKernel<T, kVec, kPacks, kAdds>::inputs(memory, a, walk);
+  RowSums sums;
+  const float mean_factor = 1.0f / static_cast<float>(s.width);
+  for (; walk.row < walk.rows; walk.advance(), operands.end_row()) {
+    operands.begin_row(walk);
+    float x[kPacks][kVec] = {}, total[1] = {};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = pipe.column(p);
-      const bool here = active && c < s.width;
-      Pack<T, kVec> raw;
-      if (here) raw = pipe.get(row, stage, 0, p);
+      if (!walk.owns(p)) continue;
+      operands.row(walk, 0, p, x[p]);
+      if constexpr (kAdds) {
+        float y[kVec];
+        operands.row(walk, 1, p, y);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) x[p][i] = here ? to_float(raw.item[i]) : 0.0f;
-      if (here && a.add != nullptr) {
-        const Pack<T, kVec> add = pipe.get(row, stage, 1, p);
-        Pack<T, kVec> bias;
-        if (a.add_bias != nullptr) bias = load_pack<kVec>(a.add_bias + c);
+        for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
+        if (a.add_bias != nullptr) {
+          operands.vector(walk, 2, p, y);
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          float sum = x[p][i] + to_float(add.item[i]);
-          if (a.add_bias != nullptr) sum += to_float(bias.item[i]);
-          raw.item[i] = from_float<T>(sum);
-          x[p][i] = to_float(raw.item[i]);  // what backward will see
+          for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
         }
-        store_pack(a.sum + at + c, raw);
+        const Pack<T, kVec> sum = pack_floats<T>(x[p]);
+        store_pack(a.sum + walk.at + p * walk.pack_step, sum);
+        unpack(sum, x[p]);  // what backward will see
       }
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) total += x[p][i];
+      for (int i = 0; i < kVec; ++i) total[0] += x[p][i];
     }
-    const float mean = a.mean == nullptr ? 0.0f : row_sum(total, reduce) / width;
-    float square = 0;
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p)
-      if (pipe.column(p) < s.width)
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) square += (x[p][i] - mean) * (x[p][i] - mean);
-    const float rstd = rsqrtf(row_sum(square, reduce) / width + a.eps);
-    if (!active) continue;
+    if (a.mean != nullptr) sums.add(total);
+    const float mean = a.mean == nullptr ? 0.0f : total[0] * mean_factor;
+    float square[1] = {};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = pipe.column(p);
-      if (c >= s.width) continue;
-      const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
-      Pack<T, kVec> bias, out;
-      if (a.bias != nullptr) bias = load_pack<kVec>(a.bias + c);
+      if (!walk.owns(p)) continue;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        float y = (x[p][i] - mean) * rstd * to_float(weight.item[i]);
-        if (a.bias != nullptr) y += to_float(bias.item[i]);
-        out.item[i] = from_float<T>(y);
+        x[p][i] -= mean;
+        square[0] += x[p][i] * x[p][i];
       }
-      store_pack(a.out + at + c, out);
+    }
+    sums.add(square);
+    const float rstd = rsqrtf(square[0] * mean_factor + a.eps);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (!walk.owns(p)) continue;
+      float y[kVec];
+      operands.vector(walk, 0, p, y);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) x[p][i] *= rstd * y[i];
+      if (a.bias != nullptr) {
+        operands.vector(walk, 1, p, y);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
+      }
+      store_pack(a.out + walk.at + p * walk.pack_step, pack_floats<T>(x[p]));
     }
     if (threadIdx.x != 0) continue;
-    if (a.mean != nullptr) a.mean[row] = mean;
-    a.rstd[row] = rstd;
+    if (a.mean != nullptr) a.mean[walk.row] = mean;
+    a.rstd[walk.row] = rstd;
   }
 }
 
@@ -180,63 +256,82 @@ struct Backward {
   float* partial;  // (blocks, 2, C): sums of this block's rows for dweight and dbias
 };
 
-template <class T, int kVec, int kPacks, int kStages>
-__global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape s) {
-  constexpr int kDepth = kStages > 0 ? kStages : 1;
+// kAdds: dresidual is added to dinp.
+template <class T, int kVec, int kPacks, bool kAdds>
+struct BackwardKernel {
+  using Inputs = Operands<T, kVec, kPacks, kAdds ? 3 : 2, 1>;
+  static __device__ Inputs inputs(unsigned char* shared, const Backward<T>& a, const Walk<kVec>& walk) {
+    if constexpr (kAdds)
+      return Inputs(shared, {a.inp, a.dout, a.dresidual}, {a.weight}, walk);
+    else
+      return Inputs(shared, {a.inp, a.dout}, {a.weight}, walk);
+  }
+};
+
+template <class T, int kVec, int kPacks, bool kAdds>
+__global__ void __launch_bounds__(kPacks == 4 ? 384 : 512) norm_backward_kernel(Backward<T> a, Shape s) {
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ float reduce[kThreads / 32][kMaxWarps];
-  RowPipe<T, kVec, kPacks, 3, kStages> pipe(memory, {a.inp, a.dout, a.dresidual}, s);
-  const float width = static_cast<float>(s.width);
-  const int64_t stride = int64_t{gridDim.x} * blockDim.y, start = blockIdx.x * int64_t{blockDim.y};
+  Walk<kVec> walk(s);
+  auto operands = BackwardKernel<T, kVec, kPacks, kAdds>::inputs(memory, a, walk);
+  RowSums row_sums;
+  const float mean_factor = 1.0f / static_cast<float>(s.width);
   float dweight[kPacks][kVec] = {}, dbias[kPacks][kVec] = {};
-  int stage = 0;
-  for (int ahead = 0; ahead + 1 < kDepth; ++ahead) pipe.fetch(start + threadIdx.y + ahead * stride, ahead);
-  for (int64_t base = start; base < s.rows;
-       base += stride, stage = (stage + 1) % kDepth) {  // all groups alike: they share barriers
-    const int64_t row = base + threadIdx.y, at = row * s.width;
-    const bool active = row < s.rows;
-    const float mean = a.mean == nullptr || !active ? 0.0f : a.mean[row], rstd = active ? a.rstd[row] : 0.0f;
-    pipe.fetch(row + (kDepth - 1) * stride, (stage + kDepth - 1) % kDepth);
-    pipe.template wait<kDepth - 1>();
-    Pack<T, kVec> inp[kPacks], dout[kPacks];
-    float sum_g = 0, sum_gx = 0;
+  float mean = 0, rstd = 0, next_mean = 0, next_rstd = 0;
+  const auto fetch_statistics = [&](int64_t row) {
+    if (row >= walk.rows) return;
+    next_rstd = a.rstd[row];
+    if (a.mean != nullptr) next_mean = a.mean[row];
+  };
+  fetch_statistics(walk.row);
+  for (; walk.row < walk.rows; walk.advance(), operands.end_row()) {
+    mean = next_mean, rstd = next_rstd;
+    fetch_statistics(walk.row + walk.row_step);
+    operands.begin_row(walk);
+    // x = (inp - mean) · rstd, the normalised input;  g = dout · weight
+    const float shift = -mean * rstd;
+    float sums[2] = {};  // of g and of g · x
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = pipe.column(p);
-      if (!active || c >= s.width) continue;
-      inp[p] = pipe.get(row, stage, 0, p);
-      dout[p] = pipe.get(row, stage, 1, p);
-      const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
+      if (!walk.owns(p)) continue;
+      float x[kVec], dy[kVec], weight[kVec];
+      operands.row(walk, 0, p, x);
+      operands.row(walk, 1, p, dy);
+      operands.vector(walk, 0, p, weight);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        const float dy = to_float(dout[p].item[i]), x = (to_float(inp[p].item[i]) - mean) * rstd;
-        dweight[p][i] += dy * x;
-        dbias[p][i] += dy;
-        const float g = dy * to_float(weight.item[i]);
-        sum_g += g;
-        sum_gx += g * x;
+        x[i] = fmaf(x[i], rstd, shift);
+        dweight[p][i] += dy[i] * x[i];
+        dbias[p][i] += dy[i];
+        const float g = dy[i] * weight[i];
+        sums[0] += g;
+        sums[1] += g * x[i];
       }
     }
-    const float mean_gx = row_sum(sum_gx, reduce) / width;
-    const float mean_g = a.mean == nullptr ? 0.0f : row_sum(sum_g, reduce) / width;
+    row_sums.add(sums);
+    // dinp = rstd · (g - mean(g) - x · mean(g · x))
+    const float offset = a.mean == nullptr ? 0.0f : -rstd * sums[0] * mean_factor;
+    const float slope = -rstd * sums[1] * mean_factor;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = pipe.column(p);
-      if (!active || c >= s.width) continue;
-      const Pack<T, kVec> weight = load_pack<kVec>(a.weight + c);
-      Pack<T, kVec> dresidual, dinp;
-      if (a.dresidual != nullptr) dresidual = pipe.get(row, stage, 2, p);
+      if (!walk.owns(p)) continue;
+      float x[kVec], dy[kVec], other[kVec];
+      operands.row(walk, 0, p, x);
+      operands.row(walk, 1, p, dy);
+      operands.vector(walk, 0, p, other);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        const float x = (to_float(inp[p].item[i]) - mean) * rstd;
-        float dx = rstd * (to_float(dout[p].item[i]) * to_float(weight.item[i]) - mean_g - x * mean_gx);
-        if (a.dresidual != nullptr) dx += to_float(dresidual.item[i]);
-        dinp.item[i] = from_float<T>(dx);
+        x[i] = fmaf(x[i], rstd, shift);
+        x[i] = fmaf(dy[i] * other[i], rstd, fmaf(x[i], slope, offset));
       }
-      store_pack(a.dinp + at + c, dinp);
+      if constexpr (kAdds) {
+        operands.row(walk, 2, p, other);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[i] += other[i];
+      }
+      store_pack(a.dinp + walk.at + p * walk.pack_step, pack_floats<T>(x));
     }
   }
-  pipe.template wait<0>();
+  copy_async_wait<0>();
   __syncthreads();                                    // the rows' memory now holds the columns
   float* columns = reinterpret_cast<float*>(memory);  // (2, C)
   // The block's groups add their sums one after the other.
@@ -246,7 +341,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
       for (int p = 0; p < kPacks; ++p)
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
-          const int c = pipe.column(p) + i;
+          const int c = walk.column(p) + i;
           if (c >= s.width) continue;
           columns[c] = dweight[p][i] + (group == 0 ? 0.0f : columns[c]);
           columns[s.width + c] = dbias[p][i] + (group == 0 ? 0.0f : columns[s.width + c]);
@@ -275,23 +370,31 @@ __global__ void residual_add_kernel(T* out, const T* inp, const T* add, const T*
 }
 
 // Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time.
-template <int kVec, class Launch>
+template <int kVec, int kMostPacks, class Launch>
 void choose_mapping(int64_t width, Launch launch) {
   const int64_t packs = (width + kVec - 1) / kVec;
-  int warps = 1;
-  while (warps < kMaxWarps && packs > int64_t{32} * warps * (kVec == 1 ? 8 : 3)) warps *= 2;
-  const int64_t per_lane = (packs + 32 * warps - 1) / (32 * warps);
-  const dim3 block(static_cast<unsigned>(32 * warps), static_cast<unsigned>(warps < 8 ? 8 / warps : 1));
-  if constexpr (kVec == 1) {
-    TRI_REQUIRE(per_lane <= 8, "norm of rows of {} elements that are no multiple of 16 bytes", width);
-    launch(std::integral_constant<int, 8>{}, block);
-  } else {
-    TRI_REQUIRE(per_lane <= 8, "norm of rows of {} elements", width);
-    if (per_lane == 1) return launch(std::integral_constant<int, 1>{}, block);
-    if (per_lane == 2) return launch(std::integral_constant<int, 2>{}, block);
-    if (per_lane == 3) return launch(std::integral_constant<int, 3>{}, block);
-    launch(std::integral_constant<int, 8>{}, block);
+  const auto launch_with = [&](auto per_lane, int warps) {
+    launch(per_lane, dim3(static_cast<unsigned>(32 * warps), static_cast<unsigned>(std::max(1, kMaxGroups / warps))));
+  };
+  // The least work: a warp's own a row costs about as much as a pack.
+  static const int only = getenv("TRI_P") ? atoi(getenv("TRI_P")) : 0;
+  int best_warps = 0, best_packs = 0;
+  for (int per_lane = kVec == 1 ? 0 : kMostPacks; per_lane > 0; --per_lane) {
+    const auto warps = static_cast<int>((packs + 32 * per_lane - 1) / (32 * per_lane));
+    if (only && per_lane != only) continue;
+    if (warps > (per_lane == 4 ? 12 : kMaxWarps)) continue;
+    if (best_packs > 0 && warps * (per_lane + 1) >= best_warps * (best_packs + 1)) continue;
+    best_warps = warps, best_packs = per_lane;
   }
+  if (best_packs == 1) return launch_with(std::integral_constant<int, 1>{}, best_warps);
+  if (best_packs == 2) return launch_with(std::integral_constant<int, 2>{}, best_warps);
+  if (best_packs == 3) return launch_with(std::integral_constant<int, 3>{}, best_warps);
+  if constexpr (kMostPacks == 4)
+    if (best_packs == 4) return launch_with(std::integral_constant<int, 4>{}, best_warps);
+  const int64_t warps = (packs + 32 * 8 - 1) / (32 * 8);
+  TRI_REQUIRE(warps <= kMaxWarps, "norm of rows of {} elements{}", width,
+              kVec == 1 ? " that are no multiple of 16 bytes" : "");
+  launch_with(std::integral_constant<int, 8>{}, static_cast<int>(warps));
 }
 
 // Blocks of `kernel` that fill the device, at most one a group of rows.
@@ -305,21 +408,21 @@ unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t row
   return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors()));
 }
 
-// Three stages where they fit on a multiprocessor; single elements cannot be copied asynchronously.
-constexpr size_t kMostPipeBytes = 220 * 1024;
-
 template <class T, int kVec>
 void forward(const NormForward& n, cudaStream_t stream) {
   const Forward<T> args{
       pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
       pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps};
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
-  choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
-    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 3;
-    auto kernel = norm_forward_kernel<T, kVec, kPacks, kStages>;
-    const size_t shared = RowPipe<T, kVec, kPacks, 2, kStages>::bytes(static_cast<int>(block.x * block.y));
-    static_assert(RowPipe<T, kVec, kPacks, 2, kStages>::bytes(512) <= kMostPipeBytes);
-    kernel<<<persistent_blocks(kernel, block, shared, shape.rows), block, shared, stream>>>(args, shape);
+  choose_mapping<kVec, 4>(n.inp[1], [&](auto packs, dim3 block) {
+    const auto launch = [&](auto adds) {
+      constexpr int kPacks = decltype(packs)::value;
+      constexpr bool kAdds = decltype(adds)::value;
+      const size_t shared = ForwardKernel<T, kVec, kPacks, kAdds>::Inputs::bytes(block);
+      auto kernel = norm_forward_kernel<T, kVec, kPacks, kAdds>;
+      kernel<<<persistent_blocks(kernel, block, shared, shape.rows), block, shared, stream>>>(args, shape);
+    };
+    n.add.empty() ? launch(std::false_type{}) : launch(std::true_type{});
   });
   TRI_CUDA_LAUNCH("norm_forward");
 }
@@ -327,22 +430,24 @@ void forward(const NormForward& n, cudaStream_t stream) {
 template <class T, int kVec>
 void backward(const NormBackward& n, cudaStream_t stream) {
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
-  choose_mapping<kVec>(n.inp[1], [&](auto packs, dim3 block) {
-    constexpr int kPacks = decltype(packs)::value, kStages = kVec == 1 || kPacks > 3 ? 0 : 3;
-    auto kernel = norm_backward_kernel<T, kVec, kPacks, kStages>;
-    static_assert(RowPipe<T, kVec, kPacks, 3, kStages>::bytes(512) <= kMostPipeBytes);
-    const size_t columns = 2 * sizeof(float) * static_cast<size_t>(shape.width);
-    const size_t shared =
-        std::max(columns, RowPipe<T, kVec, kPacks, 3, kStages>::bytes(static_cast<int>(block.x * block.y)));
-    const unsigned blocks = persistent_blocks(kernel, block, shared, shape.rows);
-    auto* partial = static_cast<float*>(workspace(stream, Scratch::kColumnSums, columns * blocks));
-    kernel<<<blocks, block, shared, stream>>>(
-        {pointer<T>(n.dinp), pointer<T>(n.dresidual), pointer<T>(n.dout), pointer<T>(n.inp), pointer<T>(n.weight),
-         pointer<float>(n.mean), pointer<float>(n.rstd), partial},
-        shape);
-    TRI_CUDA_LAUNCH("norm_backward");
-    add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], static_cast<int>(blocks),
-                 stream);
+  choose_mapping<kVec, 4>(n.inp[1], [&](auto packs, dim3 block) {
+    const auto launch = [&](auto adds) {
+      constexpr int kPacks = decltype(packs)::value;
+      constexpr bool kAdds = decltype(adds)::value;
+      auto kernel = norm_backward_kernel<T, kVec, kPacks, kAdds>;
+      const size_t columns = 2 * sizeof(float) * static_cast<size_t>(shape.width);
+      const size_t shared = std::max(columns, BackwardKernel<T, kVec, kPacks, kAdds>::Inputs::bytes(block));
+      const unsigned blocks = persistent_blocks(kernel, block, shared, shape.rows);
+      auto* partial = static_cast<float*>(workspace(stream, Scratch::kColumnSums, columns * blocks));
+      kernel<<<blocks, block, shared, stream>>>(
+          {pointer<T>(n.dinp), pointer<T>(n.dresidual), pointer<T>(n.dout), pointer<T>(n.inp), pointer<T>(n.weight),
+           pointer<float>(n.mean), pointer<float>(n.rstd), partial},
+          shape);
+      TRI_CUDA_LAUNCH("norm_backward");
+      add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], static_cast<int>(blocks),
+                   stream);
+    };
+    n.dresidual.empty() ? launch(std::false_type{}) : launch(std::true_type{});
   });
 }
 

@@ -164,8 +164,8 @@ __global__ void tensor_sumsq_kernel(float* sumsq, const double* runs, const Tens
   const TensorRange range = tensors[blockIdx.x];
   if (range.first == range.last) return;
   double sum = 0;
-  for (int64_t run = range.first / kRun + threadIdx.x; (run + 1) * kRun <= range.last; run += kThreads)
-    sum += runs[run];
+#pragma unroll 8
+  for (int64_t run = range.first / kRun + threadIdx.x; run < range.last / kRun; run += kThreads) sum += runs[run];
   part[threadIdx.x] = sum;
   __syncthreads();
   for (int half = kThreads / 2; half > 0; half /= 2) {

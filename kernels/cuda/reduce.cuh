@@ -38,30 +38,36 @@ struct ColumnSums {
   float* out[kSums];  // (C) f32 each; null: not wanted
 };
 
-// Mapping: a block 32 columns; eight threads a column take every eighth slab each.
+// Mapping: a block 32 columns; kSlabThreads threads a column take every kSlabThreads-th slab each.
+constexpr int kSlabThreads = 32;
+
 template <int kSums>
-__global__ void add_slabs_kernel(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs) {
-  __shared__ float part[8][33];
+__global__ void __launch_bounds__(32 * kSlabThreads)
+    add_slabs_kernel(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs) {
+  __shared__ float part[kSums][kSlabThreads][33];
   const int64_t c = blockIdx.x * int64_t{32} + threadIdx.x;
+#pragma unroll
   for (int k = 0; k < kSums; ++k) {
-    if (sums.out[k] == nullptr) continue;
     float sum = 0;
-    if (c < columns)
+    if (c < columns && sums.out[k] != nullptr)
 #pragma unroll 4
-      for (int slab = threadIdx.y; slab < slabs; slab += 8) sum += partial[(int64_t{slab} * kSums + k) * columns + c];
-    __syncthreads();  // earlier readers of `part` are done
-    part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y != 0 || c >= columns) continue;
-    for (int y = 1; y < 8; ++y) sum += part[y][threadIdx.x];
-    sums.out[k][c] += sum;
+      for (int slab = threadIdx.y; slab < slabs; slab += kSlabThreads)
+        sum += partial[(int64_t{slab} * kSums + k) * columns + c];
+    part[k][threadIdx.y][threadIdx.x] = sum;
   }
+  __syncthreads();
+  const int k = threadIdx.y;
+  if (k >= kSums || c >= columns || sums.out[k] == nullptr) return;
+  float sum = 0;
+#pragma unroll
+  for (int y = 0; y < kSlabThreads; ++y) sum += part[k][y][threadIdx.x];
+  sums.out[k][c] += sum;
 }
 
 template <int kSums>
 void add_slabs(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs, cudaStream_t stream) {
-  add_slabs_kernel<kSums>
-      <<<static_cast<unsigned>((columns + 31) / 32), dim3(32, 8), 0, stream>>>(sums, partial, columns, slabs);
+  add_slabs_kernel<kSums><<<static_cast<unsigned>((columns + 31) / 32), dim3(32, kSlabThreads), 0, stream>>>(
+      sums, partial, columns, slabs);
   TRI_CUDA_LAUNCH("add_slabs");
 }
 

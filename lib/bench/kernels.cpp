@@ -129,7 +129,7 @@ class Cases {
           embedding_backward({.dweight = dtable, .dout = rows, .tokens = tokens, .first_token = 0}, s);
         },
         8 * touched);
-    memory_case("position_forward", shape, 2 * size,
+    memory_case("position_forward", shape, 2 * size + static_cast<double>(T * C),
                 [=](Stream& s) { position_forward({.inout = rows, .weight = positions, .first_row = 0}, s); });
     memory_case(
         "position_backward", shape, size,
@@ -208,8 +208,9 @@ class Cases {
   }
 
   void optimizers() {
-    const int64_t n =
-        round_up(std::min<int64_t>(int64_t{12} * c_.model.hidden * c_.model.hidden, int64_t{1} << 28), kBlock);
+    // A layer's matrices, or the embedding table.
+    const int64_t C = c_.model.hidden, matrices = std::max(12 * C, padded_vocab(c_.model)) * C;
+    const int64_t n = round_up(std::min(matrices, int64_t{1} << 28), kBlock);
     const bool mixed = type_ != Dtype::kF32;
     const auto floats = [&] { return take(Dtype::kF32, {n}); };
     Moments moments{.master = floats(), .exp_avg = floats(), .exp_avg_sq = floats(), .grad = floats()};

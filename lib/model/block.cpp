@@ -110,7 +110,7 @@ void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerT
   mlp_backward(ctx, t);
   fc1_.backward_input(ctx, w.dnormed, w.dfc1, 0.0f);
   ctx.start_reduce(w.dnormed);
-  fc1_.backward_weight(ctx, w.dfc1, t.normed2);  // beside the reduce
+  fc1_backward_weight(ctx, t.normed2);  // beside the reduce
   ctx.finish_reduce();
   norm2_.backward(ctx, dstream, dstream, dnormed, t.middle, t.mean2, t.rstd2);
 
@@ -132,7 +132,7 @@ void TransformerBlock::backward_parallel(const LayerContext& ctx, const LayerTen
   attention_backward(ctx, t);
   qkv_.backward_input(ctx, w.dnormed, w.dqkv, 1.0f);  // both branches into one sum, one reduce
   ctx.start_reduce(w.dnormed);
-  fc1_.backward_weight(ctx, w.dfc1, t.normed1);  // both beside the reduce
+  fc1_backward_weight(ctx, t.normed1);  // both beside the reduce
   qkv_.backward_weight(ctx, w.dqkv, t.normed1);
   ctx.finish_reduce();
   norm1_.backward(ctx, dinput, ctx.own_rows(w.dstream), ctx.own_rows(w.dnormed), t.input, t.mean1, t.rstd1);
@@ -142,10 +142,15 @@ void TransformerBlock::backward_parallel(const LayerContext& ctx, const LayerTen
 void TransformerBlock::mlp_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const Workspace& w = ctx.work;
   if (ctx.config.model.activation == Activation::kGelu)
-    return fc2_.backward(ctx, w.dfc1, w.dstream, t.activated, t.fc1);
+    return fc2_.backward_gelu(ctx, w.dfc1, w.dstream, t.activated, t.fc1, fc1_);
   fc2_.backward(ctx, w.dactivated, w.dstream, t.activated);
   activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1},
                       ctx.compute);
+}
+
+void TransformerBlock::fc1_backward_weight(const LayerContext& ctx, Tensor inp) const {
+  if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, ctx.work.dfc1, inp);
+  fc1_.backward_weight(ctx, ctx.work.dfc1, inp);
 }
 
 // From the gathered gradient in work.dstream to work.dqkv.

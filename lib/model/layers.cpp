@@ -117,6 +117,10 @@ void ColumnLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor 
   add_gradients(ctx, *weight, bias, dout, inp);
 }
 
+void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const {
+  add_gradients(ctx, *weight, nullptr, dout, inp);
+}
+
 RowLinear RowLinear::bind(const std::vector<Parameter>& parameters, const std::string& name) {
   return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
 }
@@ -126,18 +130,30 @@ void RowLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp, float b
        ctx.compute);
 }
 
-void RowLinear::backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp, Tensor pre) const {
+void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const {
   if (bias != nullptr && ctx.tp.size() > 1) {
     bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = ctx.own_rows(dout)}, ctx.compute);
     ctx.hooks.gradient_ready(*bias);
   }
   add_gradients(ctx, *weight, ctx.tp.size() > 1 ? nullptr : bias, dout, inp);
-  gemm({.out = dinp,
+}
+
+void RowLinear::backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const {
+  backward_weight(ctx, dout, inp);
+  gemm({.out = dinp, .a = dout, .b = as_matrix(ctx.use(*weight), dinp[1])}, ctx.compute);
+}
+
+void RowLinear::backward_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor inp, Tensor pre,
+                              const ColumnLinear& previous) const {
+  backward_weight(ctx, dout, inp);
+  gemm({.out = dpre,
         .a = dout,
-        .b = as_matrix(ctx.use(*weight), dinp[1]),
-        .epilogue = pre.empty() ? Epilogue::kNone : Epilogue::kGeluBackward,
-        .pre = pre},
+        .b = as_matrix(ctx.use(*weight), dpre[1]),
+        .epilogue = Epilogue::kGeluBackward,
+        .pre = pre,
+        .dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat()},
        ctx.compute);
+  if (previous.bias != nullptr) ctx.hooks.gradient_ready(*previous.bias);
 }
 
 }  // namespace tri

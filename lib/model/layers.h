@@ -66,7 +66,9 @@ struct ColumnLinear {
   void forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const;
   // dinp (R, K) = beta · dinp + dout · weight; a partial sum over tp.
   void backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout, float beta) const;
+  // After RowLinear::backward_gelu, which has dealt with the bias: backward_weight_alone.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
+  void backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const;
 };
 
 // Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The bias joins after the sum, in the next
@@ -78,9 +80,14 @@ struct RowLinear {
   static RowLinear bind(const std::vector<Parameter>& parameters, const std::string& name);
   void forward(const LayerContext& ctx, Tensor out, Tensor inp, float beta) const;
   Tensor bias_to_add(const LayerContext& ctx) const { return bias == nullptr ? Tensor{} : ctx.use(*bias); }
-  // `dout` (R, N) gathered; dinp (R, K / tp) overwritten. The bias sees the own rows only. With `pre` (R, K / tp), inp
-  // was gelu(pre), and dinp is the gradient of pre.
-  void backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp, Tensor pre = {}) const;
+  // `dout` (R, N) gathered; dinp (R, K / tp) overwritten. The bias sees the own rows only.
+  void backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const;
+  // The same where inp = gelu(pre), pre (R, K / tp) from `previous`: dpre, and the gradient of that layer's bias.
+  void backward_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor inp, Tensor pre,
+                     const ColumnLinear& previous) const;
+
+ private:
+  void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
 };
 
 }  // namespace tri

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build-gpu}
 cmake -S . -B "$build" -G Ninja -DTRIREME_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native >"$build.log" 2>&1 || { cat "$build.log"; exit 1; }
-cmake --build "$build" >>"$build.log" 2>&1 || { tail -50 "$build.log"; exit 1; }
+cmake --build "$build" --target trireme test_cuda export_run >>"$build.log" 2>&1 || { tail -50 "$build.log"; exit 1; }
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1
 if [[ ${TESTS:-1} == 1 ]]; then
   TRIREME_EXPECT_GPU=1 "$build/bin/test_cuda" 2>&1 | grep -E "^\[|Failure|operand|actual|skipped" | grep -v -E "RUN|OK \]" | head -60
