@@ -60,10 +60,10 @@ struct Stats {
   }
 };
 
-// Adds columns [begin, end) of the row; `begin` and `end` begin packs or end the row.
+// Adds columns [begin, end) of the row; packs are counted from `begin`.
 template <class T, int kVec>
 __device__ void add_columns(Stats& stats, const T* row, int begin, int end) {
-  const int whole = end - end % kVec;
+  const int whole = end - (end - begin) % kVec;
 #pragma unroll 2
   for (int at = begin + static_cast<int>(threadIdx.x) * kVec; at < whole; at += kThreads * kVec) {
     const Pack<T, kVec> pack = load_pack<kVec>(row + at);

@@ -66,7 +66,7 @@ __global__ void number_rows(int32_t* places, int32_t* rows, const int32_t* token
   rows[i] = static_cast<int32_t>(i);
 }
 
-constexpr int kTile = 64;
+constexpr int kTile = 32;
 constexpr int kTileThreads = 128;
 
 // The sorted rows, and where the parts of runs that cross tiles go.
@@ -94,33 +94,41 @@ __global__ void __launch_bounds__(kTileThreads) add_tiles(float* dweight, const 
   if (c >= runs.width) return;
 
   float sum[kVec] = {};
-  int first = 0;  // of the run
-  const auto finish = [&](int last) {
-    const bool begun = first > 0 || !from_before, ended = last < size - 1 || !goes_on;
-    const int64_t row = places[first];
-    if (row < runs.local) {
-      float* to = begun && ended ? dweight + row * runs.width + c
-                                 : runs.parts + (int64_t{blockIdx.x} * 2 + (begun ? 1 : 0)) * runs.width + c;
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) to[i] = begun && ended ? to[i] + sum[i] : sum[i];
-    }
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) sum[i] = 0;
-    first = last + 1;
-  };
-  constexpr int kAhead = 8;  // rows read at a time
+  bool begun = !from_before;  // the run began in this tile
+  constexpr int kAhead = 4;   // rows, and the table's rows that they complete, on their way at a time
   for (int start = 0; start < size; start += kAhead) {
     Pack<T, kVec> pack[kAhead];
+    float table[kAhead][kVec];
+    bool last[kAhead], whole[kAhead];  // of its run's rows in this tile; and the run ends here
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k)
-      if (start + k < size) pack[k] = load_pack<kVec>(dout + int64_t{rows[start + k]} * runs.width + c);
+    for (int k = 0; k < kAhead; ++k) {
+      const int i = start + k;
+      last[k] = i < size && (i + 1 == size || places[i + 1] != places[i]);
+      whole[k] = i + 1 < size || !goes_on;
+      if (i < size) pack[k] = load_pack<kVec>(dout + int64_t{rows[i]} * runs.width + c);
+      if (last[k] && places[i] < runs.local)
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) table[k][v] = dweight[int64_t{places[i]} * runs.width + c + v];
+    }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int i = start + k;
       if (i >= size) continue;
+      float x[kVec];
+      unpack(pack[k], x);
 #pragma unroll
-      for (int v = 0; v < kVec; ++v) sum[v] += to_float(pack[k].item[v]);
-      if (i + 1 == size || places[i + 1] != places[i]) finish(i);
+      for (int v = 0; v < kVec; ++v) sum[v] += x[v];
+      if (!last[k]) continue;
+      const bool all = begun && whole[k];
+      if (places[i] < runs.local) {
+        float* to = all ? dweight + int64_t{places[i]} * runs.width + c
+                        : runs.parts + (int64_t{blockIdx.x} * 2 + (begun ? 1 : 0)) * runs.width + c;
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) to[v] = all ? table[k][v] + sum[v] : sum[v];
+      }
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) sum[v] = 0;
+      begun = true;
     }
   }
 }

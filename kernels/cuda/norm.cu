@@ -1,14 +1,12 @@
 // Residual addition + LayerNorm/RMSNorm, forward and backward: formulas in kernels/norm.h.
 //   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
-// Mapping: W = 1 to 16 warps a row, chosen so that few lanes idle and a lane holds up to three 16-byte packs of it in
-// registers: global memory is read and written once. Blocks are persistent: a thread keeps its columns' weights in
-// shared memory over all its rows, and while a group works on a row, the next one's operands are on their way to shared
-// memory (cp.async, each thread its own packs, so that no barrier is needed). The warps of a row meet at a barrier of
-// their own. Backward: a thread keeps its columns' parameter gradients in registers too; a second kernel adds the
-// blocks' sums in a fixed order.
-// Limits: C up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes.
-// Bound: memory; R·C elements 2 times forward (4 with a residual), 4 backward (3 without dresidual).
-// Mirror: kernels/cpu/norm.cpp.
+// Mapping: W = 1 to 16 warps a row, a lane up to three 16-byte packs of it in registers: global memory is read and
+// written once. Blocks are persistent: a thread keeps its columns' weights in shared memory over all its rows, and
+// while a group works on a row, the next one's operands are on their way to shared memory (cp.async, each thread its
+// own packs, so that no barrier is needed). The warps of a row meet at a barrier of their own. Backward: a thread keeps
+// its columns' parameter gradients in registers too; a second kernel adds the blocks' sums in a fixed order. Limits: C
+// up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes. Bound: memory; R·C elements 2
+// times forward (4 with a residual), 4 backward (3 without dresidual). Mirror: kernels/cpu/norm.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
@@ -21,7 +19,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxWarps = 16;
-constexpr int kMaxGroups = kThreads / 32;
+constexpr unsigned kMaxGroups = kThreads / 32;
 
 // A block is (32 · W, groups) threads; each of its groups works on one row.
 struct Shape {
@@ -52,24 +50,24 @@ struct Walk {
   __device__ void advance() { row += row_step, at += at_step; }
 };
 
-// What a kernel reads, in shared memory: kVectors (C) vectors for the whole block, and a thread's own packs of kArrays
-// rows in two stages, one of them on its way while the other is worked on. An odd number of packs a thread: no bank
-// conflicts. Where kStaged is false (rows too long, or of single elements) everything is read from global memory when
-// it is needed.
+// What a kernel reads, in shared memory: kVectors (C) vectors for the whole block, and every thread's packs of kArrays
+// rows in two stages, one of them on its way while the other is worked on; neighbouring threads' packs are neighbours
+// (asynchronous copies to scattered places take a third more time). Where kStaged is false (rows too long, or of single
+// elements) everything is read from global memory when it is needed.
 template <class T, int kVec, int kPacks, int kArrays, int kVectors>
 class Operands {
  public:
   using Vector = Pack<T, kVec>;
-  static constexpr bool kStaged = sizeof(Vector) == 16 && kPacks <= 4;
-  static constexpr int kOwn = 2 * kArrays * kPacks + 1;
+  static constexpr bool kStaged = sizeof(Vector) == 16 && kPacks <= 3;
   static constexpr size_t bytes(dim3 block) {
-    return kStaged ? sizeof(Vector) * block.x * (kOwn * block.y + kVectors * kPacks) : 0;
+    return kStaged ? sizeof(Vector) * kPacks * block.x * (2 * kArrays * block.y + kVectors) : 0;
   }
 
   __device__ Operands(unsigned char* shared, const T* const (&arrays)[kArrays], const T* const (&vectors)[kVectors],
                       const Walk<kVec>& walk)
       : shared_vectors_(reinterpret_cast<Vector*>(shared)),
-        own_(shared_vectors_ + kVectors * kPacks * blockDim.x + (threadIdx.y * blockDim.x + threadIdx.x) * kOwn) {
+        own_(shared_vectors_ + kVectors * kPacks * blockDim.x + threadIdx.y * blockDim.x + threadIdx.x),
+        threads_(blockDim.x * blockDim.y) {
 #pragma unroll
     for (int a = 0; a < kArrays; ++a) arrays_[a] = arrays[a];
 #pragma unroll
@@ -90,7 +88,6 @@ class Operands {
   // Starts the copies of the row that `ahead` steps are to come; every call is one to wait for.
   __device__ void fetch(const Walk<kVec>& walk, int ahead) {
     if constexpr (kStaged) {
-      Vector* to = own_ + (stage_ ^ ahead) * kArrays * kPacks;
       const int64_t at = walk.at + ahead * walk.at_step;
       if (walk.row + ahead * walk.row_step < walk.rows)
 #pragma unroll
@@ -98,7 +95,8 @@ class Operands {
           if (walk.owns(p))
 #pragma unroll
             for (int a = 0; a < kArrays; ++a)
-              copy_async16(shared_address(to + a * kPacks + p), arrays_[a] + at + p * walk.pack_step, true);
+              copy_async16(shared_address(own_ + slot(stage_ ^ ahead, a, p)), arrays_[a] + at + p * walk.pack_step,
+                           true);
       copy_async_commit();
     }
   }
@@ -113,7 +111,7 @@ class Operands {
 
   __device__ void row(const Walk<kVec>& walk, int array, int p, float (&x)[kVec]) const {
     if constexpr (kStaged)
-      unpack(own_[(stage_ * kArrays + array) * kPacks + p], x);
+      unpack(own_[slot(stage_, array, p)], x);
     else
       unpack(load_pack<kVec>(arrays_[array] + walk.at + p * walk.pack_step), x);
   }
@@ -129,7 +127,12 @@ class Operands {
     return static_cast<unsigned>(v * kPacks + p) * blockDim.x + threadIdx.x;
   }
 
+  __device__ unsigned slot(int stage, int array, int p) const {
+    return static_cast<unsigned>((stage * kArrays + array) * kPacks + p) * threads_;
+  }
+
   Vector *shared_vectors_, *own_;
+  unsigned threads_;
   const T *arrays_[kArrays], *vectors_[kVectors];
   int stage_ = 0;
 };
@@ -269,7 +272,7 @@ struct BackwardKernel {
 };
 
 template <class T, int kVec, int kPacks, bool kAdds>
-__global__ void __launch_bounds__(kPacks == 4 ? 384 : 512) norm_backward_kernel(Backward<T> a, Shape s) {
+__global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape s) {
   extern __shared__ __align__(16) unsigned char memory[];
   Walk<kVec> walk(s);
   auto operands = BackwardKernel<T, kVec, kPacks, kAdds>::inputs(memory, a, walk);
@@ -369,32 +372,25 @@ __global__ void residual_add_kernel(T* out, const T* inp, const T* add, const T*
   store_pack(out + i, sum);
 }
 
-// Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time.
-template <int kVec, int kMostPacks, class Launch>
-void choose_mapping(int64_t width, Launch launch) {
+// Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time: `most` packs a thread
+// where that many warps suffice.
+template <int kVec, class Launch>
+void choose_mapping(int64_t width, int64_t most, Launch launch) {
   const int64_t packs = (width + kVec - 1) / kVec;
-  const auto launch_with = [&](auto per_lane, int warps) {
-    launch(per_lane, dim3(static_cast<unsigned>(32 * warps), static_cast<unsigned>(std::max(1, kMaxGroups / warps))));
+  const auto warps_with = [&](int64_t per_lane) { return (packs + 32 * per_lane - 1) / (32 * per_lane); };
+  const auto launch_with = [&](auto per_lane) {
+    const auto warps = static_cast<unsigned>(warps_with(decltype(per_lane)::value));
+    launch(per_lane, dim3(32 * warps, std::max(1U, kMaxGroups / warps)));
   };
-  // The least work: a warp's own a row costs about as much as a pack.
-  static const int only = getenv("TRI_P") ? atoi(getenv("TRI_P")) : 0;
-  int best_warps = 0, best_packs = 0;
-  for (int per_lane = kVec == 1 ? 0 : kMostPacks; per_lane > 0; --per_lane) {
-    const auto warps = static_cast<int>((packs + 32 * per_lane - 1) / (32 * per_lane));
-    if (only && per_lane != only) continue;
-    if (warps > (per_lane == 4 ? 12 : kMaxWarps)) continue;
-    if (best_packs > 0 && warps * (per_lane + 1) >= best_warps * (best_packs + 1)) continue;
-    best_warps = warps, best_packs = per_lane;
+  if (kVec > 1 && warps_with(3) <= kMaxWarps) {
+    const int64_t per_lane = std::min(most, warps_with(1));
+    if (per_lane == 1) return launch_with(std::integral_constant<int, 1>{});
+    if (per_lane == 2) return launch_with(std::integral_constant<int, 2>{});
+    return launch_with(std::integral_constant<int, 3>{});
   }
-  if (best_packs == 1) return launch_with(std::integral_constant<int, 1>{}, best_warps);
-  if (best_packs == 2) return launch_with(std::integral_constant<int, 2>{}, best_warps);
-  if (best_packs == 3) return launch_with(std::integral_constant<int, 3>{}, best_warps);
-  if constexpr (kMostPacks == 4)
-    if (best_packs == 4) return launch_with(std::integral_constant<int, 4>{}, best_warps);
-  const int64_t warps = (packs + 32 * 8 - 1) / (32 * 8);
-  TRI_REQUIRE(warps <= kMaxWarps, "norm of rows of {} elements{}", width,
+  TRI_REQUIRE(warps_with(8) <= kMaxWarps, "norm of rows of {} elements{}", width,
               kVec == 1 ? " that are no multiple of 16 bytes" : "");
-  launch_with(std::integral_constant<int, 8>{}, static_cast<int>(warps));
+  launch_with(std::integral_constant<int, 8>{});
 }
 
 // Blocks of `kernel` that fill the device, at most one a group of rows.
@@ -414,7 +410,7 @@ void forward(const NormForward& n, cudaStream_t stream) {
       pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
       pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps};
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
-  choose_mapping<kVec, 4>(n.inp[1], [&](auto packs, dim3 block) {
+  choose_mapping<kVec>(n.inp[1], 3, [&](auto packs, dim3 block) {
     const auto launch = [&](auto adds) {
       constexpr int kPacks = decltype(packs)::value;
       constexpr bool kAdds = decltype(adds)::value;
@@ -430,7 +426,9 @@ void forward(const NormForward& n, cudaStream_t stream) {
 template <class T, int kVec>
 void backward(const NormBackward& n, cudaStream_t stream) {
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
-  choose_mapping<kVec, 4>(n.inp[1], [&](auto packs, dim3 block) {
+  // Short rows: fewer registers and more rows at once. Long rows: fewer warps at a barrier. Both as measured.
+  const int64_t most = n.inp[1] <= 4 * 2 * 32 * kVec ? 2 : 3;
+  choose_mapping<kVec>(n.inp[1], most, [&](auto packs, dim3 block) {
     const auto launch = [&](auto adds) {
       constexpr int kPacks = decltype(packs)::value;
       constexpr bool kAdds = decltype(adds)::value;

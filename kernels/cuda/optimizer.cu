@@ -105,7 +105,8 @@ __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, const flo
 
 // Sums of squares, first pass: a warp adds kRun blocks of kBlock elements, 32 lanes of four. The part of a tensor that
 // reaches the end of a warp's run goes to runs[]; a tensor's last part, which ends inside a run, to its own tail.
-constexpr int kRun = 32;
+constexpr int kRun = 16;
+constexpr int kTensorThreads = 1024;
 
 struct TensorRange {
   int64_t first, last;  // blocks [first, last) of the slice; equal: none
@@ -129,11 +130,12 @@ __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float
   };
   double sum = 0;
   // Most runs lie inside one tensor.
-  const int owner = begin + lane < end ? block_tensor[begin + lane] : -1;
+  const int64_t mine = begin + lane % kRun;
+  const int owner = mine < end ? block_tensor[mine] : -1;
   const int before = begin > 0 ? block_tensor[begin - 1] : -1, after = end < blocks ? block_tensor[end] : -1;
   const int tensor = __shfl_sync(0xFFFFFFFFu, owner, 0);
   if (__all_sync(0xFFFFFFFFu, owner == tensor) && tensor >= 0 && before == tensor && after == tensor) {
-#pragma unroll 8
+#pragma unroll
     for (int block = 0; block < kRun; ++block) sum += square(begin + block);
     sum = warp_total(sum);
     if (lane == 0) runs[run] = sum;
@@ -159,16 +161,17 @@ __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float
 }
 
 // Second pass: a block a tensor adds its runs in a fixed order.
-__global__ void tensor_sumsq_kernel(float* sumsq, const double* runs, const TensorRange* tensors) {
-  __shared__ double part[kThreads];
+__global__ void __launch_bounds__(kTensorThreads)
+    tensor_sumsq_kernel(float* sumsq, const double* runs, const TensorRange* tensors) {
+  __shared__ double part[kTensorThreads];
   const TensorRange range = tensors[blockIdx.x];
   if (range.first == range.last) return;
   double sum = 0;
 #pragma unroll 8
-  for (int64_t run = range.first / kRun + threadIdx.x; run < range.last / kRun; run += kThreads) sum += runs[run];
+  for (int64_t run = range.first / kRun + threadIdx.x; run < range.last / kRun; run += kTensorThreads) sum += runs[run];
   part[threadIdx.x] = sum;
   __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kTensorThreads / 2; half > 0; half /= 2) {
     if (static_cast<int>(threadIdx.x) < half) part[threadIdx.x] += part[threadIdx.x + half];
     __syncthreads();
   }
@@ -231,8 +234,8 @@ void tensor_sumsq(const TensorSumsq& a, cudaStream_t stream) {
   TRI_CUDA(cudaMemsetAsync(tensors, 0, tensor_bytes, stream));
   run_sumsq_kernel<<<blocks_for(num_runs * 32), kThreads, 0, stream>>>(runs, tensors, pointer<float>(a.inp),
                                                                        pointer<int32_t>(a.block_tensor), blocks);
-  tensor_sumsq_kernel<<<static_cast<unsigned>(a.sumsq.numel()), kThreads, 0, stream>>>(pointer<float>(a.sumsq), runs,
-                                                                                       tensors);
+  tensor_sumsq_kernel<<<static_cast<unsigned>(a.sumsq.numel()), kTensorThreads, 0, stream>>>(pointer<float>(a.sumsq),
+                                                                                             runs, tensors);
   TRI_CUDA_LAUNCH("tensor_sumsq");
 }
 

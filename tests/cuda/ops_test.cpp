@@ -223,8 +223,13 @@ TEST(CudaOps, embedding_position_and_rope) {
 TEST(CudaOps, cross_entropy) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
-    for (const auto& [rows, stride, vocab] :
-         {std::tuple<int64_t, int64_t, int>{1, 1, 1}, {5, 7, 6}, {64, 128, 100}, {33, 1000, 1000}, {16, 50304, 50257}})
+    for (const auto& [rows, stride, vocab] : {std::tuple<int64_t, int64_t, int>{1, 1, 1},
+                                              {5, 7, 6},
+                                              {64, 128, 100},
+                                              {33, 1000, 1000},
+                                              {9, 264, 257},
+                                              {16, 50304, 50257},
+                                              {3, 120000, 119999}})
       for (const auto gradient : {LogitGradient::kNone, LogitGradient::kInPlace}) {
         const std::string what = fmt::format("{} R {} V {} of {}", enum_name(dtype), rows, stride, vocab);
         const Buffer logits(dtype, {rows, stride}, random_values(rows * stride, "logits", 3.0)),
@@ -243,6 +248,17 @@ TEST(CudaOps, cross_entropy) {
                                               .logits = at(1),
                                               .stats = at(2),
                                               .targets = at(3),
+                                              .vocab = vocab,
+                                              .gradient = gradient,
+                                              .grad_scale = 0.25f};
+                    }),
+                    tolerance_of(dtype, 5e-5));
+        // The whole vocabulary here: no statistics.
+        std::vector<Buffer> w = {l[0], logits, targets};
+        TRI_COMPARE(cross_entropy_loss, what + ", whole", w, ([&, vocab = vocab](const Operand& at) {
+                      return CrossEntropyLoss{.loss = at(0),
+                                              .logits = at(1),
+                                              .targets = at(2),
                                               .vocab = vocab,
                                               .gradient = gradient,
                                               .grad_scale = 0.25f};

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares two loss curves: metrics.jsonl of `trireme train`, or text with lines "step loss ...".
 
-    compare.py CURVE REFERENCE [--tolerance 0.01] [--window 10] [--prefix]
+    compare.py CURVE REFERENCE [--tolerance 0.01] [--window 10] [--means] [--prefix]
 
-Prints one line. Exit status: 0 within the tolerance at every step, 1 beyond it, 2 where the curves can't be compared.
+Prints one line. Exit status: 0 within the tolerance at every step (--means: in every window's mean), 1 beyond it, 2 where the curves can't be compared.
 """
 import argparse
 import json
@@ -41,6 +41,8 @@ def main():
     parser.add_argument("reference")
     parser.add_argument("--tolerance", type=float, default=0.01, help="largest relative difference allowed")
     parser.add_argument("--window", type=int, default=10, help="steps a window mean")
+    parser.add_argument("--means", action="store_true",
+                        help="the tolerance is for means over windows: single steps of bf16 runs differ by more")
     parser.add_argument("--prefix", action="store_true", help="one curve may be the beginning of the other")
     args = parser.parse_args()
 
@@ -55,7 +57,7 @@ def main():
     windows = [steps[i : i + args.window] for i in range(0, len(steps), args.window)]
     by_window, first = max((relative(mean([curve[s] for s in w]), mean([reference[s] for s in w])), w[0])
                            for w in windows)
-    good = by_step <= args.tolerance
+    good = (by_window if args.means else by_step) <= args.tolerance
     print(f"{'within' if good else 'BEYOND'} {args.tolerance:g} over {len(steps)} steps: largest relative difference "
           f"{by_step:.3g} at step {worst}; of means over {args.window} steps {by_window:.3g} from step {first}; "
           f"last losses {curve[steps[-1]]:.6g} and {reference[steps[-1]]:.6g}")

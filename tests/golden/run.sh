@@ -5,7 +5,8 @@
 #              TOKENS     prefix of prepared token files; without it, the King James Bible is prepared
 #              TOKENIZER  what they were prepared with: bytes (default), or the path of a SentencePiece model
 #              PYTHON     an interpreter (default: python3); with PyTorch, it runs the reference
-#              TOLERANCE  largest relative difference of a step's loss (default: 0.01)
+#              TOLERANCE  largest relative difference of a step's loss (default: 0.01); with MEANS=1, of means
+#                         over ten steps
 set -euo pipefail
 if [[ $# -lt 2 ]]; then
   echo "usage: run.sh CONFIG OUT [--set section.key=value ...]" >&2
@@ -15,7 +16,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 config=$1 out=$2
 shift 2
-build=${BUILD:-$root/build} python=${PYTHON:-python3} tokenizer=${TOKENIZER:-bytes} tolerance=${TOLERANCE:-0.01}
+build=${BUILD:-$root/build} python=${PYTHON:-python3} tokenizer=${TOKENIZER:-bytes} tolerance=${TOLERANCE:-0.01} means=()
+[[ ${MEANS:-0} == 1 ]] && means=(--means)
 trireme=$build/bin/trireme
 mkdir -p "$out"
 
@@ -51,13 +53,13 @@ elif [[ $(head -n 1 "$golden") != "# run $fingerprint"* ]]; then
   echo "golden curve: that of $name is from other settings or other data; not compared"
 else
   echo "golden curve:"
-  "$python" "$here/compare.py" "$out/trireme.txt" "$golden" --tolerance "$tolerance" || status=1
+  "$python" "$here/compare.py" "$out/trireme.txt" "$golden" --tolerance "$tolerance" "${means[@]}" || status=1
 fi
 
 if "$python" -c 'import numpy, torch' 2>/dev/null; then
   "$python" "$here/reference.py" "$out" "$out/reference.txt" >"$out/reference.log"
   echo "PyTorch:"
-  "$python" "$here/compare.py" "$out/trireme.txt" "$out/reference.txt" --tolerance "$tolerance" || status=1
+  "$python" "$here/compare.py" "$out/trireme.txt" "$out/reference.txt" --tolerance "$tolerance" "${means[@]}" || status=1
 else
   echo "skipped: no PyTorch"
 fi

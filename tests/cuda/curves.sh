@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# On a machine with a GPU: loss curves on real text. CPU fp32 against CUDA fp32 (20 steps, 1e-4); CUDA bf16 against CUDA
+# fp32 (200 steps, 1 %, means over ten steps); GPT-2 124M in bf16 against PyTorch, where that is (300 steps, likewise).
+#   TOKENS=prefix tests/cuda/curves.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as .ci/quickstart does
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+build=$1 out=$2 status=0
+mkdir -p "$out"
+curve() { # name, steps, settings
+  .ci/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml --set "run.dir=$out/$1" --set "run.steps=$2" \
+    --set "data.sources=[\"$TOKENS\"]" --set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 \
+    --set parallel.chunks=1 --set parallel.schedule=1f1b --set run.sample_tokens=0 --set run.eval_batches=0 "${@:3}" \
+    >"$out/$1.log" 2>&1 || { tail -5 "$out/$1.log"; status=1; }
+}
+compare() { echo -n "$1: "; python3 tests/golden/compare.py "$out/$2/metrics.jsonl" "$out/$3/metrics.jsonl" --tolerance "${@:4}" || status=1; }
+curve cpu_fp32 20 --set run.device=cpu --set precision.compute=fp32
+curve cuda_fp32 20 --set run.device=cuda --set precision.compute=fp32
+compare "CPU fp32, CUDA fp32, 20 steps" cpu_fp32 cuda_fp32 1e-4
+curve cuda_fp32_long 200 --set run.device=cuda --set precision.compute=fp32
+curve cuda_bf16_long 200 --set run.device=cuda --set precision.compute=bf16
+compare "CUDA bf16, CUDA fp32, 200 steps" cuda_bf16_long cuda_fp32_long 1e-2 --means
+BUILD=$build MEANS=1 tests/golden/run.sh configs/gpt2_124m.yaml "$out/golden" --set run.device=cuda --set run.steps=300 \
+  --set data.global_batch=32 --set data.micro_batch=16 --set lr.peak=3e-4 --set lr.warmup_steps=100 \
+  >"$out/golden.log" 2>&1 || status=1
+grep -E "^(start-up|golden|PyTorch|within|BEYOND|skipped)" "$out/golden.log" || tail -5 "$out/golden.log"
+exit $status
