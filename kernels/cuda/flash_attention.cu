@@ -231,6 +231,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
   const uint32_t o_at = queries + Tile::at(warp_row + lane / 4, 0) + lane % 4 * 4;
   const float4 all = *sums;
   const float sum[2][2] = {{all.x, all.y}, {all.z, all.w}};
+  __syncwarp();  // all lanes are done with the queries
 #pragma unroll
   for (int m = 0; m < 2; ++m)
 #pragma unroll

@@ -3,7 +3,7 @@
 // Mapping: W = 1 to 16 warps a row, a lane up to three 16-byte packs of it in registers: global memory is read and
 // written once. Blocks are persistent: a thread keeps its columns' weights in shared memory over all its rows, and
 // while a group works on a row, the next one's operands are on their way to shared memory (cp.async, each thread its
-// own packs, so that no barrier is needed). The warps of a row meet at a barrier of their own. Backward: a thread keeps
+// own packs, so that no barrier is needed). The warps of a row meet at a barrier. Backward: a thread keeps
 // its columns' parameter gradients in registers too; a second kernel adds the blocks' sums in a fixed order. Limits: C
 // up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes. Bound: memory; R·C elements 2
 // times forward (4 with a residual), 4 backward (3 without dresidual). Mirror: kernels/cpu/norm.cpp.
@@ -47,6 +47,9 @@ struct Walk {
   }
   __device__ int column(int p) const { return first_column + p * pack_step; }
   __device__ bool owns(int p) const { return column(p) < width; }
+  // A block's rows are worked on together: its threads meet at barriers, those without a row too.
+  __device__ bool block_has_rows() const { return row - threadIdx.y < rows; }
+  __device__ bool has_row() const { return row < rows; }
   __device__ void advance() { row += row_step, at += at_step; }
 };
 
@@ -140,8 +143,8 @@ class Operands {
 // Sums over the W warps of a row, in every thread of them.
 class RowSums {
  public:
-  // Call it in every thread of the row alike. The slots alternate: whoever is first at the next sum writes to the other
-  // one, and passes its barrier only when all have read this one.
+  // Call it in every thread of the block alike. The slots alternate: whoever is first at the next sum writes to the
+  // other one, and passes its barrier only when all have read this one.
   template <int kSums>
   __device__ __forceinline__ void add(float (&values)[kSums]) {
 #pragma unroll
@@ -154,7 +157,7 @@ class RowSums {
     if (threadIdx.x % 32 == 0)
 #pragma unroll
       for (int k = 0; k < kSums; ++k) row[threadIdx.x / 32][k] = values[k];
-    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "r"(blockDim.x) : "memory");
+    __syncthreads();
 #pragma unroll
     for (float& value : values) value = 0;
     for (unsigned warp = 0; warp < warps; ++warp)
@@ -193,12 +196,13 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
   auto operands = ForwardKernel<T, kVec, kPacks, kAdds>::inputs(memory, a, walk);
   RowSums sums;
   const float mean_factor = 1.0f / static_cast<float>(s.width);
-  for (; walk.row < walk.rows; walk.advance(), operands.end_row()) {
+  for (; walk.block_has_rows(); walk.advance(), operands.end_row()) {
+    const bool active = walk.has_row();
     operands.begin_row(walk);
     float x[kPacks][kVec] = {}, total[1] = {};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (!walk.owns(p)) continue;
+      if (!active || !walk.owns(p)) continue;
       operands.row(walk, 0, p, x[p]);
       if constexpr (kAdds) {
         float y[kVec];
@@ -222,7 +226,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
     float square[1] = {};
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (!walk.owns(p)) continue;
+      if (!active || !walk.owns(p)) continue;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         x[p][i] -= mean;
@@ -233,7 +237,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
     const float rstd = rsqrtf(square[0] * mean_factor + a.eps);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (!walk.owns(p)) continue;
+      if (!active || !walk.owns(p)) continue;
       float y[kVec];
       operands.vector(walk, 0, p, y);
 #pragma unroll
@@ -245,7 +249,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
       }
       store_pack(a.out + walk.at + p * walk.pack_step, pack_floats<T>(x[p]));
     }
-    if (threadIdx.x != 0) continue;
+    if (threadIdx.x != 0 || !active) continue;
     if (a.mean != nullptr) a.mean[walk.row] = mean;
     a.rstd[walk.row] = rstd;
   }
@@ -286,16 +290,17 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
     if (a.mean != nullptr) next_mean = a.mean[row];
   };
   fetch_statistics(walk.row);
-  for (; walk.row < walk.rows; walk.advance(), operands.end_row()) {
+  for (; walk.block_has_rows(); walk.advance(), operands.end_row()) {
     mean = next_mean, rstd = next_rstd;
     fetch_statistics(walk.row + walk.row_step);
+    const bool active = walk.has_row();
     operands.begin_row(walk);
     // x = (inp - mean) · rstd, the normalised input;  g = dout · weight
     const float shift = -mean * rstd;
     float sums[2] = {};  // of g and of g · x
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (!walk.owns(p)) continue;
+      if (!active || !walk.owns(p)) continue;
       float x[kVec], dy[kVec], weight[kVec];
       operands.row(walk, 0, p, x);
       operands.row(walk, 1, p, dy);
@@ -316,7 +321,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
     const float slope = -rstd * sums[1] * mean_factor;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if (!walk.owns(p)) continue;
+      if (!active || !walk.owns(p)) continue;
       float x[kVec], dy[kVec], other[kVec];
       operands.row(walk, 0, p, x);
       operands.row(walk, 1, p, dy);
