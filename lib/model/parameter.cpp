@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "io/base/parallel.h"
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
 #include "lib/schedule/plan.h"
@@ -151,24 +152,24 @@ std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed)
   if (spec.init == InitRule::kOnes) return std::vector<float>(static_cast<size_t>(count), 1.0f);
 
   // View the tensor as (outer, split, inner): this rank holds `split / tp` consecutive entries of the middle one.
-  int64_t outer = 1, inner = 1;
+  int64_t inner = 1;
   const int split_dim = spec.split_dim < 0 ? 0 : spec.split_dim;
-  for (int d = 0; d < split_dim; ++d) outer *= spec.shape[d];
   for (size_t d = split_dim + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
   const int64_t split = spec.shape[split_dim], local_split = local[split_dim];
   const int64_t first = spec.split_dim < 0 ? 0 : tp.rank * local_split;
   const int64_t valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * (spec.numel() / spec.shape[0]);
 
   const uint64_t key = derive_key(seed, spec.name);
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(count));
-  for (int64_t o = 0; o < outer; ++o)
-    for (int64_t s = first; s < first + local_split; ++s)
-      for (int64_t i = 0; i < inner; ++i) {
-        const int64_t element = (o * split + s) * inner + i;
-        const bool exists = element < valid;
-        values.push_back(exists ? spec.init_std * random_normal(key, static_cast<uint64_t>(element)) : 0.0f);
-      }
+  std::vector<float> values(static_cast<size_t>(count));
+  constexpr int64_t kGrain = 1 << 16;
+  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
+    const int64_t block = local_split * inner;  // consecutive here and in the whole tensor
+    for (int64_t n = begin; n < end; ++n) {
+      const int64_t o = n / block, element = (o * split + first) * inner + n % block;
+      if (element < valid)
+        values[static_cast<size_t>(n)] = spec.init_std * random_normal(key, static_cast<uint64_t>(element));
+    }
+  });
   return values;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "io/base/parallel.h"
 #include "kernels/core/dims.h"
 #include "kernels/ops.h"
 
@@ -186,8 +187,11 @@ void ParameterStore::initialize() {
       continue;
     }
     // Mixed precision: the slices' master weights are exact, the parameters their rounding.
-    std::vector<bf16> rounded;
-    for (const float value : flat) rounded.emplace_back(value);
+    std::vector<bf16> rounded(flat.size());
+    parallel_ranges(static_cast<int64_t>(flat.size()), 1 << 20, [&](int64_t begin, int64_t end) {
+      std::transform(flat.begin() + begin, flat.begin() + end, rounded.begin() + begin,
+                     [](float value) { return bf16(value); });
+    });
     compute_.copy(chunk.parameters.data, rounded.data(), chunk.parameters.bytes());
     for (const BucketSlice& slice : slices_) {
       if (slice.chunk != static_cast<int>(c)) continue;
