@@ -1,0 +1,143 @@
+// The pieces of the training state: that they are where they say, and that those written cover every tensor once.
+#include "lib/checkpoint/state.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/cpu_device.h"
+#include "lib/config/config.h"
+
+namespace tri::test {
+namespace {
+
+// Calls f(index of each element in the row-major tensor of `shape`) for a block's elements in order.
+template <class F>
+void for_elements(const std::vector<int64_t>& shape, const TensorBlock& block, F f) {
+  std::vector<int64_t> at = block.start;
+  for (int64_t n = block.numel(); n > 0; --n) {
+    int64_t index = 0;
+    for (size_t d = 0; d < shape.size(); ++d) index = index * shape[d] + at[d];
+    f(index);
+    for (size_t d = shape.size(); d-- > 0;) {
+      if (++at[d] < block.start[d] + block.extent[d]) break;
+      at[d] = block.start[d];
+    }
+  }
+}
+
+TEST(BlocksOfRange, are_the_range_in_order_and_few) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<int64_t> shape(1 + random() % 4);
+    int64_t count = 1;
+    for (int64_t& extent : shape) count *= extent = 1 + static_cast<int64_t>(random() % 5);
+    const int64_t begin = static_cast<int64_t>(random()) % (count + 1);
+    const int64_t end = begin + static_cast<int64_t>(random()) % (count - begin + 1);
+    int64_t next = begin;
+    const std::vector<TensorBlock> blocks = blocks_of_range(shape, begin, end);
+    for (const TensorBlock& block : blocks)
+      for_elements(shape, block, [&](int64_t index) { EXPECT_EQ(index, next++); });
+    EXPECT_EQ(next, end);
+    EXPECT_LE(blocks.size(), 2 * shape.size() - 1);
+  }
+}
+
+Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute, bool tied) {
+  Config c;
+  c.model.layers = 4;
+  c.model.hidden = 24;
+  c.model.heads = 4;
+  c.model.kv_heads = 2;
+  c.model.vocab = 100;
+  c.model.seq_len = 8;
+  c.model.tie_embeddings = tied;
+  c.data.global_batch = 8;
+  c.data.micro_batch = 1;
+  c.parallel.tp = tp;
+  c.parallel.pp = pp;
+  c.parallel.dp = dp;
+  c.parallel.chunks = chunks;
+  c.parallel.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+  c.parallel.zero = zero;
+  c.parallel.bucket_elements = 3000;
+  c.precision.compute = compute;
+  return value_or_throw(resolve_config(c, tp * pp * dp));
+}
+
+struct Layout {
+  int tp, pp, dp, chunks, zero;
+  Dtype compute;
+  bool tied;
+};
+
+TEST(StatePieces, written_ones_cover_every_tensor_once_on_any_layout) {
+  const auto device = make_cpu_device();
+  for (const Layout& l : {Layout{1, 1, 1, 1, 0, Dtype::kF32, false}, Layout{2, 2, 2, 1, 1, Dtype::kF32, true},
+                          Layout{2, 1, 2, 1, 2, Dtype::kBF16, false}, Layout{1, 2, 2, 2, 0, Dtype::kBF16, true},
+                          Layout{2, 2, 2, 2, 1, Dtype::kBF16, true}, Layout{1, 1, 4, 1, 1, Dtype::kF32, true}}) {
+    SCOPED_TRACE(testing::Message() << "tp " << l.tp << " pp " << l.pp << " dp " << l.dp << " chunks " << l.chunks
+                                    << " zero " << l.zero << " tied " << l.tied);
+    const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied);
+    std::map<std::string, std::vector<int>> written;  // times each element is
+    for (const ParamSpec& spec : model_parameters(config))
+      for (const std::string& name :
+           {"model/" + spec.name, "optimizer/" + spec.name + "/exp_avg", "optimizer/" + spec.name + "/exp_avg_sq"})
+        written[name].assign(static_cast<size_t>(spec.numel()), 0);
+    const auto check_rank = [&](const Mesh& mesh) {
+      Arena measuring;
+      allocate_store(config, mesh, measuring);
+      Arena arena(*device, measuring.used());
+      const StoreTensors store = allocate_store(config, mesh, arena);
+      // Every element knows which one of its parameter it is.
+      const int64_t parts = l.zero >= 1 ? l.dp : 1;
+      for (size_t c = 0; c < store.chunks.size(); ++c) {
+        const ChunkStoreTensors& chunk = store.chunks[c];
+        const auto specs = chunk_parameters(config, mesh.pp, static_cast<int>(c));
+        for (size_t i = 0; i < specs.size(); ++i) {
+          const std::vector<int64_t> local = specs[i].local_shape(l.tp);
+          TensorBlock block{std::vector<int64_t>(local.size(), 0), local};
+          if (specs[i].split_dim >= 0) {
+            const auto dim = static_cast<size_t>(specs[i].split_dim);
+            block.start[dim] = mesh.tp.rank * local[dim];
+          }
+          const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
+          const int64_t size = bucket.size / parts;
+          const int64_t first = bucket.first + (parts > 1 ? mesh.dp.rank * size : 0);
+          int64_t at = chunk.layout.offset[i];
+          for_elements(specs[i].shape, block, [&](int64_t index) {
+            const int64_t place = at++ - first;
+            if (place < 0 || place >= size) return;
+            const auto value = static_cast<float>(index);
+            if (chunk.master.empty())
+              chunk.parameters.as<float>()[first + place] = value;
+            else
+              chunk.master.as<float>()[bucket.first / parts + place] = value;
+            chunk.exp_avg.as<float>()[bucket.first / parts + place] = value + 0.25f;
+            chunk.exp_avg_sq.as<float>()[bucket.first / parts + place] = value + 0.5f;
+          });
+        }
+      }
+      for (const StatePiece& piece : state_pieces(config, mesh, store)) {
+        ASSERT_TRUE(written.count(piece.tensor)) << piece.tensor;
+        const float shift = piece.tensor.ends_with("/exp_avg")      ? 0.25f
+                            : piece.tensor.ends_with("/exp_avg_sq") ? 0.5f
+                                                                    : 0.0f;
+        ASSERT_EQ(piece.memory.numel(), piece.block.numel());
+        int64_t at = 0;
+        for_elements(piece.shape, piece.block, [&](int64_t index) {
+          ASSERT_EQ(piece.memory.as<float>()[at++], static_cast<float>(index) + shift) << piece.tensor;
+          if (piece.writes) ++written[piece.tensor][static_cast<size_t>(index)];
+        });
+      }
+    };
+    for (int rank = 0; rank < l.tp * l.pp * l.dp; ++rank) check_rank(make_mesh(rank, l.tp, l.dp, l.pp));
+    for (const auto& [name, times] : written)
+      for (size_t i = 0; i < times.size(); ++i) ASSERT_EQ(times[i], 1) << name << " element " << i;
+  }
+}
+
+}  // namespace
+}  // namespace tri::test
