@@ -12,30 +12,48 @@
 namespace tri {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // A rename is durable only when the folder that holds the name is.
 Result<void> sync_folder_of(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
-  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0) return file_error("{}: fsync: {}", folder, std::strerror(errno));
-  return {};
+  return sync_folder(std::filesystem::path(path).parent_path().string());
 }
 
 }  // namespace
+
+void Descriptor::close() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset) {
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t got =
+        ::pread(fd, static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return file_error("{}: reading at byte {}: {}", path, offset + done, std::strerror(errno));
+    if (got == 0)
+      return file_error("{}: ends at byte {}, expected at least {}; truncated", path, offset + done, offset + bytes);
+    done += got;
+  }
+  return {};
+}
+
+Result<void> write_at(int fd, const std::string& path, const void* data, int64_t bytes, int64_t offset) {
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t put =
+        ::pwrite(fd, static_cast<const char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0)
+      return file_error("{}: writing at byte {}: {}", path, offset + done, std::strerror(put == 0 ? ENOSPC : errno));
+    done += put;
+  }
+  return {};
+}
+
+Result<void> sync_folder(const std::string& folder) {
+  const std::string name = folder.empty() ? "." : folder;
+  const Descriptor fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0 || ::fsync(fd.get()) != 0) return file_error("{}: fsync: {}", name, std::strerror(errno));
+  return {};
+}
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -64,11 +82,11 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-Result<AtomicFile> AtomicFile::create(const std::string& path) {
+Result<AtomicFile> AtomicFile::create(const std::string& path, const std::string& tag) {
   AtomicFile file;
   file.path_ = path;
-  file.temporary_ = fmt::format("{}.{}.tmp", path, ::getpid());
-  file.file_ = std::fopen(file.temporary_.c_str(), "wb");
+  file.temporary_ = fmt::format("{}.{}.tmp", path, tag.empty() ? fmt::format("{}", ::getpid()) : tag);
+  file.file_ = std::fopen(file.temporary_.c_str(), "wbe");
   if (file.file_ == nullptr) return file_error("{}: {}", file.temporary_, std::strerror(errno));
   return file;
 }
@@ -101,8 +119,8 @@ Result<void> AtomicFile::commit() {
   return sync_folder_of(path_);
 }
 
-Result<void> write_file(const std::string& path, std::string_view text) {
-  auto file = AtomicFile::create(path);
+Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag) {
+  auto file = AtomicFile::create(path, tag);
   if (!file) return file.error();
   file.value().write(text.data(), text.size());
   return file.value().commit();

@@ -8,10 +8,37 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "io/base/error.h"
 
 namespace tri {
+
+// An open file descriptor, closed at the end; -1 is none.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  int get() const { return fd_; }
+  void close();
+
+ private:
+  int fd_;
+};
+
+// All of `bytes` at byte `offset`, in as many calls as it takes; `path` is for messages. A file that ends too early is
+// an error that says where.
+Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset);
+Result<void> write_at(int fd, const std::string& path, const void* data, int64_t bytes, int64_t offset);
+
+// Makes names that were created, renamed or removed in `folder` durable.
+Result<void> sync_folder(const std::string& folder);
 
 // A whole file mapped read-only. Movable; unmapped at the end. Reading is thread-safe.
 class MappedFile {
@@ -32,9 +59,10 @@ class MappedFile {
 
 // Writes to a temporary name beside `path`; commit() makes it durable (fsync of file and folder) and renames it.
 // Without a commit nothing is left behind. The first failure of a write is kept and reported by commit.
+// The temporary name is PATH.TAG.tmp; without a tag, the process id is taken. Writers on several hosts need tags.
 class AtomicFile {
  public:
-  static Result<AtomicFile> create(const std::string& path);
+  static Result<AtomicFile> create(const std::string& path, const std::string& tag = "");
   AtomicFile(AtomicFile&& other) noexcept;
   ~AtomicFile();
 
@@ -48,6 +76,6 @@ class AtomicFile {
   int error_ = 0;  // errno of the first failed write
 };
 
-Result<void> write_file(const std::string& path, std::string_view text);  // atomic
+Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag = "");  // atomic
 
 }  // namespace tri

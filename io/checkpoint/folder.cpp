@@ -1,0 +1,274 @@
+#include "io/checkpoint/folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <tuple>
+
+#include "io/base/file.h"
+#include "io/base/log.h"
+#include "io/checkpoint/manifest.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Kind { kPublished, kOld, kUnfinished, kTrash };  // in the order in which they are preferred
+constexpr std::pair<Kind, std::string_view> kKinds[] = {
+    {Kind::kOld, ".old."}, {Kind::kUnfinished, ".tmp."}, {Kind::kTrash, ".trash."}};
+
+struct Name {
+  int64_t step;
+  Kind kind;
+  std::string attempt;  // empty when published
+};
+
+std::string folder_name(int64_t step, Kind kind, const std::string& attempt) {
+  for (const auto& [candidate, infix] : kKinds)
+    if (candidate == kind) return fmt::format("{}{}{}", step_name(step), infix, attempt);
+  return step_name(step);
+}
+
+std::optional<Name> parse_name(const std::string& text) {
+  constexpr std::string_view prefix = "step_";
+  if (text.rfind(prefix, 0) != 0) return std::nullopt;
+  const size_t end = text.find_first_not_of("0123456789", prefix.size());
+  const std::string digits = text.substr(prefix.size(), std::min(end, text.size()) - prefix.size());
+  if (digits.empty() || digits.size() > 18) return std::nullopt;
+  Name name{.step = std::stoll(digits), .kind = Kind::kPublished, .attempt = ""};
+  for (const auto& [kind, infix] : kKinds)
+    if (end != std::string::npos && text.compare(end, infix.size(), infix) == 0) {
+      name.kind = kind;
+      name.attempt = text.substr(end + infix.size());
+    }
+  // One spelling a step, or "step_1" and "step_00000001" would be two checkpoints of it.
+  if (text != folder_name(name.step, name.kind, name.attempt)) return std::nullopt;
+  return name;
+}
+
+Result<std::vector<Name>> names_in(const std::string& dir) {
+  std::vector<Name> names;
+  std::error_code code;
+  fs::directory_iterator at(dir, code);
+  if (code == std::errc::no_such_file_or_directory) return names;
+  for (; !code && at != fs::directory_iterator(); at.increment(code))
+    if (auto name = parse_name(at->path().filename())) names.push_back(std::move(*name));
+  if (code) return file_error("{}: {}", dir, code.message());
+  std::sort(names.begin(), names.end(), [](const Name& a, const Name& b) {
+    return std::tuple(-a.step, a.kind, a.attempt) < std::tuple(-b.step, b.kind, b.attempt);
+  });
+  return names;
+}
+
+std::string path_of(const std::string& dir, const Name& name) {
+  return dir + "/" + folder_name(name.step, name.kind, name.attempt);
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+Result<void> rename_path(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    return file_error("{}: renaming it to {}: {}", from, to, std::strerror(errno));
+  return {};
+}
+
+Result<void> remove_folder(const std::string& path) {
+  std::error_code code;
+  fs::remove_all(path, code);
+  if (code) return file_error("{}: removing it: {}", path, code.message());
+  return {};
+}
+
+Result<void> make_folders(const std::string& path) {
+  std::error_code code;
+  fs::create_directories(path, code);
+  if (code) return file_error("{}: creating it: {}", path, code.message());
+  return {};
+}
+
+Result<void> usable(const std::string& folder, int64_t step) {
+  auto manifest = read_manifest(folder);
+  if (!manifest) return manifest.error();
+  if (manifest.value().step != step)
+    return file_error("{}: its manifest is of step {}, expected {}", folder, manifest.value().step, step);
+  return check_files(folder, manifest.value());
+}
+
+// Out of sight in one step, then removed at leisure.
+Result<void> discard(const std::string& dir, const Name& name, const std::string& attempt) {
+  const std::string trash = path_of(dir, {name.step, Kind::kTrash, attempt});
+  if (auto removed = remove_folder(trash); !removed) return removed;
+  if (auto renamed = rename_path(path_of(dir, name), trash); !renamed) return renamed;
+  if (auto synced = sync_folder(dir); !synced) return synced;
+  return remove_folder(trash);
+}
+
+// Swaps two folders' names; false when the file system cannot.
+Result<bool> swap_folders(const std::string& a, const std::string& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  return file_error("{}: swapping it with {}: {}", a, b, std::strerror(errno));
+}
+
+// `folder` takes the name `target`, which is taken. At every moment a valid checkpoint of the step is to be found:
+// list_checkpoints looks at .old. folders too.
+Result<void> replace(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
+  const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
+  bool swapped = false;
+  if (how == Replace::kSwap) {
+    auto done = swap_folders(folder, target);
+    if (!done) return done.error();
+    swapped = done.value();
+  }
+  const Name old{step, swapped ? Kind::kUnfinished : Kind::kOld, attempt};
+  if (!swapped) {
+    if (auto removed = remove_folder(path_of(dir, old)); !removed) return removed;
+    if (auto renamed = rename_path(target, path_of(dir, old)); !renamed) return renamed;
+    if (auto renamed = rename_path(folder, target); !renamed) {
+      ::rename(path_of(dir, old).c_str(), target.c_str());  // as it was, if that is still possible
+      return renamed;
+    }
+  }
+  if (auto synced = sync_folder(dir); !synced) return synced;
+  return discard(dir, old, attempt);
+}
+
+}  // namespace
+
+std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
+
+std::string attempt_folder(const std::string& dir, int64_t step, const std::string& attempt) {
+  TRI_REQUIRE(valid_attempt(attempt) && step >= 0, "attempt \"{}\", step {}", attempt, step);
+  return dir + "/" + folder_name(step, Kind::kUnfinished, attempt);
+}
+
+bool valid_attempt(std::string_view attempt) {
+  return !attempt.empty() && attempt.size() <= 64 &&
+         std::all_of(attempt.begin(), attempt.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+         });
+}
+
+std::string new_attempt() {
+  const time_t now = ::time(nullptr);
+  struct tm utc {};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  ::strftime(text, sizeof text, "%Y%m%dT%H%M%S", &utc);
+  return fmt::format("{}-{:08x}", text, std::random_device()());
+}
+
+Result<std::string> begin_attempt(const std::string& dir, int64_t step, const std::string& attempt) {
+  const std::string folder = attempt_folder(dir, step, attempt);
+  if (auto removed = remove_folder(folder); !removed) return removed.error();  // an earlier try's
+  if (auto made = make_folders(folder); !made) return made.error();
+  return folder;
+}
+
+Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
+  const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
+  if (auto fit = usable(folder, step); !fit) return fit;
+  if (const auto manifest = read_manifest(folder); manifest && manifest.value().attempt != attempt)
+    return file_error("{}: its manifest is of attempt {}, expected {}", folder, manifest.value().attempt, attempt);
+  if (auto synced = sync_folder(folder); !synced) return synced;
+  if (exists(target)) {
+    if (auto replaced = replace(dir, step, attempt, how); !replaced) return replaced;
+  } else {
+    if (auto renamed = rename_path(folder, target); !renamed) return renamed;
+    if (auto synced = sync_folder(dir); !synced) return synced;
+  }
+  return write_file(dir + "/latest", step_name(step) + "\n", attempt);
+}
+
+Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir) {
+  auto names = names_in(dir);
+  if (!names) return names.error();
+  std::vector<CheckpointEntry> entries;
+  for (const Name& name : names.value()) {
+    if (name.kind == Kind::kTrash) continue;
+    CheckpointEntry entry{.step = name.step, .path = path_of(dir, name)};
+    if (name.kind == Kind::kUnfinished) {
+      entry.why = fmt::format("{}: attempt {} has not finished it", entry.path, name.attempt);
+    } else {
+      const auto fit = usable(entry.path, name.step);
+      entry.valid = fit.ok();
+      if (!fit) entry.why = fit.error().message;
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir) {
+  auto entries = list_checkpoints(dir);
+  if (!entries) return entries.error();
+  for (CheckpointEntry& entry : entries.value()) {
+    if (entry.valid) return std::optional(std::move(entry));
+    log_warn("checkpoint passed over: {}", entry.why);
+  }
+  return std::optional<CheckpointEntry>();
+}
+
+Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt) {
+  TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\"", attempt);
+  auto names = names_in(dir);
+  if (!names) return names.error();
+  std::vector<std::string> removed;
+  for (const Name& name : names.value()) {
+    const std::string path = path_of(dir, name);
+    if (name.kind == Kind::kPublished) continue;
+    if (name.kind == Kind::kUnfinished && name.attempt == attempt) continue;
+    if (const Name published{name.step, Kind::kPublished, ""};
+        name.kind == Kind::kOld && !usable(path_of(dir, published), name.step) && usable(path, name.step)) {
+      // Killed between two renames: the old one is all there is.
+      if (exists(path_of(dir, published)))
+        if (auto gone = discard(dir, published, attempt); !gone) return gone.error();
+      if (auto renamed = rename_path(path, path_of(dir, published)); !renamed) return renamed.error();
+      log_info("checkpoint {} taken back from a replacement that was cut short", path_of(dir, published));
+      continue;
+    }
+    if (auto gone = remove_folder(path); !gone) return gone.error();
+    removed.push_back(folder_name(name.step, name.kind, name.attempt));
+  }
+  std::error_code code;
+  for (fs::directory_iterator at(dir, code); !code && at != fs::directory_iterator(); at.increment(code)) {
+    const std::string name = at->path().filename();
+    if (name.rfind("latest.", 0) != 0 || name == fmt::format("latest.{}.tmp", attempt)) continue;
+    std::error_code ignored;
+    if (fs::remove(at->path(), ignored)) removed.push_back(name);
+  }
+  if (!names.value().empty() || !removed.empty())
+    if (auto synced = sync_folder(dir); !synced) return synced.error();
+  return removed;
+}
+
+Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
+                                       const std::string& attempt) {
+  TRI_REQUIRE(keep_last >= 1 && keep_every >= 0 && valid_attempt(attempt), "keep {} and every {}th, attempt {}",
+              keep_last, keep_every, attempt);
+  auto entries = list_checkpoints(dir);
+  if (!entries) return entries.error();
+  std::vector<std::string> removed;
+  int kept = 0;
+  for (const CheckpointEntry& entry : entries.value()) {
+    const Name name = *parse_name(fs::path(entry.path).filename());
+    if (!entry.valid || name.kind != Kind::kPublished) continue;
+    if (kept++ < keep_last || (keep_every > 0 && entry.step % keep_every == 0)) continue;
+    if (auto gone = discard(dir, name, attempt); !gone) return gone.error();
+    removed.push_back(step_name(entry.step));
+  }
+  return removed;
+}
+
+}  // namespace tri

@@ -1,0 +1,104 @@
+#include "io/checkpoint/hdf5.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace tri {
+namespace {
+
+// From the place that failed outwards; a few entries tell the story.
+herr_t collect(unsigned depth, const H5E_error2_t* entry, void* text) {
+  if (depth < 3) {
+    auto& out = *static_cast<std::string*>(text);
+    if (!out.empty()) out += "; ";
+    out += fmt::format("{}: {}", entry->func_name, entry->desc);
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::recursive_mutex& hdf5_mutex() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
+hid_t hdf5_checked(hid_t status, const char* call, const std::string& path) {
+  if (status >= 0) return status;
+  std::string stack;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &stack);
+  const std::string_view name(call);
+  throw Fatal(ExitCode::kFile, fmt::format("{}: HDF5 {}: {}", path, name.substr(0, name.find('(')), stack));
+}
+
+Hid hdf5_type(ElementType type, const std::string& path) {
+  const auto copy = [&](hid_t of) { return Hid(TRI_HDF5(H5Tcopy(of), path), H5Tclose); };
+  switch (type) {
+    case ElementType::kF32:
+      return copy(H5T_IEEE_F32LE);
+    case ElementType::kI64:
+      return copy(H5T_STD_I64LE);
+    case ElementType::kI32:
+      return copy(H5T_STD_I32LE);
+    case ElementType::kU8:
+      return copy(H5T_STD_U8LE);
+    case ElementType::kBf16:
+      break;
+  }
+  Hid bf16 = copy(H5T_IEEE_F32LE);
+  TRI_HDF5(H5Tset_fields(bf16, 15, 7, 8, 0, 7), path);  // sign at 15, exponent 8 bits at 7, mantissa 7 bits at 0
+  TRI_HDF5(H5Tset_size(bf16, 2), path);                 // after the fields: they must fit at every moment
+  TRI_HDF5(H5Tset_ebias(bf16, 127), path);
+  return bf16;
+}
+
+void hdf5_attribute(hid_t object, const char* name, std::string_view text, const std::string& path) {
+  const Hid type(TRI_HDF5(H5Tcopy(H5T_C_S1), path), H5Tclose);
+  TRI_HDF5(H5Tset_size(type, text.size() + 1), path);
+  TRI_HDF5(H5Tset_cset(type, H5T_CSET_UTF8), path);
+  const Hid space(TRI_HDF5(H5Screate(H5S_SCALAR), path), H5Sclose);
+  const Hid attribute(TRI_HDF5(H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT), path), H5Aclose);
+  TRI_HDF5(H5Awrite(attribute, type, std::string(text).c_str()), path);
+}
+
+void hdf5_attribute(hid_t object, const char* name, std::span<const int64_t> values, const std::string& path) {
+  const hsize_t count = values.size();
+  const Hid space(TRI_HDF5(H5Screate_simple(1, &count, nullptr), path), H5Sclose);
+  const Hid attribute(TRI_HDF5(H5Acreate2(object, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT), path),
+                      H5Aclose);
+  TRI_HDF5(H5Awrite(attribute, H5T_NATIVE_INT64, values.data()), path);
+}
+
+Hdf5Image Hdf5Image::create(const std::string& path) {
+  TRI_HDF5(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), path);  // errors are ours to report
+  Hdf5Image image;
+  image.path_ = path;
+  image.memory_ = Descriptor(::memfd_create("hdf5", MFD_CLOEXEC));
+  if (image.memory_.get() < 0)
+    throw Fatal(ExitCode::kFile, fmt::format("{}: memfd_create: {}", path, std::strerror(errno)));
+  const Hid access(TRI_HDF5(H5Pcreate(H5P_FILE_ACCESS), path), H5Pclose);
+  TRI_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110), path);
+  TRI_HDF5(H5Pset_file_locking(access, false, true), path);
+  TRI_HDF5(H5Pset_alignment(access, 64 << 10, 4 << 10), path);  // large pieces begin on pages
+  const std::string name = fmt::format("/proc/self/fd/{}", image.memory_.get());
+  image.file_ = Hid(TRI_HDF5(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), path), H5Fclose);
+  return image;
+}
+
+Hdf5Image::~Hdf5Image() {
+  const std::lock_guard lock(hdf5_mutex());
+  const Hid closed = std::move(file_);
+}
+
+void Hdf5Image::close() { TRI_HDF5(H5Fclose(file_.release()), path_); }
+
+Result<int64_t> Hdf5Image::bytes() const {
+  struct stat status {};
+  if (::fstat(memory_.get(), &status) != 0) return file_error("{}: fstat: {}", path_, std::strerror(errno));
+  return static_cast<int64_t>(status.st_size);
+}
+
+}  // namespace tri

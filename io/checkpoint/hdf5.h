@@ -1,0 +1,89 @@
+// HDF5 kept on a short lead. The library (1.10, not thread-safe) crashes at exit after a close that could not write, so
+// it never writes to a real file here: it lays its structures out in anonymous memory, and we copy them to the disk
+// with calls whose errors we can report.
+#pragma once
+
+#include <hdf5.h>
+
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "io/base/element_type.h"
+#include "io/base/file.h"
+
+namespace tri {
+
+// A handle of HDF5's, given back at the end. To be used and destroyed under hdf5_mutex().
+class Hid {
+ public:
+  using Closer = herr_t (*)(hid_t);
+  Hid() = default;
+  Hid(hid_t id, Closer closer) : id_(id), closer_(closer) {}
+  Hid(Hid&& other) noexcept : id_(std::exchange(other.id_, -1)), closer_(other.closer_) {}
+  Hid& operator=(Hid&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(closer_, other.closer_);
+    return *this;
+  }
+  ~Hid() {
+    if (id_ >= 0) closer_(id_);
+  }
+  operator hid_t() const { return id_; }
+  hid_t release() { return std::exchange(id_, -1); }
+
+ private:
+  hid_t id_ = -1;
+  Closer closer_ = nullptr;
+};
+
+// HDF5 holds global state: one thread at a time, in the whole process.
+std::recursive_mutex& hdf5_mutex();
+
+// Throws Fatal(kFile) with `path`, the call and HDF5's own error stack when `status` is negative; returns it otherwise.
+hid_t hdf5_checked(hid_t status, const char* call, const std::string& path);
+#define TRI_HDF5(call, path) ::tri::hdf5_checked((call), #call, (path))
+
+// Runs `body` under the mutex and turns what TRI_HDF5 throws into an Error.
+template <class Body>
+Result<void> with_hdf5(Body&& body) {
+  const std::lock_guard lock(hdf5_mutex());
+  try {
+    body();
+  } catch (const Fatal& problem) {
+    return Error{problem.what(), problem.code()};
+  }
+  return {};
+}
+
+// The type in files. bf16: a floating-point type of 1 sign, 8 exponent and 7 mantissa bits, read as numbers by all tools.
+Hid hdf5_type(ElementType type, const std::string& path);
+
+void hdf5_attribute(hid_t object, const char* name, std::string_view text, const std::string& path);
+void hdf5_attribute(hid_t object, const char* name, std::span<const int64_t> values, const std::string& path);
+
+// An HDF5 file (format 1.10) in anonymous, sparse memory. Space for contiguous datasets can be taken without writing to
+// it; the bytes of the structures are read back through fd() after close().
+class Hdf5Image {
+ public:
+  // Requires hdf5_mutex(); throws Fatal. `path` is the file that the image is to become, for messages.
+  static Hdf5Image create(const std::string& path);
+  Hdf5Image() = default;
+  Hdf5Image(Hdf5Image&&) noexcept = default;
+  Hdf5Image& operator=(Hdf5Image&&) noexcept = default;
+  ~Hdf5Image();  // takes the mutex
+
+  hid_t file() const { return file_; }
+  int fd() const { return memory_.get(); }
+  void close();  // requires hdf5_mutex(); throws Fatal
+  Result<int64_t> bytes() const;
+
+ private:
+  std::string path_;
+  Descriptor memory_;
+  Hid file_;
+};
+
+}  // namespace tri

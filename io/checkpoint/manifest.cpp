@@ -1,0 +1,329 @@
+#include "io/checkpoint/manifest.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/base/file.h"
+#include "io/base/hash.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kFormat = 1;
+constexpr int kMaxDims = 32;  // H5S_MAX_RANK
+// The manifest's own checksum is that of its text with this in its place.
+constexpr std::string_view kNoChecksum = "0000000000000000";
+constexpr std::string_view kChecksumKey = "\n\"checksum\": \"";
+
+// Throws Json::exception on text that is not UTF-8.
+std::string quoted(const std::string& text) { return Json(text).dump(); }
+
+template <class Value>
+std::string map_text(const std::map<std::string, Value>& map) {
+  std::string text = "{";
+  for (const auto& [key, value] : map)
+    text += fmt::format("{}\n {}: {}", text.size() == 1 ? "" : ",", quoted(key), Json(value).dump());
+  return text + "}";
+}
+
+std::string files_text(const std::vector<FileRecord>& files) {
+  std::string text = "[";
+  for (const FileRecord& file : files)
+    text += fmt::format("{}\n {{\"name\": {}, \"bytes\": {}, \"checksum\": \"{}\"}}", text.size() == 1 ? "" : ",",
+                        quoted(file.name), file.bytes, hex64(file.checksum));
+  return text + "]";
+}
+
+// One line a piece: people and line tools can look into it.
+std::string tensors_text(const std::vector<TensorRecord>& tensors) {
+  std::string text = "[";
+  for (const TensorRecord& tensor : tensors) {
+    text += fmt::format("{}\n {{\"name\": {}, \"type\": \"{}\", \"shape\": {}, \"pieces\": [",
+                        text.size() == 1 ? "" : ",", quoted(tensor.name), enum_name(tensor.type),
+                        to_string(tensor.shape));
+    for (const StoredPiece& piece : tensor.pieces)
+      text += fmt::format(
+          "{}\n  {{\"file\": {}, \"dataset\": {}, \"offset\": {}, \"start\": {}, \"extent\": {}, \"checksum\": \"{}\"}}",
+          &piece == tensor.pieces.data() ? "" : ",", quoted(piece.file), quoted(piece.dataset), piece.offset,
+          to_string(piece.region.start), to_string(piece.region.extent), hex64(piece.checksum));
+    text += "]}";
+  }
+  return text + "]";
+}
+
+// What a field must be is checked by Json::get and by these; both throw.
+[[noreturn]] void refuse(const std::string& what) { throw Fatal(ExitCode::kFile, what); }
+
+int64_t integer_of(const Json& json) {
+  if (!json.is_number_integer()) refuse(fmt::format("expected an integer, found {}", json.dump().substr(0, 40)));
+  if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
+    refuse(fmt::format("{} is too large", json.dump()));
+  return json.get<int64_t>();
+}
+
+Coordinates coordinates_of(const Json& json) {
+  if (!json.is_array()) refuse(fmt::format("expected a list of integers, found a {}", json.type_name()));
+  Coordinates values;
+  for (const Json& value : json) values.push_back(integer_of(value));
+  return values;
+}
+
+uint64_t checksum_of(const Json& json) {
+  const auto value = parse_hex64(json.get<std::string>());
+  if (!value) refuse(fmt::format("checksum {} is not 16 hexadecimal digits", json.dump()));
+  return *value;
+}
+
+FileRecord file_of(const Json& json) {
+  return {json.at("name").get<std::string>(), integer_of(json.at("bytes")), checksum_of(json.at("checksum"))};
+}
+
+TensorRecord tensor_of(const Json& json) {
+  TensorRecord tensor{.name = json.at("name").get<std::string>(), .shape = coordinates_of(json.at("shape"))};
+  const auto type = enum_from_name<ElementType>(json.at("type").get<std::string>());
+  if (!type)
+    refuse(fmt::format("tensor {}: type {}, expected {}", tensor.name, json.at("type").dump(),
+                       enum_choices<ElementType>()));
+  tensor.type = *type;
+  for (const Json& piece : json.at("pieces"))
+    tensor.pieces.push_back({.file = piece.at("file").get<std::string>(),
+                             .dataset = piece.at("dataset").get<std::string>(),
+                             .offset = integer_of(piece.at("offset")),
+                             .region = {coordinates_of(piece.at("start")), coordinates_of(piece.at("extent"))},
+                             .checksum = checksum_of(piece.at("checksum"))});
+  return tensor;
+}
+
+template <class Value>
+Result<Value> parsed(std::string_view text, const std::string& name, Value (*convert)(const Json&)) {
+  try {
+    return convert(Json::parse(text));
+  } catch (const Json::exception& problem) {
+    return file_error("{}: {}", name, problem.what());
+  } catch (const Fatal& problem) {
+    return file_error("{}: {}", name, problem.what());
+  }
+}
+
+ShardRecord shard_of(const Json& json) {
+  ShardRecord record{.file = file_of(json.at("file"))};
+  for (const Json& tensor : json.at("tensors")) record.tensors.push_back(tensor_of(tensor));
+  return record;
+}
+
+Manifest manifest_of(const Json& json) {
+  if (const int64_t format = integer_of(json.at("format")); format != kFormat)
+    refuse(fmt::format("format {}, this program reads {}; it was written by another version", format, kFormat));
+  Manifest manifest{.attempt = json.at("attempt").get<std::string>(), .step = integer_of(json.at("step"))};
+  manifest.info.texts = json.at("texts").get<std::map<std::string, std::string>>();
+  for (const auto& [key, value] : json.at("numbers").items()) manifest.info.numbers[key] = integer_of(value);
+  for (const Json& file : json.at("files")) manifest.files.push_back(file_of(file));
+  for (const Json& tensor : json.at("tensors")) manifest.tensors.push_back(tensor_of(tensor));
+  return manifest;
+}
+
+// Pairs of pieces that could overlap are those that overlap in one dim; the dim in which the pieces begin at the most
+// different places leaves the fewest.
+Result<void> check_cover(const TensorRecord& tensor) {
+  if (tensor.shape.empty() || tensor.shape.size() > kMaxDims)
+    return file_error("tensor {}: {} dims, expected 1 to {}", tensor.name, tensor.shape.size(), kMaxDims);
+  int64_t total = element_bytes(tensor.type);
+  for (const int64_t size : tensor.shape)
+    if (size < 1 || __builtin_mul_overflow(total, size, &total))
+      return file_error("tensor {}: shape {}", tensor.name, to_string(tensor.shape));
+  total /= element_bytes(tensor.type);
+
+  int64_t covered = 0;
+  for (const StoredPiece& piece : tensor.pieces) {
+    if (!inside(piece.region, tensor.shape))
+      return file_error("tensor {}: piece {} of {} is not inside shape {}", tensor.name, to_string(piece.region),
+                        piece.file, to_string(tensor.shape));
+    if (__builtin_add_overflow(covered, num_elements(piece.region.extent), &covered)) covered = -1;
+  }
+  size_t dim = 0, most = 0;
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    std::set<int64_t> starts;
+    for (const StoredPiece& piece : tensor.pieces) starts.insert(piece.region.start[d]);
+    if (starts.size() > most) most = starts.size(), dim = d;
+  }
+  std::vector<const StoredPiece*> sorted;
+  for (const StoredPiece& piece : tensor.pieces) sorted.push_back(&piece);
+  std::sort(sorted.begin(), sorted.end(),
+            [dim](const auto* a, const auto* b) { return a->region.start[dim] < b->region.start[dim]; });
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const Region& region = sorted[i]->region;
+    for (size_t k = i + 1; k < sorted.size(); ++k) {
+      if (sorted[k]->region.start[dim] >= region.start[dim] + region.extent[dim]) break;
+      if (intersect(region, sorted[k]->region))
+        return file_error("tensor {}: pieces {} of {} and {} of {} overlap", tensor.name, to_string(region),
+                          sorted[i]->file, to_string(sorted[k]->region), sorted[k]->file);
+    }
+  }
+  if (covered != total)
+    return file_error("tensor {}: its {} pieces hold {} of {} elements; a writer's share is missing", tensor.name,
+                      tensor.pieces.size(), covered, total);
+  return {};
+}
+
+struct Extent {  // of a piece in its file
+  int64_t begin, end;
+  const TensorRecord* tensor;
+};
+
+Result<void> check_places(const Manifest& manifest) {
+  std::map<std::string_view, std::pair<int64_t, std::vector<Extent>>> files;
+  for (const FileRecord& file : manifest.files) {
+    if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos || file.bytes < 0)
+      return file_error("file \"{}\" of {} bytes: not a file of this folder", file.name, file.bytes);
+    if (!files.try_emplace(file.name, file.bytes, std::vector<Extent>()).second)
+      return file_error("file {} is listed twice", file.name);
+  }
+  for (const TensorRecord& tensor : manifest.tensors)
+    for (const StoredPiece& piece : tensor.pieces) {
+      const auto file = files.find(piece.file);
+      if (file == files.end())
+        return file_error("tensor {}: its piece's file {} is not listed", tensor.name, piece.file);
+      const int64_t bytes = num_elements(piece.region.extent) * element_bytes(tensor.type);
+      if (piece.offset < 0 || piece.offset > file->second.first || bytes > file->second.first - piece.offset)
+        return file_error("tensor {}: {} bytes at {} are not inside {} of {} bytes", tensor.name, bytes, piece.offset,
+                          piece.file, file->second.first);
+      file->second.second.push_back({piece.offset, piece.offset + bytes, &tensor});
+    }
+  for (auto& [name, entry] : files) {
+    std::vector<Extent>& extents = entry.second;
+    std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+    for (size_t i = 1; i < extents.size(); ++i)
+      if (extents[i].begin < extents[i - 1].end)
+        return file_error("tensors {} and {} share bytes of {}", extents[i - 1].tensor->name, extents[i].tensor->name,
+                          name);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string to_text(const ShardRecord& record) {
+  const std::string files = files_text({record.file});
+  return fmt::format("{{\"file\": {}, \"tensors\": {}}}\n", std::string_view(files).substr(1, files.size() - 2),
+                     tensors_text(record.tensors));
+}
+
+Result<ShardRecord> shard_record_from_text(std::string_view text) {
+  return parsed<ShardRecord>(text, "a writer's record", shard_of);
+}
+
+Result<void> Manifest::add(const ShardRecord& shard) {
+  files.push_back(shard.file);
+  for (const TensorRecord& part : shard.tensors) {
+    const auto at = std::lower_bound(tensors.begin(), tensors.end(), part.name,
+                                     [](const TensorRecord& a, const std::string& name) { return a.name < name; });
+    if (at == tensors.end() || at->name != part.name) {
+      tensors.insert(at, part);
+      continue;
+    }
+    if (at->type != part.type || at->shape != part.shape)
+      return file_error("tensor {}: {} {} in {}, but {} {} in {}", part.name, enum_name(part.type),
+                        to_string(part.shape), shard.file.name, enum_name(at->type), to_string(at->shape),
+                        at->pieces.empty() ? "others" : at->pieces.front().file);
+    at->pieces.insert(at->pieces.end(), part.pieces.begin(), part.pieces.end());
+  }
+  return {};
+}
+
+const TensorRecord* Manifest::find(std::string_view tensor) const {
+  const auto at = std::lower_bound(tensors.begin(), tensors.end(), tensor,
+                                   [](const TensorRecord& a, std::string_view name) { return a.name < name; });
+  return at == tensors.end() || at->name != tensor ? nullptr : &*at;
+}
+
+bool valid_tensor_name(std::string_view name) {
+  size_t begin = 0;
+  while (true) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view component = name.substr(begin, end - begin);
+    if (component.empty() || component == "." || component == "..") return false;
+    for (const char c : component)
+      if (c <= ' ' || c > '~') return false;
+    if (end == name.size()) return true;
+    begin = end + 1;
+  }
+}
+
+Result<void> check(const Manifest& manifest) {
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < manifest.tensors.size(); ++i) {
+    const std::string& name = manifest.tensors[i].name;
+    if (!valid_tensor_name(name)) return file_error("\"{}\" is not a tensor's name", name);
+    if (i > 0 && !(manifest.tensors[i - 1].name < name))
+      return file_error("tensor {} after {}: not in order of names", name, manifest.tensors[i - 1].name);
+    names.insert(name);
+  }
+  for (const TensorRecord& tensor : manifest.tensors) {
+    const std::string_view name = tensor.name;
+    for (size_t at = name.find('/'); at != std::string_view::npos; at = name.find('/', at + 1))
+      if (names.count(name.substr(0, at)))
+        return file_error("tensors {} and {}: a name can't be a folder of another", name.substr(0, at), name);
+    if (auto covered = check_cover(tensor); !covered) return covered;
+  }
+  return check_places(manifest);
+}
+
+Result<void> check_files(const std::string& folder, const Manifest& manifest) {
+  for (const FileRecord& file : manifest.files) {
+    const std::string path = folder + "/" + file.name;
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) return file_error("{}: {}", path, std::strerror(errno));
+    if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
+    if (status.st_size != file.bytes)
+      return file_error("{}: {} bytes, the manifest says {}", path, status.st_size, file.bytes);
+  }
+  return {};
+}
+
+Result<void> write_manifest(const std::string& folder, const Manifest& manifest) {
+  const std::string path = folder + "/" + kManifestName;
+  if (auto checked = check(manifest); !checked) return file_error("{}: {}", path, checked.error().message);
+  std::string text;
+  try {
+    text = fmt::format("{{\n\"format\": {},{}{}\",\n\"attempt\": {},\n\"step\": {},\n", kFormat, kChecksumKey,
+                       kNoChecksum, quoted(manifest.attempt), manifest.step);
+    text += fmt::format("\"texts\": {},\n\"numbers\": {},\n", map_text(manifest.info.texts),
+                        map_text(manifest.info.numbers));
+    text += "\"files\": " + files_text(manifest.files) + ",\n";
+    text += "\"tensors\": " + tensors_text(manifest.tensors) + "\n}\n";
+  } catch (const Json::exception& problem) {
+    return file_error("{}: {}", path, problem.what());
+  }
+  const size_t at = text.find(kChecksumKey) + kChecksumKey.size();
+  text.replace(at, kNoChecksum.size(), hex64(xxh3_64(text)));
+  return write_file(path, text, manifest.attempt);
+}
+
+Result<Manifest> read_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifestName;
+  auto file = MappedFile::open(path);
+  if (!file) return file.error();
+  std::string text(file.value().text());
+  const size_t key = text.find(kChecksumKey);
+  if (key == std::string::npos || text.size() < key + kChecksumKey.size() + kNoChecksum.size())
+    return file_error("{}: no checksum of its own; truncated, or not a manifest", path);
+  const std::string_view expected = std::string_view(file.value().text()).substr(key + kChecksumKey.size(), 16);
+  text.replace(key + kChecksumKey.size(), kNoChecksum.size(), kNoChecksum);
+  if (const std::string found = hex64(xxh3_64(text)); found != expected)
+    return file_error("{}: XXH3-64 of its text is {}, it says {}; damaged", path, found, expected);
+
+  auto manifest = parsed<Manifest>(text, path, manifest_of);
+  if (!manifest) return manifest;
+  if (auto checked = check(manifest.value()); !checked) return file_error("{}: {}", path, checked.error().message);
+  return manifest;
+}
+
+}  // namespace tri

@@ -1,0 +1,72 @@
+// Reading tensors back by any layout: each target region is put together from whatever pieces hold it. Data is read
+// by pread at the offsets of the manifest; HDF5 takes no part.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "io/base/file.h"
+#include "io/checkpoint/manifest.h"
+
+namespace tri {
+
+enum class Checking {
+  kChecksum,  // every touched piece is read whole and its checksum verified
+  kTrust,     // only what is needed is read
+};
+
+// One open file of pieces. Thread-safe.
+class ShardReader {
+ public:
+  // Error when the file is missing or has another size than the manifest says.
+  static Result<ShardReader> open(const std::string& folder, const FileRecord& file);
+
+  // Reads the elements that `piece` and `target` share into `out`, the array of `target`; its other elements stay as
+  // they are. A wrong checksum is an error that names file, tensor, and both values; `out` is then partly written.
+  Result<void> read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target, void* out,
+                    Checking checking = Checking::kChecksum) const;
+
+  // Reads the piece and verifies its checksum.
+  Result<void> verify(const TensorRecord& tensor, const StoredPiece& piece) const;
+
+  // Verifies what lies between `pieces`, which must be all of the file's, by the file's checksum.
+  Result<void> verify_structures(const FileRecord& file,
+                                 const std::vector<std::pair<const TensorRecord*, const StoredPiece*>>& pieces) const;
+
+ private:
+  Result<void> read_straight(const TensorRecord& tensor, const StoredPiece& piece, const Region& target,
+                             const Region& common, char* out, Checking checking) const;
+  Result<void> read_through_buffer(const TensorRecord& tensor, const StoredPiece& piece, const Region& target,
+                                   const Region& common, char* out, Checking checking) const;
+
+  std::string path_;
+  Descriptor file_;
+};
+
+// A checkpoint folder opened for reading. Thread-safe; reads of different threads run at the same time.
+class CheckpointReader {
+ public:
+  // Error when there is no valid manifest, or a file is missing or has a wrong size.
+  static Result<CheckpointReader> open(const std::string& folder);
+
+  const Manifest& manifest() const { return manifest_; }
+
+  // Fills `out`, the array of `target`. Error when the checkpoint has no such tensor, or with another type or shape.
+  Result<void> read(const Piece& target, void* out, Checking checking = Checking::kChecksum) const;
+
+ private:
+  Result<std::shared_ptr<const ShardReader>> shard(const std::string& name) const;
+
+  struct Open {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<const ShardReader>> shards;  // guarded by mutex
+  };
+  std::string folder_;
+  Manifest manifest_;
+  std::map<std::string, FileRecord> files_;
+  std::unique_ptr<Open> open_ = std::make_unique<Open>();
+};
+
+}  // namespace tri

@@ -1,0 +1,170 @@
+#include "io/checkpoint/shard_writer.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+namespace tri {
+namespace {
+
+// A block is hashed and then written while it is still in the cache.
+constexpr int64_t kBlockBytes = 1 << 20;
+// The kernel is asked to start writing after so many bytes, so that little is left for the fsync.
+constexpr int64_t kFlushBytes = 16 << 20;
+// More than HDF5's structures of one piece take.
+constexpr int64_t kStructureBytes = 64 << 10;
+
+std::string dataset_name(const Piece& piece) {
+  return fmt::format("{}/at_{}", piece.tensor, fmt::join(piece.region.start, "_"));
+}
+
+// An empty contiguous dataset; returns its place in the file.
+int64_t lay_out(hid_t file, const Piece& piece, const std::string& dataset, const std::string& path) {
+  const std::vector<hsize_t> extent(piece.region.extent.begin(), piece.region.extent.end());
+  const Hid type = hdf5_type(piece.type, path);
+  const Hid space(TRI_HDF5(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), path), H5Sclose);
+  const Hid links(TRI_HDF5(H5Pcreate(H5P_LINK_CREATE), path), H5Pclose);
+  TRI_HDF5(H5Pset_create_intermediate_group(links, 1), path);
+  const Hid creation(TRI_HDF5(H5Pcreate(H5P_DATASET_CREATE), path), H5Pclose);
+  TRI_HDF5(H5Pset_layout(creation, H5D_CONTIGUOUS), path);
+  TRI_HDF5(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY), path);
+  TRI_HDF5(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), path);
+  const Hid made(TRI_HDF5(H5Dcreate2(file, dataset.c_str(), type, space, links, creation, H5P_DEFAULT), path),
+                 H5Dclose);
+  hdf5_attribute(made, "tensor", piece.tensor, path);
+  hdf5_attribute(made, "type", enum_name(piece.type), path);
+  hdf5_attribute(made, "global_shape", piece.shape, path);
+  hdf5_attribute(made, "start", piece.region.start, path);
+  hdf5_attribute(made, "extent", piece.region.extent, path);
+  const haddr_t offset = H5Dget_offset(made);
+  if (offset == HADDR_UNDEF) TRI_HDF5(-1, path);
+  return static_cast<int64_t>(offset);
+}
+
+}  // namespace
+
+std::string shard_name(int writer) { return fmt::format("shard_{:05}.h5", writer); }
+
+Result<ShardWriter> ShardWriter::create(const std::string& path, const std::string& attempt) {
+  ShardWriter writer;
+  writer.path_ = path;
+  const std::string temporary = fmt::format("{}.{}.tmp", path, attempt);
+  writer.file_ = Descriptor(::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (writer.file_.get() < 0) return file_error("{}: {}", temporary, std::strerror(errno));
+  writer.temporary_ = temporary;
+  struct rlimit limit {};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  writer.limit_ = static_cast<int64_t>(
+      std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(std::numeric_limits<int64_t>::max())));
+  auto made = with_hdf5([&] { writer.image_ = Hdf5Image::create(path); });
+  if (!made) return made.error();
+  return writer;
+}
+
+ShardWriter::~ShardWriter() {
+  if (file_.get() >= 0) ::unlink(temporary_.c_str());
+}
+
+Result<void> ShardWriter::add(const Piece& piece, const void* data) {
+  TRI_REQUIRE(valid_tensor_name(piece.tensor), "tensor \"{}\"", piece.tensor);
+  TRI_REQUIRE(!piece.shape.empty() && piece.shape.size() <= H5S_MAX_RANK && inside(piece.region, piece.shape),
+              "{}: piece {} of {}", piece.tensor, to_string(piece.region), to_string(piece.shape));
+  if (state_) state_ = store(piece, data);
+  return state_;
+}
+
+Result<void> ShardWriter::store(const Piece& piece, const void* data) {
+  auto& tensor = tensors_.try_emplace(piece.tensor, TensorRecord{piece.tensor, piece.type, piece.shape, {}}).first->second;
+  TRI_REQUIRE(tensor.type == piece.type && tensor.shape == piece.shape, "{}: pieces of different tensors", piece.tensor);
+  const int64_t bytes = num_elements(piece.region.extent) * element_bytes(piece.type);
+  // HDF5 must not run into the limit itself: it would crash.
+  const int64_t room = limit_ - end_ - kStructureBytes * (static_cast<int64_t>(tensors_.size()) + 1);
+  if (bytes > room)
+    return file_error("{}: tensor {}: {}", temporary_, piece.tensor, std::strerror(EFBIG));
+  StoredPiece stored{.file = path_.substr(path_.rfind('/') + 1), .dataset = dataset_name(piece), .region = piece.region};
+  auto laid = with_hdf5([&] { stored.offset = lay_out(image_.file(), piece, stored.dataset, temporary_); });
+  if (!laid) return laid;
+  end_ = std::max(end_, stored.offset + bytes);
+
+  Xxh3 hash;
+  int64_t flushed = 0;
+  for (int64_t done = 0; done < bytes;) {
+    const char* block = static_cast<const char*>(data) + done;
+    const int64_t count = std::min(kBlockBytes, bytes - done);
+    hash.update(block, static_cast<size_t>(count));
+    if (auto written = write_at(file_.get(), temporary_, block, count, stored.offset + done); !written)
+      return file_error("{} (tensor {})", written.error().message, piece.tensor);
+    done += count;
+    if (done - flushed >= kFlushBytes) {
+      ::sync_file_range(file_.get(), stored.offset + flushed, done - flushed, SYNC_FILE_RANGE_WRITE);  // a hint
+      flushed = done;
+    }
+  }
+  stored.checksum = hash.digest();
+  laid = with_hdf5([&] {
+    const Hid dataset(TRI_HDF5(H5Dopen2(image_.file(), stored.dataset.c_str(), H5P_DEFAULT), temporary_), H5Dclose);
+    hdf5_attribute(dataset, "xxh3_64", hex64(stored.checksum), temporary_);
+  });
+  if (!laid) return laid;
+  tensor.pieces.push_back(std::move(stored));
+  return {};
+}
+
+Result<ShardRecord> ShardWriter::finish() {
+  if (!state_) return state_.error();
+  auto record = seal();
+  state_ = record ? Result<void>(file_error("{}: already finished", path_)) : Result<void>(record.error());
+  return record;
+}
+
+Result<ShardRecord> ShardWriter::seal() {
+  ShardRecord record{.file = {.name = path_.substr(path_.rfind('/') + 1)}};
+  for (auto& [name, tensor] : tensors_) record.tensors.push_back(std::move(tensor));
+  std::vector<std::pair<const StoredPiece*, int64_t>> pieces;  // and the end of each
+  for (const TensorRecord& tensor : record.tensors)
+    for (const StoredPiece& piece : tensor.pieces)
+      pieces.emplace_back(&piece, piece.offset + num_elements(piece.region.extent) * element_bytes(tensor.type));
+  std::sort(pieces.begin(), pieces.end(), [](auto a, auto b) { return a.first->offset < b.first->offset; });
+
+  if (auto closed = with_hdf5([&] { image_.close(); }); !closed) return closed.error();
+  auto bytes = image_.bytes();
+  if (!bytes) return bytes.error();
+  record.file.bytes = bytes.value();
+  auto checksum = write_structures(pieces, bytes.value());
+  if (!checksum) return checksum.error();
+  record.file.checksum = checksum.value();
+  if (::fsync(file_.get()) != 0) return file_error("{}: fsync: {}", temporary_, std::strerror(errno));
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    return file_error("{}: renaming {}: {}", path_, temporary_, std::strerror(errno));
+  file_.close();
+  if (auto synced = sync_folder(path_.substr(0, path_.rfind('/') + 1)); !synced) return synced.error();
+  return record;
+}
+
+// HDF5's structures lie between the pieces.
+Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces,
+                                               int64_t bytes) {
+  Xxh3 hash;
+  std::vector<char> buffer;
+  int64_t at = 0;
+  for (size_t i = 0; i <= pieces.size(); ++i) {
+    const int64_t end = i < pieces.size() ? pieces[i].first->offset : bytes;
+    TRI_REQUIRE(at <= end, "{}: a piece at byte {}, others end at {}", path_, end, at);
+    buffer.resize(static_cast<size_t>(end - at));
+    if (auto read = read_at(image_.fd(), path_, buffer.data(), end - at, at); !read) return read.error();
+    if (auto written = write_at(file_.get(), temporary_, buffer.data(), end - at, at); !written)
+      return written.error();
+    hash.update(buffer.data(), buffer.size());
+    if (i == pieces.size()) break;
+    hash.update(&pieces[i].first->checksum, sizeof(uint64_t));
+    at = pieces[i].second;
+  }
+  return hash.digest();
+}
+
+}  // namespace tri

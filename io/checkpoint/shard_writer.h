@@ -1,0 +1,47 @@
+// shard_00003.h5: the pieces that one writer stores, contiguous datasets of a serial HDF5 file.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/base/file.h"
+#include "io/base/hash.h"
+#include "io/checkpoint/hdf5.h"
+#include "io/checkpoint/manifest.h"
+
+namespace tri {
+
+std::string shard_name(int writer);  // shard_00003.h5
+
+// Streams pieces to PATH.ATTEMPT.tmp; finish() makes the file durable and gives it its name. Without a finish() nothing
+// is left behind. The first failure is kept: later calls return it again. Not thread-safe; several writers in several
+// threads are fine (only HDF5's part, which is small, takes turns).
+class ShardWriter {
+ public:
+  static Result<ShardWriter> create(const std::string& path, const std::string& attempt);
+  ShardWriter(ShardWriter&&) noexcept = default;
+  ~ShardWriter();
+
+  // Hashes and writes num_elements(piece.region.extent) elements, row-major. Requires a valid piece whose region
+  // begins where no other piece of the tensor in this file begins.
+  Result<void> add(const Piece& piece, const void* data);
+
+  Result<ShardRecord> finish();
+
+ private:
+  ShardWriter() = default;
+  Result<void> store(const Piece& piece, const void* data);
+  Result<ShardRecord> seal();
+  Result<uint64_t> write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces, int64_t bytes);
+
+  std::string path_, temporary_;
+  Descriptor file_;
+  Hdf5Image image_;
+  std::map<std::string, TensorRecord> tensors_;
+  int64_t end_ = 0;     // of the last piece, bytes
+  int64_t limit_ = 0;   // of the size of files
+  Result<void> state_;  // the first failure
+};
+
+}  // namespace tri
