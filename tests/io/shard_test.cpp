@@ -207,9 +207,7 @@ TEST(Shard, every_flipped_bit_is_caught_and_named) {
   std::fstream file(damaged.shard, std::ios::in | std::ios::out | std::ios::binary);
   for (size_t byte = 0; byte < good.size(); ++byte) {
     const std::string tensor = damaged.tensor_at(static_cast<int64_t>(byte));
-    // In the structures one bit of each byte is enough to see that the byte is covered; in the data, all are tried.
     for (int bit = 0; bit < 8; ++bit) {
-      if (tensor.empty() && bit != static_cast<int>(byte % 8)) continue;
       file.seekp(static_cast<std::streamoff>(byte)).put(static_cast<char>(good[byte] ^ (1 << bit))).flush();
       const std::string problems = damaged.problems();
       ASSERT_NE(problems.find(damaged.shard), std::string::npos) << "byte " << byte << " bit " << bit;
@@ -267,13 +265,14 @@ TEST(Shard, every_flipped_bit_of_index_and_manifest_is_caught) {
   const Damaged damaged;
   for (const char* name : {kIndexName, kManifestName}) {
     const std::string path = damaged.folder + "/" + name, good = read_all(path);
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     for (size_t byte = 0; byte < good.size(); ++byte) {
-      std::string bad = good;
-      bad[byte] = static_cast<char>(bad[byte] ^ (1 << byte % 8));
-      write_all(path, bad);
-      ASSERT_NE(damaged.problems().find(path), std::string::npos) << name << " byte " << byte;
+      for (int bit = 0; bit < 8; ++bit) {
+        file.seekp(static_cast<std::streamoff>(byte)).put(static_cast<char>(good[byte] ^ (1 << bit))).flush();
+        ASSERT_NE(damaged.problems().find(path), std::string::npos) << name << " byte " << byte << " bit " << bit;
+      }
+      file.seekp(static_cast<std::streamoff>(byte)).put(good[byte]).flush();
     }
-    write_all(path, good);
   }
   EXPECT_EQ(damaged.problems(), "");
 }
