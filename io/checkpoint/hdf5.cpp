@@ -1,11 +1,5 @@
 #include "io/checkpoint/hdf5.h"
 
-#include <sys/mman.h>
-#include <sys/stat.h>
-
-#include <cerrno>
-#include <cstring>
-
 namespace tri {
 namespace {
 
@@ -70,35 +64,6 @@ void hdf5_attribute(hid_t object, const char* name, std::span<const int64_t> val
   const Hid attribute(TRI_HDF5(H5Acreate2(object, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT), path),
                       H5Aclose);
   TRI_HDF5(H5Awrite(attribute, H5T_NATIVE_INT64, values.data()), path);
-}
-
-Hdf5Image Hdf5Image::create(const std::string& path) {
-  TRI_HDF5(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), path);  // errors are ours to report
-  Hdf5Image image;
-  image.path_ = path;
-  image.memory_ = Descriptor(::memfd_create("hdf5", MFD_CLOEXEC));
-  if (image.memory_.get() < 0)
-    throw Fatal(ExitCode::kFile, fmt::format("{}: memfd_create: {}", path, std::strerror(errno)));
-  const Hid access(TRI_HDF5(H5Pcreate(H5P_FILE_ACCESS), path), H5Pclose);
-  TRI_HDF5(H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110), path);
-  TRI_HDF5(H5Pset_file_locking(access, false, true), path);
-  TRI_HDF5(H5Pset_alignment(access, 64 << 10, 4 << 10), path);  // large pieces begin on pages
-  const std::string name = fmt::format("/proc/self/fd/{}", image.memory_.get());
-  image.file_ = Hid(TRI_HDF5(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), path), H5Fclose);
-  return image;
-}
-
-Hdf5Image::~Hdf5Image() {
-  const std::lock_guard lock(hdf5_mutex());
-  const Hid closed = std::move(file_);
-}
-
-void Hdf5Image::close() { TRI_HDF5(H5Fclose(file_.release()), path_); }
-
-Result<int64_t> Hdf5Image::bytes() const {
-  struct stat status {};
-  if (::fstat(memory_.get(), &status) != 0) return file_error("{}: fstat: {}", path_, std::strerror(errno));
-  return static_cast<int64_t>(status.st_size);
 }
 
 }  // namespace tri

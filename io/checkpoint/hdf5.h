@@ -1,6 +1,4 @@
-// HDF5 kept on a short lead. The library (1.10, not thread-safe) crashes at exit after a close that could not write, so
-// it never writes to a real file here: it lays its structures out in anonymous memory, and we copy them to the disk
-// with calls whose errors we can report.
+// HDF5's handles, errors and types as the rest of the code wants them. Its files are made by hdf5_image.h.
 #pragma once
 
 #include <hdf5.h>
@@ -12,7 +10,7 @@
 #include <utility>
 
 #include "io/base/element_type.h"
-#include "io/base/file.h"
+#include "io/base/error.h"
 
 namespace tri {
 
@@ -63,27 +61,5 @@ Hid hdf5_type(ElementType type, const std::string& path);
 
 void hdf5_attribute(hid_t object, const char* name, std::string_view text, const std::string& path);
 void hdf5_attribute(hid_t object, const char* name, std::span<const int64_t> values, const std::string& path);
-
-// An HDF5 file (format 1.10) in anonymous, sparse memory. Space for contiguous datasets can be taken without writing to
-// it; the bytes of the structures are read back through fd() after close().
-class Hdf5Image {
- public:
-  // Requires hdf5_mutex(); throws Fatal. `path` is the file that the image is to become, for messages.
-  static Hdf5Image create(const std::string& path);
-  Hdf5Image() = default;
-  Hdf5Image(Hdf5Image&&) noexcept = default;
-  Hdf5Image& operator=(Hdf5Image&&) noexcept = default;
-  ~Hdf5Image();  // takes the mutex
-
-  hid_t file() const { return file_; }
-  int fd() const { return memory_.get(); }
-  void close();  // requires hdf5_mutex(); throws Fatal
-  Result<int64_t> bytes() const;
-
- private:
-  std::string path_;
-  Descriptor memory_;
-  Hid file_;
-};
 
 }  // namespace tri

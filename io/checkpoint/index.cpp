@@ -2,8 +2,9 @@
 
 #include <limits>
 
+#include "io/base/file.h"
 #include "io/base/hash.h"
-#include "io/checkpoint/hdf5.h"
+#include "io/checkpoint/hdf5_image.h"
 
 namespace tri {
 namespace {
@@ -89,12 +90,10 @@ Result<FileRecord> write_index(const std::string& folder, const Manifest& manife
     image.close();
   });
   if (!built) return built.error();
-  auto bytes = image.bytes();
-  if (!bytes) return bytes.error();
-  std::string content(static_cast<size_t>(bytes.value()), '\0');
-  if (auto read = read_at(image.fd(), path, content.data(), bytes.value(), 0); !read) return read.error();
+  std::string content(static_cast<size_t>(image.bytes()), '\0');
+  image.read(content.data(), image.bytes(), 0);
   if (auto written = write_file(path, content, manifest.attempt); !written) return written.error();
-  return FileRecord{.name = kIndexName, .bytes = bytes.value(), .checksum = xxh3_64(content)};
+  return FileRecord{.name = kIndexName, .bytes = image.bytes(), .checksum = xxh3_64(content)};
 }
 
 }  // namespace tri

@@ -1,13 +1,11 @@
 #include "io/checkpoint/shard_writer.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 
 namespace tri {
 namespace {
@@ -16,8 +14,6 @@ namespace {
 constexpr int64_t kBlockBytes = 1 << 20;
 // The kernel is asked to start writing after so many bytes, so that little is left for the fsync.
 constexpr int64_t kFlushBytes = 16 << 20;
-// More than HDF5's structures of one piece take.
-constexpr int64_t kStructureBytes = 64 << 10;
 
 std::string dataset_name(const Piece& piece) {
   return fmt::format("{}/at_{}", piece.tensor, fmt::join(piece.region.start, "_"));
@@ -57,10 +53,6 @@ Result<ShardWriter> ShardWriter::create(const std::string& path, const std::stri
   writer.file_ = Descriptor(::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (writer.file_.get() < 0) return file_error("{}: {}", temporary, std::strerror(errno));
   writer.temporary_ = temporary;
-  struct rlimit limit {};
-  ::getrlimit(RLIMIT_FSIZE, &limit);
-  writer.limit_ = static_cast<int64_t>(
-      std::min<rlim_t>(limit.rlim_cur, static_cast<rlim_t>(std::numeric_limits<int64_t>::max())));
   auto made = with_hdf5([&] { writer.image_ = Hdf5Image::create(path); });
   if (!made) return made.error();
   return writer;
@@ -82,14 +74,9 @@ Result<void> ShardWriter::store(const Piece& piece, const void* data) {
   auto& tensor = tensors_.try_emplace(piece.tensor, TensorRecord{piece.tensor, piece.type, piece.shape, {}}).first->second;
   TRI_REQUIRE(tensor.type == piece.type && tensor.shape == piece.shape, "{}: pieces of different tensors", piece.tensor);
   const int64_t bytes = num_elements(piece.region.extent) * element_bytes(piece.type);
-  // HDF5 must not run into the limit itself: it would crash.
-  const int64_t room = limit_ - end_ - kStructureBytes * (static_cast<int64_t>(tensors_.size()) + 1);
-  if (bytes > room)
-    return file_error("{}: tensor {}: {}", temporary_, piece.tensor, std::strerror(EFBIG));
   StoredPiece stored{.file = path_.substr(path_.rfind('/') + 1), .dataset = dataset_name(piece), .region = piece.region};
   auto laid = with_hdf5([&] { stored.offset = lay_out(image_.file(), piece, stored.dataset, temporary_); });
   if (!laid) return laid;
-  end_ = std::max(end_, stored.offset + bytes);
 
   Xxh3 hash;
   int64_t flushed = 0;
@@ -132,10 +119,8 @@ Result<ShardRecord> ShardWriter::seal() {
   std::sort(pieces.begin(), pieces.end(), [](auto a, auto b) { return a.first->offset < b.first->offset; });
 
   if (auto closed = with_hdf5([&] { image_.close(); }); !closed) return closed.error();
-  auto bytes = image_.bytes();
-  if (!bytes) return bytes.error();
-  record.file.bytes = bytes.value();
-  auto checksum = write_structures(pieces, bytes.value());
+  record.file.bytes = image_.bytes();
+  auto checksum = write_structures(pieces);
   if (!checksum) return checksum.error();
   record.file.checksum = checksum.value();
   if (::fsync(file_.get()) != 0) return file_error("{}: fsync: {}", temporary_, std::strerror(errno));
@@ -147,16 +132,15 @@ Result<ShardRecord> ShardWriter::seal() {
 }
 
 // HDF5's structures lie between the pieces.
-Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces,
-                                               int64_t bytes) {
+Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces) {
   Xxh3 hash;
   std::vector<char> buffer;
   int64_t at = 0;
   for (size_t i = 0; i <= pieces.size(); ++i) {
-    const int64_t end = i < pieces.size() ? pieces[i].first->offset : bytes;
+    const int64_t end = i < pieces.size() ? pieces[i].first->offset : image_.bytes();
     TRI_REQUIRE(at <= end, "{}: a piece at byte {}, others end at {}", path_, end, at);
     buffer.resize(static_cast<size_t>(end - at));
-    if (auto read = read_at(image_.fd(), path_, buffer.data(), end - at, at); !read) return read.error();
+    image_.read(buffer.data(), end - at, at);
     if (auto written = write_at(file_.get(), temporary_, buffer.data(), end - at, at); !written)
       return written.error();
     hash.update(buffer.data(), buffer.size());

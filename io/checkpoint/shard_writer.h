@@ -7,7 +7,7 @@
 
 #include "io/base/file.h"
 #include "io/base/hash.h"
-#include "io/checkpoint/hdf5.h"
+#include "io/checkpoint/hdf5_image.h"
 #include "io/checkpoint/manifest.h"
 
 namespace tri {
@@ -33,14 +33,12 @@ class ShardWriter {
   ShardWriter() = default;
   Result<void> store(const Piece& piece, const void* data);
   Result<ShardRecord> seal();
-  Result<uint64_t> write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces, int64_t bytes);
+  Result<uint64_t> write_structures(const std::vector<std::pair<const StoredPiece*, int64_t>>& pieces);
 
   std::string path_, temporary_;
   Descriptor file_;
   Hdf5Image image_;
   std::map<std::string, TensorRecord> tensors_;
-  int64_t end_ = 0;     // of the last piece, bytes
-  int64_t limit_ = 0;   // of the size of files
   Result<void> state_;  // the first failure
 };
 

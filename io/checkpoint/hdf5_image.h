@@ -1,0 +1,37 @@
+// An HDF5 file that HDF5 never writes. The library (1.10) crashes at exit after a close that could not write to a full
+// disk; so it lays its structures out in memory, and we copy them to the disk with calls whose errors we can report.
+// The space of contiguous datasets is only numbered: their bytes go straight to the disk, at H5Dget_offset.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/checkpoint/hdf5.h"
+
+namespace tri {
+
+class Hdf5Image {
+ public:
+  // A new file of format 1.10. Requires hdf5_mutex(); throws Fatal. `path`: what it is to become, for messages.
+  static Hdf5Image create(const std::string& path);
+  Hdf5Image();
+  Hdf5Image(Hdf5Image&& other) noexcept;
+  Hdf5Image& operator=(Hdf5Image&& other) noexcept;
+  ~Hdf5Image();  // takes the mutex
+
+  hid_t file() const { return file_; }
+  void close();  // requires hdf5_mutex(); throws Fatal
+
+  // After close(): the file's size, and what HDF5 wrote; zeros elsewhere.
+  int64_t bytes() const;
+  void read(void* data, int64_t bytes, int64_t offset) const;
+
+  class Pages;  // the memory
+
+ private:
+  std::string path_;
+  std::unique_ptr<Pages> pages_;
+  Hid file_;
+};
+
+}  // namespace tri

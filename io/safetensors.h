@@ -1,0 +1,72 @@
+// Safetensors files (Hugging Face): u64 length N of the header, N bytes of JSON {"name": {"dtype", "shape",
+// "data_offsets": [begin, end]}, ..., "__metadata__": {text: text}}, then the tensors' bytes without gaps,
+// little-endian, row-major; offsets count from the end of the header.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/base/element_type.h"
+#include "io/base/file.h"
+
+namespace tri {
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+struct SafetensorsEntry {
+  std::string name;
+  ElementType type = ElementType::kF32;
+  std::vector<int64_t> shape;  // empty: one element
+  int64_t bytes() const;
+};
+
+// A checked, memory-mapped file. Thread-safe.
+class SafetensorsFile {
+ public:
+  // Everything about the structure is checked here. Types other than F32, BF16, I64, I32 and U8 are an error.
+  static Result<SafetensorsFile> open(const std::string& path);
+
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the data
+  const SafetensorsMetadata& metadata() const { return metadata_; }
+  const SafetensorsEntry* find(std::string_view name) const;  // null when there is none
+
+  // The bytes of an entry of entries(); not aligned. Valid as long as the file.
+  std::span<const std::byte> data(const SafetensorsEntry& entry) const;
+
+ private:
+  std::string path_;
+  MappedFile file_;
+  std::vector<SafetensorsEntry> entries_;
+  std::vector<int64_t> begins_;  // of the entries, in the file
+  SafetensorsMetadata metadata_;
+  std::map<std::string, size_t, std::less<>> by_name_;
+};
+
+// Writes the given entries, one after the other. Nothing appears at `path` before finish().
+class SafetensorsWriter {
+ public:
+  // Error when names repeat, are not UTF-8, or the file can't be made.
+  static Result<SafetensorsWriter> create(const std::string& path, std::vector<SafetensorsEntry> entries,
+                                          const SafetensorsMetadata& metadata = {});
+
+  // The next `bytes` of entry `name`. Requires entries in their order, each completed before the next.
+  void write(std::string_view name, const void* data, int64_t bytes);
+
+  Result<void> finish();  // requires all entries to be complete
+
+ private:
+  SafetensorsWriter(std::vector<SafetensorsEntry> entries, AtomicFile file)
+      : entries_(std::move(entries)), file_(std::move(file)) {}
+  void skip_complete();
+
+  std::vector<SafetensorsEntry> entries_;
+  AtomicFile file_;
+  size_t at_ = 0;     // the entry being written
+  int64_t done_ = 0;  // its bytes so far
+};
+
+}  // namespace tri

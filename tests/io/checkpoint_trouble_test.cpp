@@ -1,0 +1,266 @@
+// Full disks, folders that can't be written or are gone, and death at any moment.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "io/checkpoint/run_lock.h"
+#include "io/checkpoint/verify.h"
+#include "tests/io/checkpoint_files.h"
+#include "tests/io/forked.h"
+
+namespace tri {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Tensors whose bytes follow from `seed`.
+std::vector<TestTensor> tensors_of(uint64_t seed, int64_t rows = 6) {
+  return {make_tensor(seed, "model/w", ElementType::kF32, {rows, 256}),
+          make_tensor(seed, "optimizer/w/exp_avg", ElementType::kBf16, {rows, 256})};
+}
+
+Result<void> save(const std::string& dir, int64_t step, const std::string& attempt, uint64_t seed, int64_t rows,
+                  Replace how = Replace::kSwap) {
+  auto written = write_checkpoint(dir, step, attempt, tensors_of(seed, rows), 2, 3, seed, static_cast<int64_t>(seed));
+  if (!written) return written.error();
+  return publish(dir, step, attempt, how);
+}
+
+// Empty when the newest checkpoint is `step`, whole, and made from the seed that it names.
+std::string fault_of_newest(const std::string& dir, int64_t first, int64_t last, int64_t rows) {
+  const auto newest = newest_checkpoint(dir);
+  if (!newest) return newest.error().message;
+  if (!newest.value()) return "no checkpoint";
+  const CheckpointEntry& entry = *newest.value();
+  if (entry.step < first || entry.step > last) return fmt::format("step {} of {} to {}", entry.step, first, last);
+  const auto reader = CheckpointReader::open(entry.path);
+  if (!reader) return reader.error().message;
+  const auto seed = static_cast<uint64_t>(reader.value().manifest().info.numbers.at("mark"));
+  for (const TestTensor& tensor : tensors_of(seed, rows)) {
+    Bytes got(tensor.bytes.size());
+    const auto read = reader.value().read(tensor.piece(whole_region(tensor.shape)), got.data());
+    if (!read) return read.error().message;
+    if (got != tensor.bytes) return tensor.name + " differs";
+  }
+  const auto report = verify(entry.path, 1);
+  if (!report) return report.error().message;
+  return fmt::format("{}", fmt::join(report.value().problems, "; "));
+}
+
+// A file system of `bytes` at `folder` that only this process sees; false where that is not allowed.
+bool mount_small(const std::string& folder, int64_t bytes) {
+  const uid_t user = ::getuid();
+  if (::unshare(CLONE_NEWNS) != 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    if (std::ofstream map("/proc/self/uid_map"); !(map << fmt::format("0 {} 1", user) << std::flush)) return false;
+  }
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  return ::mount("tmpfs", folder.c_str(), "tmpfs", 0, fmt::format("size={}", bytes).c_str()) == 0;
+}
+
+constexpr int64_t kRows = 100;  // 150 KiB a checkpoint
+
+// Leaves `room` free bytes in `dir`, then saves step 2 beside step 1.
+std::string save_with_room(const std::string& dir, int64_t room) {
+  const std::string filler = dir + "/filler";
+  struct statvfs status {};
+  ::statvfs(dir.c_str(), &status);
+  const int64_t free_bytes = static_cast<int64_t>(status.f_bavail * status.f_bsize);
+  const Descriptor file(::open(filler.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666));
+  if (free_bytes > room && ::posix_fallocate(file.get(), 0, free_bytes - room) != 0) return "no filler";
+  const auto saved = save(dir, 2, "two", 22, kRows);
+  std::filesystem::remove(filler);
+  return saved ? "saved" : saved.error().message;
+}
+
+TEST(CheckpointTrouble, a_full_disk_is_named_and_the_previous_checkpoint_stays) {
+  const TemporaryFolder dir;
+  const std::string outcome = in_child([&]() -> std::string {
+    if (!mount_small(dir.path(), 4 << 20)) return "not allowed";
+    value_or_throw(save(dir.path(), 1, "one", 11, kRows));
+    std::set<std::string> places;
+    for (int64_t room = 0;; room += 4 << 10) {
+      const std::string result = save_with_room(dir.path(), room);
+      if (result == "saved") return places.size() < 3 ? "few places" : fault_of_newest(dir.path(), 2, 2, kRows);
+      if (room > 2 << 20) return "never saved";
+      if (!contains(result, "No space left on device") || !contains(result, dir.path())) return "message: " + result;
+      for (const char* part : {"step_00000002.tmp.two: creating", "shard_00000.h5.two.tmp", "shard_00001.h5.two.tmp",
+                               "checkpoint.h5", "manifest.json", "(tensor model/w)", "latest"})
+        if (contains(result, part)) places.insert(part);
+      if (const std::string fault = fault_of_newest(dir.path(), 1, 1, kRows); !fault.empty()) {
+        if (!contains(result, "latest") || !fault_of_newest(dir.path(), 2, 2, kRows).empty()) return fault;
+        std::filesystem::remove_all(dir / "step_00000002");  // published, only the marker could not be written
+      }
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.path()))
+        if (entry.path().extension() == ".tmp") return "left behind: " + entry.path().string();
+      value_or_throw(remove_stale_attempts(dir.path(), "three"));
+    }
+  });
+  if (outcome == "not allowed") GTEST_SKIP() << "skipped: no right to mount a small file system";
+  EXPECT_EQ(outcome, "");
+}
+
+TEST(CheckpointTrouble, a_limit_on_file_sizes_is_named) {
+  const TemporaryFolder dir;
+  value_or_throw(save(dir.path(), 1, "one", 11, kRows));
+  int failures = 0, successes = 0;
+  for (const int64_t limit : {0, 1000, 4096, 20'000, 40'000, 400'000}) {
+    const std::string outcome = in_child([&]() -> std::string {
+      ::signal(SIGXFSZ, SIG_IGN);
+      const struct rlimit bytes { static_cast<rlim_t>(limit), RLIM_INFINITY };
+      ::setrlimit(RLIMIT_FSIZE, &bytes);
+      const auto saved = save(dir.path(), 2, "two", 22, kRows);
+      return saved ? "saved" : saved.error().message;
+    });
+    if (outcome == "saved") {
+      ++successes;
+      EXPECT_EQ(fault_of_newest(dir.path(), 2, 2, kRows), "");
+      continue;
+    }
+    ++failures;
+    EXPECT_TRUE(contains(outcome, "File too large") && contains(outcome, dir.path())) << outcome;
+    EXPECT_EQ(fault_of_newest(dir.path(), 1, 1, kRows), "");
+  }
+  EXPECT_GE(failures, 4);
+  EXPECT_EQ(successes, 1);
+}
+
+TEST(CheckpointTrouble, a_folder_without_the_right_to_write_is_named) {
+  const TemporaryFolder dir;
+  const std::string inside = dir / "checkpoints";
+  value_or_throw(save(inside, 1, "one", 11, 4));
+  ::chmod(dir.path().c_str(), 0755);
+  ::chmod(inside.c_str(), 0555);
+  const std::string outcome = in_child([&]() -> std::string {
+    if (::getuid() == 0 && ::setuid(65534) != 0) return "not allowed";
+    const auto begun = begin_attempt(inside, 2, "two");
+    const auto writer = ShardWriter::create(inside + "/step_00000001/shard_00009.h5", "two");
+    if (begun || writer) return "written";
+    return begun.error().message + "\n" + writer.error().message + "\n" + fault_of_newest(inside, 1, 1, 4);
+  });
+  ::chmod(inside.c_str(), 0755);
+  EXPECT_EQ(outcome, fmt::format("{0}/step_00000002.tmp.two: creating it: Permission denied\n"
+                                 "{0}/step_00000001/shard_00009.h5.two.tmp: Permission denied\n",
+                                 inside));
+}
+
+TEST(CheckpointTrouble, a_folder_that_vanishes_is_named) {
+  const TemporaryFolder dir;
+  value_or_throw(save(dir.path(), 1, "one", 11, 4));
+  const std::string folder = value_or_throw(begin_attempt(dir.path(), 2, "two")), path = folder + "/shard_00000.h5";
+  auto writer = value_or_throw(ShardWriter::create(path, "two"));
+  const TestTensor tensor = tensors_of(1)[0];
+  ASSERT_TRUE(writer.add(tensor.piece(whole_region(tensor.shape)), tensor.bytes.data()));
+  std::filesystem::remove_all(folder);
+  const auto finished = writer.finish();
+  ASSERT_FALSE(finished);
+  EXPECT_EQ(finished.error().code, ExitCode::kFile);
+  EXPECT_TRUE(contains(finished.error().message, path) && contains(finished.error().message, "No such file"))
+      << finished.error().message;
+  const Manifest manifest{.attempt = "two", .step = 2};
+  for (const std::string& message :
+       {ShardWriter::create(path, "two").error().message, write_index(folder, manifest).error().message,
+        write_manifest(folder, manifest).error().message, publish(dir.path(), 2, "two").error().message})
+    EXPECT_TRUE(contains(message, folder) && contains(message, "No such file")) << message;
+  EXPECT_EQ(fault_of_newest(dir.path(), 1, 1, 4), "");
+}
+
+// Memory where there is some: a kill needs no disk, and there are more of them.
+class FastFolder {
+ public:
+  FastFolder() {
+    std::string name = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/trireme-XXXXXX" : "/tmp/trireme-XXXXXX";
+    TRI_REQUIRE(::mkdtemp(name.data()) != nullptr, "no temporary folder");
+    path_ = name;
+  }
+  ~FastFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+constexpr int64_t kFewRows = 2;
+
+// Saves step after step, each one twice, and tells the parent which were published. Never returns.
+[[noreturn]] void save_forever(const std::string& dir, int64_t first, uint64_t seed, const std::string& attempt,
+                               int tell) {
+  const int silent = ::open("/dev/null", O_WRONLY);
+  ::dup2(silent, STDERR_FILENO);
+  const auto lock = RunLock::take(dir, attempt);
+  if (!lock || !remove_stale_attempts(dir, attempt)) ::_exit(1);
+  for (int64_t step = first;; ++step)
+    for (const Replace how : {Replace::kSwap, step % 2 == 0 ? Replace::kSwap : Replace::kRenameOld}) {
+      if (!save(dir, step, attempt, seed++, kFewRows, how)) ::_exit(2);
+      if (::write(tell, &step, sizeof step) != sizeof step) ::_exit(3);
+      if (!prune(dir, 2, 0, attempt)) ::_exit(4);
+    }
+}
+
+TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
+  const FastFolder dir;
+  value_or_throw(save(dir.path(), 1, "first", 1, kFewRows));
+  // The time of a save, to aim the kills.
+  const auto begin = std::chrono::steady_clock::now();
+  value_or_throw(save(dir.path(), 1, "first", 2, kFewRows));
+  const auto one_save = std::chrono::steady_clock::now() - begin;
+
+  constexpr int kKills = 300;
+  int64_t published = 1;  // the last step that a child told us
+  int unfinished = 0, replacing = 0, progressed = 0;
+  Draw draw(42);
+  for (int kill = 0; kill < kKills; ++kill) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0)
+      save_forever(dir.path(), published + 1, static_cast<uint64_t>(kill) * 1'000'000, fmt::format("kill-{}", kill),
+                   ends[1]);
+    ::close(ends[1]);
+    // From before its first save to behind its third.
+    std::this_thread::sleep_for(one_save * draw(1000) / 250);
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child failed by itself, with status " << WEXITSTATUS(status);
+    const int64_t before = published;
+    for (int64_t step; ::read(ends[0], &step, sizeof step) == sizeof step;) published = step;
+    ::close(ends[0]);
+    progressed += published > before;
+    for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
+      unfinished += contains(entry.path().filename(), ".tmp.");
+      replacing += contains(entry.path().filename(), ".old.") || contains(entry.path().filename(), ".trash.");
+    }
+    // One more may have been published without the word getting through.
+    testing::internal::CaptureStderr();
+    const std::string fault = fault_of_newest(dir.path(), published, published + 1, kFewRows);
+    testing::internal::GetCapturedStderr();
+    ASSERT_EQ(fault, "") << "after kill " << kill;
+    // And no other one pretends to be good.
+    for (const CheckpointEntry& entry : value_or_throw(list_checkpoints(dir.path()))) {
+      if (!entry.valid) continue;
+      const auto report = verify(entry.path, 1);
+      ASSERT_TRUE(report && report.value().problems.empty()) << entry.path;
+    }
+  }
+  EXPECT_GT(unfinished, kKills / 10) << "the kills missed the saves";
+  EXPECT_GT(progressed, kKills / 10) << "no save got through";
+  std::printf("%d kills: %d left something unfinished, %d a replacement or removal; %d after progress\n", kKills,
+              unfinished, replacing, progressed);
+}
+
+}  // namespace
+}  // namespace tri

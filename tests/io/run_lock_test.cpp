@@ -1,0 +1,114 @@
+#include "io/checkpoint/run_lock.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/io/forked.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+std::string host() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string text_of(const std::string& host, int pid) {
+  return fmt::format("host {}\npid {}\nattempt old-1\nstarted 2026-01-01T00:00:00Z\n", host, pid);
+}
+
+int dead_pid() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  return child;
+}
+
+// The message of a refusal, or what was logged when the lock was taken.
+std::string taking(const std::string& dir, RunLock::How how = RunLock::How::kFlock) {
+  testing::internal::CaptureStderr();
+  const auto lock = RunLock::take(dir, "new-1", how);
+  const std::string log = testing::internal::GetCapturedStderr();
+  return lock ? "taken " + log : lock.error().message;
+}
+
+TEST(RunLock, a_second_holder_is_refused_and_told_who_has_it) {
+  const TemporaryFolder dir;
+  for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
+    {
+      const auto first = RunLock::take(dir.path(), "old-1", how);
+      ASSERT_TRUE(first) << first.error().message;
+      EXPECT_TRUE(first.value().check());
+      const std::string refused = taking(dir.path(), how);
+      EXPECT_NE(refused.find(dir / "run.lock"), std::string::npos) << refused;
+      EXPECT_NE(refused.find(fmt::format("in use by process {} on {} (attempt old-1, since 2", ::getpid(), host())),
+                std::string::npos)
+          << refused;
+      EXPECT_TRUE(first.value().check()) << "the refused one changed it";
+      EXPECT_EQ(in_child([&] { return taking(dir.path(), how).substr(0, 5); }), refused.substr(0, 5));
+    }
+    EXPECT_EQ(taking(dir.path(), how), "taken ") << "given up, so there is nothing to say";
+  }
+}
+
+TEST(RunLock, what_a_killed_holder_left_is_taken_over_with_a_word) {
+  const TemporaryFolder dir;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto lock = RunLock::take(dir.path(), "old-1");
+    if (!lock || ::write(ends[1], "x", 1) != 1) ::_exit(1);
+    while (true) ::pause();
+  }
+  ::close(ends[1]);
+  char ready = 0;
+  ASSERT_EQ(::read(ends[0], &ready, 1), 1);
+  ::close(ends[0]);
+  const std::string refused = taking(dir.path());
+  EXPECT_NE(refused.find(fmt::format("process {} on", child)), std::string::npos) << refused;
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const std::string taken = taking(dir.path());
+  EXPECT_EQ(taken.rfind("taken ", 0), 0u) << taken;
+  EXPECT_NE(taken.find(fmt::format("taken over from process {} on {} (attempt old-1", child, host())),
+            std::string::npos)
+      << taken;
+}
+
+TEST(RunLock, without_flock_only_the_dead_of_this_host_are_replaced) {
+  const TemporaryFolder dir;
+  const auto with = [&](const std::string& text) {
+    write_all(dir / "run.lock", text);
+    return taking(dir.path(), RunLock::How::kTextAlone);
+  };
+  EXPECT_EQ(with("").substr(0, 6), "taken ");
+  EXPECT_EQ(with(text_of(host(), dead_pid())).substr(0, 6), "taken ");
+  EXPECT_NE(with(text_of(host(), ::getpid())).find("remove the file"), std::string::npos);
+  EXPECT_NE(with(text_of("elsewhere", dead_pid())).find("on elsewhere (attempt old-1"), std::string::npos);
+  EXPECT_EQ(read_all(dir / "run.lock").substr(0, 14), "host elsewhere") << "a refusal leaves the text alone";
+  // With flock, the kernel says that nobody has it, wherever the last one was.
+  EXPECT_NE(taking(dir.path()).find("taken over from process"), std::string::npos);
+}
+
+TEST(RunLock, a_holder_notices_that_it_lost_it) {
+  const TemporaryFolder dir;
+  const auto lock = RunLock::take(dir.path(), "old-1");
+  ASSERT_TRUE(lock);
+  ASSERT_TRUE(lock.value().check());
+  write_all(dir / "run.lock", text_of("elsewhere", 5));
+  auto lost = lock.value().check();
+  ASSERT_FALSE(lost);
+  EXPECT_NE(lost.error().message.find("taken meanwhile by process 5 on elsewhere"), std::string::npos);
+  std::filesystem::remove(dir / "run.lock");
+  lost = lock.value().check();
+  ASSERT_FALSE(lost);
+  EXPECT_NE(lost.error().message.find("removed or replaced"), std::string::npos) << lost.error().message;
+  EXPECT_EQ(taking(dir.path()), "taken ") << "the new file is free";
+  EXPECT_FALSE(RunLock::take(dir / "nowhere", "new-1"));
+}
+
+}  // namespace
+}  // namespace tri
