@@ -18,16 +18,6 @@ namespace {
 
 int available_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-// Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
-void on_run(CLI::App* command, int& status, std::function<Result<void>()> action) {
-  command->callback([&status, action = std::move(action)] {
-    const auto result = action();
-    if (result) return;
-    std::fprintf(stderr, "%s\n", result.error().message.c_str());
-    status = static_cast<int>(result.error().code);
-  });
-}
-
 void add_prepare(CLI::App& data, int& status) {
   auto* command = data.add_subcommand("prepare", "Tokenize text into PREFIX.bin and PREFIX.idx (Megatron's format)");
   auto options = std::make_shared<PrepareOptions>();

@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   tri::add_check_command(app, status);
   tri::add_bench_command(app, status, &argc, &argv);
   tri::add_data_command(app, status);
+  tri::add_checkpoint_command(app, status);
   try {
     app.parse(argc, argv);
     return status;

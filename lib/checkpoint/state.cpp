@@ -1,62 +1,11 @@
 #include "lib/checkpoint/state.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 
 namespace tri {
 namespace {
 
-int64_t product(const std::vector<int64_t>& values) {
-  return std::accumulate(values.begin(), values.end(), int64_t{1}, std::multiplies<>());
-}
-
-// Blocks of [begin, end) among the elements under `prefix` (the first indices), whose dims are shape[dim...].
-void add_blocks(const std::vector<int64_t>& shape, size_t dim, std::vector<int64_t>& prefix, int64_t begin, int64_t end,
-                std::vector<TensorBlock>& blocks) {
-  if (begin == end) return;
-  const int64_t inner = std::accumulate(shape.begin() + static_cast<std::ptrdiff_t>(dim) + 1, shape.end(), int64_t{1},
-                                        std::multiplies<>());
-  const auto whole_rows = [&](int64_t first, int64_t last) {  // of this dim
-    if (first >= last) return;
-    TensorBlock block{prefix, std::vector<int64_t>(dim, 1)};
-    block.start.push_back(first);
-    block.extent.push_back(last - first);
-    for (size_t d = dim + 1; d < shape.size(); ++d) {
-      block.start.push_back(0);
-      block.extent.push_back(shape[d]);
-    }
-    blocks.push_back(std::move(block));
-  };
-  const auto part_of_row = [&](int64_t row, int64_t from, int64_t to) {
-    prefix.push_back(row);
-    add_blocks(shape, dim + 1, prefix, from, to, blocks);
-    prefix.pop_back();
-  };
-  const int64_t first = begin / inner, last = end / inner;  // `last`: the row that `end` lies in
-  if (first == last) return part_of_row(first, begin % inner, end % inner);
-  if (begin % inner != 0) part_of_row(first, begin % inner, inner);
-  whole_rows(begin % inner == 0 ? first : first + 1, last);
-  if (end % inner != 0) part_of_row(last, 0, end % inner);
-}
-
-}  // namespace
-
-int64_t TensorBlock::numel() const { return product(extent); }
-
-std::vector<TensorBlock> blocks_of_range(const std::vector<int64_t>& shape, int64_t begin, int64_t end) {
-  TRI_REQUIRE(!shape.empty() && 0 <= begin && begin <= end && end <= product(shape), "elements {} to {} of {}", begin,
-              end, product(shape));
-  std::vector<TensorBlock> blocks;
-  std::vector<int64_t> prefix;
-  add_blocks(shape, 0, prefix, begin, end, blocks);
-  return blocks;
-}
-
-namespace {
-
-// Of one bucket: what of the chunk's flat buffer this rank holds, and what of that it writes when it is replicated over
-// dp.
+// Of one bucket: what of the chunk's flat buffer this rank holds, and what of that is its own among the dp ranks.
 struct Slice {
   const std::vector<ParamSpec>& specs;
   const FlatLayout& layout;
@@ -72,8 +21,8 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
     const ParamSpec& spec = slice.specs[static_cast<size_t>(index)];
     const std::vector<int64_t> local = spec.local_shape(tp.size);
     const int64_t offset = slice.layout.offset[static_cast<size_t>(index)];
-    // Cut at the borders of what is written, so that a piece is written whole or not at all.
-    std::vector<int64_t> cuts = {std::max(slice.begin, offset), std::min(slice.end, offset + product(local))};
+    // Cut at the borders of what is this rank's own, so that a piece is written whole or not at all.
+    std::vector<int64_t> cuts = {std::max(slice.begin, offset), std::min(slice.end, offset + num_elements(local))};
     if (cuts[0] >= cuts[1]) continue;
     for (const int64_t border : {slice.own_begin, slice.own_end})
       if (border > cuts[0] && border < cuts[1]) cuts.push_back(border);
@@ -82,14 +31,15 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
       const bool own = cuts[c] >= slice.own_begin && cuts[c] < slice.own_end;
       const bool writes = own && slice.replica_writes && !spec.tied_copy;
       int64_t at = cuts[c] - slice.begin;
-      for (TensorBlock& block : blocks_of_range(local, cuts[c] - offset, cuts[c + 1] - offset)) {
+      for (Region& region : regions_of_range(local, cuts[c] - offset, cuts[c + 1] - offset)) {
         if (spec.split_dim >= 0) {
           const auto dim = static_cast<size_t>(spec.split_dim);
-          block.start[dim] += tp.rank * local[dim];
+          region.start[dim] += tp.rank * local[dim];
         }
-        const int64_t count = block.numel();
+        const int64_t count = num_elements(region.extent);
         const auto add = [&](const std::string& name, const Tensor& memory) {
-          pieces.push_back({name, spec.shape, block, memory.flat(at, count), writes});
+          pieces.push_back(
+              {{.tensor = name, .shape = spec.shape, .region = region}, memory.flat(at, count), own, writes});
         };
         add("model/" + spec.name, slice.master);
         add("optimizer/" + spec.name + "/exp_avg", slice.exp_avg);

@@ -89,6 +89,17 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
   return make_mpi_group(name, comm, device);
 }
 
+Result<void> agree(Job& job, const Result<void>& mine) {
+  std::string first;
+  for (const std::string& text :
+       job.gather(mine ? "" : fmt::format("{}:{}", static_cast<int>(mine.error().code), mine.error().message)))
+    if (first.empty()) first = text;
+  first = job.broadcast(first);
+  if (first.empty()) return {};
+  const size_t colon = first.find(':');
+  return Error{first.substr(colon + 1), static_cast<ExitCode>(std::stoi(first.substr(0, colon)))};
+}
+
 int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {
   Job job(argc, argv);
   ExitCode code = static_cast<ExitCode>(1);  // an exception that is not ours is a bug

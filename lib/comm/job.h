@@ -41,6 +41,9 @@ class Job {
   int world_rank_ = 0, world_size_ = 1, node_rank_ = 0;
 };
 
+// The first error that any rank met, on all ranks.
+Result<void> agree(Job& job, const Result<void>& mine);
+
 // A process's life as one rank: MPI starts, `body` runs and returns the exit status, MPI ends. What `body` throws is
 // reported in this rank's words and ends the whole job with its status: a rank that left alone would hang the rest.
 int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body);

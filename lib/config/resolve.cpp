@@ -83,6 +83,7 @@ class Resolver {
     const int64_t model_ranks = int64_t{c_.parallel.tp} * c_.parallel.pp;
     if (c_.parallel.dp == 0 && world_ % model_ranks == 0) c_.parallel.dp = static_cast<int>(world_ / model_ranks);
     if (c_.run.dir.empty()) c_.run.dir = "runs/" + c_.run.name;
+    if (c_.checkpoint.dir.empty()) c_.checkpoint.dir = c_.run.dir + "/checkpoints";
     if (c_.lr.decay_steps == 0) c_.lr.decay_steps = c_.run.steps;
   }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cinttypes>
 #include <cmath>
 #include <cstring>
 
@@ -33,6 +34,16 @@ void MetricsFile::step(const StepMetrics& metrics) { write(json_line(metrics)); 
 
 void MetricsFile::evaluation(int64_t step, double loss) {
   write(fmt::format(R"({{"step":{},"validation_loss":{}}})", step, number(loss)));
+}
+
+void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
+  write(fmt::format(R"({{"step":{},"checkpoint_bytes":{},"checkpoint_stall_ms":{},"checkpoint_ms":{}}})", step, bytes,
+                    number(1e3 * stall_seconds), number(1e3 * seconds)));
+}
+
+int64_t step_of_line(const std::string& line) {
+  int64_t step = 0;
+  return std::sscanf(line.c_str(), "{\"step\":%" SCNd64, &step) == 1 ? step : INT64_MAX;
 }
 
 std::string json_line(const StepMetrics& m) {

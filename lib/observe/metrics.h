@@ -32,6 +32,7 @@ class MetricsFile {
 
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
+  void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
 
  private:
   void write(const std::string& line);
@@ -41,6 +42,7 @@ class MetricsFile {
 };
 
 std::string json_line(const StepMetrics& metrics);
+int64_t step_of_line(const std::string& line);  // of metrics.jsonl; the largest number for what is no line of it
 
 // "step   120/300  loss 2.1034  grad 0.81  lr 2.4e-03  352 ms  11.6k tok/s  ETA 1m03s"
 std::string console_line(const StepMetrics& metrics, int64_t last_step, int64_t memory_bytes);

@@ -89,7 +89,7 @@ OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena
   const char* name = "optimizer tables";
   OptimizerTensors t;
   t.sumsq = arena.take(name, Dtype::kF32, {num_tensors});
-  t.stats = arena.take(name, Dtype::kF32, {2});
+  t.stats = arena.take(name, Dtype::kF32, {kNumStats});
   t.norm = arena.take(name, Dtype::kF32, {1});
   t.grad_scale = arena.take(name, Dtype::kF32, {1});
   if (config.optimizer.name == OptimizerKind::kLamb) {

@@ -10,13 +10,21 @@ namespace tri {
 
 struct OptimizerTensors {
   Tensor sumsq;            // (S) f32: squares of the slices' gradients, this rank's part
-  Tensor stats;            // (2) f32: kStatNormSq, kStatLoss; this rank's part, then the sum over the world
+  Tensor stats;            // (kNumStats) f32; this rank's part, then the sum over the world
   Tensor norm;             // (1) f32
   Tensor grad_scale;       // (1) f32
   Tensor weight_sumsq;     // (S) f32; LAMB
   Tensor direction_sumsq;  // (S) f32; LAMB
 };
-inline constexpr int kStatNormSq = 0, kStatLoss = 1;
+// kStatStop ... kStatFailed: numbers of ranks that say so (RankFlags): agreement for which no collective is added.
+inline constexpr int kStatNormSq = 0, kStatLoss = 1, kStatStop = 2, kStatSaved = 3, kStatFailed = 4, kNumStats = 5;
+
+// What the ranks tell each other with every step.
+struct RankFlags {
+  bool stop = false;    // a signal asks this rank to stop
+  bool saved = false;   // this rank's part of the checkpoint under way is done
+  bool failed = false;  // ... or could not be
+};
 
 OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena);
 

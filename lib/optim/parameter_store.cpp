@@ -341,6 +341,21 @@ void ParameterStore::finish_gradients(Channel& tp, Channel* embedding) {
   if (embedding != nullptr) embedding->before(compute_);
 }
 
+void ParameterStore::state_loaded() {
+  for (const BucketSlice& slice : slices_) {
+    if (!sharded_ && mesh_.dp.size > 1) {
+      dp_.after(compute_);
+      for (const Tensor& whole : {slice.master, slice.exp_avg, slice.exp_avg_sq}) {
+        const int64_t own = whole.numel() / mesh_.dp.size;
+        dp_.all_gather(whole, whole.flat(mesh_.dp.rank * own, own));
+      }
+      dp_.before(compute_);
+    }
+    if (!slice.param.empty()) cast({.out = slice.param, .inp = slice.master}, compute_);
+    publish(slice);
+  }
+}
+
 void ParameterStore::publish(const BucketSlice& slice) {
   BucketState& bucket = *buckets_[static_cast<size_t>(slice.chunk)][static_cast<size_t>(slice.bucket)];
   if (!sharded_) return;

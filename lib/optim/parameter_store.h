@@ -69,6 +69,10 @@ class ParameterStore final : public ParameterHooks {
   // Start values, from `config.run.seed`. Waits until they are there.
   void initialize();
 
+  // After master weights and moments were overwritten, each by the dp rank that owns it: completes those of the other
+  // dp ranks (zero 0), and the parameters.
+  void state_loaded();
+
   void begin_step();  // gradients count as zero
   void begin_backward(int chunk, int micro) override;
   void before_use(const Parameter& parameter) override;

@@ -9,14 +9,18 @@
 
 #include "io/base/log.h"
 #include "io/base/random.h"
+#include "io/checkpoint/folder.h"
+#include "io/checkpoint/run_lock.h"
 #include "io/tokens/prepare.h"
 #include "io/tokens/tokenizer.h"
+#include "lib/checkpoint/checkpointer.h"
 #include "lib/data/dataset.h"
 #include "lib/data/loader.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/train/sampling.h"
+#include "lib/train/stop_signals.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -24,18 +28,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// The first error that any rank met, on all ranks.
-Result<void> agree(Job& job, const Result<void>& mine) {
-  std::string first;
-  for (const std::string& text :
-       job.gather(mine ? "" : fmt::format("{}:{}", static_cast<int>(mine.error().code), mine.error().message)))
-    if (first.empty()) first = text;
-  first = job.broadcast(first);
-  if (first.empty()) return {};
-  const size_t colon = first.find(':');
-  return Error{first.substr(colon + 1), static_cast<ExitCode>(std::stoi(first.substr(0, colon)))};
-}
 
 // What a rank reads: token files and the tokenizer that names their tokens.
 struct Inputs {
@@ -69,69 +61,115 @@ Result<void> open_inputs(const Config& config, Inputs& inputs) {
   return {};
 }
 
-Result<void> make_run_folder(const Config& config) {
+// The run's folder, locked against other jobs, with its config. For one rank.
+Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
   if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
-  // An earlier run's figures are kept aside, not mixed with this one's.
-  const std::string metrics = config.run.dir + "/metrics.jsonl";
-  if (std::filesystem::exists(metrics)) {
-    int number = 1;
-    const auto aside = [&] { return fmt::format("{}/metrics.{}.jsonl", config.run.dir, number); };
-    while (std::filesystem::exists(aside())) ++number;
-    std::filesystem::rename(metrics, aside(), problem);
-    if (problem) return file_error("{}: {}", aside(), problem.message());
-  }
+  auto lock = RunLock::take(config.run.dir, attempt);
+  if (!lock) return lock;
   std::ofstream out(config.run.dir + "/config.yaml");
   out << to_yaml(config);
   if (!out.flush()) return file_error("{}/config.yaml can't be written", config.run.dir);
+  return lock;
+}
+
+// The earlier run's figures up to the step where this one begins stay; all of them are kept aside too.
+Result<void> begin_metrics(const std::string& path, int64_t completed) {
+  if (!std::filesystem::exists(path)) return {};
+  std::error_code problem;
+  int number = 1;
+  const auto aside = [&] { return fmt::format("{}.{}.jsonl", path.substr(0, path.rfind(".jsonl")), number); };
+  while (std::filesystem::exists(aside())) ++number;
+  std::filesystem::rename(path, aside(), problem);
+  if (problem) return file_error("{}: {}", aside(), problem.message());
+  if (completed == 0) return {};
+  std::ifstream earlier(aside());
+  std::ofstream kept(path);
+  for (std::string line; std::getline(earlier, line);)
+    if (step_of_line(line) <= completed) kept << line << '\n';
+  if (!kept.flush()) return file_error("{} can't be written", path);
   return {};
 }
 
 class Loop {
  public:
   Loop(const Config& config, const Mesh& mesh, Job& job, const Device& device, Inputs& inputs, Trainer& trainer,
-       int64_t memory_bytes, StartupClock startup)
+       Checkpointer& checkpoints, RunProgress begun, int64_t memory_bytes, StartupClock startup)
       : config_(config),
         mesh_(mesh),
         job_(job),
         device_(device),
         inputs_(inputs),
         trainer_(trainer),
+        checkpoints_(checkpoints),
+        begun_(begun),
         memory_bytes_(memory_bytes),
         startup_(std::move(startup)),
         batch_shape_{.global_batch = config.data.global_batch,
                      .micro_batch = config.data.micro_batch,
                      .dp_rank = mesh.dp.rank,
                      .dp_size = mesh.dp.size},
-        loader_(*inputs.dataset, Split::kTrain, batch_shape_, 0, config.data.prefetch) {
+        loader_(*inputs.dataset, Split::kTrain, batch_shape_, begun.samples / config.data.global_batch,
+                config.data.prefetch) {
     if (mesh.world_rank == 0) metrics_ = std::make_unique<MetricsFile>(config.run.dir + "/metrics.jsonl");
   }
 
   Result<void> run() {
     const auto start = Clock::now();
-    for (int64_t step = 0; step < config_.run.steps; ++step) {
-      if (auto done = train_step(step); !done) return done;
-      if (step == 0) {
+    int64_t completed = begun_.steps;
+    bool stop = false;
+    while (completed < config_.run.steps && !stop) {
+      const int64_t step = completed++;
+      auto ranks_that_stop = train_step(step);
+      if (!ranks_that_stop) return ranks_that_stop.error();
+      stop = ranks_that_stop.value() > 0;
+      if (step == begun_.steps) {
         startup_.phase_done("first step");
         log_info("{}", startup_.report());
       }
-      const int64_t completed = step + 1;
       const bool last = completed == config_.run.steps;
+      const int64_t every = config_.checkpoint.every;
+      if (last || stop || (every > 0 && completed % every == 0))
+        if (auto begun = checkpoints_.begin(progress_after(completed)); !begun) return begun;
+      if (stop) break;
       if (last || (config_.run.eval_every > 0 && completed % config_.run.eval_every == 0)) evaluate(completed);
       if (last || (config_.run.sample_every > 0 && completed % config_.run.sample_every == 0)) sample(completed);
     }
+    if (auto finished = checkpoints_.finish(); !finished) return finished;
+    report_checkpoints();
     log_summary(job_, mesh_, trainer_.runtime().times(), loader_.wait_seconds(), seconds_since(start));
+    if (stop && completed < config_.run.steps)
+      return Error{fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: run me again",
+                               completed, config_.run.steps),
+                   ExitCode::kDrained};
     return {};
   }
 
  private:
-  Result<void> train_step(int64_t step) {
+  RunProgress progress_after(int64_t completed) const {
+    return {completed, begun_.samples + (completed - begun_.steps) * config_.data.global_batch};
+  }
+
+  void report_checkpoints() {
+    for (const CheckpointStats& stats : checkpoints_.published()) {
+      metrics_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
+      log_info("checkpoint of step {}: {}, training waited {:.0f} ms, written in {} ({:.2f} GB/s; slowest rank {}: {})",
+               stats.step, format_bytes(stats.bytes), 1e3 * stats.stall_seconds, format_duration(stats.seconds),
+               static_cast<double>(stats.bytes) / std::max(stats.seconds, 1e-9) / 1e9, stats.slowest_rank,
+               format_duration(stats.slowest_seconds));
+    }
+  }
+
+  // The number of ranks that were asked to stop.
+  Result<int> train_step(int64_t step) {
     const auto start = Clock::now();
     const double waited = loader_.wait_seconds();
     const std::optional<StreamTimes> before = trainer_.runtime().compute().times();
     const Batch& batch = loader_.next();
-    const StepResult result = trainer_.step(step, batch.inputs, batch.targets);
+    RankFlags flags = checkpoints_.flags();
+    flags.stop = signals_.received() != 0;
+    const StepResult result = trainer_.step(step, batch.inputs, batch.targets, flags);
     const double seconds = seconds_since(start);
     const std::optional<StreamTimes> after = trainer_.runtime().compute().times();
 
@@ -140,8 +178,8 @@ class Loop {
     const double tflops = model_flops_per_token(config_) * step_tokens / seconds / mesh_.world_size() / 1e12;
     const std::optional<double> peak = device_.peak_tflops(config_.precision.compute);
     StepMetrics metrics{.step = step + 1,
-                        .samples = (step + 1) * step_samples,
-                        .tokens = (step + 1) * step_samples * config_.model.seq_len,
+                        .samples = progress_after(step + 1).samples,
+                        .tokens = progress_after(step + 1).samples * config_.model.seq_len,
                         .loss = result.loss,
                         .grad_norm = result.grad_norm,
                         .learning_rate = result.learning_rate,
@@ -160,11 +198,13 @@ class Loop {
       progress_.show(console_line(metrics, config_.run.steps, memory_bytes_), keep || !result.finite());
     }
     if (!result.finite()) return not_finite(metrics);
-    return {};
+    if (auto advanced = checkpoints_.advance(result.saved, result.failed); !advanced) return advanced.error();
+    report_checkpoints();
+    return result.stop;
   }
 
   // Every rank says where its own numbers went wrong; rank 0 tells the user.
-  Result<void> not_finite(const StepMetrics& metrics) {
+  Error not_finite(const StepMetrics& metrics) {
     const std::vector<std::string> names = trainer_.not_finite_names();
     std::string mine;
     if (!names.empty()) {
@@ -234,6 +274,9 @@ class Loop {
   const Device& device_;
   Inputs& inputs_;
   Trainer& trainer_;
+  Checkpointer& checkpoints_;
+  const RunProgress begun_;
+  const StopSignals signals_;
   const int64_t memory_bytes_;
   StartupClock startup_;
   const BatchShape batch_shape_;
@@ -250,7 +293,16 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   auto device = open_device(device_kind(config.run.device), job.node_rank());
   if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
   // Only a run that can start leaves a folder; the agreement is also the barrier behind which all may write into it.
-  const Result<void> folder = mesh.world_rank == 0 ? make_run_folder(config) : Result<void>{};
+  const std::string attempt = job.broadcast(new_attempt());
+  std::optional<RunLock> lock;  // rank 0
+  Result<void> folder;
+  if (mesh.world_rank == 0) {
+    auto opened = open_run_folder(config, attempt);
+    if (opened)
+      lock.emplace(std::move(opened).value());
+    else
+      folder = opened.error();
+  }
   if (auto agreed = agree(job, folder); !agreed) return agreed;
   if (mesh.world_rank == 0) log_open(config.run.dir + "/log.txt");
   startup.phase_done("data and device");
@@ -261,7 +313,30 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   startup.phase_done("arena");
   Trainer trainer(config, mesh, &job, *device.value(), arena, &startup, config.run.dir + "/gemm_algorithms.txt");
   log_run(config, mesh, *inputs.dataset, arena);
-  return Loop(config, mesh, job, *device.value(), inputs, trainer, arena.used(), std::move(startup)).run();
+
+  Checkpointer checkpoints(config, mesh, job, *device.value(), trainer.runtime().compute(), trainer.store().tensors(),
+                           attempt);
+  trainer.set_before_update([&] { checkpoints.before_update(); });
+  RunProgress begun;
+  auto loaded = checkpoints.load();
+  if (!loaded) return loaded.error();
+  if (loaded.value()) {
+    begun = *loaded.value();
+    trainer.state_loaded();
+    startup.phase_done("checkpoint");
+  }
+  if (begun.samples % config.data.global_batch != 0)
+    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
+                       config.data.global_batch, begun.samples);
+  const Result<void> metrics =
+      mesh.world_rank == 0 ? begin_metrics(config.run.dir + "/metrics.jsonl", begun.steps) : Result<void>{};
+  if (auto agreed = agree(job, metrics); !agreed) return agreed;
+  if (begun.steps >= config.run.steps) {
+    log_info("step {} of {}: the run is complete", begun.steps, config.run.steps);
+    return {};
+  }
+  return Loop(config, mesh, job, *device.value(), inputs, trainer, checkpoints, begun, arena.used(), std::move(startup))
+      .run();
 }
 
 }  // namespace tri

@@ -31,7 +31,8 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
       single_plan_(evaluation_plan(config, mesh.pp, 1)),
       h_inputs_(device, static_cast<size_t>(stage_.inputs().numel())),
       h_targets_(device, static_cast<size_t>(stage_.targets().numel())),
-      h_stats_(device, 3),
+      h_flags_(device, kNumStats - kStatStop),
+      h_stats_(device, kNumStats + 1),
       device_(device) {
   device.lend_workspace(tensors_.kernel_workspace);
   Stream& compute = runtime_.compute();
@@ -95,9 +96,15 @@ std::vector<float> Trainer::read(Tensor tensor) {
   return values;
 }
 
-StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                         RankFlags flags) {
   Stream& compute = runtime_.compute();
   load_tokens(inputs, targets);
+  h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;
+  h_flags_.data()[kStatSaved - kStatStop] = flags.saved ? 1.0f : 0.0f;
+  h_flags_.data()[kStatFailed - kStatStop] = flags.failed ? 1.0f : 0.0f;
+  const Tensor device_flags = tensors_.optimizer.stats.flat(kStatStop, kNumStats - kStatStop);
+  compute.copy(device_flags.data, h_flags_.data(), device_flags.bytes());
   store_.begin_step();
   if (mesh_.pp.last()) compute.zero(stage_.head().losses);
   stage_.begin(Stage::Mode::kTrain);
@@ -105,12 +112,16 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   sum_losses();
   optimizer_.reduce();
   StepResult result{.learning_rate = learning_rate(config_.lr, step)};
+  if (before_update_) before_update_();
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_stats_.data(), tensors_.optimizer.stats.data, tensors_.optimizer.stats.bytes());
-  compute.copy(h_stats_.data() + 2, tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
+  compute.copy(h_stats_.data() + kNumStats, tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
   compute.synchronize();  // the step's only wait of the host
   result.loss = h_stats_.data()[kStatLoss];
-  result.grad_norm = h_stats_.data()[2];
+  result.grad_norm = h_stats_.data()[kNumStats];
+  result.stop = static_cast<int>(h_stats_.data()[kStatStop]);
+  result.saved = static_cast<int>(h_stats_.data()[kStatSaved]);
+  result.failed = static_cast<int>(h_stats_.data()[kStatFailed]);
   return result;
 }
 

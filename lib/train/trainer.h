@@ -2,6 +2,7 @@
 // parameter store and the optimizer; knows nothing of files or logs. All calls are collective over the mesh.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@ struct StepResult {
   double loss = 0;       // mean over the step's tokens, nats
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
+  int stop = 0, saved = 0, failed = 0;  // ranks whose flag was set: the same numbers on every rank
   bool finite() const;
 };
 
@@ -30,7 +32,13 @@ class Trainer {
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank. A result that is not finite leaves the parameters unusable.
-  StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets);
+  StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                  RankFlags flags = {});
+
+  // Called in every step before its update changes the state.
+  void set_before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
+  // The state's own parts were overwritten: completes what derives from them.
+  void state_loaded() { store_.state_loaded(); }
 
   // Mean loss over one batch shaped like a step's.
   double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
@@ -62,8 +70,9 @@ class Trainer {
   Executor executor_;
   Optimizer optimizer_;
   Plan train_plan_, evaluation_plan_, single_plan_;
+  std::function<void()> before_update_;
   HostBuffer<int32_t> h_inputs_, h_targets_;  // stay put until the device has copied them
-  HostBuffer<float> h_stats_;                 // a step's statistics
+  HostBuffer<float> h_flags_, h_stats_;       // a step's flags, its statistics and norm
   Device& device_;
 };
 

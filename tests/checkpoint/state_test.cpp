@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <random>
 
 #include "kernels/core/arena.h"
 #include "kernels/core/cpu_device.h"
@@ -15,9 +14,9 @@ namespace {
 
 // Calls f(index of each element in the row-major tensor of `shape`) for a block's elements in order.
 template <class F>
-void for_elements(const std::vector<int64_t>& shape, const TensorBlock& block, F f) {
+void for_elements(const std::vector<int64_t>& shape, const Region& block, F f) {
   std::vector<int64_t> at = block.start;
-  for (int64_t n = block.numel(); n > 0; --n) {
+  for (int64_t n = num_elements(block.extent); n > 0; --n) {
     int64_t index = 0;
     for (size_t d = 0; d < shape.size(); ++d) index = index * shape[d] + at[d];
     f(index);
@@ -25,23 +24,6 @@ void for_elements(const std::vector<int64_t>& shape, const TensorBlock& block, F
       if (++at[d] < block.start[d] + block.extent[d]) break;
       at[d] = block.start[d];
     }
-  }
-}
-
-TEST(BlocksOfRange, are_the_range_in_order_and_few) {
-  std::mt19937 random(3);
-  for (int round = 0; round < 2000; ++round) {
-    std::vector<int64_t> shape(1 + random() % 4);
-    int64_t count = 1;
-    for (int64_t& extent : shape) count *= extent = 1 + static_cast<int64_t>(random() % 5);
-    const int64_t begin = static_cast<int64_t>(random()) % (count + 1);
-    const int64_t end = begin + static_cast<int64_t>(random()) % (count - begin + 1);
-    int64_t next = begin;
-    const std::vector<TensorBlock> blocks = blocks_of_range(shape, begin, end);
-    for (const TensorBlock& block : blocks)
-      for_elements(shape, block, [&](int64_t index) { EXPECT_EQ(index, next++); });
-    EXPECT_EQ(next, end);
-    EXPECT_LE(blocks.size(), 2 * shape.size() - 1);
   }
 }
 
@@ -98,7 +80,7 @@ TEST(StatePieces, written_ones_cover_every_tensor_once_on_any_layout) {
         const auto specs = chunk_parameters(config, mesh.pp, static_cast<int>(c));
         for (size_t i = 0; i < specs.size(); ++i) {
           const std::vector<int64_t> local = specs[i].local_shape(l.tp);
-          TensorBlock block{std::vector<int64_t>(local.size(), 0), local};
+          Region block{std::vector<int64_t>(local.size(), 0), local};
           if (specs[i].split_dim >= 0) {
             const auto dim = static_cast<size_t>(specs[i].split_dim);
             block.start[dim] = mesh.tp.rank * local[dim];
@@ -121,15 +103,15 @@ TEST(StatePieces, written_ones_cover_every_tensor_once_on_any_layout) {
         }
       }
       for (const StatePiece& piece : state_pieces(config, mesh, store)) {
-        ASSERT_TRUE(written.count(piece.tensor)) << piece.tensor;
-        const float shift = piece.tensor.ends_with("/exp_avg")      ? 0.25f
-                            : piece.tensor.ends_with("/exp_avg_sq") ? 0.5f
-                                                                    : 0.0f;
-        ASSERT_EQ(piece.memory.numel(), piece.block.numel());
+        ASSERT_TRUE(written.count(piece.piece.tensor)) << piece.piece.tensor;
+        const float shift = piece.piece.tensor.ends_with("/exp_avg")      ? 0.25f
+                            : piece.piece.tensor.ends_with("/exp_avg_sq") ? 0.5f
+                                                                          : 0.0f;
+        ASSERT_EQ(piece.memory.numel(), num_elements(piece.piece.region.extent));
         int64_t at = 0;
-        for_elements(piece.shape, piece.block, [&](int64_t index) {
-          ASSERT_EQ(piece.memory.as<float>()[at++], static_cast<float>(index) + shift) << piece.tensor;
-          if (piece.writes) ++written[piece.tensor][static_cast<size_t>(index)];
+        for_elements(piece.piece.shape, piece.piece.region, [&](int64_t index) {
+          ASSERT_EQ(piece.memory.as<float>()[at++], static_cast<float>(index) + shift) << piece.piece.tensor;
+          if (piece.writes) ++written[piece.piece.tensor][static_cast<size_t>(index)];
         });
       }
     };

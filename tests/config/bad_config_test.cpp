@@ -5,7 +5,7 @@
 
 #include "lib/config/config.h"
 
-#define SECTIONS "run, model, data, parallel, precision, optimizer, lr, metrics, cluster"
+#define SECTIONS "run, model, data, parallel, precision, optimizer, lr, checkpoint, metrics, cluster"
 
 namespace tri {
 namespace {
@@ -29,8 +29,7 @@ const BadText kBadConfigs[] = {
     {"metrics: {colour: red}", "a.yaml:1: metrics.colour: unknown key; the keys of metrics are log_every"},
     {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
-    {"checkpoint: {every: 5}", "a.yaml:1: checkpoint: unknown section; the sections are " SECTIONS},
-    {"fault: {}", "a.yaml:1: fault: unknown section; the sections are " SECTIONS},
+    {"speed: {every: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
     {"run: {steps: 1.5}", "a.yaml:1: run.steps: 1.5 is not an integer; allowed: integer >= 1; try 2"},
     {"run: {steps: \"ten\"}",
      "a.yaml:1: run.steps: \"ten\" is text, not an integer; allowed: integer >= 1; the default is 100"},

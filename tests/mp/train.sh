@@ -51,12 +51,13 @@ check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '
 [[ -n $run_total && $run_total == "$check_total" ]] || fail "check predicts $check_total bytes, the run took $run_total"
 
 echo "the same run again has the same losses, and its own config.yaml reproduces it"
-cut -d, -f1-6 runs/tiny/metrics.jsonl >first
+grep '"loss"' runs/tiny/metrics.jsonl | cut -d, -f1-6 >first
 cp runs/tiny/config.yaml again.yaml
+rm -r runs/tiny/checkpoints
 run 0 "$mpirun" -n 8 "$trireme" train again.yaml
-cut -d, -f1-6 runs/tiny/metrics.jsonl >second
+grep '"loss"' runs/tiny/metrics.jsonl | cut -d, -f1-6 >second
 cmp -s first second || fail "losses differ" "$(diff first second)"
-cut -d, -f1-6 runs/tiny/metrics.1.jsonl | cmp -s - first || fail "the earlier run's metrics were not kept aside"
+grep '"loss"' runs/tiny/metrics.1.jsonl | cut -d, -f1-6 | cmp -s - first || fail "the earlier run's metrics were not kept aside"
 
 echo "a user's mistakes: status 2, each error once, nothing made"
 rm -r runs

@@ -1,0 +1,110 @@
+// Checkpoints of a run: two stages, so that training hardly waits.
+//
+//   begin()          every rank copies its pieces from the device to host memory, on a stream of its own, beside the
+//   next
+//                    step (whose update waits for the copies); a thread then writes them to a file of the rank's own
+//   advance()        after every step, with the numbers of ranks that are done, which the step's statistics carry: when
+//                    all are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
+//   finish()         waits for what is under way
+//
+// A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. A failure is
+// reported and counted; training goes on until checkpoint.max_failures in a row.
+// All calls but the flags are collective over the job, from the thread that enqueues.
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/core/device.h"
+#include "lib/checkpoint/state.h"
+#include "lib/comm/job.h"
+#include "lib/optim/optimizer.h"
+
+namespace tri {
+
+// How far a run has come.
+struct RunProgress {
+  int64_t steps = 0, samples = 0;  // completed, consumed
+};
+
+struct CheckpointStats {
+  int64_t step = 0;
+  int64_t bytes = 0;           // of all ranks
+  double stall_seconds = 0;    // the slowest rank's training waited, for the one before and to start the copies
+  double seconds = 0;          // from begin() until it was published
+  double slowest_seconds = 0;  // of the ranks' copying and writing
+  int slowest_rank = 0;
+};
+
+class Checkpointer {
+ public:
+  // `store`: memory of the state, which outlives this. `attempt`: of this start of the job, the same on all ranks.
+  Checkpointer(const Config& config, const Mesh& mesh, Job& job, Device& device, Stream& compute,
+               const StoreTensors& store, const std::string& attempt);
+  ~Checkpointer();
+
+  // Loads the newest valid checkpoint into this rank's own pieces (then ParameterStore::state_loaded); none: there is
+  // no valid one, and the log says why those that exist were passed over. Error: a tensor is missing or damaged.
+  Result<std::optional<RunProgress>> load();
+
+  // Begins a checkpoint of the state after `completed`; first waits for the one before, if it is under way.
+  Result<void> begin(RunProgress completed);
+  // Before the compute stream changes the state: it waits for the copies.
+  void before_update();
+
+  // For the next step: whether this rank's part of what is under way is done, or has failed. Not collective.
+  RankFlags flags();
+  // `saved`, `failed`: numbers of ranks that said so, the same on all ranks. Error after too many failures.
+  Result<void> advance(int saved, int failed);
+  // Waits until nothing is under way. Error when the last checkpoint could not be completed.
+  Result<void> finish();
+
+  // What was published since the last call, on rank 0.
+  std::vector<CheckpointStats> published();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { kIdle, kWriting, kPublishing };
+  struct Run;  // pieces that lie together
+
+  Result<ShardRecord> write_shard(const std::string& folder) const;
+  bool phase_done() const;
+  void collect();
+  Result<void> next_phase(bool all_well);
+  Result<void> failure(const std::string& mine);
+  Result<void> publish(const std::vector<std::string>& records, const std::string& folder, RunProgress progress) const;
+
+  const Config& config_;
+  const Mesh mesh_;
+  Job& job_;
+  Device& device_;
+  Stream& compute_;
+  std::string dir_, attempt_;
+  std::vector<StatePiece> pieces_;
+  std::vector<Run> runs_;             // of the pieces that this rank writes
+  std::vector<int64_t> host_offset_;  // [piece]: bytes in the snapshot; -1: not written here
+  std::unique_ptr<HostBuffer<char>> snapshot_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> state_ready_, copied_;
+  bool copying_ = false;  // the compute stream has not been told to wait yet
+
+  Phase phase_ = Phase::kIdle;
+  RunProgress progress_;  // of the checkpoint under way
+  std::string folder_;
+  Clock::time_point begun_;
+  double stall_seconds_ = 0, write_seconds_ = 0;
+  std::future<Result<ShardRecord>> writing_;
+  std::future<Result<void>> publishing_;  // rank 0
+  std::optional<Result<void>> outcome_;   // of this rank's part, when it is done
+  std::string record_;                    // its file
+  Result<void> last_;                     // of the last checkpoint
+  int failures_ = 0;                      // in a row
+  CheckpointStats stats_;                 // rank 0
+  std::vector<CheckpointStats> published_;
+};
+
+}  // namespace tri
