@@ -1,6 +1,7 @@
 // Runs a part of a test in a child process: it may lose rights, limits or its life there.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,12 +11,18 @@
 
 namespace tri {
 
-// What `body` returns in the child; "died" when it does not return.
+inline void silence_stderr() {
+  const int null = ::open("/dev/null", O_WRONLY);
+  if (null >= 0) ::dup2(null, STDERR_FILENO);
+}
+
+// What `body` returns in the child; "died" when it does not return. Its stderr is silent.
 inline std::string in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";
   const pid_t child = ::fork();
   if (child == 0) {
+    silence_stderr();
     std::string text;
     try {
       text = "said " + body();

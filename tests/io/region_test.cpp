@@ -57,10 +57,10 @@ TEST(Region, runs_are_as_long_as_they_can_be) {
 }
 
 TEST(Region, flat_ranges_become_few_regions_in_order) {
-  size_t total = 0;
+  size_t most = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     Draw draw(seed);
-    const Coordinates shape = random_shape(draw, 4, 5);
+    const Coordinates shape = random_shape(draw, 4, 7);
     const int64_t count = num_elements(shape), first = draw(count + 1), last = first + draw(count - first + 1);
     Bytes numbers(static_cast<size_t>(count) * 8);
     for (int64_t i = 0; i < count; ++i) std::memcpy(numbers.data() + i * 8, &i, 8);
@@ -71,12 +71,12 @@ TEST(Region, flat_ranges_become_few_regions_in_order) {
       const Bytes part = cut(numbers, shape, region, 8);
       joined.insert(joined.end(), part.begin(), part.end());
     }
-    total += regions.size();
+    most = std::max(most, regions.size());
     EXPECT_LE(regions.size(), 2 * shape.size() - 1);
     EXPECT_EQ(joined, Bytes(numbers.begin() + first * 8, numbers.begin() + last * 8))
         << "[" << first << ", " << last << ") of " << to_string(shape);
   }
-  EXPECT_GT(total, 4000u);
+  EXPECT_EQ(most, 7u) << "the hard case did not come up";
 }
 
 TEST(Region, inside_refuses_what_sticks_out) {
