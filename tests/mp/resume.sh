@@ -82,8 +82,7 @@ for signal in TERM USR1 USR2; do
     [[ -s long/metrics.jsonl && $(wc -l <long/metrics.jsonl) -ge 3 ]] && break
     sleep 0.1
   done
-  rank=$(pgrep -P "$(pgrep -P "$job" -n || echo "$job")" -f "run.dir=long" | tail -1)
-  [[ -n $rank ]] || rank=$(pgrep -f "trireme train tiny.yaml --set run.dir=long" | tail -1)
+  rank=$(pgrep -P "$job" | tail -1) # a child of mpirun
   kill -"$signal" "$rank"
   kill -"$signal" "$rank" # a second one changes nothing
   status=0
