@@ -95,12 +95,13 @@ class CudaStreamImpl final : public CudaStream {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int ordinal) {
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
     TRI_CUDA(cudaSetDevice(ordinal));
     TRI_CUDA(cudaDeviceGetAttribute(&major_, cudaDevAttrComputeCapabilityMajor, ordinal));
     TRI_CUDA(cudaDeviceGetAttribute(&minor_, cudaDevAttrComputeCapabilityMinor, ordinal));
   }
   DeviceKind kind() const override { return DeviceKind::kCuda; }
+  void use_on_this_thread() override { TRI_CUDA(cudaSetDevice(ordinal_)); }
   std::optional<double> peak_tflops(Dtype dtype) const override {
     // H100 and H200 SXM, A100: dense, without sparsity; fp32 outside the tensor cores.
     if (major_ == 9) return dtype == Dtype::kBF16 ? 989.0 : 67.0;
@@ -134,6 +135,7 @@ class CudaDevice final : public Device {
   void lend_workspace(Tensor memory) override { cuda::lend_workspace(memory); }
 
  private:
+  const int ordinal_;
   int major_ = 0, minor_ = 0;  // compute capability
 };
 

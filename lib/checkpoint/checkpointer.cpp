@@ -148,6 +148,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   outcome_.reset();
   writing_ = std::async(std::launch::async, [this, folder = folder_]() -> Result<ShardRecord> {
     const auto begun = Clock::now();
+    device_.use_on_this_thread();
     copied_->synchronize();
     auto record = write_shard(folder);
     write_seconds_ = seconds_between(begun, Clock::now());
