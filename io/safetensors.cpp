@@ -17,10 +17,10 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr const char* kMetadata = "__metadata__";
 constexpr std::pair<ElementType, std::string_view> kTypes[] = {{ElementType::kF32, "F32"},
-                                                              {ElementType::kBf16, "BF16"},
-                                                              {ElementType::kI64, "I64"},
-                                                              {ElementType::kI32, "I32"},
-                                                              {ElementType::kU8, "U8"}};
+                                                               {ElementType::kBf16, "BF16"},
+                                                               {ElementType::kI64, "I64"},
+                                                               {ElementType::kI32, "I32"},
+                                                               {ElementType::kU8, "U8"}};
 
 std::string_view type_name(ElementType type) {
   for (const auto& [candidate, name] : kTypes)
@@ -64,7 +64,8 @@ Result<Json> parse_header(const std::string& path, std::string_view text) {
   };
   try {
     Json header = Json::parse(text, watch);
-    if (!header.is_object()) return file_error("{}: its header is a JSON {}, expected an object", path, header.type_name());
+    if (!header.is_object())
+      return file_error("{}: its header is a JSON {}, expected an object", path, header.type_name());
     if (!repeated.empty()) return file_error("{}: tensor {} is listed twice", path, repeated);
     return header;
   } catch (const Json::exception& problem) {
@@ -82,7 +83,8 @@ Result<Placed> placed_of(const std::string& path, const std::string& name, const
     return file_error("{}: tensor {}: expected dtype, shape and data_offsets", path, name);
   const Json& dtype = json["dtype"];
   const auto type = dtype.is_string() ? type_of(dtype.get<std::string>()) : std::nullopt;
-  if (!type) return file_error("{}: tensor {}: dtype {}; readable are F32, BF16, I64, I32 and U8", path, name, dtype.dump());
+  if (!type)
+    return file_error("{}: tensor {}: dtype {}; readable are F32, BF16, I64, I32 and U8", path, name, dtype.dump());
   const auto shape = integers(json["shape"], -1);
   const auto bytes = shape ? checked_bytes(*type, *shape) : std::nullopt;
   if (!bytes) return file_error("{}: tensor {}: shape {}", path, name, json["shape"].dump());
@@ -187,7 +189,8 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path, std
   }
   text.append((8 - text.size() % 8) % 8, ' ');  // the data begins at a multiple of 8
   const uint64_t length = text.size();
-  if (length > kMaxHeaderBytes) return file_error("{}: a header of {} bytes, at most {}", path, length, kMaxHeaderBytes);
+  if (length > kMaxHeaderBytes)
+    return file_error("{}: a header of {} bytes, at most {}", path, length, kMaxHeaderBytes);
   auto file = AtomicFile::create(path);
   if (!file) return file.error();
   file.value().write(&length, sizeof length);

@@ -25,8 +25,7 @@ void Descriptor::close() {
 
 Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset) {
   for (int64_t done = 0; done < bytes;) {
-    const ssize_t got =
-        ::pread(fd, static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
+    const ssize_t got = ::pread(fd, static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return file_error("{}: reading at byte {}: {}", path, offset + done, std::strerror(errno));
     if (got == 0)

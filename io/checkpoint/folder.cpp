@@ -154,10 +154,9 @@ std::string attempt_folder(const std::string& dir, int64_t step, const std::stri
 }
 
 bool valid_attempt(std::string_view attempt) {
-  return !attempt.empty() && attempt.size() <= 64 &&
-         std::all_of(attempt.begin(), attempt.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
-         });
+  return !attempt.empty() && attempt.size() <= 64 && std::all_of(attempt.begin(), attempt.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+  });
 }
 
 std::string new_attempt() {

@@ -18,7 +18,7 @@
 
 namespace tri {
 
-std::string step_name(int64_t step);                                                      // step_00000100
+std::string step_name(int64_t step);                                                           // step_00000100
 std::string attempt_folder(const std::string& dir, int64_t step, const std::string& attempt);  // DIR/STEP.tmp.ATTEMPT
 bool valid_attempt(std::string_view attempt);  // 1 to 64 letters, digits, '-' and '_'
 

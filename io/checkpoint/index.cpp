@@ -59,8 +59,8 @@ void add_tensor(hid_t file, const TensorRecord& tensor, const std::string& path)
 
 void add_scalar(hid_t file, const std::string& name, hid_t type, const void* value, const std::string& path) {
   const Hid space(TRI_HDF5(H5Screate(H5S_SCALAR), path), H5Sclose), links = make_parents(path);
-  const Hid made(
-      TRI_HDF5(H5Dcreate2(file, name.c_str(), type, space, links, H5P_DEFAULT, H5P_DEFAULT), path), H5Dclose);
+  const Hid made(TRI_HDF5(H5Dcreate2(file, name.c_str(), type, space, links, H5P_DEFAULT, H5P_DEFAULT), path),
+                 H5Dclose);
   TRI_HDF5(H5Dwrite(made, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, value), path);
 }
 

@@ -46,12 +46,13 @@ std::string files_text(const std::vector<FileRecord>& files) {
 std::string tensors_text(const std::vector<TensorRecord>& tensors) {
   std::string text = "[";
   for (const TensorRecord& tensor : tensors) {
-    text += fmt::format("{}\n {{\"name\": {}, \"type\": \"{}\", \"shape\": {}, \"pieces\": [",
-                        text.size() == 1 ? "" : ",", quoted(tensor.name), enum_name(tensor.type),
-                        to_string(tensor.shape));
+    text +=
+        fmt::format("{}\n {{\"name\": {}, \"type\": \"{}\", \"shape\": {}, \"pieces\": [", text.size() == 1 ? "" : ",",
+                    quoted(tensor.name), enum_name(tensor.type), to_string(tensor.shape));
     for (const StoredPiece& piece : tensor.pieces)
       text += fmt::format(
-          "{}\n  {{\"file\": {}, \"dataset\": {}, \"offset\": {}, \"start\": {}, \"extent\": {}, \"checksum\": \"{}\"}}",
+          "{}\n  {{\"file\": {}, \"dataset\": {}, \"offset\": {}, \"start\": {}, \"extent\": {}, \"checksum\": "
+          "\"{}\"}}",
           &piece == tensor.pieces.data() ? "" : ",", quoted(piece.file), quoted(piece.dataset), piece.offset,
           to_string(piece.region.start), to_string(piece.region.extent), hex64(piece.checksum));
     text += "]}";

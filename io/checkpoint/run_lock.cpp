@@ -72,7 +72,8 @@ std::string contents(int fd) {
 
 // Two names of one file.
 bool same_file(int fd, const std::string& path) {
-  struct stat ours {}, named {};
+  struct stat ours {
+  }, named{};
   return ::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
          ours.st_dev == named.st_dev;
 }
@@ -110,8 +111,8 @@ Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt
     log_info("{}: taken over from {}, which ended without giving it up", lock.path_, describe(holder));
   }
   lock.text_ = text_of({.host = host_name(), .attempt = attempt, .started = now(), .pid = ::getpid()});
-  if (auto written = write_at(lock.file_.get(), lock.path_, lock.text_.data(),
-                              static_cast<int64_t>(lock.text_.size()), 0);
+  if (auto written =
+          write_at(lock.file_.get(), lock.path_, lock.text_.data(), static_cast<int64_t>(lock.text_.size()), 0);
       !written)
     return written.error();
   if (::ftruncate(lock.file_.get(), static_cast<off_t>(lock.text_.size())) != 0)

@@ -71,10 +71,13 @@ Result<void> ShardWriter::add(const Piece& piece, const void* data) {
 }
 
 Result<void> ShardWriter::store(const Piece& piece, const void* data) {
-  auto& tensor = tensors_.try_emplace(piece.tensor, TensorRecord{piece.tensor, piece.type, piece.shape, {}}).first->second;
-  TRI_REQUIRE(tensor.type == piece.type && tensor.shape == piece.shape, "{}: pieces of different tensors", piece.tensor);
+  auto& tensor =
+      tensors_.try_emplace(piece.tensor, TensorRecord{piece.tensor, piece.type, piece.shape, {}}).first->second;
+  TRI_REQUIRE(tensor.type == piece.type && tensor.shape == piece.shape, "{}: pieces of different tensors",
+              piece.tensor);
   const int64_t bytes = num_elements(piece.region.extent) * element_bytes(piece.type);
-  StoredPiece stored{.file = path_.substr(path_.rfind('/') + 1), .dataset = dataset_name(piece), .region = piece.region};
+  StoredPiece stored{
+      .file = path_.substr(path_.rfind('/') + 1), .dataset = dataset_name(piece), .region = piece.region};
   auto laid = with_hdf5([&] { stored.offset = lay_out(image_.file(), piece, stored.dataset, temporary_); });
   if (!laid) return laid;
 
@@ -141,8 +144,7 @@ Result<uint64_t> ShardWriter::write_structures(const std::vector<std::pair<const
     TRI_REQUIRE(at <= end, "{}: a piece at byte {}, others end at {}", path_, end, at);
     buffer.resize(static_cast<size_t>(end - at));
     image_.read(buffer.data(), end - at, at);
-    if (auto written = write_at(file_.get(), temporary_, buffer.data(), end - at, at); !written)
-      return written.error();
+    if (auto written = write_at(file_.get(), temporary_, buffer.data(), end - at, at); !written) return written.error();
     hash.update(buffer.data(), buffer.size());
     if (i == pieces.size()) break;
     hash.update(&pieces[i].first->checksum, sizeof(uint64_t));

@@ -56,7 +56,8 @@ TEST(CheckpointFolder, publishing_refuses_what_is_not_whole) {
   const std::pair<void (*)(const std::string&), std::string> table[] = {
       {[](const std::string& f) { std::filesystem::remove(f + "/manifest.json"); }, "manifest.json: No such file"},
       {[](const std::string& f) { std::filesystem::remove(f + "/shard_00001.h5"); }, "shard_00001.h5: No such file"},
-      {[](const std::string& f) { std::filesystem::resize_file(f + "/shard_00001.h5", 100); }, "100 bytes, the manifest"},
+      {[](const std::string& f) { std::filesystem::resize_file(f + "/shard_00001.h5", 100); },
+       "100 bytes, the manifest"},
       {[](const std::string& f) { std::filesystem::remove_all(f); }, "manifest.json: No such file"}};
   for (const auto& [damage, message] : table) {
     const TemporaryFolder dir;
@@ -97,7 +98,7 @@ TEST(CheckpointFolder, the_newest_valid_one_is_chosen_and_others_say_why_not) {
   std::filesystem::resize_file(dir / "step_00000400/checkpoint.h5", 10);
   write_all(dir / "step_00000300/manifest.json", read_all(dir / "step_00000200/manifest.json"));
   ASSERT_TRUE(write_checkpoint(dir.path(), 2000, "two", tensors_of(1), 1, 1, 1));
-  std::filesystem::create_directory(dir / "step_5");       // not our spelling
+  std::filesystem::create_directory(dir / "step_5");        // not our spelling
   std::filesystem::create_directory(dir / "step_000more");  // not ours
   const auto entries = value_or_throw(list_checkpoints(dir.path()));
   const std::tuple<int64_t, bool, std::string> expected[] = {
@@ -167,8 +168,8 @@ TEST(CheckpointFolder, pruning_keeps_the_newest_and_the_milestones) {
   std::filesystem::remove(dir / "step_00000900/manifest.json");  // does not count, does not go
   const auto removed = value_or_throw(prune(dir.path(), 2, 300, "one"));
   EXPECT_EQ(removed, (Names{"step_00000500", "step_00000400", "step_00000200", "step_00000100"}));
-  EXPECT_EQ(names_in(dir.path()), (Names{"latest", "step_00000300", "step_00000600", "step_00000700", "step_00000800",
-                                         "step_00000900"}));
+  EXPECT_EQ(names_in(dir.path()),
+            (Names{"latest", "step_00000300", "step_00000600", "step_00000700", "step_00000800", "step_00000900"}));
   expect_holds(dir / "step_00000800", tensors_of(800));
   EXPECT_EQ(value_or_throw(prune(dir.path(), 1, 0, "one")).size(), 3u);
   EXPECT_EQ(value_or_throw(newest_checkpoint(dir.path()))->step, 800);

@@ -56,9 +56,9 @@ Example make_example() {
 std::vector<double> expected_of(const Example& example, const TestTensor& tensor) {
   std::vector<double> values = example.values;
   for (double& value : values)
-    value = tensor.type == ElementType::kU8 ? value * 8 + 60 : tensor.width() >= 4 && tensor.type != ElementType::kF32
-                                                                   ? value * 8
-                                                                   : value;
+    value = tensor.type == ElementType::kU8                           ? value * 8 + 60
+            : tensor.width() >= 4 && tensor.type != ElementType::kF32 ? value * 8
+                                                                      : value;
   return values;
 }
 
@@ -137,9 +137,9 @@ TEST(CheckpointIndex, h5dump_shows_numbers) {
     int64_t lost = 0;
     for (const StoredPiece& piece : tensor.pieces)
       if (piece.file == shard_name(1)) lost += num_elements(piece.region.extent);
-    const double fill = tensor.type == ElementType::kI64 ? 9223372036854775807.0 : tensor.type == ElementType::kI32
-                                                               ? 2147483647.0
-                                                               : 255.0;
+    const double fill = tensor.type == ElementType::kI64   ? 9223372036854775807.0
+                        : tensor.type == ElementType::kI32 ? 2147483647.0
+                                                           : 255.0;
     int64_t shown = 0;
     for (const double value : dumped(path, tensor.name)) shown += std::isnan(value) || value == fill;
     EXPECT_EQ(shown, lost) << tensor.name;

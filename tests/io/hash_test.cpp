@@ -17,7 +17,8 @@ TEST(Hash, parts_make_the_whole) {
   const Bytes bytes = random_bytes(1, "hash", 5000);
   for (size_t part : {1u, 7u, 64u, 1000u, 5000u}) {
     Xxh3 hash;
-    for (size_t at = 0; at < bytes.size(); at += part) hash.update(bytes.data() + at, std::min(part, bytes.size() - at));
+    for (size_t at = 0; at < bytes.size(); at += part)
+      hash.update(bytes.data() + at, std::min(part, bytes.size() - at));
     EXPECT_EQ(hash.digest(), xxh3_64(bytes.data(), bytes.size())) << part;
   }
 }

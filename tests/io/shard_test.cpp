@@ -237,8 +237,9 @@ TEST(Shard, truncation_and_deletion_are_caught_and_named) {
   const std::string good = read_all(damaged.shard);
   for (size_t length = 0; length < good.size(); length += length < good.size() - 64 ? 61 : 1) {
     std::filesystem::resize_file(damaged.shard, length);
-    EXPECT_NE(damaged.problems().find(fmt::format("{}: {} bytes, the manifest says {}", damaged.shard, length, good.size())),
-              std::string::npos)
+    EXPECT_NE(
+        damaged.problems().find(fmt::format("{}: {} bytes, the manifest says {}", damaged.shard, length, good.size())),
+        std::string::npos)
         << damaged.problems();
     EXPECT_FALSE(CheckpointReader::open(damaged.folder));
   }
