@@ -1,5 +1,7 @@
 // trireme check: what a config will do, without starting it.
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,7 +16,8 @@ namespace {
 struct Options {
   std::string config;
   std::vector<std::string> overrides;
-  int ranks = 0;
+  std::vector<std::string> get;
+  int ranks = 0;  // 0: what the config's mesh has
   bool fields = false;
 };
 
@@ -23,15 +26,29 @@ Result<void> check(const Options& options) {
     std::printf("%s", config_help().c_str());
     return {};
   }
-  if (options.config.empty() || options.ranks < 1)
-    return usage_error("check needs CONFIG and --ranks N, the number of MPI ranks to plan for; or --fields alone");
+  if (options.config.empty()) return usage_error("check needs CONFIG; or --fields alone");
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
   if (!parsed) return parsed.error();
-  auto config = resolve_config(std::move(parsed).value(), options.ranks);
+  const ParallelConfig& mesh = parsed.value().parallel;
+  const int64_t ranks = options.ranks > 0 ? options.ranks : int64_t{mesh.tp} * mesh.pp * mesh.dp;
+  if (ranks < 1 || ranks > std::numeric_limits<int>::max())
+    return usage_error("check needs --ranks N, the number of MPI ranks to plan for: parallel.dp {} leaves it open",
+                       mesh.dp);
+  auto config = resolve_config(std::move(parsed).value(), static_cast<int>(ranks));
   if (!config) return config.error();
-  std::printf("%s", check_report(config.value(), options.ranks).c_str());
+  if (options.get.empty()) {
+    std::printf("%s", check_report(config.value(), static_cast<int>(ranks)).c_str());
+    return {};
+  }
+  std::string values;
+  for (const std::string& name : options.get) {
+    auto value = config_value(config.value(), name);
+    if (!value) return value.error();
+    values += value.value() + "\n";
+  }
+  std::printf("%s", values.c_str());
   return {};
 }
 
@@ -41,8 +58,11 @@ void add_check_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand("check", "Topology, memory, FLOPs and bubble of a config, without starting it");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
-  command->add_option("--ranks", options->ranks, "Number of MPI ranks to plan for");
+  command->add_option("--ranks", options->ranks,
+                      "Number of MPI ranks to plan for; may be left out where parallel.dp is given");
   command->add_option("--set", options->overrides, "section.key=value; repeatable");
+  command->add_option("--get", options->get,
+                      "section.key: print this field as the run will see it, and no more; repeatable");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {

@@ -62,6 +62,9 @@ Result<Config> resolve_config(Config config, int world_size);
 // Every field of every section; parse_config gives back an equal Config.
 std::string to_yaml(const Config& config);
 
+// One field's value by its name, "run.dir": text as it stands, any other value as in to_yaml. For scripts.
+Result<std::string> config_value(const Config& config, const std::string& name);
+
 // Every field by section: default, what is allowed, consequence.
 std::string config_help();
 

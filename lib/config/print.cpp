@@ -1,5 +1,8 @@
 // What the field table prints: the resolved config and the help.
+#include <yaml-cpp/yaml.h>
+
 #include "lib/config/fields.h"
+#include "lib/config/nearest.h"
 
 namespace tri {
 
@@ -10,6 +13,22 @@ std::string to_yaml(const Config& config) {
     for (const Field& field : section.fields) yaml += fmt::format("  {}: {}\n", field.key, field.print(config));
   }
   return yaml;
+}
+
+Result<std::string> config_value(const Config& config, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Section& section : config_sections()) {
+    for (const Field& field : section.fields) {
+      if (field.name() != name) {
+        names.push_back(field.name());
+        continue;
+      }
+      const std::string value = field.print(config);
+      return field.is_text ? YAML::Load(value).as<std::string>() : value;
+    }
+  }
+  const std::string guess = nearest(name, names);
+  return usage_error("{}: no such field{}", name, guess.empty() ? "" : "; did you mean " + guess + "?");
 }
 
 std::string config_help() {

@@ -152,6 +152,16 @@ TEST(ResolvedYaml, lists_every_field_once) {
   EXPECT_NE(yaml.find("\n  global_batch: 8\n"), yaml.npos);
 }
 
+TEST(ConfigValue, gives_each_field_as_scripts_want_it) {
+  const Config config = resolve("run: {name: n, dir: \"d\\\\e f\"}\nparallel: {tp: 2}\nlr: {peak: 1e-3}", 4);
+  EXPECT_EQ(value_or_throw(config_value(config, "run.dir")), "d\\e f");
+  EXPECT_EQ(value_or_throw(config_value(config, "parallel.dp")), "2");
+  EXPECT_EQ(value_or_throw(config_value(config, "lr.peak")), "0.001");
+  const Result<std::string> unknown = config_value(config, "run.dirr");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().message, "run.dirr: no such field; did you mean run.dir?");
+}
+
 TEST(Help, names_every_field_with_default_allowed_and_consequence) {
   const std::string help = config_help();
   size_t at = 0;

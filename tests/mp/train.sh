@@ -50,6 +50,14 @@ run 0 "$trireme" check tiny.yaml --ranks 8
 check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 [[ -n $run_total && $run_total == "$check_total" ]] || fail "check predicts $check_total bytes, the run took $run_total"
 
+echo "trireme check --get answers scripts, from the config's own mesh where it is whole"
+run 0 "$trireme" check tiny.yaml --ranks 8 --get run.dir --get parallel.dp
+[[ $output == $'runs/tiny\n2' ]] || fail "check --get prints '$output'"
+run 0 "$trireme" check tiny.yaml --set parallel.dp=3 --set data.global_batch=9 --get parallel.dp
+[[ $output == 3 ]] || fail "check --get prints '$output'"
+run 2 "$trireme" check tiny.yaml --ranks 8 --get run.dri
+has "run.dir"
+
 echo "the same run again has the same losses, and its own config.yaml reproduces it"
 grep '"loss"' runs/tiny/metrics.jsonl | cut -d, -f1-6 >first
 cp runs/tiny/config.yaml again.yaml
