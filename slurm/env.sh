@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# Environment of a training job on a Slurm cluster; slurm/train.sbatch sources it before srun. Each value is a default:
+# what is set already, by you or by your site's modules, stays.
+
+default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
+
+# --- Open MPI: starts the ranks, carries control messages; on a CPU cluster also the data -----------------------------
+default OMPI_MCA_pml ucx
+# By default Open MPI takes UCX on InfiniBand and RoCE alone; any: over TCP and inside a node as well.
+default OMPI_MCA_pml_ucx_tls any
+default OMPI_MCA_pml_ucx_devices any
+# The old InfiniBand transport, which UCX replaces, would warn about every card that it finds.
+default OMPI_MCA_btl ^openib
+
+# --- UCX --------------------------------------------------------------------------------------------------------------
+# MPI is given host memory only (device memory is NCCL's): without its CUDA transports UCX makes no CUDA context of its
+# own. UCX picks the best of the rest. To pin the choice: UCX_TLS=self,sm,rc or, where there is Ethernet alone,
+# UCX_TLS=self,sm,tcp; and the cards: UCX_NET_DEVICES=mlx5_0:1.
+default UCX_TLS ^cuda
+
+# --- NCCL: a link that flaps ------------------------------------------------------------------------------------------
+# A lost packet is sent again after 4.096 us * 2^NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT times, before NCCL gives up. 22 and 7
+# (the largest that cards take) ride out a port that is gone for a minute or two; NCCL's own default gives up within
+# seconds. The trainer's watchdog must be more patient than that.
+default NCCL_IB_TIMEOUT 22
+default NCCL_IB_RETRY_CNT 7
+
+# --- NCCL: which way the data goes ------------------------------------------------------------------------------------
+# Nothing is set: NCCL reads the topology. What sites do set:
+#   NCCL_SOCKET_IFNAME=eth0           interface of NCCL's start-up, where the first one found is the wrong one
+#   NCCL_IB_HCA=mlx5_0,mlx5_1         cards of the compute fabric, where some belong to storage
+#   NCCL_IB_GID_INDEX=3  NCCL_IB_TC=106    RoCE: address (v2) and traffic class, as the switches expect
+#   NCCL_IB_QPS_PER_CONNECTION=4      RoCE: several connections a pair, so that switches spread them over equal paths
+#   NCCL_CROSS_NIC=0                  rail-optimised fabric: a ring stays on one rail
+# GPUDirect RDMA (card and GPU memory without the host between): needs the nvidia-peermem module, or dma-buf. It is in
+# use when NCCL_DEBUG=INFO prints "via NET/IB/0/GDRDMA". NCCL uses it where card and GPU share a PCIe switch;
+# NCCL_NET_GDR_LEVEL=PHB allows it through the CPU's root port also, SYS everywhere, NCCL_NET_GDR_LEVEL=LOC nowhere.
+default NCCL_DEBUG WARN
+
+# --- Ranks, GPUs and cores --------------------------------------------------------------------------------------------
+# Rank k of a node takes GPU k. In the order of the PCI bus GPU k lies near the k-th share of the node's cores, which is
+# what srun's binding in train.sbatch gives it.
+default CUDA_DEVICE_ORDER PCI_BUS_ID
+# A rank has threads of its own; a library that starts one a core as well would fight them.
+default OMP_NUM_THREADS 1
+default OPENBLAS_NUM_THREADS 1
+# RDMA registers memory: a low limit on locked memory makes it fail. Raised as far as the site lets us.
+ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)" 2>/dev/null || true
+# A core file of every rank would fill the disk long before anybody reads one.
+ulimit -c 0
+
+unset -f default

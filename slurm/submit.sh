@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Submits training runs: nodes and ranks come from each config's mesh.
+#
+#   slurm/submit.sh CONFIG... [--ranks N] [--set section.key=value]... [sbatch options]
+#
+#   slurm/submit.sh configs/gpt_1b3.yaml --ranks 16 --time=2-00:00 --partition=gpu
+#   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp is what 4 nodes leave
+#   slurm/submit.sh a.yaml b.yaml c.yaml --set run.steps=1000       one after the other
+#
+# A node takes cluster.ranks_per_node ranks, one a GPU, or one a share of its cores where run.device is cpu. --ranks,
+# -n or -N is needed where parallel.dp is 0. Of several CONFIGs each starts when the one before it has finished with
+# status 0, restarts included; when one ends otherwise, those after it are cancelled. AFTER=afterany starts them all the
+# same. --set goes to every run. Logs: slurm-JOB.log in the run folder. Prints "JOB RUN_FOLDER" a run.
+#
+# Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable.
+set -euo pipefail
+
+usage() {
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"
+  exit "$1"
+}
+die() {
+  echo "submit.sh: $*" >&2
+  exit 2
+}
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export TRIREME_ROOT=${TRIREME_ROOT:-$PWD}
+export TRIREME=${TRIREME:-$(dirname "$here")/build/bin/trireme}
+export TRIREME_ENV=${TRIREME_ENV:-$here/env.sh}
+after=${AFTER:-afterok}
+
+configs=() settings=() options=() ranks='' nodes=''
+while (($#)) && [[ $1 != -* ]]; do
+  configs+=("$1")
+  shift
+done
+[[ ${1:-} != --help && ${1:-} != -h ]] || usage 0
+((${#configs[@]})) || usage 2 >&2
+number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: not a number of 1 or more"; }
+while (($#)); do
+  case $1 in
+    --set | --ranks | --ntasks | --nodes | -n | -N) (($# > 1)) || die "$1 needs a value" ;;
+  esac
+  case $1 in
+    --set)
+      settings+=(--set "$2")
+      shift
+      ;;
+    --set=*) settings+=(--set "${1#*=}") ;;
+    --ranks | --ntasks | -n)
+      ranks=$2
+      shift
+      ;;
+    --ranks=* | --ntasks=*) ranks=${1#*=} ;;
+    -n*) ranks=${1#-n} ;;
+    --nodes | -N)
+      nodes=$2
+      shift
+      ;;
+    --nodes=*) nodes=${1#*=} ;;
+    -N*) nodes=${1#-N} ;;
+    *) options+=("$1") ;;
+  esac
+  shift
+done
+[[ -z $ranks ]] || number --ranks "$ranks"
+[[ -z $nodes ]] || number --nodes "$nodes"
+
+cd "$TRIREME_ROOT"
+check() { "$TRIREME" check "$@" ${settings[@]+"${settings[@]}"}; }
+
+# plan CONFIG: sets the variables below; every mistake is met before anything is submitted.
+plan() {
+  local config=$1 per_node run_nodes values
+  run_ranks=$ranks
+  if [[ -z $run_ranks && -n $nodes ]]; then
+    # One replica is a mesh that suits every config, so this asks for no number of ranks.
+    per_node=$("$TRIREME" check "$config" ${settings[@]+"${settings[@]}"} --set parallel.dp=1 --get cluster.ranks_per_node) ||
+      exit $?
+    run_ranks=$((nodes * per_node))
+  fi
+  values=$(check "$config" ${run_ranks:+--ranks "$run_ranks"} --get run.name --get run.dir --get run.device \
+    --get parallel.tp --get parallel.pp --get parallel.dp --get cluster.ranks_per_node) || exit $?
+  {
+    read -r run_name
+    read -r run_dir
+    read -r device
+    read -r tp
+    read -r pp
+    read -r dp
+    read -r per_node
+  } <<<"$values"
+  run_ranks=$((tp * pp * dp))
+  ((run_ranks >= per_node)) || per_node=$run_ranks
+  ((run_ranks % per_node == 0)) ||
+    die "$config: $run_ranks ranks do not fill nodes of $per_node; change the mesh or cluster.ranks_per_node"
+  run_nodes=$((run_ranks / per_node))
+  [[ -z $nodes || $nodes -eq $run_nodes ]] || die "$config: $run_ranks ranks take $run_nodes nodes, not $nodes"
+  gpus=$per_node
+  [[ $device != cpu ]] || gpus=0
+  shape=(--nodes="$run_nodes" --ntasks="$run_ranks" --ntasks-per-node="$per_node" --gpus-per-node="$gpus")
+}
+
+for config in "${configs[@]}"; do plan "$config"; done
+previous=''
+for config in "${configs[@]}"; do
+  plan "$config"
+  mkdir -p "$run_dir"
+  chain=()
+  [[ -z $previous ]] || chain=(--dependency="$after:$previous" --kill-on-invalid-dep=yes)
+  previous=$(sbatch --parsable --job-name="$run_name" --output="$run_dir/slurm-%j.log" "${shape[@]}" \
+    ${chain[@]+"${chain[@]}"} ${options[@]+"${options[@]}"} "$here/train.sbatch" "$config" ${settings[@]+"${settings[@]}"})
+  previous=${previous%%;*} # of several clusters: "job;cluster"
+  echo "$previous $run_dir"
+done

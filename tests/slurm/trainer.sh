@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# A stand-in for trireme in the tests of slurm/train.sbatch: it does no work, keeps the run folder as the trainer does,
+# and ends as it is told. One process a rank, without MPI.
+#
+#   trainer.sh check CONFIG [--ranks N] [--set F=V]... --get F...    prints fields
+#   trainer.sh train CONFIG [--set F=V]...                           under srun
+#
+# The config file need only be there; fields come from --set. Beside trireme's own:
+#   stand_in.step_ms   length of a step
+#   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
+#                      status, `kill` (the last rank kills itself) or `deaf` (signals are ignored from here on)
+set -euo pipefail
+
+declare -A field=(
+  [run.name]='' [run.dir]='' [run.steps]=40 [run.device]=cpu
+  [parallel.tp]=1 [parallel.pp]=1 [parallel.dp]=0 [cluster.ranks_per_node]=2
+  [checkpoint.dir]='' [checkpoint.every]=5
+  [stand_in.step_ms]=100 [stand_in.ends]=''
+)
+
+mistake() {
+  echo "$1" >&2
+  exit 2
+}
+
+command=${1:?} config=${2:?} ranks=${SLURM_NTASKS:-0} get=()
+shift 2
+while (($#)); do
+  case $1 in
+    --set)
+      [[ -n ${field[${2%%=*}]+known} ]] || mistake "--set $2: unknown key"
+      field[${2%%=*}]=${2#*=}
+      ;;
+    --ranks) ranks=$2 ;;
+    --get) get+=("$2") ;;
+    *) mistake "unknown argument $1" ;;
+  esac
+  shift 2
+done
+[[ -r $config ]] || mistake "$config: no such file"
+tp=${field[parallel.tp]} pp=${field[parallel.pp]} dp=${field[parallel.dp]}
+((ranks)) || ranks=$((tp * pp * dp))
+((ranks)) || mistake "check needs --ranks N"
+((dp)) || dp=$((ranks / (tp * pp)))
+((tp * pp * dp == ranks)) || mistake "tp $tp x pp $pp x dp $dp is not $ranks ranks"
+field[parallel.dp]=$dp
+: "${field[run.name]:=$(basename "$config" .yaml)}"
+: "${field[run.dir]:=runs/${field[run.name]}}"
+: "${field[checkpoint.dir]:=${field[run.dir]}/checkpoints}"
+
+if [[ $command == check ]]; then
+  for name in "${get[@]}"; do
+    [[ -n ${field[$name]+known} ]] || mistake "$name: no such field"
+    echo "${field[$name]}"
+  done
+  exit 0
+fi
+
+run_dir=${field[run.dir]} checkpoints=${field[checkpoint.dir]}
+restart=${SLURM_RESTART_COUNT:-0}
+verdict=$run_dir/verdict.$SLURM_JOB_ID.$restart # rank 0 writes it, the others follow
+drain=no
+for name in TERM USR1 USR2; do
+  # shellcheck disable=SC2064
+  trap "drain=$name" "$name"
+done
+mkdir -p "$checkpoints"
+exec {never}<> <(:)
+# A sleep without a process, which a signal to the whole job would hit as well.
+rest() { read -rt "$1" -u "$never" _ || true; }
+
+# The k-th rank has its process id in rank.k: tests kill by it.
+echo "$$ $(hostname)" >"$run_dir/rank.$SLURM_PROCID"
+
+if ((SLURM_PROCID > 0)); then
+  until [[ -s $verdict ]]; do rest 0.1; done
+  end=$(<"$verdict")
+  if [[ $end == kill ]]; then
+    ((SLURM_PROCID < SLURM_NTASKS - 1)) || kill -KILL $$
+    while true; do rest 1; done # as in a collective whose other end is gone
+  fi
+  exit "$end"
+fi
+
+save() {
+  local name
+  name=$(printf 'step_%08d' "$1")
+  mkdir -p "$checkpoints/$name"
+  echo "$name" >"$checkpoints/latest.tmp"
+  mv "$checkpoints/latest.tmp" "$checkpoints/latest"
+}
+end_all() {
+  echo "$1" >"$verdict.tmp"
+  mv "$verdict.tmp" "$verdict"
+  [[ $1 != kill ]] || while true; do rest 1; done
+  exit "$1"
+}
+
+step=0
+[[ ! -s $checkpoints/latest ]] || step=$((10#$(sed 's/^step_//' "$checkpoints/latest")))
+echo "stand-in: restart $restart from step $step"
+steps=${field[run.steps]} every=${field[checkpoint.every]} step_ms=${field[stand_in.step_ms]}
+seconds=$(printf '%d.%03d' $((step_ms / 1000)) $((step_ms % 1000)))
+while true; do
+  for end in ${field[stand_in.ends]}; do
+    if [[ $end == "$restart:$step:deaf" ]]; then
+      trap '' TERM USR1 USR2
+    elif [[ $end == "$restart:$step:"* ]]; then
+      end_all "${end##*:}"
+    fi
+  done
+  if [[ $drain != no ]]; then
+    echo "stand-in: $drain, saved step $step"
+    save "$step"
+    end_all 75
+  fi
+  ((step < steps)) || break
+  rest "$seconds"
+  step=$((step + 1))
+  echo "{\"step\":$step,\"samples\":$((step * 8)),\"loss\":1.5,\"step_ms\":$step_ms}" >>"$run_dir/metrics.jsonl"
+  ((step % every)) || save "$step"
+done
+save "$step"
+end_all 0
