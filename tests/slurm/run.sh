@@ -386,8 +386,10 @@ case_orphaned_script() {
 rank_changed() { [[ $(rank_process 0) != "$1" ]]; }
 
 case_controller_dies() {
-  start controller_dies
+  start controller_dies --set run.steps=$((3 * steps))
   until_true "step 7" beyond 6
+  # slurmctld writes its state every few seconds: one that dies before knows nothing of the start, and holds the job.
+  until_true "state of the running job" test "$CLUSTER_DIR/state/job_state" -nt "$run_dir/slurm.state"
   local rank
   rank=$(rank_process 1)
   "$cluster" kill-controller
