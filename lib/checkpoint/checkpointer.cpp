@@ -12,6 +12,7 @@
 #include "io/checkpoint/index.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/shard_writer.h"
+#include "lib/checkpoint/weights.h"
 #include "lib/observe/metrics.h"
 
 namespace tri {
@@ -87,6 +88,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
   int64_t bytes = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (!pieces_[i].own) continue;
+    // A checkpoint of weights alone begins a run: the moments stay zero.
+    if (holds_weights_alone(manifest) && !pieces_[i].piece.tensor.starts_with(weight_name(""))) continue;
     own.push_back(i);
     offset.push_back(bytes);
     bytes += pieces_[i].memory.bytes();
