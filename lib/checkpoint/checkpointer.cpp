@@ -117,7 +117,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
   double all_bytes = 0;
   for (const std::string& text : job_.gather(fmt::format("{}", bytes))) all_bytes += std::stod(text);
   if (job_.world_rank() == 0)
-    log_info("resumed from {}: step {}, {} read by {} ranks in {}", folder, manifest.step,
+    log_info("resumed from {}: step {}, {}{} read by {} ranks in {}", folder, manifest.step,
+             holds_weights_alone(manifest) ? "weights alone (the optimizer begins anew), " : "",
              format_bytes(static_cast<int64_t>(all_bytes)), job_.world_size(),
              format_duration(seconds_between(start, Clock::now())));
   const auto samples = manifest.info.numbers.find("samples");
