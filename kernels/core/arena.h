@@ -30,6 +30,7 @@ class Arena {
   Tensor take(const std::string& name, Dtype dtype, std::initializer_list<int64_t> shape);
 
   int64_t used() const { return used_; }
+  void* memory() const { return memory_; }  // where it begins; null: measuring
   // (name, bytes) in the order of first use.
   const std::vector<std::pair<std::string, int64_t>>& bytes_by_name() const { return table_; }
 

@@ -1,13 +1,21 @@
 #include "kernels/core/cpu_device.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <latch>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -73,6 +81,12 @@ class QueueStream final : public CpuStream {
     Latch latest = static_cast<CpuEvent&>(event).latest_record();
     if (latest) push({Kind::kWait, {}, std::move(latest)});
   }
+  void set_flag(uint32_t* flag, uint32_t value) override {
+    submit([=] { std::atomic_ref(*flag).store(value, std::memory_order_release); });
+  }
+  void wait_flag(const uint32_t* flag, uint32_t value) override {
+    push({Kind::kWait, [=, this] { await_flag(flag, value); }, nullptr});
+  }
   void synchronize() override {
     std::unique_lock lock(mutex_);
     drained_.wait(lock, [&] { return queue_.empty() && idle_; });
@@ -89,7 +103,7 @@ class QueueStream final : public CpuStream {
   }
 
  private:
-  enum class Kind { kTask, kRecord, kWait };
+  enum class Kind { kTask, kRecord, kWait };  // kWait: for the latch or, without one, in the task
   struct Item {
     Kind kind;
     std::function<void()> task;
@@ -109,6 +123,22 @@ class QueueStream final : public CpuStream {
       queue_.push_back(std::move(item));
     }
     filled_.notify_one();
+  }
+
+  // Polls with growing pauses: ranks may outnumber cores. A fault ends the wait.
+  void await_flag(const uint32_t* flag, uint32_t value) {
+    constexpr int kYields = 20;
+    const std::atomic_ref<uint32_t> shared(*const_cast<uint32_t*>(flag));
+    std::chrono::microseconds pause{5};
+    for (int poll = 0; static_cast<int32_t>(shared.load(std::memory_order_acquire) - value) < 0; ++poll) {
+      if (fault_.raised()) return;
+      if (poll < kYields) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(pause);
+        pause = std::min(pause * 5 / 4, std::chrono::microseconds{400});
+      }
+    }
   }
 
   void run() {
@@ -136,7 +166,7 @@ class QueueStream final : public CpuStream {
       return;
     }
     if (item.kind == Kind::kWait) {
-      item.latch->reached.wait();
+      item.latch ? item.latch->reached.wait() : item.task();
     } else if (!fault_.raised()) {
       try {
         item.task();
@@ -166,15 +196,60 @@ class CpuDevice final : public Device {
     return std::make_unique<QueueStream>(name, fault());
   }
   std::unique_ptr<Event> make_event(EventKind) override { return std::make_unique<CpuEvent>(fault()); }
+  // An unnamed file in memory, which another process can open through this one's descriptor.
   void* allocate(size_t bytes) override {
+    bytes = std::max<size_t>(bytes, 1);
+    const int file = memfd_create("trireme", MFD_CLOEXEC);
+    void* memory = MAP_FAILED;
+    if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0)
+      memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) {
+      const int problem = errno;
+      if (file >= 0) close(file);
+      throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes: {}", bytes, std::strerror(problem)));
+    }
+    blocks_[memory] = {file, bytes};
+    return memory;
+  }
+  void release(void* memory) noexcept override {
+    const auto block = blocks_.find(memory);
+    if (block == blocks_.end()) return;
+    munmap(memory, block->second.bytes);
+    if (block->second.file >= 0) close(block->second.file);
+    blocks_.erase(block);
+  }
+  Result<std::string> share(void* memory) override {
+    const Block& block = blocks_.at(memory);
+    return fmt::format("{} {} {}", getpid(), block.file, block.bytes);
+  }
+  Result<void*> open_shared(const std::string& name) override {
+    int pid = 0, descriptor = 0;
+    size_t bytes = 0;
+    TRI_REQUIRE(std::sscanf(name.c_str(), "%d %d %zu", &pid, &descriptor, &bytes) == 3, "shared memory '{}'", name);
+    const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor);
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* view = file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const int problem = errno;
+    if (file >= 0) close(file);
+    if (view == MAP_FAILED) return Error{fmt::format("{}: {}", path, std::strerror(problem)), ExitCode::kDevice};
+    blocks_[view] = {-1, bytes};
+    return view;
+  }
+  void close_shared(void* view) noexcept override { release(view); }
+  void* allocate_host(size_t bytes) override {
     void* memory = std::aligned_alloc(Arena::kAlignment,
                                       static_cast<size_t>(round_up(static_cast<int64_t>(bytes), Arena::kAlignment)));
     if (memory == nullptr) throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes", bytes));
     return memory;
   }
-  void release(void* memory) noexcept override { std::free(memory); }
-  void* allocate_host(size_t bytes) override { return allocate(bytes); }
-  void release_host(void* memory) noexcept override { release(memory); }
+  void release_host(void* memory) noexcept override { std::free(memory); }
+
+ private:
+  struct Block {
+    int file = -1;  // -1: another process's memory
+    size_t bytes = 0;
+  };
+  std::map<void*, Block> blocks_;
 };
 
 }  // namespace

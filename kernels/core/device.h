@@ -10,6 +10,7 @@
 // Threads: one host thread enqueues. Devices outlive their streams and events.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,6 +58,12 @@ class Stream {
   virtual void wait(Event& event) = 0;  // no-op when the event was never recorded
   virtual void synchronize() = 0;       // the host waits for all enqueued work; rethrows the device's fault
 
+  // Flags order streams of different processes: 32-bit words in memory that both have open. set_flag: once earlier work
+  // is done, and seen by whoever sees the flag. wait_flag: later work waits until the flag has reached `value`, counted
+  // modulo 2^32.
+  virtual void set_flag(uint32_t* flag, uint32_t value) = 0;
+  virtual void wait_flag(const uint32_t* flag, uint32_t value) = 0;
+
   // Byte copies between host and device memory, either way. `src` and `dst` must stay valid until executed.
   void copy(void* dst, const void* src, int64_t bytes);
   void zero(Tensor tensor);
@@ -94,6 +101,10 @@ class Device {
   virtual void use_on_this_thread() {}  // before a thread other than the one that opened the device waits for events
   virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory
   virtual void release(void* memory) noexcept = 0;
+  // A name by which another process of this machine opens what allocate() gave; its view is closed before release().
+  virtual Result<std::string> share(void* memory) = 0;
+  virtual Result<void*> open_shared(const std::string& name) = 0;
+  virtual void close_shared(void* view) noexcept = 0;
   // Host memory that the device copies from and to at full speed, and asynchronously.
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) noexcept = 0;

@@ -1,7 +1,11 @@
 // CUDA's Device, Stream and Event. Streams do not block each other or the default stream; events carry no
 // time.
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -44,6 +48,25 @@ void wait_until_done(Query query, const Device& device) {
   device.rethrow_fault();
 }
 
+// Functions of the driver, which a machine without GPUs does not have to link.
+template <class Function>
+Function driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  TRI_CUDA(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
+#else
+  TRI_CUDA(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found));
+#endif
+  if (found != cudaDriverEntryPointSuccess) throw Fatal(ExitCode::kDevice, fmt::format("the driver has no {}", name));
+  return reinterpret_cast<Function>(function);
+}
+
+void driver_check(CUresult result, const char* call) {
+  if (result == CUDA_SUCCESS) return;
+  throw Fatal(ExitCode::kDevice, fmt::format("{}: CUDA driver error {}", call, static_cast<int>(result)));
+}
+
 class CudaEvent final : public Event {
  public:
   CudaEvent(const Device& device, EventKind kind) : device_(device) {
@@ -77,6 +100,16 @@ class CudaStreamImpl final : public CudaStream {
   void wait(Event& event) override { TRI_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).get(), 0)); }
   void synchronize() override {
     wait_until_done([&] { return cudaStreamQuery(stream_); }, device_);
+  }
+  void set_flag(uint32_t* flag, uint32_t value) override {
+    static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(flag), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+                 "cuStreamWriteValue32");
+  }
+  void wait_flag(const uint32_t* flag, uint32_t value) override {
+    static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+    driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, CU_STREAM_WAIT_VALUE_GEQ),
+                 "cuStreamWaitValue32");
   }
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
@@ -126,6 +159,22 @@ class CudaDevice final : public Device {
     return memory;
   }
   void release(void* memory) noexcept override { cudaFree(memory); }
+  Result<std::string> share(void* memory) override {
+    cudaIpcMemHandle_t handle;
+    if (const cudaError_t status = cudaIpcGetMemHandle(&handle, memory); status != cudaSuccess) return refused(status);
+    return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
+  }
+  Result<void*> open_shared(const std::string& name) override {
+    cudaIpcMemHandle_t handle;
+    TRI_REQUIRE(name.size() == sizeof handle, "a handle of {} bytes", name.size());
+    std::memcpy(&handle, name.data(), sizeof handle);
+    void* view = nullptr;
+    if (const cudaError_t status = cudaIpcOpenMemHandle(&view, handle, cudaIpcMemLazyEnablePeerAccess);
+        status != cudaSuccess)
+      return refused(status);
+    return view;
+  }
+  void close_shared(void* view) noexcept override { cudaIpcCloseMemHandle(view); }
   void* allocate_host(size_t bytes) override {
     void* memory = nullptr;
     TRI_CUDA(cudaMallocHost(&memory, std::max<size_t>(bytes, 1)));
@@ -135,6 +184,11 @@ class CudaDevice final : public Device {
   void lend_workspace(Tensor memory) override { cuda::lend_workspace(memory); }
 
  private:
+  static Error refused(cudaError_t status) {
+    cudaGetLastError();  // an answer here, not an error of the next call
+    return {fmt::format("CUDA inter-process memory: {}", cudaGetErrorString(status)), ExitCode::kDevice};
+  }
+
   const int ordinal_;
   int major_ = 0, minor_ = 0;  // compute capability
 };

@@ -55,7 +55,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
   Arena arena(*device, bench.most_bytes);
   const Tensor whole = arena.take("buffer", config.precision.compute,
                                   {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
-  Runtime runtime(config, mesh, &job, *device);
+  Runtime runtime(config, mesh, &job, *device, arena, {});
   std::vector<CommRow> rows;
   const auto sizes = [&] {
     std::vector<int64_t> list;

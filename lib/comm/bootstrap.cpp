@@ -3,6 +3,8 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "lib/comm/mpi_check.h"
 
@@ -31,6 +33,35 @@ void broadcast_to_members(void* data, size_t bytes, const std::vector<int>& worl
   if (tree.parent >= 0)
     TRI_MPI(MPI_Recv(data, count, MPI_BYTE, rank_of(tree.parent), tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
   for (const int child : tree.children) TRI_MPI(MPI_Send(data, count, MPI_BYTE, rank_of(child), tag, MPI_COMM_WORLD));
+}
+
+std::vector<std::string> gather_among_members(const std::string& text, const std::vector<int>& world_ranks) {
+  constexpr int kTag = 30000;  // not one of a group
+  int world_rank = 0;
+  TRI_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));
+  std::vector<MPI_Request> sends;
+  for (const int peer : world_ranks)
+    if (peer != world_rank)
+      TRI_MPI(MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, peer, kTag, MPI_COMM_WORLD,
+                        &sends.emplace_back()));
+  std::vector<std::string> texts;
+  for (const int peer : world_ranks) {
+    if (peer == world_rank) {
+      texts.push_back(text);
+      continue;
+    }
+    MPI_Status status;
+    for (int found = 0; !found;) {
+      TRI_MPI(MPI_Iprobe(peer, kTag, MPI_COMM_WORLD, &found, &status));
+      if (!found) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    int size = 0;
+    TRI_MPI(MPI_Get_count(&status, MPI_BYTE, &size));
+    std::string& received = texts.emplace_back(static_cast<size_t>(size), '\0');
+    TRI_MPI(MPI_Recv(received.data(), size, MPI_BYTE, peer, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+  }
+  TRI_MPI(MPI_Waitall(static_cast<int>(sends.size()), sends.data(), MPI_STATUSES_IGNORE));
+  return texts;
 }
 
 }  // namespace tri

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 namespace tri {
@@ -17,5 +18,9 @@ TreeNeighbours binomial_neighbours(int member, int size);
 // a receiving member, log2 of the members deep. Called by the members only, each of which finds itself in the list; no
 // communicator is made and nobody else takes part. `tag` tells apart groups of the same ranks.
 void broadcast_to_members(void* data, size_t bytes, const std::vector<int>& world_ranks, int tag);
+
+// Every member's text, on all members of a small group, in the order of `world_ranks`: a message a pair. Waits without
+// spinning. Groups of the same ranks take their turns.
+std::vector<std::string> gather_among_members(const std::string& text, const std::vector<int>& world_ranks);
 
 }  // namespace tri

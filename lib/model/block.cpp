@@ -29,12 +29,13 @@ TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& para
 ResidualStream TransformerBlock::forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
   const Workspace& w = ctx.work;
   forward_kept(ctx, stream, t);
-  if (is_parallel(ctx)) proj_.forward(ctx, w.partial, t.attention, 0.0f);
-  fc2_.forward(ctx, w.partial, t.activated, is_parallel(ctx) ? 1.0f : 0.0f);  // one sum, one reduce for both branches
-  ctx.start_reduce(w.partial);
-  ctx.finish_reduce();
-  return {
-      .inp = is_parallel(ctx) ? t.input : t.middle, .add = ctx.own_rows(w.partial), .add_bias = fc2_.bias_to_add(ctx)};
+  const auto partial = ctx.begin_reduce(w.partial);
+  if (is_parallel(ctx)) proj_.forward(ctx, partial, t.attention, 0.0f, Then::kKeep);
+  // One sum, one reduce for both branches.
+  fc2_.forward(ctx, partial, t.activated, is_parallel(ctx) ? 1.0f : 0.0f, Then::kSend);
+  return {.inp = is_parallel(ctx) ? t.input : t.middle,
+          .add = ctx.finish_reduce(w.partial),
+          .add_bias = fc2_.bias_to_add(ctx)};
 }
 
 // Everything that backward reads: the forward pass without its last product.
@@ -45,10 +46,8 @@ void TransformerBlock::forward_kept(const LayerContext& ctx, ResidualStream stre
   attention_forward(ctx, t, t.normed1);
   if (is_parallel(ctx)) return mlp_forward(ctx, t, t.normed1);
 
-  proj_.forward(ctx, w.partial, t.attention, 0.0f);
-  ctx.start_reduce(w.partial);
-  ctx.finish_reduce();
-  const ResidualStream middle{.inp = t.input, .add = ctx.own_rows(w.partial), .add_bias = proj_.bias_to_add(ctx)};
+  proj_.forward(ctx, ctx.begin_reduce(w.partial), t.attention, 0.0f, Then::kSend);
+  const ResidualStream middle{.inp = t.input, .add = ctx.finish_reduce(w.partial), .add_bias = proj_.bias_to_add(ctx)};
   norm2_.forward(ctx, middle, t.middle, t.mean2, t.rstd2, t.normed2);
   mlp_forward(ctx, t, t.normed2);
 }
@@ -97,45 +96,46 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
       forward_kept(ctx, {.inp = kept.input}, t);
       break;
   }
-  ctx.gather(ctx.work.dstream);  // every row of the output's gradient, for the row-parallel products
+  gather_gradient(ctx);
   if (sequential)
     backward_sequential(ctx, t, dinput);
   else
     backward_parallel(ctx, t, dinput);
 }
 
+// Every row of a branch's output gradient, for its row-parallel product.
+void TransformerBlock::gather_gradient(const LayerContext& ctx) const {
+  ctx.begin_gather(ctx.work.dstream);
+  ctx.start_gather(ctx.work.dstream);
+}
+
 void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const {
   const Workspace& w = ctx.work;
-  const Tensor dstream = ctx.own_rows(w.dstream), dnormed = ctx.own_rows(w.dnormed);
+  const Tensor dstream = ctx.own_rows(w.dstream);
   mlp_backward(ctx, t);
-  fc1_.backward_input(ctx, w.dnormed, w.dfc1, 0.0f);
-  ctx.start_reduce(w.dnormed);
+  fc1_.backward_input(ctx, ctx.begin_reduce(w.dnormed), w.dfc1, 0.0f, Then::kSend);
   fc1_backward_weight(ctx, t.normed2);  // beside the reduce
-  ctx.finish_reduce();
-  norm2_.backward(ctx, dstream, dstream, dnormed, t.middle, t.mean2, t.rstd2);
+  norm2_.backward(ctx, dstream, dstream, ctx.finish_reduce(w.dnormed), t.middle, t.mean2, t.rstd2);
 
   if (ctx.config.parallel.recompute == Recompute::kSelective)
     norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
-  ctx.gather(w.dstream);
+  gather_gradient(ctx);
   attention_backward(ctx, t);
-  qkv_.backward_input(ctx, w.dnormed, w.dqkv, 0.0f);
-  ctx.start_reduce(w.dnormed);
+  qkv_.backward_input(ctx, ctx.begin_reduce(w.dnormed), w.dqkv, 0.0f, Then::kSend);
   qkv_.backward_weight(ctx, w.dqkv, t.normed1);  // beside the reduce
-  ctx.finish_reduce();
-  norm1_.backward(ctx, dinput, dstream, dnormed, t.input, t.mean1, t.rstd1);
+  norm1_.backward(ctx, dinput, dstream, ctx.finish_reduce(w.dnormed), t.input, t.mean1, t.rstd1);
 }
 
 void TransformerBlock::backward_parallel(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const {
   const Workspace& w = ctx.work;
   mlp_backward(ctx, t);
-  fc1_.backward_input(ctx, w.dnormed, w.dfc1, 0.0f);
+  const auto dnormed = ctx.begin_reduce(w.dnormed);
+  fc1_.backward_input(ctx, dnormed, w.dfc1, 0.0f, Then::kKeep);
   attention_backward(ctx, t);
-  qkv_.backward_input(ctx, w.dnormed, w.dqkv, 1.0f);  // both branches into one sum, one reduce
-  ctx.start_reduce(w.dnormed);
-  fc1_backward_weight(ctx, t.normed1);  // both beside the reduce
+  qkv_.backward_input(ctx, dnormed, w.dqkv, 1.0f, Then::kSend);  // both branches into one sum, one reduce
+  fc1_backward_weight(ctx, t.normed1);                           // both beside the reduce
   qkv_.backward_weight(ctx, w.dqkv, t.normed1);
-  ctx.finish_reduce();
-  norm1_.backward(ctx, dinput, ctx.own_rows(w.dstream), ctx.own_rows(w.dnormed), t.input, t.mean1, t.rstd1);
+  norm1_.backward(ctx, dinput, ctx.own_rows(w.dstream), ctx.finish_reduce(w.dnormed), t.input, t.mean1, t.rstd1);
 }
 
 // From the gathered gradient in work.dstream to work.dfc1.

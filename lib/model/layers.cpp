@@ -24,21 +24,40 @@ void add_gradients(const LayerContext& ctx, const Parameter& weight, const Param
 
 }  // namespace
 
-void LayerContext::gather(Tensor rows) const {
+void LayerContext::begin_gather(Tensor rows) const {
+  if (exchange != nullptr) exchange->begin_gather(rows, compute);
+}
+
+void LayerContext::start_gather(Tensor rows) const {
   if (tp.size() == 1) return;
+  if (exchange != nullptr) return exchange->start_gather(rows, compute);
   tp.after(compute);  // the own rows are being written by the compute stream
   tp.all_gather(rows, own_rows(rows));
   tp.before(compute);  // its next kernel reads all rows
 }
 
-void LayerContext::start_reduce(Tensor rows) const {
-  if (tp.size() == 1) return;
-  tp.after(compute);  // the partial sums are being written by the compute stream
-  tp.reduce_scatter(own_rows(rows), rows);
+void LayerContext::need(Tensor rows) const {
+  if (!arrives_in_blocks(rows)) return;
+  exchange->finish_gather(rows, compute);
+  exchange->settle(compute);
 }
 
-void LayerContext::finish_reduce() const {
+std::vector<RowBlock> LayerContext::begin_reduce(Tensor rows) const {
+  if (exchange != nullptr) return exchange->begin_reduce(rows, compute);
+  return {{.owner = 0, .first = 0, .out = rows}};
+}
+
+void LayerContext::send(const RowBlock& block) const {
+  if (tp.size() == 1) return;
+  if (exchange != nullptr) return exchange->send(block, compute);
+  tp.after(compute);  // the partial sums are being written by the compute stream
+  tp.reduce_scatter(own_rows(block.out), block.out);
+}
+
+Tensor LayerContext::finish_reduce(Tensor rows) const {
+  if (exchange != nullptr) return exchange->finish_reduce(compute);
   if (tp.size() > 1) tp.before(compute);  // its next kernel reads the summed rows
+  return own_rows(rows);
 }
 
 const Parameter* find_parameter(const std::vector<Parameter>& parameters, const std::string& name) {
@@ -53,6 +72,7 @@ NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, const std::s
 
 void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                         Tensor gathered) const {
+  ctx.begin_gather(gathered);
   norm_forward({.kind = ctx.config.model.norm,
                 .eps = static_cast<float>(ctx.config.model.norm_eps),
                 .out = ctx.own_rows(gathered),
@@ -65,7 +85,7 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
                 .weight = ctx.use(*weight),
                 .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)},
                ctx.compute);
-  ctx.gather(gathered);
+  ctx.start_gather(gathered);
 }
 
 void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp, Tensor mean,
@@ -90,34 +110,48 @@ ColumnLinear ColumnLinear::bind(const std::vector<Parameter>& parameters, const 
 }
 
 void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
-  gemm({.out = out,
-        .a = inp,
-        .b = as_matrix(ctx.use(*weight), inp[1]),
-        .trans_b = Trans::kYes,
-        .bias = bias == nullptr ? Tensor{} : ctx.use(*bias).flat()},
-       ctx.compute);
+  const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
+  const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
+  ctx.for_arriving(inp, [&](int64_t first, int64_t count) {
+    gemm({.out = out.rows(first, count), .a = inp.rows(first, count), .b = matrix, .trans_b = Trans::kYes, .bias = row},
+         ctx.compute);
+  });
 }
 
 void ColumnLinear::forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const {
-  gemm({.out = out,
-        .a = inp,
-        .b = as_matrix(ctx.use(*weight), inp[1]),
-        .trans_b = Trans::kYes,
-        .bias = bias == nullptr ? Tensor{} : ctx.use(*bias).flat(),
-        .epilogue = Epilogue::kGelu,
-        .pre = pre},
-       ctx.compute);
+  const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
+  const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
+  ctx.for_arriving(inp, [&](int64_t first, int64_t count) {
+    gemm({.out = out.rows(first, count),
+          .a = inp.rows(first, count),
+          .b = matrix,
+          .trans_b = Trans::kYes,
+          .bias = row,
+          .epilogue = Epilogue::kGelu,
+          .pre = pre.rows(first, count)},
+         ctx.compute);
+  });
 }
 
-void ColumnLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout, float beta) const {
-  gemm({.out = dinp, .a = dout, .b = as_matrix(ctx.use(*weight), dinp[1]), .beta = beta}, ctx.compute);
+void ColumnLinear::backward_input(const LayerContext& ctx, const std::vector<RowBlock>& dinp, Tensor dout, float beta,
+                                  Then then) const {
+  for (const RowBlock& block : dinp) {
+    gemm({.out = block.out,
+          .a = dout.rows(block.first, block.out[0]),
+          .b = as_matrix(ctx.use(*weight), block.out[1]),
+          .beta = beta},
+         ctx.compute);
+    if (then == Then::kSend) ctx.send(block);
+  }
 }
 
 void ColumnLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const {
+  ctx.need(inp);
   add_gradients(ctx, *weight, bias, dout, inp);
 }
 
 void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const {
+  ctx.need(inp);
   add_gradients(ctx, *weight, nullptr, dout, inp);
 }
 
@@ -125,9 +159,17 @@ RowLinear RowLinear::bind(const std::vector<Parameter>& parameters, const std::s
   return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
 }
 
-void RowLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp, float beta) const {
-  gemm({.out = out, .a = inp, .b = as_matrix(ctx.use(*weight), inp[1]), .trans_b = Trans::kYes, .beta = beta},
-       ctx.compute);
+void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta,
+                        Then then) const {
+  for (const RowBlock& block : out) {
+    gemm({.out = block.out,
+          .a = inp.rows(block.first, block.out[0]),
+          .b = as_matrix(ctx.use(*weight), inp[1]),
+          .trans_b = Trans::kYes,
+          .beta = beta},
+         ctx.compute);
+    if (then == Then::kSend) ctx.send(block);
+  }
 }
 
 void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const {
@@ -139,21 +181,30 @@ void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp
 }
 
 void RowLinear::backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const {
+  const Tensor matrix = as_matrix(ctx.use(*weight), dinp[1]);
+  ctx.for_arriving(dout, [&](int64_t first, int64_t count) {
+    gemm({.out = dinp.rows(first, count), .a = dout.rows(first, count), .b = matrix}, ctx.compute);
+  });
   backward_weight(ctx, dout, inp);
-  gemm({.out = dinp, .a = dout, .b = as_matrix(ctx.use(*weight), dinp[1])}, ctx.compute);
 }
 
 void RowLinear::backward_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor inp, Tensor pre,
                               const ColumnLinear& previous) const {
-  backward_weight(ctx, dout, inp);
-  gemm({.out = dpre,
-        .a = dout,
-        .b = as_matrix(ctx.use(*weight), dpre[1]),
-        .epilogue = Epilogue::kGeluBackward,
-        .pre = pre,
-        .dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat()},
-       ctx.compute);
+  const Tensor matrix = as_matrix(ctx.use(*weight), dpre[1]);
+  const Tensor dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat();
+  const bool whole = !ctx.arrives_in_blocks(dout);  // only then the product can sum a column over all rows in order
+  ctx.for_arriving(dout, [&](int64_t first, int64_t count) {
+    gemm({.out = dpre.rows(first, count),
+          .a = dout.rows(first, count),
+          .b = matrix,
+          .epilogue = Epilogue::kGeluBackward,
+          .pre = pre.rows(first, count),
+          .dbias = whole ? dbias : Tensor{}},
+         ctx.compute);
+  });
+  if (!whole && !dbias.empty()) bias_backward({.dbias = dbias, .dout = dpre}, ctx.compute);
   if (previous.bias != nullptr) ctx.hooks.gradient_ready(*previous.bias);
+  backward_weight(ctx, dout, inp);
 }
 
 }  // namespace tri

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lib/comm/comm_group.h"
+#include "lib/comm/row_exchange.h"
 #include "lib/model/stage_tensors.h"
 
 namespace tri {
@@ -9,7 +10,7 @@ namespace tri {
 // Value of the residual stream = inp + add + add_bias; a fresh stage input has no `add`.
 struct ResidualStream {
   Tensor inp;       // (Rl, C)
-  Tensor add;       // (Rl, C), optional
+  Tensor add;       // (Rl, C) or in parts (tp, Rl, C), optional
   Tensor add_bias;  // (C), optional
 };
 
@@ -20,16 +21,34 @@ struct LayerContext {
   const Workspace& work;
   Stream& compute;
   Channel& tp;
+  RowExchange* exchange;  // null: gathers and reduces of rows go through `tp`, whole
   ParameterHooks& hooks;
 
   // This tp rank's rows of a gathered (R, n) tensor.
   Tensor own_rows(Tensor gathered) const { return gathered.rows(tp.rank() * dims.Rl, dims.Rl); }
-  // Completes `rows` (R, C) from every tp rank's own rows.
-  void gather(Tensor rows) const;
-  // Sums `rows` (R, C) over tp into the own rows. Work enqueued between start and finish runs beside it and must not
-  // touch `rows`.
-  void start_reduce(Tensor rows) const;
-  void finish_reduce() const;
+  // Completes `rows` (R, C) from every tp rank's own rows. Begins before the own rows are made and starts after; what
+  // reads the rows then goes over those that arrive, or needs them all.
+  void begin_gather(Tensor rows) const;
+  void start_gather(Tensor rows) const;
+  bool arrives_in_blocks(Tensor rows) const { return exchange != nullptr && exchange->gathering(rows); }
+  // product(first, count), which reads rows [first, first + count) only.
+  template <class Product>
+  void for_arriving(Tensor rows, Product product) const {
+    if (!arrives_in_blocks(rows)) return product(int64_t{0}, dims.R);
+    for (const int member : exchange->arrival_order()) {
+      exchange->wait_block(rows, member, compute);
+      product(member * dims.Rl, dims.Rl);
+    }
+    exchange->finish_gather(rows, compute);
+  }
+  // compute waits for all rows, where they are still on their way, and may overwrite the own ones.
+  void need(Tensor rows) const;
+
+  // Sums partial `rows` (R, C) over tp for the ranks that own them: a product makes the blocks and sends each. Work
+  // enqueued before finish_reduce runs beside it and must not touch `rows`.
+  std::vector<RowBlock> begin_reduce(Tensor rows) const;
+  void send(const RowBlock& block) const;
+  Tensor finish_reduce(Tensor rows) const;  // the own rows' sum: (Rl, C), or its parts (tp, Rl, C)
 
   // The weight, ready to be read on the compute stream.
   Tensor use(const Parameter& parameter) const {
@@ -50,10 +69,13 @@ struct NormLayer {
   // `gathered` (R, C), and gathers them.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                Tensor gathered) const;
-  // dinp (Rl, C) = dresidual + gradient through the norm of `dout` (Rl, C). `inp`: the forward's sum.
+  // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward's sum.
   void backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual, Tensor dout, Tensor inp, Tensor mean,
                 Tensor rstd) const;
 };
+
+// What becomes of the blocks of a partial sum once they are made.
+enum class Then { kKeep, kSend };
 
 // Weight (N / tp, K): gathered rows in, this rank's columns out.
 struct ColumnLinear {
@@ -64,8 +86,9 @@ struct ColumnLinear {
   void forward(const LayerContext& ctx, Tensor out, Tensor inp) const;
   // pre (R, N / tp) = inp · weight^T + bias, out = gelu(pre).
   void forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const;
-  // dinp (R, K) = beta · dinp + dout · weight; a partial sum over tp.
-  void backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout, float beta) const;
+  // dinp (R, K) = beta · dinp + dout · weight; a partial sum over tp, in blocks.
+  void backward_input(const LayerContext& ctx, const std::vector<RowBlock>& dinp, Tensor dout, float beta,
+                      Then then) const;
   // After RowLinear::backward_gelu, which has dealt with the bias: backward_weight_alone.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
   void backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const;
@@ -78,9 +101,10 @@ struct RowLinear {
   const Parameter* bias = nullptr;
 
   static RowLinear bind(const std::vector<Parameter>& parameters, const std::string& name);
-  void forward(const LayerContext& ctx, Tensor out, Tensor inp, float beta) const;
+  // out (R, N) = beta · out + inp · weight^T, in blocks.
+  void forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta, Then then) const;
   Tensor bias_to_add(const LayerContext& ctx) const { return bias == nullptr ? Tensor{} : ctx.use(*bias); }
-  // `dout` (R, N) gathered; dinp (R, K / tp) overwritten. The bias sees the own rows only.
+  // `dout` (R, N) gathered, perhaps still arriving; dinp (R, K / tp) overwritten. The bias sees the own rows only.
   void backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const;
   // The same where inp = gelu(pre), pre (R, K / tp) from `previous`: dpre, and the gradient of that layer's bias.
   void backward_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor inp, Tensor pre,

@@ -6,13 +6,14 @@ namespace tri {
 
 Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
              const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-             float loss_scale)
+             RowExchange* exchange, float loss_scale)
     : tensors_(std::move(tensors)),
       ctx_{.config = config,
            .dims = stage_dims(config, mesh),
            .work = tensors_.work,
            .compute = compute,
            .tp = tp,
+           .exchange = exchange,
            .hooks = hooks},
       vocab_(config.model.vocab),
       first_token_(mesh.tp.rank * ctx_.dims.Vl),
@@ -110,16 +111,26 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
 }
 
 void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
-  const Tensor rows = ctx_.tp.size() == 1 ? out : ctx_.work.partial;
-  embedding_forward({.out = rows,
-                     .tokens = tensors_.inputs.rows(micro, 1).flat(),
-                     .weight = ctx_.use(*chunk.tokens),
-                     .first_token = first_token_},
-                    ctx_.compute);
-  if (ctx_.tp.size() > 1) {
-    ctx_.tp.after(ctx_.compute);
-    ctx_.tp.reduce_scatter(out, rows);
-    ctx_.tp.before(ctx_.compute);
+  const Tensor tokens = tensors_.inputs.rows(micro, 1).flat(), weight = ctx_.use(*chunk.tokens);
+  const auto embed_rows = [&](Tensor rows, int64_t first) {
+    embedding_forward(
+        {.out = rows, .tokens = tokens.flat(first, rows[0]), .weight = weight, .first_token = first_token_},
+        ctx_.compute);
+  };
+  if (ctx_.tp.size() == 1) {
+    embed_rows(out, 0);
+  } else {
+    // A token's row is in one tp rank's share of the vocabulary, and zero on the others.
+    for (const RowBlock& block : ctx_.begin_reduce(ctx_.work.partial)) {
+      embed_rows(block.out, block.first);
+      ctx_.send(block);
+    }
+    const Tensor sum = ctx_.finish_reduce(ctx_.work.partial);
+    if (sum.dims == 2)
+      ctx_.compute.copy(out.data, sum.data, sum.bytes());
+    else
+      residual_add({.out = out, .inp = sum.rows(0, 1).view({out[0], out[1]}), .add = sum.rows(1, sum[0] - 1)},
+                   ctx_.compute);
   }
   if (chunk.positions != nullptr)
     position_forward({.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
@@ -135,7 +146,9 @@ void Stage::embed_backward(const Chunk& chunk, int micro) {
                       ctx_.compute);
     ctx_.hooks.gradient_ready(*chunk.positions);
   }
-  ctx_.gather(w.dstream);
+  ctx_.begin_gather(w.dstream);
+  ctx_.start_gather(w.dstream);
+  ctx_.need(w.dstream);
   embedding_backward({.dweight = ctx_.hooks.gradient(*chunk.tokens),
                       .dout = w.dstream,
                       .tokens = tensors_.inputs.rows(micro, 1).flat(),
@@ -148,7 +161,11 @@ void Stage::head_forward(const Chunk& chunk, Tensor inp) {
   const Workspace& w = ctx_.work;
   const HeadTensors& h = tensors_.head;
   chunk.final_norm.forward(ctx_, {.inp = inp}, {}, h.mean, h.rstd, w.normed);
-  gemm({.out = h.logits, .a = w.normed, .b = ctx_.use(*chunk.head), .trans_b = Trans::kYes}, ctx_.compute);
+  const Tensor weight = ctx_.use(*chunk.head);
+  ctx_.for_arriving(w.normed, [&](int64_t first, int64_t count) {
+    gemm({.out = h.logits.rows(first, count), .a = w.normed.rows(first, count), .b = weight, .trans_b = Trans::kYes},
+         ctx_.compute);
+  });
 }
 
 void Stage::loss(int micro, LogitGradient gradient) {
@@ -180,14 +197,15 @@ void Stage::loss(int micro, LogitGradient gradient) {
 void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   const Workspace& w = ctx_.work;
   const HeadTensors& h = tensors_.head;
-  gemm({.out = w.dnormed, .a = h.logits, .b = ctx_.use(*chunk.head)}, ctx_.compute);
-  ctx_.start_reduce(w.dnormed);
+  for (const RowBlock& block : ctx_.begin_reduce(w.dnormed)) {
+    gemm({.out = block.out, .a = h.logits.rows(block.first, block.out[0]), .b = ctx_.use(*chunk.head)}, ctx_.compute);
+    ctx_.send(block);
+  }
   const auto target = ctx_.hooks.gradient_target(*chunk.head);
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // beside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
-  ctx_.finish_reduce();
-  chunk.final_norm.backward(ctx_, ctx_.own_rows(w.dstream), {}, ctx_.own_rows(w.dnormed), inp, h.mean, h.rstd);
+  chunk.final_norm.backward(ctx_, ctx_.own_rows(w.dstream), {}, ctx_.finish_reduce(w.dnormed), inp, h.mean, h.rstd);
 }
 
 }  // namespace tri

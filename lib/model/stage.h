@@ -18,7 +18,7 @@ class Stage final : public StageCompute {
   // step).
   Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
         const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-        float loss_scale);
+        RowExchange* exchange, float loss_scale);
 
   // What the forward actions of the next run are for.
   enum class Mode {

@@ -124,6 +124,8 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   stage.work = allocator.workspace();
   if (mesh.pp.last()) stage.head = allocator.head(micros);
   const StageDims d = stage_dims(config, mesh);
+  if (mesh.tp.size > 1 && config.parallel.overlap_tp)
+    stage.exchange = allocate_row_exchange(mesh.tp.size, d.Rl, d.C, d.dtype, arena);
   if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
   if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
   return stage;

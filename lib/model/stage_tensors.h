@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
+#include "lib/comm/row_exchange.h"
 #include "lib/model/parameter.h"
 #include "lib/parallel/mesh.h"
 
@@ -44,11 +45,11 @@ struct MicrobatchTensors {
 };
 
 struct Workspace {
-  Tensor partial;      // (R, C): outputs of row-parallel products; the own rows hold the reduced branch
+  Tensor partial;      // (R, C): outputs of row-parallel products; without an exchange the own rows hold their sum
   Tensor normed;       // (R, C): a gathered norm computed again; aliases nothing. Also the head's input
   Tensor activated;    // (R, Fl): an activation computed again
   Tensor dstream;      // (R, C): the own rows are the running gradient of the residual stream, the rest its gather
-  Tensor dnormed;      // (R, C): gradient of a gathered norm; the own rows hold the reduced sum
+  Tensor dnormed;      // (R, C): gradient of a gathered norm; without an exchange the own rows hold its sum
   Tensor dfc1;         // (R, fc1_width)
   Tensor dactivated;   // (R, Fl); SwiGLU only: GeLU's gradient is taken in place
   Tensor dattention;   // (R, NHl · HS)
@@ -70,7 +71,8 @@ struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
   Workspace work;
   HeadTensors head;
-  Tensor inputs, targets;  // (M, B, T) i32: the step's tokens, where a stage needs them
+  RowExchangeTensors exchange;  // tp > 1 with parallel.overlap_tp
+  Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
 };
 
 // `slots[chunk]`: microbatches in flight; `micros`: microbatches of a step.

@@ -15,6 +15,6 @@ namespace tri {
 // rank's. World rank 0 writes them to `file` if its folder is there. Scribbles over activations, weights and gradients:
 // to be called before they get their start values. Collective; does nothing where the device has no search.
 void search_gemms(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
-                  ParameterStore& store, Stream& compute, const std::string& file);
+                  ParameterStore& store, Stream& compute, bool by_blocks, const std::string& file);
 
 }  // namespace tri

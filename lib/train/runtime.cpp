@@ -2,11 +2,15 @@
 
 #include <exception>
 
+#include "io/base/log.h"
 #include "lib/comm/job.h"
+#include "lib/comm/peer_arenas.h"
 
 namespace tri {
 
-Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device) : device_(device) {
+Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
+                 const RowExchangeTensors& exchange)
+    : device_(device) {
   std::vector<int> tp, dp, pp, world;
   for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
   for (int i = 0; i < mesh.dp.size; ++i) dp.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
@@ -19,11 +23,28 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   tp_ = std::make_unique<Channel>(add_group("tp", tp, job), tp_stream, device);
   dp_ = std::make_unique<Channel>(add_group("dp", dp, job), dp_stream, device);
   world_ = std::make_unique<Channel>(add_group("world", world, job), dp_stream, device);
+  if (!exchange.flags.empty()) open_row_exchange(mesh, tp, job, arena, exchange);
   if (mesh.pp.size == 1) return;
 
   connect_stages(config, mesh, pp, job);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
     embedding_ = std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device);
+}
+
+Runtime::~Runtime() = default;
+
+void Runtime::open_row_exchange(const Mesh& mesh, const std::vector<int>& tp, Job* job, const Arena& arena,
+                                const RowExchangeTensors& tensors) {
+  auto arenas = PeerArenas::open(tp, *job, device_, arena);
+  if (!arenas) {
+    if (mesh.world_rank == 0) log_warn("tp: {}; rows go through collectives instead", arenas.error().message);
+    return;
+  }
+  tp_arenas_ = std::move(arenas).value();
+  std::vector<Stream*> copies;
+  for (int peer = 0; peer < mesh.tp.size; ++peer)
+    if (peer != mesh.tp.rank) copies.push_back(&add_stream(fmt::format("copies to tp {}", peer)));
+  row_exchange_ = std::make_unique<RowExchange>(tp_arenas_->memory(), tensors, std::move(copies), device_);
 }
 
 // A communicator a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it

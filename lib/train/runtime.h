@@ -1,6 +1,7 @@
 // A rank's streams and communicators. One communicator an axis (pp: a one-way edge), one stream a kind of traffic:
 //   compute         all kernels
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
+//   copies to tp k  the same, into the peers' memory, where it can be opened (overlap_tp on, one machine)
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
 //   four pp streams receives and sends of either direction, independent of each other
 #pragma once
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "lib/comm/comm_group.h"
+#include "lib/comm/row_exchange.h"
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
 #include "lib/schedule/executor.h"
@@ -17,14 +19,19 @@
 namespace tri {
 
 class Job;
+class PeerArenas;
 
 class Runtime {
  public:
-  // `job` may be null on a mesh of one rank. Collective over the mesh.
-  Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device);
+  // `job` may be null on a mesh of one rank. `arena` holds `exchange`, laid out alike on all tp ranks. Collective over
+  // the mesh.
+  Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
+          const RowExchangeTensors& exchange);
+  ~Runtime();
 
   Stream& compute() { return *compute_; }
   Channel& tp() { return *tp_; }
+  RowExchange* row_exchange() { return row_exchange_.get(); }  // null: rows go through tp()
   Channel& dp() { return *dp_; }
   Channel& world() { return *world_; }
   Channel* embedding() { return embedding_.get(); }  // null but on the two holders of a tied embedding
@@ -37,15 +44,19 @@ class Runtime {
   void drain() noexcept;
 
  private:
+  void open_row_exchange(const Mesh& mesh, const std::vector<int>& tp, Job* job, const Arena& arena,
+                         const RowExchangeTensors& tensors);
   void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job);
   CommGroup& add_group(const std::string& name, const std::vector<int>& world_ranks, Job* job);
   Stream& add_stream(const std::string& name);
 
   Device& device_;
+  std::unique_ptr<PeerArenas> tp_arenas_;
   std::vector<std::unique_ptr<CommGroup>> groups_;
   std::vector<std::unique_ptr<Stream>> streams_;
   Stream* compute_ = nullptr;
   std::unique_ptr<Channel> tp_, dp_, world_, embedding_;
+  std::unique_ptr<RowExchange> row_exchange_;
   PipelineLinks links_;
 };
 

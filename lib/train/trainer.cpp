@@ -16,9 +16,10 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
     : config_(config),
       mesh_(mesh),
       tensors_(allocate_rank(config, mesh, arena)),
-      runtime_(config, mesh, job, device),
+      runtime_(config, mesh, job, device, arena, tensors_.stage.exchange),
       store_(config, mesh, tensors_.store, microbatches(config), device, runtime_.compute(), runtime_.dp()),
       stage_(config, mesh, tensors_.stage, store_.parameters(), store_, runtime_.compute(), runtime_.tp(),
+             runtime_.row_exchange(),
              1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
       executor_(mesh.pp, config.parallel.chunks, tensors_.boundaries, runtime_.links(), runtime_.compute(), device,
                 config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff),
@@ -38,7 +39,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
   device.lend_workspace(tensors_.kernel_workspace);
   Stream& compute = runtime_.compute();
   if (startup != nullptr) startup->phase_done("communicators");
-  search_gemms(config, mesh, job, device, tensors_, store_, compute, gemm_file);
+  search_gemms(config, mesh, job, device, tensors_, store_, compute, runtime_.row_exchange() != nullptr, gemm_file);
   if (startup != nullptr) startup->phase_done("gemm search");
   store_.initialize();
   evaluator_.initialize();

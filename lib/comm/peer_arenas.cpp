@@ -1,0 +1,59 @@
+#include "lib/comm/peer_arenas.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "lib/comm/bootstrap.h"
+#include "lib/comm/job.h"
+
+namespace tri {
+namespace {
+
+// The same for all processes of a running machine, and for no others.
+std::string machine_name() {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return fmt::format("{} {}", host, boot);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PeerArenas>> PeerArenas::open(const std::vector<int>& world_ranks, Job& job, Device& device,
+                                                     const Arena& arena) {
+  std::unique_ptr<PeerArenas> arenas(new PeerArenas(world_ranks, device));
+  const auto self = std::find(world_ranks.begin(), world_ranks.end(), job.world_rank());
+  arenas->memory_.rank = static_cast<int>(self - world_ranks.begin());
+  arenas->memory_.base.assign(world_ranks.size(), nullptr);
+
+  const auto name = device.share(arena.memory());
+  std::string problem = name ? "" : name.error().message;
+  const auto machines = gather_among_members(machine_name(), world_ranks);
+  const auto names = gather_among_members(name ? name.value() : "", world_ranks);
+  for (const std::string& machine : machines)
+    if (machine != machines.front()) problem = "the group's ranks are on several machines";
+  for (size_t i = 0; i < names.size() && problem.empty(); ++i) {
+    const bool own = static_cast<int>(i) == arenas->memory_.rank;
+    auto view = own || names[i].empty() ? Result<void*>(own ? arena.memory() : nullptr) : device.open_shared(names[i]);
+    if (!view) problem = view.error().message;
+    if (view) arenas->memory_.base[i] = static_cast<char*>(view.value());
+  }
+  for (const std::string& text : gather_among_members(problem, world_ranks))
+    if (!text.empty()) return Error{text, ExitCode::kDevice};
+  return arenas;
+}
+
+PeerArenas::~PeerArenas() {
+  for (size_t i = 0; i < memory_.base.size(); ++i)
+    if (static_cast<int>(i) != memory_.rank && memory_.base[i] != nullptr) device_.close_shared(memory_.base[i]);
+  if (device_.faulted()) return;
+  try {
+    gather_among_members("", world_ranks_);
+  } catch (...) {  // a peer that is gone has nothing open
+  }
+}
+
+}  // namespace tri

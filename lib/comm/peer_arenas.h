@@ -1,0 +1,35 @@
+// The arenas of a group's members on one machine, opened in this process.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "lib/comm/row_exchange.h"
+
+namespace tri {
+
+class Job;
+
+class PeerArenas {
+ public:
+  // Called by the members of `world_ranks` only. All members get views, or all the same error: they are on several
+  // machines, or one cannot open another's memory.
+  static Result<std::unique_ptr<PeerArenas>> open(const std::vector<int>& world_ranks, Job& job, Device& device,
+                                                  const Arena& arena);
+  // Closes the views and, unless the device has failed, waits until all members have: then the arenas may go.
+  ~PeerArenas();
+  PeerArenas(const PeerArenas&) = delete;
+  PeerArenas& operator=(const PeerArenas&) = delete;
+
+  const PeerMemory& memory() const { return memory_; }
+
+ private:
+  PeerArenas(const std::vector<int>& world_ranks, Device& device) : world_ranks_(world_ranks), device_(device) {}
+
+  const std::vector<int> world_ranks_;
+  Device& device_;
+  PeerMemory memory_;
+};
+
+}  // namespace tri
