@@ -46,6 +46,7 @@ class GemmRecorder final : public Stream {
   void record(Event&) override {}
   void wait(Event&) override {}
   void synchronize() override {}
+  void idle(std::chrono::microseconds) override {}
   void set_flag(uint32_t*, uint32_t) override {}
   void wait_flag(const uint32_t*, uint32_t) override {}
   std::optional<StreamTimes> times() const override { return std::nullopt; }

@@ -10,6 +10,7 @@
 // Threads: one host thread enqueues. Devices outlive their streams and events.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -63,6 +64,9 @@ class Stream {
   // modulo 2^32.
   virtual void set_flag(uint32_t* flag, uint32_t value) = 0;
   virtual void wait_flag(const uint32_t* flag, uint32_t value) = 0;
+
+  // Earlier work is followed by `duration` in which the stream does nothing: for tests.
+  virtual void idle(std::chrono::microseconds duration) = 0;
 
   // Byte copies between host and device memory, either way. `src` and `dst` must stay valid until executed.
   void copy(void* dst, const void* src, int64_t bytes);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -100,6 +101,13 @@ class CudaStreamImpl final : public CudaStream {
   void wait(Event& event) override { TRI_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).get(), 0)); }
   void synchronize() override {
     wait_until_done([&] { return cudaStreamQuery(stream_); }, device_);
+  }
+  void idle(std::chrono::microseconds duration) override {
+    const auto sleep = [](void* argument) {
+      const std::unique_ptr<std::chrono::microseconds> time(static_cast<std::chrono::microseconds*>(argument));
+      std::this_thread::sleep_for(*time);
+    };
+    TRI_CUDA(cudaLaunchHostFunc(stream_, sleep, new std::chrono::microseconds(duration)));
   }
   void set_flag(uint32_t* flag, uint32_t value) override {
     static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");

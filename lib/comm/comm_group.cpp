@@ -1,6 +1,7 @@
 #include "lib/comm/comm_group.h"
 
 #include "kernels/core/profile.h"
+#include "lib/comm/transfer_hook.h"
 
 namespace tri {
 
@@ -9,6 +10,7 @@ void CommGroup::all_gather(Tensor out, Tensor inp, Stream& stream) {
               inp.shape_text(), out.shape_text());
   ++counts_.all_gathers;
   counts_.bytes += out.bytes() - inp.bytes();
+  before_transfer(stream);
   const OpScope scope(stream, "all gather");
   do_all_gather(out, inp, stream);
 }
@@ -18,6 +20,7 @@ void CommGroup::reduce_scatter(Tensor out, Tensor inp, Stream& stream) {
               inp.shape_text(), out.shape_text());
   ++counts_.reduce_scatters;
   counts_.bytes += inp.bytes() - out.bytes();
+  before_transfer(stream);
   const OpScope scope(stream, "reduce scatter");
   do_reduce_scatter(out, inp, stream);
 }
@@ -25,6 +28,7 @@ void CommGroup::reduce_scatter(Tensor out, Tensor inp, Stream& stream) {
 void CommGroup::all_reduce(Tensor inout, ReduceOp op, Stream& stream) {
   ++counts_.all_reduces;
   if (size_ > 1) counts_.bytes += inout.bytes();
+  before_transfer(stream);
   const OpScope scope(stream, "all reduce");
   do_all_reduce(inout, op, stream);
 }
@@ -33,6 +37,7 @@ void CommGroup::broadcast(Tensor inout, int root, Stream& stream) {
   TRI_REQUIRE(root >= 0 && root < size_, "{}: root {} of {}", name_, root, size_);
   ++counts_.broadcasts;
   if (size_ > 1) counts_.bytes += inout.bytes();
+  before_transfer(stream);
   const OpScope scope(stream, "broadcast");
   do_broadcast(inout, root, stream);
 }
@@ -41,6 +46,7 @@ void CommGroup::send(Tensor tensor, int peer, Stream& stream) {
   TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: send to {} of {}", name_, peer, size_);
   ++counts_.sends;
   counts_.bytes += tensor.bytes();
+  before_transfer(stream);
   const OpScope scope(stream, "send");
   do_send(tensor, peer, stream);
 }
@@ -49,6 +55,7 @@ void CommGroup::recv(Tensor tensor, int peer, Stream& stream) {
   TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: receive from {} of {}", name_, peer, size_);
   ++counts_.recvs;
   counts_.bytes += tensor.bytes();
+  before_transfer(stream);
   const OpScope scope(stream, "recv");
   do_recv(tensor, peer, stream);
 }

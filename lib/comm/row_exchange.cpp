@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/comm/transfer_hook.h"
+
 namespace tri {
 namespace {
 constexpr int kReady = 0, kArrived = 1;  // rows of the flags
@@ -46,6 +48,8 @@ void RowExchange::settle(Stream& compute) {
 // After what compute has done so far: `src` to the place that this rank calls `own_place` in the peer's memory.
 void RowExchange::push(int peer, void* own_place, const void* src, int64_t bytes) {
   Stream& copies = copies_to(peer);
+  before_transfer(copies);
+  counts_.bytes += bytes;
   copies.wait(*made_);
   copies.wait_flag(flag(kReady, peer), operation_);
   copies.copy(peers_.at(peer, static_cast<char*>(own_place)), src, bytes);
@@ -55,6 +59,7 @@ void RowExchange::push(int peer, void* own_place, const void* src, int64_t bytes
 
 void RowExchange::begin_gather(Tensor rows, Stream& compute) {
   TRI_REQUIRE(!gathering(rows), "rows {} gathered twice at once", rows.shape_text());
+  ++counts_.all_gathers;
   begin(compute);
 }
 
@@ -87,6 +92,7 @@ void RowExchange::finish_gather(Tensor rows, Stream& compute) {
 }
 
 std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, Stream& compute) {
+  ++counts_.reduce_scatters;
   begin(compute);
   reduce_ = operation_;
   turn_ ^= 1;

@@ -17,6 +17,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/device.h"
+#include "lib/comm/comm_group.h"
 
 namespace tri {
 
@@ -54,6 +55,7 @@ class RowExchange {
 
   int rank() const { return peers_.rank; }
   int size() const { return peers_.size(); }
+  const CommCounts& counts() const { return counts_; }  // gathers, reduces, bytes sent
 
   // From here on in `compute`, peers may write their blocks of `rows`; nothing before reads or writes them later.
   void begin_gather(Tensor rows, Stream& compute);
@@ -93,6 +95,7 @@ class RowExchange {
   std::vector<Stream*> copies_;
   std::unique_ptr<Event> made_;               // compute has made what is to be sent
   std::vector<std::unique_ptr<Event>> sent_;  // the last block was read from this rank's memory
+  CommCounts counts_;
   uint32_t operation_ = 0;
   std::vector<Gather> gathers_;  // not waited for yet
   uint32_t reduce_ = 0;          // operation of the last reduce
