@@ -39,7 +39,6 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
   if (startup != nullptr) startup->phase_done("communicators");
   search_gemms(config, mesh, job, device, tensors_, store_, compute, gemm_file);
   if (startup != nullptr) startup->phase_done("gemm search");
-  store_.initialize();
   if (const Tensor table = stage_.rope_table(); !table.empty()) {
     std::vector<float> h_table(static_cast<size_t>(table.numel()));
     fill_rope_table(h_table.data(), config.model.seq_len, head_size(config.model), config.model.rope_theta);
@@ -54,13 +53,22 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
     compute.copy(tensors_.loss_weight.data, weights.data(), tensors_.loss_weight.bytes());
     compute.synchronize();
   }
-  if (startup != nullptr) startup->phase_done("start values");
 }
 
 // The events of store and executor must outlive the work that still uses them.
 Trainer::~Trainer() {
   runtime_.drain();
   device_.lend_workspace({});
+}
+
+void Trainer::make_start_values() {
+  store_.make_start_values();
+  has_state_ = true;
+}
+
+void Trainer::state_loaded() {
+  store_.state_loaded();
+  has_state_ = true;
 }
 
 void Trainer::load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
@@ -98,6 +106,7 @@ std::vector<float> Trainer::read(Tensor tensor) {
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          RankFlags flags) {
+  TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
   load_tokens(inputs, targets);
   h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;

@@ -135,6 +135,7 @@ History train(const Layout& layout, bool alone) {
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
     Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
+    trainer.make_start_values();
     for (int64_t step = 0; step < kSteps; ++step) {
       const CommCounts before = trainer.runtime().tp().group().counts();
       history.steps.push_back(
