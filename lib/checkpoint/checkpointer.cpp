@@ -97,9 +97,10 @@ void Checkpointer::report_load(const std::string& folder, const Manifest& manife
 
 Result<void> Checkpointer::begin(RunProgress completed) {
   const auto start = Clock::now();
-  behind_ = phase_ != Phase::kIdle;
-  if (behind_)
+  const bool behind = phase_ != Phase::kIdle;
+  if (behind)
     if (auto done = finish(); !done && failures_ >= config_.checkpoint.max_failures) return done;
+  behind_ = behind;
   progress_ = completed;
   begun_ = start;
   // The answer is also what the others wait for before they write into the folder.

@@ -67,7 +67,7 @@ std::string memory(const Config& config, const Mesh& mesh) {
     const RankTensors tensors = allocate_rank(config, place, arena);
     const int64_t host = state_buffer(state_pieces(config, place, tensors.store)).bytes;
     text += fmt::format("memory of each rank of stage {}:\n{}\n", stage, bytes_table(arena));
-    text += fmt::format("  host memory, for checkpoints {:>9}  {:>15} bytes\n", format_bytes(host), host);
+    text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", "host: checkpoints", format_bytes(host), host);
   }
   return text;
 }
