@@ -120,9 +120,10 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   writing_ = std::async(std::launch::async, [this, folder = folder_]() -> Result<ShardRecord> {
     device_.use_on_this_thread();
     copied_->synchronize();
-    const auto begun = Clock::now();
+    const auto copied = Clock::now();
+    copy_seconds_ = seconds_between(begun_, copied);
     auto record = write_shard(folder);
-    write_seconds_ = seconds_between(begun, Clock::now());
+    write_seconds_ = seconds_between(copied, Clock::now());
     return record;
   });
   stall_seconds_ = seconds_between(start, Clock::now());
@@ -204,7 +205,8 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   }
   int64_t bytes = 0;
   for (const StateBuffer::Run& run : buffer_.runs) bytes += run.bytes;
-  const std::vector<std::string> figures = job_.gather(fmt::format("{} {} {}", bytes, stall_seconds_, write_seconds_));
+  const std::vector<std::string> figures =
+      job_.gather(fmt::format("{} {} {} {}", bytes, stall_seconds_, copy_seconds_, write_seconds_));
   std::vector<std::string> records = job_.gather(record_);
   phase_ = Phase::kPublishing;
   if (job_.world_rank() != 0) return {};
@@ -212,10 +214,11 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   for (size_t rank = 0; rank < figures.size(); ++rank) {
     std::istringstream words(figures[rank]);
     int64_t rank_bytes = 0;
-    double stall = 0, seconds = 0;
-    words >> rank_bytes >> stall >> seconds;
+    double stall = 0, copy = 0, seconds = 0;
+    words >> rank_bytes >> stall >> copy >> seconds;
     stats_.bytes += rank_bytes;
     stats_.stall_seconds = std::max(stats_.stall_seconds, stall);
+    stats_.copy_seconds = std::max(stats_.copy_seconds, copy);
     if (seconds > stats_.slowest_seconds)
       stats_.slowest_seconds = seconds, stats_.slowest_rank = static_cast<int>(rank);
   }

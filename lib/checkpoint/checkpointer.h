@@ -37,6 +37,7 @@ struct CheckpointStats {
   bool behind = false;         // it was due while the one before was under way, for which training waited
   double stall_seconds = 0;    // the slowest rank's training waited, for the one before and to start the copies
   double seconds = 0;          // from begin() until it was published
+  double copy_seconds = 0;     // ... until the slowest rank's copies were done
   double slowest_seconds = 0;  // of the ranks' writing
   int slowest_rank = 0;
 };
@@ -100,7 +101,7 @@ class Checkpointer {
   std::string folder_;
   Clock::time_point begun_;
   bool behind_ = false;
-  double stall_seconds_ = 0, write_seconds_ = 0;
+  double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0;
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
   std::optional<Result<void>> outcome_;   // of this rank's part, when it is done

@@ -1,7 +1,6 @@
 #include "lib/checkpoint/load.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -77,7 +76,7 @@ Result<void> read_one(const CheckpointReader& reader, Need& need) {
   return {};
 }
 
-// In the order of files and offsets, on all cores.
+// In the order of files and offsets, a stretch of it a core.
 Result<void> read_share(const CheckpointReader& reader, Needs& needs, int world_rank) {
   std::vector<Need*> share;
   for (auto& [number, need] : needs)
@@ -85,15 +84,17 @@ Result<void> read_share(const CheckpointReader& reader, Needs& needs, int world_
   std::sort(share.begin(), share.end(), [](const Need* a, const Need* b) {
     return std::tie(a->stored->file, a->stored->offset) < std::tie(b->stored->file, b->stored->offset);
   });
-  std::atomic<size_t> next{0};
+  std::vector<int64_t> bytes;
+  for (const Need* need : share) bytes.push_back(need->bytes());
   std::mutex mutex;
   Result<void> result;  // guarded by mutex
-  parallel_ranges(static_cast<int64_t>(share.size()), 1, [&](int64_t, int64_t) {
-    for (size_t n = next++; n < share.size(); n = next++) {
-      const auto read = read_one(reader, *share[n]);
+  parallel_by_weight(bytes, num_cores(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto read = read_one(reader, *share[static_cast<size_t>(i)]);
       if (read) continue;
       const std::lock_guard lock(mutex);
       if (result) result = read;
+      return;
     }
   });
   return result;
