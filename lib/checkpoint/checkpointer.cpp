@@ -1,5 +1,7 @@
 #include "lib/checkpoint/checkpointer.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
@@ -18,6 +20,8 @@ namespace {
 double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
+
+constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share; hardly matters elsewhere
 
 std::string error_text(const Result<void>& result) { return result ? "" : result.error().message; }
 
@@ -118,6 +122,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   phase_ = Phase::kWriting;
   outcome_.reset();
   writing_ = std::async(std::launch::async, [this, folder = folder_]() -> Result<ShardRecord> {
+    ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread: steps come first
     device_.use_on_this_thread();
     copied_->synchronize();
     const auto copied = Clock::now();

@@ -73,5 +73,18 @@ has "passed over"
 has "start values"
 lacks "resumed from"
 
+echo "the bench measures, and leaves nothing behind"
+bench() {
+  local expected=$1 status=0
+  shift
+  output=$(timeout 120 "$mpirun" -n 2 "$trireme" bench checkpoint tiny.yaml --dir bench --rounds 1 --json "$@" 2>&1) || status=$?
+  [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: bench checkpoint $*"
+  [[ -z $(ls bench) ]] || fail "left behind: $(ls bench)"
+}
+bench 0 --set parallel.tp=2
+for what in snapshot write load verify; do has "\"what\":\"$what\""; done
+bench 2 --most-bytes 1000
+has "--most-bytes 1000"
+
 [[ $failures -eq 0 ]] && echo "all well"
 exit "$failures"
