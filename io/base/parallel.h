@@ -31,7 +31,7 @@ void parallel_by_weight(const std::vector<int64_t>& weights, int threads, F f) {
   const auto count = static_cast<int64_t>(weights.size());
   for (int part = 1; part < threads; ++part) {
     int64_t end = begin;
-    while (end < count && done + weights[static_cast<size_t>(end)] / 2 < total / threads * part)
+    while (end < count && done + weights[static_cast<size_t>(end)] / 2 < total * part / threads)
       done += weights[static_cast<size_t>(end++)];
     if (begin < end) pool.emplace_back([=, &f] { f(begin, end); });
     begin = end;
