@@ -76,11 +76,11 @@ Result<void> read_one(const CheckpointReader& reader, Need& need) {
   return {};
 }
 
-// In the order of files and offsets, a stretch of it a core.
-Result<void> read_share(const CheckpointReader& reader, Needs& needs, int world_rank) {
+// In the order of files and offsets, a stretch of it to each of this rank's share of cores.
+Result<void> read_share(const CheckpointReader& reader, Needs& needs, const Job& job) {
   std::vector<Need*> share;
   for (auto& [number, need] : needs)
-    if (need.reader == world_rank) share.push_back(&need);
+    if (need.reader == job.world_rank()) share.push_back(&need);
   std::sort(share.begin(), share.end(), [](const Need* a, const Need* b) {
     return std::tie(a->stored->file, a->stored->offset) < std::tie(b->stored->file, b->stored->offset);
   });
@@ -88,7 +88,7 @@ Result<void> read_share(const CheckpointReader& reader, Needs& needs, int world_
   for (const Need* need : share) bytes.push_back(need->bytes());
   std::mutex mutex;
   Result<void> result;  // guarded by mutex
-  parallel_by_weight(bytes, num_cores(), [&](int64_t begin, int64_t end) {
+  parallel_by_weight(bytes, std::max(1, num_cores() / job.node_size()), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto read = read_one(reader, *share[static_cast<size_t>(i)]);
       if (read) continue;
@@ -126,7 +126,7 @@ Result<void> check_fit(const CheckpointReader& reader, const std::vector<LoadTar
 Result<void> load_pieces(const CheckpointReader& reader, const std::vector<LoadTarget>& targets, Job& job) {
   Needs needs = needs_of(reader, targets);
   choose_readers(needs, job);
-  if (auto read = agree(job, read_share(reader, needs, job.world_rank())); !read) return read;
+  if (auto read = agree(job, read_share(reader, needs, job)); !read) return read;
   share_out(needs, job);
   return {};
 }

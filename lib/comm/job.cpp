@@ -42,6 +42,7 @@ Job::Job(int* argc, char*** argv) {
   MPI_Comm node;
   TRI_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world_rank_, MPI_INFO_NULL, &node));
   TRI_MPI(MPI_Comm_rank(node, &node_rank_));
+  TRI_MPI(MPI_Comm_size(node, &node_size_));
   TRI_MPI(MPI_Comm_free(&node));
 }
 
