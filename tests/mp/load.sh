@@ -77,7 +77,8 @@ echo "the bench measures, and leaves nothing behind"
 bench() {
   local expected=$1 status=0
   shift
-  output=$(timeout 120 "$mpirun" -n 2 "$trireme" bench checkpoint tiny.yaml --dir bench --rounds 1 --json "$@" 2>&1) || status=$?
+  output=$(timeout 120 "$mpirun" -n 2 "$trireme" bench checkpoint tiny.yaml --dir bench --rounds 1 --json "$@" 2>&1) ||
+    status=$?
   [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: bench checkpoint $*"
   [[ -z $(ls bench) ]] || fail "left behind: $(ls bench)"
 }
