@@ -7,6 +7,7 @@
 
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "lib/bench/checkpoint.h"
 #include "lib/bench/comm.h"
 #include "lib/bench/kernels.h"
 #include "lib/bench/step.h"
@@ -21,6 +22,7 @@ struct Options {
   StepBench step;
   KernelBench kernels;
   CommBench comm;
+  CheckpointBench checkpoint;
   bool json = false;
 };
 
@@ -169,6 +171,49 @@ Result<void> bench_the_comm(const Options& options, Job& job) {
   return {};
 }
 
+nlohmann::ordered_json checkpoint_json(const CheckpointBenchResult& r) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const CheckpointRow& row : r.rows)
+    rows.push_back({{"what", row.name},
+                    {"seconds", row.seconds},
+                    {"bytes_per_s", static_cast<double>(row.bytes) / row.seconds},
+                    {"floor", row.floor},
+                    {"floor_seconds", row.floor_seconds},
+                    {"of_floor", row.speed}});
+  return {{"ranks", r.ranks},
+          {"bytes", r.bytes},
+          {"cold_reads", r.cold},
+          {"step_s", r.step_seconds},
+          {"stall_s", r.stall_seconds},
+          {"stall_floor_s", r.copy_seconds},
+          {"steps_longer_until_published_s", r.beside_seconds},
+          {"rows", rows}};
+}
+
+Result<void> bench_the_checkpoint(const Options& options, Job& job) {
+  auto loaded = load_job_config(options.config, options.overrides, job);
+  if (!loaded) return loaded.error();
+  const auto result = bench_checkpoint(loaded.value().config, loaded.value().mesh, job, options.checkpoint);
+  if (!result) return result.error();
+  if (job.world_rank() != 0) return {};
+  const CheckpointBenchResult& r = result.value();
+  if (options.json) {
+    std::printf("%s\n", checkpoint_json(r).dump().c_str());
+    return {};
+  }
+  std::printf("%s of state, %d rank(s); reads %s\n", format_bytes(r.bytes).c_str(), r.ranks,
+              r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
+  std::printf("%-10s%10s%10s   %-26s%10s%12s\n", "what", "s", "GB/s", "floor", "s", "of floor");
+  for (const CheckpointRow& row : r.rows)
+    std::printf("%-10s%10.3f%10.2f   %-26s%10.3f%11.0f%%\n", row.name.c_str(), row.seconds,
+                1e-9 * static_cast<double>(row.bytes) / row.seconds, row.floor.c_str(), row.floor_seconds,
+                100 * row.speed);
+  std::printf("a step: %.0f ms; with a checkpoint begun before it %.0f ms longer; one copy of the state: %.0f ms\n",
+              1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
+  std::printf("all steps until it was published: %.0f ms longer\n", 1e3 * r.beside_seconds);
+  return {};
+}
+
 using Body = Result<void> (*)(const Options&, Job&);
 
 }  // namespace
@@ -206,6 +251,12 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
   add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; smaller ones are a 16th each");
   add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the middle one counts");
+  auto* checkpoint = add("checkpoint", "Saving and loading a config's state, against plain copies, writes and reads",
+                         bench_the_checkpoint);
+  checkpoint->add_option("--dir", options->checkpoint.dir,
+                         "Folder on the storage to measure; what is written there is removed. Default: run.dir");
+  add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "A larger state a rank is refused");
+  add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Runs of each; the middle one counts");
 }
 
 }  // namespace tri

@@ -20,4 +20,25 @@ void parallel_ranges(int64_t count, int64_t grain, F f) {
   f(int64_t{0}, count / parts);
 }
 
+// The same over items of different weights, on `threads` threads: neighbouring items of about equal weight together.
+// For reading a file: storage likes a few long streams, and dislikes threads that take turns.
+template <class F>
+void parallel_by_weight(const std::vector<int64_t>& weights, int threads, F f) {
+  int64_t total = 0, done = 0;
+  for (const int64_t weight : weights) total += weight;
+  std::vector<std::jthread> pool;
+  int64_t begin = 0;
+  const auto count = static_cast<int64_t>(weights.size());
+  for (int part = 1; part < threads; ++part) {
+    int64_t end = begin;
+    while (end < count && done + weights[static_cast<size_t>(end)] / 2 < total * part / threads)
+      done += weights[static_cast<size_t>(end++)];
+    if (begin < end) pool.emplace_back([=, &f] { f(begin, end); });
+    begin = end;
+  }
+  f(begin, count);
+}
+
+inline int num_cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+
 }  // namespace tri

@@ -28,8 +28,10 @@ Error for_tensor(const Error& error, const TensorRecord& tensor) {
 
 }  // namespace
 
-Result<ShardReader> ShardReader::open(const std::string& folder, const FileRecord& file) {
+Result<ShardReader> ShardReader::open(const std::string& folder, const FileRecord& file,
+                                      std::shared_ptr<std::atomic<int64_t>> bytes_read) {
   ShardReader reader;
+  reader.bytes_read_ = std::move(bytes_read);
   reader.path_ = folder + "/" + file.name;
   reader.file_ = Descriptor(::open(reader.path_.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
@@ -38,6 +40,12 @@ Result<ShardReader> ShardReader::open(const std::string& folder, const FileRecor
   if (status.st_size != file.bytes)
     return file_error("{}: {} bytes, the manifest says {}", reader.path_, status.st_size, file.bytes);
   return reader;
+}
+
+Result<void> ShardReader::fetch(const TensorRecord& tensor, void* data, int64_t bytes, int64_t offset) const {
+  if (bytes_read_) *bytes_read_ += bytes;
+  auto read = read_at(file_.get(), path_, data, bytes, offset);
+  return read ? read : Result<void>(for_tensor(read.error(), tensor));
 }
 
 Result<void> ShardReader::read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target, void* out,
@@ -62,8 +70,8 @@ Result<void> ShardReader::read_straight(const TensorRecord& tensor, const Stored
     for (int64_t done = 0; done < bytes;) {
       const int64_t count = std::min(kBlockBytes, bytes - done);
       char* at = out + run.b_offset() * width + done;
-      auto read = read_at(file_.get(), path_, at, count, piece.offset + run.a_offset() * width + done);
-      if (!read) return for_tensor(read.error(), tensor);
+      auto read = fetch(tensor, at, count, piece.offset + run.a_offset() * width + done);
+      if (!read) return read;
       if (checking == Checking::kChecksum) hash.update(at, static_cast<size_t>(count));
       done += count;
     }
@@ -93,8 +101,7 @@ Result<void> ShardReader::read_through_buffer(const TensorRecord& tensor, const 
   for (int64_t begin = 0; begin < last;) {
     if (checking == Checking::kTrust) begin = std::max(begin, run.a_offset() * width + run_done);
     const int64_t end = std::min(begin + kBlockBytes, last);
-    if (auto read = read_at(file_.get(), path_, buffer.get(), end - begin, piece.offset + begin); !read)
-      return for_tensor(read.error(), tensor);
+    if (auto read = fetch(tensor, buffer.get(), end - begin, piece.offset + begin); !read) return read;
     if (checking == Checking::kChecksum) hash.update(buffer.get(), static_cast<size_t>(end - begin));
     while (!run.done()) {
       const int64_t from = run.a_offset() * width + run_done, run_end = (run.a_offset() + run.length()) * width;
@@ -119,8 +126,7 @@ Result<void> ShardReader::verify(const TensorRecord& tensor, const StoredPiece& 
   Xxh3 hash;
   for (int64_t done = 0; done < bytes;) {
     const int64_t count = std::min(kBlockBytes, bytes - done);
-    if (auto read = read_at(file_.get(), path_, buffer.get(), count, piece.offset + done); !read)
-      return for_tensor(read.error(), tensor);
+    if (auto read = fetch(tensor, buffer.get(), count, piece.offset + done); !read) return read;
     hash.update(buffer.get(), static_cast<size_t>(count));
     done += count;
   }
@@ -168,7 +174,7 @@ Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
 Result<std::shared_ptr<const ShardReader>> CheckpointReader::shard(const std::string& name) const {
   const std::lock_guard lock(open_->mutex);
   if (const auto at = open_->shards.find(name); at != open_->shards.end()) return at->second;
-  auto opened = ShardReader::open(folder_, files_.at(name));
+  auto opened = ShardReader::open(folder_, files_.at(name), bytes_read_);
   if (!opened) return opened.error();
   if (open_->shards.size() >= kMaxOpen) open_->shards.clear();  // those in use stay open until their reader is done
   auto shared = std::make_shared<const ShardReader>(std::move(opened).value());
@@ -176,7 +182,7 @@ Result<std::shared_ptr<const ShardReader>> CheckpointReader::shard(const std::st
   return std::shared_ptr<const ShardReader>(shared);
 }
 
-Result<void> CheckpointReader::read(const Piece& target, void* out, Checking checking) const {
+Result<const TensorRecord*> CheckpointReader::find(const Piece& target) const {
   const TensorRecord* tensor = manifest_.find(target.tensor);
   if (tensor == nullptr) return file_error("{}: holds no tensor {}", folder_, target.tensor);
   if (tensor->type != target.type || tensor->shape != target.shape)
@@ -184,12 +190,22 @@ Result<void> CheckpointReader::read(const Piece& target, void* out, Checking che
                       to_string(tensor->shape), enum_name(target.type), to_string(target.shape));
   TRI_REQUIRE(inside(target.region, target.shape), "{}: region {} of {}", target.tensor, to_string(target.region),
               to_string(target.shape));
-  for (const StoredPiece& piece : tensor->pieces) {
-    if (!intersect(piece.region, target.region)) continue;
-    auto file = shard(piece.file);
-    if (!file) return for_tensor(file.error(), *tensor);
-    if (auto read = file.value()->read(*tensor, piece, target.region, out, checking); !read) return read;
-  }
+  return tensor;
+}
+
+Result<void> CheckpointReader::read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target,
+                                    void* out, Checking checking) const {
+  if (!intersect(piece.region, target)) return {};
+  auto file = shard(piece.file);
+  if (!file) return for_tensor(file.error(), tensor);
+  return file.value()->read(tensor, piece, target, out, checking);
+}
+
+Result<void> CheckpointReader::read(const Piece& target, void* out, Checking checking) const {
+  auto tensor = find(target);
+  if (!tensor) return tensor.error();
+  for (const StoredPiece& piece : tensor.value()->pieces)
+    if (auto done = read(*tensor.value(), piece, target.region, out, checking); !done) return done;
   return {};
 }
 

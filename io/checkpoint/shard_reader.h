@@ -2,6 +2,7 @@
 // by pread at the offsets of the manifest; HDF5 takes no part.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,7 +22,9 @@ enum class Checking {
 class ShardReader {
  public:
   // Error when the file is missing or has another size than the manifest says.
-  static Result<ShardReader> open(const std::string& folder, const FileRecord& file);
+  // `bytes_read` (optional) is increased by what is read of pieces.
+  static Result<ShardReader> open(const std::string& folder, const FileRecord& file,
+                                  std::shared_ptr<std::atomic<int64_t>> bytes_read = nullptr);
 
   // Reads the elements that `piece` and `target` share into `out`, the array of `target`; its other elements stay as
   // they are. A wrong checksum is an error that names file, tensor, and both values; `out` is then partly written.
@@ -41,8 +44,11 @@ class ShardReader {
   Result<void> read_through_buffer(const TensorRecord& tensor, const StoredPiece& piece, const Region& target,
                                    const Region& common, char* out, Checking checking) const;
 
+  Result<void> fetch(const TensorRecord& tensor, void* data, int64_t bytes, int64_t offset) const;
+
   std::string path_;
   Descriptor file_;
+  std::shared_ptr<std::atomic<int64_t>> bytes_read_;
 };
 
 // A checkpoint folder opened for reading. Thread-safe; reads of different threads run at the same time.
@@ -56,6 +62,14 @@ class CheckpointReader {
   // Fills `out`, the array of `target`. Error when the checkpoint has no such tensor, or with another type or shape.
   Result<void> read(const Piece& target, void* out, Checking checking = Checking::kChecksum) const;
 
+  // The tensor of `target`; the same errors.
+  Result<const TensorRecord*> find(const Piece& target) const;
+  // Of one piece of `tensor`: what it shares with `target`, into the array of `target`.
+  Result<void> read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target, void* out,
+                    Checking checking = Checking::kChecksum) const;
+
+  int64_t bytes_read() const { return *bytes_read_; }  // of pieces, from their files, so far
+
  private:
   Result<std::shared_ptr<const ShardReader>> shard(const std::string& name) const;
 
@@ -67,6 +81,7 @@ class CheckpointReader {
   Manifest manifest_;
   std::map<std::string, FileRecord> files_;
   std::unique_ptr<Open> open_ = std::make_unique<Open>();
+  std::shared_ptr<std::atomic<int64_t>> bytes_read_ = std::make_shared<std::atomic<int64_t>>(0);  // all shards add
 };
 
 }  // namespace tri

@@ -82,7 +82,6 @@ Result<void> ShardWriter::store(const Piece& piece, const void* data) {
   if (!laid) return laid;
 
   Xxh3 hash;
-  int64_t flushed = 0;
   for (int64_t done = 0; done < bytes;) {
     const char* block = static_cast<const char*>(data) + done;
     const int64_t count = std::min(kBlockBytes, bytes - done);
@@ -90,9 +89,9 @@ Result<void> ShardWriter::store(const Piece& piece, const void* data) {
     if (auto written = write_at(file_.get(), temporary_, block, count, stored.offset + done); !written)
       return file_error("{} (tensor {})", written.error().message, piece.tensor);
     done += count;
-    if (done - flushed >= kFlushBytes) {
-      ::sync_file_range(file_.get(), stored.offset + flushed, done - flushed, SYNC_FILE_RANGE_WRITE);  // a hint
-      flushed = done;
+    if (const int64_t written = stored.offset + done; written - flushed_ >= kFlushBytes) {
+      ::sync_file_range(file_.get(), flushed_, written - flushed_, SYNC_FILE_RANGE_WRITE);  // a hint
+      flushed_ = written;
     }
   }
   stored.checksum = hash.digest();

@@ -38,6 +38,7 @@ class ShardWriter {
   std::string path_, temporary_;
   Descriptor file_;
   Hdf5Image image_;
+  int64_t flushed_ = 0;  // the kernel was asked to write what lies before
   std::map<std::string, TensorRecord> tensors_;
   Result<void> state_;  // the first failure
 };

@@ -1,11 +1,10 @@
 #include "io/checkpoint/verify.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
-#include <thread>
 
+#include "io/base/parallel.h"
 #include "io/checkpoint/manifest.h"
 #include "io/checkpoint/shard_reader.h"
 
@@ -17,22 +16,20 @@ using Pieces = std::vector<std::pair<const TensorRecord*, const StoredPiece*>>;
 // One piece, or what lies between the pieces of a file.
 struct Task {
   const FileRecord* file;
-  const Pieces* pieces;
-  int64_t piece;  // -1: between
+  const TensorRecord* tensor;  // null: between
+  const StoredPiece* piece;
+
+  int64_t bytes() const {
+    return tensor == nullptr ? 0 : num_elements(piece->region.extent) * element_bytes(tensor->type);
+  }
 };
 
-Result<void> run(const std::string& folder, const Task& task) {
-  auto shard = ShardReader::open(folder, *task.file);
-  if (!shard) return task.piece < 0 ? Result<void>(shard.error()) : Result<void>();  // said once a file
-  if (task.piece < 0) return shard.value().verify_structures(*task.file, *task.pieces);
-  const auto& [tensor, piece] = (*task.pieces)[static_cast<size_t>(task.piece)];
-  return shard.value().verify(*tensor, *piece);
-}
-
-int64_t bytes_of(const Task& task) {
-  if (task.piece < 0) return 0;
-  const auto& [tensor, piece] = (*task.pieces)[static_cast<size_t>(task.piece)];
-  return num_elements(piece->region.extent) * element_bytes(tensor->type);
+// Why a task's bytes are wrong; empty when they are right.
+std::string problem_of(const Result<ShardReader>& shard, const Task& task, const Pieces& pieces) {
+  if (!shard) return task.tensor == nullptr ? shard.error().message : "";  // said once a file
+  const auto good = task.tensor == nullptr ? shard.value().verify_structures(*task.file, pieces)
+                                           : shard.value().verify(*task.tensor, *task.piece);
+  return good ? "" : good.error().message;
 }
 
 }  // namespace
@@ -46,28 +43,30 @@ Result<VerifyReport> verify(const std::string& folder, int threads, const std::f
     for (const StoredPiece& piece : tensor.pieces) pieces[piece.file].emplace_back(&tensor, &piece);
 
   VerifyReport report{.files = static_cast<int64_t>(manifest.files.size())};
+  // Pieces as they lie in their files; what is between them, which came along, when they are done.
   std::vector<Task> tasks;
   for (const FileRecord& file : manifest.files) {
-    const Pieces& all = pieces[file.name];
-    for (int64_t p = -1; p < static_cast<int64_t>(all.size()); ++p) tasks.push_back({&file, &all, p});
+    Pieces& all = pieces[file.name];
+    std::sort(all.begin(), all.end(), [](auto a, auto b) { return a.second->offset < b.second->offset; });
+    for (const auto& [tensor, piece] : all) tasks.push_back({&file, tensor, piece});
+    tasks.push_back({&file, nullptr, nullptr});
     report.pieces += static_cast<int64_t>(all.size());
   }
+  std::vector<int64_t> bytes;
+  for (const Task& task : tasks) bytes.push_back(task.bytes());
   std::vector<std::string> problems(tasks.size());  // of each task
-  std::atomic<size_t> next{0};
-  std::mutex mutex;  // guards report.bytes and progress
-  const auto work = [&] {
-    for (size_t t = next++; t < tasks.size(); t = next++) {
-      if (const auto good = run(folder, tasks[t]); !good) problems[t] = good.error().message;
+  std::mutex mutex;                                 // guards report.bytes and progress
+  parallel_by_weight(bytes, threads, [&](int64_t begin, int64_t end) {
+    const FileRecord* file = nullptr;
+    Result<ShardReader> shard = file_error("");
+    for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
+      if (tasks[t].file != file) shard = ShardReader::open(folder, *(file = tasks[t].file));
+      problems[t] = problem_of(shard, tasks[t], pieces.at(file->name));
       const std::lock_guard lock(mutex);
-      report.bytes += bytes_of(tasks[t]);
-      if (progress) progress(bytes_of(tasks[t]));
+      report.bytes += bytes[t];
+      if (progress) progress(bytes[t]);
     }
-  };
-  {
-    std::vector<std::jthread> pool;
-    for (int i = 1; i < threads; ++i) pool.emplace_back(work);
-    work();
-  }
+  });
   for (std::string& problem : problems)
     if (!problem.empty()) report.problems.push_back(std::move(problem));
   return report;

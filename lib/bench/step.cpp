@@ -15,6 +15,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
   allocate_rank(config, mesh, measuring);
   Arena arena(*device, measuring.used());
   Trainer trainer(config, mesh, &job, *device, arena);
+  trainer.make_start_values();
 
   std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config)) * static_cast<size_t>(config.data.micro_batch) *
                               static_cast<size_t>(config.model.seq_len));

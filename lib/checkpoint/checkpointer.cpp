@@ -1,17 +1,17 @@
 #include "lib/checkpoint/checkpointer.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <mutex>
 #include <sstream>
 
 #include "io/base/log.h"
-#include "io/base/parallel.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/shard_writer.h"
+#include "lib/checkpoint/load.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/observe/metrics.h"
 
@@ -22,15 +22,11 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
   return std::chrono::duration<double>(to - from).count();
 }
 
+constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share; hardly matters elsewhere
+
 std::string error_text(const Result<void>& result) { return result ? "" : result.error().message; }
 
 }  // namespace
-
-// Pieces that this rank writes and that lie together on the device, padding between them included: one copy.
-struct Checkpointer::Run {
-  const char* from = nullptr;
-  int64_t host_offset = 0, bytes = 0;
-};
 
 Checkpointer::Checkpointer(const Config& config, const Mesh& mesh, Job& job, Device& device, Stream& compute,
                            const StoreTensors& store, const std::string& attempt)
@@ -42,94 +38,83 @@ Checkpointer::Checkpointer(const Config& config, const Mesh& mesh, Job& job, Dev
       dir_(config.checkpoint.dir),
       attempt_(attempt),
       pieces_(state_pieces(config, mesh, store)),
-      host_offset_(pieces_.size(), -1),
+      buffer_(state_buffer(pieces_)),
+      host_(device, static_cast<size_t>(std::max<int64_t>(buffer_.bytes, 1))),
       stream_(device.make_stream("checkpoint")),
       state_ready_(device.make_event()),
-      copied_(device.make_event()) {
-  std::vector<size_t> order;
-  for (size_t i = 0; i < pieces_.size(); ++i)
-    if (pieces_[i].writes) order.push_back(i);
-  const auto address = [&](size_t i) { return static_cast<const char*>(pieces_[i].memory.data); };
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return address(a) < address(b); });
-  constexpr int64_t kMostPadding = 4096;
-  int64_t total = 0;
-  for (const size_t i : order) {
-    const char* from = address(i);
-    if (runs_.empty() || from - (runs_.back().from + runs_.back().bytes) > kMostPadding)
-      runs_.push_back({from, total, 0});
-    Run& run = runs_.back();
-    host_offset_[i] = run.host_offset + (from - run.from);
-    run.bytes = from - run.from + pieces_[i].memory.bytes();
-    total = run.host_offset + run.bytes;
-  }
-}
+      copied_(device.make_event()) {}
 
 Checkpointer::~Checkpointer() = default;  // a future of std::async waits for its thread
 
 Result<std::optional<RunProgress>> Checkpointer::load() {
   const auto start = Clock::now();
-  std::string folder;
+  std::vector<CheckpointEntry> entries;  // rank 0: newest first
   if (job_.world_rank() == 0) {
     const auto removed = remove_stale_attempts(dir_, attempt_);
     if (!removed) log_warn("{}", removed.error().message);
-    const auto newest = newest_checkpoint(dir_);
-    if (!newest) log_warn("{}", newest.error().message);
-    if (newest && newest.value()) folder = newest.value()->path;
+    auto listed = list_checkpoints(dir_);
+    if (listed)
+      entries = std::move(listed).value();
+    else
+      log_warn("{}", listed.error().message);
   }
-  folder = job_.broadcast(folder);
-  if (folder.empty()) return std::optional<RunProgress>();
-
-  auto reader = CheckpointReader::open(folder);
-  if (auto agreed = agree(job_, reader ? Result<void>{} : Result<void>(reader.error())); !agreed) return agreed.error();
-  const Manifest& manifest = reader.value().manifest();
-
-  std::vector<size_t> own;
-  std::vector<int64_t> offset;
-  int64_t bytes = 0;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (!pieces_[i].own) continue;
-    // A checkpoint of weights alone begins a run: the moments stay zero.
-    if (holds_weights_alone(manifest) && !pieces_[i].piece.tensor.starts_with(weight_name(""))) continue;
-    own.push_back(i);
-    offset.push_back(bytes);
-    bytes += pieces_[i].memory.bytes();
-  }
-  HostBuffer<char> host(device_, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-  std::mutex mutex;
-  Result<void> result;
-  std::atomic<size_t> next{0};
-  const auto read = [&](int64_t, int64_t) {
-    for (size_t n = next++; n < own.size(); n = next++) {
-      auto done = reader.value().read(pieces_[own[n]].piece, host.data() + offset[n]);
-      if (done) continue;
-      const std::lock_guard lock(mutex);
-      if (result) result = done;
+  const std::string none_left = entries.empty() ? "" : "none left";
+  for (auto next = entries.begin();;) {
+    for (; next != entries.end() && !next->valid; ++next) log_warn("checkpoint passed over: {}", next->why);
+    const std::string folder = job_.broadcast(next == entries.end() ? none_left : (next++)->path);
+    if (folder == "none left")  // storage that fails must not make a run forget what it has done
+      return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
+    if (folder.empty()) return std::optional<RunProgress>();
+    const auto reader = CheckpointReader::open(folder);
+    auto loaded = agree(job_, reader ? Result<void>{} : Result<void>(reader.error()));
+    std::vector<size_t> wanted;  // pieces
+    if (loaded) {
+      std::vector<LoadTarget> targets;
+      for (size_t i = 0; i < pieces_.size(); ++i) {
+        // A checkpoint of weights alone begins a run: the moments stay zero.
+        const bool there =
+            !holds_weights_alone(reader.value().manifest()) || pieces_[i].piece.tensor.starts_with(weight_name(""));
+        if (!pieces_[i].own || !there) continue;
+        wanted.push_back(i);
+        targets.push_back({&pieces_[i].piece, host_.data() + buffer_.offset[i]});
+      }
+      if (auto fits = agree(job_, check_fit(reader.value(), targets)); !fits) return fits.error();
+      loaded = load_pieces(reader.value(), targets, job_);
     }
-  };
-  parallel_ranges(static_cast<int64_t>(own.size()), 1, read);
-  if (auto agreed = agree(job_, result); !agreed) return agreed.error();
-  for (size_t n = 0; n < own.size(); ++n) {
-    const Tensor& memory = pieces_[own[n]].memory;
-    compute_.copy(memory.data, host.data() + offset[n], memory.bytes());
+    if (!loaded) {
+      if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", loaded.error().message);
+      continue;
+    }
+    const Manifest& manifest = reader.value().manifest();
+    const auto samples = manifest.info.numbers.find("samples");
+    if (samples == manifest.info.numbers.end()) return file_error("{}: the number of samples is missing", folder);
+    for (const size_t i : wanted)
+      compute_.copy(pieces_[i].memory.data, host_.data() + buffer_.offset[i], pieces_[i].memory.bytes());
+    compute_.synchronize();
+    report_load(folder, manifest, reader.value().bytes_read(), seconds_between(start, Clock::now()));
+    return std::optional(RunProgress{manifest.step, samples->second});
   }
-  compute_.synchronize();
+}
 
-  double all_bytes = 0;
-  for (const std::string& text : job_.gather(fmt::format("{}", bytes))) all_bytes += std::stod(text);
-  if (job_.world_rank() == 0)
-    log_info("resumed from {}: step {}, {}{} read by {} ranks in {}", folder, manifest.step,
-             holds_weights_alone(manifest) ? "weights alone (the optimizer begins anew), " : "",
-             format_bytes(static_cast<int64_t>(all_bytes)), job_.world_size(),
-             format_duration(seconds_between(start, Clock::now())));
-  const auto samples = manifest.info.numbers.find("samples");
-  if (samples == manifest.info.numbers.end()) return file_error("{}: the number of samples is missing", folder);
-  return std::optional(RunProgress{manifest.step, samples->second});
+// How much came from storage, beside what there is: equal unless something was read twice.
+void Checkpointer::report_load(const std::string& folder, const Manifest& manifest, int64_t bytes_read,
+                               double seconds) {
+  const std::vector<std::string> texts = job_.gather(fmt::format("{}", bytes_read));
+  if (job_.world_rank() != 0) return;
+  int64_t read = 0, stored = 0;
+  for (const std::string& text : texts) read += std::stoll(text);
+  for (const TensorRecord& tensor : manifest.tensors) stored += num_elements(tensor.shape) * element_bytes(tensor.type);
+  log_info("resumed from {}: step {}, {}{} of {} bytes read by {} ranks in {} ({:.2f} GB/s)", folder, manifest.step,
+           holds_weights_alone(manifest) ? "weights alone (the optimizer begins anew), " : "", read, stored,
+           job_.world_size(), format_duration(seconds), static_cast<double>(read) / seconds / 1e9);
 }
 
 Result<void> Checkpointer::begin(RunProgress completed) {
   const auto start = Clock::now();
-  if (phase_ != Phase::kIdle)
+  const bool behind = phase_ != Phase::kIdle;
+  if (behind)
     if (auto done = finish(); !done && failures_ >= config_.checkpoint.max_failures) return done;
+  behind_ = behind;
   progress_ = completed;
   begun_ = start;
   // The answer is also what the others wait for before they write into the folder.
@@ -139,23 +124,21 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   if (answer[0] == '-') return failure(answer.substr(1));
   folder_ = answer.substr(1);
 
-  if (!snapshot_) {
-    const int64_t bytes = runs_.empty() ? 1 : runs_.back().host_offset + runs_.back().bytes;
-    snapshot_ = std::make_unique<HostBuffer<char>>(device_, static_cast<size_t>(bytes));
-  }
   compute_.record(*state_ready_);
   stream_->wait(*state_ready_);
-  for (const Run& run : runs_) stream_->copy(snapshot_->data() + run.host_offset, run.from, run.bytes);
+  for (const StateBuffer::Run& run : buffer_.runs) stream_->copy(host_.data() + run.offset, run.from, run.bytes);
   stream_->record(*copied_);
   copying_ = true;
   phase_ = Phase::kWriting;
   outcome_.reset();
   writing_ = std::async(std::launch::async, [this, folder = folder_]() -> Result<ShardRecord> {
-    const auto begun = Clock::now();
+    ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread: steps come first
     device_.use_on_this_thread();
     copied_->synchronize();
+    const auto copied = Clock::now();
+    copy_seconds_ = seconds_between(begun_, copied);
     auto record = write_shard(folder);
-    write_seconds_ = seconds_between(begun, Clock::now());
+    write_seconds_ = seconds_between(copied, Clock::now());
     return record;
   });
   stall_seconds_ = seconds_between(start, Clock::now());
@@ -171,8 +154,8 @@ Result<ShardRecord> Checkpointer::write_shard(const std::string& folder) const {
   auto writer = ShardWriter::create(folder + "/" + shard_name(job_.world_rank()), attempt_);
   if (!writer) return writer.error();
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (host_offset_[i] < 0) continue;
-    if (auto added = writer.value().add(pieces_[i].piece, snapshot_->data() + host_offset_[i]); !added)
+    if (!pieces_[i].writes) continue;
+    if (auto added = writer.value().add(pieces_[i].piece, host_.data() + buffer_.offset[i]); !added)
       return added.error();
   }
   return writer.value().finish();
@@ -236,19 +219,21 @@ Result<void> Checkpointer::next_phase(bool all_well) {
     return {};
   }
   int64_t bytes = 0;
-  for (const Run& run : runs_) bytes += run.bytes;
-  const std::vector<std::string> figures = job_.gather(fmt::format("{} {} {}", bytes, stall_seconds_, write_seconds_));
+  for (const StateBuffer::Run& run : buffer_.runs) bytes += run.bytes;
+  const std::vector<std::string> figures =
+      job_.gather(fmt::format("{} {} {} {}", bytes, stall_seconds_, copy_seconds_, write_seconds_));
   std::vector<std::string> records = job_.gather(record_);
   phase_ = Phase::kPublishing;
   if (job_.world_rank() != 0) return {};
-  stats_ = {.step = progress_.steps};
+  stats_ = {.step = progress_.steps, .behind = behind_};
   for (size_t rank = 0; rank < figures.size(); ++rank) {
     std::istringstream words(figures[rank]);
     int64_t rank_bytes = 0;
-    double stall = 0, seconds = 0;
-    words >> rank_bytes >> stall >> seconds;
+    double stall = 0, copy = 0, seconds = 0;
+    words >> rank_bytes >> stall >> copy >> seconds;
     stats_.bytes += rank_bytes;
     stats_.stall_seconds = std::max(stats_.stall_seconds, stall);
+    stats_.copy_seconds = std::max(stats_.copy_seconds, copy);
     if (seconds > stats_.slowest_seconds)
       stats_.slowest_seconds = seconds, stats_.slowest_rank = static_cast<int>(rank);
   }

@@ -34,9 +34,11 @@ struct RunProgress {
 struct CheckpointStats {
   int64_t step = 0;
   int64_t bytes = 0;           // of all ranks
+  bool behind = false;         // it was due while the one before was under way, for which training waited
   double stall_seconds = 0;    // the slowest rank's training waited, for the one before and to start the copies
   double seconds = 0;          // from begin() until it was published
-  double slowest_seconds = 0;  // of the ranks' copying and writing
+  double copy_seconds = 0;     // ... until the slowest rank's copies were done
+  double slowest_seconds = 0;  // of the ranks' writing
   int slowest_rank = 0;
 };
 
@@ -47,9 +49,12 @@ class Checkpointer {
                const StoreTensors& store, const std::string& attempt);
   ~Checkpointer();
 
-  // Loads the newest valid checkpoint into this rank's own pieces (then ParameterStore::state_loaded); none: there is
-  // no valid one, and the log says why those that exist were passed over. Error: a tensor is missing or damaged.
+  // Loads the newest checkpoint that can be read into this rank's own pieces (then ParameterStore::state_loaded). None:
+  // there is none, the state is as it was, and the log says why those that exist were passed over. Error: it is of
+  // another model.
   Result<std::optional<RunProgress>> load();
+
+  int64_t host_bytes() const { return buffer_.bytes; }  // of this rank, for as long as this lives
 
   // Begins a checkpoint of the state after `completed`; first waits for the one before, if it is under way.
   Result<void> begin(RunProgress completed);
@@ -69,8 +74,8 @@ class Checkpointer {
  private:
   using Clock = std::chrono::steady_clock;
   enum class Phase { kIdle, kWriting, kPublishing };
-  struct Run;  // pieces that lie together
 
+  void report_load(const std::string& folder, const Manifest& manifest, int64_t bytes_read, double seconds);
   Result<ShardRecord> write_shard(const std::string& folder) const;
   bool phase_done() const;
   void collect();
@@ -85,9 +90,8 @@ class Checkpointer {
   Stream& compute_;
   std::string dir_, attempt_;
   std::vector<StatePiece> pieces_;
-  std::vector<Run> runs_;             // of the pieces that this rank writes
-  std::vector<int64_t> host_offset_;  // [piece]: bytes in the snapshot; -1: not written here
-  std::unique_ptr<HostBuffer<char>> snapshot_;
+  StateBuffer buffer_;
+  HostBuffer<char> host_;  // laid out so
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> state_ready_, copied_;
   bool copying_ = false;  // the compute stream has not been told to wait yet
@@ -96,7 +100,8 @@ class Checkpointer {
   RunProgress progress_;  // of the checkpoint under way
   std::string folder_;
   Clock::time_point begun_;
-  double stall_seconds_ = 0, write_seconds_ = 0;
+  bool behind_ = false;
+  double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0;
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
   std::optional<Result<void>> outcome_;   // of this rank's part, when it is done

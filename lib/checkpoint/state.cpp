@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/core/dims.h"
+
 namespace tri {
 namespace {
 
@@ -80,6 +82,31 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
     }
   }
   return pieces;
+}
+
+// Pieces lie in the buffer as on the device, but for large gaps.
+StateBuffer state_buffer(const std::vector<StatePiece>& pieces) {
+  constexpr int64_t kMostPadding = 4096;
+  StateBuffer buffer{.offset = std::vector<int64_t>(pieces.size(), -1)};
+  std::vector<size_t> order;
+  for (size_t i = 0; i < pieces.size(); ++i)
+    if (pieces[i].own) order.push_back(i);
+  const auto address = [&](size_t i) { return static_cast<const char*>(pieces[i].memory.data); };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return address(a) < address(b); });
+  const char* end = nullptr;  // of the piece before, on the device
+  for (const size_t i : order) {
+    const int64_t bytes = pieces[i].memory.bytes(), gap = end == nullptr ? 0 : address(i) - end;
+    const int64_t at = buffer.offset[i] = gap > kMostPadding ? round_up(buffer.bytes, 256) : buffer.bytes + gap;
+    end = address(i) + bytes;
+    buffer.bytes = at + bytes;
+    if (!pieces[i].writes) continue;
+    auto& runs = buffer.runs;
+    const bool joins = !runs.empty() && address(i) - runs.back().from == at - runs.back().offset &&
+                       at - (runs.back().offset + runs.back().bytes) <= kMostPadding;
+    if (!joins) runs.push_back({address(i), at, 0});
+    runs.back().bytes = buffer.bytes - runs.back().offset;
+  }
+  return buffer;
 }
 
 }  // namespace tri

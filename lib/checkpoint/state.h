@@ -24,4 +24,17 @@ struct StatePiece {
 // cover every tensor exactly once. `store`: what allocate_store made of the same `config` and `mesh`.
 std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, const StoreTensors& store);
 
+// The host memory of a rank's own pieces: they are read into it, and stand still in it while they are written.
+struct StateBuffer {
+  struct Run {
+    const char* from;  // on the device
+    int64_t offset, bytes;
+  };
+  std::vector<int64_t> offset;  // [piece]: bytes; -1: not this rank's own
+  std::vector<Run> runs;        // a snapshot's copies: pieces to write that lie together, padding between them included
+  int64_t bytes = 0;
+};
+
+StateBuffer state_buffer(const std::vector<StatePiece>& pieces);
+
 }  // namespace tri

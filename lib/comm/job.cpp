@@ -2,8 +2,10 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <thread>
 
 #include "io/base/log.h"
@@ -12,6 +14,22 @@
 #include "lib/comm/nccl_group.h"
 
 namespace tri {
+namespace {
+
+constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
+constexpr int kExchangeTag = 32000;                     // groups in the making have small ones
+
+// MPI's own waits spin, and others may need the core. MPI moves data only inside its calls: the pauses begin short.
+void wait_sleeping(MPI_Request& request) {
+  std::chrono::microseconds pause{0};
+  for (int done = 0;; pause = std::min(pause + std::chrono::microseconds(1), std::chrono::microseconds(200))) {
+    TRI_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    if (done) return;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace
 
 Job::Job(int* argc, char*** argv) {
   int provided = 0;
@@ -24,6 +42,7 @@ Job::Job(int* argc, char*** argv) {
   MPI_Comm node;
   TRI_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world_rank_, MPI_INFO_NULL, &node));
   TRI_MPI(MPI_Comm_rank(node, &node_rank_));
+  TRI_MPI(MPI_Comm_size(node, &node_size_));
   TRI_MPI(MPI_Comm_free(&node));
 }
 
@@ -56,6 +75,19 @@ std::vector<std::string> Job::gather(std::string text) {
   return texts;
 }
 
+std::vector<std::string> Job::all_gather(const std::string& text) {
+  std::string sizes, all;
+  for (const std::string& one : gather(text)) {
+    sizes += fmt::format("{} ", one.size());
+    all += one;
+  }
+  std::istringstream words(broadcast(sizes));
+  all = broadcast(all);
+  std::vector<std::string> texts;
+  for (size_t begin = 0, size = 0; words >> size; begin += size) texts.push_back(all.substr(begin, size));
+  return texts;
+}
+
 bool Job::all_of(bool mine) {
   int all = mine;
   TRI_MPI(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD));
@@ -65,9 +97,29 @@ bool Job::all_of(bool mine) {
 void Job::barrier() {
   MPI_Request request;
   TRI_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
-  for (int done = 0; !done; std::this_thread::sleep_for(std::chrono::microseconds(200)))
-    TRI_MPI(MPI_Test(&request, &done,
-                     MPI_STATUS_IGNORE));  // not MPI_Barrier, which spins: others may need the core
+  wait_sleeping(request);  // not MPI_Barrier, which spins
+}
+
+// All sends are under way before the first receive is waited for, so no order of ranks can block them.
+void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming) {
+  std::vector<MPI_Request> sends;
+  for (const Outgoing& message : outgoing)
+    for (int64_t at = 0; at < message.bytes; at += kMaxMessageBytes)
+      TRI_MPI(MPI_Isend(static_cast<const char*>(message.data) + at,
+                        static_cast<int>(std::min(kMaxMessageBytes, message.bytes - at)), MPI_BYTE, message.to,
+                        kExchangeTag, MPI_COMM_WORLD, &sends.emplace_back()));
+  std::vector<char> buffer;
+  for (const Incoming& message : incoming) {
+    buffer.resize(static_cast<size_t>(message.bytes));
+    for (int64_t at = 0; at < message.bytes; at += kMaxMessageBytes) {
+      MPI_Request request;
+      TRI_MPI(MPI_Irecv(buffer.data() + at, static_cast<int>(std::min(kMaxMessageBytes, message.bytes - at)), MPI_BYTE,
+                        message.from, kExchangeTag, MPI_COMM_WORLD, &request));
+      wait_sleeping(request);
+    }
+    message.take(buffer.data());
+  }
+  for (MPI_Request& request : sends) wait_sleeping(request);
 }
 
 void Job::end_all(ExitCode code) {

@@ -23,11 +23,27 @@ class Job {
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
   int node_rank() const { return node_rank_; }  // rank among the ranks of this node
+  int node_size() const { return node_size_; }  // of which there are so many
 
-  std::string broadcast(std::string text);            // rank 0's text, on all
-  std::vector<std::string> gather(std::string text);  // all ranks' texts, on rank 0; empty elsewhere
-  bool all_of(bool mine);                             // whether every rank says so, on all
+  std::string broadcast(std::string text);                       // rank 0's text, on all
+  std::vector<std::string> gather(std::string text);             // all ranks' texts, on rank 0; empty elsewhere
+  std::vector<std::string> all_gather(const std::string& text);  // ... on all
+  bool all_of(bool mine);                                        // whether every rank says so, on all
   void barrier();
+
+  struct Outgoing {
+    int to;  // world rank
+    const void* data;
+    int64_t bytes;
+  };
+  struct Incoming {
+    int from;
+    int64_t bytes;
+    std::function<void(const char* data)> take;  // `data` is valid during the call
+  };
+  // Many messages of any sizes between host memories. Those from one rank to another come in the order of the lists,
+  // and what one side sends the other must expect.
+  void exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming);
 
   // Ends every rank of the job with `code`. Not collective; any thread.
   [[noreturn]] void end_all(ExitCode code);
@@ -38,7 +54,7 @@ class Job {
                                         Device& device);
 
  private:
-  int world_rank_ = 0, world_size_ = 1, node_rank_ = 0;
+  int world_rank_ = 0, world_size_ = 1, node_rank_ = 0, node_size_ = 1;
 };
 
 // The first error that any rank met, on all ranks.

@@ -153,11 +153,13 @@ ParameterStore::ParameterStore(const Config& config, const Mesh& mesh, StoreTens
   });
   for (size_t i = 0; i < tensors_.pool.size(); ++i) pool_freed_.push_back(device.make_event());
   pool_open_.assign(tensors_.pool.size(), false);
+  fill_tables();
 }
 
 ParameterStore::~ParameterStore() = default;
 
-void ParameterStore::initialize() {
+// What the optimizer must know of every tensor and every block of the flat buffers.
+void ParameterStore::fill_tables() {
   const auto specs = rank_specs(config_, mesh_);
   const auto numbers = number_tensors(specs);
   const int dp_counts = sharded_ || mesh_.dp.first();
@@ -169,17 +171,29 @@ void ParameterStore::initialize() {
     for (int& owner : owners)
       if (owner >= 0) owner = numbers[c][static_cast<size_t>(owner)];
     compute_.copy(chunk.block_tensor.data, owners.data(), chunk.block_tensor.bytes());
-
-    std::vector<float> flat(static_cast<size_t>(chunk.layout.size), 0.0f);
+    compute_.synchronize();
     for (size_t i = 0; i < specs[c].size(); ++i) {
       const ParamSpec& spec = specs[c][i];
-      const std::vector<float> values = initial_values(spec, mesh_.tp, config_.run.seed);
-      std::copy(values.begin(), values.end(), flat.begin() + chunk.layout.offset[i]);
       const auto number = static_cast<size_t>(numbers[c][i]);
       tensor_names_[number] = spec.name;
       decay[number] = spec.decay ? static_cast<float>(config_.optimizer.weight_decay) : -1.0f;
       const bool first_holder = spec.scope != GradScope::kReplicated || mesh_.tp.first();
       weight[number] = dp_counts && first_holder && !spec.tied_copy ? 1.0f : 0.0f;
+    }
+  }
+  compute_.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());
+  compute_.copy(tensors_.count_weight.data, weight.data(), tensors_.count_weight.bytes());
+  compute_.synchronize();
+}
+
+void ParameterStore::make_start_values() {
+  const auto specs = rank_specs(config_, mesh_);
+  for (size_t c = 0; c < specs.size(); ++c) {
+    const ChunkStoreTensors& chunk = tensors_.chunks[c];
+    std::vector<float> flat(static_cast<size_t>(chunk.layout.size), 0.0f);
+    for (size_t i = 0; i < specs[c].size(); ++i) {
+      const std::vector<float> values = initial_values(specs[c][i], mesh_.tp, config_.run.seed);
+      std::copy(values.begin(), values.end(), flat.begin() + chunk.layout.offset[i]);
     }
     if (chunk.master.empty()) {
       compute_.copy(chunk.parameters.data, flat.data(), chunk.parameters.bytes());
@@ -201,9 +215,6 @@ void ParameterStore::initialize() {
     }
     compute_.synchronize();
   }
-  compute_.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());
-  compute_.copy(tensors_.count_weight.data, weight.data(), tensors_.count_weight.bytes());
-  compute_.synchronize();
 }
 
 Tensor ParameterStore::slice_of(Tensor whole) const {

@@ -66,8 +66,8 @@ class ParameterStore final : public ParameterHooks {
   const StoreTensors& tensors() const { return tensors_; }
   const std::vector<std::string>& tensor_names() const { return tensor_names_; }  // [S]
 
-  // Start values, from `config.run.seed`. Waits until they are there.
-  void initialize();
+  // Parameters and master weights from `config.run.seed`; moments stay as they are. Waits until they are there.
+  void make_start_values();
 
   // After master weights and moments were overwritten, each by the dp rank that owns it: completes those of the other
   // dp ranks (zero 0), and the parameters.
@@ -95,6 +95,7 @@ class ParameterStore final : public ParameterHooks {
  private:
   struct BucketState;
 
+  void fill_tables();
   void open_bucket(BucketState& bucket);
   Tensor gradient_at(const Parameter& parameter, Tensor whole);
   void reduce(BucketState& bucket);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lib/checkpoint/state.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
@@ -63,8 +64,10 @@ std::string memory(const Config& config, const Mesh& mesh) {
     Mesh place = mesh;
     place.pp.rank = stage;
     Arena arena;
-    allocate_rank(config, place, arena);
+    const RankTensors tensors = allocate_rank(config, place, arena);
+    const int64_t host = state_buffer(state_pieces(config, place, tensors.store)).bytes;
     text += fmt::format("memory of each rank of stage {}:\n{}\n", stage, bytes_table(arena));
+    text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", "host: checkpoints", format_bytes(host), host);
   }
   return text;
 }

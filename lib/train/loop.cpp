@@ -123,6 +123,11 @@ class Loop {
                stats.step, format_bytes(stats.bytes), 1e3 * stats.stall_seconds, format_duration(stats.seconds),
                static_cast<double>(stats.bytes) / std::max(stats.seconds, 1e-9) / 1e9, stats.slowest_rank,
                format_duration(stats.slowest_seconds));
+      if (stats.behind)
+        log_warn(
+            "checkpoint of step {}: the one before was still being written, so training waited for it; storage is "
+            "too slow for checkpoint.every {}",
+            stats.step, config_.checkpoint.every);
     }
   }
 
@@ -265,6 +270,9 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
     begun = *loaded.value();
     trainer.state_loaded();
     startup.phase_done("checkpoint");
+  } else {
+    trainer.make_start_values();
+    startup.phase_done("start values");
   }
   if (begun.samples % config.data.global_batch != 0)
     return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",

@@ -41,9 +41,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
   if (startup != nullptr) startup->phase_done("communicators");
   search_gemms(config, mesh, job, device, tensors_, store_, compute, runtime_.row_exchange() != nullptr, gemm_file);
   if (startup != nullptr) startup->phase_done("gemm search");
-  store_.initialize();
   evaluator_.initialize();
-  if (startup != nullptr) startup->phase_done("start values");
 }
 
 // The events of store and executor must outlive the work that still uses them.
@@ -52,8 +50,19 @@ Trainer::~Trainer() {
   device_.lend_workspace({});
 }
 
+void Trainer::make_start_values() {
+  store_.make_start_values();
+  has_state_ = true;
+}
+
+void Trainer::state_loaded() {
+  store_.state_loaded();
+  has_state_ = true;
+}
+
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                          RankFlags flags) {
+  TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
   evaluator_.load_tokens(inputs, targets);
   h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;

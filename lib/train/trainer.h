@@ -24,7 +24,8 @@ struct StepResult {
 
 class Trainer {
  public:
-  // `arena` measures or owns the rank's memory; `config` is resolved. Parameters are initialised.
+  // `arena` measures or owns the rank's memory; `config` is resolved. Before the first step, evaluation or token the
+  // state comes from make_start_values(), or from outside and state_loaded().
   // `startup` (optional) times the phases; `gemm_file` (optional) keeps the choices of matrix products: gemm_tuning.h.
   Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena,
           StartupClock* startup = nullptr, const std::string& gemm_file = "");
@@ -34,10 +35,12 @@ class Trainer {
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   RankFlags flags = {});
 
+  void make_start_values();
+  // The state's own parts were overwritten: completes what derives from them.
+  void state_loaded();
+
   // Called in every step before its update changes the state.
   void set_before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
-  // The state's own parts were overwritten: completes what derives from them.
-  void state_loaded() { store_.state_loaded(); }
 
   // Losses of batches and text, with the weights as they are.
   Evaluator& evaluator() { return evaluator_; }
@@ -65,6 +68,7 @@ class Trainer {
   Evaluator evaluator_;
   Plan train_plan_;
   std::function<void()> before_update_;
+  bool has_state_ = false;
   HostBuffer<float> h_flags_, h_stats_;  // a step's flags, its statistics and norm
   Device& device_;
 };

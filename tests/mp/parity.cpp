@@ -147,6 +147,7 @@ History train(const Layout& layout, bool alone) {
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
     Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
+    trainer.make_start_values();
     for (int64_t step = 0; step < kSteps; ++step) {
       const CommCounts before = tp_counts(trainer.runtime());
       history.steps.push_back(

@@ -44,6 +44,7 @@ class OneRank {
     predicted = measuring.bytes_by_name();
     arena = std::make_unique<Arena>(*device, measuring.used());
     trainer = std::make_unique<Trainer>(config, make_mesh(0, 1, 1, 1), nullptr, *device, *arena);
+    trainer->make_start_values();
   }
 
   // Tokens of a step, (M, B, T): a pure function of the step.

@@ -1,0 +1,322 @@
+#include "lib/bench/checkpoint.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "io/base/random.h"
+#include "io/checkpoint/folder.h"
+#include "io/checkpoint/shard_writer.h"
+#include "io/checkpoint/verify.h"
+#include "lib/bench/storage.h"
+#include "lib/checkpoint/checkpointer.h"
+#include "lib/observe/metrics.h"
+#include "lib/train/trainer.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+// The bench's own folder, gone at the end. Rank 0 makes and removes it.
+class Folder {
+ public:
+  Folder(std::string path, bool mine) : path_(std::move(path)), mine_(mine) {
+    std::error_code ignored;
+    if (mine_) fs::create_directories(path_, ignored);
+  }
+  ~Folder() { empty(true); }
+  // Removes what is in it, and waits until the file system has done so.
+  void empty(bool itself = false) {
+    std::error_code ignored;
+    if (!mine_) return;
+    fs::remove_all(path_, ignored);
+    if (!itself) fs::create_directories(path_, ignored);
+    if (!itself) settle(path_);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  bool mine_;
+};
+
+Result<void> check_room(const std::string& dir, int64_t needed) {
+  std::error_code problem;
+  fs::create_directories(dir, problem);
+  const auto space = fs::space(dir, problem);
+  if (problem) return file_error("{}: {}", dir, problem.message());
+  if (static_cast<int64_t>(space.available) < needed)
+    return file_error("{}: {} are free, the bench needs {}; name another folder with --dir", dir,
+                      format_bytes(static_cast<int64_t>(space.available)), format_bytes(needed));
+  return {};
+}
+
+class Bench {
+ public:
+  Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, Folder& folder, int rounds)
+      : config_(config),
+        job_(job),
+        device_(device),
+        folder_(folder),
+        rounds_(rounds),
+        trainer_(config, mesh, &job, device, arena),
+        checkpoints_(config, mesh, job, device, trainer_.runtime().compute(), trainer_.store().tensors(),
+                     job.broadcast(new_attempt())) {
+    trainer_.make_start_values();
+    trainer_.set_before_update([this] { checkpoints_.before_update(); });
+    tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
+    for (size_t i = 0; i < tokens_.size(); ++i)
+      tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
+                                        static_cast<uint64_t>(config.model.vocab));
+  }
+
+  Result<CheckpointBenchResult> run() {
+    result_.ranks = job_.world_size();
+    for (const auto& measure : {&Bench::measure_copies, &Bench::measure_stall, &Bench::measure_writing,
+                                &Bench::measure_loading, &Bench::measure_verifying})
+      if (auto done = (this->*measure)(); !done) return done.error();
+    return result_;
+  }
+
+ private:
+  struct Timed {
+    Result<void> result;
+    double seconds;
+  };
+
+  // From all ranks' start to the last one's end.
+  Timed timed(const std::function<Result<void>()>& action) {
+    job_.barrier();
+    const auto start = Clock::now();
+    const Result<void> mine = action();
+    job_.barrier();
+    const double seconds = seconds_since(start);
+    return {agree(job_, mine), seconds};
+  }
+
+  // `ours` returns its own seconds, or 0 for the time it took; `before` each of the two is not timed.
+  Result<void> compare(CheckpointRow row, const std::function<Result<void>()>& before,
+                       const std::function<Result<double>()>& ours, const std::function<Result<void>()>& floor) {
+    std::vector<double> our_seconds, floor_seconds, speeds;
+    for (int round = 0; round <= rounds_; ++round) {
+      double mine = 0, plain = 0;
+      for (const bool first : {true, false}) {
+        if (auto ready = agree(job_, before()); !ready) return ready;
+        if (first == (round % 2 == 0)) {
+          const Timed whole = timed([&]() -> Result<void> {
+            const auto seconds = ours();
+            if (!seconds) return seconds.error();
+            mine = seconds.value();
+            return {};
+          });
+          if (!whole.result) return whole.result;
+          if (mine == 0) mine = whole.seconds;
+        } else {
+          const Timed whole = timed(floor);
+          if (!whole.result) return whole.result;
+          plain = whole.seconds;
+        }
+      }
+      if (round == 0) continue;  // pages of memory are touched for the first time
+      our_seconds.push_back(mine);
+      floor_seconds.push_back(plain);
+      speeds.push_back(plain / mine);
+    }
+    row.bytes = result_.bytes;
+    row.seconds = median(our_seconds);
+    row.floor_seconds = median(floor_seconds);
+    row.speed = median(speeds);
+    result_.rows.push_back(std::move(row));
+    return {};
+  }
+
+  // One checkpoint from begin to end, without steps. Its figures are rank 0's.
+  Result<CheckpointStats> save() {
+    if (auto begun = checkpoints_.begin({.steps = ++saved_, .samples = saved_}); !begun) return begun.error();
+    checkpoints_.before_update();
+    if (auto done = checkpoints_.finish(); !done) return done.error();
+    const auto published = checkpoints_.published();
+    return published.empty() ? CheckpointStats{} : published.back();
+  }
+  std::string checkpoint_folder() const { return config_.checkpoint.dir + "/" + step_name(saved_); }
+  std::string own_shard() const { return checkpoint_folder() + "/" + shard_name(job_.world_rank()); }
+  std::vector<std::string> checkpoint_files() const {
+    std::vector<std::string> files;
+    for (const auto& entry : fs::directory_iterator(checkpoint_folder())) files.push_back(entry.path());
+    return files;
+  }
+
+  // The snapshot alone, and the same bytes as one copy.
+  Result<void> measure_copies() {
+    const auto stats = save();
+    if (auto agreed = agree(job_, stats ? Result<void>{} : Result<void>(stats.error())); !agreed) return agreed;
+    own_bytes_ = static_cast<int64_t>(fs::file_size(own_shard()));
+    result_.bytes = stats.value().bytes;
+    const int64_t own = checkpoints_.host_bytes();
+    HostBuffer<char> host(device_, static_cast<size_t>(own));
+    const Tensor from = trainer_.store().tensors().chunks.front().exp_avg;
+    Stream& compute = trainer_.runtime().compute();
+    const auto copy_once = [&]() -> Result<void> {
+      // As many bytes, by the largest copies that one tensor gives.
+      for (int64_t at = 0; at < own; at += from.bytes())
+        compute.copy(host.data() + at, from.data, std::min(from.bytes(), own - at));
+      compute.synchronize();
+      return {};
+    };
+    const auto before = [&]() -> Result<void> {
+      folder_.empty();
+      return {};
+    };
+    const auto snapshot = [&]() -> Result<double> {
+      const auto saved = save();
+      if (!saved) return saved.error();
+      return job_.world_rank() == 0 ? saved.value().copy_seconds : 1.0;
+    };
+    const auto done = compare({.name = "snapshot", .floor = "one copy"}, before, snapshot, copy_once);
+    if (done) result_.copy_seconds = result_.rows.back().floor_seconds;
+    return done;
+  }
+
+  double step(RankFlags flags, StepResult& result) {
+    const auto start = Clock::now();
+    result = trainer_.step(steps_++, tokens_, tokens_, flags);
+    return seconds_since(start);
+  }
+
+  Result<void> measure_stall() {
+    std::vector<double> plain, stalls, beside;
+    StepResult result;
+    for (int i = 0; i < 2; ++i) step({}, result);
+    for (int round = 0; round < rounds_; ++round) {
+      folder_.empty();
+      job_.barrier();
+      const double without = (step({}, result) + step({}, result)) / 2;
+      const auto start = Clock::now();
+      if (auto begun = checkpoints_.begin({.steps = ++saved_, .samples = saved_}); !begun) return begun;
+      step(checkpoints_.flags(), result);
+      const double with = seconds_since(start);
+      double extra = with - without;
+      for (bool published = false; !published;) {
+        const double seconds = step(checkpoints_.flags(), result);
+        if (auto advanced = checkpoints_.advance(result.saved, result.failed); !advanced) return advanced;
+        extra += seconds - without;
+        published = !job_.broadcast(checkpoints_.published().empty() ? "" : "x").empty();
+      }
+      plain.push_back(without);
+      stalls.push_back(with - without);
+      beside.push_back(extra);
+    }
+    result_.step_seconds = median(plain);
+    result_.stall_seconds = median(stalls);
+    result_.beside_seconds = median(beside);
+    return {};
+  }
+
+  // Files of all ranks, index and manifest, all of it durable, against a file a rank of the same size.
+  Result<void> measure_writing() {
+    const auto before = [&]() -> Result<void> {
+      folder_.empty();
+      return {};
+    };
+    const auto ours = [&]() -> Result<double> {
+      const auto saved = save();
+      if (!saved) return saved.error();
+      return job_.world_rank() == 0 ? saved.value().seconds - saved.value().copy_seconds : 1.0;
+    };
+    const std::string path = fmt::format("{}/plain_{}", folder_.path(), job_.world_rank());
+    return compare({.name = "write", .floor = "plain writes, fsync"}, before, ours,
+                   [&] { return plain_write(path, own_bytes_); });
+  }
+
+  Result<void> drop_files() {
+    if (job_.world_rank() != 0) return {};
+    const auto dropped = drop_from_cache(checkpoint_files());
+    if (!dropped) return dropped.error();
+    result_.cold = result_.cold && dropped.value();
+    return {};
+  }
+
+  Result<void> measure_loading() {
+    folder_.empty();
+    if (auto saved = save(); !saved) return saved.error();
+    const auto ours = [&]() -> Result<double> {
+      auto loaded = checkpoints_.load();
+      if (!loaded) return loaded.error();
+      if (!loaded.value()) return file_error("{}: can't be read again", checkpoint_folder());
+      return 0.0;
+    };
+    return compare(
+        {.name = "load", .floor = "plain reads"}, [&] { return drop_files(); }, ours,
+        [&] { return plain_read({own_shard()}); });
+  }
+
+  // By one process, as `trireme checkpoint verify` does it.
+  Result<void> measure_verifying() {
+    const bool active = job_.world_rank() == 0;
+    const auto ours = [&]() -> Result<double> {
+      if (!active) return 0.0;
+      const auto report = verify(checkpoint_folder(), static_cast<int>(std::thread::hardware_concurrency()));
+      if (!report) return report.error();
+      if (!report.value().problems.empty()) return file_error("{}", report.value().problems.front());
+      return 0.0;
+    };
+    return compare(
+        {.name = "verify", .floor = "plain reads, one process"}, [&] { return drop_files(); }, ours,
+        [&] { return active ? plain_read(checkpoint_files()) : Result<void>{}; });
+  }
+
+  const Config& config_;
+  Job& job_;
+  Device& device_;
+  Folder& folder_;
+  const int rounds_;
+  Trainer trainer_;
+  Checkpointer checkpoints_;
+  std::vector<int32_t> tokens_;
+  int64_t steps_ = 0, saved_ = 0;
+  int64_t own_bytes_ = 0;  // of this rank's file
+  CheckpointBenchResult result_;
+};
+
+}  // namespace
+
+Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mesh& mesh, Job& job,
+                                               const CheckpointBench& bench) {
+  const std::string dir = bench.dir.empty() ? fs::path(original.checkpoint.dir).parent_path().string() : bench.dir;
+  Folder folder(dir + "/bench_" + job.broadcast(new_attempt()), job.world_rank() == 0);
+  Config config = original;
+  config.checkpoint.dir = folder.path();
+  config.checkpoint.max_failures = 1;
+
+  Arena measuring;
+  const RankTensors tensors = allocate_rank(config, mesh, measuring);
+  const int64_t own = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
+  Result<void> fits;
+  if (own > bench.most_bytes)
+    fits = usage_error("the state is {} a rank, more than --most-bytes {}; take more ranks or --set model.layers=N",
+                       own, bench.most_bytes);
+  if (auto agreed = agree(job, fits); !agreed) return agreed.error();
+  int64_t all = 0;
+  for (const std::string& text : job.all_gather(fmt::format("{}", own))) all += std::stoll(text);
+  // The checkpoint and the plain files, or two checkpoints; and a little.
+  const Result<void> room = job.world_rank() == 0 ? check_room(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
+  if (auto agreed = agree(job, room); !agreed) return agreed.error();
+
+  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
+  Arena arena(*device, measuring.used());
+  auto result = Bench(config, mesh, job, *device, arena, folder, bench.rounds).run();
+  job.barrier();  // nobody reads any more when the folder goes
+  return result;
+}
+
+}  // namespace tri
