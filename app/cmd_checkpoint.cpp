@@ -1,4 +1,4 @@
-// trireme checkpoint: what is in a folder of checkpoints.
+// trireme checkpoint: what is in a folder of checkpoints, and its way to and from other programs.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -12,6 +12,10 @@
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/verify.h"
+#include "lib/checkpoint/diff.h"
+#include "lib/checkpoint/weights.h"
+#include "lib/huggingface/export.h"
+#include "lib/huggingface/import.h"
 #include "lib/observe/metrics.h"
 
 namespace tri {
@@ -81,10 +85,148 @@ Result<void> prune_folder(const std::string& dir, int keep_last, int64_t keep_ev
   return {};
 }
 
+Result<void> export_model(huggingface::ExportOptions options, const std::string& path) {
+  auto folder = find_checkpoint(path);
+  if (!folder) return folder.error();
+  options.checkpoint = std::move(folder).value();
+  const auto summary = huggingface::export_checkpoint(options);
+  if (!summary) return summary.error();
+  const huggingface::ExportSummary& s = summary.value();
+  std::printf("%s: %s, %lld tensors, %s of %s in %lld file(s), from %s\ntokenizer: %s\n", options.folder.c_str(),
+              s.architecture.c_str(), static_cast<long long>(s.tensors), format_bytes(s.bytes).c_str(),
+              std::string(enum_name(options.dtype)).c_str(), static_cast<long long>(s.files),
+              options.checkpoint.c_str(), s.tokenizer.c_str());
+  return {};
+}
+
+Result<void> import_run(const huggingface::ImportOptions& options) {
+  const auto summary = huggingface::import_model(options);
+  if (!summary) return summary.error();
+  const huggingface::ImportSummary& s = summary.value();
+  std::printf("%s: %s, %lld tensors, %s of weights\ntokenizer: %s\nto train: trireme train %s --set data.sources=...\n",
+              s.checkpoint.c_str(), s.architecture.c_str(), static_cast<long long>(s.tensors),
+              format_bytes(s.bytes).c_str(), s.tokenizer.c_str(), s.config.c_str());
+  return {};
+}
+
+void add_export(CLI::App& checkpoint, int& status) {
+  auto* command = checkpoint.add_subcommand(
+      "export", "Weights to a folder that Hugging Face's transformers loads (GPT-2, LLaMA or Mistral layout)");
+  auto options = std::make_shared<huggingface::ExportOptions>();
+  auto path = std::make_shared<std::string>(), dtype = std::make_shared<std::string>("fp32");
+  auto gigabytes = std::make_shared<double>(5);
+  command->add_option("checkpoint", *path, "A step_... folder; or a run's folder: its newest valid checkpoint")
+      ->required();
+  command->add_option("out_dir", options->folder, "Folder to write, made when absent")->required();
+  command->add_option("--dtype", *dtype, "fp32: exact; bf16: rounded to nearest even")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  command->add_option("--max-shard-size", *gigabytes, "Gigabytes (10^9 bytes) a file; more only for a single tensor")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  on_run(command, status, [=] {
+    options->dtype = *enum_from_name<Dtype>(*dtype);
+    options->max_shard_bytes = static_cast<int64_t>(*gigabytes * 1e9);
+    return export_model(*options, *path);
+  });
+}
+
+void add_import(CLI::App& checkpoint, int& status) {
+  auto* command = checkpoint.add_subcommand(
+      "import", "A folder saved by transformers (GPT-2, LLaMA, Mistral) as the beginning of a run: weights, config");
+  auto options = std::make_shared<huggingface::ImportOptions>();
+  command->add_option("hf_dir", options->folder, "Folder with config.json and safetensors")->required();
+  command
+      ->add_option("run_dir", options->run_dir,
+                   "Run folder to make: config.yaml, and checkpoints/step_00000000, from which training begins with "
+                   "zero moments")
+      ->required();
+  command->add_option("--set", options->overrides, "section.key=value of the run's config; repeatable");
+  on_run(command, status, [options] { return import_run(*options); });
+}
+
+std::string describe(const TensorForm& tensor) {
+  return fmt::format("{} {}", enum_name(tensor.type), to_string(tensor.shape));
+}
+
+std::string line_of(const TensorDiff& t) {
+  if (!t.a || !t.b) return fmt::format("only in {}: {}", t.a ? "A" : "B", describe(t.a ? *t.a : *t.b));
+  std::string line;
+  if (*t.a != *t.b) line = fmt::format("{} in A, {} in B  ", describe(*t.a), describe(*t.b));
+  if (t.different > 0)
+    line += fmt::format("{} of {} elements differ, by {:.3g} at most, relative {:.3g}", t.different, t.elements,
+                        t.max_abs, t.max_relative);
+  return line;
+}
+
+// Whether they are equal.
+Result<bool> diff(const std::string& a_path, const std::string& b_path, const std::string& prefix, int threads) {
+  const auto a = find_checkpoint(a_path), b = find_checkpoint(b_path);
+  if (!a) return a.error();
+  if (!b) return b.error();
+  const auto manifest = read_manifest(a.value());
+  if (!manifest) return manifest.error();
+  Result<CheckpointDiff> compared = CheckpointDiff{};
+  {
+    int64_t bytes = 0;
+    for (const TensorRecord& tensor : manifest.value().tensors)
+      if (tensor.name.starts_with(prefix)) bytes += num_elements(tensor.shape) * element_bytes(tensor.type);
+    Progress progress("diff", "B", bytes);
+    compared = diff_checkpoints(a.value(), b.value(), prefix, threads, [&](int64_t more) { progress.add(more); });
+  }
+  if (!compared) return compared.error();
+  const CheckpointDiff& d = compared.value();
+  std::printf("A: %s, step %lld\nB: %s, step %lld\n", a.value().c_str(), static_cast<long long>(d.a_step),
+              b.value().c_str(), static_cast<long long>(d.b_step));
+  for (const ConfigDiff& field : d.config)
+    std::printf("config %s: %s in A, %s in B\n", field.field.c_str(), field.a.c_str(), field.b.c_str());
+  int64_t alone = 0, form = 0, values = 0, equal = 0, different = 0;
+  double largest = 0, relative = 0;
+  for (const TensorDiff& t : d.tensors) {
+    if (t.equal()) {
+      ++equal;
+      continue;
+    }
+    std::printf("%-64s %s\n", t.name.c_str(), line_of(t).c_str());
+    const bool both = t.a && t.b;
+    alone += !both;
+    form += both && *t.a != *t.b;
+    values += t.different > 0;
+    different += t.different;
+    largest = std::max(largest, t.max_abs);
+    relative = std::max(relative, t.max_relative);
+  }
+  std::printf(
+      "%s: %zu tensors, %lld equal; %lld on one side alone, %lld of other type or shape, %lld of other values "
+      "(%lld elements, by %.3g at most, relative %.3g); %zu config fields differ\n",
+      d.equal() ? "EQUAL" : "DIFFERENT", d.tensors.size(), static_cast<long long>(equal), static_cast<long long>(alone),
+      static_cast<long long>(form), static_cast<long long>(values), static_cast<long long>(different), largest,
+      relative, d.config.size());
+  return d.equal();
+}
+
+void add_diff(CLI::App& checkpoint, int& status) {
+  auto* command = checkpoint.add_subcommand(
+      "diff", "Compare two checkpoints of any layouts: exit status 0 when all tensors are equal, 1 when one differs");
+  auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>(),
+       prefix = std::make_shared<std::string>();
+  auto threads = std::make_shared<int>(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  command->add_option("a", *a, "A step_... folder; or a run's folder: its newest valid checkpoint")->required();
+  command->add_option("b", *b, "Another; differences of the configs are shown, but do not count")->required();
+  command->add_option("--only", *prefix, "Tensors whose names begin so: model/ compares the weights alone");
+  command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
+  command->callback([=, &status] {
+    const auto equal = diff(*a, *b, *prefix, *threads);
+    if (!equal) std::fprintf(stderr, "%s\n", equal.error().message.c_str());
+    status = equal ? (equal.value() ? 0 : 1) : static_cast<int>(equal.error().code);
+  });
+}
+
 }  // namespace
 
 void add_checkpoint_command(CLI::App& app, int& status) {
-  auto* command = app.add_subcommand("checkpoint", "Look into, check and remove checkpoints")->require_subcommand(1);
+  auto* command = app.add_subcommand("checkpoint", "Look into, check, compare, convert and remove checkpoints")
+                      ->require_subcommand(1);
   auto path = std::make_shared<std::string>();
 
   auto* list_command = command->add_subcommand("list", "The checkpoints of a folder, newest first");
@@ -113,6 +255,10 @@ void add_checkpoint_command(CLI::App& app, int& status) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   on_run(prune_command, status, [=] { return prune_folder(*path, *keep_last, *keep_every); });
+
+  add_diff(*command, status);
+  add_export(*command, status);
+  add_import(*command, status);
 }
 
 }  // namespace tri

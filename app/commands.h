@@ -5,16 +5,21 @@
 #include <functional>
 
 #include "io/base/error.h"
+#include "lib/comm/job.h"
 
 namespace tri {
 
 void add_train_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_check_command(CLI::App& app, int& status);
 void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv);
+void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv);
+void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
+// The same for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
+void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
 
 }  // namespace tri

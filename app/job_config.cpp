@@ -1,7 +1,12 @@
 #include "app/job_config.h"
 
+#include <iterator>
+#include <sstream>
+
 #include "io/base/log.h"
 #include "kernels/core/device.h"
+#include "lib/checkpoint/weights.h"
+#include "lib/train/loaded_model.h"
 
 namespace tri {
 namespace {
@@ -15,27 +20,69 @@ void choose_device(RunConfig& run, Job& job) {
            everywhere ? "a GPU a rank" : "not every rank has a GPU of its own, so the job runs on the CPU");
 }
 
-}  // namespace
-
-Result<JobConfig> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
-  log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
+// Rank 0's text or its error, on all ranks.
+Result<std::string> share(const Result<std::string>& mine, Job& job) {
   std::string envelope;
-  if (job.world_rank() == 0) {
-    auto text = read_config_text(path);
-    envelope = text ? "+" + text.value() : "-" + text.error().message;
-  }
+  if (job.world_rank() == 0)
+    envelope =
+        mine ? "+" + mine.value() : fmt::format("-{:02}{}", static_cast<int>(mine.error().code), mine.error().message);
   envelope = job.broadcast(envelope);
-  const std::string text = envelope.substr(1);
-  if (envelope.front() == '-') return Error{text, ExitCode::kUsage};
-  auto parsed = parse_config(text, path, overrides);
-  if (!parsed) return parsed.error();
-  auto resolved = resolve_config(std::move(parsed).value(), job.world_size());
+  if (envelope.front() == '+') return envelope.substr(1);
+  return Error{envelope.substr(3), static_cast<ExitCode>(std::stoi(envelope.substr(1, 2)))};
+}
+
+Result<JobConfig> resolve_for_job(Config parsed, Job& job) {
+  auto resolved = resolve_config(std::move(parsed), job.world_size());
   if (!resolved) return resolved.error();
   choose_device(resolved.value().run, job);
   const auto& parallel = resolved.value().parallel;
   const Mesh mesh = make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp);
   log_identify(job.world_rank() == 0, mesh.place());
   return JobConfig{std::move(resolved).value(), mesh};
+}
+
+// The first line: the checkpoint's folder, the second: its step. Then its config. For rank 0.
+Result<std::string> describe_checkpoint(const std::string& path, int ranks) {
+  const auto folder = find_checkpoint(path);
+  if (!folder) return folder;
+  const auto manifest = read_manifest(folder.value());
+  if (!manifest) return manifest.error();
+  const auto config = checkpoint_config(folder.value(), manifest.value());
+  if (!config) return config.error();
+  return fmt::format("{}\n{}\n{}", folder.value(), manifest.value().step,
+                     to_yaml(forward_config(config.value(), ranks)));
+}
+
+}  // namespace
+
+Result<JobConfig> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
+  log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
+  const auto text = share(job.world_rank() == 0 ? read_config_text(path) : std::string(), job);
+  if (!text) return text.error();
+  auto parsed = parse_config(text.value(), path, overrides);
+  if (!parsed) return parsed.error();
+  return resolve_for_job(std::move(parsed).value(), job);
+}
+
+Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
+                                             Job& job, const std::function<void(Config&)>& adjust) {
+  log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
+  const auto text = share(job.world_rank() == 0 ? describe_checkpoint(path, job.world_size()) : std::string(), job);
+  if (!text) return text.error();
+  std::istringstream lines(text.value());
+  CheckpointJob result;
+  std::string step;
+  std::getline(lines, result.checkpoint);
+  std::getline(lines, step);
+  result.step = std::stoll(step);
+  const std::string yaml(std::istreambuf_iterator<char>(lines), {});
+  auto parsed = parse_config(yaml, result.checkpoint + "'s config", overrides);
+  if (!parsed) return parsed.error();
+  adjust(parsed.value());
+  auto resolved = resolve_for_job(std::move(parsed).value(), job);
+  if (!resolved) return resolved.error();
+  result.job = std::move(resolved).value();
+  return result;
 }
 
 }  // namespace tri

@@ -1,6 +1,7 @@
 // The config of a job, for the subcommands that run under mpirun.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,5 +18,17 @@ struct JobConfig {
 
 // Rank 0 reads the file; everybody resolves the same text, so everybody meets the same errors. Collective.
 Result<JobConfig> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
+
+// A checkpoint's model in a job that only runs it.
+struct CheckpointJob {
+  std::string checkpoint;  // its folder
+  int64_t step = 0;
+  JobConfig job;
+};
+
+// Finds the checkpoint that `path` means (lib/checkpoint/weights.h); its config, as forward_config leaves it, after the
+// overrides and then `adjust`. Nothing is written. Collective.
+Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
+                                             Job& job, const std::function<void(Config&)>& adjust);
 
 }  // namespace tri

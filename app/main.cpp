@@ -13,6 +13,8 @@ int main(int argc, char** argv) {
   tri::add_train_command(app, status, &argc, &argv);
   tri::add_check_command(app, status);
   tri::add_bench_command(app, status, &argc, &argv);
+  tri::add_eval_command(app, status, &argc, &argv);
+  tri::add_generate_command(app, status, &argc, &argv);
   tri::add_data_command(app, status);
   tri::add_checkpoint_command(app, status);
   try {

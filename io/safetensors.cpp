@@ -16,11 +16,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr const char* kMetadata = "__metadata__";
-constexpr std::pair<ElementType, std::string_view> kTypes[] = {{ElementType::kF32, "F32"},
-                                                               {ElementType::kBf16, "BF16"},
-                                                               {ElementType::kI64, "I64"},
-                                                               {ElementType::kI32, "I32"},
-                                                               {ElementType::kU8, "U8"}};
+constexpr std::pair<ElementType, std::string_view> kTypes[] = {{ElementType::kF32, "F32"}, {ElementType::kBf16, "BF16"},
+                                                               {ElementType::kF16, "F16"}, {ElementType::kI64, "I64"},
+                                                               {ElementType::kI32, "I32"}, {ElementType::kU8, "U8"}};
 
 std::string_view type_name(ElementType type) {
   for (const auto& [candidate, name] : kTypes)
@@ -84,7 +82,8 @@ Result<Placed> placed_of(const std::string& path, const std::string& name, const
   const Json& dtype = json["dtype"];
   const auto type = dtype.is_string() ? type_of(dtype.get<std::string>()) : std::nullopt;
   if (!type)
-    return file_error("{}: tensor {}: dtype {}; readable are F32, BF16, I64, I32 and U8", path, name, dtype.dump());
+    return file_error("{}: tensor {}: dtype {}; readable are F32, BF16, F16, I64, I32 and U8", path, name,
+                      dtype.dump());
   const auto shape = integers(json["shape"], -1);
   const auto bytes = shape ? checked_bytes(*type, *shape) : std::nullopt;
   if (!bytes) return file_error("{}: tensor {}: shape {}", path, name, json["shape"].dump());

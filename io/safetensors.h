@@ -27,7 +27,7 @@ struct SafetensorsEntry {
 // A checked, memory-mapped file. Thread-safe.
 class SafetensorsFile {
  public:
-  // Everything about the structure is checked here. Types other than F32, BF16, I64, I32 and U8 are an error.
+  // Everything about the structure is checked here. Types other than F32, BF16, F16, I64, I32 and U8 are an error.
   static Result<SafetensorsFile> open(const std::string& path);
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the data

@@ -21,6 +21,14 @@ void check_bias(const char* op, const char* operand, Norm kind, const Tensor& bi
   require_optional(op, operand, bias, dtype, {width});
 }
 
+// (R, C), or (P, R, C) of any P.
+void check_parts(const char* op, const char* operand, const Tensor& tensor, Dtype dtype, int64_t rows, int64_t width) {
+  if (tensor.dims == 3)
+    require_tensor(op, operand, tensor, dtype, {tensor[0], rows, width});
+  else
+    require_tensor(op, operand, tensor, dtype, {rows, width});
+}
+
 }  // namespace
 
 void check(const NormForward& n) {
@@ -33,7 +41,7 @@ void check(const NormForward& n) {
   TRI_REQUIRE(n.add.empty() == n.sum.empty(), "{}: add {} and sum {} go together", op, n.add.shape_text(),
               n.sum.shape_text());
   TRI_REQUIRE(!n.add.empty() || n.add_bias.empty(), "{}: add_bias {} without add", op, n.add_bias.shape_text());
-  require_optional(op, "add", n.add, dtype, {rows, width});
+  if (!n.add.empty()) check_parts(op, "add", n.add, dtype, rows, width);
   require_optional(op, "sum", n.sum, dtype, {rows, width});
   require_optional(op, "add_bias", n.add_bias, dtype, {width});
   require_tensor(op, "weight", n.weight, dtype, {width});
@@ -47,7 +55,7 @@ void check(const NormBackward& n) {
   const int64_t rows = n.inp[0], width = n.inp[1];
   require_tensor(op, "dinp", n.dinp, dtype, {rows, width});
   require_optional(op, "dresidual", n.dresidual, dtype, {rows, width});
-  require_tensor(op, "dout", n.dout, dtype, {rows, width});
+  check_parts(op, "dout", n.dout, dtype, rows, width);
   require_tensor(op, "weight", n.weight, dtype, {width});
   require_tensor(op, "dweight", n.dweight, Dtype::kF32, {width});
   check_bias(op, "dbias", n.kind, n.dbias, Dtype::kF32, width);
@@ -58,7 +66,7 @@ void check(const ResidualAdd& a) {
   const char* op = "residual_add";
   require_matrix(op, "inp", a.inp);
   require_tensor(op, "out", a.out, a.inp.dtype, {a.inp[0], a.inp[1]});
-  require_tensor(op, "add", a.add, a.inp.dtype, {a.inp[0], a.inp[1]});
+  check_parts(op, "add", a.add, a.inp.dtype, a.inp[0], a.inp[1]);
   require_optional(op, "add_bias", a.add_bias, a.inp.dtype, {a.inp[1]});
 }
 

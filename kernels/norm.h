@@ -2,6 +2,8 @@
 //   sum = inp + add + add_bias                             (absent operands count as zero)
 //   LayerNorm  out = (sum - mean) · rstd · weight + bias,  rstd = 1 / sqrt(var(sum) + eps)
 //   RMSNorm    out = sum · rstd · weight,                  rstd = 1 / sqrt(mean(sum²) + eps)
+// An operand that is a sum over a tp group may come in its P parts, (P, R, C): they are added in fp32 in their order
+// and rounded to T, which is what a reduce-scatter would have left.
 #pragma once
 
 #include "kernels/core/kinds.h"
@@ -17,7 +19,7 @@ struct NormForward {
   Tensor rstd;      // (R) f32
   Tensor sum;       // (R, C) T; required when `add` is present, else absent: the sum is `inp`
   Tensor inp;       // (R, C) T
-  Tensor add;       // (R, C) T, optional
+  Tensor add;       // (R, C) or (P, R, C) T, optional
   Tensor add_bias;  // (C) T, optional; needs `add`
   Tensor weight;    // (C) T
   Tensor bias;      // (C) T; LayerNorm with bias only
@@ -32,7 +34,7 @@ struct NormBackward {
   Tensor dresidual;  // (R, C) T, optional; may be dinp
   Tensor dweight;    // (C) f32
   Tensor dbias;      // (C) f32; where the forward had a bias
-  Tensor dout;       // (R, C) T
+  Tensor dout;       // (R, C) or (P, R, C) T
   Tensor inp;        // (R, C) T, the forward's sum
   Tensor weight;     // (C) T
   Tensor mean;       // (R) f32; LayerNorm only
@@ -40,13 +42,16 @@ struct NormBackward {
 };
 void check(const NormBackward&);
 
-// out = inp + add + add_bias: the end of a stage, where no norm follows. out may be inp or add.
+// out = inp + add + add_bias: the end of a stage, where no norm follows. out may be inp or a whole add.
 struct ResidualAdd {
   Tensor out;       // (R, C) T
   Tensor inp;       // (R, C) T
-  Tensor add;       // (R, C) T
+  Tensor add;       // (R, C) or (P, R, C) T
   Tensor add_bias;  // (C) T, optional
 };
 void check(const ResidualAdd&);
+
+// P of an operand (R, C) or (P, R, C).
+inline int64_t num_parts(const Tensor& operand) { return operand.dims == 3 ? operand[0] : 1; }
 
 }  // namespace tri

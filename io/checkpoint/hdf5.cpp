@@ -40,13 +40,16 @@ Hid hdf5_type(ElementType type, const std::string& path) {
     case ElementType::kU8:
       return copy(H5T_STD_U8LE);
     case ElementType::kBf16:
+    case ElementType::kF16:
       break;
   }
-  Hid bf16 = copy(H5T_IEEE_F32LE);
-  TRI_HDF5(H5Tset_fields(bf16, 15, 7, 8, 0, 7), path);  // sign at 15, exponent 8 bits at 7, mantissa 7 bits at 0
-  TRI_HDF5(H5Tset_size(bf16, 2), path);                 // after the fields: they must fit at every moment
-  TRI_HDF5(H5Tset_ebias(bf16, 127), path);
-  return bf16;
+  // The sign on top, then the exponent, then the mantissa.
+  const size_t mantissa = type == ElementType::kBf16 ? 7 : 10, exponent = 15 - mantissa;
+  Hid small = copy(H5T_IEEE_F32LE);
+  TRI_HDF5(H5Tset_fields(small, 15, mantissa, exponent, 0, mantissa), path);
+  TRI_HDF5(H5Tset_size(small, 2), path);  // after the fields: they must fit at every moment
+  TRI_HDF5(H5Tset_ebias(small, (size_t{1} << (exponent - 1)) - 1), path);
+  return small;
 }
 
 void hdf5_attribute(hid_t object, const char* name, std::string_view text, const std::string& path) {

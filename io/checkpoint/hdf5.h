@@ -56,8 +56,8 @@ Result<void> with_hdf5(Body&& body) {
   return {};
 }
 
-// The type in files. bf16: a floating-point type of 1 sign, 8 exponent and 7 mantissa bits, read as numbers by all
-// tools.
+// The type in files. bf16 and f16: floating-point types of 1 sign, 8 or 5 exponent and 7 or 10 mantissa bits, read as
+// numbers by all tools.
 Hid hdf5_type(ElementType type, const std::string& path);
 
 void hdf5_attribute(hid_t object, const char* name, std::string_view text, const std::string& path);

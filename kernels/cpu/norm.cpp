@@ -26,6 +26,20 @@ float lane_sum(int64_t n, F&& f) {
   return lanes[0];
 }
 
+// Row r of an operand (R, C) or (P, R, C), in fp32: the parts' sum in their order, rounded to storage.
+template <class T>
+void load_parts(const Tensor& operand, int64_t r, int64_t rows, int64_t width, float* __restrict x) {
+  const int64_t parts = num_parts(operand);
+  const T* __restrict part = operand.as<T>() + r * width;
+  for (int64_t c = 0; c < width; ++c) x[c] = to_float(part[c]);
+  for (int64_t p = 1; p < parts; ++p) {
+    part += rows * width;
+    for (int64_t c = 0; c < width; ++c) x[c] += to_float(part[c]);
+  }
+  if (parts > 1)
+    for (int64_t c = 0; c < width; ++c) x[c] = to_float(from_float<T>(x[c]));
+}
+
 // x <- inp + add + add_bias in fp32; with `add`, rounded to storage and kept in `sum`, which is what backward
 // will see.
 template <class T>
@@ -36,8 +50,8 @@ void load_row(const NormForward& n, int64_t r, float* __restrict x) {
     for (int64_t c = 0; c < width; ++c) x[c] = to_float(inp[c]);
     return;
   }
-  const T* __restrict add = n.add.as<T>() + first;
-  for (int64_t c = 0; c < width; ++c) x[c] = to_float(inp[c]) + to_float(add[c]);
+  load_parts<T>(n.add, r, n.inp[0], width, x);
+  for (int64_t c = 0; c < width; ++c) x[c] = to_float(inp[c]) + x[c];
   if (!n.add_bias.empty()) {
     const T* __restrict add_bias = n.add_bias.as<T>();
     for (int64_t c = 0; c < width; ++c) x[c] += to_float(add_bias[c]);
@@ -83,21 +97,22 @@ void backward(const NormBackward& n) {
   float* __restrict dweight = n.dweight.as<float>();
   float* __restrict dbias = n.dbias.as<float>();
   thread_local std::vector<float> scratch;
-  scratch.resize(static_cast<size_t>(2 * width));
+  scratch.resize(static_cast<size_t>(3 * width));
   float* __restrict x = scratch.data();  // x^
   float* __restrict g = x + width;       // g, then dx
+  float* __restrict dout = g + width;
   const float inverse = 1.0f / static_cast<float>(width);
   for (int64_t r = 0; r < rows; ++r) {
     const T* __restrict inp = n.inp.as<T>() + r * width;
-    const T* __restrict dout = n.dout.as<T>() + r * width;
+    load_parts<T>(n.dout, r, rows, width, dout);
     const float mean = layernorm ? n.mean.as<float>()[r] : 0.0f, rstd = n.rstd.as<float>()[r];
     for (int64_t c = 0; c < width; ++c) {
       x[c] = (to_float(inp[c]) - mean) * rstd;
-      g[c] = to_float(dout[c]) * to_float(weight[c]);
+      g[c] = dout[c] * to_float(weight[c]);
     }
-    for (int64_t c = 0; c < width; ++c) dweight[c] += to_float(dout[c]) * x[c];
+    for (int64_t c = 0; c < width; ++c) dweight[c] += dout[c] * x[c];
     if (dbias != nullptr)
-      for (int64_t c = 0; c < width; ++c) dbias[c] += to_float(dout[c]);
+      for (int64_t c = 0; c < width; ++c) dbias[c] += dout[c];
     const float mean_g = layernorm ? inverse * lane_sum(width, [&](int64_t c) { return g[c]; }) : 0.0f;
     const float mean_gx = inverse * lane_sum(width, [&](int64_t c) { return g[c] * x[c]; });
     for (int64_t c = 0; c < width; ++c) g[c] = rstd * (g[c] - mean_g - x[c] * mean_gx);
@@ -123,13 +138,15 @@ void norm_backward(const NormBackward& n) {
 void residual_add(const ResidualAdd& a) {
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    const T *inp = a.inp.as<T>(), *add = a.add.as<T>(), *bias = a.add_bias.as<T>();
+    const T *inp = a.inp.as<T>(), *bias = a.add_bias.as<T>();
     T* out = a.out.as<T>();
     const int64_t rows = a.inp[0], width = a.inp[1];
-    for (int64_t r = 0; r < rows; ++r, inp += width, add += width, out += width) {
-#pragma GCC ivdep  // out may be inp or add: element c is read before it is written
+    std::vector<float> add(static_cast<size_t>(width));
+    for (int64_t r = 0; r < rows; ++r, inp += width, out += width) {
+      load_parts<T>(a.add, r, rows, width, add.data());
+#pragma GCC ivdep  // out may be inp: element c is read before it is written
       for (int64_t c = 0; c < width; ++c) {
-        const float sum = to_float(inp[c]) + to_float(add[c]);
+        const float sum = to_float(inp[c]) + add[static_cast<size_t>(c)];
         out[c] = from_float<T>(bias == nullptr ? sum : sum + to_float(bias[c]));
       }
     }

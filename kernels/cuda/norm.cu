@@ -6,7 +6,8 @@
 // own packs, so that no barrier is needed). The warps of a row meet at a barrier. Backward: a thread keeps
 // its columns' parameter gradients in registers too; a second kernel adds the blocks' sums in a fixed order. Limits: C
 // up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes. Bound: memory; R·C elements 2
-// times forward (4 with a residual), 4 backward (3 without dresidual). Mirror: kernels/cpu/norm.cpp.
+// times forward (4 with a residual), 4 backward (3 without dresidual), and once more a part of an operand that comes in
+// several: those parts are read when they are needed. Mirror: kernels/cpu/norm.cpp.
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
@@ -118,6 +119,10 @@ class Operands {
     else
       unpack(load_pack<kVec>(arrays_[array] + walk.at + p * walk.pack_step), x);
   }
+  // Later reads of the pack give `x`; where nothing is staged they do not.
+  __device__ void keep(int array, int p, const float (&x)[kVec]) {
+    if constexpr (kStaged) own_[slot(stage_, array, p)] = pack_floats<T>(x);
+  }
   __device__ void vector(const Walk<kVec>& walk, int v, int p, float (&x)[kVec]) const {
     if constexpr (kStaged)
       unpack(shared_vectors_[vector_slot(v, p)], x);
@@ -139,6 +144,35 @@ class Operands {
   const T *arrays_[kArrays], *vectors_[kVectors];
   int stage_ = 0;
 };
+
+// The parts of an operand (P, R, C) behind its first.
+template <class T>
+struct MoreParts {
+  const T* first;  // part 1
+  int64_t stride;  // R · C
+  int count;       // P - 1
+};
+
+template <class T>
+MoreParts<T> more_parts(const Tensor& operand) {
+  const int64_t parts = operand.empty() ? 1 : num_parts(operand);
+  const int64_t stride = parts > 1 ? operand.numel() / parts : 0;
+  return {parts > 1 ? pointer<T>(operand) + stride : nullptr, stride, static_cast<int>(parts) - 1};
+}
+
+// x, the pack at `at` of the first part, becomes that of the sum, rounded to T.
+template <int kVec, class T>
+__device__ __forceinline__ void add_parts(const MoreParts<T>& parts, int64_t at, float (&x)[kVec]) {
+  const T* part = parts.first + at;
+#pragma unroll 4
+  for (int k = 0; k < parts.count; ++k, part += parts.stride) {
+    float y[kVec];
+    unpack(load_pack<kVec>(part), y);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) x[i] += y[i];
+  }
+  unpack(pack_floats<T>(x), x);
+}
 
 // Sums over the W warps of a row, in every thread of them.
 class RowSums {
@@ -175,11 +209,14 @@ struct Forward {
   const T *inp, *add, *add_bias, *weight, *bias;
   float *mean, *rstd;  // mean: LayerNorm only
   float eps;
+  MoreParts<T> more_adds;
 };
 
-// kAdds: inp + add (+ add_bias) is what is normalised.
-template <class T, int kVec, int kPacks, bool kAdds>
+// What is normalised: inp, or inp + add (+ add_bias), where add may come in parts.
+enum class Add { kNothing, kWhole, kParts };
+template <class T, int kVec, int kPacks, Add kAdd>
 struct ForwardKernel {
+  static constexpr bool kAdds = kAdd != Add::kNothing;
   using Inputs = Operands<T, kVec, kPacks, kAdds ? 2 : 1, kAdds ? 3 : 2>;
   static __device__ Inputs inputs(unsigned char* shared, const Forward<T>& a, const Walk<kVec>& walk) {
     if constexpr (kAdds)
@@ -189,11 +226,12 @@ struct ForwardKernel {
   }
 };
 
-template <class T, int kVec, int kPacks, bool kAdds>
+template <class T, int kVec, int kPacks, Add kAdd>
 __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s) {
   extern __shared__ __align__(16) unsigned char memory[];
   Walk<kVec> walk(s);
-  auto operands = ForwardKernel<T, kVec, kPacks, kAdds>::inputs(memory, a, walk);
+  constexpr bool kAdds = kAdd != Add::kNothing;
+  auto operands = ForwardKernel<T, kVec, kPacks, kAdd>::inputs(memory, a, walk);
   RowSums sums;
   const float mean_factor = 1.0f / static_cast<float>(s.width);
   for (; walk.block_has_rows(); walk.advance(), operands.end_row()) {
@@ -207,6 +245,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
       if constexpr (kAdds) {
         float y[kVec];
         operands.row(walk, 1, p, y);
+        if constexpr (kAdd == Add::kParts) add_parts(a.more_adds, walk.at + p * walk.pack_step, y);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
         if (a.add_bias != nullptr) {
@@ -261,9 +300,10 @@ struct Backward {
   const T *dresidual, *dout, *inp, *weight;
   const float *mean, *rstd;
   float* partial;  // (blocks, 2, C): sums of this block's rows for dweight and dbias
+  MoreParts<T> more_douts;
 };
 
-// kAdds: dresidual is added to dinp.
+// kAdds: dresidual is added to dinp. kParts: dout comes in parts.
 template <class T, int kVec, int kPacks, bool kAdds>
 struct BackwardKernel {
   using Inputs = Operands<T, kVec, kPacks, kAdds ? 3 : 2, 1>;
@@ -275,7 +315,7 @@ struct BackwardKernel {
   }
 };
 
-template <class T, int kVec, int kPacks, bool kAdds>
+template <class T, int kVec, int kPacks, bool kAdds, bool kParts>
 __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape s) {
   extern __shared__ __align__(16) unsigned char memory[];
   Walk<kVec> walk(s);
@@ -304,6 +344,10 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
       float x[kVec], dy[kVec], weight[kVec];
       operands.row(walk, 0, p, x);
       operands.row(walk, 1, p, dy);
+      if constexpr (kParts) {
+        add_parts(a.more_douts, walk.at + p * walk.pack_step, dy);
+        operands.keep(1, p, dy);
+      }
       operands.vector(walk, 0, p, weight);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
@@ -325,6 +369,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
       float x[kVec], dy[kVec], other[kVec];
       operands.row(walk, 0, p, x);
       operands.row(walk, 1, p, dy);
+      if constexpr (kParts && !decltype(operands)::kStaged) add_parts(a.more_douts, walk.at + p * walk.pack_step, dy);
       operands.vector(walk, 0, p, other);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
@@ -362,15 +407,19 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
 }
 
 template <class T, int kVec>
-__global__ void residual_add_kernel(T* out, const T* inp, const T* add, const T* bias, int64_t count, int64_t width) {
+__global__ void residual_add_kernel(T* out, const T* inp, const T* add, const T* bias, int64_t count, int64_t width,
+                                    MoreParts<T> more_adds) {
   const int64_t i = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVec;
   if (i >= count) return;
-  const Pack<T, kVec> x = load_pack<kVec>(inp + i), y = load_pack<kVec>(add + i);
+  const Pack<T, kVec> x = load_pack<kVec>(inp + i);
+  float y[kVec];
+  unpack(load_pack<kVec>(add + i), y);
+  if (more_adds.count > 0) add_parts(more_adds, i, y);
   Pack<T, kVec> b, sum;
   if (bias != nullptr) b = load_pack<kVec>(bias + i % width);
 #pragma unroll
   for (int k = 0; k < kVec; ++k) {
-    float value = to_float(x.item[k]) + to_float(y.item[k]);
+    float value = to_float(x.item[k]) + y[k];
     if (bias != nullptr) value += to_float(b.item[k]);
     sum.item[k] = from_float<T>(value);
   }
@@ -413,17 +462,20 @@ template <class T, int kVec>
 void forward(const NormForward& n, cudaStream_t stream) {
   const Forward<T> args{
       pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
-      pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps};
+      pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps,
+      more_parts<T>(n.add)};
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
   choose_mapping<kVec>(n.inp[1], 3, [&](auto packs, dim3 block) {
-    const auto launch = [&](auto adds) {
+    const auto launch = [&](auto add) {
       constexpr int kPacks = decltype(packs)::value;
-      constexpr bool kAdds = decltype(adds)::value;
-      const size_t shared = ForwardKernel<T, kVec, kPacks, kAdds>::Inputs::bytes(block);
-      auto kernel = norm_forward_kernel<T, kVec, kPacks, kAdds>;
+      constexpr Add kAdd = decltype(add)::value;
+      const size_t shared = ForwardKernel<T, kVec, kPacks, kAdd>::Inputs::bytes(block);
+      auto kernel = norm_forward_kernel<T, kVec, kPacks, kAdd>;
       kernel<<<persistent_blocks(kernel, block, shared, shape.rows), block, shared, stream>>>(args, shape);
     };
-    n.add.empty() ? launch(std::false_type{}) : launch(std::true_type{});
+    if (n.add.empty()) return launch(std::integral_constant<Add, Add::kNothing>{});
+    num_parts(n.add) == 1 ? launch(std::integral_constant<Add, Add::kWhole>{})
+                          : launch(std::integral_constant<Add, Add::kParts>{});
   });
   TRI_CUDA_LAUNCH("norm_forward");
 }
@@ -434,23 +486,26 @@ void backward(const NormBackward& n, cudaStream_t stream) {
   // Short rows: fewer registers and more rows at once. Long rows: fewer warps at a barrier. Both as measured.
   const int64_t most = n.inp[1] <= 4 * 2 * 32 * kVec ? 2 : 3;
   choose_mapping<kVec>(n.inp[1], most, [&](auto packs, dim3 block) {
-    const auto launch = [&](auto adds) {
+    const auto launch = [&](auto adds, auto parts) {
       constexpr int kPacks = decltype(packs)::value;
       constexpr bool kAdds = decltype(adds)::value;
-      auto kernel = norm_backward_kernel<T, kVec, kPacks, kAdds>;
+      auto kernel = norm_backward_kernel<T, kVec, kPacks, kAdds, decltype(parts)::value>;
       const size_t columns = 2 * sizeof(float) * static_cast<size_t>(shape.width);
       const size_t shared = std::max(columns, BackwardKernel<T, kVec, kPacks, kAdds>::Inputs::bytes(block));
       const unsigned blocks = persistent_blocks(kernel, block, shared, shape.rows);
       auto* partial = static_cast<float*>(workspace(stream, Scratch::kColumnSums, columns * blocks));
       kernel<<<blocks, block, shared, stream>>>(
           {pointer<T>(n.dinp), pointer<T>(n.dresidual), pointer<T>(n.dout), pointer<T>(n.inp), pointer<T>(n.weight),
-           pointer<float>(n.mean), pointer<float>(n.rstd), partial},
+           pointer<float>(n.mean), pointer<float>(n.rstd), partial, more_parts<T>(n.dout)},
           shape);
       TRI_CUDA_LAUNCH("norm_backward");
       add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], static_cast<int>(blocks),
                    stream);
     };
-    n.dresidual.empty() ? launch(std::false_type{}) : launch(std::true_type{});
+    const auto launch_with = [&](auto adds) {
+      num_parts(n.dout) == 1 ? launch(adds, std::false_type{}) : launch(adds, std::true_type{});
+    };
+    n.dresidual.empty() ? launch_with(std::false_type{}) : launch_with(std::true_type{});
   });
 }
 
@@ -483,7 +538,8 @@ void residual_add(const ResidualAdd& a, cudaStream_t stream) {
     const int64_t threads = packs ? count / Pack<T>::kSize : count;
     auto kernel = packs ? residual_add_kernel<T, Pack<T>::kSize> : residual_add_kernel<T, 1>;
     kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-        pointer<T>(a.out), pointer<T>(a.inp), pointer<T>(a.add), pointer<T>(a.add_bias), count, a.inp[1]);
+        pointer<T>(a.out), pointer<T>(a.inp), pointer<T>(a.add), pointer<T>(a.add_bias), count, a.inp[1],
+        more_parts<T>(a.add));
     TRI_CUDA_LAUNCH("residual_add");
   });
 }

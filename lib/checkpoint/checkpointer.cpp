@@ -12,6 +12,7 @@
 #include "io/checkpoint/index.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/shard_writer.h"
+#include "lib/checkpoint/weights.h"
 #include "lib/observe/metrics.h"
 
 namespace tri {
@@ -87,6 +88,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
   int64_t bytes = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (!pieces_[i].own) continue;
+    // A checkpoint of weights alone begins a run: the moments stay zero.
+    if (holds_weights_alone(manifest) && !pieces_[i].piece.tensor.starts_with(weight_name(""))) continue;
     own.push_back(i);
     offset.push_back(bytes);
     bytes += pieces_[i].memory.bytes();
@@ -114,7 +117,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
   double all_bytes = 0;
   for (const std::string& text : job_.gather(fmt::format("{}", bytes))) all_bytes += std::stod(text);
   if (job_.world_rank() == 0)
-    log_info("resumed from {}: step {}, {} read by {} ranks in {}", folder, manifest.step,
+    log_info("resumed from {}: step {}, {}{} read by {} ranks in {}", folder, manifest.step,
+             holds_weights_alone(manifest) ? "weights alone (the optimizer begins anew), " : "",
              format_bytes(static_cast<int64_t>(all_bytes)), job_.world_size(),
              format_duration(seconds_between(start, Clock::now())));
   const auto samples = manifest.info.numbers.find("samples");

@@ -11,16 +11,13 @@
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/run_lock.h"
-#include "io/tokens/prepare.h"
-#include "io/tokens/tokenizer.h"
 #include "lib/checkpoint/checkpointer.h"
-#include "lib/data/dataset.h"
 #include "lib/data/loader.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/train/grace.h"
-#include "lib/train/sampling.h"
+#include "lib/train/inputs.h"
 #include "lib/train/stop_signals.h"
 #include "lib/train/trainer.h"
 
@@ -29,38 +26,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// What a rank reads: token files and the tokenizer that names their tokens.
-struct Inputs {
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<Dataset> dataset;
-};
-
-Result<void> open_inputs(const Config& config, Inputs& inputs) {
-  if (config.data.sources.empty())
-    return usage_error("data.sources: training needs at least one token file; make one with `trireme data prepare`");
-  auto tokenizer = open_tokenizer(config.data.tokenizer);
-  if (!tokenizer) return tokenizer.error();
-  inputs.tokenizer = std::move(tokenizer).value();
-  if (inputs.tokenizer->vocab_size() > config.model.vocab)
-    return usage_error("model.vocab: {} is smaller than the {} tokens of data.tokenizer {}; set model.vocab: {}",
-                       config.model.vocab, inputs.tokenizer->vocab_size(), config.data.tokenizer,
-                       inputs.tokenizer->vocab_size());
-  for (const Source& source : config.data.sources) {
-    const auto made_with = prepared_with(source.path);
-    if (!made_with) return made_with.error();
-    if (!made_with.value().empty() && made_with.value() != inputs.tokenizer->fingerprint())
-      return usage_error("data.tokenizer: {} is {}, but {} was prepared with {}; set data.tokenizer to that one",
-                         config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path, made_with.value());
-  }
-  std::vector<SourceSpec> sources;
-  for (const Source& source : config.data.sources) sources.push_back({source.path, source.weight});
-  auto dataset = Dataset::open(sources, config.model.seq_len, config.data.validation_fraction, config.data.seed,
-                               config.model.vocab);
-  if (!dataset) return dataset.error();
-  inputs.dataset = std::move(dataset).value();
-  return {};
-}
 
 // The run's folder, locked against other jobs, with its config. For one rank.
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
@@ -254,50 +219,26 @@ class Loop {
   }
 
   void evaluate(int64_t completed) {
-    const int64_t available = inputs_.dataset->num_samples(Split::kValidation) / config_.data.global_batch;
-    // With fewer validation samples than one batch, samples repeat: still every one is seen.
-    const int64_t batches = std::min<int64_t>(config_.run.eval_batches, std::max<int64_t>(available, 1));
-    if (batches == 0 || inputs_.dataset->num_samples(Split::kValidation) == 0) return;
-    double sum = 0;
-    for (int64_t i = 0; i < batches; ++i) {
-      const Batch batch = make_batch(*inputs_.dataset, Split::kValidation, i, batch_shape_);
-      sum += trainer_.evaluate(batch.inputs, batch.targets);
-    }
-    const double loss = sum / static_cast<double>(batches);
-    if (mesh_.world_rank != 0) return;
-    const BatchShape whole{.global_batch = config_.data.global_batch, .micro_batch = 1};  // every dp rank's samples
-    double bytes = 0, tokens = 0;
-    for (int64_t i = 0; i < batches; ++i)
-      for (const int32_t token : make_batch(*inputs_.dataset, Split::kValidation, i, whole).targets) {
-        bytes += inputs_.tokenizer->token_bytes(token);
-        tokens += 1;
-      }
-    metrics_->evaluation(completed, loss);
+    const auto result = trainer_.evaluator().evaluate(*inputs_.dataset, Split::kValidation, config_.run.eval_batches,
+                                                      inputs_.tokenizer.get());
+    if (!result || mesh_.world_rank != 0) return;
+    metrics_->evaluation(completed, result->loss);
     log_info(
-        "step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} "
-        "samples",
-        completed, loss, std::exp(loss), std::exp(loss * tokens / std::max(bytes, 1.0)),
-        batches * config_.data.global_batch);
+        "step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
+        completed, result->loss, result->perplexity(), result->perplexity_per_byte(), result->samples);
   }
 
   void sample(int64_t completed) {
     if (config_.run.sample_tokens == 0) return;
-    std::vector<int32_t> text = inputs_.tokenizer->encode(config_.run.sample_prompt);
-    const size_t prompt = text.size();
-    if (text.empty()) text.push_back(inputs_.tokenizer->eod());  // as if a document began
-    const size_t begin = prompt == 0 ? 1 : 0;
-    const uint64_t key = derive_key(config_.run.seed, fmt::format("sample at step {}", completed));
-    const int root = mesh_.rank_at(mesh_.pp.size - 1, 0, 0);
-    for (int i = 0; i < config_.run.sample_tokens; ++i) {
-      const size_t window = std::min(text.size(), static_cast<size_t>(config_.model.seq_len));
-      const std::vector<float> logits = trainer_.next_token_logits(std::span(text).subspan(text.size() - window));
-      int32_t token = 0;
-      if (mesh_.world_rank == root)
-        token = sample_token(std::span(logits).first(static_cast<size_t>(inputs_.tokenizer->vocab_size())),
-                             config_.run.sample_temperature, config_.run.sample_top_k,
-                             random_uniform(key, static_cast<uint64_t>(i)));
-      text.push_back(trainer_.broadcast_token(token, root));
-    }
+    std::vector<int32_t> prompt = inputs_.tokenizer->encode(config_.run.sample_prompt);
+    const size_t begin = prompt.empty() ? 1 : 0;
+    if (prompt.empty()) prompt.push_back(inputs_.tokenizer->eod());  // as if a document began
+    const auto text = trainer_.evaluator().generate(
+        std::move(prompt),
+        {.tokens = config_.run.sample_tokens,
+         .sampling = {.temperature = config_.run.sample_temperature, .top_k = config_.run.sample_top_k},
+         .key = derive_key(config_.run.seed, fmt::format("sample at step {}", completed)),
+         .vocab = inputs_.tokenizer->vocab_size()});
     log_info("step {}: sample\n---\n{}\n---", completed, inputs_.tokenizer->decode(std::span(text).subspan(begin)));
   }
 

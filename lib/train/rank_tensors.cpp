@@ -3,19 +3,14 @@
 #include <algorithm>
 
 namespace tri {
-namespace {
-
-// What the CUDA backend's kernels and libraries take beside their operands on the compute stream, at most: cuBLASLt's
-// workspace, attention's fp32 sums of dq (cuDNN's deterministic backward: as much again), the embedding's sort, partial
-// sums of column and row reductions.
+// cuBLASLt's workspace, attention's fp32 sums of dq (cuDNN's deterministic backward: as much again), the embedding's
+// sort, partial sums of column and row reductions.
 int64_t kernel_workspace_bytes(const StageDims& d) {
   constexpr int64_t kMiB = 1 << 20;
   const int64_t attention = 2 * 4 * d.R * d.NHl * d.HS + 8 * kMiB;
   const int64_t columns = int64_t{16} * 132 * std::max<int64_t>({d.C, d.qkv_width, d.fc1_width});
   return 64 * kMiB + attention + columns + 32 * d.R + 32 * kMiB;
 }
-
-}  // namespace
 
 int microbatches(const Config& config) {
   return config.data.global_batch / (config.data.micro_batch * config.parallel.dp);

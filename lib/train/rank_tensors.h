@@ -10,6 +10,9 @@ namespace tri {
 // Microbatches of one step on every pipeline.
 int microbatches(const Config& config);
 
+// What the CUDA backend's kernels and libraries take beside their operands on the compute stream, at most.
+int64_t kernel_workspace_bytes(const StageDims& dims);
+
 // The schedule's plan of this stage, with transfers.
 Plan train_plan(const Config& config, Axis pp);
 Plan evaluation_plan(const Config& config, Axis pp, int micros);

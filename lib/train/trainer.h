@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/model/stage.h"
 #include "lib/observe/startup.h"
+#include "lib/train/evaluator.h"
 #include "lib/train/rank_tensors.h"
-#include "lib/train/runtime.h"
 
 namespace tri {
 
@@ -42,13 +41,12 @@ class Trainer {
   // The state's own parts were overwritten: completes what derives from them.
   void state_loaded() { store_.state_loaded(); }
 
-  // Mean loss over one batch shaped like a step's.
-  double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
-
-  // Logits of the token after `tokens` (1 <= size <= T), on the ranks of the last stage; empty elsewhere.
-  std::vector<float> next_token_logits(std::span<const int32_t> tokens);
-  // The token that world rank `root` holds, on all ranks.
-  int32_t broadcast_token(int32_t token, int root);
+  // Losses of batches and text, with the weights as they are.
+  Evaluator& evaluator() { return evaluator_; }
+  double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+    return evaluator_.evaluate(inputs, targets);
+  }
+  std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return evaluator_.next_token_logits(tokens); }
 
   // After a step that was not finite: where this rank's own numbers went wrong ("gradient of layers/3/…"); may be none.
   std::vector<std::string> not_finite_names();
@@ -58,11 +56,6 @@ class Trainer {
   const Mesh& mesh() const { return mesh_; }
 
  private:
-  void load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets);
-  // Enqueues stats[kStatLoss] = this rank's share of the mean loss.
-  void sum_losses();
-  std::vector<float> read(Tensor tensor);  // as floats; waits
-
   const Config& config_;
   const Mesh mesh_;
   RankTensors tensors_;
@@ -71,10 +64,10 @@ class Trainer {
   Stage stage_;
   Executor executor_;
   Optimizer optimizer_;
-  Plan train_plan_, evaluation_plan_, single_plan_;
+  Evaluator evaluator_;
+  Plan train_plan_;
   std::function<void()> before_update_;
-  HostBuffer<int32_t> h_inputs_, h_targets_;  // stay put until the device has copied them
-  HostBuffer<float> h_flags_, h_stats_;       // a step's flags, its statistics and norm
+  HostBuffer<float> h_flags_, h_stats_;  // a step's flags, its statistics and norm
   Device& device_;
 };
 

@@ -66,12 +66,16 @@ TEST(CudaOps, norm_forward_and_backward) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
     for (const Norm kind : {Norm::kLayerNorm, Norm::kRmsNorm})
-      for (const bool rich : {false, true})
+      for (const int64_t parts : {0, 1, 2, 4})  // of add and dout; 0: without what is optional
         for (const auto& [rows, width] :
-             {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {70, 64}, {17, 257}, {130, 768}, {9, 12288}}) {
-          const bool layernorm = kind == Norm::kLayerNorm;
+             {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {70, 64}, {17, 257}, {130, 768}, {9, 5120}, {9, 12288}}) {
+          const bool layernorm = kind == Norm::kLayerNorm, rich = parts > 0;
           const std::string what =
-              fmt::format("{} {} R {} C {} {}", enum_name(dtype), enum_name(kind), rows, width, rich);
+              fmt::format("{} {} R {} C {} {} parts", enum_name(dtype), enum_name(kind), rows, width, parts);
+          const auto sum_of_parts = [&, rows = rows, width = width](const char* name) {
+            const Values values = random_values(std::max<int64_t>(parts, 1) * rows * width, name);
+            return parts > 1 ? Buffer(dtype, {parts, rows, width}, values) : Buffer(dtype, {rows, width}, values);
+          };
           const auto matrix = [&, rows = rows, width = width](const char* name) {
             return Buffer(dtype, {rows, width}, random_values(rows * width, name));
           };
@@ -84,7 +88,7 @@ TEST(CudaOps, norm_forward_and_backward) {
                                    statistics,
                                    rich ? poisoned : Buffer(),
                                    matrix("inp"),
-                                   rich ? matrix("add") : Buffer(),
+                                   rich ? sum_of_parts("add") : Buffer(),
                                    rich ? vector(dtype, "ab") : Buffer(),
                                    vector(dtype, "w"),
                                    rich && layernorm ? vector(dtype, "b") : Buffer()};
@@ -109,7 +113,7 @@ TEST(CudaOps, norm_forward_and_backward) {
                                    rich ? matrix("dres") : Buffer(),
                                    vector(Dtype::kF32, "dw"),
                                    rich && layernorm ? vector(Dtype::kF32, "db") : Buffer(),
-                                   matrix("dout"),
+                                   sum_of_parts("dout"),
                                    matrix("inp"),
                                    vector(dtype, "w"),
                                    layernorm ? Buffer(Dtype::kF32, {rows}, mean) : Buffer(),
@@ -127,7 +131,7 @@ TEST(CudaOps, norm_forward_and_backward) {
                                             .rstd = at(8)};
                       }),
                       tolerance_of(dtype));
-          std::vector<Buffer> r = {poisoned, matrix("inp"), matrix("add"), rich ? vector(dtype, "ab") : Buffer()};
+          std::vector<Buffer> r = {poisoned, matrix("inp"), sum_of_parts("add"), rich ? vector(dtype, "ab") : Buffer()};
           TRI_COMPARE(residual_add, what, r, ([&](const Operand& at) {
                         return ResidualAdd{.out = at(0), .inp = at(1), .add = at(2), .add_bias = at(3)};
                       }),

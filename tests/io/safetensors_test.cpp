@@ -130,7 +130,7 @@ TEST(Safetensors, damage_is_refused_with_what_is_wrong) {
       {file_of("[1]", ""), "a JSON array, expected an object"},
       {file_of(R"({"__metadata__":{"a":1}})", ""), "__metadata__: a is not text"},
       {file_of(R"({"w":3})", ""), "tensor w: expected dtype, shape and data_offsets"},
-      {one(R"("dtype":"F16","shape":[2],"data_offsets":[0,4])"), "dtype \"F16\"; readable are"},
+      {one(R"("dtype":"F64","shape":[2],"data_offsets":[0,4])"), "dtype \"F64\"; readable are"},
       {one(R"("dtype":"U8","shape":[-4],"data_offsets":[0,4])"), "shape [-4]"},
       {one(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,4])"), "shape [4294967296,"},
       {one(R"("dtype":"U8","shape":"4","data_offsets":[0,4])"), "shape \"4\""},

@@ -7,8 +7,8 @@
 namespace tri {
 namespace {
 
-constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kI64, ElementType::kI32,
-                                  ElementType::kU8};
+constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kI64,
+                                  ElementType::kI32, ElementType::kU8,   ElementType::kF16};
 
 std::vector<TestTensor> random_tensors(uint64_t seed, int64_t max_size) {
   Draw draw(seed);
@@ -16,7 +16,7 @@ std::vector<TestTensor> random_tensors(uint64_t seed, int64_t max_size) {
   for (int t = 0; t < 4; ++t) {
     Coordinates shape(static_cast<size_t>(1 + draw(4)));
     for (int64_t& size : shape) size = 1 + draw(max_size);
-    tensors.push_back(make_tensor(seed, fmt::format("model/layers/{}/weight", t), kTypes[draw(5)], shape));
+    tensors.push_back(make_tensor(seed, fmt::format("model/layers/{}/weight", t), kTypes[draw(6)], shape));
   }
   return tensors;
 }

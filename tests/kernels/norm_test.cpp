@@ -269,6 +269,74 @@ TEST(ResidualAdd, matches_float64_also_in_place) {
   });
 }
 
+// Element i of the parts' sum, in fp32 in their order, rounded to storage.
+Buffer summed(Dtype dtype, int64_t parts, int64_t rows, int64_t width, const Buffer& operand) {
+  const Values values = operand.values();
+  Values sums;
+  const auto count = static_cast<size_t>(rows * width);
+  for (size_t i = 0; i < count; ++i) {
+    float sum = static_cast<float>(values[i]);
+    for (int64_t p = 1; p < parts; ++p) sum += static_cast<float>(values[static_cast<size_t>(p) * count + i]);
+    sums.push_back(sum);
+  }
+  return Buffer(dtype, {rows, width}, sums);
+}
+
+TEST(Norm, an_operand_in_parts_gives_the_bits_of_its_rounded_sum) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
+    for (const int64_t parts : {1, 2, 3, 8})
+      for (const int64_t width : {1, 7, 256}) {
+        SCOPED_TRACE(fmt::format("{} P {} C {}", enum_name(dtype), parts, width));
+        const int64_t rows = 5;
+        const auto matrix = [&](const char* name) {
+          return Buffer(dtype, {rows, width}, random_values(rows * width, name));
+        };
+        const Buffer in_parts(dtype, {parts, rows, width}, random_values(parts * rows * width, "parts"));
+        const Buffer whole = summed(dtype, parts, rows, width, in_parts);
+        const Buffer inp = matrix("inp"), weight(dtype, {width}, random_values(width, "weight"));
+        const auto forward = [&](Tensor add) {
+          ForwardRun run{Buffer(dtype, {rows, width}), Buffer(), Buffer(Dtype::kF32, {rows}),
+                         Buffer(dtype, {rows, width})};
+          const NormForward args{.kind = Norm::kRmsNorm,
+                                 .out = run.out,
+                                 .rstd = run.rstd,
+                                 .sum = run.sum,
+                                 .inp = inp,
+                                 .add = add,
+                                 .weight = weight};
+          check(args);
+          cpu::norm_forward(args);
+          return run;
+        };
+        const ForwardRun f = forward(in_parts), f_whole = forward(whole);
+        EXPECT_TRUE(f.out.same_bits(f_whole.out) && f.sum.same_bits(f_whole.sum) && f.rstd.same_bits(f_whole.rstd));
+        const auto backward = [&](Tensor dout) {
+          BackwardRun run{Buffer(dtype, {rows, width}),
+                          Buffer(Dtype::kF32, {width}, Values(static_cast<size_t>(width))), Buffer()};
+          const NormBackward args{.kind = Norm::kRmsNorm,
+                                  .dinp = run.dinp,
+                                  .dweight = run.dweight,
+                                  .dout = dout,
+                                  .inp = inp,
+                                  .weight = weight,
+                                  .rstd = f.rstd};
+          check(args);
+          cpu::norm_backward(args);
+          return run;
+        };
+        const BackwardRun b = backward(in_parts), b_whole = backward(whole);
+        EXPECT_TRUE(b.dinp.same_bits(b_whole.dinp) && b.dweight.same_bits(b_whole.dweight));
+        const auto residual = [&](Tensor add) {
+          Buffer out(dtype, {rows, width});
+          const ResidualAdd args{.out = out, .inp = inp, .add = add};
+          check(args);
+          cpu::residual_add(args);
+          return out;
+        };
+        EXPECT_TRUE(residual(in_parts).same_bits(residual(whole)));
+      }
+}
+
 TEST(Norm, check_refuses_what_does_not_fit) {
   const Buffer x(Dtype::kF32, {3, 4}), y(Dtype::kF32, {3, 4}), s(Dtype::kF32, {3, 4}), half(Dtype::kBF16, {3, 4});
   const Buffer w(Dtype::kF32, {4}), row(Dtype::kF32, {3});
@@ -284,7 +352,9 @@ TEST(Norm, check_refuses_what_does_not_fit) {
   refuses([&](NormForward& n) { n.weight = {}; });
   refuses([&](NormForward& n) { n.mean = {}; });
   refuses([&](NormForward& n) { n.rstd = w; });
-  refuses([&](NormForward& n) { n.sum = {}; });                            // add without sum
+  refuses([&](NormForward& n) { n.sum = {}; });  // add without sum
+  const Buffer wrong_parts(Dtype::kF32, {2, 4, 4});
+  refuses([&](NormForward& n) { n.add = wrong_parts; });
   refuses([&](NormForward& n) { n.add = {}; });                            // sum without add
   refuses([&](NormForward& n) { n.add = n.sum = {}, n.add_bias = w; });    // add_bias without add
   refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm; });               // a mean and a bias

@@ -22,11 +22,15 @@ run() {
 }
 has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
 
-# make_text: text.txt, and the token files text.bin and text.idx made of it.
-make_text() {
+# Text to train on.
+bottles() {
   for i in $(seq 400); do
     echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"
-  done >text.txt
+  done
+}
+# make_text: text.txt, and the token files text.bin and text.idx made of it.
+make_text() {
+  bottles >text.txt
   run 0 "$trireme" data prepare --format text --tokenizer bytes --output text text.txt
 }
 

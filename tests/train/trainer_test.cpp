@@ -118,12 +118,14 @@ TEST(Bf16, parameters_are_the_rounding_of_the_master_weights_and_training_follow
     ASSERT_EQ(chunk.parameters.as<bf16>()[i].bits, bf16(chunk.master.as<float>()[i]).bits);
 }
 
-TEST(SampleToken, greedy_takes_the_largest_and_top_k_cuts_the_tail) {
+TEST(SampleToken, greedy_takes_the_largest_and_top_k_and_top_p_cut_the_tail) {
   const std::vector<float> logits = {0.5f, 3.0f, 2.0f, 3.0f, -1.0f};
-  EXPECT_EQ(sample_token(logits, 0, 0, 0.9), 1);
+  EXPECT_EQ(sample_token(logits, {.temperature = 0, .top_k = 0}, 0.9), 1);
   for (double u = 0; u < 1; u += 0.05)
-    EXPECT_TRUE(sample_token(logits, 1.0, 2, u) == 1 || sample_token(logits, 1.0, 2, u) == 3);
-  EXPECT_EQ(sample_token(logits, 1.0, 1, 0.999), 1);
+    for (const Sampling& two : {Sampling{.temperature = 1, .top_k = 2}, {.temperature = 1, .top_k = 0, .top_p = 0.7}})
+      EXPECT_TRUE(sample_token(logits, two, u) == 1 || sample_token(logits, two, u) == 3);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1, .top_k = 1}, 0.999), 1);
+  EXPECT_EQ(sample_token(logits, {.temperature = 1, .top_k = 0, .top_p = 0}, 0.999), 1);
 }
 
 TEST(SampleToken, draws_follow_the_softmax) {
@@ -134,7 +136,7 @@ TEST(SampleToken, draws_follow_the_softmax) {
   std::vector<int> counts(3);
   constexpr int kDraws = 10000;
   for (int i = 0; i < kDraws; ++i)
-    ++counts[static_cast<size_t>(sample_token(logits, temperature, 0, (i + 0.5) / kDraws))];
+    ++counts[static_cast<size_t>(sample_token(logits, {.temperature = temperature, .top_k = 0}, (i + 0.5) / kDraws))];
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(counts[i], kDraws * std::exp(logits[i] / temperature) / total, 2);
 }
 

@@ -1,0 +1,117 @@
+// trireme eval: the loss of a checkpoint's model on token files.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/job_config.h"
+#include "io/base/progress.h"
+#include "io/tokens/prepare.h"
+#include "lib/train/inputs.h"
+#include "lib/train/loaded_model.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string path;
+  std::vector<std::string> data, overrides;
+  int64_t batches = 0;
+  bool json = false;
+};
+
+// Whether the tokenizer is known to be the one that made the tokens: only then do they stand for a number of bytes.
+Result<bool> knows_bytes(const Config& config) {
+  for (const Source& source : config.data.sources) {
+    const auto made_with = prepared_with(source.path);
+    if (!made_with) return made_with.error();
+    if (made_with.value().empty()) return false;
+  }
+  return true;
+}
+
+void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, bool json) {
+  const bool bytes = e.bytes > 0;
+  if (json) {
+    nlohmann::ordered_json object = {
+        {"checkpoint", loaded.checkpoint}, {"step", loaded.step},  {"loss", e.loss},    {"perplexity", e.perplexity()},
+        {"perplexity_per_byte", nullptr},  {"samples", e.samples}, {"tokens", e.tokens}};
+    if (bytes) object["perplexity_per_byte"] = e.perplexity_per_byte();
+    std::printf("%s\n", object.dump().c_str());
+    return;
+  }
+  std::printf("%s: loss %.6f nats/token, perplexity %.3f per token%s, over %lld samples of %lld (%lld tokens)\n",
+              loaded.checkpoint.c_str(), e.loss, e.perplexity(),
+              bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()).c_str() : "",
+              static_cast<long long>(e.samples), static_cast<long long>(available), static_cast<long long>(e.tokens));
+}
+
+Result<void> eval(const Options& options, Job& job) {
+  // Files that are named are read whole; those of the run only where training did not look.
+  const Split split = options.data.empty() ? Split::kValidation : Split::kTrain;
+  const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
+    if (options.data.empty()) return;
+    config.data.sources.clear();
+    for (const std::string& path : options.data) config.data.sources.push_back({path, 1.0});
+    config.data.validation_fraction = 0;
+  });
+  if (!loaded) return loaded.error();
+  const Config& config = loaded.value().job.config;
+  const Mesh& mesh = loaded.value().job.mesh;
+  if (config.data.sources.empty())
+    return usage_error("data.sources: the checkpoint's run names none; name token files with --data PREFIX");
+  Inputs inputs;
+  if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
+  const int64_t available = inputs.dataset->num_samples(split);
+  if (available == 0)
+    return usage_error("data.validation_fraction: {} leaves no sample to evaluate; name token files with --data PREFIX",
+                       config.data.validation_fraction);
+  const auto bytes = knows_bytes(config);
+  if (!bytes) return bytes.error();
+
+  auto device = open_device(device_kind(config.run.device), job.node_rank());
+  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  auto model = LoadedModel::load(loaded.value().checkpoint, config, mesh, &job, *device.value());
+  if (!model) return model.error();
+  const int64_t all = std::max<int64_t>(available / config.data.global_batch, 1);
+  const int64_t batches = options.batches > 0 ? std::min(options.batches, all) : all;
+  const int64_t batch_tokens = int64_t{config.data.global_batch} * config.model.seq_len;
+  std::optional<Progress> progress;
+  if (mesh.world_rank == 0) progress.emplace("eval", "token", batches * batch_tokens);
+  const auto result = model.value()->evaluator().evaluate(*inputs.dataset, split, batches,
+                                                          bytes.value() ? inputs.tokenizer.get() : nullptr, [&] {
+                                                            if (progress) progress->add(batch_tokens);
+                                                          });
+  progress.reset();
+  if (!std::isfinite(result->loss))
+    return Error{fmt::format("{}: the loss is {}", loaded.value().checkpoint, result->loss), ExitCode::kNotFinite};
+  if (mesh.world_rank == 0) print(loaded.value(), *result, available, options.json);
+  return {};
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
+  auto* command = app.add_subcommand(
+      "eval", "Loss and perplexity of a checkpoint: [mpirun -n RANKS] trireme eval CHECKPOINT|RUN_DIR");
+  auto options = std::make_shared<Options>();
+  command->add_option("checkpoint", options->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
+      ->required();
+  command->add_option("--data", options->data,
+                      "PREFIX of a token file to read whole; repeatable. Without: the run's validation samples");
+  command->add_option("--batches", options->batches, "At most so many batches of data.global_batch samples; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--set", options->overrides,
+                      "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is "
+                      "split as in training where that divides their number, else each has all of it: parallel.*");
+  command->add_flag("--json", options->json, "JSON instead of a line");
+  on_job(command, status, argc, argv, [options](Job& job) { return eval(*options, job); });
+}
+
+}  // namespace tri

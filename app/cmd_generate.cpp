@@ -1,0 +1,163 @@
+// trireme generate: text from a checkpoint's model.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/job_config.h"
+#include "io/base/log.h"
+#include "io/base/random.h"
+#include "lib/config/messages.h"
+#include "lib/train/loaded_model.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string path, prompt;
+  std::vector<int32_t> prompt_ids;
+  std::vector<std::string> overrides;
+  int tokens = 200;
+  uint64_t seed = 1234;
+  Sampling sampling;
+  bool ignore_end = false;
+};
+
+// The text before and after; how long it can get is known before the model is.
+struct Prompt {
+  std::unique_ptr<Tokenizer> tokenizer;  // none: ids alone
+  std::vector<int32_t> tokens;           // not empty
+  size_t shown = 0;                      // the first token that is text
+};
+
+Result<Prompt> read_prompt(const Options& options, const Config& config) {
+  Prompt prompt;
+  prompt.tokens = options.prompt_ids;
+  for (const int32_t id : prompt.tokens)
+    if (id < 0 || id >= config.model.vocab)
+      return usage_error("--prompt-ids: {} is outside the model's vocabulary of {}", id, config.model.vocab);
+  if (!prompt.tokens.empty()) return prompt;
+  auto tokenizer = open_tokenizer(config.data.tokenizer);
+  if (!tokenizer)
+    return usage_error("data.tokenizer: {}; name it with --set data.tokenizer=PATH, or give token ids: --prompt-ids",
+                       tokenizer.error().message);
+  prompt.tokenizer = std::move(tokenizer).value();
+  const int vocab = prompt.tokenizer->vocab_size();
+  if (vocab > config.model.vocab)
+    return usage_error("data.tokenizer: {} has {} tokens, the model {}; name the one that it was trained with",
+                       config.data.tokenizer, vocab, config.model.vocab);
+  if (vocab != config.model.vocab)
+    log_info("data.tokenizer: {} has {} tokens, the model {}: is it the one that the model was trained with?",
+             config.data.tokenizer, vocab, config.model.vocab);
+  prompt.tokens = prompt.tokenizer->encode(options.prompt);
+  if (prompt.tokens.empty()) {  // as if a document began
+    prompt.tokens.push_back(prompt.tokenizer->eod());
+    prompt.shown = 1;
+  }
+  return prompt;
+}
+
+// Prints a text that grows, as far as it will not change: a character whose bytes are still to come is held back.
+class Printer {
+ public:
+  explicit Printer(const Prompt& prompt) : prompt_(prompt) {}
+
+  void show(std::span<const int32_t> text, bool complete) {
+    std::string all = prompt_.tokenizer ? prompt_.tokenizer->decode(text.subspan(prompt_.shown))
+                                        : fmt::format("{}", fmt::join(text, " "));
+    if (!complete && prompt_.tokenizer) all.resize(settled(all));
+    if (!all.starts_with(printed_)) return;
+    std::fwrite(all.data() + printed_.size(), 1, all.size() - printed_.size(), stdout);
+    std::fflush(stdout);
+    printed_ = std::move(all);
+  }
+  // What has changed since it was printed stands on lines of its own.
+  void finish(std::span<const int32_t> text) {
+    show(text, true);
+    std::fputc('\n', stdout);
+  }
+
+ private:
+  // Bytes before the last character, when that is not whole or stands for bytes that are none (U+FFFD).
+  static size_t settled(const std::string& text) {
+    size_t begin = text.size();
+    while (begin > 0 && text.size() - begin < 4 && (text[begin - 1] & 0xC0) == 0x80) --begin;
+    if (begin == 0) return text.size();
+    const auto lead = static_cast<unsigned char>(text[begin - 1]);
+    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    const bool whole = text.size() - (begin - 1) >= length;
+    return whole && text.compare(begin - 1, 3, "\xEF\xBF\xBD") != 0 ? text.size() : begin - 1;
+  }
+
+  const Prompt& prompt_;
+  std::string printed_;
+};
+
+Result<void> generate(const Options& options, Job& job) {
+  Result<Prompt> prompt = Prompt{};
+  const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
+    prompt = read_prompt(options, config);
+    if (!prompt) return;
+    // No more than the text takes: a token costs a pass over all of seq_len.
+    const ParallelConfig& p = config.parallel;
+    const auto longest = static_cast<int64_t>(prompt.value().tokens.size()) + options.tokens;
+    const int64_t rows = (longest + p.tp - 1) / p.tp * p.tp;
+    config.model.seq_len = static_cast<int>(std::min<int64_t>(config.model.seq_len, rows));
+    if (config.model.window > config.model.seq_len) config.model.window = 0;
+    config.data.micro_batch = 1;
+    config.data.global_batch = std::max(1, job.world_size() / (p.tp * p.pp));
+  });
+  if (auto agreed = agree(job, prompt ? Result<void>{} : Result<void>(prompt.error())); !agreed) return agreed;
+  if (!loaded) return loaded.error();
+  const Config& config = loaded.value().job.config;
+  auto device = open_device(device_kind(config.run.device), job.node_rank());
+  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, &job, *device.value());
+  if (!model) return model.error();
+  log_info("{}: step {}", loaded.value().checkpoint, loaded.value().step);
+
+  const Tokenizer* tokenizer = prompt.value().tokenizer.get();
+  Printer printer(prompt.value());
+  Generation generation{.tokens = options.tokens,
+                        .sampling = options.sampling,
+                        .key = derive_key(options.seed, "generate"),
+                        .vocab = tokenizer ? tokenizer->vocab_size() : config.model.vocab,
+                        .stop = tokenizer && !options.ignore_end ? tokenizer->eod() : -1};
+  const bool speaks = job.world_rank() == 0;
+  if (speaks) generation.on_token = [&](std::span<const int32_t> text) { printer.show(text, false); };
+  const auto text = model.value()->evaluator().generate(prompt.value().tokens, generation);
+  if (speaks) printer.finish(text);
+  return {};
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
+  auto* command = app.add_subcommand(
+      "generate", "Text from a checkpoint: [mpirun -n RANKS] trireme generate CHECKPOINT|RUN_DIR --prompt TEXT");
+  auto o = std::make_shared<Options>();
+  command->add_option("checkpoint", o->path, "A step_... folder; or a run's folder: its newest valid checkpoint")
+      ->required();
+  auto* text = command->add_option("--prompt", o->prompt, "Text to continue; none: a new document");
+  command->add_option("--prompt-ids", o->prompt_ids, "Token ids instead, separated by commas; ids are printed")
+      ->delimiter(',')
+      ->excludes(text);
+  command->add_option("--tokens", o->tokens, "At most so many")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--temperature", o->sampling.temperature, "Higher: more varied; 0: always the likeliest token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k", o->sampling.top_k, "Among this many likeliest tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-p", o->sampling.top_p, "Of those the fewest that hold this much of the probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", o->seed, "Equal seeds, equal texts")->capture_default_str();
+  command->add_flag("--ignore-end", o->ignore_end, "Go on where the model ends the document");
+  command->add_option("--set", o->overrides, "section.key=value, overrides the checkpoint's config; repeatable");
+  on_job(command, status, argc, argv, [o](Job& job) { return generate(*o, job); });
+}
+
+}  // namespace tri

@@ -1,0 +1,243 @@
+#include "lib/huggingface/export.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/base/file.h"
+#include "io/base/progress.h"
+#include "io/safetensors.h"
+#include "io/tokens/tokenizer.h"
+#include "lib/checkpoint/weights.h"
+#include "lib/huggingface/elements.h"
+
+namespace tri::huggingface {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// Consecutive tensors that share a file.
+struct File {
+  size_t first = 0, end = 0;
+  int64_t bytes = 0;
+};
+
+std::vector<File> divide(const std::vector<SafetensorsEntry>& entries, int64_t most) {
+  std::vector<File> files(1);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (files.back().bytes > 0 && files.back().bytes + entries[i].bytes() > most) files.push_back({i, i, 0});
+    files.back().end = i + 1;
+    files.back().bytes += entries[i].bytes();
+  }
+  return files;
+}
+
+std::string file_name(size_t index, size_t count) {
+  return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
+}
+
+class Source {
+ public:
+  Source(const CheckpointReader& reader, const ModelConfig& model) : reader_(reader), model_(model) {}
+
+  // Writes the tensor, in the entry's type.
+  Result<void> write(const Mapped& mapped, const SafetensorsEntry& entry, SafetensorsWriter& writer) {
+    if (mapped.spec == nullptr) {
+      const std::vector<char> zeros(static_cast<size_t>(entry.bytes()));
+      writer.write(entry.name, zeros.data(), entry.bytes());
+      return {};
+    }
+    if (auto loaded = load(*mapped.spec); !loaded) return loaded;
+    if (entry.type == ElementType::kBf16)
+      put<bf16>(mapped, entry, writer);
+    else
+      put<float>(mapped, entry, writer);
+    return {};
+  }
+
+ private:
+  // Several of theirs may come out of one of ours, one after the other.
+  Result<void> load(const ParamSpec& spec) {
+    if (loaded_ == &spec) return {};
+    loaded_ = nullptr;
+    values_.resize(static_cast<size_t>(spec.numel()));
+    const Piece whole{.tensor = weight_name(spec.name),
+                      .shape = spec.shape,
+                      .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+    auto read = reader_.read(whole, values_.data());
+    if (read) loaded_ = &spec;
+    return read;
+  }
+
+  template <class T>
+  void put(const Mapped& mapped, const SafetensorsEntry& entry, SafetensorsWriter& writer) {
+    std::vector<T> theirs(static_cast<size_t>(entry.bytes()) / sizeof(T));
+    const int64_t width = row_width(*mapped.spec);
+    for_each_element(
+        row_map(mapped.rows, model_, mapped.spec->numel() / width), width, mapped.form,
+        [&](int64_t their, int64_t our) { theirs[static_cast<size_t>(their)] = T(values_[static_cast<size_t>(our)]); });
+    writer.write(entry.name, theirs.data(), entry.bytes());
+  }
+
+  const CheckpointReader& reader_;
+  const ModelConfig& model_;
+  const ParamSpec* loaded_ = nullptr;
+  std::vector<float> values_;
+};
+
+// tokenizer.json of the bytes themselves, for transformers' fast tokenizers: a byte-level BPE without merges. Its
+// letters for the bytes are those of GPT-2: printable Latin-1 stands for itself, the rest follows from U+0100 on.
+std::string byte_tokenizer_json() {
+  Json vocab = Json::object();
+  int next = 256;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+    const int letter = printable ? byte : next++;
+    std::string utf8;
+    if (letter < 128)
+      utf8 = static_cast<char>(letter);
+    else
+      utf8 = {static_cast<char>(0xC0 | letter >> 6), static_cast<char>(0x80 | (letter & 63))};
+    vocab[utf8] = byte;
+  }
+  const Json end = {{"id", 256},       {"content", "<|endoftext|>"}, {"single_word", false}, {"lstrip", false},
+                    {"rstrip", false}, {"normalized", false},        {"special", true}};
+  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json json = {{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", {end}},
+                     {"normalizer", nullptr},
+                     {"pre_tokenizer", level},
+                     {"post_processor", nullptr},
+                     {"decoder", level},
+                     {"model",
+                      {{"type", "BPE"},
+                       {"dropout", nullptr},
+                       {"unk_token", nullptr},
+                       {"continuing_subword_prefix", nullptr},
+                       {"end_of_word_suffix", nullptr},
+                       {"fuse_unk", false},
+                       {"byte_fallback", false},
+                       {"ignore_merges", false},
+                       {"vocab", vocab},
+                       {"merges", Json::array()}}}};
+  return json.dump(1) + "\n";
+}
+
+struct TokenizerInfo {
+  std::string name;     // for config.json
+  std::string summary;  // for people
+  int eos = -1;
+};
+
+Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder) {
+  const std::string& spec = config.data.tokenizer;
+  const auto opened = open_tokenizer(spec);
+  if (!opened)
+    return TokenizerInfo{
+        spec, fmt::format("{}, which is not here ({}); add its files yourself", spec, opened.error().message)};
+  const Tokenizer& tokenizer = *opened.value();
+  TokenizerInfo info{.name = tokenizer.fingerprint()};
+  const int vocab = tokenizer.vocab_size();
+  if (vocab > config.model.vocab || (spec == "bytes" && vocab != config.model.vocab)) {
+    info.summary = fmt::format(
+        "unknown: data.tokenizer {} has {} tokens, the model {}; add the files of the one that it was trained with",
+        spec, vocab, config.model.vocab);
+    info.name = "unknown";
+    return info;
+  }
+  info.eos = tokenizer.eod();
+  if (spec == "bytes") {
+    if (auto done = write_file(folder + "/tokenizer.json", byte_tokenizer_json()); !done) return done.error();
+    const Json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                           {"eos_token", "<|endoftext|>"},
+                           {"clean_up_tokenization_spaces", false},
+                           {"model_max_length", config.model.seq_len}};
+    if (auto done = write_file(folder + "/tokenizer_config.json", settings.dump(2) + "\n"); !done) return done.error();
+    info.summary = "bytes, as tokenizer.json";
+    return info;
+  }
+  auto model = MappedFile::open(spec);
+  if (!model) return model.error();
+  if (auto done = write_file(folder + "/tokenizer.model", model.value().text()); !done) return done.error();
+  info.summary = fmt::format("{}, copied to tokenizer.model (SentencePiece)", info.name);
+  return info;
+}
+
+Result<void> begin_folder(const std::string& folder) {
+  std::error_code problem;
+  fs::create_directories(folder, problem);
+  if (problem) return file_error("{}: {}", folder, problem.message());
+  for (const auto& entry : fs::directory_iterator(folder, problem)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "config.json" || name.ends_with(".safetensors"))
+      return file_error("{}: holds a model already ({}); name another folder, or remove it first", folder, name);
+  }
+  if (problem) return file_error("{}: {}", folder, problem.message());
+  return {};
+}
+
+Result<void> write_index(const std::string& folder, const std::vector<File>& files,
+                         const std::vector<SafetensorsEntry>& entries, int64_t bytes) {
+  Json map = Json::object();
+  for (size_t f = 0; f < files.size(); ++f)
+    for (size_t i = files[f].first; i < files[f].end; ++i) map[entries[i].name] = file_name(f, files.size());
+  const Json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
+  return write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
+}
+
+}  // namespace
+
+Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
+  auto reader = CheckpointReader::open(options.checkpoint);
+  if (!reader) return reader.error();
+  const Manifest& manifest = reader.value().manifest();
+  const auto config = checkpoint_config(options.checkpoint, manifest);
+  if (!config) return config.error();
+  const ModelConfig& model = config.value().model;
+  const auto layout = layout_of(model);
+  if (!layout) return layout.error();
+  if (auto begun = begin_folder(options.folder); !begun) return begun.error();
+
+  const std::vector<ParamSpec> parameters = model_parameters(config.value());
+  const std::vector<Mapped> tensors = map_tensors(*layout.value(), model, parameters);
+  const ElementType type = options.dtype == Dtype::kBF16 ? ElementType::kBf16 : ElementType::kF32;
+  std::vector<SafetensorsEntry> entries;
+  ExportSummary summary{.architecture = std::string(layout.value()->architecture)};
+  for (const Mapped& tensor : tensors) {
+    entries.push_back({tensor.theirs, type, tensor.shape});
+    summary.bytes += entries.back().bytes();
+  }
+  const std::vector<File> files = divide(entries, options.max_shard_bytes);
+  {
+    Progress progress("export", "B", summary.bytes);
+    Source source(reader.value(), model);
+    for (size_t f = 0; f < files.size(); ++f) {
+      auto writer = SafetensorsWriter::create(options.folder + "/" + file_name(f, files.size()),
+                                              {entries.begin() + static_cast<int64_t>(files[f].first),
+                                               entries.begin() + static_cast<int64_t>(files[f].end)},
+                                              {{"format", "pt"}});
+      if (!writer) return writer.error();
+      for (size_t i = files[f].first; i < files[f].end; ++i) {
+        if (auto written = source.write(tensors[i], entries[i], writer.value()); !written) return written.error();
+        progress.add(entries[i].bytes());
+      }
+      if (auto done = writer.value().finish(); !done) return done.error();
+    }
+  }
+  if (files.size() > 1)
+    if (auto done = write_index(options.folder, files, entries, summary.bytes); !done) return done.error();
+  const auto tokenizer = write_tokenizer(config.value(), options.folder);
+  if (!tokenizer) return tokenizer.error();
+  summary.tensors = static_cast<int64_t>(entries.size());
+  summary.files = static_cast<int64_t>(files.size());
+  summary.tokenizer = tokenizer.value().summary;
+  const std::string json =
+      config_json(*layout.value(), model, options.dtype, tokenizer.value().eos, tokenizer.value().name, manifest.step);
+  if (auto done = write_file(options.folder + "/config.json", json); !done) return done.error();
+  return summary;
+}
+
+}  // namespace tri::huggingface

@@ -1,0 +1,389 @@
+#include "lib/huggingface/layout.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "lib/config/messages.h"
+
+namespace tri::huggingface {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr TensorRule kGpt2Tensors[] = {
+    {"embedding/tokens/weight", "transformer.wte.weight", Rows::kVocab},
+    {"embedding/positions/weight", "transformer.wpe.weight"},
+    {"layers/{}/norm1/weight", "transformer.h.{}.ln_1.weight"},
+    {"layers/{}/norm1/bias", "transformer.h.{}.ln_1.bias"},
+    {"layers/{}/attention/qkv/weight", "transformer.h.{}.attn.c_attn.weight", Rows::kQueryKeyValue, Form::kTransposed},
+    {"layers/{}/attention/qkv/bias", "transformer.h.{}.attn.c_attn.bias", Rows::kQueryKeyValue},
+    {"layers/{}/attention/proj/weight", "transformer.h.{}.attn.c_proj.weight", Rows::kAll, Form::kTransposed},
+    {"layers/{}/attention/proj/bias", "transformer.h.{}.attn.c_proj.bias"},
+    {"layers/{}/norm2/weight", "transformer.h.{}.ln_2.weight"},
+    {"layers/{}/norm2/bias", "transformer.h.{}.ln_2.bias"},
+    {"layers/{}/mlp/fc1/weight", "transformer.h.{}.mlp.c_fc.weight", Rows::kAll, Form::kTransposed},
+    {"layers/{}/mlp/fc1/bias", "transformer.h.{}.mlp.c_fc.bias"},
+    {"layers/{}/mlp/fc2/weight", "transformer.h.{}.mlp.c_proj.weight", Rows::kAll, Form::kTransposed},
+    {"layers/{}/mlp/fc2/bias", "transformer.h.{}.mlp.c_proj.bias"},
+    {"final_norm/weight", "transformer.ln_f.weight"},
+    {"final_norm/bias", "transformer.ln_f.bias"},
+    {"head/weight", "lm_head.weight", Rows::kVocab},  // untied only
+};
+
+constexpr TensorRule kLlamaTensors[] = {
+    {"embedding/tokens/weight", "model.embed_tokens.weight", Rows::kVocab},
+    {"layers/{}/norm1/weight", "model.layers.{}.input_layernorm.weight"},
+    {"layers/{}/attention/qkv/weight", "model.layers.{}.self_attn.q_proj.weight", Rows::kQuery},
+    {"layers/{}/attention/qkv/weight", "model.layers.{}.self_attn.k_proj.weight", Rows::kKey},
+    {"layers/{}/attention/qkv/weight", "model.layers.{}.self_attn.v_proj.weight", Rows::kValue},
+    {"layers/{}/attention/qkv/bias", "model.layers.{}.self_attn.q_proj.bias", Rows::kQuery},
+    {"layers/{}/attention/qkv/bias", "model.layers.{}.self_attn.k_proj.bias", Rows::kKey},
+    {"layers/{}/attention/qkv/bias", "model.layers.{}.self_attn.v_proj.bias", Rows::kValue},
+    {"layers/{}/attention/proj/weight", "model.layers.{}.self_attn.o_proj.weight"},
+    {"layers/{}/attention/proj/bias", "model.layers.{}.self_attn.o_proj.bias"},
+    {"layers/{}/norm2/weight", "model.layers.{}.post_attention_layernorm.weight"},
+    {"layers/{}/mlp/fc1/weight", "model.layers.{}.mlp.gate_proj.weight", Rows::kGate},
+    {"layers/{}/mlp/fc1/weight", "model.layers.{}.mlp.up_proj.weight", Rows::kUp},
+    {"layers/{}/mlp/fc1/bias", "model.layers.{}.mlp.gate_proj.bias", Rows::kGate},
+    {"layers/{}/mlp/fc1/bias", "model.layers.{}.mlp.up_proj.bias", Rows::kUp},
+    {"layers/{}/mlp/fc2/weight", "model.layers.{}.mlp.down_proj.weight"},
+    {"layers/{}/mlp/fc2/bias", "model.layers.{}.mlp.down_proj.bias"},
+    {"final_norm/weight", "model.norm.weight"},
+    {"head/weight", "lm_head.weight", Rows::kVocab},  // untied only
+};
+
+// A whole number that both sides have.
+struct SizeField {
+  std::string_view theirs;
+  int ModelConfig::*ours;
+  bool optional = false;  // absent or null: 0, which resolve_config fills in
+};
+// A key whose value is the same in all our models. On the way back it must be that, or `also`, which means the same; or
+// it does not matter (`any`).
+struct FixedField {
+  std::string_view theirs, json, also = {};
+  bool any = false;
+};
+
+struct LayoutTable {
+  Layout layout;
+  Norm norm;
+  Activation activation;
+  Position position;
+  bool groups, window, biases;  // may ours have: fewer key/value heads; a window; biases
+  bool tied_when_absent;
+  std::string_view eps;
+  double eps_when_absent;
+  std::span<const SizeField> sizes;
+  std::span<const FixedField> fixed;
+};
+
+constexpr SizeField kGpt2Sizes[] = {
+    {"vocab_size", &ModelConfig::vocab}, {"n_embd", &ModelConfig::hidden}, {"n_inner", &ModelConfig::ffn_hidden, true},
+    {"n_layer", &ModelConfig::layers},   {"n_head", &ModelConfig::heads},  {"n_positions", &ModelConfig::seq_len}};
+constexpr FixedField kGpt2Fixed[] = {{"activation_function", "\"gelu_new\"", "\"gelu_pytorch_tanh\""},
+                                     {"scale_attn_weights", "true"},
+                                     {"scale_attn_by_inverse_layer_idx", "false"},
+                                     {"add_cross_attention", "false"},
+                                     {.theirs = "attn_pdrop", .json = "0.0", .any = true},
+                                     {.theirs = "embd_pdrop", .json = "0.0", .any = true},
+                                     {.theirs = "resid_pdrop", .json = "0.0", .any = true}};
+// Masks that old versions kept beside the weights.
+constexpr std::string_view kGpt2Ignored[] = {".attn.bias", ".attn.masked_bias"};
+
+constexpr SizeField kMistralSizes[] = {{"vocab_size", &ModelConfig::vocab},
+                                       {"hidden_size", &ModelConfig::hidden},
+                                       {"intermediate_size", &ModelConfig::ffn_hidden},
+                                       {"num_hidden_layers", &ModelConfig::layers},
+                                       {"num_attention_heads", &ModelConfig::heads},
+                                       {"num_key_value_heads", &ModelConfig::kv_heads, true},
+                                       {"max_position_embeddings", &ModelConfig::seq_len},
+                                       {"sliding_window", &ModelConfig::window, true}};
+constexpr std::span<const SizeField> kLlamaSizes{kMistralSizes, std::size(kMistralSizes) - 1};
+constexpr FixedField kLlamaFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}};
+constexpr std::string_view kLlamaIgnored[] = {".rotary_emb.inv_freq"};
+
+constexpr LayoutTable kLayouts[] = {{.layout = {.model_type = "gpt2",
+                                                .architecture = "GPT2LMHeadModel",
+                                                .prefix = "transformer.",
+                                                .tensors = kGpt2Tensors,
+                                                .ignored = kGpt2Ignored,
+                                                .zero_biases = true},
+                                     .norm = Norm::kLayerNorm,
+                                     .activation = Activation::kGelu,
+                                     .position = Position::kLearned,
+                                     .groups = false,
+                                     .window = false,
+                                     .biases = true,
+                                     .tied_when_absent = true,
+                                     .eps = "layer_norm_epsilon",
+                                     .eps_when_absent = 1e-5,
+                                     .sizes = kGpt2Sizes,
+                                     .fixed = kGpt2Fixed},
+                                    {.layout = {.model_type = "llama",
+                                                .architecture = "LlamaForCausalLM",
+                                                .prefix = "model.",
+                                                .tensors = kLlamaTensors,
+                                                .ignored = kLlamaIgnored},
+                                     .norm = Norm::kRmsNorm,
+                                     .activation = Activation::kSwiglu,
+                                     .position = Position::kRope,
+                                     .groups = true,
+                                     .window = false,
+                                     .biases = true,
+                                     .tied_when_absent = false,
+                                     .eps = "rms_norm_eps",
+                                     .eps_when_absent = 1e-6,
+                                     .sizes = kLlamaSizes,
+                                     .fixed = kLlamaFixed},
+                                    {.layout = {.model_type = "mistral",
+                                                .architecture = "MistralForCausalLM",
+                                                .prefix = "model.",
+                                                .tensors = kLlamaTensors,
+                                                .ignored = kLlamaIgnored},
+                                     .norm = Norm::kRmsNorm,
+                                     .activation = Activation::kSwiglu,
+                                     .position = Position::kRope,
+                                     .groups = true,
+                                     .window = true,
+                                     .biases = false,
+                                     .tied_when_absent = false,
+                                     .eps = "rms_norm_eps",
+                                     .eps_when_absent = 1e-6,
+                                     .sizes = kMistralSizes,
+                                     .fixed = kLlamaFixed}};
+
+const LayoutTable& table_of(const Layout& layout) {
+  for (const LayoutTable& table : kLayouts)
+    if (table.layout.model_type == layout.model_type) return table;
+  TRI_REQUIRE(false, "layout {}", layout.model_type);
+  return kLayouts[0];
+}
+
+// What of the model the layout can't express, a line each.
+std::vector<std::string> objections(const LayoutTable& t, const ModelConfig& m) {
+  std::vector<std::string> lines;
+  const auto must_be = [&](const char* field, auto value, auto expected) {
+    if (value != expected)
+      lines.push_back(fmt::format("model.{}: {} can't be expressed as {}, which has {}", field, enum_name(value),
+                                  t.layout.architecture, enum_name(expected)));
+  };
+  must_be("norm", m.norm, t.norm);
+  must_be("activation", m.activation, t.activation);
+  must_be("position", m.position, t.position);
+  must_be("block", m.block, Block::kSequential);
+  if (m.kv_heads != m.heads && !t.groups)
+    lines.push_back(fmt::format("model.kv_heads: {} can't be expressed as {}, which has as many as model.heads ({})",
+                                m.kv_heads, t.layout.architecture, m.heads));
+  if (m.window > 0 && !t.window)
+    lines.push_back(fmt::format("model.window: {} can't be expressed as {}, which attends to all tokens before",
+                                m.window, t.layout.architecture));
+  if (m.bias && !t.biases)
+    lines.push_back(fmt::format("model.bias: {} can't be expressed as {}", m.bias, t.layout.architecture));
+  return lines;
+}
+
+// A rope that stretches or scales positions has a type beside "default".
+Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& model) {
+  model.rope_theta = 10000.0;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto rope = json.find(key);
+    if (rope == json.end() || rope->is_null()) continue;
+    for (const char* kind : {"rope_type", "type"})
+      if (const auto type = rope->find(kind); type != rope->end() && *type != "default")
+        return file_error("{}: {}.{}: {} can't be expressed; positions are rotated by rope_theta alone", path, key,
+                          kind, type->dump());
+    if (const auto theta = rope->find("rope_theta"); theta != rope->end()) model.rope_theta = theta->get<double>();
+  }
+  if (const auto theta = json.find("rope_theta"); theta != json.end() && theta->is_number())
+    model.rope_theta = theta->get<double>();
+  return {};
+}
+
+Result<Described> read_model(const std::string& path, const Json& json) {
+  const std::string type = json.value("model_type", "");
+  const LayoutTable* table = nullptr;
+  std::vector<std::string_view> known;
+  for (const LayoutTable& candidate : kLayouts) {
+    known.push_back(candidate.layout.model_type);
+    if (candidate.layout.model_type == type) table = &candidate;
+  }
+  if (table == nullptr)
+    return file_error("{}: model_type: \"{}\" is not known; known are {}", path, type, fmt::join(known, ", "));
+  Described described{.layout = &table->layout};
+  ModelConfig& m = described.model;
+  m.norm = table->norm;
+  m.activation = table->activation;
+  m.position = table->position;
+  m.block = Block::kSequential;
+  m.kv_heads = m.ffn_hidden = m.window = 0;
+  for (const SizeField& field : table->sizes) {
+    const auto value = json.find(std::string(field.theirs));
+    if (value == json.end() || value->is_null()) {
+      if (field.optional) continue;
+      return file_error("{}: {} is missing", path, field.theirs);
+    }
+    if (!value->is_number_integer() || *value < 1 || *value > (1 << 27))
+      return file_error("{}: {}: {} is no size", path, field.theirs, value->dump());
+    m.*field.ours = value->get<int>();
+  }
+  if (m.window >= m.seq_len) m.window = 0;
+  for (const FixedField& field : table->fixed) {
+    const auto value = json.find(std::string(field.theirs));
+    if (value == json.end() || value->is_null()) continue;
+    const std::string found = value->dump();
+    if (!field.any && found != field.json && found != field.also)
+      return file_error("{}: {}: {} can't be expressed; only {} can", path, field.theirs, found, field.json);
+  }
+  if (const auto own = json.find("trireme"); own != json.end()) described.tokenizer = own->value("tokenizer", "");
+  m.norm_eps = json.value(std::string(table->eps), table->eps_when_absent);
+  m.tie_embeddings = json.value("tie_word_embeddings", table->tied_when_absent);
+  m.init_std = json.value("initializer_range", m.init_std);
+  if (m.position == Position::kLearned) return described;
+
+  const bool attention_bias = json.value("attention_bias", false), mlp_bias = json.value("mlp_bias", false);
+  if (attention_bias != mlp_bias)
+    return file_error("{}: attention_bias {} and mlp_bias {} can't be expressed; both or none", path, attention_bias,
+                      mlp_bias);
+  m.bias = attention_bias;
+  const auto head = json.find("head_dim");
+  if (head != json.end() && head->is_number_integer() && head->get<int64_t>() * m.heads != m.hidden)
+    return file_error("{}: head_dim: {} can't be expressed; only hidden_size {} / num_attention_heads {}", path,
+                      head->dump(), m.hidden, m.heads);
+  if (auto rope = read_rope(path, json, m); !rope) return rope.error();
+  return described;
+}
+
+}  // namespace
+
+Result<const Layout*> layout_of(const ModelConfig& model) {
+  const LayoutTable* nearest = nullptr;
+  std::vector<std::string> fewest;
+  for (const LayoutTable& table : kLayouts) {
+    std::vector<std::string> lines = objections(table, model);
+    if (lines.empty()) return &table.layout;
+    if (nearest == nullptr || lines.size() < fewest.size()) {
+      nearest = &table;
+      fewest = std::move(lines);
+    }
+  }
+  return join_errors(fewest);
+}
+
+std::string config_json(const Layout& layout, const ModelConfig& model, Dtype dtype, int eos,
+                        const std::string& tokenizer, int64_t step) {
+  const LayoutTable& table = table_of(layout);
+  Json json = {{"architectures", {layout.architecture}}, {"model_type", layout.model_type}};
+  json["torch_dtype"] = dtype == Dtype::kF32 ? "float32" : "bfloat16";
+  for (const SizeField& field : table.sizes) json[std::string(field.theirs)] = model.*field.ours;
+  for (const FixedField& field : table.fixed) json[std::string(field.theirs)] = Json::parse(field.json);
+  json[std::string(table.eps)] = model.norm_eps;
+  json["initializer_range"] = model.init_std;
+  json["tie_word_embeddings"] = model.tie_embeddings;
+  json["bos_token_id"] = nullptr;
+  json["eos_token_id"] = eos < 0 ? Json() : Json(eos);
+  if (model.position == Position::kRope) {
+    json["attention_bias"] = json["mlp_bias"] = model.bias;
+    json["head_dim"] = head_size(model);
+    json["rope_theta"] = model.rope_theta;                                                   // transformers 4
+    json["rope_parameters"] = {{"rope_theta", model.rope_theta}, {"rope_type", "default"}};  // transformers 5
+  }
+  json["trireme"] = {{"step", step}, {"tokenizer", tokenizer}};
+  return json.dump(2) + "\n";
+}
+
+Result<Described> parse_config_json(const std::string& path, std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    if (!json.is_object()) return file_error("{}: not a JSON object", path);
+    return read_model(path, json);
+  } catch (const Json::exception& problem) {
+    return file_error("{}: {}", path, problem.what());
+  }
+}
+
+int64_t row_width(const ParamSpec& spec) {
+  return spec.shape.size() == 1 || spec.name.ends_with("/bias") ? 1 : spec.shape.back();
+}
+
+std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_rows) {
+  const int64_t size = head_size(model), group = model.heads / model.kv_heads;
+  std::vector<int64_t> map;
+  const auto add = [&](int64_t first, int64_t count) {
+    for (int64_t row = first; row < first + count; ++row) map.push_back(row);
+  };
+  // Of each key/value head's G queries, key, value: heads [from, from + count).
+  const auto add_heads = [&](int64_t from, int64_t count) {
+    for (int64_t kv = 0; kv < model.kv_heads; ++kv) add((kv * (group + 2) + from) * size, count * size);
+  };
+  switch (rows) {
+    case Rows::kAll:
+      add(0, our_rows);
+      break;
+    case Rows::kVocab:
+      add(0, model.vocab);
+      break;
+    case Rows::kQuery:
+      add_heads(0, group);
+      break;
+    case Rows::kKey:
+      add_heads(group, 1);
+      break;
+    case Rows::kValue:
+      add_heads(group + 1, 1);
+      break;
+    case Rows::kQueryKeyValue:
+      add_heads(0, group);
+      add_heads(group, 1);
+      add_heads(group + 1, 1);
+      break;
+    case Rows::kGate:
+      add(0, our_rows / 2);
+      break;
+    case Rows::kUp:
+      add(our_rows / 2, our_rows / 2);
+      break;
+  }
+  return map;
+}
+
+std::vector<Mapped> map_tensors(const Layout& layout, const ModelConfig& model,
+                                const std::vector<ParamSpec>& parameters) {
+  const auto find = [&](const std::string& name) {
+    const auto at = std::find_if(parameters.begin(), parameters.end(), [&](const auto& p) { return p.name == name; });
+    return at == parameters.end() ? nullptr : &*at;
+  };
+  std::vector<Mapped> all;
+  const auto add = [&](const TensorRule& rule, int layer) {
+    const std::string name = fmt::format(fmt::runtime(rule.ours), layer);
+    Mapped mapped{.theirs = fmt::format(fmt::runtime(rule.theirs), layer),
+                  .spec = find(name),
+                  .rows = rule.rows,
+                  .form = rule.form};
+    const bool bias = name.ends_with("/bias");
+    if (mapped.spec == nullptr && !(bias && layout.zero_biases)) return;
+    // A bias that we do not have is as long as its weight has rows.
+    const ParamSpec* shaped = mapped.spec;
+    if (shaped == nullptr) shaped = find(name.substr(0, name.rfind('/')) + "/weight");
+    TRI_REQUIRE(shaped != nullptr, "{}: neither it nor its weight", name);
+    const int64_t width = row_width(*shaped);
+    const auto count = static_cast<int64_t>(row_map(rule.rows, model, shaped->numel() / width).size());
+    if (bias || width == 1)
+      mapped.shape = {count};
+    else
+      mapped.shape = rule.form == Form::kSame ? std::vector{count, width} : std::vector{width, count};
+    all.push_back(std::move(mapped));
+  };
+  // The layers' rules stand together: they are gone through once a layer.
+  const auto of_layer = [](const TensorRule& rule) { return rule.ours.find("{}") != std::string_view::npos; };
+  const auto first = std::find_if(layout.tensors.begin(), layout.tensors.end(), of_layer);
+  const auto last = std::find_if_not(first, layout.tensors.end(), of_layer);
+  for (auto rule = layout.tensors.begin(); rule != first; ++rule) add(*rule, 0);
+  for (int layer = 0; layer < model.layers; ++layer)
+    for (auto rule = first; rule != last; ++rule) add(*rule, layer);
+  for (auto rule = last; rule != layout.tensors.end(); ++rule) add(*rule, 0);
+  return all;
+}
+
+}  // namespace tri::huggingface

@@ -1,0 +1,83 @@
+// The models that Hugging Face's transformers and we both know, as data: how their tensors are called there and how
+// their elements lie (the tables stand in layout.cpp), and which config fields mean the same.
+//
+//   gpt2     GPT2LMHeadModel      layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs,
+//   outputs) llama    LlamaForCausalLM     rmsnorm, swiglu, rope (the same pairing of halves), GQA mistral
+//   MistralForCausalLM   llama with a window, without biases
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/config/config.h"
+#include "lib/model/parameter.h"
+
+namespace tri::huggingface {
+
+// Which rows of our tensor, in which order, make theirs. A weight's rows are its outputs; a vector is a column.
+enum class Rows {
+  kAll,
+  kVocab,          // without the padding
+  kQuery,          // heads in order, out of our groups by key/value head (dims.h)
+  kKey,            //
+  kValue,          //
+  kQueryKeyValue,  // all queries, all keys, all values
+  kGate,           // the first half of SwiGLU's fc1
+  kUp,             // the second half
+};
+enum class Form {
+  kSame,
+  kTransposed,  // (inputs, outputs): GPT-2's Conv1D
+};
+
+struct TensorRule {
+  std::string_view ours, theirs;  // "{}" is the layer
+  Rows rows = Rows::kAll;
+  Form form = Form::kSame;
+};
+
+struct Layout {
+  std::string_view model_type;  // in config.json
+  std::string_view architecture;
+  std::string_view prefix;  // of most names; some files leave it out
+  std::span<const TensorRule> tensors;
+  std::span<const std::string_view> ignored;  // ends of names that hold no weights
+  bool zero_biases = false;                   // theirs always has biases: ours without exports zeros
+};
+
+// The layout that expresses the model; or an Error naming the config fields that none expresses.
+Result<const Layout*> layout_of(const ModelConfig& model);
+
+// config.json. `eos`: the token that ends a document, -1: unknown. `tokenizer`, `step`: where the model comes from.
+std::string config_json(const Layout& layout, const ModelConfig& model, Dtype dtype, int eos,
+                        const std::string& tokenizer, int64_t step);
+
+struct Described {
+  const Layout* layout = nullptr;
+  ModelConfig model;      // resolved but for what an absent field leaves open
+  std::string tokenizer;  // of a model that we exported: its fingerprint; else empty
+};
+// Reads config.json. Error naming the key of `path` that we can't express, or that is missing.
+Result<Described> parse_config_json(const std::string& path, std::string_view text);
+
+// One tensor of theirs and where it lies in ours.
+struct Mapped {
+  std::string theirs;
+  std::vector<int64_t> shape;       // theirs
+  const ParamSpec* spec = nullptr;  // ours; null: zeros
+  Rows rows = Rows::kAll;
+  Form form = Form::kSame;
+};
+// All tensors of the model in the order of our parameters, which `parameters` (model_parameters) lists.
+std::vector<Mapped> map_tensors(const Layout& layout, const ModelConfig& model,
+                                const std::vector<ParamSpec>& parameters);
+
+// [row of theirs] = row of ours.
+std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_rows);
+// Elements in a row of ours: 1 for vectors.
+int64_t row_width(const ParamSpec& spec);
+
+}  // namespace tri::huggingface

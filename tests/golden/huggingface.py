@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Exports models of ours and loads them with transformers, and the other way round: the logits must agree.
+
+    huggingface.py BIN_DIR MPIRUN SCRATCH_DIR
+
+Weights are random, nothing is downloaded. Every case goes both ways, and back to the same bytes.
+"""
+import json
+import os
+import subprocess
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file
+
+TOLERANCE = 1e-4
+BIN, MPIRUN, SCRATCH = sys.argv[1:4]
+
+# Settings of ours; large start values, so that the logits mean something.
+GPT2 = {"norm": "layernorm", "activation": "gelu", "position": "learned", "bias": "true"}
+LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rope", "bias": "false"}
+OURS = {
+    "gpt2_tied": GPT2,
+    "gpt2_untied_without_biases": {**GPT2, "tie_embeddings": "false", "bias": "false", "ffn_hidden": 40},
+    "llama_tied_gqa": {**LLAMA, "kv_heads": 2, "norm_eps": 1e-3},
+    "llama_untied": {**LLAMA, "tie_embeddings": "false", "rope_theta": 500.0},
+    "llama_untied_biases_one_kv_head": {**LLAMA, "kv_heads": 1, "tie_embeddings": "false", "bias": "true"},
+    "mistral": {**LLAMA, "kv_heads": 2, "window": 5, "tie_embeddings": "false"},
+}
+SMALL = {"initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+LLAMA_SIZES = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
+               "num_attention_heads": 4, "max_position_embeddings": 24, **SMALL}
+GPT2_SIZES = {"vocab_size": 300, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24, **SMALL}
+THEIRS = {
+    "gpt2_tied": ("GPT2", GPT2_SIZES),
+    "gpt2_untied": ("GPT2", {**GPT2_SIZES, "n_inner": 48, "tie_word_embeddings": False, "layer_norm_epsilon": 1e-3}),
+    "llama_untied_gqa": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 2, "tie_word_embeddings": False}),
+    "llama_tied_biases": ("Llama", {**LLAMA_SIZES, "num_key_value_heads": 4, "tie_word_embeddings": True,
+                                    "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-3}),
+    "mistral": ("Mistral", {**LLAMA_SIZES, "num_key_value_heads": 2, "sliding_window": 6}),
+}
+
+
+def run(*command, status=0):
+    done = subprocess.run([str(word) for word in command], cwd=SCRATCH, capture_output=True, text=True)
+    if done.returncode != status:
+        sys.exit(f"status {done.returncode}, expected {status}: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def trireme(*words, **options):
+    return run(os.path.join(BIN, "trireme"), *words, **options)
+
+
+def our_logits(checkpoint, ids):
+    np.asarray(ids, dtype="<i4").tofile(os.path.join(SCRATCH, "ids.i32"))
+    run(os.path.join(BIN, "logits"), checkpoint, "ids.i32", "logits.f32")
+    return np.fromfile(os.path.join(SCRATCH, "logits.f32"), dtype="<f4").reshape(len(ids), -1)
+
+
+def their_logits(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].float().numpy()
+
+
+def compare(name, ours, theirs):
+    if ours.shape != theirs.shape:
+        sys.exit(f"{name}: logits {ours.shape} and {theirs.shape}")
+    spread, worst = theirs.std(), np.abs(ours - theirs).max()
+    good = worst <= TOLERANCE and spread > 0.1
+    print(f"{'within' if good else 'BEYOND'} {TOLERANCE:g}: {name}: logits differ by {worst:.2g}, their deviation is {spread:.2g}")
+    if not good:
+        sys.exit(1)
+
+
+def load(folder):
+    """What from_pretrained makes of the folder; no weight may be missing or left over."""
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        os.path.join(SCRATCH, folder), output_loading_info=True, attn_implementation="eager")
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[kind]:
+            sys.exit(f"{folder}: {kind}: {info[kind]}")
+    return model.float().eval()
+
+
+def tensors_of(folder):
+    tensors = {}
+    for name in sorted(os.listdir(os.path.join(SCRATCH, folder))):
+        if name.endswith(".safetensors"):
+            tensors.update(load_file(os.path.join(SCRATCH, folder, name)))
+    return tensors
+
+
+def same(name, a, b):
+    if a.keys() != b.keys() or not all(torch.equal(a[key], b[key]) for key in a):
+        sys.exit(f"{name}: the tensors differ")
+
+
+def from_ours(name, model):
+    """One step of training on four ranks, so that nothing is as it was initialised; export; logits; and back."""
+    config = {"run": {"name": name, "steps": 1, "device": "cpu", "eval_batches": 0, "sample_tokens": 0},
+              "model": {"layers": 2, "hidden": 32, "heads": 4, "vocab": 257, "seq_len": 24, "init_std": 0.2},
+              "data": {"sources": ["text"], "global_batch": 4}, "parallel": {"tp": 1, "pp": 2, "dp": 2},
+              "lr": {"peak": 0.01}}
+    config["model"].update({k: {"true": True, "false": False}.get(v, v) for k, v in model.items()})
+    if config["model"].get("kv_heads", 4) > 1:
+        config["parallel"] = {"tp": 2, "pp": 2, "dp": 1}
+    with open(os.path.join(SCRATCH, name + ".yaml"), "w") as file:
+        json.dump(config, file)
+    run(MPIRUN, "-n", 4, os.path.join(BIN, "trireme"), "train", name + ".yaml")
+    run_dir = "runs/" + name
+    ids = list(np.random.default_rng(1).integers(0, 257, 24))
+
+    trireme("checkpoint", "export", run_dir, name)
+    compare(f"{name}, exported", our_logits(run_dir, ids), their_logits(load(name), ids))
+
+    trireme("checkpoint", "export", run_dir, name + "_parts", "--max-shard-size", "2e-5")
+    if not os.path.exists(os.path.join(SCRATCH, name + "_parts/model.safetensors.index.json")):
+        sys.exit(f"{name}: one file")
+    same(name + ", in several files", tensors_of(name), tensors_of(name + "_parts"))
+    load(name + "_parts")
+
+    trireme("checkpoint", "import", name + "_parts", "runs/back_" + name)
+    if model.get("bias") != "false" or "norm" not in model or model["norm"] == "rmsnorm":
+        trireme("checkpoint", "diff", run_dir, "runs/back_" + name, "--only", "model/")
+    else:  # GPT-2 has biases, zeros here
+        trireme("checkpoint", "diff", run_dir, "runs/back_" + name, "--only", "model/", status=1)
+
+    trireme("checkpoint", "export", run_dir, name + "_bf16", "--dtype", "bf16")
+    same(name + ", bf16", {k: v.bfloat16() for k, v in tensors_of(name).items()}, tensors_of(name + "_bf16"))
+    load(name + "_bf16")
+
+
+def from_theirs(name, family, settings):
+    config = getattr(transformers, family + "Config")(**settings)
+    torch.manual_seed(7)
+    model = getattr(transformers, "GPT2LMHeadModel" if family == "GPT2" else family + "ForCausalLM")(config).eval()
+    with torch.no_grad():  # norms and biases start as ones and zeros
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.set_attn_implementation("eager")
+    model.save_pretrained(os.path.join(SCRATCH, "theirs_" + name))
+    run_dir = "runs/imported_" + name
+    ids = list(np.random.default_rng(2).integers(0, config.vocab_size, 24))
+    trireme("checkpoint", "import", "theirs_" + name, run_dir)
+    compare(f"{name}, imported", our_logits(run_dir, ids), their_logits(model, ids))
+
+    trireme("checkpoint", "export", run_dir, "back_" + name)
+    same(name + ", exported again", tensors_of("theirs_" + name), tensors_of("back_" + name))
+    compare(f"{name}, exported again", our_logits(run_dir, ids), their_logits(load("back_" + name), ids))
+
+    for dtype in (torch.bfloat16, torch.float16):
+        folder = f"theirs_{name}_{str(dtype)[6:]}"
+        half = type(model)(config)
+        half.load_state_dict(model.state_dict())
+        half.to(dtype).save_pretrained(os.path.join(SCRATCH, folder))
+        trireme("checkpoint", "import", folder, "runs/" + folder)
+        compare(f"{name}, imported from {dtype}", our_logits("runs/" + folder, ids), their_logits(load(folder), ids))
+
+    # Training goes on from it, on several ranks.
+    run(MPIRUN, "-n", 2, os.path.join(BIN, "trireme"), "train", run_dir + "/config.yaml", "--set", "run.steps=2",
+        "--set", "data.sources=[text]", "--set", "run.eval_batches=0", "--set", "parallel.tp=2")
+    trireme("checkpoint", "diff", run_dir + "/checkpoints/step_00000000", run_dir, status=1)
+
+
+def byte_tokenizer(folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(os.path.join(SCRATCH, folder))
+    text = "In the beginning,\n\tdrei Gäule und 馬 \x00\x7f  two  spaces"
+    ids = tokenizer(text)["input_ids"]
+    if ids != list(text.encode()) or tokenizer.decode(ids) != text or tokenizer.eos_token_id != 256:
+        sys.exit(f"the tokenizer differs: {ids}")
+    print("bytes as tokenizer.json: the same ids")
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with open(os.path.join(SCRATCH, "text.txt"), "w") as file:
+        file.write("".join(f"{n} green bottles hanging on the wall\n" for n in range(300)))
+    trireme("data", "prepare", "--format", "text", "--output", "text", "text.txt")
+    for name, model in OURS.items():
+        from_ours(name, model)
+    byte_tokenizer("llama_untied")
+    for name, (family, settings) in THEIRS.items():
+        from_theirs(name, family, settings)
+    print("all well")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+// Logits of a checkpoint's model at every place of a text, for comparison with another implementation's.
+//   logits CHECKPOINT IDS.i32 OUT.f32
+// IDS.i32 holds n int32 token ids, OUT.f32 gets float32 (n, vocab).
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "io/base/file.h"
+#include "kernels/core/cpu_device.h"
+#include "lib/train/loaded_model.h"
+
+namespace tri {
+namespace {
+
+Result<void> write_logits(const std::string& path, const std::string& ids_path, const std::string& out_path) {
+  const auto folder = find_checkpoint(path);
+  if (!folder) return folder.error();
+  const auto manifest = read_manifest(folder.value());
+  if (!manifest) return manifest.error();
+  auto config = checkpoint_config(folder.value(), manifest.value());
+  if (!config) return config.error();
+  Config alone = forward_config(config.value(), 1);
+  alone.data.micro_batch = alone.data.global_batch = 1;
+  const auto resolved = resolve_config(alone, 1);
+  if (!resolved) return resolved.error();
+  auto device = make_cpu_device();
+  auto model = LoadedModel::load(folder.value(), resolved.value(), make_mesh(0, 1, 1, 1), nullptr, *device);
+  if (!model) return model.error();
+
+  const auto file = MappedFile::open(ids_path);
+  if (!file) return file.error();
+  std::vector<int32_t> ids(file.value().bytes().size() / sizeof(int32_t));
+  std::memcpy(ids.data(), file.value().bytes().data(), ids.size() * sizeof(int32_t));
+  std::string out;
+  for (size_t n = 1; n <= ids.size(); ++n) {
+    const std::vector<float> logits = model.value()->evaluator().next_token_logits(std::span(ids).first(n));
+    out.append(reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float));
+  }
+  return write_file(out_path, out);
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
+    return 2;
+  }
+  try {
+    const auto done = tri::write_logits(argv[1], argv[2], argv[3]);
+    if (done) return 0;
+    std::fprintf(stderr, "%s\n", done.error().message.c_str());
+    return static_cast<int>(done.error().code);
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "%s\n", problem.what());
+    return 1;
+  }
+}

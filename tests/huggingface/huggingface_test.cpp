@@ -1,0 +1,301 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/checkpoint/folder.h"
+#include "io/checkpoint/index.h"
+#include "io/checkpoint/shard_writer.h"
+#include "io/safetensors.h"
+#include "lib/checkpoint/diff.h"
+#include "lib/checkpoint/weights.h"
+#include "lib/huggingface/elements.h"
+#include "lib/huggingface/export.h"
+#include "lib/huggingface/import.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri::huggingface {
+namespace {
+
+Config gpt2() {
+  Config c;
+  c.model.layers = 2;
+  c.model.hidden = 12;
+  c.model.heads = 3;
+  c.model.vocab = 300;
+  c.model.seq_len = 8;
+  return value_or_throw(resolve_config(c, 1));
+}
+
+Config llama() {
+  Config c = gpt2();
+  c.model.heads = 6;
+  c.model.kv_heads = 2;
+  c.model.ffn_hidden = 20;
+  c.model.norm = Norm::kRmsNorm;
+  c.model.activation = Activation::kSwiglu;
+  c.model.position = Position::kRope;
+  c.model.bias = false;
+  c.model.tie_embeddings = false;
+  return value_or_throw(resolve_config(c, 1));
+}
+
+// Every kind of model that can be expressed.
+std::map<std::string, Config> models() {
+  std::map<std::string, Config> all;
+  all["gpt2"] = gpt2();
+  all["gpt2_untied"] = gpt2();
+  all["gpt2_untied"].model.tie_embeddings = false;
+  all["llama"] = llama();
+  all["llama_tied_biases"] = llama();
+  all["llama_tied_biases"].model.tie_embeddings = all["llama_tied_biases"].model.bias = true;
+  all["mistral"] = llama();
+  all["mistral"].model.window = 3;
+  return all;
+}
+
+// A checkpoint in which every element has a value of its own; padding is zero.
+void write_run(const Config& config, const std::string& dir) {
+  const std::string folder = value_or_throw(begin_attempt(dir, 7, "a"));
+  auto writer = value_or_throw(ShardWriter::create(folder + "/" + shard_name(0), "a"));
+  float next = 1;
+  for (const ParamSpec& spec : model_parameters(config)) {
+    std::vector<float> values(static_cast<size_t>(spec.numel()));
+    const int64_t row = spec.numel() / spec.shape[0];
+    const int64_t valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * row;
+    for (int64_t i = 0; i < valid; ++i) values[static_cast<size_t>(i)] = next++ * 0.37f;
+    const Piece whole{.tensor = weight_name(spec.name),
+                      .shape = spec.shape,
+                      .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+    value_or_throw(writer.add(whole, values.data()));
+  }
+  Manifest manifest{.attempt = "a", .step = 7};
+  manifest.info.texts["config"] = to_yaml(config);
+  value_or_throw(manifest.add(value_or_throw(writer.finish())));
+  value_or_throw(write_manifest(folder, manifest));
+  value_or_throw(publish(dir, 7, "a"));
+}
+
+template <class T>
+std::string message(const Result<T>& result) {
+  return result ? "" : result.error().message;
+}
+
+TEST(HuggingFace, export_and_import_give_back_every_bit) {
+  for (const auto& [name, config] : models())
+    for (const int64_t most : {int64_t{5'000'000'000}, int64_t{4000}, int64_t{1}}) {
+      SCOPED_TRACE(fmt::format("{}, at most {} bytes a file", name, most));
+      const TemporaryFolder dir;
+      write_run(config, dir / "run");
+      const auto exported =
+          export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = dir / "hf", .max_shard_bytes = most});
+      ASSERT_EQ(message(exported), "");
+      EXPECT_EQ(exported.value().files == exported.value().tensors, most == 1);
+      EXPECT_EQ(std::filesystem::exists(dir / "hf/model.safetensors.index.json"), exported.value().files > 1);
+      const auto imported = import_model({.folder = dir / "hf", .run_dir = dir / "back"});
+      ASSERT_EQ(message(imported), "");
+      const auto diff = diff_checkpoints(dir / "run/step_00000007", imported.value().checkpoint, "", 2);
+      ASSERT_EQ(message(diff), "");
+      EXPECT_TRUE(diff.value().equal());
+      EXPECT_EQ(diff.value().tensors.size(), model_parameters(config).size());
+      for (const ConfigDiff& field : diff.value().config)
+        EXPECT_FALSE(field.field.starts_with("model.")) << field.field;
+    }
+}
+
+// The tensors as transformers expects them: counts of the fused or divided rows, none left out, the padding cut.
+TEST(HuggingFace, names_and_shapes_are_those_of_transformers) {
+  const TemporaryFolder dir;
+  const std::map<std::string, std::map<std::string, std::vector<int64_t>>> expected = {
+      {"gpt2",
+       {{"transformer.wte.weight", {300, 12}},
+        {"transformer.wpe.weight", {8, 12}},
+        {"transformer.h.1.attn.c_attn.weight", {12, 36}},
+        {"transformer.h.1.attn.c_attn.bias", {36}},
+        {"transformer.h.0.mlp.c_fc.weight", {12, 48}},
+        {"transformer.h.0.mlp.c_proj.weight", {48, 12}},
+        {"transformer.ln_f.bias", {12}}}},
+      {"llama",
+       {{"lm_head.weight", {300, 12}},
+        {"model.layers.1.self_attn.q_proj.weight", {12, 12}},
+        {"model.layers.1.self_attn.k_proj.weight", {4, 12}},
+        {"model.layers.1.mlp.gate_proj.weight", {20, 12}},
+        {"model.layers.1.mlp.down_proj.weight", {12, 20}}}}};
+  for (const auto& [name, shapes] : expected) {
+    write_run(models().at(name), dir / name);
+    value_or_throw(export_checkpoint({.checkpoint = dir / name + "/step_00000007", .folder = dir / (name + "_hf")}));
+    const auto file = value_or_throw(SafetensorsFile::open(dir / (name + "_hf/model.safetensors")));
+    EXPECT_EQ(file.entries().size(), name == "gpt2" ? 28u : 21u);
+    for (const auto& [tensor, shape] : shapes) {
+      ASSERT_NE(file.find(tensor), nullptr) << tensor;
+      EXPECT_EQ(file.find(tensor)->shape, shape) << tensor;
+    }
+  }
+}
+
+TEST(HuggingFace, queries_keys_and_values_come_out_of_their_groups) {
+  const ModelConfig m = llama().model;  // 6 heads of 2, 2 groups of (3 queries, key, value)
+  EXPECT_EQ(row_map(Rows::kQuery, m, 20), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(row_map(Rows::kKey, m, 20), (std::vector<int64_t>{6, 7, 16, 17}));
+  EXPECT_EQ(row_map(Rows::kValue, m, 20), (std::vector<int64_t>{8, 9, 18, 19}));
+  std::vector<int64_t> all = row_map(Rows::kQueryKeyValue, m, 20);
+  EXPECT_EQ(std::set<int64_t>(all.begin(), all.end()).size(), 20u);
+}
+
+TEST(HuggingFace, halves_become_the_same_numbers) {
+  EXPECT_EQ(float_of_half(0x3C00), 1.0f);
+  EXPECT_EQ(float_of_half(0xC101), -2.501953125f);
+  EXPECT_EQ(float_of_half(0x0001), 0x1p-24f);
+  EXPECT_EQ(float_of_half(0x83FF), -1023 * 0x1p-24f);
+  EXPECT_EQ(float_of_half(0x7BFF), 65504.0f);
+  EXPECT_EQ(float_of_half(0x7C00), INFINITY);
+  EXPECT_TRUE(std::isnan(float_of_half(0x7E01)));
+  EXPECT_TRUE(std::signbit(float_of_half(0x8000)));
+}
+
+TEST(HuggingFace, a_model_that_no_layout_expresses_is_refused_by_its_field) {
+  const auto refused = [](const Config& base, auto change) {
+    Config c = base;
+    change(c.model);
+    return message(layout_of(value_or_throw(resolve_config(c, 1)).model));
+  };
+  EXPECT_EQ(refused(gpt2(), [](ModelConfig& m) { m.block = Block::kParallel; }),
+            "model.block: parallel can't be expressed as GPT2LMHeadModel, which has sequential\n1 error");
+  EXPECT_NE(refused(gpt2(), [](ModelConfig& m) { m.window = 4; }).find("model.window: 4"), std::string::npos);
+  EXPECT_NE(refused(gpt2(), [](ModelConfig& m) { m.kv_heads = 1; }).find("model.kv_heads: 1"), std::string::npos);
+  EXPECT_NE(refused(gpt2(), [](ModelConfig& m) { m.norm = Norm::kRmsNorm; }).find("model.norm: rmsnorm"),
+            std::string::npos);
+  EXPECT_NE(refused(llama(), [](ModelConfig& m) { m.norm = Norm::kLayerNorm; }).find("model.norm: layernorm"),
+            std::string::npos);
+  EXPECT_NE(refused(llama(), [](ModelConfig& m) { m.bias = true, m.window = 3; }).find("model."), std::string::npos);
+}
+
+TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
+  nlohmann::json good = nlohmann::json::parse(
+      config_json(*value_or_throw(layout_of(llama().model)), llama().model, Dtype::kF32, -1, "bytes", 0));
+  const auto refused = [&](const std::string& key, nlohmann::json value) {
+    nlohmann::json json = good;
+    json[key] = std::move(value);
+    return message(parse_config_json("c", json.dump()));
+  };
+  EXPECT_EQ(message(parse_config_json("c", good.dump())), "");
+  const std::pair<std::string, nlohmann::json> wrong[] = {
+      {"model_type", "bert"},
+      {"hidden_act", "gelu"},
+      {"head_dim", 64},
+      {"attention_bias", true},
+      {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}},
+      {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}},
+      {"hidden_size", nullptr},
+      {"num_hidden_layers", 1.5},
+      {"tie_word_embeddings", "yes"}};
+  for (const auto& [key, value] : wrong) {
+    const std::string text = refused(key, value);
+    EXPECT_NE(text, "") << key;
+    EXPECT_TRUE(key == "tie_word_embeddings" || text.find(key) != std::string::npos) << text;
+  }
+  EXPECT_NE(message(parse_config_json("c", "{")), "");
+  EXPECT_NE(message(parse_config_json("c", "[]")), "");
+}
+
+TEST(HuggingFace, keys_that_old_configs_lack_have_their_meaning_of_then) {
+  const auto described = value_or_throw(
+      parse_config_json("c", R"({"model_type":"llama","hidden_size":8,"intermediate_size":16,"num_hidden_layers":1,
+               "num_attention_heads":2,"vocab_size":9,"max_position_embeddings":4})"));
+  EXPECT_EQ(described.model.kv_heads, 0);  // as many as heads
+  EXPECT_EQ(described.model.rope_theta, 10000);
+  EXPECT_EQ(described.model.norm_eps, 1e-6);
+  EXPECT_FALSE(described.model.tie_embeddings || described.model.bias);
+}
+
+// Damage to an exported folder, and what the import says of it. Nothing is left in the run's folder but its lock.
+TEST(HuggingFace, a_folder_with_a_missing_a_strange_or_a_misshapen_tensor_is_refused) {
+  const TemporaryFolder dir;
+  write_run(gpt2(), dir / "run");
+  value_or_throw(export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = dir / "hf"}));
+  const std::string whole = read_all(dir / "hf/model.safetensors");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string bytes = whole;
+    bytes.replace(bytes.find(from), from.size(), to);
+    write_all(dir / "hf/model.safetensors", bytes);
+    const std::string text = message(import_model({.folder = dir / "hf", .run_dir = dir / "back"}));
+    EXPECT_FALSE(std::filesystem::exists(dir / "back/config.yaml"));
+    EXPECT_TRUE(value_or_throw(list_checkpoints(dir / "back/checkpoints")).empty());
+    return text;
+  };
+  EXPECT_NE(with("h.0.ln_1.bias", "h.0.ln_9.bias").find("tensor transformer.h.0.ln_1.bias is missing"),
+            std::string::npos);
+  EXPECT_NE(with("[12,36]", "[36,12]").find("is [36, 12], expected [12, 36]"), std::string::npos);
+  std::filesystem::remove(dir / "hf/model.safetensors");
+  EXPECT_NE(message(import_model({.folder = dir / "hf", .run_dir = dir / "back"})).find("save_pretrained"),
+            std::string::npos);
+
+  auto writer = value_or_throw(SafetensorsWriter::create(dir / "hf/model.safetensors", {{"x.weight", {}, {1}}}));
+  const float one = 1;
+  writer.write("x.weight", &one, 4);
+  value_or_throw(writer.finish());
+  EXPECT_NE(message(import_model({.folder = dir / "hf", .run_dir = dir / "back"})).find("is missing"),
+            std::string::npos);
+}
+
+TEST(HuggingFace, tensors_without_a_place_are_refused_and_old_masks_and_short_names_are_not) {
+  const TemporaryFolder dir;
+  write_run(gpt2(), dir / "run");
+  value_or_throw(export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = dir / "hf"}));
+  // The same tensors without "transformer.", and one more.
+  const auto rewrite = [&](const std::string& more) {
+    std::filesystem::create_directories(dir / "old");
+    std::filesystem::copy_file(dir / "hf/config.json", dir / "old/config.json",
+                               std::filesystem::copy_options::overwrite_existing);
+    const auto file = value_or_throw(SafetensorsFile::open(dir / "hf/model.safetensors"));
+    std::vector<SafetensorsEntry> entries = file.entries();
+    for (SafetensorsEntry& entry : entries) entry.name = entry.name.substr(std::string("transformer.").size());
+    entries.push_back({more, ElementType::kU8, {3}});
+    auto writer = value_or_throw(SafetensorsWriter::create(dir / "old/model.safetensors", entries));
+    for (size_t i = 0; i + 1 < entries.size(); ++i)
+      writer.write(entries[i].name, file.data(file.entries()[i]).data(), entries[i].bytes());
+    writer.write(more, "abc", 3);
+    value_or_throw(writer.finish());
+  };
+  rewrite("h.0.attn.bias");
+  const auto imported = import_model({.folder = dir / "old", .run_dir = dir / "back"});
+  ASSERT_EQ(message(imported), "");
+  EXPECT_TRUE(
+      value_or_throw(diff_checkpoints(dir / "run/step_00000007", imported.value().checkpoint, "model/", 1)).equal());
+  rewrite("h.0.attn.rotary");
+  EXPECT_NE(message(import_model({.folder = dir / "old", .run_dir = dir / "other"})).find("has no place"),
+            std::string::npos);
+}
+
+TEST(HuggingFace, neither_way_overwrites_what_is_there) {
+  const TemporaryFolder dir;
+  write_run(gpt2(), dir / "run");
+  const ExportOptions options{.checkpoint = dir / "run/step_00000007", .folder = dir / "hf"};
+  value_or_throw(export_checkpoint(options));
+  EXPECT_NE(message(export_checkpoint(options)).find("holds a model already"), std::string::npos);
+  value_or_throw(import_model({.folder = dir / "hf", .run_dir = dir / "back"}));
+  EXPECT_NE(message(import_model({.folder = dir / "hf", .run_dir = dir / "back"})).find("a run has begun here"),
+            std::string::npos);
+}
+
+TEST(HuggingFace, bf16_is_rounded_and_half_the_size) {
+  const TemporaryFolder dir;
+  write_run(llama(), dir / "run");
+  const auto summary = value_or_throw(
+      export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = dir / "hf", .dtype = Dtype::kBF16}));
+  const auto file = value_or_throw(SafetensorsFile::open(dir / "hf/model.safetensors"));
+  int64_t elements = 0;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    EXPECT_EQ(entry.type, ElementType::kBf16);
+    elements += entry.bytes() / 2;
+  }
+  EXPECT_EQ(summary.bytes, 2 * elements);
+  bf16 second;
+  std::memcpy(&second, file.data(*file.find("model.embed_tokens.weight")).data() + 2, 2);
+  EXPECT_EQ(second.bits, bf16(2 * 0.37f).bits);
+}
+
+}  // namespace
+}  // namespace tri::huggingface

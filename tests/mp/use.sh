@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# What becomes of a trained model: trireme eval and generate on several layouts, and the way to another run and back.
+#   use.sh SOURCE_FOLDER PATH_OF_trireme
+source "$(dirname "$0")/checks.sh"
+
+field() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" <<<"$output" | tail -1; }
+near() { awk -v a="$1" -v b="$2" 'BEGIN {d = a - b; if (d < 0) d = -d; exit !(b > 0 && d <= 1e-5 * b)}'; }
+
+bottles >text.txt
+run 0 "$trireme" data train-tokenizer --vocab 400 --output bpe.model text.txt
+run 0 "$trireme" data prepare --format text --tokenizer bpe.model --output text text.txt
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 40, eval_batches: 1000, sample_tokens: 0}
+model: {layers: 4, hidden: 32, heads: 4, kv_heads: 2, vocab: 400, seq_len: 32, norm: rmsnorm, activation: swiglu,
+        position: rope, bias: false}
+data: {sources: [text], tokenizer: bpe.model, global_batch: 8, micro_batch: 2, validation_fraction: 0.2}
+parallel: {tp: 2, pp: 2, chunks: 2, schedule: interleaved}
+lr: {peak: 1e-2}
+YAML
+run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml
+trained=$(sed -n 's/.*"validation_loss":\([^,}]*\).*/\1/p' runs/tiny/metrics.jsonl)
+state() { find runs/tiny -type f -exec md5sum {} + | sort -k 2; }
+before=$(state)
+
+echo "eval gives the loss that training saw, on any layout"
+for layout in "1" "4" "2" "4 parallel.tp=1 parallel.pp=4 parallel.chunks=1 parallel.schedule=1f1b" \
+  "2 parallel.tp=1 parallel.pp=2"; do
+  read -ra words <<<"$layout"
+  settings=()
+  for setting in "${words[@]:1}"; do settings+=(--set "$setting"); done
+  run 0 "$mpirun" -n "${words[0]}" "$trireme" eval runs/tiny --json "${settings[@]}"
+  near "$(field loss)" "$trained" || fail "eval on $layout: loss $(field loss), training saw $trained"
+  [[ $(field perplexity_per_byte) != null ]] || fail "no perplexity a byte" "$output"
+done
+run 0 "$trireme" eval runs/tiny/checkpoints/step_00000040 --batches 2
+has "over 16 samples of"
+run 0 "$trireme" eval runs/tiny --data text --set precision.compute=bf16
+has "per byte"
+
+echo "generate says the same on any layout, as far as it is asked to"
+run 0 "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0
+alone=$output
+has "7 green bottles"
+for ranks in 2 4; do
+  run 0 "$mpirun" -n "$ranks" "$trireme" generate runs/tiny --prompt "7 green" --tokens 12 --temperature 0
+  [[ $output == "$alone" ]] || fail "$ranks ranks generate another text" "$output"
+done
+run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9
+first=$output
+run 0 "$trireme" generate runs/tiny --prompt "7 green " --tokens 60 --seed 5 --top-p 0.9
+[[ $output == "$first" ]] || fail "equal seeds, other texts" "$output"
+run 0 "$trireme" generate runs/tiny --prompt-ids 5,6,7 --tokens 3
+[[ $(tail -1 <<<"$output") =~ ^5\ 6\ 7(\ [0-9]+){3}$ ]] || fail "ids" "$output"
+run 0 "$trireme" generate runs/tiny --tokens 3
+[[ $(state) == "$before" ]] || fail "the run's folder was changed" "$(diff <(echo "$before") <(state))"
+
+echo "what is missing is named"
+run 3 "$trireme" generate nowhere
+run 3 "$trireme" eval .
+has "neither a checkpoint nor a folder that holds one"
+run 2 "$trireme" generate runs/tiny --set data.tokenizer=none.model
+has "none.model"
+run 2 "$trireme" generate runs/tiny --prompt-ids 400
+has "outside the model's vocabulary"
+run 3 "$trireme" eval runs/tiny --data none
+has "none.idx"
+run 2 "$trireme" eval runs/tiny --set data.validation_fraction=0
+has "--data"
+run 2 "$mpirun" -n 3 "$trireme" eval runs/tiny
+has "data.global_batch"
+
+echo "out and back, and on from there with zero moments"
+run 0 "$trireme" checkpoint export runs/tiny out
+has "copied to tokenizer.model"
+run 0 "$trireme" checkpoint import out runs/back --set data.sources=[text] --set data.micro_batch=2
+run 0 "$trireme" checkpoint diff runs/tiny runs/back --only model/
+has "EQUAL"
+run 1 "$trireme" checkpoint diff runs/tiny runs/back
+has "only in A"
+has "config run.steps: 40 in A, 100 in B"
+run 0 "$trireme" checkpoint verify runs/back/checkpoints/step_00000000
+run 0 "$trireme" generate runs/back --prompt "7 green" --tokens 12 --temperature 0
+has "7 green bottles"
+run 0 "$mpirun" -n 4 "$trireme" train runs/back/config.yaml --set run.steps=2 --set parallel.tp=2 --set run.sample_tokens=0
+has "resumed from runs/back/checkpoints/step_00000000"
+has "the optimizer begins anew"
+loss=$(sed -n '1s/.*"loss":\([^,}]*\).*/\1/p' runs/back/metrics.jsonl)
+awk -v first="$loss" 'BEGIN {exit !(first > 0 && first < 3)}' || fail "training does not begin from the imported weights: loss $loss"
+run 1 "$trireme" checkpoint diff runs/back/checkpoints/step_00000000 runs/back/checkpoints/step_00000002 --only model/
+run 3 "$trireme" checkpoint import out runs/back
+run 3 "$trireme" checkpoint diff runs/tiny nowhere
+run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set model.block=parallel --set run.name=parallel --set run.steps=1
+run 2 "$trireme" checkpoint export runs/parallel out_parallel
+has "model.block: parallel"
+[[ ! -e out_parallel ]] || fail "a refused export left a folder"
+
+finish
