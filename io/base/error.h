@@ -22,7 +22,7 @@ enum class ExitCode : int {
   kComm = 5,       // MPI, NCCL, a peer
   kWatchdog = 6,   // a section overran its deadline
   kNotFinite = 7,  // NaN or Inf in loss or gradients
-  kDrained = 75,   // stopped on a signal with a checkpoint saved: run me again
+  kDrained = 75,   // stopped on a signal, a checkpoint saved if there was time: run me again
 };
 
 // Something the user can put right. `message` is complete: it is printed as it is.

@@ -92,6 +92,7 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
       compute_.copy(pieces_[i].memory.data, host_.data() + buffer_.offset[i], pieces_[i].memory.bytes());
     compute_.synchronize();
     report_load(folder, manifest, reader.value().bytes_read(), seconds_between(start, Clock::now()));
+    saved_step_ = manifest.step;
     return std::optional(RunProgress{manifest.step, samples->second});
   }
 }
@@ -212,7 +213,9 @@ Result<void> Checkpointer::next_phase(bool all_well) {
     phase_ = Phase::kIdle;
     failures_ = 0;
     last_ = {};
+    saved_step_ = progress_.steps;
     if (job_.world_rank() == 0) {
+      work_seconds_ = stats_.slowest_seconds + publish_seconds_;
       stats_.seconds = seconds_between(begun_, Clock::now());
       published_.push_back(stats_);
     }
@@ -237,8 +240,13 @@ Result<void> Checkpointer::next_phase(bool all_well) {
     if (seconds > stats_.slowest_seconds)
       stats_.slowest_seconds = seconds, stats_.slowest_rank = static_cast<int>(rank);
   }
-  publishing_ = std::async(std::launch::async, [this, records = std::move(records), folder = folder_,
-                                                progress = progress_] { return publish(records, folder, progress); });
+  publishing_ =
+      std::async(std::launch::async, [this, records = std::move(records), folder = folder_, progress = progress_] {
+        const auto begun = Clock::now();
+        auto published = publish(records, folder, progress);
+        publish_seconds_ = seconds_between(begun, Clock::now());
+        return published;
+      });
   return {};
 }
 
@@ -283,6 +291,11 @@ Result<void> Checkpointer::failure(const std::string& mine) {
   }
   folder_.clear();
   return failures_ < config_.checkpoint.max_failures ? Result<void>{} : last_;
+}
+
+double Checkpointer::seconds_needed() const {
+  if (phase_ == Phase::kIdle) return work_seconds_;
+  return work_seconds_ + std::max(0.0, work_seconds_ - seconds_between(begun_, Clock::now()));
 }
 
 std::vector<CheckpointStats> Checkpointer::published() { return std::exchange(published_, {}); }

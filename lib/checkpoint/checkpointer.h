@@ -68,6 +68,15 @@ class Checkpointer {
   // Waits until nothing is under way. Error when the last checkpoint could not be completed.
   Result<void> finish();
 
+  // The step of the newest checkpoint that this run saved or began from; 0: none.
+  int64_t saved_step() const { return saved_step_; }
+  // One is under way: of the step that it holds. The same on all ranks.
+  std::optional<int64_t> under_way() const {
+    return phase_ == Phase::kIdle ? std::nullopt : std::optional(progress_.steps);
+  }
+  // Rank 0: seconds that one more would take from now on, with what is under way before it, as long as the last one.
+  double seconds_needed() const;
+
   // What was published since the last call, on rank 0.
   std::vector<CheckpointStats> published();
 
@@ -101,14 +110,16 @@ class Checkpointer {
   std::string folder_;
   Clock::time_point begun_;
   bool behind_ = false;
-  double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0;
+  double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0, publish_seconds_ = 0;  // the last on rank 0
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
   std::optional<Result<void>> outcome_;   // of this rank's part, when it is done
   std::string record_;                    // its file
   Result<void> last_;                     // of the last checkpoint
   int failures_ = 0;                      // in a row
-  CheckpointStats stats_;                 // rank 0
+  int64_t saved_step_ = 0;
+  double work_seconds_ = 0;  // rank 0: of the last one, copies, files and publishing, without waits for training
+  CheckpointStats stats_;    // rank 0
   std::vector<CheckpointStats> published_;
 };
 

@@ -16,14 +16,17 @@ struct OptimizerTensors {
   Tensor weight_sumsq;     // (S) f32; LAMB
   Tensor direction_sumsq;  // (S) f32; LAMB
 };
-// kStatStop ... kStatFailed: numbers of ranks that say so (RankFlags): agreement for which no collective is added.
-inline constexpr int kStatNormSq = 0, kStatLoss = 1, kStatStop = 2, kStatSaved = 3, kStatFailed = 4, kNumStats = 5;
+// kStatStop and those behind it: sums of the ranks' RankFlags: agreement for which no collective is added.
+inline constexpr int kStatNormSq = 0, kStatLoss = 1, kStatStop = 2, kStatSaved = 3, kStatFailed = 4, kStatStopAge = 5,
+                     kStatTimeNeeded = 6, kNumStats = 7;
 
 // What the ranks tell each other with every step.
 struct RankFlags {
-  bool stop = false;    // a signal asks this rank to stop
-  bool saved = false;   // this rank's part of the checkpoint under way is done
-  bool failed = false;  // ... or could not be
+  bool stop = false;      // a signal asks this rank to stop
+  bool saved = false;     // this rank's part of the checkpoint under way is done
+  bool failed = false;    // ... or could not be
+  float stop_age = 0;     // seconds since that signal
+  float time_needed = 0;  // rank 0: seconds until the state after this step would be saved, by what was measured before
 };
 
 OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena);

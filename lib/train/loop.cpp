@@ -16,6 +16,7 @@
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
+#include "lib/train/grace.h"
 #include "lib/train/inputs.h"
 #include "lib/train/stop_signals.h"
 #include "lib/train/trainer.h"
@@ -69,6 +70,7 @@ class Loop {
         trainer_(trainer),
         checkpoints_(checkpoints),
         begun_(begun),
+        grace_(config.fault.grace_seconds, job, signals_),
         memory_bytes_(memory_bytes),
         startup_(std::move(startup)),
         batch_shape_{.global_batch = config.data.global_batch,
@@ -83,28 +85,35 @@ class Loop {
   Result<void> run() {
     const auto start = Clock::now();
     int64_t completed = begun_.steps;
-    bool stop = false;
-    while (completed < config_.run.steps && !stop) {
+    Stop stop = Stop::kNo;
+    while (completed < config_.run.steps && stop == Stop::kNo) {
       const int64_t step = completed++;
-      auto ranks_that_stop = train_step(step);
-      if (!ranks_that_stop) return ranks_that_stop.error();
-      stop = ranks_that_stop.value() > 0;
+      auto answer = train_step(step);
+      if (!answer) return answer.error();
+      stop = answer.value();
+      grace_.at(completed, checkpoints_.saved_step());
       if (step == begun_.steps) {
         startup_.phase_done("first step");
         log_info("{}", startup_.report());
       }
       const bool last = completed == config_.run.steps;
       const int64_t every = config_.checkpoint.every;
-      if (last || stop || (every > 0 && completed % every == 0))
+      if (stop != Stop::kAsItIs && (last || stop == Stop::kSave || (every > 0 && completed % every == 0)))
         if (auto begun = checkpoints_.begin(progress_after(completed)); !begun) return begun;
-      if (stop) break;
+      if (stop != Stop::kNo) break;
       if (last || (config_.run.eval_every > 0 && completed % config_.run.eval_every == 0)) evaluate(completed);
       if (last || (config_.run.sample_every > 0 && completed % config_.run.sample_every == 0)) sample(completed);
     }
     if (auto finished = checkpoints_.finish(); !finished) return finished;
+    grace_.done();
     report_checkpoints();
     log_summary(job_, mesh_, trainer_.runtime().times(), loader_.wait_seconds(), seconds_since(start));
-    if (stop && completed < config_.run.steps)
+    if (stop == Stop::kAsItIs)
+      return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
+                               "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",
+                               completed, config_.run.steps, checkpoints_.saved_step()),
+                   ExitCode::kDrained};
+    if (stop == Stop::kSave && completed < config_.run.steps)
       return Error{fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: run me again",
                                completed, config_.run.steps),
                    ExitCode::kDrained};
@@ -112,6 +121,8 @@ class Loop {
   }
 
  private:
+  enum class Stop { kNo, kSave, kAsItIs };  // the last: what is under way is finished, for more there is no time
+
   RunProgress progress_after(int64_t completed) const {
     return {completed, begun_.samples + (completed - begun_.steps) * config_.data.global_batch};
   }
@@ -131,16 +142,38 @@ class Loop {
     }
   }
 
-  // The number of ranks that were asked to stop.
-  Result<int> train_step(int64_t step) {
+  // What all ranks make of a stop signal, from numbers that are the same on all of them.
+  Stop answer_to_signal(const StepResult& result, Clock::time_point flags_sent) {
+    if (result.stop == 0) return Stop::kNo;
+    grace_.agreed(flags_sent -
+                  std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
+    const double grace = config_.fault.grace_seconds;
+    const bool enough = Grace::enough(grace, result.stop_age, result.time_needed);
+    const std::optional<int64_t> under_way = checkpoints_.under_way();
+    if (!enough && mesh_.world_rank == 0)
+      log_warn(
+          "fault.grace_seconds: {:g} s are too short: {:.1f} s were gone when all knew of the stop signal, a step and "
+          "a checkpoint take about {:.1f} s{}",
+          grace, result.stop_age, result.time_needed,
+          under_way ? fmt::format("; only the one under way, of step {}, is finished", *under_way) : "");
+    return enough || !under_way ? Stop::kSave : Stop::kAsItIs;
+  }
+
+  Result<Stop> train_step(int64_t step) {
     const auto start = Clock::now();
     const double waited = loader_.wait_seconds();
     const std::optional<StreamTimes> before = trainer_.runtime().compute().times();
     const Batch& batch = loader_.next();
     RankFlags flags = checkpoints_.flags();
-    flags.stop = signals_.received() != 0;
+    if (const auto signalled = signals_.first()) {
+      flags.stop = true;
+      flags.stop_age = static_cast<float>(seconds_since(*signalled));
+    }
+    flags.time_needed = static_cast<float>(step_seconds_ + checkpoints_.seconds_needed());
+    const auto flags_sent = Clock::now();
     const StepResult result = trainer_.step(step, batch.inputs, batch.targets, flags);
     const double seconds = seconds_since(start);
+    step_seconds_ = seconds;
     const std::optional<StreamTimes> after = trainer_.runtime().compute().times();
 
     const auto step_samples = static_cast<int64_t>(config_.data.global_batch);
@@ -170,7 +203,7 @@ class Loop {
     if (!result.finite()) return not_finite(metrics);
     if (auto advanced = checkpoints_.advance(result.saved, result.failed); !advanced) return advanced.error();
     report_checkpoints();
-    return result.stop;
+    return answer_to_signal(result, flags_sent);
   }
 
   // Every rank says where its own numbers went wrong; rank 0 tells the user.
@@ -223,10 +256,12 @@ class Loop {
   Checkpointer& checkpoints_;
   const RunProgress begun_;
   const StopSignals signals_;
+  Grace grace_;  // after the signals, which it watches
   const int64_t memory_bytes_;
   StartupClock startup_;
   const BatchShape batch_shape_;
   Loader loader_;
+  double step_seconds_ = 0;               // of the last step
   std::unique_ptr<MetricsFile> metrics_;  // world rank 0
   ProgressLine progress_;
 };

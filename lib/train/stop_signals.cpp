@@ -7,9 +7,12 @@ namespace {
 
 constexpr std::array kSignals = {SIGTERM, SIGUSR1, SIGUSR2};
 std::atomic<int> first_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<StopSignals::Clock::rep> first_time{0};  // 0: none yet
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<StopSignals::Clock::rep>::is_always_lock_free);
 
 void note(int signal) {
+  StopSignals::Clock::rep never = 0;
+  first_time.compare_exchange_strong(never, StopSignals::Clock::now().time_since_epoch().count());
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);
 }
@@ -18,6 +21,7 @@ void note(int signal) {
 
 StopSignals::StopSignals() {
   first_signal = 0;
+  first_time = 0;
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;  // nothing that waits in the kernel fails for it
@@ -30,5 +34,10 @@ StopSignals::~StopSignals() {
 }
 
 int StopSignals::received() const { return first_signal; }
+
+std::optional<StopSignals::Clock::time_point> StopSignals::first() const {
+  const Clock::rep time = first_time;
+  return time == 0 ? std::nullopt : std::optional(Clock::time_point(Clock::duration(time)));
+}
 
 }  // namespace tri

@@ -68,6 +68,8 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;
   h_flags_.data()[kStatSaved - kStatStop] = flags.saved ? 1.0f : 0.0f;
   h_flags_.data()[kStatFailed - kStatStop] = flags.failed ? 1.0f : 0.0f;
+  h_flags_.data()[kStatStopAge - kStatStop] = flags.stop ? flags.stop_age : 0.0f;
+  h_flags_.data()[kStatTimeNeeded - kStatStop] = mesh_.world_rank == 0 ? flags.time_needed : 0.0f;
   const Tensor device_flags = tensors_.optimizer.stats.flat(kStatStop, kNumStats - kStatStop);
   compute.copy(device_flags.data, h_flags_.data(), device_flags.bytes());
   store_.begin_step();
@@ -87,6 +89,8 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   result.stop = static_cast<int>(h_stats_.data()[kStatStop]);
   result.saved = static_cast<int>(h_stats_.data()[kStatSaved]);
   result.failed = static_cast<int>(h_stats_.data()[kStatFailed]);
+  result.stop_age = h_stats_.data()[kStatStopAge] / std::max(1, result.stop);
+  result.time_needed = h_stats_.data()[kStatTimeNeeded];
   return result;
 }
 

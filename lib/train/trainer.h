@@ -18,7 +18,9 @@ struct StepResult {
   double loss = 0;       // mean over the step's tokens, nats
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
-  int stop = 0, saved = 0, failed = 0;  // ranks whose flag was set: the same numbers on every rank
+  // The same numbers on every rank.
+  int stop = 0, saved = 0, failed = 0;   // ranks whose flag was set
+  double stop_age = 0, time_needed = 0;  // mean over the ranks that were asked to stop; rank 0's
   bool finite() const;
 };
 

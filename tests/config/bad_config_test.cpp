@@ -5,7 +5,7 @@
 
 #include "lib/config/config.h"
 
-#define SECTIONS "run, model, data, parallel, precision, optimizer, lr, checkpoint, metrics, cluster"
+#define SECTIONS "run, model, data, parallel, precision, optimizer, lr, checkpoint, fault, metrics, cluster"
 
 namespace tri {
 namespace {

@@ -1,27 +1,7 @@
 #!/usr/bin/env bash
 # Runs that stop and go on: the same bits on the same layout, rounding on another, signals, failing storage.
 #   resume.sh SOURCE_FOLDER PATH_OF_trireme
-set -u
-source_dir=$1 trireme=$2 failures=0
-mpirun=$source_dir/.ci/mpirun
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-  echo "FAILED: $1"
-  [[ $# -gt 1 ]] && printf '%s\n' "$2"
-  failures=$((failures + 1))
-}
-# run STATUS COMMAND...: leaves its output in $output.
-run() {
-  local expected=$1 status=0
-  shift
-  output=$(timeout 120 "$@" 2>&1) || status=$?
-  [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
-}
-has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
-curve() { sed -n 's/^{"step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
+source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
 run: {name: tiny, steps: 12, eval_batches: 0, sample_tokens: 0, device: cpu}
@@ -29,17 +9,7 @@ model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 32}
 data: {sources: [text], global_batch: 8, tokenizer: bytes}
 lr: {peak: 1e-2, decay_steps: 12}
 YAML
-for i in $(seq 400); do echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"; done >text.txt
-run 0 "$trireme" data prepare --format text --tokenizer bytes --output text text.txt
-
-# train STATUS DIR RANKS SETTINGS...
-train() {
-  local status=$1 dir=$2 ranks=$3
-  shift 3
-  local settings=(--set "run.dir=$dir")
-  for setting in "$@"; do settings+=(--set "$setting"); done
-  run "$status" "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${settings[@]}"
-}
+make_text
 
 echo "N steps, a stop, N steps: the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
@@ -75,19 +45,12 @@ has "the run is complete"
 echo "a signal to one rank: all stop after the same step, a checkpoint is saved, status 75; then it goes on"
 for signal in TERM USR1 USR2; do
   rm -rf long
-  "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.dir=long --set run.steps=100000 --set parallel.tp=2 \
-    --set parallel.pp=2 >long.txt 2>&1 &
-  job=$!
-  for _ in $(seq 300); do
-    [[ -s long/metrics.jsonl && $(wc -l <long/metrics.jsonl) -ge 3 ]] && break
-    sleep 0.1
-  done
-  rank=$(pgrep -P "$job" | tail -1) # a child of mpirun
+  start long 4 run.steps=100000 parallel.tp=2 parallel.pp=2
+  until_true steps_done long 3
+  rank=$(pid_of 2)
   kill -"$signal" "$rank"
   kill -"$signal" "$rank" # a second one changes nothing
-  status=0
-  wait "$job" || status=$?
-  [[ $status -eq 75 ]] || fail "SIG$signal: status $status" "$(cat long.txt)"
+  end_of long 75
   stopped=$(curve long | tail -1 | cut -d' ' -f1)
   [[ $(cat long/checkpoints/latest) == "$(printf 'step_%08d' "$stopped")" ]] || fail "SIG$signal: no checkpoint of step $stopped"
   train 0 long 4 parallel.tp=2 parallel.pp=2 "run.steps=$((stopped + 2))"
@@ -139,5 +102,4 @@ train 3 whole 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_fa
 has "failed (3 in a row)"
 [[ $(curve whole | wc -l) -eq 6 ]] || fail "training did not go on after a failure" "$output"
 
-[[ $failures -eq 0 ]] && echo "all well"
-exit "$failures"
+finish

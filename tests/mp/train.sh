@@ -1,26 +1,7 @@
 #!/usr/bin/env bash
 # The executable as a user runs it: exit statuses, messages, files, and memory predicted against memory used.
 #   train.sh SOURCE_FOLDER PATH_OF_trireme
-set -u
-source_dir=$1 trireme=$2 failures=0
-mpirun=$source_dir/.ci/mpirun
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-  echo "FAILED: $1"
-  [[ $# -gt 1 ]] && printf '%s\n' "$2"
-  failures=$((failures + 1))
-}
-# run STATUS COMMAND...: leaves its output in $output.
-run() {
-  local expected=$1 status=0
-  shift
-  output=$(timeout 120 "$@" 2>&1) || status=$?
-  [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
-}
-has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
+source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
 run: {name: tiny, steps: 4, eval_batches: 1, sample_tokens: 8}
@@ -29,9 +10,7 @@ data: {sources: [text], global_batch: 8, validation_fraction: 0.1}
 parallel: {tp: 2, pp: 2}
 lr: {peak: 1e-2}
 YAML
-for i in $(seq 400); do echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"; done >text.txt
-
-run 0 "$trireme" data prepare --format text --tokenizer bytes --output text text.txt
+make_text
 [[ -s text.bin && -s text.idx ]] || fail "data prepare wrote no text.bin, text.idx"
 
 echo "a run trains, evaluates, samples and leaves its files"
@@ -105,5 +84,4 @@ has "gradient of "
 echo "a device that the build lacks: status 4"
 run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda
 
-[[ $failures -eq 0 ]] && echo "all well"
-exit "$failures"
+finish

@@ -1,30 +1,12 @@
 #!/usr/bin/env bash
 # What becomes of a trained model: trireme eval and generate on several layouts, and the way to another run and back.
 #   use.sh SOURCE_FOLDER PATH_OF_trireme
-set -u
-source_dir=$1 trireme=$2 failures=0
-mpirun=$source_dir/.ci/mpirun
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
+source "$(dirname "$0")/checks.sh"
 
-fail() {
-  echo "FAILED: $1"
-  [[ $# -gt 1 ]] && printf '%s\n' "$2"
-  failures=$((failures + 1))
-}
-# run STATUS COMMAND...: leaves its output in $output.
-run() {
-  local expected=$1 status=0
-  shift
-  output=$(timeout 120 "$@" 2>&1) || status=$?
-  [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
-}
-has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
 field() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" <<<"$output" | tail -1; }
 near() { awk -v a="$1" -v b="$2" 'BEGIN {d = a - b; if (d < 0) d = -d; exit !(b > 0 && d <= 1e-5 * b)}'; }
 
-for i in $(seq 400); do echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"; done >text.txt
+bottles >text.txt
 run 0 "$trireme" data train-tokenizer --vocab 400 --output bpe.model text.txt
 run 0 "$trireme" data prepare --format text --tokenizer bpe.model --output text text.txt
 cat >tiny.yaml <<'YAML'
@@ -112,5 +94,4 @@ run 2 "$trireme" checkpoint export runs/parallel out_parallel
 has "model.block: parallel"
 [[ ! -e out_parallel ]] || fail "a refused export left a folder"
 
-[[ $failures -eq 0 ]] && echo "all well"
-exit "$failures"
+finish

@@ -9,18 +9,8 @@
 # STEPS    run.steps (a run of 10 s or more) and
 # EVERY    checkpoint.every
 # KEEP     1: keep the folder with all logs
-set -euo pipefail
-PATH=$PATH:/usr/sbin:/sbin
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
-patience=240 # seconds until an event that must come counts as missing
-
-for tool in munged slurmctld slurmd sbatch srun scontrol; do
-  if ! command -v "$tool" >/dev/null; then
-    echo "skipped: $tool is not installed (Debian, Ubuntu: munge slurmctld slurmd slurm-client)"
-    exit 77
-  fi
-done
+CLUSTER_NODES=6
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 # Cases that may run side by side; those that break nodes or need a quiet cluster; and which of both any trainer can do.
 together=(finished mistake_in_config not_retried faults_are_retried killed_rank signal time_limit overtime deaf cancelled
@@ -29,78 +19,10 @@ alone=(preempted node_dies orphaned_script controller_dies)
 any_trainer=(finished mistake_in_config killed_rank signal time_limit overtime cancelled requeue_forbidden
   requeued_by_hand plain_sbatch preempted node_dies controller_dies)
 
-work=$(mktemp -d /tmp/trireme-slurm.XXXXXX)
-chmod 755 "$work"
-export CLUSTER_DIR=$work/cluster CLUSTER_NODES=6
-cluster=$here/cluster.sh
-clean_up() {
-  "$cluster" stop >/dev/null 2>&1 || true
-  if [[ ${KEEP:-0} == 1 ]]; then echo "kept: $work"; else rm -rf "$work"; fi
-}
-trap clean_up EXIT
-trap 'exit 130' INT TERM
-
 steps=${STEPS:-60} every=${EVERY:-5}
-export TRIREME_ROOT=$work/root TRIREME=${TRAINER:-$here/trainer.sh} STRAGGLER_SECONDS=2
-mkdir "$TRIREME_ROOT"
+export TRIREME=${TRAINER:-$here/trainer.sh} STRAGGLER_SECONDS=2
 config=${CONFIG:-$TRIREME_ROOT/config.yaml}
 [[ -n ${CONFIG:-} ]] || echo "# the stand-in reads nothing here" >"$config"
-
-# --- What cases are made of -----------------------------------------------------------------------------------------
-fail() {
-  echo "FAILED: $*"
-  squeue -o '%i %j %T %r %N' || true
-  tail -n 40 "$run_dir"/slurm-*.log 2>/dev/null || true
-  exit 1
-}
-# until_true WHAT COMMAND...
-until_true() {
-  local what=$1 deadline=$((SECONDS + patience))
-  shift
-  until "$@"; do
-    ((SECONDS < deadline)) || fail "waited in vain: $what"
-    sleep 0.2
-  done
-}
-# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks on a node, unless told otherwise.
-start() {
-  run_dir=runs/$1
-  local name=$1 ranks=(--ranks 2) line
-  shift
-  [[ " $* " != *" --ranks "* ]] || ranks=()
-  line=$("$root/slurm/submit.sh" "$config" --set run.name="$name" --set run.steps="$steps" --set checkpoint.every="$every" \
-    ${ranks[@]+"${ranks[@]}"} "$@") || fail "submit.sh"
-  job=${line%% *}
-  log=$run_dir/slurm-$job.log
-}
-show() { scontrol show job --oneliner "$job" | grep -o " $1=[^ ]*" | head -n 1 | cut -d= -f2-; }
-state_is() { [[ $(show JobState) == "$1" ]]; }
-ended() { [[ $(show JobState) =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|PREEMPTED)$ ]]; }
-says() { grep -qE -- "$1" "$log" 2>/dev/null; }
-last_step() { sed -nE 's/.*"step": *([0-9]+),.*/\1/p' "$run_dir/metrics.jsonl" 2>/dev/null | tail -n 1; }
-beyond() { (($(last_step || true) + 0 > $1)); }
-expect_log() { until_true "'$1' in the log" says "$1"; }
-# finish STATE EXITCODE RESTARTS
-finish() {
-  until_true "the end" ended
-  [[ $(show JobState) == "$1" && $(show ExitCode) == "$2" && $(show Restarts) == "$3" ]] ||
-    fail "ended $(show JobState), $(show ExitCode), $(show Restarts) restarts; expected $*"
-}
-rank_process() { # RANK: its process id, for kill
-  if [[ -z ${TRAINER:-} ]]; then
-    cut -d' ' -f1 "$run_dir/rank.$1"
-  else
-    local environ
-    for environ in /proc/[0-9]*/environ; do
-      if grep -qz "^SLURM_JOB_ID=$job\$" "$environ" && grep -qz "^SLURM_PROCID=$1\$" "$environ"; then
-        environ=${environ#/proc/}
-        echo "${environ%/environ}"
-      fi
-    done 2>/dev/null
-  fi
-}
-# lines TEXT: how often the log has it
-lines() { grep -cE -- "$1" "$log" || true; }
 
 # --- Cases ------------------------------------------------------------------------------------------------------------
 case_finished() {
@@ -332,9 +254,6 @@ case_preempted() {
   expect_log "restart 1: .*, 0 steps lost"
   finish COMPLETED 0:0 1
 }
-
-nodes_of() { scontrol show hostnames "$(show NodeList)"; }
-node_is_idle() { [[ $(sinfo -h -n "$1" -p normal -o %T) == idle ]]; }
 
 # The power of a node that the batch script is on, and of one that it is not on.
 case_node_dies() {

@@ -1,0 +1,90 @@
+# Sourced by the scripts of this folder, whose arguments are SOURCE_FOLDER PATH_OF_trireme: checks that count failures, a
+# temporary folder to work in, and text to train on. A script ends with `finish`.
+# shellcheck shell=bash
+set -u
+source_dir=$1 trireme=$2 failures=0 output=''
+mpirun=$source_dir/.ci/mpirun
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+
+fail() {
+  echo "FAILED: $1"
+  [[ $# -gt 1 ]] && printf '%s\n' "$2"
+  failures=$((failures + 1))
+}
+# run STATUS COMMAND...: leaves its output in $output.
+run() {
+  local expected=$1 status=0
+  shift
+  output=$(timeout 120 "$@" 2>&1) || status=$?
+  [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
+}
+has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
+
+# Text to train on.
+bottles() {
+  for i in $(seq 400); do
+    echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"
+  done
+}
+# make_text: text.txt, and the token files text.bin and text.idx made of it.
+make_text() {
+  bottles >text.txt
+  run 0 "$trireme" data prepare --format text --tokenizer bytes --output text text.txt
+}
+
+# settings_of DIR SETTINGS...: sets $settings to what the command line says of tiny.yaml.
+settings_of() {
+  settings=(--set "run.dir=$1")
+  shift
+  for setting in "$@"; do settings+=(--set "$setting"); done
+}
+# train STATUS DIR RANKS SETTINGS...
+train() {
+  local status=$1 ranks=$3 settings
+  settings_of "$2" "${@:4}"
+  run "$status" "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${settings[@]}"
+}
+# start DIR RANKS SETTINGS...: the same in the background, as process $job, its output in DIR.txt.
+start() {
+  local settings
+  settings_of "$1" "${@:3}"
+  "$mpirun" -n "$2" "$trireme" train tiny.yaml "${settings[@]}" >"$1.txt" 2>&1 &
+  job=$!
+}
+# end_of DIR STATUS: waits for that one's end; leaves its output in $output.
+end_of() {
+  local status=0 watch
+  # One that hangs is ended, with its ranks, so that this script comes to its end.
+  (for _ in $(seq 120); do sleep 1; done; kill -TERM "$job") 2>/dev/null &
+  watch=$!
+  wait "$job" || status=$?
+  kill "$watch" 2>/dev/null
+  output=$(<"$1.txt")
+  [[ $status -eq $2 ]] || fail "$1: exit status $status, expected $2" "$output"
+}
+# until_true COMMAND...: false when that has not come true within two minutes.
+until_true() {
+  for _ in $(seq 1200); do
+    "$@" && return 0
+    sleep 0.1
+  done
+  fail "waited in vain: $*" "$(tail -n 40 ./*.txt)"
+  return 1
+}
+steps_done() { [[ -s $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]]; }
+# pid_of RANK: of the job of `start`, by the environment that mpirun gave it.
+pid_of() {
+  local pid
+  for pid in $(pgrep -P "$job"); do
+    tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
+  done
+}
+# curve DIR: step, loss and gradient norm.
+curve() { sed -n 's/^{"step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
+
+finish() {
+  [[ $failures -eq 0 ]] && echo "all well"
+  exit "$failures"
+}

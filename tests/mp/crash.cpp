@@ -1,0 +1,373 @@
+// Ranks of a training job killed at chosen moments of a save: the newest checkpoint is always whole and the right one,
+// and the run goes on from it.
+//   mp_crash MPIRUN TRIREME [KILLS] [SEED]       TRIREME is built with tests/storage/points.cpp
+//
+// A chain is one run folder. Job after job is started in it, and of each one rank is killed at one storage call of its
+// first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
+// which of the phase's calls it is, is drawn. After each kill the folder is compared with a run of the same config that
+// nobody killed: its newest valid checkpoint must be no older than what was published, with the same pieces and
+// checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. At its end the
+// chain's run finishes by itself: its losses are the other run's.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "io/base/log.h"
+#include "io/base/random.h"
+#include "io/checkpoint/folder.h"
+#include "io/checkpoint/manifest.h"
+#include "io/checkpoint/verify.h"
+#include "tests/storage/points.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+constexpr int kKeepLast = 2;
+constexpr int kCountedSaves = 6;
+constexpr std::chrono::seconds kPatience{120};  // a job that takes longer hangs
+
+struct Layout {
+  const char* name;
+  int ranks;
+  const char* settings;
+};
+constexpr Layout kLayouts[] = {{"dp 2, zero 1", 2, "parallel.dp=2 parallel.zero=1"},
+                               {"tp 2", 2, "parallel.tp=2"},
+                               {"pp 2 x dp 2, zero 2", 4, "parallel.pp=2 parallel.dp=2 parallel.zero=2"},
+                               {"dp 3, zero 0", 3, "parallel.dp=3 parallel.zero=0"}};
+
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+template <class... Args>
+void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) throw Failure(fmt::format(format, std::forward<Args>(args)...));
+}
+
+std::string read_all(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+Strings lines_of(const std::string& path) {
+  Strings lines;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// Runs a program to its end; its exit status, or 128 + the signal. It may not take for ever.
+int run(const Strings& command, const Strings& settings, const std::string& output) {
+  Strings environment;
+  for (char** at = environ; *at != nullptr; ++at) environment.emplace_back(*at);
+  environment.insert(environment.end(), settings.begin(), settings.end());
+  const auto pointers = [](const Strings& texts) {
+    std::vector<char*> out;
+    for (const std::string& text : texts) out.push_back(const_cast<char*>(text.c_str()));
+    out.push_back(nullptr);
+    return out;
+  };
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  posix_spawn_file_actions_adddup2(&files, 1, 2);
+  pid_t child = 0;
+  const int why = ::posix_spawnp(&child, command[0].c_str(), &files, nullptr, pointers(command).data(),
+                                 pointers(environment).data());
+  posix_spawn_file_actions_destroy(&files);
+  require(why == 0, "{} can't be started", command[0]);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      ::kill(child, SIGTERM);  // mpirun takes its ranks along
+      ::waitpid(child, &status, 0);
+      throw Failure(fmt::format("hangs: {}\n{}", fmt::join(command, " "), read_all(output)));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+struct Point {
+  int rank = 0;
+  std::string phase;
+  int64_t a_save = 0;  // how many of them a save has
+};
+
+class Chain {
+ public:
+  Chain(const std::string& mpirun, const std::string& program, const std::string& folder, const Layout& layout,
+        int64_t steps)
+      : mpirun_(mpirun), program_(program), folder_(folder), layout_(layout), steps_(steps) {
+    fs::create_directories(folder);
+  }
+
+  // The run that nobody kills, and how many points of each phase a save of each rank has.
+  void prepare() {
+    require(train("whole", steps_, steps_, {}) == 0, "the whole run failed:\n{}", output());
+    for (const CheckpointEntry& entry : value_or_throw(list_checkpoints(folder_ + "/whole/checkpoints")))
+      expected_[entry.step] = value_or_throw(read_manifest(entry.path));
+    require(static_cast<int64_t>(expected_.size()) == steps_, "{} checkpoints of {}", expected_.size(), steps_);
+    // The chain itself begins with a few steps, so that every later save has an old checkpoint to remove.
+    require(train("run", kCountedSaves, kKeepLast, {}) == 0, "the first steps failed:\n{}", output());
+    for (int rank = 0; rank < layout_.ranks; ++rank) {
+      std::map<std::string, int64_t> counts;
+      for (const std::string& line : lines_of(trace(rank))) ++counts[line.substr(0, line.find(' '))];
+      for (const char* phase : kStoragePhases) {
+        const int64_t saves = std::string(phase) == "prune" ? kCountedSaves - kKeepLast : kCountedSaves;
+        if (counts[phase] >= saves) points_.push_back({rank, phase, counts[phase] / saves});
+      }
+    }
+    newest_ = kCountedSaves;
+  }
+  const std::vector<Point>& points() const { return points_; }
+
+  // Starts a job and has it killed at the `number`th point of its kind; false when nothing is left to be trained.
+  void kill_at(const Point& point, int64_t number) {
+    const int status = train("run", steps_, kKeepLast, fmt::format("{}/{}/{}/kill", point.rank, point.phase, number));
+    const std::string what =
+        fmt::format("{}: rank {} killed at point {} of {}", layout_.name, point.rank, number, point.phase);
+    require(status == 137, "{}: the job ended with status {}\n{}", what, status, output());
+    // What rank 0 had begun to publish, and what it had published, when it was gone.
+    int64_t begun = newest_, published = newest_;
+    const Strings reached = lines_of(trace(0));
+    const auto is_begin = [](const std::string& line) { return line.rfind("begin ", 0) == 0; };
+    if (std::any_of(reached.begin(), reached.end(), is_begin)) require_resumed();  // else it died while cleaning up
+    for (size_t i = 0; i < reached.size(); ++i) {
+      if (reached[i].rfind("publish step_", 0) != 0) continue;
+      begun = std::stoll(reached[i].substr(std::string("publish step_").size()));
+      if (i + 1 < reached.size()) published = begun;
+    }
+    const std::string last = lines_of(trace(point.rank)).back();
+    require(last.rfind(point.phase + " ", 0) == 0, "{}: it died at {}", what, last);
+    check(published, begun, what);
+  }
+
+  // The newest checkpoint is one of those steps, and what the other run has of that step.
+  void check(int64_t first, int64_t last, const std::string& what) {
+    int64_t newest = 0;
+    for (const CheckpointEntry& entry : value_or_throw(list_checkpoints(checkpoints()))) {
+      if (!entry.valid) continue;
+      newest = std::max(newest, entry.step);
+      const Manifest manifest = value_or_throw(read_manifest(entry.path));
+      require(expected_.count(entry.step) == 1 && manifest.tensors == expected_[entry.step].tensors &&
+                  manifest.info.numbers == expected_[entry.step].info.numbers,
+              "{}: {} is not what a run without kills has", what, entry.path);
+      const auto report = verify(entry.path, 1);
+      require(report && report.value().problems.empty(), "{}: {}: {}", what, entry.path,
+              report ? report.value().problems.front() : report.error().message);
+    }
+    require(newest >= first && newest <= last, "{}: the newest checkpoint is of step {}, not {} to {}", what, newest,
+            first, last);
+    newest_ = newest;
+  }
+
+  void finish() {
+    require(train("run", steps_, kKeepLast, {}) == 0, "the last job failed:\n{}", output());
+    require_resumed();
+    check(steps_, steps_, "the last job");
+    const Strings whole = curve("whole"), mine = curve("run");
+    require(static_cast<int64_t>(mine.size()) == steps_ && mine == whole,
+            "{}: the losses differ from a run without kills", layout_.name);
+  }
+
+  // The point that a later start has to clean up, if there is any: an unfinished attempt.
+  std::optional<Point> cleaning() const {
+    for (const auto& entry : fs::directory_iterator(checkpoints()))
+      if (entry.path().filename().string().find(".tmp.") != std::string::npos) return Point{0, "cleaning", 1};
+    return std::nullopt;
+  }
+  bool room() const { return newest_ + 4 < steps_; }
+  const Layout& layout() const { return layout_; }
+  int64_t newest() const { return newest_; }
+
+ private:
+  std::string checkpoints() const { return folder_ + "/run/checkpoints"; }
+  std::string output() const { return read_all(folder_ + "/output"); }
+  std::string trace(int rank) const { return fmt::format("{}/trace.{}", folder_, rank); }
+
+  void require_resumed() const {
+    require(output().find(fmt::format("resumed from run/checkpoints/{}:", step_name(newest_))) != std::string::npos,
+            "not resumed from step {}:\n{}", newest_, output());
+  }
+
+  int train(const std::string& dir, int64_t steps, int64_t keep_last, const std::string& rules) {
+    for (int rank = 0; rank < layout_.ranks; ++rank) fs::remove(trace(rank));
+    Strings command = {mpirun_, "-n",          std::to_string(layout_.ranks), "--wdir", folder_, program_,
+                       "train", "../tiny.yaml"};
+    Strings settings = {"run.dir=" + dir, fmt::format("run.steps={}", steps), fmt::format("lr.decay_steps={}", steps_),
+                        fmt::format("checkpoint.keep_last={}", keep_last)};
+    std::istringstream words(layout_.settings);
+    for (std::string word; words >> word;) settings.push_back(word);
+    for (const std::string& setting : settings) command.insert(command.end(), {"--set", setting});
+    // The other ranks need not be given time: a signal that asks them to stop is nothing they could follow.
+    return run(command,
+               {"OMPI_MCA_odls_base_sigkill_timeout=0", "TRIREME_TEST_STORAGE=" + folder_ + "/" + dir + "/checkpoints",
+                "TRIREME_TEST_STORAGE_RULES=" + rules, "TRIREME_TEST_STORAGE_TRACE=" + folder_ + "/trace"},
+               folder_ + "/output");
+  }
+
+  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl.
+  Strings curve(const std::string& dir) const {
+    Strings kept;
+    for (const std::string& line : lines_of(folder_ + "/" + dir + "/metrics.jsonl")) {
+      std::string text;
+      for (const char* key : {"\"step\":", "\"loss\":", "\"grad_norm\":"}) {
+        const size_t at = line.find(key);
+        if (at != std::string::npos) text += line.substr(at, line.find_first_of(",}", at) - at) + " ";
+      }
+      if (text.find("loss") != std::string::npos) kept.push_back(text);
+    }
+    return kept;
+  }
+
+  const std::string mpirun_, program_, folder_;
+  const Layout layout_;
+  const int64_t steps_;
+  std::map<int64_t, Manifest> expected_;
+  std::vector<Point> points_;
+  int64_t newest_ = 0;
+};
+
+// How often every phase was hit, over all chains.
+class Tally {
+ public:
+  void add(const Point& point) {
+    const std::lock_guard lock(mutex_);
+    ++phases_[point.phase];
+    ++ranks_[point.rank];
+    ++kills_;
+  }
+  int kills() const { return kills_; }
+  void print() const {
+    for (const char* phase : kStoragePhases)
+      if (phases_.count(phase) != 0) std::printf("  %-13s %d\n", phase, phases_.at(phase));
+    for (const auto& [rank, count] : ranks_) std::printf("  of rank %d     %d\n", rank, count);
+  }
+  bool covers(const char* phase) const { return phases_.count(phase) != 0; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int> phases_;
+  std::map<int, int> ranks_;
+  int kills_ = 0;
+};
+
+void run_chain(Chain& chain, int kills, uint64_t seed, Tally& tally) {
+  const uint64_t key = derive_key(seed, chain.layout().name);
+  uint64_t drawn = 0;
+  const auto draw = [&](int64_t below) {
+    return static_cast<int64_t>(random_u64(key, drawn++) % static_cast<uint64_t>(below));
+  };
+  chain.prepare();
+  std::vector<Point> round;
+  for (int kill = 0; kill < kills; ++kill) {
+    require(chain.room(), "{}: the run is too short for {} kills", chain.layout().name, kills);
+    // Each kind once, in an order drawn anew, then all of them again.
+    if (round.empty()) {
+      round = chain.points();
+      for (size_t i = round.size(); i-- > 1;)
+        std::swap(round[i], round[static_cast<size_t>(draw(static_cast<int64_t>(i) + 1))]);
+    }
+    const std::optional<Point> cleaning = chain.cleaning();
+    if (cleaning && draw(8) == 0) {
+      chain.kill_at(*cleaning, 1 + draw(2));
+      tally.add(*cleaning);
+      continue;
+    }
+    const Point point = round.back();
+    round.pop_back();
+    chain.kill_at(point, 1 + draw(2 * point.a_save));
+    tally.add(point);
+  }
+  chain.finish();
+}
+
+int crash(const std::string& mpirun, const std::string& program, int kills, uint64_t seed) {
+  std::string folder = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/trireme-XXXXXX" : "/tmp/trireme-XXXXXX";
+  require(::mkdtemp(folder.data()) != nullptr, "no temporary folder");
+  std::ofstream(folder + "/tiny.yaml") << R"(
+run: {name: tiny, eval_batches: 0, sample_tokens: 0, device: cpu}
+model: {layers: 2, hidden: 16, heads: 2, vocab: 257, seq_len: 16}
+data: {sources: [../text], global_batch: 6, tokenizer: bytes}
+lr: {peak: 1e-2}
+checkpoint: {every: 1}
+)";
+  std::ofstream text(folder + "/text.txt");
+  for (int i = 0; i < 400; ++i) text << i << " green bottles hanging on the wall\n";
+  text.close();
+  require(run({program, "data", "prepare", "--tokenizer", "bytes", "--output", folder + "/text", folder + "/text.txt"},
+              {}, folder + "/output") == 0,
+          "{}", read_all(folder + "/output"));
+
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  const int num_chains = static_cast<int>(std::size(kLayouts)), share = (kills + num_chains - 1) / num_chains;
+  Tally tally;
+  std::atomic<int> next{0}, failures{0};
+  const auto work = [&] {
+    for (int c = next++; c < num_chains; c = next++) {
+      const Layout& layout = kLayouts[c];
+      try {
+        Chain chain(mpirun, program, fmt::format("{}/chain{}", folder, c), layout, 2 * share + kCountedSaves + 5);
+        run_chain(chain, share, seed, tally);
+        std::printf("ok %s: %d kills, then the same losses as without\n", layout.name, share);
+      } catch (const std::exception& problem) {
+        std::printf("FAILED %s (seed %llu): %s\n", layout.name, static_cast<unsigned long long>(seed), problem.what());
+        ++failures;
+      }
+      std::fflush(stdout);
+    }
+  };
+  std::vector<std::thread> workers;
+  for (unsigned i = 0; i < std::max(2u, std::min(4u, std::thread::hardware_concurrency() / 2)); ++i)
+    workers.emplace_back(work);
+  for (std::thread& worker : workers) worker.join();
+  std::printf("%d kills, by phase of the save:\n", tally.kills());
+  tally.print();
+  for (const char* phase : kStoragePhases)
+    if (kills >= 200 && !tally.covers(phase) && std::string(phase) != "replace") {  // no step is saved twice here
+      std::printf("FAILED: no kill in phase %s\n", phase);
+      ++failures;
+    }
+  fs::remove_all(folder);  // the seed brings it back
+  return failures;
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "mp_crash MPIRUN TRIREME [KILLS] [SEED]\n");
+    return 2;
+  }
+  try {
+    return tri::crash(argv[1], std::filesystem::absolute(argv[2]), argc > 3 ? std::atoi(argv[3]) : 200,
+                      argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 42);
+  } catch (const std::exception& problem) {
+    std::printf("FAILED: %s\n", problem.what());
+    return 1;
+  }
+}

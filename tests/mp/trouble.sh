@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# The executable in trouble: two runs in one folder, and stops for which the time is too short.
+#   trouble.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
+source "$(dirname "$0")/checks.sh"
+
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 1000000, eval_batches: 0, sample_tokens: 0, device: cpu}
+model: {layers: 2, hidden: 16, heads: 2, vocab: 257, seq_len: 16}
+data: {sources: [text], global_batch: 2, tokenizer: bytes}
+lr: {peak: 1e-2, decay_steps: 1000000}
+checkpoint: {every: 5}
+YAML
+make_text
+host=$(hostname)
+newest() { cat "$1/checkpoints/latest" 2>/dev/null; }
+has_checkpoint() { [[ -n $(newest "$1") ]]; }
+
+echo "two runs in one folder: the second is refused, with status 3 and the holder's name; the first does not notice"
+start shared 2
+until_true has_checkpoint shared
+holder=$(pid_of 0)
+cp shared/config.yaml config.before
+train 3 shared 2 lr.peak=1e-3
+has "shared/run.lock: the run folder is in use by process $holder on $host"
+cmp -s config.before shared/config.yaml || fail "the refused run changed config.yaml"
+train 3 shared 1 # on another layout
+has "in use by process $holder on $host"
+until_true steps_done shared $(($(wc -l <shared/metrics.jsonl) + 10))
+
+echo "its holder is killed: the lock is taken over, and the run goes on"
+kill -KILL "$holder"
+end_of shared 137
+step=$(newest shared)
+train 0 shared 2 "run.steps=$((10#${step#step_} + 3))"
+has "taken over from process $holder on $host"
+has "resumed from shared/checkpoints/$step:"
+train 0 shared 2 run.steps=3 # given up properly, there is nothing to take over
+[[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
+
+echo "storage that hangs: fault.grace_seconds after the signal the run leaves, and says what is lost"
+export TRIREME_TEST_STORAGE=$folder/hangs/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
+start hangs 2 fault.grace_seconds=2
+until_true steps_done hangs 15 # the checkpoint of step 10 never ends, and that of step 15 waits for it
+kill -TERM "$(pid_of 0)" "$(pid_of 1)"
+end_of hangs 75
+has "2 s after the stop signal the run has not ended"
+has "the steps after 5, the newest checkpoint, up to 15 ARE LOST"
+grep -q "ARE LOST" hangs/log.txt || fail "log.txt does not say so"
+unset TRIREME_TEST_STORAGE
+train 0 hangs 2 run.steps=12
+has "resumed from hangs/checkpoints/step_00000005:"
+
+echo "the same when the signal reaches only one rank, and when a peer hangs"
+for rank in 0 1; do
+  start silent 2 fault.grace_seconds=1
+  until_true has_checkpoint silent
+  other=$(pid_of $((1 - rank)))
+  kill -STOP "$other"
+  kill -USR1 "$(pid_of "$rank")"
+  end_of silent 75
+  has "ARE LOST"
+  rm -r silent
+done
+
+echo "no time for another checkpoint, by what the last one took: the one under way is finished"
+export TRIREME_TEST_STORAGE=$folder/short/checkpoints TRIREME_TEST_STORAGE_TRACE=$folder/trace
+export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=8 0/publish/2/hold=$folder/go"
+start short 2 checkpoint.every=500 fault.grace_seconds=7
+second_is_held() { [[ $(grep -c ^publish trace.0 2>/dev/null) -eq 2 ]]; }
+says() { grep -q "$1" "$2"; }
+until_true second_is_held
+kill -USR2 "$(pid_of 1)"
+until_true says "only the one under way, of step 1000, is finished" short.txt
+touch go
+end_of short 75
+has "there was no time to save it, the steps after 1000 ARE LOST"
+[[ $(newest short) == step_00001000 ]] || fail "the newest checkpoint is $(newest short)"
+unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_TRACE
+train 0 short 2 run.steps=1003
+has "resumed from short/checkpoints/step_00001000:"
+
+finish

@@ -1,0 +1,85 @@
+# Sourced by the tests of this folder: a private cluster in a temporary folder, and what a test does with jobs.
+# shellcheck shell=bash
+# Set by the test: CLUSTER_NODES, and before `start`: config, steps, every. By start: job, run_dir, log.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+patience=240 # seconds until an event that must come counts as missing
+
+for tool in munged slurmctld slurmd sbatch srun scontrol; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "skipped: $tool is not installed (Debian, Ubuntu: munge slurmctld slurmd slurm-client)"
+    exit 77
+  fi
+done
+
+work=$(mktemp -d /tmp/trireme-slurm.XXXXXX)
+chmod 755 "$work"
+export CLUSTER_DIR=$work/cluster CLUSTER_NODES TRIREME_ROOT=$work/root
+mkdir "$TRIREME_ROOT"
+cluster=$here/cluster.sh
+clean_up() {
+  "$cluster" stop >/dev/null 2>&1 || true
+  if [[ ${KEEP:-0} == 1 ]]; then echo "kept: $work"; else rm -rf "$work"; fi
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+fail() {
+  echo "FAILED: $*"
+  squeue -o '%i %j %T %r %N' || true
+  tail -n 40 "$run_dir"/slurm-*.log 2>/dev/null || true
+  exit 1
+}
+# until_true WHAT COMMAND...
+until_true() {
+  local what=$1 deadline=$((SECONDS + patience))
+  shift
+  until "$@"; do
+    ((SECONDS < deadline)) || fail "waited in vain: $what"
+    sleep 0.2
+  done
+}
+# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks on a node, unless told otherwise.
+start() {
+  run_dir=runs/$1
+  local name=$1 ranks=(--ranks 2) line
+  shift
+  [[ " $* " != *" --ranks "* ]] || ranks=()
+  line=$("$root/slurm/submit.sh" "$config" --set run.name="$name" --set run.steps="$steps" --set checkpoint.every="$every" \
+    ${ranks[@]+"${ranks[@]}"} "$@") || fail "submit.sh"
+  job=${line%% *}
+  log=$run_dir/slurm-$job.log
+}
+show() { scontrol show job --oneliner "$job" | grep -o " $1=[^ ]*" | head -n 1 | cut -d= -f2-; }
+state_is() { [[ $(show JobState) == "$1" ]]; }
+ended() { [[ $(show JobState) =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|PREEMPTED)$ ]]; }
+says() { grep -qE -- "$1" "$log" 2>/dev/null; }
+last_step() { sed -nE 's/.*"step": *([0-9]+),.*/\1/p' "$run_dir/metrics.jsonl" 2>/dev/null | tail -n 1; }
+beyond() { (($(last_step || true) + 0 > $1)); }
+expect_log() { until_true "'$1' in the log" says "$1"; }
+# finish STATE EXITCODE RESTARTS
+finish() {
+  until_true "the end" ended
+  [[ $(show JobState) == "$1" && $(show ExitCode) == "$2" && $(show Restarts) == "$3" ]] ||
+    fail "ended $(show JobState), $(show ExitCode), $(show Restarts) restarts; expected $*"
+}
+# rank_process RANK: its process id, for kill. Of this cluster: others on this machine count their jobs from 1 as well.
+rank_process() {
+  if [[ -z ${TRAINER:-} ]]; then
+    cut -d' ' -f1 "$run_dir/rank.$1"
+    return
+  fi
+  local process
+  for process in /proc/[0-9]*; do
+    if [[ $(readlink "$process/exe") == "$TRAINER" ]] && grep -qzx "SLURM_CONF=$SLURM_CONF" "$process/environ" &&
+      grep -qzx "SLURM_JOB_ID=$job" "$process/environ" && grep -qzx "SLURM_PROCID=$1" "$process/environ"; then
+      echo "${process#/proc/}"
+    fi
+  done 2>/dev/null
+}
+# lines TEXT: how often the log has it
+lines() { grep -cE -- "$1" "$log" || true; }
+nodes_of() { scontrol show hostnames "$(show NodeList)"; }
+node_is_idle() { [[ $(sinfo -h -n "$1" -p normal -o %T) == idle ]]; }

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# The executable itself under Slurm, on two nodes: a job that is stopped by a signal, by its time limit and by preemption,
+# and that loses a rank, a node and a slurmd, restarts itself each time and has, in the end, the loss history of a run that
+# nothing happened to, bit for bit.
+#
+#   history.sh PATH_OF_trireme      exit status 77 and "skipped" without Slurm or without its PMIx plugin
+#
+# KEEP     1: keep the folder with all logs
+TRAINER=$(realpath "${1:?history.sh PATH_OF_trireme}")
+CLUSTER_NODES=4
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
+export TRIREME=$TRAINER STRAGGLER_SECONDS=2
+steps=1000 every=25 # some 20 ms a step; what happens, happens long before the last one
+config=$TRIREME_ROOT/config.yaml
+
+"$cluster" start
+eval "$("$cluster" env)"
+if [[ $(srun --mpi=list 2>&1) != *pmix* ]]; then
+  echo "skipped: this Slurm has no PMIx plugin (srun --mpi=list), without which srun starts no ranks of Open MPI"
+  exit 77
+fi
+cd "$TRIREME_ROOT"
+for i in {1..2000}; do echo "$i green bottles hanging on the wall"; done >text.txt
+"$TRIREME" data prepare --tokenizer bytes --output text text.txt >/dev/null 2>&1
+cat >"$config" <<'YAML'
+run: {eval_batches: 0, sample_tokens: 0, device: cpu}
+model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 64}
+data: {sources: [text], global_batch: 8, tokenizer: bytes}
+parallel: {pp: 2, dp: 2}
+lr: {peak: 1e-2}
+cluster: {ranks_per_node: 2}
+metrics: {log_every: 100}
+YAML
+
+# Step, loss and gradient norm, as they stand there.
+history() { sed -nE 's/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl"; }
+# The run stands still, as its ranks wait for this one, until that is let go: what is to happen happens before the last
+# step, however long Slurm takes for it.
+freeze() {
+  frozen=$(rank_process 0)
+  kill -STOP "$frozen"
+}
+thaw() { kill -CONT "$frozen" 2>/dev/null || true; }
+# restarted N WHAT: the job runs for the Nth time again; it found a checkpoint, and trains.
+restarted() {
+  expect_log "restart $1: 4 ranks on .* resumes from step [1-9]"
+  local from
+  from=$(sed -nE "s/.* restart $1: .* resumes from step ([0-9]+),.*/\1/p" "$log")
+  until_true "step $((from + 30))" beyond $((from + 30))
+  echo "$2: $(sed -nE "s/.* restart $1: .* (resumes from step [0-9]+, [0-9]+ steps lost),.*/\1/p" "$log") ($((SECONDS - since)) s)"
+  since=$SECONDS
+}
+since=0
+
+start whole --ranks 4
+finish COMPLETED 0:0 0
+[[ $(history whole | wc -l) -eq $steps ]] || fail "the uninterrupted run has $(history whole | wc -l) steps of $steps"
+echo "uninterrupted: $steps steps ($SECONDS s)"
+since=$SECONDS
+
+start parts --ranks 4
+until_true "step 30" beyond 30
+
+scancel --batch --signal=USR1 "$job"
+expect_log "restart 0: status 75 \(drained\)"
+restarted 1 "a signal"
+
+kill -KILL "$(rank_process 3)"
+expect_log "restart 1: status [0-9]+ "
+restarted 2 "a killed rank"
+
+freeze # until Slurm, which preempts, lets it go on in order to end it
+sbatch --partition=urgent --nodelist="$(show NodeList)" --exclusive --output=/dev/null --wrap='sleep 2' >/dev/null
+expect_log "restart 2: status 75 \(drained\)"
+restarted 3 "preemption"
+
+node=$(nodes_of | head -n 1) # with rank 0 and the batch script
+"$cluster" kill-node "$node"
+restarted 4 "a node without power"
+[[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
+
+freeze
+node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
+"$cluster" kill-daemon "$node"
+restarted 5 "a dead slurmd"
+[[ $(show NodeList) != *"$node"* ]] || fail "restarted on a node without slurmd"
+
+freeze
+scontrol update JobId="$job" TimeLimit=2 # the signal comes two minutes before the end: now, when Slurm looks
+expect_log "restart 5: signal USR1: draining"
+thaw
+expect_log "restart 5: status 75 \(drained\)"
+until_true "requeued" state_is PENDING
+scontrol update JobId="$job" TimeLimit=60
+restarted 6 "the time limit"
+
+finish COMPLETED 0:0 6
+expect_log "finished at step $steps"
+cmp <(history whole) <(history parts) || fail "the histories differ: $(diff <(history whole) <(history parts) | head)"
+echo "ok: after 6 restarts the same $steps losses and gradient norms as without ($SECONDS s)"

@@ -1,0 +1,29 @@
+// Storage whose calls are numbered, so that a test can name a moment of a save by counting instead of by a clock.
+//
+// A program that is linked with points.cpp makes its calls that change files through it: it defines open, pwrite,
+// fsync, rename and their like, which take the place of the C library's for the program and for the libraries it loads.
+// Those that concern the watched folder are points, each of a phase of a save; before a point's call is made, a rule
+// may have the process killed (in a write: after half of it), asleep or held.
+//
+// A rule is RANK/PHASE/NUMBER/ACTION: at the NUMBERth point (from 1) of PHASE, or of "any" phase, in the process of
+// that rank. ACTION is kill, sleep=SECONDS, or hold=FILE: until that file is there.
+//
+// From the environment:
+//   TRIREME_TEST_STORAGE        the watched folder
+//   TRIREME_TEST_STORAGE_RULES  rules, with blanks between
+//   TRIREME_TEST_STORAGE_TRACE  PREFIX: every point, as it is reached, becomes a line "PHASE PATH" of PREFIX.RANK
+#pragma once
+
+#include <string>
+
+namespace tri {
+
+// The phases of a save, in its order; what a later start cleans up comes last.
+inline constexpr const char* kStoragePhases[] = {"begin",  "shard",    "shard-fsync", "shard-rename",
+                                                 "index",  "manifest", "publish",     "folder-fsync",
+                                                 "latest", "replace",  "prune",       "cleaning"};
+
+// For a process without that environment: from here on, as rank 0. `trace` may be empty.
+void watch_storage(const std::string& folder, const std::string& rules, const std::string& trace = "");
+
+}  // namespace tri
