@@ -21,6 +21,7 @@ namespace {
 struct Holder {
   std::string host, attempt, started;
   int64_t pid = 0;
+  BatchStart start;
 };
 
 std::string host_name() {
@@ -30,8 +31,10 @@ std::string host_name() {
 }
 
 std::string text_of(const Holder& holder) {
-  return fmt::format("host {}\npid {}\nattempt {}\nstarted {}\n", holder.host, holder.pid, holder.attempt,
-                     holder.started);
+  std::string text =
+      fmt::format("host {}\npid {}\nattempt {}\nstarted {}\n", holder.host, holder.pid, holder.attempt, holder.started);
+  if (!holder.start.job.empty()) text += fmt::format("job {}\nrestart {}\n", holder.start.job, holder.start.restart);
+  return text;
 }
 
 // Nothing when the text is empty (given up) or not ours to understand (cut short).
@@ -39,10 +42,13 @@ std::optional<Holder> holder_of(const std::string& text) {
   Holder holder;
   std::istringstream in(text);
   std::string host, pid, attempt, started;
-  if (in >> host >> holder.host >> pid >> holder.pid >> attempt >> holder.attempt >> started >> holder.started &&
-      host == "host" && pid == "pid" && attempt == "attempt" && started == "started")
-    return holder;
-  return std::nullopt;
+  if (!(in >> host >> holder.host >> pid >> holder.pid >> attempt >> holder.attempt >> started >> holder.started) ||
+      host != "host" || pid != "pid" || attempt != "attempt" || started != "started")
+    return std::nullopt;
+  std::string job, restart;
+  if (!(in >> job >> holder.start.job >> restart >> holder.start.restart) || job != "job" || restart != "restart")
+    holder.start = {};
+  return holder;
 }
 
 std::string describe(const std::optional<Holder>& holder) {
@@ -53,6 +59,10 @@ std::string describe(const std::optional<Holder>& holder) {
 
 bool dead_here(const Holder& holder) {
   return holder.host == host_name() && ::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH;
+}
+
+bool earlier_start(const Holder& holder, const BatchStart& own) {
+  return !own.job.empty() && holder.start.job == own.job && holder.start.restart < own.restart;
 }
 
 std::string now() {
@@ -80,7 +90,7 @@ bool same_file(int fd, const std::string& path) {
 
 }  // namespace
 
-Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt, How how) {
+Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt, const BatchStart& start, How how) {
   TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\"", attempt);
   RunLock lock;
   lock.path_ = dir + "/run.lock";
@@ -92,6 +102,13 @@ Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt
       const int why = errno;
       if (why == EWOULDBLOCK) {
         const auto holder = holder_of(contents(lock.file_.get()));
+        if (holder && earlier_start(*holder, start)) {
+          if (::unlink(lock.path_.c_str()) != 0 && errno != ENOENT)
+            return file_error("{}: {}", lock.path_, std::strerror(errno));
+          log_warn("{}: taken over from {}, an earlier start of job {}, which may live on but publishes nothing more",
+                   lock.path_, describe(holder), start.job);
+          continue;
+        }
         return file_error("{}: the run folder is in use by {}{}; wait for it, stop it, or choose another run.dir",
                           lock.path_, describe(holder),
                           holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "");
@@ -105,12 +122,12 @@ Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt
   }
 
   if (const auto holder = holder_of(contents(lock.file_.get()))) {
-    if (how == How::kTextAlone && !dead_here(*holder))
+    if (how == How::kTextAlone && !dead_here(*holder) && !earlier_start(*holder, start))
       return file_error("{}: the run folder is in use by {}; if that is no longer so, remove the file", lock.path_,
                         describe(holder));
     log_info("{}: taken over from {}, which ended without giving it up", lock.path_, describe(holder));
   }
-  lock.text_ = text_of({.host = host_name(), .attempt = attempt, .started = now(), .pid = ::getpid()});
+  lock.text_ = text_of({.host = host_name(), .attempt = attempt, .started = now(), .pid = ::getpid(), .start = start});
   if (auto written =
           write_at(lock.file_.get(), lock.path_, lock.text_.data(), static_cast<int64_t>(lock.text_.size()), 0);
       !written)

@@ -252,6 +252,8 @@ Result<void> Checkpointer::next_phase(bool all_well) {
 
 Result<void> Checkpointer::publish(const std::vector<std::string>& records, const std::string& folder,
                                    RunProgress progress) const {
+  if (may_publish_)
+    if (auto may = may_publish_(); !may) return may;
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = {
       {"config", to_yaml(config_)},

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -77,6 +78,8 @@ class Checkpointer {
   // Rank 0: seconds that one more would take from now on, with what is under way before it, as long as the last one.
   double seconds_needed() const;
 
+  // Asked on rank 0, from another thread, before a checkpoint gets its name; an error makes it fail.
+  void set_may_publish(std::function<Result<void>()> may) { may_publish_ = std::move(may); }
   // What was published since the last call, on rank 0.
   std::vector<CheckpointStats> published();
 
@@ -113,10 +116,11 @@ class Checkpointer {
   double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0, publish_seconds_ = 0;  // the last on rank 0
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
-  std::optional<Result<void>> outcome_;   // of this rank's part, when it is done
-  std::string record_;                    // its file
-  Result<void> last_;                     // of the last checkpoint
-  int failures_ = 0;                      // in a row
+  std::function<Result<void>()> may_publish_;
+  std::optional<Result<void>> outcome_;  // of this rank's part, when it is done
+  std::string record_;                   // its file
+  Result<void> last_;                    // of the last checkpoint
+  int failures_ = 0;                     // in a row
   int64_t saved_step_ = 0;
   double work_seconds_ = 0;  // rank 0: of the last one, copies, files and publishing, without waits for training
   CheckpointStats stats_;    // rank 0

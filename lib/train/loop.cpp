@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -28,12 +29,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// Where Slurm runs this.
+BatchStart batch_start() {
+  const char *job = std::getenv("SLURM_JOB_ID"), *restart = std::getenv("SLURM_RESTART_COUNT");
+  return {job == nullptr ? "" : job, restart == nullptr ? 0 : std::atoi(restart)};
+}
+
 // The run's folder, locked against other jobs, with its config. For one rank.
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
   if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
-  auto lock = RunLock::take(config.run.dir, attempt);
+  auto lock = RunLock::take(config.run.dir, attempt, batch_start());
   if (!lock) return lock;
   std::ofstream out(config.run.dir + "/config.yaml");
   out << to_yaml(config);
@@ -297,6 +304,7 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   Checkpointer checkpoints(config, mesh, job, *device.value(), trainer.runtime().compute(), trainer.store().tensors(),
                            attempt);
   trainer.set_before_update([&] { checkpoints.before_update(); });
+  checkpoints.set_may_publish([&] { return lock ? lock->check() : Result<void>{}; });
   RunProgress begun;
   auto loaded = checkpoints.load();
   if (!loaded) return loaded.error();

@@ -29,7 +29,7 @@ int dead_pid() {
 // The message of a refusal, or what was logged when the lock was taken.
 std::string taking(const std::string& dir, RunLock::How how = RunLock::How::kFlock) {
   testing::internal::CaptureStderr();
-  const auto lock = RunLock::take(dir, "new-1", how);
+  const auto lock = RunLock::take(dir, "new-1", {}, how);
   const std::string log = testing::internal::GetCapturedStderr();
   return lock ? "taken " + log : lock.error().message;
 }
@@ -38,7 +38,7 @@ TEST(RunLock, a_second_holder_is_refused_and_told_who_has_it) {
   const TemporaryFolder dir;
   for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
     {
-      const auto first = RunLock::take(dir.path(), "old-1", how);
+      const auto first = RunLock::take(dir.path(), "old-1", {}, how);
       ASSERT_TRUE(first) << first.error().message;
       EXPECT_TRUE(first.value().check());
       const std::string refused = taking(dir.path(), how);
@@ -91,6 +91,27 @@ TEST(RunLock, without_flock_only_the_dead_of_this_host_are_replaced) {
   EXPECT_EQ(read_all(dir / "run.lock").substr(0, 14), "host elsewhere") << "a refusal leaves the text alone";
   // With flock, the kernel says that nobody has it, wherever the last one was.
   EXPECT_NE(taking(dir.path()).find("taken over from process"), std::string::npos);
+}
+
+TEST(RunLock, a_job_started_again_is_the_heir_of_its_earlier_starts) {
+  const TemporaryFolder dir;
+  for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
+    const auto take = [&](const std::string& attempt, const BatchStart& start) {
+      return RunLock::take(dir.path(), attempt, start, how);
+    };
+    const auto first = take("old-1", {"4711", 1});
+    ASSERT_TRUE(first) << first.error().message;
+    EXPECT_FALSE(take("new-1", {"4711", 1})) << "the same start: a second run of the job";
+    EXPECT_FALSE(take("new-1", {"4711", 0})) << "a start that is over";
+    EXPECT_FALSE(take("new-1", {"4712", 2})) << "another job";
+    EXPECT_FALSE(take("new-1", {})) << "no job";
+    EXPECT_TRUE(first.value().check());
+    const auto heir = take("new-1", {"4711", 2});
+    ASSERT_TRUE(heir) << heir.error().message;
+    EXPECT_TRUE(heir.value().check());
+    EXPECT_FALSE(first.value().check()) << "it may not publish any more";
+    EXPECT_FALSE(take("other-1", {"4711", 2}));
+  }
 }
 
 TEST(RunLock, a_holder_notices_that_it_lost_it) {

@@ -37,6 +37,15 @@ has "resumed from shared/checkpoints/$step:"
 train 0 shared 2 run.steps=3 # given up properly, there is nothing to take over
 [[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
 
+echo "a batch job that was started again replaces its earlier start, which publishes nothing more"
+SLURM_JOB_ID=4711 start again 2 checkpoint.max_failures=1
+until_true has_checkpoint again
+step=$(newest again)
+SLURM_JOB_ID=4711 SLURM_RESTART_COUNT=1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoint.every=1000
+has "an earlier start of job 4711"
+end_of again 3
+has "failed (1 in a row)" # its files are gone, or it sees that the lock is
+
 echo "storage that hangs: fault.grace_seconds after the signal the run leaves, and says what is lost"
 export TRIREME_TEST_STORAGE=$folder/hangs/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
 start hangs 2 fault.grace_seconds=2
