@@ -49,10 +49,10 @@ int64_t step_of_line(const std::string& line) {
 std::string json_line(const StepMetrics& m) {
   return fmt::format(
       R"({{"step":{},"samples":{},"tokens":{},"loss":{},"grad_norm":{},"lr":{},"step_ms":{},"tokens_per_s":{},)"
-      R"("tflops_per_rank":{},"mfu":{},"compute_ms":{},"wait_ms":{},"data_ms":{}}})",
+      R"("tflops_per_rank":{},"mfu":{},"compute_ms":{},"wait_ms":{},"data_ms":{},"data_bytes":{}}})",
       m.step, m.samples, m.tokens, number(m.loss), number(m.grad_norm), number(m.learning_rate), number(m.step_ms),
       number(m.tokens_per_s), number(m.tflops_per_rank), number(m.mfu), number(m.compute_ms), number(m.wait_ms),
-      number(m.data_ms));
+      number(m.data_ms), m.data_bytes);
 }
 
 std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {

@@ -18,8 +18,9 @@ struct StepMetrics {
   double tflops_per_rank = 0;
   std::optional<double> mfu;  // share of the device's peak; none on the CPU
   std::optional<double> compute_ms,
-      wait_ms;         // the compute stream: busy, blocked on others; none where not measured
-  double data_ms = 0;  // waited for the next batch
+      wait_ms;             // the compute stream: busy, blocked on others; none where not measured
+  double data_ms = 0;      // waited for the next batch
+  int64_t data_bytes = 0;  // read from token files by this rank: for its whole node, or for itself alone
 };
 
 // Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal.

@@ -17,7 +17,7 @@ TEST(Metrics, equal_floats_print_equal_and_different_ones_differ) {
   EXPECT_NE(json_line(a), json_line(b));
   const auto object = nlohmann::json::parse(json_line(a));
   for (const char* key : {"step", "samples", "tokens", "loss", "grad_norm", "lr", "step_ms", "tokens_per_s",
-                          "tflops_per_rank", "mfu", "compute_ms", "wait_ms", "data_ms"})
+                          "tflops_per_rank", "mfu", "compute_ms", "wait_ms", "data_ms", "data_bytes"})
     EXPECT_TRUE(object.contains(key)) << key;
   EXPECT_EQ(static_cast<float>(object["loss"].get<double>()), 1.2345678f);
   EXPECT_TRUE(object["mfu"].is_null());
