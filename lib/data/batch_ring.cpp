@@ -78,10 +78,9 @@ void BatchRing::fail(ExitCode code, std::string_view message) {
 }
 
 bool BatchRing::ready(int64_t turn) const {
+  const int64_t state = load(header().state);  // first: what was written before the end is seen after it
   if (load(header().written) > turn) return true;
-  const int64_t state = load(header().state);
   if (state == kRunning) return false;
-  if (load(header().written) > turn) return true;  // between the two looks
   if (state == kEnded) throw Fatal(ExitCode::kComm, "the rank that reads tokens for this one has ended");
   throw Fatal(static_cast<ExitCode>(header().code), std::string(header().text, static_cast<size_t>(header().length)));
 }
