@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "lib/observe/step_times.h"
+
 namespace tri {
 
 struct StepMetrics {
@@ -17,10 +19,8 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double tflops_per_rank = 0;
   std::optional<double> mfu;  // share of the device's peak; none on the CPU
-  std::optional<double> compute_ms,
-      wait_ms;             // the compute stream: busy, blocked on others; none where not measured
-  double data_ms = 0;      // waited for the next batch
-  int64_t data_bytes = 0;  // read from token files by this rank: for its whole node, or for itself alone
+  StepTimes times;            // this rank's
+  int64_t data_bytes = 0;     // read from token files by this rank: for its whole node, or for itself alone
 };
 
 // Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal.

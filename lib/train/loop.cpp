@@ -15,6 +15,7 @@
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
+#include "lib/observe/step_times.h"
 #include "lib/train/grace.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
@@ -103,7 +104,7 @@ class Loop {
     if (auto finished = checkpoints_.finish(); !finished) return finished;
     grace_.done();
     report_checkpoints();
-    log_summary(job_, mesh_, trainer_.runtime().times(), loader_.wait_seconds(), seconds_since(start));
+    log_summary(job_, mesh_, times_, trainer_.runtime().times(), seconds_since(start));
     log_data(job_, mesh_, loader_.bytes_read(), completed - begun_.steps);
     if (stop == Stop::kAsItIs)
       return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
@@ -160,7 +161,6 @@ class Loop {
     const auto start = Clock::now();
     const double waited = loader_.wait_seconds();
     const int64_t read = loader_.bytes_read();
-    const std::optional<StreamTimes> before = trainer_.runtime().compute().times();
     const StepTokens tokens = loader_.next();
     RankFlags flags = checkpoints_.flags();
     if (const auto signalled = signals_.first()) {
@@ -172,7 +172,9 @@ class Loop {
     const StepResult result = trainer_.step(step, tokens.inputs, tokens.targets, flags);
     const double seconds = seconds_since(start);
     step_seconds_ = seconds;
-    const std::optional<StreamTimes> after = trainer_.runtime().compute().times();
+    const StepTimes times =
+        step_times(result.timeline, result.pp_transfer_seconds, seconds, loader_.wait_seconds() - waited);
+    times_ += times;
 
     const auto step_samples = static_cast<int64_t>(config_.data.global_batch);
     const double step_tokens = static_cast<double>(step_samples) * config_.model.seq_len;
@@ -188,12 +190,8 @@ class Loop {
                         .tokens_per_s = step_tokens / seconds,
                         .tflops_per_rank = tflops,
                         .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
-                        .data_ms = (loader_.wait_seconds() - waited) * 1e3,
+                        .times = times,
                         .data_bytes = loader_.bytes_read() - read};
-    if (before && after) {
-      metrics.compute_ms = (after->busy - before->busy) * 1e3;
-      metrics.wait_ms = (after->waiting - before->waiting) * 1e3;
-    }
     if (metrics_) {
       metrics_->step(metrics);
       const bool keep = metrics.step % config_.metrics.log_every == 0 || metrics.step == config_.run.steps;
@@ -259,6 +257,7 @@ class Loop {
   const int64_t memory_bytes_;
   StartupClock startup_;
   NodeLoader loader_;
+  StepTimes times_;                       // of all steps
   double step_seconds_ = 0;               // of the last step
   std::unique_ptr<MetricsFile> metrics_;  // world rank 0
   ProgressLine progress_;
