@@ -54,6 +54,18 @@ Result<void> sync_folder(const std::string& folder) {
   return {};
 }
 
+Result<InputFile> InputFile::open(const std::string& path) {
+  InputFile file;
+  file.path_ = path;
+  file.fd_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd_.get() < 0) return file_error("{}: {}", path, std::strerror(errno));
+  struct stat status {};
+  if (::fstat(file.fd_.get(), &status) != 0) return file_error("{}: {}", path, std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
+  file.bytes_ = status.st_size;
+  return file;
+}
+
 Result<MappedFile> MappedFile::open(const std::string& path) {
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return file_error("{}: {}", path, std::strerror(errno));

@@ -40,6 +40,23 @@ Result<void> write_at(int fd, const std::string& path, const void* data, int64_t
 // Makes names that were created, renamed or removed in `folder` durable.
 Result<void> sync_folder(const std::string& folder);
 
+// A file that is read at any place. Movable. Reading is thread-safe; storage that fails is an error, where a mapped
+// file would end the process.
+class InputFile {
+ public:
+  static Result<InputFile> open(const std::string& path);
+
+  int64_t bytes() const { return bytes_; }  // when it was opened
+  Result<void> read(void* data, int64_t bytes, int64_t offset) const {
+    return read_at(fd_.get(), path_, data, bytes, offset);
+  }
+
+ private:
+  std::string path_;
+  Descriptor fd_;
+  int64_t bytes_ = 0;
+};
+
 // A whole file mapped read-only. Movable; unmapped at the end. Reading is thread-safe.
 class MappedFile {
  public:

@@ -34,7 +34,7 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
   const std::string idx_path = prefix + ".idx", bin_path = prefix + ".bin";
   auto idx = MappedFile::open(idx_path);
   if (!idx) return idx.error();
-  auto bin = MappedFile::open(bin_path);
+  auto bin = InputFile::open(bin_path);
   if (!bin) return bin.error();
 
   TokenFile file;
@@ -94,7 +94,7 @@ Result<TokenFile> TokenFile::open(const std::string& prefix) {
                                     : fmt::format("{} to {}", previous, sequences));
     previous = sequence;
   }
-  const auto bin_bytes = static_cast<int64_t>(file.bin_.bytes().size());
+  const auto bin_bytes = file.bin_.bytes();
   if (bin_bytes != expected)
     return file_error("{}: {} bytes, but {} lists {}; truncated, or from another index", bin_path, bin_bytes, idx_path,
                       expected);
@@ -109,10 +109,15 @@ int64_t TokenFile::document_start(int64_t document) const {
   return load<int64_t>(pointers_ + sequence * 8) / tri::token_bytes(type_);
 }
 
-void TokenFile::read(int64_t first, std::span<int32_t> out) const {
+void TokenFile::read(int64_t first, std::span<int32_t> out) const { value_or_throw(try_read(first, out)); }
+
+Result<void> TokenFile::try_read(int64_t first, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   TRI_REQUIRE(first >= 0 && first + count <= num_tokens_, "tokens [{}, {}) of {}", first, first + count, num_tokens_);
-  const std::byte* at = bin_.bytes().data() + first * tri::token_bytes(type_);
+  // Narrow tokens are read to the end of `out` and widened from its beginning: none is overwritten before its turn.
+  const int64_t width = tri::token_bytes(type_), bytes = count * width;
+  auto* at = reinterpret_cast<std::byte*>(out.data()) + static_cast<int64_t>(out.size_bytes()) - bytes;
+  if (auto got = bin_.read(at, bytes, first * width); !got) return got;
   for (int64_t i = 0; i < count; ++i) {
     switch (type_) {
       case TokenType::kU8:
@@ -122,10 +127,10 @@ void TokenFile::read(int64_t first, std::span<int32_t> out) const {
         out[i] = load<uint16_t>(at + 2 * i);
         break;
       case TokenType::kI32:
-        out[i] = load<int32_t>(at + 4 * i);
-        break;
+        return {};
     }
   }
+  return {};
 }
 
 uint64_t TokenFile::fingerprint() const {
@@ -143,7 +148,7 @@ Result<void> TokenFile::check_range(int64_t first, int64_t last, int vocab) cons
   std::vector<int32_t> block(std::min<int64_t>(last - first, 1 << 16));
   for (int64_t at = first; at < last; at += static_cast<int64_t>(block.size())) {
     const auto count = static_cast<size_t>(std::min<int64_t>(last - at, static_cast<int64_t>(block.size())));
-    read(at, std::span(block).first(count));
+    if (auto got = try_read(at, std::span(block).first(count)); !got) return got;
     for (size_t i = 0; i < count; ++i)
       if (block[i] < 0 || block[i] >= vocab)
         return file_error("{}.bin: token {} is {}, outside the vocabulary of {}", prefix_, at + static_cast<int64_t>(i),

@@ -18,7 +18,7 @@ enum class TokenType : uint8_t { kU8 = 1, kI32 = 4, kU16 = 8 };
 constexpr int token_bytes(TokenType type) { return type == TokenType::kU8 ? 1 : type == TokenType::kU16 ? 2 : 4; }
 constexpr TokenType token_type_for(int vocab) { return vocab < 65500 ? TokenType::kU16 : TokenType::kI32; }
 
-// A checked, memory-mapped pair of files: one stream of tokens, cut into documents. Thread-safe.
+// A checked pair of files: one stream of tokens, cut into documents. The index is mapped into memory. Thread-safe.
 class TokenFile {
  public:
   // Everything about the files' structure is checked here; a file that opens can be read anywhere.
@@ -32,7 +32,8 @@ class TokenFile {
   // First token of document d; d = num_documents() gives num_tokens().
   int64_t document_start(int64_t document) const;
 
-  // Tokens [first, first + out.size()) of the stream. Requires the range to exist.
+  // Tokens [first, first + out.size()) of the stream, read from the file. Requires the range to exist; Fatal(kFile)
+  // when storage fails.
   void read(int64_t first, std::span<int32_t> out) const;
 
   // Tells token streams apart by counts and a sample of tokens: equal for copies, whatever their path.
@@ -44,8 +45,11 @@ class TokenFile {
   const std::string& prefix() const { return prefix_; }
 
  private:
+  Result<void> try_read(int64_t first, std::span<int32_t> out) const;
+
   std::string prefix_;
-  MappedFile bin_, idx_;
+  InputFile bin_;
+  MappedFile idx_;
   TokenType type_ = TokenType::kU16;
   int64_t num_tokens_ = 0, num_documents_ = 0, num_sequences_ = 0;
   const std::byte *lengths_ = nullptr, *pointers_ = nullptr, *documents_ = nullptr;

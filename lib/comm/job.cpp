@@ -42,7 +42,10 @@ Job::Job(int* argc, char*** argv) {
   MPI_Comm node;
   TRI_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world_rank_, MPI_INFO_NULL, &node));
   TRI_MPI(MPI_Comm_rank(node, &node_rank_));
-  TRI_MPI(MPI_Comm_size(node, &node_size_));
+  int node_size = 1;
+  TRI_MPI(MPI_Comm_size(node, &node_size));
+  node_ranks_.resize(static_cast<size_t>(node_size));
+  TRI_MPI(MPI_Allgather(&world_rank_, 1, MPI_INT, node_ranks_.data(), 1, MPI_INT, node));
   TRI_MPI(MPI_Comm_free(&node));
 }
 

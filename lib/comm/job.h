@@ -22,8 +22,9 @@ class Job {
 
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
-  int node_rank() const { return node_rank_; }  // rank among the ranks of this node
-  int node_size() const { return node_size_; }  // of which there are so many
+  int node_rank() const { return node_rank_; }                            // rank among the ranks of this node
+  int node_size() const { return static_cast<int>(node_ranks_.size()); }  // of which there are so many
+  const std::vector<int>& node_ranks() const { return node_ranks_; }      // their world ranks, ascending
 
   std::string broadcast(std::string text);                       // rank 0's text, on all
   std::vector<std::string> gather(std::string text);             // all ranks' texts, on rank 0; empty elsewhere
@@ -54,7 +55,8 @@ class Job {
                                         Device& device);
 
  private:
-  int world_rank_ = 0, world_size_ = 1, node_rank_ = 0, node_size_ = 1;
+  int world_rank_ = 0, world_size_ = 1, node_rank_ = 0;
+  std::vector<int> node_ranks_;
 };
 
 // The first error that any rank met, on all ranks.

@@ -62,7 +62,7 @@ int64_t Dataset::num_samples(Split split) const {
   return total;
 }
 
-void Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
+int64_t Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
   TRI_REQUIRE(static_cast<int>(out.size()) == seq_len_ + 1, "{} tokens for a sample of {}", out.size(), seq_len_ + 1);
   size_t source = 0;
   int64_t sample = 0;
@@ -84,6 +84,7 @@ void Dataset::sample(Split split, int64_t index, std::span<int32_t> out) const {
     if (token < 0 || token >= vocab_)
       throw Fatal(ExitCode::kFile, fmt::format("{}.bin: sample {} holds token {}, outside model.vocab {}",
                                                sources_[source].file.prefix(), sample, token, vocab_));
+  return static_cast<int64_t>(out.size()) * token_bytes(sources_[source].file.type());
 }
 
 }  // namespace tri

@@ -32,8 +32,8 @@ class Dataset {
   int64_t num_samples(Split split) const;
   int seq_len() const { return seq_len_; }
 
-  // Tokens of sample `index` of the endless stream, (T + 1).
-  void sample(Split split, int64_t index, std::span<int32_t> out) const;
+  // Tokens of sample `index` of the endless stream, (T + 1). Returns the bytes that were read for it.
+  int64_t sample(Split split, int64_t index, std::span<int32_t> out) const;
 
  private:
   struct Source {

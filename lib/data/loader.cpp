@@ -1,53 +1,117 @@
 #include "lib/data/loader.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace tri {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Global index of the n-th sample, in the order (M, B), that dp rank `dp_rank` trains on in `step`.
+int64_t sample_index(const BatchShape& shape, int dp_rank, int64_t step, int n) {
+  const int m = n / shape.micro_batch, j = n % shape.micro_batch;
+  return step * shape.global_batch + (int64_t{m} * shape.dp_size + dp_rank) * shape.micro_batch + j;
+}
+
+}  // namespace
 
 Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchShape& shape) {
   const auto length = static_cast<size_t>(dataset.seq_len());
   Batch batch{.step = step, .inputs = {}, .targets = {}};
-  batch.inputs.reserve(static_cast<size_t>(shape.micros() * shape.micro_batch) * length);
+  batch.inputs.reserve(static_cast<size_t>(shape.samples()) * length);
   batch.targets.reserve(batch.inputs.capacity());
   std::vector<int32_t> tokens(length + 1);
-  for (int m = 0; m < shape.micros(); ++m)
-    for (int j = 0; j < shape.micro_batch; ++j) {
-      const int64_t place = (int64_t{m} * shape.dp_size + shape.dp_rank) * shape.micro_batch + j;
-      dataset.sample(split, step * shape.global_batch + place, tokens);
-      batch.inputs.insert(batch.inputs.end(), tokens.begin(), tokens.end() - 1);
-      batch.targets.insert(batch.targets.end(), tokens.begin() + 1, tokens.end());
-    }
+  for (int n = 0; n < shape.samples(); ++n) {
+    dataset.sample(split, sample_index(shape, shape.dp_rank, step, n), tokens);
+    batch.inputs.insert(batch.inputs.end(), tokens.begin(), tokens.end() - 1);
+    batch.targets.insert(batch.targets.end(), tokens.begin() + 1, tokens.end());
+  }
   return batch;
 }
 
-Loader::Loader(const Dataset& dataset, Split split, BatchShape shape, int64_t first_step, int prefetch)
+BatchRing::Shape LoaderPlan::ring(int seq_len) const {
+  return {.slots = prefetch,
+          .takers = members,
+          .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * (seq_len + 1)};
+}
+
+Loader::Loader(const Dataset& dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
+               std::function<void()> check)
     : dataset_(dataset),
-      split_(split),
-      shape_(shape),
-      prefetch_(static_cast<size_t>(prefetch)),
-      next_step_(first_step) {
-  TRI_REQUIRE(prefetch >= 1, "prefetch {}", prefetch);
-  thread_ = std::thread([this] { run(); });
+      plan_(std::move(plan)),
+      ring_(memory, plan_.ring(dataset.seq_len())),
+      buffers_(buffers),
+      check_(std::move(check)),
+      exceptions_(std::uncaught_exceptions()) {
+  const auto& dp_ranks = plan_.dp_ranks;
+  TRI_REQUIRE(std::find(dp_ranks.begin(), dp_ranks.end(), plan_.shape.dp_rank) != dp_ranks.end(), "dp rank {} of {}",
+              plan_.shape.dp_rank, dp_ranks.size());
+  const auto tokens = static_cast<size_t>(plan_.shape.samples()) * static_cast<size_t>(dataset.seq_len());
+  for (const StepTokens& buffer : buffers_)
+    for (const std::span<int32_t> place : {buffer.inputs, buffer.targets})
+      TRI_REQUIRE(place.empty() || place.size() == tokens, "room for {} of {} tokens", place.size(), tokens);
+  if (plan_.member == 0) reader_ = std::thread([this] { read_all(); });
+  taker_ = std::thread([this] { take_all(); });
 }
 
 Loader::~Loader() {
+  closing_ = true;
   {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
+    std::lock_guard lock(mutex_);  // the taker looks at closing_ under it
   }
   changed_.notify_all();
-  thread_.join();
+  taker_.join();
+  if (plan_.member != 0) return;
+  reader_.join();
+  if (std::uncaught_exceptions() == exceptions_) ring_.end();
 }
 
-void Loader::run() {
+// Waits without a lock, since nobody could signal from another process: with pauses that grow. False: closing.
+template <class Done>
+bool Loader::poll(Done done) const {
+  for (auto pause = 1us;; pause = std::min(2 * pause, std::chrono::microseconds(500us))) {
+    if (closing_) return false;
+    if (done()) return true;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void Loader::read_all() {
   try {
-    for (;;) {
-      Batch batch = make_batch(dataset_, split_, next_step_++, shape_);
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return closing_ || ready_.size() < prefetch_; });
+    for (int64_t turn = 0; turn < turns(); ++turn) {
+      if (!poll([&] { return ring_.may_write(turn); })) return;
+      read(turn);
+    }
+  } catch (const Fatal& problem) {
+    ring_.fail(problem.code(), problem.what());
+  } catch (const std::exception& problem) {
+    ring_.fail(static_cast<ExitCode>(1), problem.what());  // a bug of ours
+  }
+}
+
+void Loader::read(int64_t turn) {
+  const auto length = static_cast<size_t>(dataset_.seq_len()) + 1;
+  std::span<int32_t> rest = ring_.slot(turn);
+  int64_t bytes = 0;
+  for (const int dp_rank : plan_.dp_ranks)
+    for (int n = 0; n < plan_.shape.samples(); ++n, rest = rest.subspan(length)) {
       if (closing_) return;
-      ready_.push_back(std::move(batch));
-      changed_.notify_all();
+      bytes += dataset_.sample(Split::kTrain, sample_index(plan_.shape, dp_rank, plan_.first_step + turn, n),
+                               rest.first(length));
+    }
+  ring_.publish(turn, bytes);
+}
+
+void Loader::take_all() {
+  try {
+    for (int64_t turn = 0; turn < turns(); ++turn) {
+      {
+        std::unique_lock lock(mutex_);  // turns 0 and 1 find both buffers free
+        changed_.wait(lock, [&] { return closing_ || turn <= released_ + 1; });
+      }
+      if (!poll([&] { return ring_.ready(turn); })) return;
+      take(turn);
     }
   } catch (...) {
     std::lock_guard lock(mutex_);
@@ -56,16 +120,36 @@ void Loader::run() {
   }
 }
 
-const Batch& Loader::next() {
-  const auto start = std::chrono::steady_clock::now();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ || !ready_.empty(); });
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (ready_.empty()) std::rethrow_exception(failure_);  // what was read before the failure is still good
-  current_ = std::move(ready_.front());
-  ready_.pop_front();
+void Loader::take(int64_t turn) {
+  const StepTokens& out = buffers_[static_cast<size_t>(turn % 2)];
+  const int64_t length = dataset_.seq_len(), samples = plan_.shape.samples();
+  const auto place = std::find(plan_.dp_ranks.begin(), plan_.dp_ranks.end(), plan_.shape.dp_rank);
+  const int32_t* tokens =
+      std::as_const(ring_).slot(turn).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);
+  for (int64_t n = 0; n < samples; ++n, tokens += length + 1) {
+    if (!out.inputs.empty()) std::copy_n(tokens, length, out.inputs.data() + n * length);
+    if (!out.targets.empty()) std::copy_n(tokens + 1, length, out.targets.data() + n * length);
+  }
+  const int64_t bytes = plan_.member == 0 ? ring_.bytes_read(turn) : 0;
+  ring_.taken(plan_.member, turn);
+  std::lock_guard lock(mutex_);
+  read_for_[turn % 2] = bytes;
+  filled_ = turn + 1;
   changed_.notify_all();
-  return current_;
+}
+
+const StepTokens& Loader::next() {
+  const auto start = std::chrono::steady_clock::now();
+  TRI_REQUIRE(turn_ < turns(), "step {} of [{}, {})", plan_.first_step + turn_, plan_.first_step, plan_.end_step);
+  std::unique_lock lock(mutex_);
+  released_ = turn_;
+  changed_.notify_all();
+  while (!changed_.wait_for(lock, 20ms, [&] { return failure_ || filled_ > turn_; }))
+    if (check_) check_();
+  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (filled_ <= turn_) std::rethrow_exception(failure_);  // what came before the failure is still good
+  bytes_read_ += read_for_[turn_ % 2];
+  return buffers_[static_cast<size_t>(turn_++ % 2)];
 }
 
 }  // namespace tri

@@ -1,13 +1,17 @@
-// Batches, read ahead by a thread.
+// Batches, and their way from token files to where the device copies them from.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
+#include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
 
 namespace tri {
@@ -18,6 +22,7 @@ struct BatchShape {
   int global_batch = 1, micro_batch = 1;
   int dp_rank = 0, dp_size = 1;
   int micros() const { return global_batch / (micro_batch * dp_size); }
+  int samples() const { return micros() * micro_batch; }  // of one dp rank
 };
 
 struct Batch {
@@ -28,32 +33,70 @@ struct Batch {
 
 Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchShape& shape);
 
+// Host memory for a step's tokens, (M, B, T) each; empty where they are not wanted.
+struct StepTokens {
+  std::span<int32_t> inputs, targets;
+};
+
+// What ranks that share a ring agree on, and this rank's part in it.
+struct LoaderPlan {
+  BatchShape shape;                      // of this rank
+  std::vector<int> dp_ranks;             // whose samples a slot holds, each once; this rank's is among them
+  int member = 0, members = 1;           // member 0 reads for all
+  int64_t first_step = 0, end_step = 0;  // [first, end)
+  int prefetch = 1;                      // steps in the ring
+
+  BatchRing::Shape ring(int seq_len) const;
+};
+
+// One rank's side of a ring of batches. Member 0 has a thread that reads every sample of a step once, (dp ranks, M, B,
+// T + 1); each member has one that copies what its rank takes into the one of two buffers that is not in use. So a step
+// finds its tokens where the device can copy them from, while the next ones are on their way.
 class Loader {
  public:
-  // Reads at most `prefetch` batches ahead, beginning with `first_step`. `dataset` outlives the loader.
-  Loader(const Dataset& dataset, Split split, BatchShape shape, int64_t first_step, int prefetch);
+  // `memory`: BatchRing::bytes(plan.ring(seq_len)), zero before any member begins. It, the dataset and the buffers
+  // outlive the loader. `check` is called now and then while next() waits; what it throws ends the wait.
+  Loader(const Dataset& dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
+         std::function<void()> check = nullptr);
+  // In any order among the members. Those that still wait for a step that was not read then fail, unless an exception
+  // is unwinding: its own words come first.
   ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
 
-  // The next step's batch, valid until the following call. Rethrows what the reading thread threw.
-  const Batch& next();
+  // The next step's tokens, valid until the following call. Throws Fatal with the reading member's status and words.
+  const StepTokens& next();
   double wait_seconds() const { return wait_seconds_; }  // spent in next() so far
+  int64_t bytes_read() const { return bytes_read_; }     // by this rank from files, for the steps handed out so far
 
  private:
-  void run();
+  int64_t turns() const { return plan_.end_step - plan_.first_step; }
+  void read_all();
+  void read(int64_t turn);
+  void take_all();
+  void take(int64_t turn);
+  template <class Done>
+  bool poll(Done done) const;
 
   const Dataset& dataset_;
-  const Split split_;
-  const BatchShape shape_;
-  const size_t prefetch_;
+  const LoaderPlan plan_;
+  BatchRing ring_;
+  const std::array<StepTokens, 2> buffers_;
+  const std::function<void()> check_;
+  const int exceptions_;  // that were unwinding when the loader was made
+  std::atomic<bool> closing_ = false;
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Batch> ready_;     // guarded by mutex_
-  std::exception_ptr failure_;  // guarded by mutex_
-  bool closing_ = false;        // guarded by mutex_
-  int64_t next_step_;           // of the reading thread
-  Batch current_;
+  int64_t filled_ = 0;          // turns that were copied to the buffers; guarded by mutex_
+  int64_t released_ = 0;        // turns whose buffer may be written again; guarded by mutex_
+  int64_t read_for_[2] = {};    // bytes, of the turns in the buffers; guarded by mutex_
+  std::exception_ptr failure_;  // of the taking thread; guarded by mutex_
+
+  int64_t turn_ = 0;  // of the next call of next()
+  int64_t bytes_read_ = 0;
   double wait_seconds_ = 0;
-  std::thread thread_;
+  std::thread reader_, taker_;
 };
 
 }  // namespace tri

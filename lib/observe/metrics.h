@@ -20,6 +20,7 @@ struct StepMetrics {
   double tflops_per_rank = 0;
   std::optional<double> mfu;  // share of the device's peak; none on the CPU
   StepTimes times;            // this rank's
+  int64_t data_bytes = 0;     // read from token files by this rank: for its whole node, or for itself alone
 };
 
 // Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal.

@@ -35,6 +35,25 @@ void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, con
   log_info("memory of rank 0:\n{}", bytes_table(arena));
 }
 
+void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps) {
+  const nlohmann::json mine{{"node", job.node_ranks().front()}, {"bytes", bytes}};
+  std::map<int, int64_t> of_node;  // by its first rank
+  int64_t total = 0;
+  int readers = 0;
+  for (const std::string& text : job.gather(mine.dump())) {
+    const nlohmann::json rank = nlohmann::json::parse(text);
+    const auto read = rank["bytes"].get<int64_t>();
+    of_node[rank["node"].get<int>()] += read;
+    total += read;
+    readers += read > 0;
+  }
+  if (mesh.world_rank != 0) return;
+  int64_t most = 0;
+  for (const auto& [node, read] : of_node) most = std::max(most, read);
+  log_info("data: {} bytes of token files for {} steps, read by {} of {} ranks; at most {} on one of {} nodes", total,
+           steps, readers, mesh.world_size(), most, of_node.size());
+}
+
 void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
                  double wall_seconds) {
   nlohmann::json mine{{"steps", steps.values()}, {"streams", nlohmann::json::object()}};

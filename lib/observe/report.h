@@ -20,6 +20,9 @@ void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, con
 void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
                  double wall_seconds);
 
+// What was read from token files for `steps` steps; `bytes` by this rank. Collective.
+void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps);
+
 std::string bytes_table(const Arena& arena);  // "  parameters  1.50 GiB" a line, then the total
 
 }  // namespace tri

@@ -47,15 +47,24 @@ void Evaluator::initialize() {
 }
 
 void Evaluator::load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
-  const auto load = [&](Tensor device_tokens, HostBuffer<int32_t>& host, std::span<const int32_t> tokens) {
+  const auto load = [&](Tensor device_tokens, std::span<const int32_t> tokens) {
     if (device_tokens.empty()) return;
     TRI_REQUIRE(static_cast<int64_t>(tokens.size()) <= device_tokens.numel(), "{} tokens for a step of {}",
                 tokens.size(), device_tokens.numel());
-    std::copy(tokens.begin(), tokens.end(), host.data());
-    runtime_.compute().copy(device_tokens.data, host.data(), static_cast<int64_t>(tokens.size_bytes()));
+    runtime_.compute().copy(device_tokens.data, tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
   };
-  load(stage_.inputs(), h_inputs_, inputs);
-  load(stage_.targets(), h_targets_, targets);
+  load(stage_.inputs(), inputs);
+  load(stage_.targets(), targets);
+}
+
+void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
+  const auto copy = [](Tensor device_tokens, HostBuffer<int32_t>& host, std::span<const int32_t> tokens) {
+    if (device_tokens.empty()) return std::span<const int32_t>();
+    TRI_REQUIRE(tokens.size() <= host.size(), "{} tokens for a step of {}", tokens.size(), host.size());
+    std::copy(tokens.begin(), tokens.end(), host.data());
+    return std::span<const int32_t>(host.data(), tokens.size());
+  };
+  load_tokens(copy(stage_.inputs(), h_inputs_, inputs), copy(stage_.targets(), h_targets_, targets));
 }
 
 void Evaluator::sum_losses() {
@@ -81,7 +90,7 @@ std::vector<float> Evaluator::read(Tensor tensor) {
 
 double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
   Stream& compute = runtime_.compute();
-  load_tokens(inputs, targets);
+  load_copies(inputs, targets);
   if (mesh_.pp.last()) compute.zero(stage_.head().losses);
   stage_.begin(Stage::Mode::kEvaluate);
   executor_.run(batch_plan_, stage_);
@@ -124,7 +133,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   // What stands behind the prompt does not matter to it: attention is causal.
   std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
   std::copy(tokens.begin(), tokens.end(), padded.begin());
-  load_tokens(padded, padded);
+  load_copies(padded, padded);
   Channel& tp = runtime_.tp();
   stage_.set_on_logits([&](int) {
     const Tensor row = stage_.head().logits.rows(static_cast<int64_t>(tokens.size()) - 1, 1).flat();

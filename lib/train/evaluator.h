@@ -63,12 +63,14 @@ class Evaluator {
   // `text` (not empty) and what the model says next, on all ranks. Beyond T tokens the model sees the last T.
   std::vector<int32_t> generate(std::vector<int32_t> text, const Generation& generation);
 
-  // Enqueued: the batch's tokens; tensors().loss = this rank's share of the mean loss.
+  // Enqueued: the batch's tokens, which stay where they are until the device has copied them (those that this stage
+  // does not take may be absent); tensors().loss = this rank's share of the mean loss.
   void load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets);
   void sum_losses();
   std::vector<float> read(Tensor tensor);  // as floats; waits
 
  private:
+  void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets);  // tokens may go at once
   int32_t broadcast_token(int32_t token, int root);  // the token that world rank `root` holds, on all ranks
 
   const Config& config_;
@@ -78,7 +80,7 @@ class Evaluator {
   Executor& executor_;
   EvaluatorTensors tensors_;
   Plan batch_plan_, single_plan_;
-  HostBuffer<int32_t> h_inputs_, h_targets_;  // stay put until the device has copied them
+  HostBuffer<int32_t> h_inputs_, h_targets_;  // of load_copies()
 };
 
 }  // namespace tri

@@ -13,13 +13,13 @@
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/run_lock.h"
 #include "lib/checkpoint/checkpointer.h"
-#include "lib/data/loader.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/observe/step_times.h"
 #include "lib/train/grace.h"
 #include "lib/train/inputs.h"
+#include "lib/train/node_loader.h"
 #include "lib/train/stop_signals.h"
 #include "lib/train/trainer.h"
 
@@ -68,7 +68,7 @@ Result<void> begin_metrics(const std::string& path, int64_t completed) {
 
 class Loop {
  public:
-  Loop(const Config& config, const Mesh& mesh, Job& job, const Device& device, Inputs& inputs, Trainer& trainer,
+  Loop(const Config& config, const Mesh& mesh, Job& job, Device& device, Inputs& inputs, Trainer& trainer,
        Checkpointer& checkpoints, RunProgress begun, int64_t memory_bytes, StartupClock startup)
       : config_(config),
         mesh_(mesh),
@@ -81,12 +81,8 @@ class Loop {
         grace_(config.fault.grace_seconds, job, signals_),
         memory_bytes_(memory_bytes),
         startup_(std::move(startup)),
-        batch_shape_{.global_batch = config.data.global_batch,
-                     .micro_batch = config.data.micro_batch,
-                     .dp_rank = mesh.dp.rank,
-                     .dp_size = mesh.dp.size},
-        loader_(*inputs.dataset, Split::kTrain, batch_shape_, begun.samples / config.data.global_batch,
-                config.data.prefetch) {
+        loader_(config, mesh, &job, job.node_ranks(), device, *inputs.dataset, begun.samples / config.data.global_batch,
+                config.run.steps - begun.steps) {
     if (mesh.world_rank == 0) metrics_ = std::make_unique<MetricsFile>(config.run.dir + "/metrics.jsonl");
   }
 
@@ -116,6 +112,7 @@ class Loop {
     grace_.done();
     report_checkpoints();
     log_summary(job_, mesh_, times_, trainer_.runtime().times(), seconds_since(start));
+    log_data(job_, mesh_, loader_.bytes_read(), completed - begun_.steps);
     if (stop == Stop::kAsItIs)
       return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
                                "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",
@@ -170,7 +167,8 @@ class Loop {
   Result<Stop> train_step(int64_t step) {
     const auto start = Clock::now();
     const double waited = loader_.wait_seconds();
-    const Batch& batch = loader_.next();
+    const int64_t read = loader_.bytes_read();
+    const StepTokens tokens = loader_.next();
     RankFlags flags = checkpoints_.flags();
     if (const auto signalled = signals_.first()) {
       flags.stop = true;
@@ -178,7 +176,7 @@ class Loop {
     }
     flags.time_needed = static_cast<float>(step_seconds_ + checkpoints_.seconds_needed());
     const auto flags_sent = Clock::now();
-    const StepResult result = trainer_.step(step, batch.inputs, batch.targets, flags);
+    const StepResult result = trainer_.step(step, tokens.inputs, tokens.targets, flags);
     const double seconds = seconds_since(start);
     step_seconds_ = seconds;
     const StepTimes times =
@@ -199,7 +197,8 @@ class Loop {
                         .tokens_per_s = step_tokens / seconds,
                         .tflops_per_rank = tflops,
                         .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
-                        .times = times};
+                        .times = times,
+                        .data_bytes = loader_.bytes_read() - read};
     if (metrics_) {
       metrics_->step(metrics);
       const bool keep = metrics.step % config_.metrics.log_every == 0 || metrics.step == config_.run.steps;
@@ -255,7 +254,7 @@ class Loop {
   const Config& config_;
   const Mesh& mesh_;
   Job& job_;
-  const Device& device_;
+  Device& device_;
   Inputs& inputs_;
   Trainer& trainer_;
   Checkpointer& checkpoints_;
@@ -264,8 +263,7 @@ class Loop {
   Grace grace_;  // after the signals, which it watches
   const int64_t memory_bytes_;
   StartupClock startup_;
-  const BatchShape batch_shape_;
-  Loader loader_;
+  NodeLoader loader_;
   StepTimes times_;                       // of all steps
   double step_seconds_ = 0;               // of the last step
   std::unique_ptr<MetricsFile> metrics_;  // world rank 0

@@ -2,12 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "kernels/ops.h"
 #include "lib/optim/lr.h"
 #include "lib/train/gemm_tuning.h"
 
 namespace tri {
+
+namespace {
+
+// A step that throws must not leave work behind that still reads what its caller lent.
+class DrainOnThrow {
+ public:
+  explicit DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
+  ~DrainOnThrow() {
+    if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
+  }
+
+ private:
+  Runtime& runtime_;
+  const int exceptions_;
+};
+
+}  // namespace
 
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
@@ -65,6 +83,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
                          RankFlags flags) {
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
+  const DrainOnThrow drain(runtime_);
   timeline_.begin();
   evaluator_.load_tokens(inputs, targets);
   h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;

@@ -37,7 +37,8 @@ class Trainer {
           StartupClock* startup = nullptr, const std::string& gemm_file = "");
   ~Trainer();
 
-  // `inputs`, `targets`: (M, B, T) of this dp rank. A result that is not finite leaves the parameters unusable.
+  // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
+  // device's kind. A result that is not finite leaves the parameters unusable.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   RankFlags flags = {});
 

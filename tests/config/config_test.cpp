@@ -120,7 +120,7 @@ model: {layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 96, vocab: 300
         block: parallel, norm: rmsnorm, activation: swiglu, position: rope, attention: builtin, bias: false,
         tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789, init_std: 1e-300}
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
-       micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7}
+       micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
            overlap_tp: false, tp_transfers: copies, overlap_pp: false, overlap_dp: false}
 precision: {compute: bf16}

@@ -5,27 +5,13 @@
 #include <map>
 #include <set>
 
-#include "lib/data/loader.h"
+#include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
 namespace {
 
 constexpr int kSeqLen = 8;
-
-// A token file whose token at position i is base + i: a sample shows where it was taken from.
-void write_counting(const std::string& prefix, int tokens, int base = 0) {
-  auto writer = value_or_throw(TokenFileWriter::create(prefix, TokenType::kI32));
-  std::vector<int32_t> document;
-  for (int i = 0; i < tokens; ++i) {
-    document.push_back(base + i);
-    if (i % 37 == 36 || i + 1 == tokens) {
-      writer.add_document(document);
-      document.clear();
-    }
-  }
-  value_or_throw(writer.finish());
-}
 
 Dataset open_one(const std::string& prefix, double validation = 0.1, uint64_t seed = 1) {
   return value_or_throw(Dataset::open({{prefix, 1.0}}, kSeqLen, validation, seed, 1 << 30));
@@ -129,70 +115,6 @@ TEST(Dataset, a_token_outside_the_vocabulary_in_the_middle_is_met_when_read) {
   EXPECT_THROW(
       {
         for (int64_t i = 0; i < data.num_samples(Split::kTrain); ++i) data.sample(Split::kTrain, i, sample);
-      },
-      Fatal);
-}
-
-// The samples of a step, in the order of microbatches and, inside one, of dp ranks.
-std::vector<int32_t> stream_of(const Dataset& data, int dp, int micro_batch, int steps) {
-  std::vector<std::unique_ptr<Loader>> loaders;
-  for (int d = 0; d < dp; ++d)
-    loaders.push_back(std::make_unique<Loader>(
-        data, Split::kTrain, BatchShape{.global_batch = 16, .micro_batch = micro_batch, .dp_rank = d, .dp_size = dp}, 0,
-        2));
-  std::vector<int32_t> stream;
-  for (int step = 0; step < steps; ++step) {
-    std::vector<const Batch*> batches;
-    for (auto& loader : loaders) batches.push_back(&loader->next());
-    const int micros = 16 / (micro_batch * dp);
-    for (int m = 0; m < micros; ++m)
-      for (int d = 0; d < dp; ++d)
-        for (int j = 0; j < micro_batch; ++j) {
-          const auto at = static_cast<size_t>((m * micro_batch + j) * kSeqLen);
-          EXPECT_EQ(batches[static_cast<size_t>(d)]->step, step);
-          EXPECT_EQ(batches[static_cast<size_t>(d)]->targets[at], batches[static_cast<size_t>(d)]->inputs[at] + 1);
-          stream.push_back(batches[static_cast<size_t>(d)]->inputs[at]);
-        }
-  }
-  return stream;
-}
-
-TEST(Loader, the_stream_of_samples_is_the_same_for_every_dp) {
-  const TemporaryFolder folder;
-  write_counting(folder / "a", 1001);
-  const Dataset data = open_one(folder / "a");
-  const std::vector<int32_t> expected = stream_of(data, 1, 1, 20);
-  for (const int dp : {1, 2, 4, 8}) EXPECT_EQ(stream_of(data, dp, 2, 20), expected) << "dp " << dp;
-  // A longer run begins with the shorter one.
-  const std::vector<int32_t> longer = stream_of(data, 2, 1, 30);
-  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), longer.begin()));
-}
-
-TEST(Loader, starting_late_continues_the_same_stream) {
-  const TemporaryFolder folder;
-  write_counting(folder / "a", 1001);
-  const Dataset data = open_one(folder / "a");
-  const BatchShape shape{.global_batch = 16, .micro_batch = 4, .dp_rank = 1, .dp_size = 2};
-  Loader late(data, Split::kTrain, shape, 7, 3);
-  for (int64_t step = 7; step < 12; ++step) {
-    const Batch& batch = late.next();
-    EXPECT_EQ(batch.step, step);
-    EXPECT_EQ(batch.inputs, make_batch(data, Split::kTrain, step, shape).inputs);
-  }
-}
-
-TEST(Loader, a_failure_of_the_reading_thread_reaches_the_consumer) {
-  const TemporaryFolder folder;
-  auto writer = value_or_throw(TokenFileWriter::create(folder / "a", TokenType::kU16));
-  std::vector<int32_t> tokens(4000, 1);
-  tokens[2000] = 400;
-  writer.add_document(tokens);
-  value_or_throw(writer.finish());
-  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
-  Loader loader(data, Split::kTrain, {.global_batch = 4, .micro_batch = 4}, 0, 2);
-  EXPECT_THROW(
-      {
-        for (int i = 0; i < 1000; ++i) loader.next();
       },
       Fatal);
 }

@@ -91,12 +91,10 @@ Result<uint64_t> export_tokens(const Config& config, const std::string& path) {
   if (!dataset) return dataset.error();
   auto file = AtomicFile::create(path);
   if (!file) return file.error();
-  Loader loader(dataset.value(), Split::kTrain,
-                {.global_batch = config.data.global_batch, .micro_batch = config.data.micro_batch}, 0,
-                config.data.prefetch);
+  const BatchShape shape{.global_batch = config.data.global_batch, .micro_batch = config.data.micro_batch};
   uint64_t digest = 0;
   for (int64_t step = 0; step < config.run.steps; ++step) {
-    const Batch& batch = loader.next();
+    const Batch batch = make_batch(dataset.value(), Split::kTrain, step, shape);
     for (const auto* tokens : {&batch.inputs, &batch.targets}) {
       file.value().write(tokens->data(), tokens->size() * sizeof(int32_t));
       digest = derive_key(digest, bytes_of(*tokens));

@@ -18,7 +18,7 @@ TEST(Metrics, equal_floats_print_equal_and_different_ones_differ) {
   const auto object = nlohmann::json::parse(json_line(a));
   for (const char* key :
        {"step", "samples", "tokens", "loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "tflops_per_rank", "mfu",
-        "compute_ms", "tp_ms", "pp_ms", "dp_ms", "bubble_ms", "optimizer_ms", "data_ms", "other_ms"})
+        "compute_ms", "tp_ms", "pp_ms", "dp_ms", "bubble_ms", "optimizer_ms", "data_ms", "data_bytes", "other_ms"})
     EXPECT_TRUE(object.contains(key)) << key;
   EXPECT_EQ(static_cast<float>(object["loss"].get<double>()), 1.2345678f);
   EXPECT_TRUE(object["mfu"].is_null());

@@ -1,0 +1,69 @@
+#include "lib/comm/shared_window.h"
+
+#include <mpi.h>
+
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "io/base/log.h"
+#include "lib/comm/job.h"
+#include "lib/comm/mpi_check.h"
+
+namespace tri {
+namespace {
+
+constexpr int kTag = 31000;  // of groups in the making: those of streams have small ones
+constexpr std::align_val_t kAlignment{64};
+
+}  // namespace
+
+// MPI makes the memory and takes it down. In between it is plain memory, ordered by the atomics that lie in it: no
+// epochs, no calls.
+struct SharedWindow::Mpi {
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Win window = MPI_WIN_NULL;
+};
+
+SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t bytes)
+    : exceptions_(std::uncaught_exceptions()) {
+  if (members.size() == 1) {
+    memory_ = ::operator new(static_cast<size_t>(bytes), kAlignment);
+    std::memset(memory_, 0, static_cast<size_t>(bytes));
+    return;
+  }
+  TRI_REQUIRE(job != nullptr, "{} members without a job", members.size());
+  mpi_ = std::make_unique<Mpi>();
+  MPI_Group world, group;
+  TRI_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  TRI_MPI(MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group));
+  TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, group, kTag, &mpi_->comm));
+  TRI_MPI(MPI_Group_free(&group));
+  TRI_MPI(MPI_Group_free(&world));
+  TRI_MPI(MPI_Comm_set_errhandler(mpi_->comm, MPI_ERRORS_RETURN));
+  // The first member owns all of it. Room for the alignment, which MPI does not promise.
+  const bool owner = job->world_rank() == members.front();
+  const MPI_Aint size = static_cast<MPI_Aint>(bytes + static_cast<int64_t>(kAlignment));
+  void* base = nullptr;
+  TRI_MPI(MPI_Win_allocate_shared(owner ? size : 0, 1, MPI_INFO_NULL, mpi_->comm, &base, &mpi_->window));
+  MPI_Aint whole = 0;
+  int unit = 0;
+  TRI_MPI(MPI_Win_shared_query(mpi_->window, 0, &whole, &unit, &base));
+  // Pages of a shared mapping are aligned alike everywhere, so every member skips the same few bytes.
+  const auto alignment = static_cast<uintptr_t>(kAlignment);
+  memory_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(base) + alignment - 1) / alignment * alignment);
+  if (owner) std::memset(memory_, 0, static_cast<size_t>(bytes));
+  TRI_MPI(MPI_Barrier(mpi_->comm));  // nobody looks before it is zero
+}
+
+SharedWindow::~SharedWindow() {
+  if (mpi_ == nullptr) {
+    ::operator delete(memory_, kAlignment);
+    return;
+  }
+  if (std::uncaught_exceptions() > exceptions_) return;  // the others may never come: the job is ending
+  MPI_Win_free(&mpi_->window);
+  MPI_Comm_free(&mpi_->comm);
+}
+
+}  // namespace tri

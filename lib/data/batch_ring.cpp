@@ -1,0 +1,95 @@
+#include "lib/data/batch_ring.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace tri {
+namespace {
+
+constexpr int64_t kLine = 64;  // bytes of a cache line: counters of different processes don't share one
+constexpr int64_t kTextBytes = 4096 - 2 * kLine;
+enum State : int64_t { kRunning = 0, kEnded, kFailed };
+
+static_assert(std::atomic_ref<int64_t>::is_always_lock_free, "locks of one process mean nothing to another");
+
+int64_t load(int64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }
+void store(int64_t& counter, int64_t value) { std::atomic_ref(counter).store(value, std::memory_order_release); }
+
+int64_t slot_bytes(int64_t tokens) {
+  return kLine + (tokens * static_cast<int64_t>(sizeof(int32_t)) + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+struct BatchRing::Header {
+  alignas(kLine) int64_t written;
+  alignas(kLine) int64_t state;
+  int64_t code, length;  // of a failure; whole when `state` says so
+  alignas(kLine) char text[kTextBytes];
+};
+
+struct BatchRing::SlotHeader {
+  alignas(kLine) int64_t bytes_read;
+};
+
+int64_t BatchRing::bytes(const Shape& shape) {
+  return static_cast<int64_t>(sizeof(Header)) + shape.takers * kLine + shape.slots * slot_bytes(shape.slot_tokens);
+}
+
+BatchRing::BatchRing(void* memory, const Shape& shape) : memory_(static_cast<char*>(memory)), shape_(shape) {
+  TRI_REQUIRE(reinterpret_cast<uintptr_t>(memory) % kLine == 0, "a ring at {}", memory);
+  TRI_REQUIRE(shape.slots >= 1 && shape.takers >= 1, "{} slots, {} takers", shape.slots, shape.takers);
+}
+
+BatchRing::Header& BatchRing::header() const { return *reinterpret_cast<Header*>(memory_); }
+int64_t& BatchRing::taken_counter(int taker) const {
+  return *reinterpret_cast<int64_t*>(memory_ + sizeof(Header) + taker * kLine);
+}
+BatchRing::SlotHeader& BatchRing::slot_header(int64_t turn) const {
+  return *reinterpret_cast<SlotHeader*>(memory_ + sizeof(Header) + shape_.takers * kLine +
+                                        turn % shape_.slots * slot_bytes(shape_.slot_tokens));
+}
+int32_t* BatchRing::slot_data(int64_t turn) const { return reinterpret_cast<int32_t*>(&slot_header(turn) + 1); }
+
+bool BatchRing::may_write(int64_t turn) const {
+  for (int taker = 0; taker < shape_.takers; ++taker)
+    if (load(taken_counter(taker)) <= turn - shape_.slots) return false;
+  return true;
+}
+
+std::span<int32_t> BatchRing::slot(int64_t turn) { return {slot_data(turn), static_cast<size_t>(shape_.slot_tokens)}; }
+
+void BatchRing::publish(int64_t turn, int64_t bytes_read) {
+  TRI_REQUIRE(load(header().written) == turn, "turn {} after {} turns", turn, load(header().written));
+  slot_header(turn).bytes_read = bytes_read;
+  store(header().written, turn + 1);
+}
+
+void BatchRing::end() {
+  if (load(header().state) == kRunning) store(header().state, kEnded);
+}
+
+void BatchRing::fail(ExitCode code, std::string_view message) {
+  header().code = static_cast<int64_t>(code);
+  header().length = std::min<int64_t>(static_cast<int64_t>(message.size()), kTextBytes);
+  std::memcpy(header().text, message.data(), static_cast<size_t>(header().length));
+  store(header().state, kFailed);
+}
+
+bool BatchRing::ready(int64_t turn) const {
+  const int64_t state = load(header().state);  // first: what was written before the end is seen after it
+  if (load(header().written) > turn) return true;
+  if (state == kRunning) return false;
+  if (state == kEnded) throw Fatal(ExitCode::kComm, "the rank that reads tokens for this one has ended");
+  throw Fatal(static_cast<ExitCode>(header().code), std::string(header().text, static_cast<size_t>(header().length)));
+}
+
+std::span<const int32_t> BatchRing::slot(int64_t turn) const {
+  return {slot_data(turn), static_cast<size_t>(shape_.slot_tokens)};
+}
+
+int64_t BatchRing::bytes_read(int64_t turn) const { return slot_header(turn).bytes_read; }
+void BatchRing::taken(int taker, int64_t turn) { store(taken_counter(taker), turn + 1); }
+
+}  // namespace tri

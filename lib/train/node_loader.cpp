@@ -1,0 +1,64 @@
+#include "lib/train/node_loader.h"
+
+#include <algorithm>
+
+namespace tri {
+namespace {
+
+bool takes_tokens(const Mesh& mesh) { return mesh.pp.first() || mesh.pp.last(); }
+
+std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& members, int64_t bytes) {
+  try {
+    return std::make_unique<SharedWindow>(job, members, bytes);
+  } catch (const Fatal& problem) {
+    throw Fatal(problem.code(),
+                fmt::format("{} bytes of memory shared by {} ranks: {}; make room for shared memory, lower "
+                            "data.prefetch, or set data.shared: false",
+                            bytes, members.size(), problem.what()));
+  }
+}
+
+}  // namespace
+
+NodeLoader::NodeLoader(const Config& config, const Mesh& mesh, Job* job, const std::vector<int>& node_ranks,
+                       Device& device, const Dataset& dataset, int64_t first_step, int64_t steps) {
+  if (!takes_tokens(mesh)) return;
+  std::vector<int> members, dp_ranks;
+  for (const int rank : config.data.shared ? node_ranks : std::vector{mesh.world_rank}) {
+    const Mesh place = make_mesh(rank, mesh.tp.size, mesh.dp.size, mesh.pp.size);
+    if (!takes_tokens(place)) continue;
+    members.push_back(rank);
+    dp_ranks.push_back(place.dp.rank);
+  }
+  std::sort(dp_ranks.begin(), dp_ranks.end());
+  dp_ranks.erase(std::unique(dp_ranks.begin(), dp_ranks.end()), dp_ranks.end());
+  const auto self = std::find(members.begin(), members.end(), mesh.world_rank);
+  const LoaderPlan plan{.shape = {.global_batch = config.data.global_batch,
+                                  .micro_batch = config.data.micro_batch,
+                                  .dp_rank = mesh.dp.rank,
+                                  .dp_size = mesh.dp.size},
+                        .dp_ranks = std::move(dp_ranks),
+                        .member = static_cast<int>(self - members.begin()),
+                        .members = static_cast<int>(members.size()),
+                        .first_step = first_step,
+                        .end_step = first_step + steps,
+                        .prefetch = config.data.prefetch};
+  window_ = open_window(job, members, BatchRing::bytes(plan.ring(dataset.seq_len())));
+
+  const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(dataset.seq_len());
+  const size_t inputs = mesh.pp.first() ? count : 0, targets = mesh.pp.last() ? count : 0;
+  h_tokens_ = std::make_unique<HostBuffer<int32_t>>(device, 2 * (inputs + targets));
+  std::array<StepTokens, 2> buffers;
+  for (size_t i = 0; i < 2; ++i) {
+    int32_t* begin = h_tokens_->data() + i * (inputs + targets);
+    buffers[i] = {.inputs = {begin, inputs}, .targets = {begin + inputs, targets}};
+  }
+  loader_ = std::make_unique<Loader>(dataset, plan, window_->memory(), buffers, [&device] {
+    device.run_checks();
+    device.rethrow_fault();
+  });
+}
+
+StepTokens NodeLoader::next() { return loader_ ? loader_->next() : StepTokens{}; }
+
+}  // namespace tri

@@ -1,0 +1,35 @@
+// Where a rank's steps get their tokens from: the ranks of a node that take tokens, those of the first and the last
+// stage, share a ring of batches that one of them fills (data.shared), so that a node reads every byte once.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/core/device.h"
+#include "lib/comm/shared_window.h"
+#include "lib/config/config.h"
+#include "lib/data/loader.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+class NodeLoader {
+ public:
+  // For `steps` steps from data step `first_step` on. `config` is resolved; `node_ranks`: the world ranks of this node;
+  // `job` may be null on a mesh of one rank. Collective over the node. What is referred to outlives the loader.
+  NodeLoader(const Config& config, const Mesh& mesh, Job* job, const std::vector<int>& node_ranks, Device& device,
+             const Dataset& dataset, int64_t first_step, int64_t steps);
+
+  // The next step's tokens in host memory of the device's kind, valid until the following call; empty what this rank's
+  // stage does not take. Throws Fatal with the words of the rank that reads, or of the device's fault.
+  StepTokens next();
+  double wait_seconds() const { return loader_ ? loader_->wait_seconds() : 0; }
+  int64_t bytes_read() const { return loader_ ? loader_->bytes_read() : 0; }  // by this rank, for the steps so far
+
+ private:
+  std::unique_ptr<SharedWindow> window_;           // null, like the rest, in the middle of the pipeline
+  std::unique_ptr<HostBuffer<int32_t>> h_tokens_;  // two buffers of inputs and targets
+  std::unique_ptr<Loader> loader_;
+};
+
+}  // namespace tri

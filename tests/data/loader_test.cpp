@@ -1,0 +1,278 @@
+// The ring of batches between ranks that are threads of one process. Also run under ThreadSanitizer.
+#include "lib/data/loader.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <latch>
+
+#include "io/base/random.h"
+#include "tests/data/token_files.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+constexpr int kSeqLen = 8;
+
+Dataset open_one(const std::string& prefix, int vocab = 1 << 30) {
+  return value_or_throw(Dataset::open({{prefix, 1.0}}, kSeqLen, 0.1, 1, vocab));
+}
+
+// What a window would be: zero, and aligned.
+class RingMemory {
+ public:
+  explicit RingMemory(const BatchRing::Shape& shape) : lines_(static_cast<size_t>(BatchRing::bytes(shape) / 64 + 1)) {}
+  void* data() { return lines_.data(); }
+
+ private:
+  struct alignas(64) Line {
+    char bytes[64] = {};
+  };
+  std::vector<Line> lines_;
+};
+
+enum class Takes { kInputs, kTargets, kBoth };
+
+// A member with its buffers.
+struct Member {
+  Member(const Dataset& dataset, const LoaderPlan& plan, void* memory, Takes takes,
+         std::function<void()> check = nullptr) {
+    const auto count = static_cast<size_t>(plan.shape.samples() * kSeqLen);
+    std::array<StepTokens, 2> buffers;
+    for (size_t i = 0; i < 2; ++i) {
+      tokens[i].assign(2 * count, -1);
+      if (takes != Takes::kTargets) buffers[i].inputs = std::span(tokens[i]).first(count);
+      if (takes != Takes::kInputs) buffers[i].targets = std::span(tokens[i]).last(count);
+    }
+    loader = std::make_unique<Loader>(dataset, plan, memory, buffers, std::move(check));
+  }
+
+  std::vector<int32_t> tokens[2];
+  std::unique_ptr<Loader> loader;
+};
+
+// A node of dp ranks, each with so many ranks that take its tokens: the first takes inputs, the second targets, more
+// both.
+std::vector<LoaderPlan> plans_of_node(int dp, int copies, int64_t first_step, int64_t end_step, int prefetch) {
+  std::vector<LoaderPlan> plans;
+  std::vector<int> dp_ranks;
+  for (int d = 0; d < dp; ++d) dp_ranks.push_back(d);
+  for (int member = 0; member < dp * copies; ++member)
+    plans.push_back({.shape = {.global_batch = 16, .micro_batch = 2, .dp_rank = member % dp, .dp_size = dp},
+                     .dp_ranks = dp_ranks,
+                     .member = member,
+                     .members = dp * copies,
+                     .first_step = first_step,
+                     .end_step = end_step,
+                     .prefetch = prefetch});
+  return plans;
+}
+Takes takes_of(const LoaderPlan& plan) {
+  return static_cast<Takes>(std::min(plan.member / plan.shape.dp_size, static_cast<int>(Takes::kBoth)));
+}
+
+// Runs `body(plan, memory)` on a thread a member.
+template <class Body>
+void on_threads(const std::vector<LoaderPlan>& plans, Body body) {
+  RingMemory memory(plans.front().ring(kSeqLen));
+  std::vector<std::jthread> threads;
+  for (const LoaderPlan& plan : plans) threads.emplace_back([&] { body(plan, memory.data()); });
+}
+
+std::vector<int32_t> copy_of(std::span<const int32_t> tokens) { return {tokens.begin(), tokens.end()}; }
+
+TEST(BatchRing, a_slot_is_written_again_only_when_all_have_taken_it) {
+  const BatchRing::Shape shape{.slots = 2, .takers = 2, .slot_tokens = 3};
+  RingMemory memory(shape);
+  BatchRing writer(memory.data(), shape), taker(memory.data(), shape);
+  for (const int64_t turn : {0, 1}) {
+    EXPECT_FALSE(taker.ready(turn));
+    ASSERT_TRUE(writer.may_write(turn));
+    writer.slot(turn)[2] = static_cast<int32_t>(10 + turn);
+    writer.publish(turn, 100 + turn);
+    EXPECT_TRUE(taker.ready(turn));
+  }
+  EXPECT_EQ(std::as_const(taker).slot(0)[2], 10);
+  EXPECT_EQ(std::as_const(taker).slot(1)[2], 11);
+  EXPECT_EQ(taker.bytes_read(1), 101);
+  EXPECT_FALSE(writer.may_write(2));
+  taker.taken(0, 0);
+  EXPECT_FALSE(writer.may_write(2));
+  taker.taken(1, 0);
+  EXPECT_TRUE(writer.may_write(2));
+  EXPECT_FALSE(writer.may_write(3));
+  EXPECT_FALSE(taker.ready(2));
+}
+
+TEST(BatchRing, a_failure_comes_after_what_was_written_before_it_and_stays) {
+  const BatchRing::Shape shape{.slots = 2, .takers = 1, .slot_tokens = 3};
+  RingMemory memory(shape);
+  BatchRing ring(memory.data(), shape);
+  ring.publish(0, 1);
+  const std::string words = "no such token " + std::string(10000, 'x');
+  ring.fail(ExitCode::kFile, words);
+  ring.end();
+  EXPECT_TRUE(ring.ready(0));
+  try {
+    ring.ready(1);
+    FAIL() << "nothing was thrown";
+  } catch (const Fatal& fatal) {
+    EXPECT_EQ(fatal.code(), ExitCode::kFile);
+    EXPECT_EQ(words.rfind(fatal.what(), 0), 0u);
+    EXPECT_GT(std::string(fatal.what()).size(), 1000u);
+  }
+}
+
+TEST(Loader, every_member_gets_its_own_tokens_and_every_byte_is_read_once) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  for (const auto& [dp, copies, prefetch] : {std::array{1, 1, 1}, {1, 3, 1}, {2, 1, 2}, {2, 4, 1}, {4, 2, 3}}) {
+    constexpr int64_t kFirst = 5, kEnd = 45;
+    std::atomic<int64_t> bytes = 0;
+    on_threads(plans_of_node(dp, copies, kFirst, kEnd, prefetch), [&](const LoaderPlan& plan, void* memory) {
+      Member member(data, plan, memory, takes_of(plan));
+      for (int64_t step = kFirst; step < kEnd; ++step) {
+        const uint64_t draw = random_u64(7, static_cast<uint64_t>(step * 100 + plan.member));
+        if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw % 700));
+        const StepTokens tokens = member.loader->next();
+        const Batch expected = make_batch(data, Split::kTrain, step, plan.shape);
+        const Takes takes = takes_of(plan);
+        const std::vector<int32_t> none;
+        EXPECT_EQ(copy_of(tokens.inputs), takes == Takes::kTargets ? none : expected.inputs) << "step " << step;
+        EXPECT_EQ(copy_of(tokens.targets), takes == Takes::kInputs ? none : expected.targets) << "step " << step;
+      }
+      EXPECT_EQ(member.loader->bytes_read() > 0, plan.member == 0);
+      bytes += member.loader->bytes_read();
+    });
+    EXPECT_EQ(bytes, (kEnd - kFirst) * 16 * (kSeqLen + 1) * 4) << "dp " << dp << ", " << copies << " takers each";
+  }
+}
+
+// The samples of steps 0 to `steps` - 1, in the order of microbatches and, inside one, of dp ranks.
+std::vector<int32_t> stream_of(const Dataset& data, int dp, int micro_batch, int64_t steps) {
+  std::vector<int32_t> stream;
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<Batch> batches;
+    for (int d = 0; d < dp; ++d)
+      batches.push_back(make_batch(data, Split::kTrain, step,
+                                   {.global_batch = 16, .micro_batch = micro_batch, .dp_rank = d, .dp_size = dp}));
+    for (int m = 0; m < 16 / (micro_batch * dp); ++m)
+      for (const Batch& batch : batches)
+        for (int j = 0; j < micro_batch; ++j) {
+          const auto at = static_cast<size_t>((m * micro_batch + j) * kSeqLen);
+          EXPECT_EQ(batch.targets[at], batch.inputs[at] + 1);
+          stream.push_back(batch.inputs[at]);
+        }
+  }
+  return stream;
+}
+
+TEST(Batch, the_stream_of_samples_is_the_same_for_every_dp) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  const std::vector<int32_t> expected = stream_of(data, 1, 1, 20);
+  for (const int dp : {1, 2, 4, 8}) EXPECT_EQ(stream_of(data, dp, 2, 20), expected) << "dp " << dp;
+  // A longer run begins with the shorter one.
+  const std::vector<int32_t> longer = stream_of(data, 2, 1, 30);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), longer.begin()));
+}
+
+// What next() throws within the first 1000 steps; 0 and nothing when it does not.
+std::pair<ExitCode, std::string> end_of(Loader& loader) {
+  try {
+    for (int i = 0; i < 1000; ++i) loader.next();
+  } catch (const Fatal& fatal) {
+    return {fatal.code(), fatal.what()};
+  }
+  return {};
+}
+
+TEST(Loader, a_failure_of_the_reading_member_reaches_all_with_its_words) {
+  const TemporaryFolder folder;
+  write_with_stranger(folder / "a", 4000, 2000, 400);
+  const Dataset data = open_one(folder / "a", 300);
+  on_threads(plans_of_node(2, 2, 0, 1001, 2), [&](const LoaderPlan& plan, void* memory) {
+    Member member(data, plan, memory, takes_of(plan));
+    const auto [code, words] = end_of(*member.loader);
+    EXPECT_EQ(code, ExitCode::kFile);
+    EXPECT_NE(words.find("holds token 400, outside model.vocab 300"), std::string::npos) << words;
+    EXPECT_THROW(member.loader->next(), Fatal) << "the second time";
+  });
+}
+
+TEST(Loader, a_file_that_shrinks_is_an_error_not_a_crash) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 40000);
+  const Dataset data = open_one(folder / "a");
+  std::filesystem::resize_file(folder / "a.bin", 100);
+  on_threads(plans_of_node(1, 2, 0, 1001, 2), [&](const LoaderPlan& plan, void* memory) {
+    Member member(data, plan, memory, takes_of(plan));
+    const auto [code, words] = end_of(*member.loader);
+    EXPECT_EQ(code, ExitCode::kFile);
+    EXPECT_NE(words.find("a.bin"), std::string::npos) << words;
+    EXPECT_NE(words.find("truncated"), std::string::npos) << words;
+  });
+}
+
+TEST(Loader, members_leave_in_any_order_and_at_any_step) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  for (int round = 0; round < 24; ++round) {
+    const auto plans = plans_of_node(2, 2, 0, 1000, 1 + round % 3);
+    std::latch all(static_cast<std::ptrdiff_t>(plans.size()));
+    on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+      Member member(data, plan, memory, takes_of(plan));
+      for (int step = 0; step < round % 6; ++step) member.loader->next();
+      all.arrive_and_wait();
+      std::this_thread::sleep_for(std::chrono::microseconds(300 * ((plan.member + round) % 4)));
+    });
+  }
+}
+
+TEST(Loader, a_member_that_waits_learns_that_the_reading_one_has_ended) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  on_threads(plans_of_node(1, 2, 0, 1000, 2), [&](const LoaderPlan& plan, void* memory) {
+    Member member(data, plan, memory, takes_of(plan));
+    if (plan.member == 0) return;  // leaves at once
+    EXPECT_EQ(end_of(*member.loader).first, ExitCode::kComm);
+  });
+}
+
+TEST(Loader, a_reading_member_that_is_unwinding_leaves_the_last_word_to_what_unwinds_it) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  std::atomic<bool> gone = false;
+  on_threads(plans_of_node(1, 2, 0, 1001, 2), [&](const LoaderPlan& plan, void* memory) {
+    try {
+      int looks = 0;
+      Member member(data, plan, memory, takes_of(plan), [&] {
+        if (gone && ++looks == 3) throw Fatal(ExitCode::kDevice, "the job has ended");
+      });
+      if (plan.member == 0) throw Fatal(ExitCode::kDevice, "the device has burnt");
+      EXPECT_EQ(end_of(*member.loader).second, "the job has ended");
+    } catch (const Fatal&) {
+      gone = true;
+    }
+  });
+}
+
+TEST(Loader, a_wait_ends_when_the_check_throws) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  const Dataset data = open_one(folder / "a");
+  const LoaderPlan nobody_reads = plans_of_node(1, 2, 0, 10, 2).back();
+  RingMemory memory(nobody_reads.ring(kSeqLen));
+  Member member(data, nobody_reads, memory.data(), Takes::kBoth,
+                [] { throw Fatal(ExitCode::kDevice, "the device has burnt"); });
+  EXPECT_EQ(end_of(*member.loader).second, "the device has burnt");
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,34 @@
+// Token files for tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/tokens/token_file.h"
+
+namespace tri {
+
+// A token file whose token at position i is base + i: a sample shows where it was taken from.
+inline void write_counting(const std::string& prefix, int tokens, int base = 0, TokenType type = TokenType::kI32) {
+  auto writer = value_or_throw(TokenFileWriter::create(prefix, type));
+  std::vector<int32_t> document;
+  for (int i = 0; i < tokens; ++i) {
+    document.push_back(base + i);
+    if (i % 37 == 36 || i + 1 == tokens) {
+      writer.add_document(document);
+      document.clear();
+    }
+  }
+  value_or_throw(writer.finish());
+}
+
+// Ones, and one token at `place` that is something else.
+inline void write_with_stranger(const std::string& prefix, int tokens, int place, int32_t stranger) {
+  auto writer = value_or_throw(TokenFileWriter::create(prefix, TokenType::kU16));
+  std::vector<int32_t> document(static_cast<size_t>(tokens), 1);
+  document[static_cast<size_t>(place)] = stranger;
+  writer.add_document(document);
+  value_or_throw(writer.finish());
+}
+
+}  // namespace tri

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Token files as the executable reads them: one rank of a node for all, or every rank for itself.
+#   data.sh SOURCE_FOLDER PATH_OF_trireme
+source "$(dirname "$0")/checks.sh"
+
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 6, eval_every: 3, eval_batches: 1, sample_tokens: 0, device: cpu}
+model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 32}
+data: {sources: [text], global_batch: 8, tokenizer: bytes, validation_fraction: 0.1}
+lr: {peak: 1e-2, decay_steps: 6}
+YAML
+make_text
+step_bytes=$((8 * 33 * 2)) # samples, tokens, bytes a token
+data_bytes() { sed -n 's/.*"data_bytes":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | sort -u | tr '\n' ' '; }
+
+echo "shared or not: the same losses bit for bit; shared, the node reads every byte once"
+for layout in "1 1 1" "4 4 4 tp=4" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" "8 8 4 tp=2 pp=2 dp=2" \
+  "8 8 4 tp=2 pp=2 dp=2 parallel.chunks=2 parallel.schedule=interleaved data.prefetch=5" \
+  "8 4 2 pp=4 dp=2 parallel.zero=2 data.micro_batch=2"; do
+  read -r ranks off_readers off_bytes settings <<<"$layout" # not shared: so many ranks read, so often every byte
+  read -ra settings <<<"$(sed 's/\b[tpd]p=/parallel.&/g' <<<"$settings")"
+  rm -rf on off
+  train 0 on "$ranks" "${settings[@]}"
+  has "data: $((6 * step_bytes)) bytes of token files for 6 steps, read by 1 of $ranks ranks; at most $((6 * step_bytes)) on one of 1 nodes"
+  [[ $(data_bytes on) == "$step_bytes " ]] || fail "$layout: metrics.jsonl has data_bytes $(data_bytes on), expected $step_bytes"
+  train 0 off "$ranks" "${settings[@]}" data.shared=false
+  has "data: $((6 * off_bytes * step_bytes)) bytes of token files for 6 steps, read by $off_readers of $ranks ranks"
+  [[ $(curve on | wc -l) -eq 6 ]] || fail "$layout: not every step stands in metrics.jsonl"
+  cmp -s <(curve on) <(curve off) || fail "$layout: the curves differ" "$(diff <(curve on) <(curve off))"
+  cmp -s <(grep validation_loss on/metrics.jsonl) <(grep validation_loss off/metrics.jsonl) || fail "$layout: evaluations differ"
+done
+
+echo "a run that goes on reads from the exact next sample"
+rm -rf on parts
+train 0 on 4 parallel.tp=2 parallel.pp=2
+train 0 parts 4 parallel.tp=2 parallel.pp=2 run.steps=2
+train 0 parts 4 parallel.tp=2 parallel.pp=2
+has "for 4 steps"
+cmp -s <(curve on) <(curve parts) || fail "the curves differ" "$(diff <(curve on) <(curve parts))"
+
+echo "a file that shrinks under a run, which reads every sample anew: all ranks end with status 3 and its name"
+for shared in true false; do
+  cp text.bin thin.bin && cp text.idx thin.idx
+  rm -rf failing
+  start failing 4 run.steps=1000000 run.eval_every=0 'data.sources=[thin]' parallel.pp=4 "data.shared=$shared" lr.peak=1e-5
+  until_true steps_done failing 3
+  truncate -s 1000 thin.bin
+  end_of failing 3
+  has "thin.bin"
+  has "truncated"
+done
+
+echo "a signal in the middle of reading: the run stops, status 75"
+for layout in parallel.tp=4 parallel.pp=4 parallel.dp=4; do
+  rm -rf stopping
+  start stopping 4 run.steps=1000000 run.eval_every=0 data.prefetch=4 "$layout" lr.peak=1e-5
+  until_true steps_done stopping 3
+  kill -TERM "$(pid_of 1)"
+  end_of stopping 75
+done
+
+finish

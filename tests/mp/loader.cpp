@@ -1,0 +1,169 @@
+// The loader of a node between processes: the nodes here are groups of ranks of one machine.
+#include "lib/train/node_loader.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tests/data/token_files.h"
+#include "tests/io/temporary_folder.h"
+#include "tests/mp/mp_test.h"
+
+namespace tri {
+namespace {
+
+constexpr int kSeqLen = 16, kGlobalBatch = 16;
+
+struct Layout {
+  int pp, dp, tp;
+};
+constexpr Layout kLayouts[] = {{1, 1, 8}, {1, 8, 1}, {8, 1, 1}, {2, 2, 2}, {4, 1, 2}, {1, 4, 2}, {4, 2, 1}};
+
+Config config_of(const Layout& layout, bool shared) {
+  Config config;
+  config.model.seq_len = kSeqLen;
+  config.data.global_batch = kGlobalBatch;
+  config.data.micro_batch = 2;
+  config.data.shared = shared;
+  config.parallel.pp = layout.pp;
+  config.parallel.dp = layout.dp;
+  config.parallel.tp = layout.tp;
+  return config;
+}
+
+// The ranks that share a node with this one, where a node has so many.
+std::vector<int> node_of(int rank, int size) {
+  std::vector<int> ranks;
+  for (int r = rank / size * size; r < (rank / size + 1) * size; ++r) ranks.push_back(r);
+  return ranks;
+}
+
+// Bytes of the samples that a node needs for a step, each once. By definition, not by the loader's lists.
+int64_t needed(const Layout& layout, const std::vector<int>& node, int64_t token_bytes) {
+  std::set<int> dp_ranks;
+  for (const int rank : node) {
+    const Mesh mesh = make_mesh(rank, layout.tp, layout.dp, layout.pp);
+    if (mesh.pp.first() || mesh.pp.last()) dp_ranks.insert(mesh.dp.rank);
+  }
+  return static_cast<int64_t>(dp_ranks.size()) * kGlobalBatch / layout.dp * (kSeqLen + 1) * token_bytes;
+}
+
+std::vector<int32_t> copy_of(std::span<const int32_t> tokens) { return {tokens.begin(), tokens.end()}; }
+
+// A folder of rank 0's that all ranks know.
+class CommonFolder {
+ public:
+  CommonFolder() {
+    if (test_job()->world_rank() == 0) folder_.emplace();
+    path_ = test_job()->broadcast(folder_ ? folder_->path().string() : "");
+  }
+  ~CommonFolder() { test_job()->barrier(); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::optional<TemporaryFolder> folder_;
+  std::string path_;
+};
+
+TEST(SharedWindow, is_zero_at_first_and_one_memory_for_its_members_alone) {
+  Job& job = *test_job();
+  for (const int size : {1, 2, 4, 8}) {
+    const std::vector<int> members = node_of(job.world_rank(), size);
+    SharedWindow window(&job, members, 8 * 1000);
+    auto* words = static_cast<int64_t*>(window.memory());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(words) % 64, 0u);
+    EXPECT_EQ(std::count(words, words + 1000, 0), 1000);
+    job.barrier();
+    words[job.world_rank()] = 100 + job.world_rank();
+    job.barrier();
+    for (int rank = 0; rank < job.world_size(); ++rank) {
+      const bool member = std::count(members.begin(), members.end(), rank) > 0;
+      EXPECT_EQ(words[rank], member ? 100 + rank : 0) << "size " << size;
+    }
+  }
+}
+
+TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it_needs_once) {
+  Job& job = *test_job();
+  auto device = open_test_device();
+  const CommonFolder folder;
+  if (job.world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
+  job.barrier();
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
+  for (const Layout& layout : kLayouts)
+    for (const int node_size : {8, 4, 2})
+      for (const bool shared : {true, false}) {
+        const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+        const std::vector<int> node = node_of(job.world_rank(), node_size);
+        constexpr int64_t kFirst = 7, kSteps = 12;
+        NodeLoader loader(config_of(layout, shared), mesh, &job, node, *device, data, kFirst, kSteps);
+        for (int64_t step = kFirst; step < kFirst + kSteps; ++step) {
+          const StepTokens tokens = loader.next();
+          const Batch expected = make_batch(
+              data, Split::kTrain, step,
+              {.global_batch = kGlobalBatch, .micro_batch = 2, .dp_rank = mesh.dp.rank, .dp_size = mesh.dp.size});
+          EXPECT_EQ(copy_of(tokens.inputs), mesh.pp.first() ? expected.inputs : std::vector<int32_t>{});
+          EXPECT_EQ(copy_of(tokens.targets), mesh.pp.last() ? expected.targets : std::vector<int32_t>{});
+          if (shared && step == kFirst + 3) job.barrier();  // all have read ahead, or wait for room
+        }
+        const bool takes = mesh.pp.first() || mesh.pp.last();
+        std::vector<int64_t> read;
+        for (const std::string& text : job.all_gather(fmt::format("{}", loader.bytes_read())))
+          read.push_back(std::stoll(text));
+        int64_t of_node = 0;
+        for (const int rank : node) of_node += read[static_cast<size_t>(rank)];
+        const int64_t expected = shared ? needed(layout, node, 2) : takes ? needed(layout, {job.world_rank()}, 2) : 0;
+        EXPECT_EQ(shared ? of_node : loader.bytes_read(), kSteps * expected) << "nodes of " << node_size;
+      }
+}
+
+TEST(NodeLoader, a_failure_of_the_reading_rank_reaches_all_ranks_of_its_node) {
+  Job& job = *test_job();
+  auto device = open_test_device();
+  const CommonFolder folder;
+  if (job.world_rank() == 0) write_with_stranger(folder / "a", 8000, 4000, 400);
+  job.barrier();
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
+  const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};
+  const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+  NodeLoader loader(config_of(layout, true), mesh, &job, job.node_ranks(), *device, data, 0, 1000);
+  try {
+    for (int step = 0; step < 1000; ++step) loader.next();
+    FAIL() << "nothing was thrown";
+  } catch (const Fatal& fatal) {
+    EXPECT_EQ(fatal.code(), ExitCode::kFile);
+    EXPECT_NE(std::string(fatal.what()).find("holds token 400"), std::string::npos) << fatal.what();
+  }
+}
+
+TEST(NodeLoader, ranks_may_stop_at_any_step) {
+  Job& job = *test_job();
+  auto device = open_test_device();
+  const CommonFolder folder;
+  if (job.world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
+  job.barrier();
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
+  const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};
+  const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+  for (int stop = 0; stop < 6; ++stop) {
+    NodeLoader loader(config_of(layout, true), mesh, &job, job.node_ranks(), *device, data, stop, 1000);
+    for (int step = 0; step < stop; ++step) loader.next();
+  }
+}
+
+TEST(NodeLoader, one_rank_needs_no_job) {
+  auto device = open_test_device();
+  const CommonFolder folder;
+  if (test_job()->world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
+  test_job()->barrier();
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
+  NodeLoader loader(config_of({1, 1, 1}, true), make_mesh(0, 1, 1, 1), nullptr, {0}, *device, data, 3, 4);
+  const BatchShape shape{.global_batch = kGlobalBatch, .micro_batch = 2};
+  for (int64_t step = 3; step < 7; ++step)
+    EXPECT_EQ(copy_of(loader.next().inputs), make_batch(data, Split::kTrain, step, shape).inputs);
+  EXPECT_EQ(loader.bytes_read(), 4 * needed({1, 1, 1}, {0}, 2));
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) { return tri::run_mp_tests(argc, argv); }
