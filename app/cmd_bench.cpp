@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/bench_layouts.h"
+#include "app/bench_overlap.h"
 #include "app/commands.h"
 #include "app/job_config.h"
 #include "lib/bench/checkpoint.h"
@@ -25,6 +26,7 @@ struct Options {
   LayoutSweep layouts;
   KernelBench kernels;
   CommBench comm;
+  OverlapBench overlap;
   CheckpointBench checkpoint;
   bool json = false;
 };
@@ -176,6 +178,10 @@ Result<void> bench_the_comm(const Options& options, Job& job) {
   return {};
 }
 
+Result<void> bench_the_overlap(const Options& options, Job& job) {
+  return bench_overlaps(options.config, options.overrides, options.overlap, options.json, job);
+}
+
 nlohmann::ordered_json checkpoint_json(const CheckpointBenchResult& r) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const CheckpointRow& row : r.rows)
@@ -278,6 +284,10 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
   add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; smaller ones are a 16th each");
   add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the middle one counts");
+  auto* overlap =
+      add("overlap", "How much of each axis's communication hides behind compute: mpirun -n RANKS", bench_the_overlap);
+  add_count(overlap, "--rounds", options->overlap.rounds, "Rounds of each; the middle one counts");
+  overlap->footer(kOverlapHelp);
   auto* checkpoint = add("checkpoint", "Saving and loading a config's state, against plain copies, writes and reads",
                          bench_the_checkpoint);
   checkpoint->add_option("--dir", options->checkpoint.dir,
