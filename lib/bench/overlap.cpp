@@ -93,8 +93,9 @@ class Bench {
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
     device.lend_workspace(memory_.rank.kernel_workspace);
-    search_gemms(config, mesh, &job, device, memory_.rank, store_, runtime_.compute(),
-                 runtime_.row_exchange() != nullptr, "");
+    for (const bool by_blocks : {false, true})  // alone the products are whole
+      if (!by_blocks || runtime_.row_exchange() != nullptr)
+        search_gemms(config, mesh, &job, device, memory_.rank, store_, runtime_.compute(), by_blocks, "");
     store_.make_start_values();
     fill();
     bind();
@@ -280,8 +281,8 @@ class Bench {
       finish();
     };
     c.prepare();
-    const double transfer = quick(c.transfer_alone), once = quick(compute);
-    constexpr double kLonger = 1.5, kMost = 64;
+    const double transfer = quick(c.transfer_alone), once = quick(compute, 4);
+    constexpr double kLonger = 2, kMost = 64;
     const int count = static_cast<int>(std::clamp(std::ceil(kLonger * transfer / once), 1.0, kMost));
     if (count > 1) c.compute += fmt::format(" x {}", count);
     c.compute_alone = [=] {
@@ -400,10 +401,10 @@ class Bench {
     }
     return most;
   }
-  double quick(const Work& work) {
+  double quick(const Work& work, int repeats = 1) {
     std::vector<double> seconds;
     for (int round = -1; round < 3; ++round) {
-      const double one = sample(work, 1);
+      const double one = sample(work, repeats) / repeats;
       if (round >= 0) seconds.push_back(one);
     }
     return std::max(1e-9, median(slowest(seconds)));

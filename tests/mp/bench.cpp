@@ -98,8 +98,12 @@ void expect_hidden_only_with_overlap(const Config& config) {
   ASSERT_FALSE(on.empty());
   ASSERT_EQ(off.size(), on.size());
   for (size_t i = 0; i < on.size(); ++i) {
-    EXPECT_GT(on[i].hidden.raw, 0.7) << on[i].axis << " " << on[i].transfer;
-    EXPECT_LT(off[i].hidden.raw, 0.3) << off[i].axis << " " << off[i].transfer;
+    const auto times = [](const OverlapRow& row) {
+      return fmt::format("{} {}: {:.0f} us, {} {:.0f} us, together {:.0f} us", row.axis, row.transfer, row.transfer_us,
+                         row.compute, row.compute_us, row.together_us);
+    };
+    EXPECT_GT(on[i].hidden.raw, 0.7) << times(on[i]);
+    EXPECT_LT(off[i].hidden.raw, 0.3) << times(off[i]);
   }
 }
 
