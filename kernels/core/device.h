@@ -27,6 +27,7 @@ namespace tri {
 struct OpTable;    // kernels/ops.h
 class GemmSearch;  // kernels/gemm_search.h
 class OpProfile;   // kernels/core/profile.h
+class Timeline;    // kernels/core/timeline.h
 
 enum class EventKind {
   kOrder,  // orders streams
@@ -79,6 +80,8 @@ class Stream {
   const std::string& name() const { return name_; }
   OpProfile* profile() const { return profile_; }  // null: not profiled
   void set_profile(OpProfile* profile) { profile_ = profile; }
+  Timeline* timeline() const { return timeline_; }  // null: nobody asks where the time goes
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
 
  protected:
   Stream(std::string name, const OpTable& ops) : name_(std::move(name)), ops_(&ops) {}
@@ -90,6 +93,7 @@ class Stream {
   std::string name_;
   const OpTable* ops_;
   OpProfile* profile_ = nullptr;
+  Timeline* timeline_ = nullptr;
 };
 
 class Device {

@@ -10,6 +10,7 @@
 
 #include "kernels/core/device.h"
 #include "kernels/core/tensor.h"
+#include "kernels/core/timeline.h"
 
 namespace tri {
 
@@ -63,8 +64,9 @@ std::unique_ptr<CommGroup> make_self_group(const std::string& name);
 // ordered by events; when it is the caller's own (overlap off), by the stream itself.
 class Channel {
  public:
-  Channel(CommGroup& group, Stream& stream, Device& device)
-      : group_(&group), stream_(&stream), ready_(device.make_event()), done_(device.make_event()) {}
+  // `spend`: what a stream's waits for it count as.
+  Channel(CommGroup& group, Stream& stream, Device& device, Spend spend)
+      : group_(&group), stream_(&stream), ready_(device.make_event()), done_(device.make_event()), spend_(spend) {}
 
   CommGroup& group() const { return *group_; }
   Stream& stream() const { return *stream_; }
@@ -76,15 +78,16 @@ class Channel {
   // `consumer` waits for the channel's operations so far.
   void before(Stream& consumer);
 
-  void all_gather(Tensor out, Tensor inp) { group_->all_gather(out, inp, *stream_); }
-  void reduce_scatter(Tensor out, Tensor inp) { group_->reduce_scatter(out, inp, *stream_); }
-  void all_reduce(Tensor inout, ReduceOp op) { group_->all_reduce(inout, op, *stream_); }
-  void broadcast(Tensor inout, int root) { group_->broadcast(inout, root, *stream_); }
+  void all_gather(Tensor out, Tensor inp);
+  void reduce_scatter(Tensor out, Tensor inp);
+  void all_reduce(Tensor inout, ReduceOp op);
+  void broadcast(Tensor inout, int root);
 
  private:
   CommGroup* group_;
   Stream* stream_;
   std::unique_ptr<Event> ready_, done_;
+  Spend spend_;
 };
 
 }  // namespace tri

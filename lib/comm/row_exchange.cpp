@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/timeline.h"
 #include "lib/comm/transfer_hook.h"
 
 namespace tri {
@@ -42,6 +43,7 @@ void RowExchange::begin(Stream& compute) {
 }
 
 void RowExchange::settle(Stream& compute) {
+  const SpendScope scope(compute, Spend::kTp);
   for (const auto& sent : sent_) compute.wait(*sent);
 }
 
@@ -82,11 +84,13 @@ bool RowExchange::gathering(Tensor rows) const {
 
 void RowExchange::wait_block(Tensor rows, int member, Stream& compute) {
   if (member == rank()) return;
+  const SpendScope scope(compute, Spend::kTp);
   for (const Gather& gather : gathers_)
     if (gather.rows == rows.data) compute.wait_flag(flag(kArrived, member), gather.operation);
 }
 
 void RowExchange::finish_gather(Tensor rows, Stream& compute) {
+  const SpendScope scope(compute, Spend::kTp);
   for (int step = 1; step < size(); ++step) wait_block(rows, (rank() + size() - step) % size(), compute);
   std::erase_if(gathers_, [&](const Gather& g) { return g.rows == rows.data; });
 }
@@ -114,6 +118,7 @@ void RowExchange::send(const RowBlock& block, Stream& compute) {
 }
 
 Tensor RowExchange::finish_reduce(Stream& compute) {
+  const SpendScope scope(compute, Spend::kTp);
   for (int step = 1; step < size(); ++step)
     compute.wait_flag(flag(kArrived, (rank() + size() - step) % size()), reduce_);
   return tensors_.incoming[turn_];

@@ -11,6 +11,7 @@ enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
 enum class Recompute { kNone, kSelective, kFull };
 enum class OptimizerKind { kAdamW, kLamb };
+enum class TpTransfers { kAuto, kCopies, kCollectives };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
 template <>
@@ -39,6 +40,12 @@ template <>
 struct EnumNames<OptimizerKind> {
   static constexpr std::array table{std::pair{OptimizerKind::kAdamW, std::string_view("adamw")},
                                     std::pair{OptimizerKind::kLamb, std::string_view("lamb")}};
+};
+template <>
+struct EnumNames<TpTransfers> {
+  static constexpr std::array table{std::pair{TpTransfers::kAuto, std::string_view("auto")},
+                                    std::pair{TpTransfers::kCopies, std::string_view("copies")},
+                                    std::pair{TpTransfers::kCollectives, std::string_view("collectives")}};
 };
 template <>
 struct EnumNames<LrRule> {

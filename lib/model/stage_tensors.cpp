@@ -89,6 +89,14 @@ class Allocator {
 
 }  // namespace
 
+bool copies_tp_rows(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  // On GPUs what measures faster: the copies have not been measured there yet.
+  const bool automatic = config.run.device != DeviceChoice::kCuda;
+  return p.overlap_tp &&
+         (p.tp_transfers == TpTransfers::kCopies || (p.tp_transfers == TpTransfers::kAuto && automatic));
+}
+
 StageDims stage_dims(const Config& config, const Mesh& mesh) {
   const ModelConfig& m = config.model;
   StageDims d{};
@@ -124,7 +132,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   stage.work = allocator.workspace();
   if (mesh.pp.last()) stage.head = allocator.head(micros);
   const StageDims d = stage_dims(config, mesh);
-  if (mesh.tp.size > 1 && config.parallel.overlap_tp)
+  if (mesh.tp.size > 1 && copies_tp_rows(config))
     stage.exchange = allocate_row_exchange(mesh.tp.size, d.Rl, d.C, d.dtype, arena);
   if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
   if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});

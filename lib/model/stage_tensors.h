@@ -21,6 +21,9 @@ struct StageDims {
 };
 StageDims stage_dims(const Config& config, const Mesh& mesh);
 
+// Whether rows are copied into tp peers' memory by blocks, if that can be opened; else they go through collectives.
+bool copies_tp_rows(const Config& config);
+
 // What one layer keeps of a microbatch. Which tensors exist depends on parallel.recompute:
 //   none       all
 //   selective  not normed1, normed2, activated: cheap to compute again from what is kept
@@ -71,7 +74,7 @@ struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
   Workspace work;
   HeadTensors head;
-  RowExchangeTensors exchange;  // tp > 1 with parallel.overlap_tp
+  RowExchangeTensors exchange;  // tp > 1, where copies_tp_rows
   Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
 };
 

@@ -47,19 +47,24 @@ int64_t step_of_line(const std::string& line) {
 }
 
 std::string json_line(const StepMetrics& m) {
+  std::string spent;
+  const auto seconds = m.times.values();
+  for (size_t i = 0; i < seconds.size(); ++i)
+    spent += fmt::format(R"(,"{}_ms":{:.4g})", StepTimes::names()[i], 1e3 * seconds[i]);
   return fmt::format(
       R"({{"step":{},"samples":{},"tokens":{},"loss":{},"grad_norm":{},"lr":{},"step_ms":{},"tokens_per_s":{},)"
-      R"("tflops_per_rank":{},"mfu":{},"compute_ms":{},"wait_ms":{},"data_ms":{}}})",
+      R"("tflops_per_rank":{},"mfu":{}{}}})",
       m.step, m.samples, m.tokens, number(m.loss), number(m.grad_norm), number(m.learning_rate), number(m.step_ms),
-      number(m.tokens_per_s), number(m.tflops_per_rank), number(m.mfu), number(m.compute_ms), number(m.wait_ms),
-      number(m.data_ms));
+      number(m.tokens_per_s), number(m.tflops_per_rank), number(m.mfu), spent);
 }
 
 std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {
   const int width = static_cast<int>(std::to_string(last_step).size());
-  return fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}  ETA {}", m.step,
+  const std::string waits = exposed_text(m.times);
+  return fmt::format("step {:>{}}/{}  loss {:.4f}  grad {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  {}{}{}  ETA {}", m.step,
                      width, last_step, m.loss, m.grad_norm, m.learning_rate, m.step_ms, format_count(m.tokens_per_s),
-                     m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "", format_bytes(memory_bytes),
+                     m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "", waits.empty() ? "" : waits + "  ",
+                     format_bytes(memory_bytes),
                      format_duration(static_cast<double>(last_step - m.step) * m.step_ms / 1000));
 }
 

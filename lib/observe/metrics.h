@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "lib/observe/step_times.h"
+
 namespace tri {
 
 struct StepMetrics {
@@ -17,9 +19,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double tflops_per_rank = 0;
   std::optional<double> mfu;  // share of the device's peak; none on the CPU
-  std::optional<double> compute_ms,
-      wait_ms;         // the compute stream: busy, blocked on others; none where not measured
-  double data_ms = 0;  // waited for the next batch
+  StepTimes times;            // this rank's
 };
 
 // Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal.

@@ -2,7 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "io/base/log.h"
 #include "lib/model/flops.h"
@@ -33,33 +35,30 @@ void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, con
   log_info("memory of rank 0:\n{}", bytes_table(arena));
 }
 
-void log_summary(Job& job, const Mesh& mesh, const std::vector<NamedTimes>& times, double data_seconds,
+void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
                  double wall_seconds) {
-  nlohmann::json mine{{"data", data_seconds}};
-  for (const NamedTimes& row : times) {
-    mine[row.stream] = row.times.busy;
-    if (row.stream == "compute") mine["waiting"] = row.times.waiting;
-  }
-  std::map<std::string, double> sum;
+  nlohmann::json mine{{"steps", steps.values()}, {"streams", nlohmann::json::object()}};
+  for (const NamedTimes& row : streams)
+    if (row.stream != "compute") mine["streams"][row.stream] = row.times.busy;
+  std::array<double, StepTimes::kKinds> sum{};
+  std::map<std::string, double> busy;
   for (const std::string& text : job.gather(mine.dump())) {
     const nlohmann::json rank = nlohmann::json::parse(text);
-    for (const auto& [name, seconds] : rank.items()) sum[name] += seconds.get<double>();
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += rank["steps"][i].get<double>();
+    for (const auto& [name, seconds] : rank["streams"].items()) busy[name] += seconds.get<double>();
   }
   if (mesh.world_rank != 0) return;
-
-  const auto mean = [&](const std::string& name) { return sum[name] / mesh.world_size(); };
-  if (times.empty())  // the backend does not measure its streams
-    return log_info("time, mean over {} ranks: wall {}, waiting for data {}", mesh.world_size(),
-                    format_duration(wall_seconds), format_duration(mean("data")));
-  log_info("time, mean over {} ranks: wall {}, compute stream busy {} and waiting for others {}, waiting for data {}",
-           mesh.world_size(), format_duration(wall_seconds), format_duration(mean("compute")),
-           format_duration(mean("waiting")), format_duration(mean("data")));
+  const double total = std::accumulate(sum.begin(), sum.end(), 0.0);
+  std::string parts;
+  for (size_t i = 0; i < sum.size(); ++i)
+    parts +=
+        fmt::format("{}{} {:.1f} %", i == 0 ? "" : ", ", StepTimes::names()[i], 100 * sum[i] / std::max(total, 1e-9));
+  log_info("time: wall {}, of it {} in steps; mean over {} ranks: {}", format_duration(wall_seconds),
+           format_duration(total / mesh.world_size()), mesh.world_size(), parts);
   std::string traffic;
-  for (const auto& [name, seconds] : sum)
-    if (name != "compute" && name != "waiting" && name != "data")
-      traffic +=
-          fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
-  if (!traffic.empty()) log_info("time in communication, beside compute: {}", traffic);
+  for (const auto& [name, seconds] : busy)
+    traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));
+  if (!traffic.empty()) log_info("busy beside compute: {}", traffic);
 }
 
 }  // namespace tri

@@ -7,6 +7,7 @@
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
 #include "lib/data/dataset.h"
+#include "lib/observe/step_times.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
@@ -14,8 +15,9 @@ namespace tri {
 // Model, mesh, data, and the arena's bytes by name, of world rank 0.
 void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, const Arena& arena);
 
-// Where the time went, a mean over ranks: compute, waiting, each kind of communication, data. Collective.
-void log_summary(Job& job, const Mesh& mesh, const std::vector<NamedTimes>& times, double data_seconds,
+// Where the time of all steps went, a mean over ranks, and how long the other streams were busy beside it, where the
+// backend measures that. Collective.
+void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
                  double wall_seconds);
 
 std::string bytes_table(const Arena& arena);  // "  parameters  1.50 GiB" a line, then the total

@@ -4,6 +4,7 @@
 
 #include "io/base/parallel.h"
 #include "kernels/core/dims.h"
+#include "kernels/core/timeline.h"
 #include "kernels/ops.h"
 
 namespace tri {
@@ -252,6 +253,7 @@ void ParameterStore::begin_backward(int chunk, int micro) {
 void ParameterStore::before_use(const Parameter& parameter) {
   BucketState& bucket = bucket_of(parameter);
   if (!bucket.gather_pending) return;
+  const SpendScope scope(compute_, Spend::kDp);
   compute_.wait(*bucket.gathered);  // compute waits for the updated parameters of the previous step
   bucket.gather_pending = false;
 }
@@ -261,6 +263,7 @@ void ParameterStore::open_bucket(BucketState& bucket) {
   const auto index = static_cast<size_t>(bucket.bucket - chunk.layout.buckets.data());
   if (!chunk.dedicated[index].empty()) {
     bucket.whole = chunk.dedicated[index];
+    const SpendScope scope(compute_, Spend::kDp);
     compute_.wait(*bucket.dedicated_freed);  // compute waits for the previous microbatch's reduction
   } else {
     size_t tried = 0;
@@ -271,6 +274,7 @@ void ParameterStore::open_bucket(BucketState& bucket) {
     bucket.pool = static_cast<int>(pool_next_);
     pool_open_[pool_next_] = true;
     bucket.whole = tensors_.pool[pool_next_].flat(0, bucket.bucket->size);
+    const SpendScope scope(compute_, Spend::kDp);
     compute_.wait(*pool_freed_[pool_next_]);  // compute waits for the reduction of its previous bucket
     pool_next_ = (pool_next_ + 1) % tensors_.pool.size();
   }

@@ -1,6 +1,9 @@
 #include "lib/schedule/executor.h"
 
+#include <algorithm>
 #include <map>
+
+#include "kernels/core/timeline.h"
 
 namespace tri {
 
@@ -44,6 +47,7 @@ class Executor::Ring {
     Buffer& buffer = buffers_[next_++ % buffers_.size()];
     TRI_REQUIRE(!buffer.in_use, "more than {} buffers in use", buffers_.size());
     buffer.in_use = true;
+    const SpendScope scope(user, Spend::kPp);
     user.wait(*buffer.freed);
     return buffer;
   }
@@ -55,7 +59,7 @@ class Executor::Ring {
 
 Executor::Executor(Axis pp, int chunks, BoundaryTensors tensors, PipelineLinks links, Stream& compute, Device& device,
                    Overlap overlap)
-    : pp_(pp), chunks_(chunks), links_(links), compute_(compute), overlap_(overlap) {
+    : pp_(pp), chunks_(chunks), links_(links), compute_(compute), overlap_(overlap), device_(device) {
   for (const auto& inputs : tensors.inputs) inputs_.push_back(std::make_unique<Ring>(inputs, device));
   outputs_ = std::make_unique<Ring>(tensors.outputs, device);
   doutputs_ = std::make_unique<Ring>(tensors.doutputs, device);
@@ -102,9 +106,17 @@ class Executor::Run {
 
   void send(Buffer* held, const Link& link) {
     link.stream->wait(*held->filled);  // the send waits for its compute
+    TimedSend& times = x_.next_send();
+    link.stream->record(*times.begin);
     link.group->send(held->tensor, link.peer, *link.stream);
+    link.stream->record(*times.end);
     held->free(*link.stream);
-    if (x_.overlap_ == Overlap::kOff) x_.compute_.wait(*held->freed);  // coupled: compute stands still while sending
+    if (x_.overlap_ == Overlap::kOff) wait_for_neighbour(*held->freed);  // coupled: compute stands still while sending
+  }
+
+  void wait_for_neighbour(Event& event) {
+    const SpendScope scope(x_.compute_, Spend::kPp);
+    x_.compute_.wait(event);
   }
 
   void forward(Key key) {
@@ -113,7 +125,7 @@ class Executor::Run {
     if (is_first_virtual_stage(x_.pp_, key.chunk))
       input = &x_.inputs_[static_cast<size_t>(key.chunk)]->take(x_.compute_);
     else
-      x_.compute_.wait(*input->filled);  // compute waits for the receive
+      wait_for_neighbour(*input->filled);  // compute waits for the receive
     // compute waits for the send that last used the output buffer
     Buffer* output = last ? nullptr : (outputs_[key] = &x_.outputs_->take(x_.compute_));
     stage_.forward(key.chunk, key.micro, input->tensor, output == nullptr ? Tensor{} : output->tensor);
@@ -126,7 +138,7 @@ class Executor::Run {
     const bool last = is_last_virtual_stage(x_.pp_, key.chunk, x_.chunks_);
     Buffer* input = inputs_[key];
     Buffer* doutput = last ? nullptr : doutputs_[key];
-    if (doutput != nullptr) x_.compute_.wait(*doutput->filled);  // compute waits for the receive
+    if (doutput != nullptr) wait_for_neighbour(*doutput->filled);  // compute waits for the receive
     // compute waits for the send that last used the gradient buffer
     Buffer* dinput = first ? nullptr : (dinputs_[key] = &x_.dinputs_->take(x_.compute_));
     stage_.backward(key.chunk, key.micro, input->tensor, doutput == nullptr ? Tensor{} : doutput->tensor,
@@ -142,9 +154,26 @@ class Executor::Run {
   std::map<Key, Buffer*> inputs_, outputs_, doutputs_, dinputs_;
 };
 
+Executor::TimedSend& Executor::next_send() {
+  if (num_sends_ == sends_.size())
+    sends_.push_back({device_.make_event(EventKind::kTimed), device_.make_event(EventKind::kTimed)});
+  return sends_[num_sends_++];
+}
+
+double Executor::fastest_send() {
+  double fastest = 0;
+  for (size_t i = 0; i < num_sends_; ++i) {
+    sends_[i].end->synchronize();
+    const double seconds = sends_[i].end->seconds_after(*sends_[i].begin);
+    fastest = i == 0 ? seconds : std::min(fastest, seconds);
+  }
+  return fastest;
+}
+
 void Executor::run(const Plan& plan, StageCompute& stage) {
   bool forward_only = true;
   for (const Action& action : plan) forward_only &= action.op != Op::kBackward;
+  num_sends_ = 0;
   Run run(*this, stage, forward_only);
   for (const Action& action : plan) run.issue(action);
 }

@@ -59,11 +59,17 @@ class Executor {
 
   // Enqueues the whole plan (with transfers). Returns before it has run.
   void run(const Plan& plan, StageCompute& stage);
+  // Seconds of the last run's fastest send, from its tensor being ready to its end; 0 without one. Waits for all sends.
+  double fastest_send();
 
  private:
   struct Buffer;
   class Ring;
   class Run;
+  struct TimedSend {
+    std::unique_ptr<Event> begin, end;
+  };
+  TimedSend& next_send();
 
   Axis pp_;
   int chunks_;
@@ -72,6 +78,9 @@ class Executor {
   Overlap overlap_;
   std::vector<std::unique_ptr<Ring>> inputs_;  // [chunk]
   std::unique_ptr<Ring> outputs_, doutputs_, dinputs_;
+  Device& device_;
+  std::vector<TimedSend> sends_;  // of the last run; reused
+  size_t num_sends_ = 0;
 };
 
 }  // namespace tri

@@ -18,7 +18,7 @@ std::vector<Gemm> gemms_of_a_step(const Config& config, const Mesh& mesh, Device
                                   ParameterStore& store, bool by_blocks) {
   GemmRecorder recorder;
   SilentGroup group(mesh.tp);
-  Channel tp(group, recorder, device);
+  Channel tp(group, recorder, device, Spend::kTp);
   const Tensor rows = tensors.stage.work.partial.rows(0, stage_dims(config, mesh).Rl);
   std::unique_ptr<RowExchange> exchange;
   if (by_blocks) {  // its copies go nowhere: nothing is executed

@@ -16,6 +16,7 @@
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
+#include "lib/observe/step_times.h"
 #include "lib/train/grace.h"
 #include "lib/train/inputs.h"
 #include "lib/train/stop_signals.h"
@@ -107,7 +108,7 @@ class Loop {
     if (auto finished = checkpoints_.finish(); !finished) return finished;
     grace_.done();
     report_checkpoints();
-    log_summary(job_, mesh_, trainer_.runtime().times(), loader_.wait_seconds(), seconds_since(start));
+    log_summary(job_, mesh_, times_, trainer_.runtime().times(), seconds_since(start));
     if (stop == Stop::kAsItIs)
       return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
                                "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",
@@ -162,7 +163,6 @@ class Loop {
   Result<Stop> train_step(int64_t step) {
     const auto start = Clock::now();
     const double waited = loader_.wait_seconds();
-    const std::optional<StreamTimes> before = trainer_.runtime().compute().times();
     const Batch& batch = loader_.next();
     RankFlags flags = checkpoints_.flags();
     if (const auto signalled = signals_.first()) {
@@ -174,7 +174,9 @@ class Loop {
     const StepResult result = trainer_.step(step, batch.inputs, batch.targets, flags);
     const double seconds = seconds_since(start);
     step_seconds_ = seconds;
-    const std::optional<StreamTimes> after = trainer_.runtime().compute().times();
+    const StepTimes times =
+        step_times(result.timeline, result.pp_transfer_seconds, seconds, loader_.wait_seconds() - waited);
+    times_ += times;
 
     const auto step_samples = static_cast<int64_t>(config_.data.global_batch);
     const double step_tokens = static_cast<double>(step_samples) * config_.model.seq_len;
@@ -190,11 +192,7 @@ class Loop {
                         .tokens_per_s = step_tokens / seconds,
                         .tflops_per_rank = tflops,
                         .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
-                        .data_ms = (loader_.wait_seconds() - waited) * 1e3};
-    if (before && after) {
-      metrics.compute_ms = (after->busy - before->busy) * 1e3;
-      metrics.wait_ms = (after->waiting - before->waiting) * 1e3;
-    }
+                        .times = times};
     if (metrics_) {
       metrics_->step(metrics);
       const bool keep = metrics.step % config_.metrics.log_every == 0 || metrics.step == config_.run.steps;
@@ -261,6 +259,7 @@ class Loop {
   StartupClock startup_;
   const BatchShape batch_shape_;
   Loader loader_;
+  StepTimes times_;                       // of all steps
   double step_seconds_ = 0;               // of the last step
   std::unique_ptr<MetricsFile> metrics_;  // world rank 0
   ProgressLine progress_;

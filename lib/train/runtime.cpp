@@ -20,15 +20,16 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   compute_ = &add_stream("compute");
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  tp_ = std::make_unique<Channel>(add_group("tp", tp, job), tp_stream, device);
-  dp_ = std::make_unique<Channel>(add_group("dp", dp, job), dp_stream, device);
-  world_ = std::make_unique<Channel>(add_group("world", world, job), dp_stream, device);
+  tp_ = std::make_unique<Channel>(add_group("tp", tp, job), tp_stream, device, Spend::kTp);
+  dp_ = std::make_unique<Channel>(add_group("dp", dp, job), dp_stream, device, Spend::kDp);
+  world_ = std::make_unique<Channel>(add_group("world", world, job), dp_stream, device, Spend::kDp);
   if (!exchange.flags.empty()) open_row_exchange(mesh, tp, job, arena, exchange);
   if (mesh.pp.size == 1) return;
 
   connect_stages(config, mesh, pp, job);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
-    embedding_ = std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device);
+    embedding_ =
+        std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device, Spend::kDp);
 }
 
 Runtime::~Runtime() = default;

@@ -32,6 +32,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
                   .loss_weight = tensors_.loss_weight,
                   .sample_logits = tensors_.sample_logits,
                   .sample_token = tensors_.sample_token}),
+      timeline_(device, runtime_.compute()),
       train_plan_(train_plan(config, mesh.pp)),
       h_flags_(device, kNumStats - kStatStop),
       h_stats_(device, kNumStats + 1),
@@ -64,6 +65,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
                          RankFlags flags) {
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
+  timeline_.begin();
   evaluator_.load_tokens(inputs, targets);
   h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;
   h_flags_.data()[kStatSaved - kStatStop] = flags.saved ? 1.0f : 0.0f;
@@ -77,13 +79,17 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   stage_.begin(Stage::Mode::kTrain);
   executor_.run(train_plan_, stage_);
   evaluator_.sum_losses();
+  timeline_.enter(Spend::kOptimizer);
   optimizer_.reduce();
   StepResult result{.learning_rate = learning_rate(config_.lr, step)};
   if (before_update_) before_update_();
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_stats_.data(), tensors_.optimizer.stats.data, tensors_.optimizer.stats.bytes());
   compute.copy(h_stats_.data() + kNumStats, tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
+  timeline_.end();
   compute.synchronize();  // the step's only wait of the host
+  result.timeline = timeline_.take();
+  result.pp_transfer_seconds = executor_.fastest_send();
   result.loss = h_stats_.data()[kStatLoss];
   result.grad_norm = h_stats_.data()[kNumStats];
   result.stop = static_cast<int>(h_stats_.data()[kStatStop]);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/timeline.h"
 #include "lib/observe/startup.h"
 #include "lib/train/evaluator.h"
 #include "lib/train/rank_tensors.h"
@@ -21,6 +22,9 @@ struct StepResult {
   // The same numbers on every rank.
   int stop = 0, saved = 0, failed = 0;   // ranks whose flag was set
   double stop_age = 0, time_needed = 0;  // mean over the ranks that were asked to stop; rank 0's
+  // This rank's.
+  Timeline::Times timeline;        // of the compute stream
+  double pp_transfer_seconds = 0;  // what a transfer between stages takes by itself: the fastest send of the step
   bool finite() const;
 };
 
@@ -68,6 +72,7 @@ class Trainer {
   Executor executor_;
   Optimizer optimizer_;
   Evaluator evaluator_;
+  Timeline timeline_;
   Plan train_plan_;
   std::function<void()> before_update_;
   bool has_state_ = false;

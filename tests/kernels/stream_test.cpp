@@ -14,6 +14,7 @@
 #include "io/base/random.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/cpu_device.h"
+#include "kernels/core/timeline.h"
 
 namespace tri {
 namespace {
@@ -313,6 +314,41 @@ TEST(Arena, is_full_at_its_size_and_not_a_byte_earlier) {
   take_some(arena);
   EXPECT_THROW(arena.take("one more", Dtype::kF32, {1}), Fatal);
   EXPECT_EQ(arena.used(), 1280);
+}
+
+TEST(Timeline, every_moment_of_a_step_belongs_to_one_spend) {
+  auto device = make_cpu_device();
+  auto stream = device->make_stream("compute");
+  Timeline timeline(*device, *stream);
+  const auto idle = [&] { stream->idle(std::chrono::microseconds(2000)); };
+  const auto begin = device->make_event(EventKind::kTimed), end = device->make_event(EventKind::kTimed);
+  for (int step = 0; step < 2; ++step) {
+    { const SpendScope outside(*stream, Spend::kTp); }  // no step
+    stream->record(*begin);
+    timeline.begin();
+    idle();
+    {
+      const SpendScope waits(*stream, Spend::kTp);
+      idle();
+      const SpendScope nested(*stream, Spend::kDp);
+      idle();
+    }
+    for (int i = 0; i < 3; ++i) {
+      const SpendScope waits(*stream, Spend::kPp);
+      idle();
+    }
+    timeline.enter(Spend::kOptimizer);
+    idle();
+    timeline.end();
+    stream->record(*end);
+    stream->synchronize();
+    const Timeline::Times times = timeline.take();
+    for (const Spend spend : {Spend::kCompute, Spend::kTp, Spend::kDp, Spend::kOptimizer})
+      EXPECT_GE(times.of(spend), 0.002);
+    ASSERT_EQ(times.pp_waits.size(), 3u);
+    EXPECT_NEAR(times.pp_waits[0] + times.pp_waits[1] + times.pp_waits[2], times.of(Spend::kPp), 1e-9);
+    EXPECT_LE(times.total(), end->seconds_after(*begin));
+  }
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ run() {
   [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
 }
 has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
+lacks() { [[ $output != *"$1"* ]] || fail "output has '$1'" "$output"; }
 
 # Text to train on.
 bottles() {

@@ -2,38 +2,14 @@
 # Loading: every byte of a checkpoint is read from storage once, whatever layout wrote it and whatever layout reads it;
 # start values are made only where nothing is loaded; what turns out damaged on loading is passed over.
 #   load.sh SOURCE_FOLDER PATH_OF_trireme
-set -u
-source_dir=$(realpath "$1") trireme=$(realpath "$2") failures=0
-mpirun=$source_dir/.ci/mpirun
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-
-fail() {
-  echo "FAILED: $1"
-  printf '%s\n' "$output"
-  failures=$((failures + 1))
-}
-has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'"; }
-lacks() { [[ $output != *"$1"* ]] || fail "output has '$1'"; }
+source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
 run: {name: tiny, eval_batches: 0, sample_tokens: 0, device: cpu}
 model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 32}
 data: {sources: [text], global_batch: 8, micro_batch: 1, tokenizer: bytes}
 YAML
-for i in $(seq 400); do echo "$i green bottles hanging on the wall, and if $i green bottles should accidentally fall"; done >text.txt
-"$trireme" data prepare --format text --tokenizer bytes --output text text.txt >/dev/null || exit 1
-
-# train DIR STEPS RANKS SETTINGS...: leaves its output in $output.
-train() {
-  local dir=$1 steps=$2 ranks=$3 status=0
-  shift 3
-  local settings=(--set "run.dir=$dir" --set "run.steps=$steps")
-  for setting in "$@"; do settings+=(--set "$setting"); done
-  output=$(timeout 120 "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${settings[@]}" 2>&1) || status=$?
-  [[ $status -eq ${status_expected:-0} ]] || fail "exit status $status: $dir, $ranks ranks, $*"
-}
+make_text
 
 layouts=(
   "1 parallel.zero=0"
@@ -46,12 +22,12 @@ layouts=(
 echo "bytes read = bytes of the checkpoint, from any layout to any"
 for from in "${layouts[@]}"; do
   read -ra start <<<"$from"
-  rm -rf start && train start 1 "${start[@]}"
+  rm -rf start && train 0 start "${start[0]}" run.steps=1 "${start[@]:1}"
   has "start values"
   for to in "${layouts[@]}"; do
     read -ra settings <<<"$to"
     rm -rf run && cp -r start run
-    train run 2 "${settings[@]}"
+    train 0 run "${settings[0]}" run.steps=2 "${settings[@]:1}"
     lacks "start values"
     figures=$(sed -n 's/.*resumed from .*: step 1, \([0-9]*\) of \([0-9]*\) bytes read.*/\1 \2/p' <<<"$output")
     read -r got stored <<<"$figures"
@@ -60,26 +36,22 @@ for from in "${layouts[@]}"; do
 done
 
 echo "a checkpoint that is damaged inside is passed over, and named; without another, the run does not begin"
-rm -rf run && train run 2 4 parallel.tp=2 parallel.pp=2 checkpoint.every=1
+rm -rf run && train 0 run 4 run.steps=2 parallel.tp=2 parallel.pp=2 checkpoint.every=1
 offset=$(($(stat -c %s run/checkpoints/step_00000002/shard_00001.h5) / 2))
 printf 'xyzw' | dd of=run/checkpoints/step_00000002/shard_00001.h5 bs=1 seek=$offset conv=notrunc status=none
 cp -r run alone && rm -r alone/checkpoints/step_00000001
-train run 3 4 parallel.tp=2 parallel.pp=2
+train 0 run 4 run.steps=3 parallel.tp=2 parallel.pp=2
 has "passed over"
 has "shard_00001.h5"
 has "resumed from run/checkpoints/step_00000001"
-status_expected=3 train alone 3 4 parallel.tp=2 parallel.pp=2
+train 3 alone 4 run.steps=3 parallel.tp=2 parallel.pp=2
 has "passed over"
 has "no checkpoint could be read"
 lacks "start values"
 
 echo "the bench measures, and leaves nothing behind"
 bench() {
-  local expected=$1 status=0
-  shift
-  output=$(timeout 120 "$mpirun" -n 2 "$trireme" bench checkpoint tiny.yaml --dir bench --rounds 1 --json "$@" 2>&1) ||
-    status=$?
-  [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: bench checkpoint $*"
+  run "$1" "$mpirun" -n 2 "$trireme" bench checkpoint tiny.yaml --dir bench --rounds 1 --json "${@:2}"
   [[ -z $(ls bench) ]] || fail "left behind: $(ls bench)"
 }
 bench 0 --set parallel.tp=2
@@ -87,5 +59,4 @@ for what in snapshot write load verify; do has "\"what\":\"$what\""; done
 bench 2 --most-bytes 1000
 has "--most-bytes 1000"
 
-[[ $failures -eq 0 ]] && echo "all well"
-exit "$failures"
+finish

@@ -1,0 +1,47 @@
+#include "lib/observe/step_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tri {
+
+const std::array<const char*, StepTimes::kKinds>& StepTimes::names() {
+  static constexpr std::array<const char*, kKinds> kNames = {"compute", "tp",        "pp",   "dp",
+                                                             "bubble",  "optimizer", "data", "other"};
+  return kNames;
+}
+
+StepTimes& StepTimes::operator+=(const StepTimes& more) {
+  compute += more.compute, tp += more.tp, pp += more.pp, dp += more.dp;
+  bubble += more.bubble, optimizer += more.optimizer, data += more.data, other += more.other;
+  return *this;
+}
+
+StepTimes step_times(const Timeline::Times& times, double transfer, double wall, double data) {
+  StepTimes s{.compute = times.of(Spend::kCompute),
+              .tp = times.of(Spend::kTp),
+              .dp = times.of(Spend::kDp),
+              .optimizer = times.of(Spend::kOptimizer),
+              .data = data,
+              .other = wall - data - times.total()};
+  for (const double wait : times.pp_waits) {
+    const double moving = std::min(wait, transfer);
+    s.pp += moving;
+    s.bubble += wait - moving;
+  }
+  return s;
+}
+
+std::string exposed_text(const StepTimes& times) {
+  std::string text;
+  const auto values = times.values();
+  for (size_t i = 1; i < values.size(); ++i) {
+    const std::string name = StepTimes::names()[i];
+    const bool exposed = name == "tp" || name == "pp" || name == "dp" || name == "bubble" || name == "data";
+    if (exposed && values[i] >= 5e-5) text += fmt::format("{} {:.1f} ", name, 1e3 * values[i]);
+  }
+  return text.empty() ? text : "waits " + text + "ms";
+}
+
+}  // namespace tri
