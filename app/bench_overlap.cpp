@@ -64,7 +64,9 @@ const char* const kOverlapHelp =
     "products\n"
     "  pp  a boundary tensor sent and received both ways, beside a block's forward pass\n"
     "Compute that is shorter than its transfer is repeated (x N). Medians; in every round the slowest rank counts. "
-    "parallel.overlap_tp, overlap_dp and overlap_pp are as the config says: off shows what they are worth.";
+    "parallel.overlap_tp, overlap_dp, overlap_pp and tp_transfers are as the config says: another value shows what "
+    "they "
+    "are worth.";
 
 Result<void> bench_overlaps(const std::string& path, const std::vector<std::string>& overrides,
                             const OverlapBench& bench, bool json, Job& job) {

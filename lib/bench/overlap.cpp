@@ -84,7 +84,7 @@ class Bench {
         store_(config, mesh, memory_.rank.store, microbatches(config), device, runtime_.compute(), runtime_.dp()),
         hooks_(store_, 0.0f),
         silence_(mesh.tp),
-        silent_tp_(silence_, runtime_.compute(), device),
+        silent_tp_(silence_, runtime_.compute(), device, Spend::kTp),
         ctx_(context(runtime_.tp(), runtime_.row_exchange())),
         alone_(context(silent_tp_, nullptr)),
         layer_(whole_layer(config, memory_.rank.stage)),

@@ -35,8 +35,8 @@ struct OverlapRow {
 };
 
 // tp   a gather of rows with the product that reads them, and products with the reduce of their rows: the layers' own
-//      code, forward and backward, with `parallel.overlap_tp` as it is. Compute alone: whole products, so that what
-//      cutting them into blocks costs counts as not hidden.
+//      code, forward and backward, with `parallel.overlap_tp` and `tp_transfers` as they are. Compute alone: whole
+//      products, so that what cutting them into blocks costs counts as not hidden.
 // dp   a bucket's gradient reduction beside weight-gradient products, its parameter gather beside forward products
 // pp   sends and receives of a boundary tensor, activations and gradients, beside a block's forward pass
 // On weights and activations of random numbers; in the memory of a run of this config. `config` resolved. Collective;
