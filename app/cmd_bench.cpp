@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "app/bench_layouts.h"
+#include "app/bench_overlap.h"
 #include "app/commands.h"
 #include "app/job_config.h"
 #include "lib/bench/checkpoint.h"
@@ -20,8 +22,11 @@ struct Options {
   std::string config;
   std::vector<std::string> overrides;
   StepBench step;
+  std::string sweep;  // "", or what bench step varies: "layout"
+  LayoutSweep layouts;
   KernelBench kernels;
   CommBench comm;
+  OverlapBench overlap;
   CheckpointBench checkpoint;
   bool json = false;
 };
@@ -84,6 +89,8 @@ void print(const Config& config, const StepBenchResult& r, bool json) {
 }
 
 Result<void> bench_steps(const Options& options, Job& job) {
+  if (!options.sweep.empty())
+    return bench_layouts(options.config, options.overrides, options.layouts, options.json, job);
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.step);
@@ -171,6 +178,10 @@ Result<void> bench_the_comm(const Options& options, Job& job) {
   return {};
 }
 
+Result<void> bench_the_overlap(const Options& options, Job& job) {
+  return bench_overlaps(options.config, options.overrides, options.overlap, options.json, job);
+}
+
 nlohmann::ordered_json checkpoint_json(const CheckpointBenchResult& r) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const CheckpointRow& row : r.rows)
@@ -214,6 +225,15 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   return {};
 }
 
+// CLI::PositiveNumber spells out the largest double.
+const CLI::Validator kCount(
+    [](std::string& text) {
+      const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+      const bool some = text.find_first_not_of('0') != std::string::npos;
+      return digits && some ? std::string() : text + " is not a whole number from 1";
+    },
+    "COUNT");
+
 using Body = Result<void> (*)(const Options&, Job&);
 
 }  // namespace
@@ -238,12 +258,25 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
     return command;
   };
   const auto add_count = [](CLI::App* command, const char* name, auto& value, const char* help) {
-    command->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+    command->add_option(name, value, help)->check(kCount)->capture_default_str();
   };
   auto* step =
       add("step", "Steps of a config on random tokens: mpirun -n RANKS trireme bench step CONFIG", bench_steps);
-  add_count(step, "--steps", options->step.steps, "Steps to measure");
-  add_count(step, "--warmup", options->step.warmup, "Steps before them");
+  auto* sweep = step->add_option("--sweep", options->sweep, "layout: many layouts instead of the config's own")
+                    ->check(CLI::IsMember({"layout"}));
+  const auto add_steps = [&](const char* name, int StepBench::*field, const char* help) {
+    const auto set = [=](const int& count) { options->step.*field = options->layouts.step.*field = count; };
+    step->add_option_function<int>(name, set, help)
+        ->check(kCount)
+        ->default_str(fmt::format("{}, in a sweep {}", options->step.*field, options->layouts.step.*field));
+  };
+  add_steps("--steps", &StepBench::steps, "Steps to measure");
+  add_steps("--warmup", &StepBench::warmup, "Steps before them");
+  step->add_option("--limit", options->layouts.limit, "Layouts that a sweep tries at most")
+      ->check(kCount)
+      ->capture_default_str()
+      ->needs(sweep);
+  step->footer(kSweepHelp);
   auto* kernels =
       add("kernels", "Every operation at a config's shapes, against its floor; one rank", bench_the_kernels);
   add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the middle one counts");
@@ -251,6 +284,10 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
   add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; smaller ones are a 16th each");
   add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the middle one counts");
+  auto* overlap =
+      add("overlap", "How much of each axis's communication hides behind compute: mpirun -n RANKS", bench_the_overlap);
+  add_count(overlap, "--rounds", options->overlap.rounds, "Rounds of each; the middle one counts");
+  overlap->footer(kOverlapHelp);
   auto* checkpoint = add("checkpoint", "Saving and loading a config's state, against plain copies, writes and reads",
                          bench_the_checkpoint);
   checkpoint->add_option("--dir", options->checkpoint.dir,

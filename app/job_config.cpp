@@ -31,6 +31,13 @@ Result<std::string> share(const Result<std::string>& mine, Job& job) {
   return Error{envelope.substr(3), static_cast<ExitCode>(std::stoi(envelope.substr(1, 2)))};
 }
 
+Result<Config> parse_for_job(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
+  log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
+  const auto text = share(job.world_rank() == 0 ? read_config_text(path) : std::string(), job);
+  if (!text) return text.error();
+  return parse_config(text.value(), path, overrides);
+}
+
 Result<JobConfig> resolve_for_job(Config parsed, Job& job) {
   auto resolved = resolve_config(std::move(parsed), job.world_size());
   if (!resolved) return resolved.error();
@@ -56,12 +63,15 @@ Result<std::string> describe_checkpoint(const std::string& path, int ranks) {
 }  // namespace
 
 Result<JobConfig> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
-  log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
-  const auto text = share(job.world_rank() == 0 ? read_config_text(path) : std::string(), job);
-  if (!text) return text.error();
-  auto parsed = parse_config(text.value(), path, overrides);
+  auto parsed = parse_for_job(path, overrides, job);
   if (!parsed) return parsed.error();
   return resolve_for_job(std::move(parsed).value(), job);
+}
+
+Result<Config> load_open_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
+  auto parsed = parse_for_job(path, overrides, job);
+  if (parsed) choose_device(parsed.value().run, job);
+  return parsed;
 }
 
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,

@@ -19,6 +19,9 @@ struct JobConfig {
 // Rank 0 reads the file; everybody resolves the same text, so everybody meets the same errors. Collective.
 Result<JobConfig> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
 
+// The same for what tries several layouts: unresolved, but run.device is decided. Collective.
+Result<Config> load_open_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
+
 // A checkpoint's model in a job that only runs it.
 struct CheckpointJob {
   std::string checkpoint;  // its folder

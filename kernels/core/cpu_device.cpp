@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <fstream>
 #include <latch>
 #include <map>
 #include <memory>
@@ -220,6 +221,12 @@ class CpuDevice final : public Device {
     munmap(memory, block->second.bytes);
     if (block->second.file >= 0) close(block->second.file);
     blocks_.erase(block);
+  }
+  int64_t free_bytes() override {
+    std::ifstream lines("/proc/meminfo");
+    for (std::string word; lines >> word;)
+      if (int64_t kib = 0; word == "MemAvailable:" && lines >> kib) return kib * 1024;
+    return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   }
   Result<std::string> share(void* memory) override {
     const Block& block = blocks_.at(memory);

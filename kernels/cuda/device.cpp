@@ -167,6 +167,11 @@ class CudaDevice final : public Device {
     return memory;
   }
   void release(void* memory) noexcept override { cudaFree(memory); }
+  int64_t free_bytes() override {
+    size_t free = 0, total = 0;
+    TRI_CUDA(cudaMemGetInfo(&free, &total));
+    return static_cast<int64_t>(free);
+  }
   Result<std::string> share(void* memory) override {
     cudaIpcMemHandle_t handle;
     if (const cudaError_t status = cudaIpcGetMemHandle(&handle, memory); status != cudaSuccess) return refused(status);

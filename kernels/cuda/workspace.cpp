@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "io/base/log.h"
 #include "kernels/cuda/check.h"
@@ -15,7 +16,8 @@ struct Pieces {
   std::map<std::pair<cudaStream_t, Scratch>, std::pair<void*, size_t>> pieces;
   char* lent = nullptr;
   size_t lent_bytes = 0, used = 0;
-  size_t beyond = 0;  // allocated here
+  std::vector<void*> own;  // allocated here
+  size_t beyond = 0;       // their bytes
 
   static Pieces& instance() {
     static Pieces pieces;
@@ -40,6 +42,7 @@ void* workspace(cudaStream_t stream, Scratch use, size_t bytes) {
     return memory;
   }
   TRI_CUDA(cudaMalloc(&memory, size));
+  p.own.push_back(memory);
   p.beyond += size;
   if (p.lent != nullptr)
     log_info("workspace of kernels: {} MiB more than the arena's {} MiB", (p.beyond + (1 << 20) - 1) >> 20,
@@ -50,6 +53,12 @@ void* workspace(cudaStream_t stream, Scratch use, size_t bytes) {
 void lend_workspace(const Tensor& memory) {
   Pieces& p = Pieces::instance();
   std::lock_guard lock(p.mutex);
+  if (memory.empty()) {  // the device is idle, and the streams that the pieces are of may end
+    for (void* piece : p.own) cudaFree(piece);
+    p.own.clear();
+    p.pieces.clear();
+    p.beyond = 0;
+  }
   std::erase_if(p.pieces, [&](const auto& entry) {
     const char* at = static_cast<const char*>(entry.second.first);
     return at >= p.lent && at < p.lent + p.lent_bytes;

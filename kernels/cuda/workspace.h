@@ -15,7 +15,8 @@ enum class Scratch { kGemm, kBiasGradient, kAttention, kColumnSums, kSort, kRowL
 
 void* workspace(cudaStream_t stream, Scratch use, size_t bytes);
 
-// The memory that pieces are cut from henceforth. The pieces of the memory lent before are forgotten.
+// The memory that pieces are cut from henceforth. The pieces of the memory lent before are forgotten; an empty tensor,
+// with the device idle, also frees what was allocated beyond.
 void lend_workspace(const Tensor& memory);
 
 }  // namespace tri::cuda

@@ -1,9 +1,9 @@
 #include "lib/bench/comm.h"
 
-#include <algorithm>
 #include <functional>
 
 #include "kernels/core/arena.h"
+#include "lib/bench/measure.h"
 #include "lib/train/runtime.h"
 
 namespace tri {
@@ -32,20 +32,6 @@ const std::vector<Operation>& operations() {
        [](double) { return 1.0; }},
   };
   return table;
-}
-
-double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream) {
-  const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
-  std::vector<double> seconds;
-  for (int round = -2; round < rounds; ++round) {
-    stream.record(*begin);
-    run();
-    stream.record(*end);
-    stream.synchronize();
-    if (round >= 0) seconds.push_back(end->seconds_after(*begin));
-  }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/dims.h"
 #include "kernels/ops.h"
+#include "lib/bench/measure.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -249,39 +250,14 @@ class Cases {
   std::vector<Tensor> tensors_;
 };
 
-// Random numbers in (-1, 1), or tokens; owner tables and counters (i32 of other sizes) become zero.
+// Random numbers, or tokens; owner tables and counters (i32 of other sizes) become zero.
 void fill(const Tensor& tensor, int64_t rows, int vocab, Stream& stream) {
-  const auto count = static_cast<size_t>(std::min<int64_t>(tensor.numel(), 1 << 20));
-  std::vector<char> host(count * dtype_bytes(tensor.dtype));
-  for (size_t i = 0; i < count; ++i) {
-    const uint64_t bits = random_u64(7, i);
-    const auto number = static_cast<float>(static_cast<double>(bits >> 11) * 0x1p-52 - 1.0);
-    if (tensor.dtype == Dtype::kF32) reinterpret_cast<float*>(host.data())[i] = number;
-    if (tensor.dtype == Dtype::kBF16) reinterpret_cast<bf16*>(host.data())[i] = bf16(number);
-    if (tensor.dtype == Dtype::kI32)
-      reinterpret_cast<int32_t*>(host.data())[i] =
-          tensor.numel() == rows ? static_cast<int32_t>(bits % static_cast<uint64_t>(vocab)) : 0;
-  }
-  char* data = static_cast<char*>(tensor.data);
-  const auto first = static_cast<int64_t>(host.size());
-  stream.copy(data, host.data(), first);
-  for (int64_t done = first; done < tensor.bytes(); done *= 2)
-    stream.copy(data + done, data, std::min(done, tensor.bytes() - done));
+  if (tensor.dtype != Dtype::kI32) return fill_random(tensor, stream);
+  std::vector<int32_t> host(static_cast<size_t>(tensor.numel()), 0);
+  for (size_t i = 0; i < host.size() && tensor.numel() == rows; ++i)
+    host[i] = static_cast<int32_t>(random_u64(7, i) % static_cast<uint64_t>(vocab));
+  stream.copy(tensor.data, host.data(), tensor.bytes());
   stream.synchronize();
-}
-
-double median_seconds(const std::function<void(Stream&)>& run, int rounds, Device& device, Stream& stream) {
-  const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
-  std::vector<double> seconds;
-  for (int round = -2; round < rounds; ++round) {
-    stream.record(*begin);
-    run(stream);
-    stream.record(*end);
-    stream.synchronize();
-    if (round >= 0) seconds.push_back(end->seconds_after(*begin));
-  }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
 }
 
 }  // namespace
@@ -300,7 +276,7 @@ KernelBenchResult bench_kernels(const Config& config, Device& device, const Kern
                to = arena.take("copy", Dtype::kF32, {copy_bytes / 4});
   fill(from, rows, config.model.vocab, *stream);
   const double copy_seconds =
-      median_seconds([&](Stream& s) { s.copy(to.data, from.data, copy_bytes); }, bench.rounds, device, *stream);
+      median_seconds([&] { stream->copy(to.data, from.data, copy_bytes); }, bench.rounds, device, *stream);
   result.copy_bytes_per_s = 2.0 * static_cast<double>(copy_bytes) / copy_seconds;
 
   const auto peak = device.peak_tflops(config.precision.compute);
@@ -308,7 +284,7 @@ KernelBenchResult bench_kernels(const Config& config, Device& device, const Kern
   for (const Case& c : cases.cases()) {
     KernelRow row{.name = c.name, .shape = c.shape, .bytes = c.bytes, .flops = c.flops};
     try {
-      row.microseconds = 1e6 * median_seconds(c.run, bench.rounds, device, *stream);
+      row.microseconds = 1e6 * median_seconds([&] { c.run(*stream); }, bench.rounds, device, *stream);
     } catch (const Fatal&) {  // a library's kernel that does not take this shape or build
       continue;
     }

@@ -14,7 +14,12 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
   Arena measuring;
   allocate_rank(config, mesh, measuring);
   Arena arena(*device, measuring.used());
-  Trainer trainer(config, mesh, &job, *device, arena);
+  return bench_step(config, mesh, job, *device, arena, bench);
+}
+
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
+                           const StepBench& bench) {
+  Trainer trainer(config, mesh, &job, device, arena);
   trainer.make_start_values();
 
   std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config)) * static_cast<size_t>(config.data.micro_batch) *
@@ -30,7 +35,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     if (step >= bench.warmup) milliseconds.push_back(ms);
   }
-  if (device->gemm_search() != nullptr) result.gemms = device->gemm_search()->rows();
+  if (device.gemm_search() != nullptr) result.gemms = device.gemm_search()->rows();
   result.memory_bytes = arena.used();
   if (milliseconds.empty()) return result;
   std::sort(milliseconds.begin(), milliseconds.end());
@@ -40,9 +45,9 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   result.tokens_per_s = step_tokens / result.median_ms * 1e3;
   result.tflops_per_rank = model_flops_per_token(config) * result.tokens_per_s / mesh.world_size() / 1e12;
-  if (const auto peak = device->peak_tflops(config.precision.compute)) result.mfu = result.tflops_per_rank / *peak;
-  {
-    OpProfile profile(*device, trainer.runtime().compute());
+  if (const auto peak = device.peak_tflops(config.precision.compute)) result.mfu = result.tflops_per_rank / *peak;
+  if (bench.profiled > 0) {
+    OpProfile profile(device, trainer.runtime().compute());
     for (int step = 0; step < bench.profiled; ++step) trainer.step(bench.warmup + bench.steps + step, tokens, tokens);
     trainer.runtime().synchronize();
     result.ops = profile.take();

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/core/arena.h"
 #include "kernels/core/profile.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
@@ -31,5 +32,8 @@ struct StepBenchResult {
 
 // Random tokens (the same on every layout). `config` resolved. Collective; every rank gets its own clock's numbers.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench);
+// On a device and an arena (of allocate_rank's size) that are there already; streams and groups end with the call.
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
+                           const StepBench& bench);
 
 }  // namespace tri

@@ -8,42 +8,12 @@
 #include "io/base/log.h"
 #include "kernels/gemm_search.h"
 #include "lib/model/stage.h"
+#include "lib/train/silent.h"
 
 namespace tri {
 namespace {
 
-// A group in which nothing happens.
-class SilentGroup final : public CommGroup {
- public:
-  explicit SilentGroup(Axis axis) : CommGroup("silent", axis.rank, axis.size) {}
-
- private:
-  void do_all_gather(Tensor, Tensor, Stream&) override {}
-  void do_reduce_scatter(Tensor, Tensor, Stream&) override {}
-  void do_all_reduce(Tensor, ReduceOp, Stream&) override {}
-  void do_broadcast(Tensor, int, Stream&) override {}
-  void do_send(Tensor, int, Stream&) override {}
-  void do_recv(Tensor, int, Stream&) override {}
-};
-
-// Gradients where they lie in a step, without the store's bookkeeping. Each product is asked for as a first and as a
-// later addition.
-class SilentHooks final : public ParameterHooks {
- public:
-  SilentHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
-  void begin_backward(int, int) override {}
-  void before_use(const Parameter&) override {}
-  Tensor gradient(const Parameter& parameter) override { return store_.any_gradient_place(parameter); }
-  GradientTarget gradient_target(const Parameter& parameter) override {
-    return {store_.any_gradient_place(parameter), beta_};
-  }
-  void gradient_ready(const Parameter&) override {}
-
- private:
-  ParameterStore& store_;
-  const float beta_;
-};
-
+// Each product is asked for as a first and as a later addition to its gradient.
 std::vector<Gemm> gemms_of_a_step(const Config& config, const Mesh& mesh, Device& device, const RankTensors& tensors,
                                   ParameterStore& store, bool by_blocks) {
   GemmRecorder recorder;

@@ -1,0 +1,117 @@
+#include "app/bench_layouts.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "app/job_config.h"
+#include "lib/observe/metrics.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+Json to_json(const SweepRow& row) {
+  const Layout& l = row.layout;
+  Json object = {{"tp", l.tp},
+                 {"pp", l.pp},
+                 {"dp", l.dp},
+                 {"chunks", l.chunks},
+                 {"schedule", enum_name(l.schedule)},
+                 {"zero", l.zero},
+                 {"micro_batch", l.micro_batch},
+                 {"recompute", enum_name(l.recompute)},
+                 {"own", row.own},
+                 {"memory_bytes", row.memory_bytes}};
+  if (!row.problem.empty()) {
+    object["problem"] = row.problem;
+    return object;
+  }
+  object["ms"] = row.ms;
+  object["tokens_per_s"] = row.tokens_per_s;
+  object["mfu"] = row.mfu ? Json(*row.mfu) : Json();
+  return object;
+}
+
+Json to_json(const Config& config, const SweepResult& result, int ranks) {
+  Json rows = Json::array();
+  for (const SweepRow& row : result.rows) rows.push_back(to_json(row));
+  const LayoutChoice& choice = result.choice;
+  return {{"name", config.run.name},
+          {"ranks", ranks},
+          {"global_batch", config.data.global_batch},
+          {"most_bytes", result.most_bytes},
+          {"left_bytes", result.left_bytes ? Json(*result.left_bytes) : Json()},
+          {"refused", choice.refused},
+          {"too_large", choice.too_large},
+          {"beyond_limit", choice.beyond_limit},
+          {"own_problem", choice.own_problem.empty() ? Json() : Json(choice.own_problem)},
+          {"layouts", rows}};
+}
+
+void print(const Config& config, const SweepResult& result, int ranks) {
+  std::printf("%s on %d ranks, %d samples a step, at most %s a rank\n", config.run.name.c_str(), ranks,
+              config.data.global_batch, format_bytes(result.most_bytes).c_str());
+  std::printf("%3s%4s%5s  %-12s%7s%5s%7s  %-10s%11s%12s%8s%12s\n", "tp", "pp", "dp", "schedule", "chunks", "zero",
+              "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
+  for (const SweepRow& row : result.rows) {
+    const Layout& l = row.layout;
+    const std::string numbers = row.problem.empty()
+                                    ? fmt::format("{:>11.2f}{:>12}{:>8}", row.ms, format_count(row.tokens_per_s),
+                                                  row.mfu ? fmt::format("{:.1f} %", 100 * *row.mfu) : "")
+                                    : fmt::format("{:>31}", "failed");
+    std::printf("%3d%4d%5d  %-12s%7d%5d%7d  %-10s%s%12s%s\n", l.tp, l.pp, l.dp,
+                std::string(enum_name(l.schedule)).c_str(), l.chunks, l.zero, l.micro_batch,
+                std::string(enum_name(l.recompute)).c_str(), numbers.c_str(), format_bytes(row.memory_bytes).c_str(),
+                row.own ? "  the config's own" : "");
+    if (!row.problem.empty()) std::printf("      %s\n", first_line(row.problem).c_str());
+  }
+  const LayoutChoice& choice = result.choice;
+  std::printf("not tried: %d that break a rule of the config, %d that do not fit, %d beyond --limit\n", choice.refused,
+              choice.too_large, choice.beyond_limit);
+  if (!choice.own_problem.empty())
+    std::printf("the config's own layout was not tried: %s\n", first_line(choice.own_problem).c_str());
+  const SweepRow& best = result.rows.front();
+  if (best.problem.empty()) std::printf("best: %s\n", as_settings(best.layout).c_str());
+}
+
+}  // namespace
+
+const char* const kSweepHelp =
+    "With --sweep layout: the same global batch on many layouts of the ranks that there are, the config's own first, "
+    "best first in the table.\n"
+    "Layouts: every tp x pp x dp; 1f1b, and interleaved with 2 and 4 chunks; of each the three micro-batches (powers "
+    "of two) that fit and are guessed the fastest; of zero 1 and 2 and parallel.recompute only as much as it takes to "
+    "fit. Left out: gpipe and zero 0, which are 1f1b and zero 1 with more memory; what breaks a rule of the config; "
+    "what does not fit. What fits is what `trireme check` predicts, against the memory that is free (on the CPU: half "
+    "of it, shared by a machine's ranks).\n"
+    "Order until --limit: the best guess of each mesh, then the second of each, and so on, guessed by bubble, work "
+    "done "
+    "twice and rows of a product.\n"
+    "A layout that fails with an error is listed with it; a fault of a machine or peer ends the sweep.";
+
+Result<void> bench_layouts(const std::string& path, const std::vector<std::string>& overrides, const LayoutSweep& sweep,
+                           bool json, Job& job) {
+  const auto config = load_open_config(path, overrides, job);
+  if (!config) return config.error();
+  const bool speaks = job.world_rank() == 0;
+  ProgressLine progress;
+  const auto result = sweep_layouts(config.value(), job, sweep, [&](const Layout& layout, int number, int count) {
+    if (speaks) progress.show(fmt::format("layout {}/{}: {}", number, count, to_string(layout)), false);
+  });
+  if (!result) return result.error();
+  const SweepRow& best = result.value().rows.front();
+  const Result<void> end =
+      best.problem.empty() ? Result<void>() : Error{"no layout could be measured: " + best.problem, best.code};
+  if (!speaks) return end;
+  progress.show(fmt::format("{} layouts tried", result.value().rows.size()), true);
+  if (json)
+    std::printf("%s\n", to_json(config.value(), result.value(), job.world_size()).dump().c_str());
+  else
+    print(config.value(), result.value(), job.world_size());
+  return end;
+}
+
+}  // namespace tri

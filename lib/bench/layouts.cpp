@@ -1,0 +1,217 @@
+#include "lib/bench/layouts.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "lib/train/rank_tensors.h"
+
+namespace tri {
+namespace {
+
+constexpr int kMicroBatches = 3;  // tried of each mesh and schedule
+
+struct Guess {
+  Layout layout;
+  double slowness = 1;
+};
+
+bool better(const Guess& a, const Guess& b) {
+  const auto key = [](const Guess& g) {
+    const Layout& l = g.layout;
+    return std::tuple(g.slowness, l.recompute, l.zero, -l.micro_batch, l.tp, l.pp, l.chunks);
+  };
+  return key(a) < key(b);
+}
+
+// What saves memory at the price of time: later ones cost more.
+struct Saving {
+  int zero;
+  Recompute recompute;
+};
+bool spares_more(const Saving& a, const Saving& b) { return a.zero >= b.zero && a.recompute >= b.recompute; }
+
+class Chooser {
+ public:
+  Chooser(const Config& config, int world, int64_t most_bytes, const std::function<int64_t(const Config&)>& bytes)
+      : config_(config), world_(world), most_bytes_(most_bytes), bytes_(bytes) {}
+
+  LayoutChoice choose(const Result<Config>& own, int limit) && {
+    std::optional<Layout> first;
+    if (!own) {
+      choice_.own_problem = own.error().message;
+    } else if (bytes_(own.value()) > most_bytes_) {
+      choice_.own_problem = fmt::format("{} bytes a rank are too many", bytes_(own.value()));
+    } else {
+      first = layout_of(own.value());
+      choice_.layouts.push_back(*first);
+      choice_.own_first = true;
+    }
+    for (int tp = 1; tp <= world_; ++tp)
+      for (int pp = 1; world_ % tp == 0 && pp <= world_ / tp; ++pp)
+        if (world_ / tp % pp == 0) add_mesh({.tp = tp, .pp = pp, .dp = world_ / tp / pp});
+    in_rounds(first);
+    const size_t all = choice_.layouts.size();
+    choice_.layouts.resize(std::min(all, static_cast<size_t>(limit)));
+    choice_.beyond_limit = static_cast<int>(all - choice_.layouts.size());
+    return std::move(choice_);
+  }
+
+ private:
+  void add_mesh(Layout layout) {
+    std::vector<Guess> mesh;
+    add_schedule(layout, mesh);
+    if (layout.pp > 1) {
+      layout.schedule = Schedule::kInterleaved;
+      for (layout.chunks = 2; layout.chunks <= 4; layout.chunks *= 2) add_schedule(layout, mesh);
+    }
+    std::sort(mesh.begin(), mesh.end(), better);
+    if (!mesh.empty()) meshes_.push_back(std::move(mesh));
+  }
+
+  // The microbatches of one mesh and schedule.
+  void add_schedule(Layout layout, std::vector<Guess>& mesh) {
+    std::vector<Guess> sizes;
+    for (int64_t size = 1; size <= config_.data.global_batch / layout.dp; size *= 2) {
+      layout.micro_batch = static_cast<int>(size);
+      const auto resolved = resolve_config(with_layout(config_, layout), world_);
+      if (!resolved) {
+        ++choice_.refused;
+        continue;
+      }
+      sizes.push_back({layout, guessed_slowness(resolved.value())});
+    }
+    std::sort(sizes.begin(), sizes.end(), better);
+    int taken = 0;
+    for (const Guess& size : sizes) {
+      if (taken == kMicroBatches) break;
+      const auto fitting = with_savings(size.layout);
+      taken += !fitting.empty();
+      choice_.too_large += fitting.empty();
+      mesh.insert(mesh.end(), fitting.begin(), fitting.end());
+    }
+  }
+
+  // The layout with as much saved as it takes: nothing that fits spares less of both.
+  std::vector<Guess> with_savings(Layout layout) const {
+    std::vector<Guess> fitting;
+    for (const Saving saving :
+         {Saving{1, Recompute::kNone}, Saving{2, Recompute::kNone}, Saving{1, Recompute::kSelective},
+          Saving{2, Recompute::kSelective}, Saving{1, Recompute::kFull}, Saving{2, Recompute::kFull}}) {
+      if (saving.zero == 2 && layout.dp == 1) continue;
+      if (std::any_of(fitting.begin(), fitting.end(), [&](const Guess& g) {
+            return spares_more(saving, {g.layout.zero, g.layout.recompute});
+          }))
+        continue;
+      layout.zero = saving.zero;
+      layout.recompute = saving.recompute;
+      const Config resolved = value_or_throw(resolve_config(with_layout(config_, layout), world_));
+      if (bytes_(resolved) <= most_bytes_) fitting.push_back({layout, guessed_slowness(resolved)});
+    }
+    return fitting;
+  }
+
+  // The first of each mesh, the second of each, and so on.
+  void in_rounds(const std::optional<Layout>& first) {
+    for (size_t round = 0;; ++round) {
+      std::vector<Guess> next;
+      for (const auto& mesh : meshes_)
+        if (round < mesh.size()) next.push_back(mesh[round]);
+      if (next.empty()) return;
+      std::sort(next.begin(), next.end(), better);
+      for (const Guess& guess : next)
+        if (guess.layout != first) choice_.layouts.push_back(guess.layout);
+    }
+  }
+
+  const Config& config_;
+  const int world_;
+  const int64_t most_bytes_;
+  const std::function<int64_t(const Config&)>& bytes_;
+  std::vector<std::vector<Guess>> meshes_;  // best guess first
+  LayoutChoice choice_;
+};
+
+}  // namespace
+
+Layout layout_of(const Config& c) {
+  return {.tp = c.parallel.tp,
+          .pp = c.parallel.pp,
+          .dp = c.parallel.dp,
+          .chunks = c.parallel.chunks,
+          .schedule = c.parallel.schedule,
+          .zero = c.parallel.zero,
+          .micro_batch = c.data.micro_batch,
+          .recompute = c.parallel.recompute};
+}
+
+Config with_layout(Config config, const Layout& layout) {
+  ParallelConfig& p = config.parallel;
+  p.tp = layout.tp;
+  p.pp = layout.pp;
+  p.dp = layout.dp;
+  p.chunks = layout.chunks;
+  p.schedule = layout.schedule;
+  p.zero = layout.zero;
+  p.recompute = layout.recompute;
+  config.data.micro_batch = layout.micro_batch;
+  return config;
+}
+
+std::string to_string(const Layout& l) {
+  std::string pipeline, recomputed;
+  if (l.pp > 1) pipeline = fmt::format(" ({})", enum_name(l.schedule));
+  if (l.chunks > 1) pipeline = fmt::format(" ({}, {} chunks)", enum_name(l.schedule), l.chunks);
+  if (l.recompute != Recompute::kNone) recomputed = fmt::format(", recompute {}", enum_name(l.recompute));
+  return fmt::format("tp {}, pp {}{}, dp {} (zero {}), micro-batch {}{}", l.tp, l.pp, pipeline, l.dp, l.zero,
+                     l.micro_batch, recomputed);
+}
+
+std::string as_settings(const Layout& l) {
+  return fmt::format(
+      "--set parallel.tp={} --set parallel.pp={} --set parallel.dp={} --set parallel.chunks={} "
+      "--set parallel.schedule={} --set parallel.zero={} --set parallel.recompute={} --set data.micro_batch={}",
+      l.tp, l.pp, l.dp, l.chunks, enum_name(l.schedule), l.zero, enum_name(l.recompute), l.micro_batch);
+}
+
+double guessed_slowness(const Config& c) {
+  const int micros = microbatches(c), pp = c.parallel.pp, chunks = c.parallel.chunks;
+  // interleaved works in groups of pp microbatches
+  const int rounds = chunks > 1 ? (micros + pp - 1) / pp * pp : micros;
+  const double pipeline = (static_cast<double>(rounds) * chunks + pp - 1) / (static_cast<double>(micros) * chunks);
+  // A forward pass is a third of the work; norms and activations are a few per cent of it.
+  const std::map<Recompute, double> again = {
+      {Recompute::kNone, 1.0}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};
+  // Products of few rows leave a GPU partly idle; under tp they run by blocks of rows.
+  constexpr double kFewRows = 128;
+  const double rows = static_cast<double>(c.data.micro_batch) * c.model.seq_len / c.parallel.tp;
+  return pipeline * again.at(c.parallel.recompute) * (1 + kFewRows / rows);
+}
+
+int64_t predicted_bytes(const Config& c) {
+  int64_t most = 0;
+  for (int stage = 0; stage < c.parallel.pp; ++stage) {
+    // Between the first two and the last they are alike but for the microbatches in flight, which fall.
+    if (stage > 1 && stage < c.parallel.pp - 1) continue;
+    Mesh mesh = make_mesh(0, c.parallel.tp, c.parallel.dp, c.parallel.pp);
+    mesh.pp.rank = stage;
+    Arena arena;
+    allocate_rank(c, mesh, arena);
+    most = std::max(most, arena.used());
+  }
+  return most;
+}
+
+Result<LayoutChoice> choose_layouts(const Config& config, int world, int64_t most_bytes, int limit,
+                                    const std::function<int64_t(const Config&)>& bytes) {
+  TRI_REQUIRE(limit >= 1, "limit {}", limit);
+  const auto own = resolve_config(config, world);
+  Chooser chooser(config, world, most_bytes, bytes);
+  LayoutChoice choice = std::move(chooser).choose(own, limit);
+  // What no layout puts right is wrong with the rest of the config.
+  if (!own && choice.layouts.empty() && choice.too_large == 0) return own.error();
+  return choice;
+}
+
+}  // namespace tri

@@ -1,0 +1,46 @@
+// `trireme bench overlap`: how much of each axis's communication is hidden behind the compute that runs beside it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+struct OverlapBench {
+  int rounds = 11;  // of each of the three; the middle one counts
+};
+
+// Times in any one unit. The share of the transfer that costs nothing beside the compute.
+struct Hidden {
+  double raw = 0;       // 1 - (together - compute) / transfer
+  double fraction = 0;  // within [0, 1]
+  bool clamped = false;
+};
+Hidden hidden_fraction(double transfer, double compute, double together);
+
+// One kind of transfer beside one kind of work. Each time is the median over rounds of the slowest rank's.
+struct OverlapRow {
+  std::string axis;      // tp, dp, pp
+  std::string transfer;  // "gather by blocks": through RowExchange; "gather": whole, through a Channel
+  std::string compute;   // "fc1 forward"; "fc1 forward x 3" where one alone is shorter than the transfer
+  int ranks = 0;         // of the axis
+  int64_t bytes = 0;     // the gathered or reduced rows, the bucket, the boundary tensor: whole
+  double transfer_us = 0, compute_us = 0, together_us = 0;
+  Hidden hidden;
+  bool uncertain = false;  // together - compute scatters over more than half the transfer: half of the rounds differ so
+};
+
+// tp   a gather of rows with the product that reads them, and products with the reduce of their rows: the layers' own
+//      code, forward and backward, with `parallel.overlap_tp` and `tp_transfers` as they are. Compute alone: whole
+//      products, so that what cutting them into blocks costs counts as not hidden.
+// dp   a bucket's gradient reduction beside weight-gradient products, its parameter gather beside forward products
+// pp   sends and receives of a boundary tensor, activations and gradients, beside a block's forward pass
+// On weights and activations of random numbers; in the memory of a run of this config. `config` resolved. Collective;
+// all ranks have the same rows. Axes of one rank have none.
+std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, const OverlapBench& bench);
+
+}  // namespace tri

@@ -1,0 +1,131 @@
+#include "lib/bench/sweep.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <sstream>
+
+#include "lib/model/flops.h"
+#include "lib/observe/metrics.h"
+#include "lib/train/rank_tensors.h"
+
+namespace tri {
+namespace {
+
+std::string to_words(const Layout& l) {
+  return fmt::format("{} {} {} {} {} {} {} {}", l.tp, l.pp, l.dp, l.chunks, static_cast<int>(l.schedule), l.zero,
+                     l.micro_batch, static_cast<int>(l.recompute));
+}
+
+std::vector<Layout> from_words(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<Layout> layouts;
+  int schedule = 0, recompute = 0;
+  for (Layout l; words >> l.tp >> l.pp >> l.dp >> l.chunks >> schedule >> l.zero >> l.micro_batch >> recompute;) {
+    l.schedule = static_cast<Schedule>(schedule);
+    l.recompute = static_cast<Recompute>(recompute);
+    layouts.push_back(l);
+  }
+  return layouts;
+}
+
+// The largest of the ranks' numbers, on all.
+double largest(Job& job, double mine) {
+  double most = mine;
+  for (const std::string& text : job.all_gather(fmt::format("{:.17g}", mine))) most = std::max(most, std::stod(text));
+  return most;
+}
+int64_t largest(Job& job, int64_t mine) {
+  int64_t most = mine;
+  for (const std::string& text : job.all_gather(fmt::format("{}", mine)))
+    most = std::max<int64_t>(most, std::stoll(text));
+  return most;
+}
+
+// Rank 0's choice, on all ranks: another libm's last bit must not part them.
+Result<LayoutChoice> agreed_choice(const Config& config, Job& job, int64_t most_bytes, int limit) {
+  Result<LayoutChoice> mine = Error{};
+  if (job.world_rank() == 0) mine = choose_layouts(config, job.world_size(), most_bytes, limit);
+  if (auto chosen = agree(job, job.world_rank() != 0 || mine ? Result<void>() : mine.error()); !chosen)
+    return chosen.error();
+  LayoutChoice choice = job.world_rank() == 0 ? mine.value() : LayoutChoice{};
+  std::string words;
+  for (const Layout& layout : choice.layouts) words += to_words(layout) + " ";
+  choice.layouts = from_words(job.broadcast(words));
+  choice.own_first = job.broadcast(choice.own_first ? "own" : "") == "own";
+  return choice;
+}
+
+Result<void> measure(const Config& config, Job& job, Device& device, const StepBench& bench, SweepRow& row) {
+  const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  Arena measuring;
+  allocate_rank(config, mesh, measuring);
+  row.memory_bytes = largest(job, measuring.used());
+  std::unique_ptr<Arena> arena;
+  Result<void> mine;
+  try {
+    arena = std::make_unique<Arena>(device, measuring.used());
+  } catch (const Fatal& full) {  // the others wait for this rank's word, not in a communicator
+    mine = Error{full.what(), full.code()};
+  }
+  if (auto all = agree(job, mine); !all) return all;
+  const StepBenchResult result = bench_step(config, mesh, job, device, *arena, bench);
+  if (!std::isfinite(largest(job, std::isfinite(result.last_loss) ? 0.0 : HUGE_VAL)))
+    return Error{"the loss is not finite", ExitCode::kNotFinite};
+  row.ms = largest(job, result.median_ms);
+  const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  row.tokens_per_s = tokens / row.ms * 1e3;
+  if (const auto peak = device.peak_tflops(config.precision.compute))
+    row.mfu = model_flops_per_token(config) * row.tokens_per_s / mesh.world_size() / 1e12 / *peak;
+  return {};
+}
+
+}  // namespace
+
+int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
+  constexpr int64_t kLeast = int64_t{2} << 30;
+  if (kind == DeviceKind::kCpu) return free / 2 / node_size;
+  return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
+}
+
+void sort_best_first(std::vector<SweepRow>& rows) {
+  std::stable_sort(rows.begin(), rows.end(), [](const SweepRow& a, const SweepRow& b) {
+    if (a.problem.empty() != b.problem.empty()) return a.problem.empty();
+    return a.problem.empty() && a.ms < b.ms;
+  });
+}
+
+Result<SweepResult> sweep_layouts(const Config& config, Job& job, const LayoutSweep& sweep,
+                                  const std::function<void(const Layout&, int, int)>& on_trial) {
+  auto opened = open_device(device_kind(config.run.device), job.node_rank());
+  if (auto all = agree(job, opened ? Result<void>() : opened.error()); !all) return all.error();
+  Device& device = *opened.value();
+  SweepResult result;
+  const int64_t free = device.free_bytes();
+  result.most_bytes = -largest(job, -room_for_arena(device.kind(), free, job.node_size()));
+  auto choice = agreed_choice(config, job, result.most_bytes, sweep.limit);
+  if (!choice) return choice.error();
+  result.choice = std::move(choice).value();
+  const auto& layouts = result.choice.layouts;
+  if (layouts.empty())
+    return Error{fmt::format("no layout of {} ranks fits into {} a rank; start more ranks, or make the model smaller",
+                             job.world_size(), format_bytes(result.most_bytes)),
+                 ExitCode::kDevice};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    SweepRow row{.layout = layouts[i], .own = i == 0 && result.choice.own_first};
+    on_trial(row.layout, static_cast<int>(i) + 1, static_cast<int>(layouts.size()));
+    const Config resolved = value_or_throw(resolve_config(with_layout(config, row.layout), job.world_size()));
+    if (auto measured = measure(resolved, job, device, sweep.step, row); !measured) {
+      row.problem = measured.error().message;
+      row.code = measured.error().code;
+    }
+    result.rows.push_back(std::move(row));
+    job.barrier();  // all ranks' memory is given back before the next layout takes its own
+  }
+  if (device.kind() == DeviceKind::kCuda)
+    result.left_bytes = largest(job, std::max<int64_t>(0, free - device.free_bytes()));
+  sort_best_first(result.rows);
+  return result;
+}
+
+}  // namespace tri

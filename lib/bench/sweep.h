@@ -1,0 +1,51 @@
+// `trireme bench step --sweep layout`: the same steps on one layout after the other, in one job.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/bench/layouts.h"
+#include "lib/bench/step.h"
+
+namespace tri {
+
+struct LayoutSweep {
+  int limit = 16;  // layouts tried
+  StepBench step{.steps = 5, .warmup = 2, .profiled = 0};
+};
+
+// One layout. Times are the slowest rank's, bytes the fullest one's.
+struct SweepRow {
+  Layout layout;
+  bool own = false;  // the config's own
+  double ms = 0, tokens_per_s = 0;
+  std::optional<double> mfu;
+  int64_t memory_bytes = 0;
+  std::string problem;  // why there are no numbers; "" where there are
+  ExitCode code = ExitCode::kOk;
+};
+
+struct SweepResult {
+  std::vector<SweepRow> rows;  // best first; those with a problem last
+  LayoutChoice choice;         // what was left out
+  int64_t most_bytes = 0;      // of a rank's arena
+  // Less of the device's memory is free than at the start, the fullest rank's; none on the CPU, whose memory others
+  // take and give back as well.
+  std::optional<int64_t> left_bytes;
+};
+
+// Bytes that a rank's arena may take of `free` bytes, which on the CPU the `node_size` ranks of a machine share.
+// The rest is for communicators and libraries; on the CPU for the start values, MPI and the system.
+int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
+
+void sort_best_first(std::vector<SweepRow>& rows);
+
+// Random tokens. `config` need not be resolved but for run.device. Collective; all ranks have the same result. A layout
+// that meets an Error is listed with it; what is Fatal ends the job, sweep and all. `on_trial` is told each layout
+// before it is tried, with its number and their count.
+Result<SweepResult> sweep_layouts(const Config& config, Job& job, const LayoutSweep& sweep,
+                                  const std::function<void(const Layout&, int number, int count)>& on_trial);
+
+}  // namespace tri

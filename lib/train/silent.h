@@ -1,0 +1,40 @@
+// Stand-ins with which layers work as in a step, alone: groups that move nothing, gradients that nobody collects.
+#pragma once
+
+#include "lib/comm/comm_group.h"
+#include "lib/optim/parameter_store.h"
+
+namespace tri {
+
+// A group in which nothing happens.
+class SilentGroup final : public CommGroup {
+ public:
+  explicit SilentGroup(Axis axis) : CommGroup("silent", axis.rank, axis.size) {}
+
+ private:
+  void do_all_gather(Tensor, Tensor, Stream&) override {}
+  void do_reduce_scatter(Tensor, Tensor, Stream&) override {}
+  void do_all_reduce(Tensor, ReduceOp, Stream&) override {}
+  void do_broadcast(Tensor, int, Stream&) override {}
+  void do_send(Tensor, int, Stream&) override {}
+  void do_recv(Tensor, int, Stream&) override {}
+};
+
+// Gradients where they lie in a step, without the store's bookkeeping; products overwrite (beta 0) or add (1).
+class SilentHooks final : public ParameterHooks {
+ public:
+  SilentHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
+  void begin_backward(int, int) override {}
+  void before_use(const Parameter&) override {}
+  Tensor gradient(const Parameter& parameter) override { return store_.any_gradient_place(parameter); }
+  GradientTarget gradient_target(const Parameter& parameter) override {
+    return {store_.any_gradient_place(parameter), beta_};
+  }
+  void gradient_ready(const Parameter&) override {}
+
+ private:
+  ParameterStore& store_;
+  const float beta_;
+};
+
+}  // namespace tri

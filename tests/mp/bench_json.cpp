@@ -1,0 +1,87 @@
+// Reads what `trireme bench … --json` prints and checks its structure; a line a fault, and the exit status tells.
+//   bench_json sweep RANKS LIMIT     prints each layout's settings and bytes, for `trireme check`
+//   bench_json overlap AXES          "tp,dp,pp"
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+namespace {
+
+using Json = nlohmann::json;
+int faults = 0;
+
+void expect(bool holds, const std::string& claim, const Json& at) {
+  if (holds) return;
+  ++faults;
+  std::fprintf(stderr, "not so: %s: %s\n", claim.c_str(), at.dump().c_str());
+}
+
+void check_sweep(const Json& sweep, int ranks, size_t limit) {
+  expect(sweep.at("ranks") == ranks, "ranks", sweep);
+  const Json& layouts = sweep.at("layouts");
+  expect(!layouts.empty() && layouts.size() <= limit, "1 to limit layouts", layouts);
+  std::set<std::string> settings;
+  double previous = 0;
+  int own = 0;
+  for (const Json& l : layouts) {
+    const int tp = l.at("tp"), pp = l.at("pp"), dp = l.at("dp"), micro = l.at("micro_batch");
+    expect(tp * pp * dp == ranks, "tp x pp x dp are the ranks", l);
+    expect(sweep.at("global_batch").get<int>() % (micro * dp) == 0, "the same global batch", l);
+    std::string text;
+    for (const char* field : {"tp", "pp", "dp", "chunks", "zero"})
+      text += "--set parallel." + std::string(field) + "=" + l.at(field).dump() + " ";
+    for (const char* field : {"schedule", "recompute"})
+      text += "--set parallel." + std::string(field) + "=" + l.at(field).get<std::string>() + " ";
+    text += "--set data.micro_batch=" + std::to_string(micro);
+    expect(settings.insert(text).second, "each layout once", l);
+    own += l.at("own").get<bool>();
+    const bool failed = l.contains("problem");
+    if (!failed) {
+      const double ms = l.at("ms"), speed = l.at("tokens_per_s");
+      expect(std::isfinite(previous) && ms > 0 && ms >= previous, "best first, failures last", layouts);
+      expect(speed > 0 && l.contains("mfu"), "speed", l);
+      previous = ms;
+    } else {
+      previous = INFINITY;
+    }
+    expect(l.at("memory_bytes").get<int64_t>() <= sweep.at("most_bytes").get<int64_t>(), "it fits", l);
+    std::printf("%s %s\n", l.at("memory_bytes").dump().c_str(), text.c_str());
+  }
+  expect((own == 1) == sweep.at("own_problem").is_null(), "the own layout, or why it is not there", sweep);
+}
+
+void check_overlap(const Json& rows, const std::string& axes) {
+  std::set<std::string> expected, found;
+  for (size_t at = 0; at < axes.size(); at += 3) expected.insert(axes.substr(at, 2));
+  for (const Json& row : rows) {
+    found.insert(row.at("axis").get<std::string>());
+    const double transfer = row.at("transfer_us"), compute = row.at("compute_us"), together = row.at("together_us");
+    const double hidden = row.at("hidden"), raw = row.at("raw_hidden");
+    expect(transfer > 0 && compute > 0 && together > 0, "three times", row);
+    expect(std::fabs(raw - (1 - (together - compute) / transfer)) < 1e-6 * (1 + std::fabs(raw)), "the formula", row);
+    expect(hidden >= 0 && hidden <= 1, "within 0 and 1", row);
+    expect(row.at("clamped").get<bool>() == (raw < 0 || raw > 1), "marked where it was not", row);
+    expect(row.at("uncertain").is_boolean() && row.at("ranks") > 1 && row.at("bytes") > 0, "the other fields", row);
+  }
+  expect(found == expected, "all axes of several ranks, " + axes, rows);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const Json input = Json::parse(std::cin);
+  const std::string kind = argc > 1 ? argv[1] : "";
+  if (kind == "sweep" && argc == 4)
+    check_sweep(input, std::stoi(argv[2]), std::stoul(argv[3]));
+  else if (kind == "overlap" && argc == 3)
+    check_overlap(input, argv[2]);
+  else
+    return 2;
+  return faults == 0 ? 0 : 1;
+} catch (const std::exception& problem) {
+  std::fprintf(stderr, "%s\n", problem.what());
+  return 1;
+}
