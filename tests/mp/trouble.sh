@@ -38,10 +38,14 @@ train 0 shared 2 run.steps=3 # given up properly, there is nothing to take over
 [[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
 
 echo "a batch job that was started again replaces its earlier start, which publishes nothing more"
-SLURM_JOB_ID=4711 start again 2 checkpoint.max_failures=1
+for restart in 0 1; do # only the ranks believe to be in a batch job, not mpirun
+  printf '#!/bin/sh\nexport SLURM_JOB_ID=4711 SLURM_RESTART_COUNT=%s\nexec "%s" "$@"\n' "$restart" "$trireme" >"start$restart"
+  chmod +x "start$restart"
+done
+trireme=./start0 start again 2 checkpoint.max_failures=1
 until_true has_checkpoint again
 step=$(newest again)
-SLURM_JOB_ID=4711 SLURM_RESTART_COUNT=1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoint.every=1000
+trireme=./start1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoint.every=1000
 has "an earlier start of job 4711"
 end_of again 3
 has "failed (1 in a row)" # its files are gone, or it sees that the lock is
