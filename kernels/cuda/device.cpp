@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -206,6 +207,10 @@ class CudaDevice final : public Device {
   int major_ = 0, minor_ = 0;  // compute capability
 };
 
+// Before the first call: a hardware queue a stream. Streams that share one (there are 8 by default) wait for each
+// other, and where one of them waits for a peer's flag that may be for ever. The user's own setting stays.
+void set_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 }  // namespace
 
 int cuda::num_multiprocessors() {
@@ -219,6 +224,7 @@ int cuda::num_multiprocessors() {
 }
 
 int cuda_device_count() {
+  set_queues();
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // "no device" is an answer here, not an error of the next call
@@ -226,6 +232,7 @@ int cuda_device_count() {
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
+  set_queues();
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess)
     return Error{

@@ -22,18 +22,23 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   Trainer trainer(config, mesh, &job, device, arena);
   trainer.make_start_values();
 
-  std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config)) * static_cast<size_t>(config.data.micro_batch) *
-                              static_cast<size_t>(config.model.seq_len));
+  const HostBuffer<int32_t> h_tokens(device, static_cast<size_t>(microbatches(config)) *
+                                                 static_cast<size_t>(config.data.micro_batch) *
+                                                 static_cast<size_t>(config.model.seq_len));
+  const std::span<const int32_t> tokens(h_tokens.data(), h_tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
-                                     static_cast<uint64_t>(config.model.vocab));
+    h_tokens.data()[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
+                                              static_cast<uint64_t>(config.model.vocab));
   std::vector<double> milliseconds;
   StepBenchResult result;
   for (int step = 0; step < bench.warmup + bench.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
-    result.last_loss = trainer.step(step, tokens, tokens).loss;
-    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    if (step >= bench.warmup) milliseconds.push_back(ms);
+    const StepResult answer = trainer.step(step, tokens, tokens);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.last_loss = answer.loss;
+    if (step < bench.warmup) continue;
+    milliseconds.push_back(1e3 * seconds);
+    result.times += step_times(answer.timeline, answer.pp_transfer_seconds, seconds, 0);
   }
   if (device.gemm_search() != nullptr) result.gemms = device.gemm_search()->rows();
   result.memory_bytes = arena.used();

@@ -9,6 +9,7 @@
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
+#include "lib/observe/step_times.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
@@ -25,6 +26,7 @@ struct StepBenchResult {
   double tflops_per_rank = 0;
   std::optional<double> mfu;
   int64_t memory_bytes = 0;  // this rank's arena
+  StepTimes times;           // of all measured steps, this rank's
   double last_loss = 0;
   std::vector<OpProfile::Row> ops;     // of one profiled step on the compute stream, longest first
   std::vector<GemmSearch::Row> gemms;  // what the search found
