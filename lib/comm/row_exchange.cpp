@@ -69,7 +69,8 @@ void RowExchange::start_gather(Tensor rows, Stream& compute) {
   compute.record(*made_);
   const Tensor own = block(rows, rank());
   for (int step = 1; step < size(); ++step) push((rank() + step) % size(), own.data, own.data, own.bytes());
-  gathers_.push_back({rows.data, operation_});
+  gathers_.push_back({rows.data, operation_, std::vector<bool>(static_cast<size_t>(size()))});
+  gathers_.back().waited[static_cast<size_t>(rank())] = true;
 }
 
 std::vector<int> RowExchange::arrival_order() const {
@@ -83,15 +84,16 @@ bool RowExchange::gathering(Tensor rows) const {
 }
 
 void RowExchange::wait_block(Tensor rows, int member, Stream& compute) {
-  if (member == rank()) return;
-  const SpendScope scope(compute, Spend::kTp);
-  for (const Gather& gather : gathers_)
-    if (gather.rows == rows.data) compute.wait_flag(flag(kArrived, member), gather.operation);
+  for (Gather& gather : gathers_) {
+    if (gather.rows != rows.data || gather.waited[static_cast<size_t>(member)]) continue;
+    const SpendScope scope(compute, Spend::kTp);
+    compute.wait_flag(flag(kArrived, member), gather.operation);
+    gather.waited[static_cast<size_t>(member)] = true;
+  }
 }
 
 void RowExchange::finish_gather(Tensor rows, Stream& compute) {
-  const SpendScope scope(compute, Spend::kTp);
-  for (int step = 1; step < size(); ++step) wait_block(rows, (rank() + size() - step) % size(), compute);
+  for (const int member : arrival_order()) wait_block(rows, member, compute);
   std::erase_if(gathers_, [&](const Gather& g) { return g.rows == rows.data; });
 }
 

@@ -81,6 +81,7 @@ class RowExchange {
   struct Gather {
     void* rows;
     uint32_t operation;
+    std::vector<bool> waited;  // [member]: compute has waited for its block
   };
 
   void begin(Stream& compute);

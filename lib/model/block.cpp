@@ -96,17 +96,11 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
       forward_kept(ctx, {.inp = kept.input}, t);
       break;
   }
-  gather_gradient(ctx);
+  ctx.gather(ctx.work.dstream);  // every row of the output's gradient, for the row-parallel products
   if (sequential)
     backward_sequential(ctx, t, dinput);
   else
     backward_parallel(ctx, t, dinput);
-}
-
-// Every row of a branch's output gradient, for its row-parallel product.
-void TransformerBlock::gather_gradient(const LayerContext& ctx) const {
-  ctx.begin_gather(ctx.work.dstream);
-  ctx.start_gather(ctx.work.dstream);
 }
 
 void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const {
@@ -119,7 +113,7 @@ void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerT
 
   if (ctx.config.parallel.recompute == Recompute::kSelective)
     norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
-  gather_gradient(ctx);
+  ctx.gather(w.dstream);
   attention_backward(ctx, t);
   qkv_.backward_input(ctx, ctx.begin_reduce(w.dnormed), w.dqkv, 0.0f, Then::kSend);
   qkv_.backward_weight(ctx, w.dqkv, t.normed1);  // beside the reduce

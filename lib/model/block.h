@@ -32,7 +32,6 @@ class TransformerBlock {
   void mlp_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void mlp_backward(const LayerContext& ctx, const LayerTensors& t) const;
-  void gather_gradient(const LayerContext& ctx) const;
   void fc1_backward_weight(const LayerContext& ctx, Tensor inp) const;
   void backward_sequential(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const;
   void backward_parallel(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const;

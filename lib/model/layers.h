@@ -30,6 +30,10 @@ struct LayerContext {
   // reads the rows then goes over those that arrive, or needs them all.
   void begin_gather(Tensor rows) const;
   void start_gather(Tensor rows) const;
+  void gather(Tensor rows) const {  // own rows that are made already
+    begin_gather(rows);
+    start_gather(rows);
+  }
   bool arrives_in_blocks(Tensor rows) const { return exchange != nullptr && exchange->gathering(rows); }
   // product(first, count), which reads rows [first, first + count) only.
   template <class Product>

@@ -146,8 +146,7 @@ void Stage::embed_backward(const Chunk& chunk, int micro) {
                       ctx_.compute);
     ctx_.hooks.gradient_ready(*chunk.positions);
   }
-  ctx_.begin_gather(w.dstream);
-  ctx_.start_gather(w.dstream);
+  ctx_.gather(w.dstream);
   ctx_.need(w.dstream);
   embedding_backward({.dweight = ctx_.hooks.gradient(*chunk.tokens),
                       .dout = w.dstream,
