@@ -4,11 +4,13 @@
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <sstream>
 
 #include "lib/bench/measure.h"
 #include "lib/model/block.h"
+#include "lib/train/aligned_timer.h"
 #include "lib/train/gemm_tuning.h"
+#include "lib/train/layer_transfers.h"
+#include "lib/train/row_cuts.h"
 #include "lib/train/runtime.h"
 #include "lib/train/silent.h"
 
@@ -60,17 +62,6 @@ Memory allocate(const Config& config, const Mesh& mesh, Arena& arena) {
   return m;
 }
 
-// The tensors of the first layer, whatever of them is kept in a step.
-LayerTensors whole_layer(const Config& config, const StageTensors& stage) {
-  LayerTensors t = stage.chunks.front().front().layers.front();
-  if (config.parallel.recompute == Recompute::kFull) t = stage.work.again;
-  if (config.parallel.recompute == Recompute::kSelective) {
-    t.normed1 = t.normed2 = stage.work.normed;
-    t.activated = stage.work.activated;
-  }
-  return t;
-}
-
 class Bench {
  public:
   Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, int rounds)
@@ -87,15 +78,13 @@ class Bench {
         silent_tp_(silence_, runtime_.compute(), device, Spend::kTp),
         ctx_(context(runtime_.tp(), runtime_.row_exchange())),
         alone_(context(silent_tp_, nullptr)),
-        layer_(whole_layer(config, memory_.rank.stage)),
-        begin_(device.make_event(EventKind::kTimed)),
-        end_(device.make_event(EventKind::kTimed)),
+        layer_(first_layer(config, memory_.rank.stage)),
+        timer_(runtime_, job, device, memory_.extra.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
     device.lend_workspace(memory_.rank.kernel_workspace);
-    for (const bool by_blocks : {false, true})  // alone the products are whole
-      if (!by_blocks || runtime_.row_exchange() != nullptr)
-        search_gemms(config, mesh, &job, device, memory_.rank, store_, runtime_.compute(), by_blocks, "");
+    search_gemms(config, mesh, &job, device, memory_.rank, store_, runtime_.compute(), nullptr, "");  // whole, alone
+    cuts_ = find_row_cuts(config, mesh, &job, device, memory_.rank, store_, runtime_, "", "");
     store_.make_start_values();
     fill();
     bind();
@@ -109,8 +98,9 @@ class Bench {
   std::vector<OverlapRow> run() {
     std::vector<OverlapRow> rows;
     if (mesh_.tp.size > 1)
-      for (const Case& c : config_.model.block == Block::kParallel ? parallel_block() : sequential_block())
-        rows.push_back(measure(c, mesh_.tp.size));
+      for (const LayerTransfer& transfer :
+           layer_transfers(config_, mesh_, memory_.rank.stage, store_.parameters().front()))
+        rows.push_back(measure(row_case(transfer), mesh_.tp.size));
     if (mesh_.dp.size > 1)
       for (const Case& c : buckets()) rows.push_back(measure(c, mesh_.dp.size));
     if (mesh_.pp.size > 1) rows.push_back(measure(boundary(), mesh_.pp.size));
@@ -126,6 +116,7 @@ class Bench {
             .compute = runtime_.compute(),
             .tp = tp,
             .exchange = exchange,
+            .cuts = cuts_,
             .hooks = hooks_};
   }
 
@@ -143,134 +134,23 @@ class Bench {
   void bind() {
     const std::vector<Parameter>& parameters = store_.parameters().front();
     const int layer = layers_of(config_, mesh_.pp, 0).first;
-    const std::string base = fmt::format("layers/{}/", layer);
-    qkv_ = ColumnLinear::bind(parameters, base + "attention/qkv");
-    fc1_ = ColumnLinear::bind(parameters, base + "mlp/fc1");
-    proj_ = RowLinear::bind(parameters, base + "attention/proj");
-    fc2_ = RowLinear::bind(parameters, base + "mlp/fc2");
+    fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
   }
 
-  bool gelu() const { return config_.model.activation == Activation::kGelu; }
-  std::string by_blocks(const char* transfer) const {
-    return ctx_.exchange == nullptr ? transfer : fmt::format("{} by blocks", transfer);
-  }
-
-  // `rows` gathered before `products` read them.
-  Case gather(const std::string& compute, Tensor rows, const std::function<void(const LayerContext&)>& products) {
-    const auto start = [this, rows] {
-      ctx_.begin_gather(rows);
-      ctx_.start_gather(rows);
-    };
+  Case row_case(const LayerTransfer& transfer) {
+    std::string how = transfer.reduces ? "reduce" : "gather";
+    if (ctx_.exchange != nullptr) {
+      const RowCut cut = cuts_.of(transfer.linear, transfer.pass);
+      how += cut.direct ? ", direct" : fmt::format(", {} pieces", cut.pieces == 0 ? mesh_.tp.size : cut.pieces);
+    }
     return {.axis = "tp",
-            .transfer = by_blocks("gather"),
-            .compute = compute,
-            .bytes = rows.bytes(),
-            .transfer_alone =
-                [=, this] {
-                  start();
-                  ctx_.need(rows);
-                },
-            .compute_alone = [=, this] { products(alone_); },
-            .together =
-                [=, this] {
-                  start();
-                  products(ctx_);
-                }};
-  }
-
-  // `rows` reduced as `products` make them; they send the blocks.
-  Case reduce(const std::string& compute, Tensor rows,
-              const std::function<void(const LayerContext&, const std::vector<RowBlock>&)>& products) {
-    const auto with_products = [=](const LayerContext& ctx) {
-      products(ctx, ctx.begin_reduce(rows));
-      ctx.finish_reduce(rows);
-    };
-    return {.axis = "tp",
-            .transfer = by_blocks("reduce"),
-            .compute = compute,
-            .bytes = rows.bytes(),
-            .transfer_alone =
-                [=, this] {
-                  for (const RowBlock& block : ctx_.begin_reduce(rows)) ctx_.send(block);
-                  ctx_.finish_reduce(rows);
-                },
-            .compute_alone = [=, this] { with_products(alone_); },
-            .together = [=, this] { with_products(ctx_); }};
-  }
-
-  void fc1_forward(const LayerContext& ctx, Tensor normed) const {
-    if (gelu()) return fc1_.forward_gelu(ctx, layer_.activated, layer_.fc1, normed);
-    fc1_.forward(ctx, layer_.fc1, normed);
-  }
-  void fc2_backward(const LayerContext& ctx) const {
-    const Workspace& w = ctx.work;
-    if (gelu()) return fc2_.backward_gelu(ctx, w.dfc1, w.dstream, layer_.activated, layer_.fc1, fc1_);
-    fc2_.backward(ctx, w.dactivated, w.dstream, layer_.activated);
-  }
-  void fc1_backward_weight(const LayerContext& ctx, Tensor normed) const {
-    if (gelu()) return fc1_.backward_weight_alone(ctx, ctx.work.dfc1, normed);
-    fc1_.backward_weight(ctx, ctx.work.dfc1, normed);
-  }
-
-  // The order of lib/model/block.cpp.
-  std::vector<Case> sequential_block() {
-    using Blocks = std::vector<RowBlock>;
-    const Workspace& w = memory_.rank.stage.work;
-    const Tensor normed1 = layer_.normed1, normed2 = layer_.normed2;
-    return {
-        gather("qkv forward", normed1, [=, this](const LayerContext& ctx) { qkv_.forward(ctx, layer_.qkv, normed1); }),
-        reduce("proj forward", w.partial,
-               [this](const LayerContext& ctx, const Blocks& blocks) {
-                 proj_.forward(ctx, blocks, layer_.attention, 0.0f, Then::kSend);
-               }),
-        gather("fc1 forward", normed2, [=, this](const LayerContext& ctx) { fc1_forward(ctx, normed2); }),
-        reduce("fc2 forward", w.partial,
-               [this](const LayerContext& ctx, const Blocks& blocks) {
-                 fc2_.forward(ctx, blocks, layer_.activated, 0.0f, Then::kSend);
-               }),
-        gather("fc2 backward", w.dstream, [this](const LayerContext& ctx) { fc2_backward(ctx); }),
-        reduce("fc1 backward", w.dnormed,
-               [=, this](const LayerContext& ctx, const Blocks& blocks) {
-                 fc1_.backward_input(ctx, blocks, ctx.work.dfc1, 0.0f, Then::kSend);
-                 fc1_backward_weight(ctx, normed2);
-               }),
-        gather("proj backward", w.dstream,
-               [this](const LayerContext& ctx) {
-                 proj_.backward(ctx, ctx.work.dattention, ctx.work.dstream, layer_.attention);
-               }),
-        reduce("qkv backward", w.dnormed, [=, this](const LayerContext& ctx, const Blocks& blocks) {
-          qkv_.backward_input(ctx, blocks, ctx.work.dqkv, 0.0f, Then::kSend);
-          qkv_.backward_weight(ctx, ctx.work.dqkv, normed1);
-        })};
-  }
-
-  // Both branches share a gather and a reduce; attention, which runs between their products, is left out.
-  std::vector<Case> parallel_block() {
-    using Blocks = std::vector<RowBlock>;
-    const Workspace& w = memory_.rank.stage.work;
-    const Tensor normed = layer_.normed1;
-    return {gather("qkv, fc1 forward", normed,
-                   [=, this](const LayerContext& ctx) {
-                     qkv_.forward(ctx, layer_.qkv, normed);
-                     fc1_forward(ctx, normed);
-                   }),
-            reduce("proj, fc2 forward", w.partial,
-                   [this](const LayerContext& ctx, const Blocks& blocks) {
-                     proj_.forward(ctx, blocks, layer_.attention, 0.0f, Then::kKeep);
-                     fc2_.forward(ctx, blocks, layer_.activated, 1.0f, Then::kSend);
-                   }),
-            gather("fc2, proj backward", w.dstream,
-                   [this](const LayerContext& ctx) {
-                     fc2_backward(ctx);
-                     proj_.backward(ctx, ctx.work.dattention, ctx.work.dstream, layer_.attention);
-                   }),
-            reduce("fc1, qkv backward", w.dnormed, [=, this](const LayerContext& ctx, const Blocks& blocks) {
-              fc1_.backward_input(ctx, blocks, ctx.work.dfc1, 0.0f, Then::kKeep);
-              qkv_.backward_input(ctx, blocks, ctx.work.dqkv, 1.0f, Then::kSend);
-              fc1_backward_weight(ctx, normed);
-              qkv_.backward_weight(ctx, ctx.work.dqkv, normed);
-            })};
+            .transfer = how,
+            .compute = transfer.beside,
+            .bytes = transfer.rows.bytes(),
+            .transfer_alone = [=, this] { transfer.alone(ctx_); },
+            .compute_alone = [=, this] { transfer.together(alone_); },
+            .together = [=, this] { transfer.together(ctx_); }};
   }
 
   // `start` enqueues the transfer and `finish` lets compute wait for it; beside it so many runs of `compute` that they
@@ -318,7 +198,7 @@ class Bench {
           dp.after(runtime_.compute());
           sharded ? dp.reduce_scatter(part(bucket), bucket) : dp.all_reduce(bucket, ReduceOp::kSum);
         },
-        [=, this] { fc1_backward_weight(alone_, normed); }, [this, &dp] { dp.before(runtime_.compute()); }));
+        [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.dfc1, normed); }, [this, &dp] { dp.before(runtime_.compute()); }));
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
     const Tensor parameters(bucket.data, config_.precision.compute, {bucket.numel()});
     cases.push_back(beside(
@@ -331,7 +211,12 @@ class Bench {
           dp.after(runtime_.compute());
           dp.all_gather(parameters, part(parameters));
         },
-        [=, this] { fc1_forward(alone_, normed); }, [this, &dp] { dp.before(runtime_.compute()); }));
+        [=, this] {
+          if (config_.model.activation == Activation::kGelu)
+            fc1_.forward_gelu(alone_, layer_.activated, layer_.fc1, normed);
+          else
+            fc1_.forward(alone_, layer_.fc1, normed);
+        }, [this, &dp] { dp.before(runtime_.compute()); }));
     return cases;
   }
 
@@ -375,39 +260,13 @@ class Bench {
                   start, forward, finish);
   }
 
-  // Seconds of `work`, `repeats` times in a row: the ranks begin together.
-  double sample(const Work& work, int repeats) {
-    Stream& compute = runtime_.compute();
-    Channel& world = runtime_.world();
-    world.after(compute);
-    world.all_reduce(memory_.extra.number, ReduceOp::kSum);
-    world.before(compute);
-    compute.record(*begin_);
-    for (int i = 0; i < repeats; ++i) work();
-    compute.record(*end_);
-    compute.synchronize();
-    return end_->seconds_after(*begin_);
-  }
-
-  // Of the slowest rank, round by round.
-  std::vector<double> slowest(const std::vector<double>& mine) {
-    std::string text;
-    for (const double seconds : mine) text += fmt::format("{:.17g} ", seconds);
-    std::vector<double> most(mine.size(), 0.0);
-    for (const std::string& rank : job_.all_gather(text)) {
-      std::istringstream words(rank);
-      for (double& value : most)
-        if (double seconds = 0; words >> seconds) value = std::max(value, seconds);
-    }
-    return most;
-  }
   double quick(const Work& work, int repeats = 1) {
     std::vector<double> seconds;
     for (int round = -1; round < 3; ++round) {
-      const double one = sample(work, repeats) / repeats;
+      const double one = timer_.sample(work, repeats);
       if (round >= 0) seconds.push_back(one);
     }
-    return std::max(1e-9, median(slowest(seconds)));
+    return std::max(1e-9, median(timer_.slowest(seconds)));
   }
 
   // The three in turns, so that a device that slows down slows down all of them.
@@ -421,10 +280,10 @@ class Bench {
     for (int round = -1; round < rounds_; ++round)
       for (int kind = 0; kind < 3; ++kind) {
         c.prepare();
-        const double one = sample(*works[kind], repeats) / repeats;
+        const double one = timer_.sample(*works[kind], repeats);
         if (round >= 0) seconds[kind].push_back(one);
       }
-    for (auto& list : seconds) list = slowest(list);
+    for (auto& list : seconds) list = timer_.slowest(list);
     const double transfer = median(seconds[0]), compute = median(seconds[1]), together = median(seconds[2]);
     std::vector<double> added;
     for (size_t i = 0; i < seconds[2].size(); ++i) added.push_back(seconds[2][i] - seconds[1][i]);
@@ -453,12 +312,12 @@ class Bench {
   SilentHooks hooks_;
   SilentGroup silence_;
   Channel silent_tp_;
+  RowCuts cuts_;
   LayerContext ctx_, alone_;  // as in a step; with a tp group in which nothing moves
   LayerTensors layer_;
-  ColumnLinear qkv_, fc1_;
-  RowLinear proj_, fc2_;
+  AlignedTimer timer_;
+  ColumnLinear fc1_;
   std::unique_ptr<TransformerBlock> block_;
-  std::unique_ptr<Event> begin_, end_;      // timed
   std::unique_ptr<Event> ready_, done_[4];  // of the boundary's transfers
 };
 

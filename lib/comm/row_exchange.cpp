@@ -1,14 +1,39 @@
 #include "lib/comm/row_exchange.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/core/timeline.h"
 #include "lib/comm/transfer_hook.h"
 
 namespace tri {
 namespace {
+
 constexpr int kReady = 0, kArrived = 1;  // rows of the flags
+
+// Members in the order of use as `pieces` groups: the first member alone, the rest spread evenly. In each group the
+// members in the order of their rows, those side by side together.
+std::vector<std::vector<int>> groups_of(const std::vector<int>& order, int pieces) {
+  const int size = static_cast<int>(order.size());
+  if (pieces == 1) {
+    std::vector<int> all(order.size());
+    std::iota(all.begin(), all.end(), 0);
+    return {all};
+  }
+  std::vector<std::vector<int>> groups{{order.front()}};
+  const int rest = size - 1, parts = std::min(pieces, size) - 1;
+  for (int part = 0; part < parts; ++part) {
+    std::vector<int> group(order.begin() + 1 + rest * part / parts, order.begin() + 1 + rest * (part + 1) / parts);
+    std::sort(group.begin(), group.end());
+    for (size_t i = 0; i < group.size(); ++i) {
+      if (i == 0 || group[i] != group[i - 1] + 1) groups.emplace_back();
+      groups.back().push_back(group[i]);
+    }
+  }
+  return groups;
 }
+
+}  // namespace
 
 RowExchangeTensors allocate_row_exchange(int tp, int64_t own_rows, int64_t width, Dtype dtype, Arena& arena) {
   RowExchangeTensors t;
@@ -17,46 +42,69 @@ RowExchangeTensors allocate_row_exchange(int tp, int64_t own_rows, int64_t width
   return t;
 }
 
-RowExchange::RowExchange(PeerMemory peers, RowExchangeTensors tensors, std::vector<Stream*> copies, Device& device)
-    : peers_(std::move(peers)), tensors_(tensors), copies_(std::move(copies)), made_(device.make_event()) {
-  TRI_REQUIRE(static_cast<int>(copies_.size()) == size() - 1, "{} streams to {} peers", copies_.size(), size() - 1);
-  for (size_t i = 0; i < copies_.size(); ++i) sent_.push_back(device.make_event());
-}
+RowExchange::RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device)
+    : peers_(std::move(peers)),
+      tensors_(tensors),
+      copies_(copies),
+      arrivals_(arrivals),
+      device_(device),
+      made_(device.make_event()),
+      sent_(device.make_event()),
+      reduced_(device.make_event()) {}
 
 Tensor RowExchange::block(Tensor rows, int member) const {
   const int64_t own = rows[0] / size();
   return rows.rows(member * own, own);
 }
 
+Tensor RowExchange::incoming(int member) const {
+  const Tensor& parts = tensors_.incoming[turn_];
+  return parts.rows(member, 1).view({parts[1], parts[2]});
+}
+
 uint32_t* RowExchange::flag(int row, int member) const {
   return reinterpret_cast<uint32_t*>(tensors_.flags.as<int32_t>()) + row * size() + member;
+}
+
+// The blocks of all members are on their way at the same time, the one of `rank - 1` first.
+std::vector<int> RowExchange::arrival_order() const {
+  std::vector<int> order;
+  for (int step = 0; step < size(); ++step) order.push_back((rank() + size() - step) % size());
+  return order;
+}
+
+RowExchange::Gather* RowExchange::find(Tensor rows) {
+  const auto found =
+      std::find_if(gathers_.begin(), gathers_.end(), [&](const Gather& g) { return g.rows == rows.data; });
+  return found == gathers_.end() ? nullptr : &*found;
 }
 
 // Counts the operation and tells the peers that this rank is ready for it.
 void RowExchange::begin(Stream& compute) {
   ++operation_;
   settle(compute);
+  compute.record(*made_);
+  copies_.wait(*made_);
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();
-    compute.set_flag(peers_.at(peer, flag(kReady, rank())), operation_);
+    copies_.set_flag(peers_.at(peer, flag(kReady, rank())), operation_);
   }
 }
 
 void RowExchange::settle(Stream& compute) {
   const SpendScope scope(compute, Spend::kTp);
-  for (const auto& sent : sent_) compute.wait(*sent);
+  compute.wait(*sent_);
 }
 
-// After what compute has done so far: `src` to the place that this rank calls `own_place` in the peer's memory.
+// After what compute had done at the last record of made_: `src` to the place that this rank calls `own_place` in the
+// peer's memory.
 void RowExchange::push(int peer, void* own_place, const void* src, int64_t bytes) {
-  Stream& copies = copies_to(peer);
-  before_transfer(copies);
+  before_transfer(copies_);
   counts_.bytes += bytes;
-  copies.wait(*made_);
-  copies.wait_flag(flag(kReady, peer), operation_);
-  copies.copy(peers_.at(peer, static_cast<char*>(own_place)), src, bytes);
-  copies.set_flag(peers_.at(peer, flag(kArrived, rank())), operation_);
-  copies.record(sent_to(peer));
+  copies_.wait_flag(flag(kReady, peer), operation_);
+  copies_.copy(peers_.at(peer, static_cast<char*>(own_place)), src, bytes);
+  copies_.set_flag(peers_.at(peer, flag(kArrived, rank())), operation_);
+  copies_.record(*sent_);
 }
 
 void RowExchange::begin_gather(Tensor rows, Stream& compute) {
@@ -67,62 +115,124 @@ void RowExchange::begin_gather(Tensor rows, Stream& compute) {
 
 void RowExchange::start_gather(Tensor rows, Stream& compute) {
   compute.record(*made_);
+  copies_.wait(*made_);
   const Tensor own = block(rows, rank());
   for (int step = 1; step < size(); ++step) push((rank() + step) % size(), own.data, own.data, own.bytes());
-  gathers_.push_back({rows.data, operation_, std::vector<bool>(static_cast<size_t>(size()))});
-  gathers_.back().waited[static_cast<size_t>(rank())] = true;
-}
 
-std::vector<int> RowExchange::arrival_order() const {
-  std::vector<int> order;
-  for (int step = 0; step < size(); ++step) order.push_back((rank() + size() - step) % size());
-  return order;
+  Gather* gather = find(Tensor{});
+  if (gather == nullptr) {
+    gather = &gathers_.emplace_back();
+    for (int member = 0; member < size(); ++member) gather->arrived.push_back(device_.make_event());
+  }
+  gather->rows = rows.data;
+  gather->waited.assign(static_cast<size_t>(size()), false);
+  for (const int member : arrival_order()) {
+    if (member != rank()) {
+      arrivals_.wait_flag(flag(kArrived, member), operation_);
+      arrivals_.record(*gather->arrived[static_cast<size_t>(member)]);
+    } else {
+      gather->waited[static_cast<size_t>(member)] = true;
+    }
+  }
 }
 
 bool RowExchange::gathering(Tensor rows) const {
   return std::any_of(gathers_.begin(), gathers_.end(), [&](const Gather& g) { return g.rows == rows.data; });
 }
 
-void RowExchange::wait_block(Tensor rows, int member, Stream& compute) {
-  for (Gather& gather : gathers_) {
-    if (gather.rows != rows.data || gather.waited[static_cast<size_t>(member)]) continue;
+std::vector<RowPiece> RowExchange::pieces(Tensor rows, RowCut cut) const {
+  const int64_t own = rows[0] / size();
+  std::vector<RowPiece> pieces;
+  for (const auto& members : groups_of(arrival_order(), cut.pieces == 0 ? size() : cut.pieces))
+    pieces.push_back({members.front() * own, static_cast<int64_t>(members.size()) * own, members});
+  return pieces;
+}
+
+void RowExchange::wait_piece(Tensor rows, const RowPiece& piece, Stream& compute) {
+  Gather* gather = find(rows);
+  if (gather == nullptr) return;
+  for (const int member : piece.members) {
+    const auto i = static_cast<size_t>(member);
+    if (gather->waited[i]) continue;
     const SpendScope scope(compute, Spend::kTp);
-    compute.wait_flag(flag(kArrived, member), gather.operation);
-    gather.waited[static_cast<size_t>(member)] = true;
+    compute.wait(*gather->arrived[i]);
+    gather->waited[i] = true;
   }
 }
 
 void RowExchange::finish_gather(Tensor rows, Stream& compute) {
-  for (const int member : arrival_order()) wait_block(rows, member, compute);
-  std::erase_if(gathers_, [&](const Gather& g) { return g.rows == rows.data; });
+  Gather* gather = find(rows);
+  if (gather == nullptr) return;
+  wait_piece(rows, {.members = arrival_order()}, compute);
+  gather->rows = nullptr;
 }
 
-std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, Stream& compute) {
+std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, RowCut cut, Stream& compute) {
   ++counts_.reduce_scatters;
   begin(compute);
   reduce_ = operation_;
   turn_ ^= 1;
+  direct_ = cut.direct;
+  const int count = cut.pieces == 0 || cut.direct ? size() : cut.pieces;
+  std::vector<int> order;  // of making; the own block last, which groups_of wants first
+  for (int step = 0; step < size(); ++step) order.push_back((rank() + step) % size());
+  std::vector<std::vector<int>> groups = groups_of(order, count);
+  std::rotate(groups.begin(), groups.begin() + (groups.size() > 1 ? 1 : 0), groups.end());
+
+  const int64_t own = rows[0] / size();
   std::vector<RowBlock> blocks;
-  for (int step = 1; step <= size(); ++step) {
-    const int owner = (rank() + step) % size();
-    const Tensor place = block(rows, owner);
-    const Tensor own_part = tensors_.incoming[turn_].rows(rank(), 1).view({place[0], place[1]});
-    blocks.push_back({owner, owner * place[0], owner == rank() ? own_part : place});
+  for (const auto& owners : groups) {
+    RowBlock block{.first = owners.front() * own,
+                   .out = rows.rows(owners.front() * own, static_cast<int64_t>(owners.size()) * own),
+                   .owners = owners};
+    if (owners.size() == 1 && owners.front() == rank()) block.out = incoming(rank());
+    if (owners.size() == 1 && owners.front() != rank() && direct_) {
+      const Tensor place = incoming(rank());
+      block.out = Tensor(peers_.at(owners.front(), static_cast<char*>(place.data)), place.dtype, {place[0], place[1]});
+    }
+    blocks.push_back(std::move(block));
+  }
+  if (direct_) {
+    const SpendScope scope(compute, Spend::kTp);
+    for (int step = 1; step < size(); ++step) compute.wait_flag(flag(kReady, (rank() + step) % size()), operation_);
   }
   return blocks;
 }
 
 void RowExchange::send(const RowBlock& block, Stream& compute) {
-  if (block.owner == rank()) return;
   TRI_REQUIRE(reduce_ == operation_, "a block of reduce {} sent in operation {}", reduce_, operation_);
+  if (block.owners.size() == 1 && block.owners.front() == rank()) return;
+  const int64_t own = block.out[0] / static_cast<int64_t>(block.owners.size());
+  if (direct_) {
+    before_transfer(compute);
+    counts_.bytes += block.out.bytes();
+    compute.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
+    return;
+  }
   compute.record(*made_);
-  push(block.owner, tensors_.incoming[turn_].rows(rank(), 1).data, block.out.data, block.out.bytes());
+  copies_.wait(*made_);
+  for (int step = 1; step <= size(); ++step) {
+    const int owner = (rank() + step) % size();
+    const auto place = std::find(block.owners.begin(), block.owners.end(), owner) - block.owners.begin();
+    if (place == static_cast<int64_t>(block.owners.size())) continue;
+    const Tensor part = block.out.rows(place * own, own);
+    const Tensor own_place = incoming(rank());
+    if (owner != rank()) {
+      push(owner, own_place.data, part.data, part.bytes());
+      continue;
+    }
+    copies_.copy(own_place.data, part.data, part.bytes());
+    copies_.record(*sent_);
+  }
 }
 
 Tensor RowExchange::finish_reduce(Stream& compute) {
-  const SpendScope scope(compute, Spend::kTp);
   for (int step = 1; step < size(); ++step)
-    compute.wait_flag(flag(kArrived, (rank() + size() - step) % size()), reduce_);
+    arrivals_.wait_flag(flag(kArrived, (rank() + size() - step) % size()), reduce_);
+  arrivals_.record(*reduced_);
+  const SpendScope scope(compute, Spend::kTp);
+  compute.wait(*reduced_);
+  compute.wait(*sent_);  // the own part may have been copied
   return tensors_.incoming[turn_];
 }
 

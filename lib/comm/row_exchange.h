@@ -1,15 +1,17 @@
-// RowExchange: a tp group's gathers and reduces of activation rows, block by block, as copies into the peers' memory
-// that run beside the products that read or make the rows. Block k of `rows` (tp · Rl, C) belongs to member k.
+// RowExchange: a tp group's gathers and reduces of activation rows as copies into the peers' memory, which copy engines
+// make beside the products that read or make the rows. Block k of `rows` (tp · Rl, C) belongs to member k.
 //
-//   gather   the own block goes to every peer; a product reads each block as it lands
-//   reduce   a product makes one owner's block after the other; each goes to its owner as it is made, and the owner's
-//            next kernel adds the parts (an operand (tp, Rl, C): kernels/norm.h)
+//   gather   the own block goes to every peer; a product reads the blocks, in pieces, as they land
+//   reduce   a product makes the owners' blocks, in pieces, and each goes to its owner as it is made; the owner's next
+//            kernel adds the parts (an operand (tp, Rl, C): kernels/norm.h)
 //
 // All members have the same memory layout and issue the same operations in the same order; each operation sends one
 // block from every member to every other one. Operations are counted; two flags a pair of members carry the counts:
 //   ready    set in the sender's memory by the receiver: its part of operation n may be written to
 //   arrived  set in the receiver's memory by the sender: the block of operation n is there
-// Nothing waits on the host, and no collective is called. Where memory cannot be shared, Channel does the same at once.
+// Nothing waits on the host, and no collective is called. A member's copies follow each other, every one to another
+// member than its neighbours' at that time: copies side by side would share the links and all land last. Where memory
+// cannot be shared, Channel does the same at once.
 #pragma once
 
 #include <memory>
@@ -41,17 +43,34 @@ struct PeerMemory {
   }
 };
 
-// Partial sums for one owner, on their way to it.
+// How a product shares its rows with their transfer.
+struct RowCut {
+  // Pieces of a product, 1 to tp; 0: tp. A gather's first piece and a reduce's last are the own block, which needs no
+  // transfer; the other blocks make up the rest. With 1 the product is whole: after the gather, or before the reduce.
+  int pieces = 0;
+  // A reduce's product writes each block into its owner's memory itself; then pieces are tp.
+  bool direct = false;
+
+  bool operator==(const RowCut&) const = default;
+};
+
+// Blocks of one gather that lie side by side and are read at once.
+struct RowPiece {
+  int64_t first = 0, count = 0;  // rows
+  std::vector<int> members;
+};
+
+// Partial sums for owners whose rows lie side by side, on their way to them.
 struct RowBlock {
-  int owner = 0;
-  int64_t first = 0;  // of the owner's rows among all
-  Tensor out;         // (Rl, C): where the product writes them
+  int64_t first = 0;        // row, among all
+  Tensor out;               // (owners · Rl, C): where the product writes them
+  std::vector<int> owners;  // in the order of the rows
 };
 
 class RowExchange {
  public:
-  // `copies`: a stream a peer, in the order of the members without this one.
-  RowExchange(PeerMemory peers, RowExchangeTensors tensors, std::vector<Stream*> copies, Device& device);
+  // Copies run on `copies`; `arrivals` waits for the peers' blocks and does nothing else.
+  RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device);
 
   int rank() const { return peers_.rank; }
   int size() const { return peers_.size(); }
@@ -61,17 +80,17 @@ class RowExchange {
   void begin_gather(Tensor rows, Stream& compute);
   // The own block of `rows` is there; sends it.
   void start_gather(Tensor rows, Stream& compute);
-  // Members in the order in which their blocks are best read: the own one first.
-  std::vector<int> arrival_order() const;
-  // `compute` waits for a member's block, or for all, of `rows`; nothing where `rows` are not being gathered.
-  void wait_block(Tensor rows, int member, Stream& compute);
+  // The pieces of `rows` that a product goes through, in the order in which they are there first.
+  std::vector<RowPiece> pieces(Tensor rows, RowCut cut) const;
+  // `compute` waits for a piece, or for all, of `rows`; nothing where `rows` are not being gathered.
+  void wait_piece(Tensor rows, const RowPiece& piece, Stream& compute);
   void finish_gather(Tensor rows, Stream& compute);
   bool gathering(Tensor rows) const;
   // `compute` waits until what was sent so far has been read: then it may be overwritten. Every begin does that.
   void settle(Stream& compute);
 
-  // The blocks of `rows` in the order in which they are best made: the own one last, and not in `rows`.
-  std::vector<RowBlock> begin_reduce(Tensor rows, Stream& compute);
+  // The blocks of `rows` in the order in which they are best made: the own one last. Some lie elsewhere than in `rows`.
+  std::vector<RowBlock> begin_reduce(Tensor rows, RowCut cut, Stream& compute);
   // compute has made the block; sends it.
   void send(const RowBlock& block, Stream& compute);
   // The parts (tp, Rl, C) of the own rows; `compute` waits for them. Good until the next but one reduce begins.
@@ -79,27 +98,32 @@ class RowExchange {
 
  private:
   struct Gather {
-    void* rows;
-    uint32_t operation;
-    std::vector<bool> waited;  // [member]: compute has waited for its block
+    void* rows = nullptr;                          // null: not in use
+    std::vector<std::unique_ptr<Event>> arrived;  // [member]
+    std::vector<bool> waited;                      // [member]: compute has waited for its block
   };
 
   void begin(Stream& compute);
   void push(int peer, void* own_place, const void* src, int64_t bytes);
   Tensor block(Tensor rows, int member) const;
+  Tensor incoming(int member) const;
   uint32_t* flag(int row, int member) const;
-  Stream& copies_to(int peer) const { return *copies_[static_cast<size_t>(peer < rank() ? peer : peer - 1)]; }
-  Event& sent_to(int peer) const { return *sent_[static_cast<size_t>(peer < rank() ? peer : peer - 1)]; }
+  std::vector<int> arrival_order() const;  // members; the own one first
+  Gather* find(Tensor rows);
 
   PeerMemory peers_;
   RowExchangeTensors tensors_;
-  std::vector<Stream*> copies_;
-  std::unique_ptr<Event> made_;               // compute has made what is to be sent
-  std::vector<std::unique_ptr<Event>> sent_;  // the last block was read from this rank's memory
+  Stream& copies_;
+  Stream& arrivals_;
+  Device& device_;
+  std::unique_ptr<Event> made_;     // compute has made what is to be sent, or has no use for what is to be overwritten
+  std::unique_ptr<Event> sent_;     // all that was sent was read from this rank's memory
+  std::unique_ptr<Event> reduced_;  // the parts of a reduce are there
   CommCounts counts_;
   uint32_t operation_ = 0;
-  std::vector<Gather> gathers_;  // not waited for yet
+  std::vector<Gather> gathers_;
   uint32_t reduce_ = 0;          // operation of the last reduce
+  bool direct_ = false;          // ... and its cut
   int turn_ = 0;
 };
 

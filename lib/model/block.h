@@ -9,6 +9,8 @@
 // pass hands on the stream together with the branch that is still to be added.
 #pragma once
 
+#include <functional>
+
 #include "lib/model/layers.h"
 
 namespace tri {
@@ -22,9 +24,15 @@ class TransformerBlock {
   // The branch handed on lies in work.partial and lasts until the next layer's first product.
   ResidualStream forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const;
 
+  // A weight gradient that has not been enqueued yet: work to run beside a transfer.
+  using WeightGradient = std::function<void()>;
+  enum class Leaves { kWork, kNothing };
+
   // On entry the own rows of work.dstream are the gradient of the block's output; `dinput` (Rl, C) receives that of its
-  // input (it may be those own rows). Parameter gradients are added to.
-  void backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput) const;
+  // input (it may be those own rows). Parameter gradients are added to. `later` on entry: what the layer above has left,
+  // run beside this layer's first gather; on return: what this one leaves. It reads work.dqkv and `kept`, and `ctx`.
+  void backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, WeightGradient& later,
+                Leaves leaves) const;
 
  private:
   void forward_kept(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const;
@@ -33,8 +41,12 @@ class TransformerBlock {
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void mlp_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_backward_weight(const LayerContext& ctx, Tensor inp) const;
-  void backward_sequential(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const;
-  void backward_parallel(const LayerContext& ctx, const LayerTensors& t, Tensor dinput) const;
+  LayerTensors again(const LayerContext& ctx, const LayerTensors& kept) const;
+  void backward_sequential(const LayerContext& ctx, const LayerTensors& t, Tensor dinput, WeightGradient& later,
+                           Leaves leaves) const;
+  void backward_parallel(const LayerContext& ctx, const LayerTensors& t, Tensor dinput, WeightGradient& later,
+                         Leaves leaves) const;
+  void leave_qkv_weight(const LayerContext& ctx, Tensor inp, WeightGradient& later, Leaves leaves) const;
   bool is_parallel(const LayerContext& ctx) const { return ctx.config.model.block == Block::kParallel; }
 
   NormLayer norm1_, norm2_;

@@ -8,6 +8,11 @@ namespace {
 // A weight of any shape as the matrix (N, K) of a product with K columns.
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
+std::string parameter_name(Linear linear, int layer) {
+  static constexpr const char* kNames[] = {"attention/qkv", "attention/proj", "mlp/fc1", "mlp/fc2"};
+  return fmt::format("layers/{}/{}", layer, kNames[static_cast<size_t>(linear)]);
+}
+
 // dweight and, where the whole of `dout` counts for it, dbias: one operation.
 void add_gradients(const LayerContext& ctx, const Parameter& weight, const Parameter* bias, Tensor dout, Tensor inp) {
   const auto target = ctx.hooks.gradient_target(weight);
@@ -42,9 +47,9 @@ void LayerContext::need(Tensor rows) const {
   exchange->settle(compute);
 }
 
-std::vector<RowBlock> LayerContext::begin_reduce(Tensor rows) const {
-  if (exchange != nullptr) return exchange->begin_reduce(rows, compute);
-  return {{.owner = 0, .first = 0, .out = rows}};
+std::vector<RowBlock> LayerContext::begin_reduce(Tensor rows, RowCut cut) const {
+  if (exchange != nullptr) return exchange->begin_reduce(rows, cut, compute);
+  return {{.first = 0, .out = rows, .owners = {}}};
 }
 
 void LayerContext::send(const RowBlock& block) const {
@@ -105,14 +110,15 @@ void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual,
   ctx.hooks.gradient_ready(*weight);
 }
 
-ColumnLinear ColumnLinear::bind(const std::vector<Parameter>& parameters, const std::string& name) {
-  return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+ColumnLinear ColumnLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
+  const std::string name = parameter_name(linear, layer);
+  return {linear, find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
 }
 
 void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
   const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
-  ctx.for_arriving(inp, [&](int64_t first, int64_t count) {
+  ctx.for_arriving(inp, ctx.cuts.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
     gemm({.out = out.rows(first, count), .a = inp.rows(first, count), .b = matrix, .trans_b = Trans::kYes, .bias = row},
          ctx.compute);
   });
@@ -121,7 +127,7 @@ void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) cons
 void ColumnLinear::forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
   const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
-  ctx.for_arriving(inp, [&](int64_t first, int64_t count) {
+  ctx.for_arriving(inp, ctx.cuts.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
     gemm({.out = out.rows(first, count),
           .a = inp.rows(first, count),
           .b = matrix,
@@ -155,8 +161,9 @@ void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, T
   add_gradients(ctx, *weight, nullptr, dout, inp);
 }
 
-RowLinear RowLinear::bind(const std::vector<Parameter>& parameters, const std::string& name) {
-  return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+RowLinear RowLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
+  const std::string name = parameter_name(linear, layer);
+  return {linear, find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
 }
 
 void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta,
@@ -173,6 +180,7 @@ void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& ou
 }
 
 void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const {
+  ctx.need(dout);
   if (bias != nullptr && ctx.tp.size() > 1) {
     bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = ctx.own_rows(dout)}, ctx.compute);
     ctx.hooks.gradient_ready(*bias);
@@ -180,20 +188,21 @@ void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp
   add_gradients(ctx, *weight, ctx.tp.size() > 1 ? nullptr : bias, dout, inp);
 }
 
-void RowLinear::backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const {
+void RowLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), dinp[1]);
-  ctx.for_arriving(dout, [&](int64_t first, int64_t count) {
+  ctx.for_arriving(dout, ctx.cuts.of(linear, Pass::kBackward), [&](int64_t first, int64_t count) {
     gemm({.out = dinp.rows(first, count), .a = dout.rows(first, count), .b = matrix}, ctx.compute);
   });
-  backward_weight(ctx, dout, inp);
 }
 
-void RowLinear::backward_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor inp, Tensor pre,
-                              const ColumnLinear& previous) const {
+void RowLinear::backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor pre,
+                                    const ColumnLinear& previous) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), dpre[1]);
   const Tensor dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat();
-  const bool whole = !ctx.arrives_in_blocks(dout);  // only then the product can sum a column over all rows in order
-  ctx.for_arriving(dout, [&](int64_t first, int64_t count) {
+  const RowCut cut = ctx.cuts.of(linear, Pass::kBackward);
+  // Only a whole product can sum a column over all rows in order.
+  const bool whole = !ctx.arrives_in_blocks(dout) || cut.pieces == 1;
+  ctx.for_arriving(dout, cut, [&](int64_t first, int64_t count) {
     gemm({.out = dpre.rows(first, count),
           .a = dout.rows(first, count),
           .b = matrix,
@@ -204,7 +213,6 @@ void RowLinear::backward_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout,
   });
   if (!whole && !dbias.empty()) bias_backward({.dbias = dbias, .dout = dpre}, ctx.compute);
   if (previous.bias != nullptr) ctx.hooks.gradient_ready(*previous.bias);
-  backward_weight(ctx, dout, inp);
 }
 
 }  // namespace tri

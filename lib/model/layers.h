@@ -1,6 +1,9 @@
 // The building bricks of a stage: norms, column- and row-parallel products, and the context they all work in.
 #pragma once
 
+#include <array>
+
+#include "kernels/rope.h"
 #include "lib/comm/comm_group.h"
 #include "lib/comm/row_exchange.h"
 #include "lib/model/stage_tensors.h"
@@ -14,6 +17,20 @@ struct ResidualStream {
   Tensor add_bias;  // (C), optional
 };
 
+// The products of a layer whose rows are gathered or reduced over tp.
+enum class Linear { kQkv, kProj, kFc1, kFc2 };
+inline constexpr int kNumLinears = 4;
+
+// How each of them is cut beside its transfer: lib/train/row_cuts. Column-parallel ones (qkv, fc1) read gathered rows
+// forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
+struct RowCuts {
+  std::array<RowCut, kNumLinears> forward, backward;
+
+  RowCut& of(Linear linear, Pass pass) { return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)]; }
+  RowCut of(Linear linear, Pass pass) const { return const_cast<RowCuts*>(this)->of(linear, pass); }
+  bool operator==(const RowCuts&) const = default;
+};
+
 // What every layer of a stage works with.
 struct LayerContext {
   const Config& config;
@@ -22,6 +39,7 @@ struct LayerContext {
   Stream& compute;
   Channel& tp;
   RowExchange* exchange;  // null: gathers and reduces of rows go through `tp`, whole
+  const RowCuts& cuts;
   ParameterHooks& hooks;
 
   // This tp rank's rows of a gathered (R, n) tensor.
@@ -37,11 +55,11 @@ struct LayerContext {
   bool arrives_in_blocks(Tensor rows) const { return exchange != nullptr && exchange->gathering(rows); }
   // product(first, count), which reads rows [first, first + count) only.
   template <class Product>
-  void for_arriving(Tensor rows, Product product) const {
+  void for_arriving(Tensor rows, RowCut cut, Product product) const {
     if (!arrives_in_blocks(rows)) return product(int64_t{0}, dims.R);
-    for (const int member : exchange->arrival_order()) {
-      exchange->wait_block(rows, member, compute);
-      product(member * dims.Rl, dims.Rl);
+    for (const RowPiece& piece : exchange->pieces(rows, cut)) {
+      exchange->wait_piece(rows, piece, compute);
+      product(piece.first, piece.count);
     }
     exchange->finish_gather(rows, compute);
   }
@@ -50,7 +68,7 @@ struct LayerContext {
 
   // Sums partial `rows` (R, C) over tp for the ranks that own them: a product makes the blocks and sends each. Work
   // enqueued before finish_reduce runs beside it and must not touch `rows`.
-  std::vector<RowBlock> begin_reduce(Tensor rows) const;
+  std::vector<RowBlock> begin_reduce(Tensor rows, RowCut cut) const;
   void send(const RowBlock& block) const;
   Tensor finish_reduce(Tensor rows) const;  // the own rows' sum: (Rl, C), or its parts (tp, Rl, C)
 
@@ -83,10 +101,11 @@ enum class Then { kKeep, kSend };
 
 // Weight (N / tp, K): gathered rows in, this rank's columns out.
 struct ColumnLinear {
+  Linear linear{};
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
-  static ColumnLinear bind(const std::vector<Parameter>& parameters, const std::string& name);
+  static ColumnLinear bind(Linear linear, const std::vector<Parameter>& parameters, int layer);
   void forward(const LayerContext& ctx, Tensor out, Tensor inp) const;
   // pre (R, N / tp) = inp · weight^T + bias, out = gelu(pre).
   void forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const;
@@ -101,20 +120,20 @@ struct ColumnLinear {
 // Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The bias joins after the sum, in the next
 // norm.
 struct RowLinear {
+  Linear linear{};
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
-  static RowLinear bind(const std::vector<Parameter>& parameters, const std::string& name);
+  static RowLinear bind(Linear linear, const std::vector<Parameter>& parameters, int layer);
   // out (R, N) = beta · out + inp · weight^T, in blocks.
   void forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta, Then then) const;
   Tensor bias_to_add(const LayerContext& ctx) const { return bias == nullptr ? Tensor{} : ctx.use(*bias); }
-  // `dout` (R, N) gathered, perhaps still arriving; dinp (R, K / tp) overwritten. The bias sees the own rows only.
-  void backward(const LayerContext& ctx, Tensor dinp, Tensor dout, Tensor inp) const;
+  // `dout` (R, N) gathered, perhaps still arriving; dinp (R, K / tp) overwritten.
+  void backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout) const;
   // The same where inp = gelu(pre), pre (R, K / tp) from `previous`: dpre, and the gradient of that layer's bias.
-  void backward_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor inp, Tensor pre,
-                     const ColumnLinear& previous) const;
-
- private:
+  void backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor pre,
+                           const ColumnLinear& previous) const;
+  // The bias sees the own rows only.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
 };
 

@@ -3,10 +3,16 @@
 #include "kernels/ops.h"
 
 namespace tri {
+namespace {
+
+// The head's product is long beside its transfers: the own rows' part hides the gather, the weight gradient the reduce.
+constexpr RowCut kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
+
+}  // namespace
 
 Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
              const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-             RowExchange* exchange, float loss_scale)
+             RowExchange* exchange, const RowCuts& cuts, float loss_scale)
     : tensors_(std::move(tensors)),
       ctx_{.config = config,
            .dims = stage_dims(config, mesh),
@@ -14,6 +20,7 @@ Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
            .compute = compute,
            .tp = tp,
            .exchange = exchange,
+           .cuts = cuts,
            .hooks = hooks},
       vocab_(config.model.vocab),
       first_token_(mesh.tp.rank * ctx_.dims.Vl),
@@ -101,9 +108,11 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
   } else {
     ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
   }
+  TransformerBlock::WeightGradient later;
   for (size_t i = chunk.blocks.size(); i-- > 0;) {
     const bool leaves_stage = i == 0 && !chunk.first;
-    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream);
+    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, later,
+                             i == 0 ? TransformerBlock::Leaves::kNothing : TransformerBlock::Leaves::kWork);
   }
   if (chunk.first) embed_backward(chunk, micro);
   chunk.slot_of[static_cast<size_t>(micro)] = -1;
@@ -121,7 +130,7 @@ void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
     embed_rows(out, 0);
   } else {
     // A token's row is in one tp rank's share of the vocabulary, and zero on the others.
-    for (const RowBlock& block : ctx_.begin_reduce(ctx_.work.partial)) {
+    for (const RowBlock& block : ctx_.begin_reduce(ctx_.work.partial, {})) {
       embed_rows(block.out, block.first);
       ctx_.send(block);
     }
@@ -161,7 +170,7 @@ void Stage::head_forward(const Chunk& chunk, Tensor inp) {
   const HeadTensors& h = tensors_.head;
   chunk.final_norm.forward(ctx_, {.inp = inp}, {}, h.mean, h.rstd, w.normed);
   const Tensor weight = ctx_.use(*chunk.head);
-  ctx_.for_arriving(w.normed, [&](int64_t first, int64_t count) {
+  ctx_.for_arriving(w.normed, kHeadForward, [&](int64_t first, int64_t count) {
     gemm({.out = h.logits.rows(first, count), .a = w.normed.rows(first, count), .b = weight, .trans_b = Trans::kYes},
          ctx_.compute);
   });
@@ -196,7 +205,7 @@ void Stage::loss(int micro, LogitGradient gradient) {
 void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   const Workspace& w = ctx_.work;
   const HeadTensors& h = tensors_.head;
-  for (const RowBlock& block : ctx_.begin_reduce(w.dnormed)) {
+  for (const RowBlock& block : ctx_.begin_reduce(w.dnormed, kHeadBackward)) {
     gemm({.out = block.out, .a = h.logits.rows(block.first, block.out[0]), .b = ctx_.use(*chunk.head)}, ctx_.compute);
     ctx_.send(block);
   }

@@ -90,11 +90,7 @@ class Allocator {
 }  // namespace
 
 bool copies_tp_rows(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  // On GPUs what measures faster: the copies have not been measured there yet.
-  const bool automatic = config.run.device != DeviceChoice::kCuda;
-  return p.overlap_tp &&
-         (p.tp_transfers == TpTransfers::kCopies || (p.tp_transfers == TpTransfers::kAuto && automatic));
+  return config.parallel.overlap_tp && config.parallel.tp_transfers != TpTransfers::kCollectives;
 }
 
 StageDims stage_dims(const Config& config, const Mesh& mesh) {

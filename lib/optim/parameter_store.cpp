@@ -187,34 +187,38 @@ void ParameterStore::fill_tables() {
   compute_.synchronize();
 }
 
+// Tensor by tensor, so that the host never holds more than one.
 void ParameterStore::make_start_values() {
   const auto specs = rank_specs(config_, mesh_);
   for (size_t c = 0; c < specs.size(); ++c) {
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
-    std::vector<float> flat(static_cast<size_t>(chunk.layout.size), 0.0f);
+    compute_.zero(chunk.parameters);  // what lies between the tensors
+    if (!chunk.master.empty()) compute_.zero(chunk.master);
     for (size_t i = 0; i < specs[c].size(); ++i) {
       const std::vector<float> values = initial_values(specs[c][i], mesh_.tp, config_.run.seed);
-      std::copy(values.begin(), values.end(), flat.begin() + chunk.layout.offset[i]);
-    }
-    if (chunk.master.empty()) {
-      compute_.copy(chunk.parameters.data, flat.data(), chunk.parameters.bytes());
+      const int64_t offset = chunk.layout.offset[i], count = static_cast<int64_t>(values.size());
+      const Tensor parameter = chunk.parameters.flat(offset, count);
+      std::vector<bf16> rounded;
+      if (chunk.master.empty()) {
+        compute_.copy(parameter.data, values.data(), parameter.bytes());
+      } else {  // the slices' master weights are exact, the parameters their rounding
+        rounded.resize(values.size());
+        parallel_ranges(count, 1 << 20, [&](int64_t begin, int64_t end) {
+          std::transform(values.begin() + begin, values.begin() + end, rounded.begin() + begin,
+                         [](float value) { return bf16(value); });
+        });
+        compute_.copy(parameter.data, rounded.data(), parameter.bytes());
+        const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
+        const int64_t parts = sharded_ ? mesh_.dp.size : 1, slice = bucket.size / parts;
+        const int64_t slice_first = bucket.first + (sharded_ ? mesh_.dp.rank * slice : 0);
+        const int64_t first = std::max(offset, slice_first), end = std::min(offset + count, slice_first + slice);
+        if (first < end) {
+          const Tensor master = chunk.master.flat(bucket.first / parts + first - slice_first, end - first);
+          compute_.copy(master.data, values.data() + (first - offset), master.bytes());
+        }
+      }
       compute_.synchronize();
-      continue;
     }
-    // Mixed precision: the slices' master weights are exact, the parameters their rounding.
-    std::vector<bf16> rounded(flat.size());
-    parallel_ranges(static_cast<int64_t>(flat.size()), 1 << 20, [&](int64_t begin, int64_t end) {
-      std::transform(flat.begin() + begin, flat.begin() + end, rounded.begin() + begin,
-                     [](float value) { return bf16(value); });
-    });
-    compute_.copy(chunk.parameters.data, rounded.data(), chunk.parameters.bytes());
-    for (const BucketSlice& slice : slices_) {
-      if (slice.chunk != static_cast<int>(c)) continue;
-      const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(slice.bucket)];
-      const int64_t first = bucket.first + (sharded_ ? mesh_.dp.rank * slice.master.numel() : 0);
-      compute_.copy(slice.master.data, flat.data() + first, slice.master.bytes());
-    }
-    compute_.synchronize();
   }
 }
 

@@ -85,7 +85,7 @@ LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Devic
   hooks_ = std::make_unique<Hooks>();
   runtime_ = std::make_unique<Runtime>(config, mesh, job, device, *arena_, tensors_->stage.exchange);
   stage_ = std::make_unique<Stage>(config, mesh, tensors_->stage, tensors_->parameters, *hooks_, runtime_->compute(),
-                                   runtime_->tp(), runtime_->row_exchange(), 1.0f);
+                                   runtime_->tp(), runtime_->row_exchange(), cuts_, 1.0f);
   executor_ = std::make_unique<Executor>(mesh.pp, config.parallel.chunks, tensors_->boundaries, runtime_->links(),
                                          runtime_->compute(), device,
                                          config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff);

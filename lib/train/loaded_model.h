@@ -35,6 +35,7 @@ class LoadedModel {
   std::unique_ptr<Tensors> tensors_;
   std::unique_ptr<Hooks> hooks_;
   std::unique_ptr<Runtime> runtime_;
+  const RowCuts cuts_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;

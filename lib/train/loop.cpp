@@ -296,7 +296,7 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   allocate_rank(config, mesh, measuring);
   Arena arena(*device.value(), measuring.used());
   startup.phase_done("arena");
-  Trainer trainer(config, mesh, &job, *device.value(), arena, &startup, config.run.dir + "/gemm_algorithms.txt");
+  Trainer trainer(config, mesh, &job, *device.value(), arena, &startup, config.run.dir);
   log_run(config, mesh, *inputs.dataset, arena);
 
   Checkpointer checkpoints(config, mesh, job, *device.value(), trainer.runtime().compute(), trainer.store().tensors(),

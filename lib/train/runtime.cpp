@@ -42,10 +42,8 @@ void Runtime::open_row_exchange(const Mesh& mesh, const std::vector<int>& tp, Jo
     return;
   }
   tp_arenas_ = std::move(arenas).value();
-  std::vector<Stream*> copies;
-  for (int peer = 0; peer < mesh.tp.size; ++peer)
-    if (peer != mesh.tp.rank) copies.push_back(&add_stream(fmt::format("copies to tp {}", peer)));
-  row_exchange_ = std::make_unique<RowExchange>(tp_arenas_->memory(), tensors, std::move(copies), device_);
+  row_exchange_ = std::make_unique<RowExchange>(tp_arenas_->memory(), tensors, add_stream("tp copies"),
+                                                add_stream("tp arrivals"), device_);
 }
 
 // A communicator a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it

@@ -6,7 +6,7 @@
 
 #include "kernels/ops.h"
 #include "lib/optim/lr.h"
-#include "lib/train/gemm_tuning.h"
+#include "lib/train/row_cuts.h"
 
 namespace tri {
 
@@ -30,14 +30,14 @@ class DrainOnThrow {
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
 Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena, StartupClock* startup,
-                 const std::string& gemm_file)
+                 const std::string& tuning_dir)
     : config_(config),
       mesh_(mesh),
       tensors_(allocate_rank(config, mesh, arena)),
       runtime_(config, mesh, job, device, arena, tensors_.stage.exchange),
       store_(config, mesh, tensors_.store, microbatches(config), device, runtime_.compute(), runtime_.dp()),
       stage_(config, mesh, tensors_.stage, store_.parameters(), store_, runtime_.compute(), runtime_.tp(),
-             runtime_.row_exchange(),
+             runtime_.row_exchange(), cuts_,
              1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
       executor_(mesh.pp, config.parallel.chunks, tensors_.boundaries, runtime_.links(), runtime_.compute(), device,
                 config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff),
@@ -56,10 +56,11 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
       h_stats_(device, kNumStats + 1),
       device_(device) {
   device.lend_workspace(tensors_.kernel_workspace);
-  Stream& compute = runtime_.compute();
   if (startup != nullptr) startup->phase_done("communicators");
-  search_gemms(config, mesh, job, device, tensors_, store_, compute, runtime_.row_exchange() != nullptr, gemm_file);
-  if (startup != nullptr) startup->phase_done("gemm search");
+  const auto file = [&](const char* name) { return tuning_dir.empty() ? "" : fmt::format("{}/{}", tuning_dir, name); };
+  cuts_ = find_row_cuts(config, mesh, job, device, tensors_, store_, runtime_, file("gemm_algorithms.txt"),
+                        file("row_cuts.txt"));
+  if (startup != nullptr) startup->phase_done("searches");
   evaluator_.initialize();
 }
 

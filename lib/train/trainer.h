@@ -32,9 +32,10 @@ class Trainer {
  public:
   // `arena` measures or owns the rank's memory; `config` is resolved. Before the first step, evaluation or token the
   // state comes from make_start_values(), or from outside and state_loaded().
-  // `startup` (optional) times the phases; `gemm_file` (optional) keeps the choices of matrix products: gemm_tuning.h.
+  // `startup` (optional) times the phases; the folder `tuning_dir` (optional) keeps what searches found: gemm_tuning.h,
+  // row_cuts.h.
   Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena,
-          StartupClock* startup = nullptr, const std::string& gemm_file = "");
+          StartupClock* startup = nullptr, const std::string& tuning_dir = "");
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
@@ -61,6 +62,8 @@ class Trainer {
 
   Runtime& runtime() { return runtime_; }
   ParameterStore& store() { return store_; }
+  const RowCuts& row_cuts() const { return cuts_; }
+  void set_row_cuts(const RowCuts& cuts) { cuts_ = cuts; }  // between steps, the same on all ranks: for tests
   const Mesh& mesh() const { return mesh_; }
 
  private:
@@ -69,6 +72,7 @@ class Trainer {
   RankTensors tensors_;
   Runtime runtime_;
   ParameterStore store_;
+  RowCuts cuts_;
   Stage stage_;
   Executor executor_;
   Optimizer optimizer_;

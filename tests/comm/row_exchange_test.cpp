@@ -24,7 +24,7 @@ struct Rank {
   std::unique_ptr<Device> device = make_cpu_device();
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Stream> compute;
-  std::vector<std::unique_ptr<Stream>> copies;
+  std::unique_ptr<Stream> copies, arrivals;
   RowExchangeTensors tensors;
   Tensor gathered, partial;
   std::unique_ptr<RowExchange> exchange;
@@ -48,16 +48,15 @@ std::vector<Rank> make_ranks(int size) {
   }
   for (int r = 0; r < size; ++r) {
     Rank& rank = ranks[static_cast<size_t>(r)];
-    std::vector<Stream*> copies;
-    for (int peer = 1; peer < size; ++peer)
-      copies.push_back(rank.copies.emplace_back(rank.device->make_stream("copies")).get());
+    rank.copies = rank.device->make_stream("copies");
+    rank.arrivals = rank.device->make_stream("arrivals");
     peers.rank = r;
-    rank.exchange = std::make_unique<RowExchange>(peers, rank.tensors, copies, *rank.device);
+    rank.exchange = std::make_unique<RowExchange>(peers, rank.tensors, *rank.copies, *rank.arrivals, *rank.device);
   }
   return ranks;
 }
 
-void gather(Rank& rank, int round, std::atomic<int>& wrong) {
+void gather(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
   RowExchange& exchange = *rank.exchange;
   const Tensor rows = rank.gathered;
   exchange.begin_gather(rows, *rank.compute);
@@ -68,30 +67,38 @@ void gather(Rank& rank, int round, std::atomic<int>& wrong) {
   });
   exchange.start_gather(rows, *rank.compute);
   EXPECT_TRUE(exchange.gathering(rows));
-  for (const int member : exchange.arrival_order()) {
-    exchange.wait_block(rows, member, *rank.compute);
+  int64_t read = 0;
+  for (const RowPiece& piece : exchange.pieces(rows, cut)) {
+    exchange.wait_piece(rows, piece, *rank.compute);
+    read += piece.count;
     cpu_stream(*rank.compute).submit([=, &wrong] {
-      for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t r = piece.first; r < piece.first + piece.count; ++r)
         for (int64_t c = 0; c < kWidth; ++c)
-          wrong += rows.as<float>()[(member * kRows + r) * kWidth + c] != value_of(round, member, r, c);
+          wrong += rows.as<float>()[r * kWidth + c] != value_of(round, static_cast<int>(r / kRows), r % kRows, c);
     });
   }
+  EXPECT_EQ(read, rows[0]);
   exchange.finish_gather(rows, *rank.compute);
   EXPECT_FALSE(exchange.gathering(rows));
 }
 
 // Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o.
-void reduce(Rank& rank, int round, std::atomic<int>& wrong) {
+void reduce(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
   RowExchange& exchange = *rank.exchange;
-  for (const RowBlock& block : exchange.begin_reduce(rank.partial, *rank.compute)) {
-    EXPECT_EQ(block.first, block.owner * kRows);
+  int64_t made = 0;
+  for (const RowBlock& block : exchange.begin_reduce(rank.partial, cut, *rank.compute)) {
+    EXPECT_EQ(block.first, block.owners.front() * kRows);
+    EXPECT_EQ(block.out[0], static_cast<int64_t>(block.owners.size()) * kRows);
+    made += block.out[0];
     cpu_stream(*rank.compute).submit([=, self = exchange.rank()] {
-      for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t r = 0; r < block.out[0]; ++r)
         for (int64_t c = 0; c < kWidth; ++c)
-          block.out.as<float>()[r * kWidth + c] = value_of(round, self, r, c) + static_cast<float>(block.owner);
+          block.out.as<float>()[r * kWidth + c] =
+              value_of(round, self, r % kRows, c) + static_cast<float>((block.first + r) / kRows);
     });
     exchange.send(block, *rank.compute);
   }
+  EXPECT_EQ(made, rank.partial[0]);
   const Tensor parts = exchange.finish_reduce(*rank.compute);
   ASSERT_EQ(parts[0], exchange.size());
   cpu_stream(*rank.compute).submit([=, &wrong, self = exchange.rank()] {
@@ -115,14 +122,15 @@ TEST(RowExchange, every_block_is_there_when_it_is_read_and_not_overwritten_befor
       std::atomic<int> wrong = 0;
       {
         std::vector<Rank> ranks = make_ranks(size);
-        for (int round = 0; round < 40; ++round)
+        for (int round = 0; round < 60; ++round)
           for (Rank& rank : ranks) {
-            if (round % 3 != 1) gather(rank, round, wrong);
-            if (round % 3 != 2) reduce(rank, round, wrong);
+            const RowCut cut{.pieces = round % (size + 1), .direct = round % (size + 2) == 0};
+            if (round % 3 != 1) gather(rank, round, cut, wrong);
+            if (round % 3 != 2) reduce(rank, round, cut, wrong);
           }
         for (Rank& rank : ranks) {
           rank.compute->synchronize();
-          for (const auto& copies : rank.copies) copies->synchronize();
+          rank.copies->synchronize();
           EXPECT_GT(rank.exchange->counts().bytes, 0);
         }
       }
@@ -135,7 +143,7 @@ TEST(RowExchange, every_block_is_there_when_it_is_read_and_not_overwritten_befor
 TEST(RowExchange, a_fault_ends_the_waits) {
   std::vector<Rank> ranks = make_ranks(2);
   std::atomic<int> wrong = 0;
-  gather(ranks[0], 0, wrong);  // rank 1 never answers
+  gather(ranks[0], 0, {}, wrong);  // rank 1 never answers
   ranks[0].device->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "gone")));
   EXPECT_THROW(ranks[0].compute->synchronize(), Fatal);
 }

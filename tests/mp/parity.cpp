@@ -25,13 +25,15 @@ struct Layout {
   bool llama = false;  // RMSNorm, SwiGLU, RoPE, GQA, window, no bias; else the GPT-2 family
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
+  RowCut cut{};    // of all products beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
 
   int ranks() const { return dp * tp * pp; }
   std::string name() const {
     return fmt::format("dp{} tp{} pp{} v{} zero{} {} {} {} {}{}{} recompute {}{}", dp, tp, pp, chunks, zero,
                        enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
-                       tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap");
+                       tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
+           (cut == RowCut{} ? "" : fmt::format(" {} pieces{}", cut.pieces, cut.direct ? ", direct" : ""));
   }
 };
 
@@ -148,6 +150,12 @@ History train(const Layout& layout, bool alone) {
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
     Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
+    if (layout.cut != RowCut{}) {
+      RowCuts cuts;
+      cuts.forward.fill(layout.cut);
+      cuts.backward.fill(layout.cut);
+      trainer.set_row_cuts(cuts);
+    }
     trainer.make_start_values();
     for (int64_t step = 0; step < kSteps; ++step) {
       const CommCounts before = tp_counts(trainer.runtime());
@@ -373,13 +381,26 @@ TEST(Parity, overlap_on_equals_off) {
   }
 }
 
+// Products in every number of pieces, and those that write into the peers' memory.
+TEST(Parity, every_cut_trains_like_one_rank) {
+  const Layout four{.tp = 4}, two{.dp = 2, .tp = 2, .llama = true, .recompute = Recompute::kSelective};
+  const Layout parallel{.tp = 4, .block = Block::kParallel};
+  for (Layout layout : that_fit({four, two, parallel}))
+    for (const RowCut cut : {RowCut{.pieces = 1}, RowCut{.pieces = 2}, RowCut{.pieces = 3}, RowCut{.direct = true}}) {
+      if (cut.pieces > layout.tp || (cut.direct && layout.block == Block::kParallel)) continue;
+      layout.cut = cut;
+      expect_like_one_rank(layout);
+    }
+}
+
 // Every transfer of every rank comes late, by a time of its own.
 TEST(Parity, delays_change_no_bit) {
   const Layout plain{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true};
   Layout rich{.dp = 1, .tp = 4, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
   rich.recompute = Recompute::kSelective;
   Layout parallel{.dp = 2, .tp = 4, .zero = 2, .block = Block::kParallel, .recompute = Recompute::kFull};
-  for (const Layout& layout : that_fit({plain, rich, parallel})) {
+  const Layout direct{.tp = 4, .cut = {.direct = true}}, pieces{.tp = 4, .cut = {.pieces = 2}};
+  for (const Layout& layout : that_fit({plain, rich, parallel, direct, pieces})) {
     const History in_time = train(layout, false);
     uint64_t transfers = 0;
     const auto rank = static_cast<uint64_t>(test_job()->world_rank());

@@ -1,0 +1,160 @@
+#include "lib/train/row_cuts.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "io/base/log.h"
+#include "kernels/gemm_search.h"
+#include "lib/train/aligned_timer.h"
+#include "lib/train/gemm_tuning.h"
+#include "lib/train/layer_transfers.h"
+#include "lib/train/silent.h"
+
+namespace tri {
+namespace {
+
+constexpr int kRounds = 5, kRepeats = 2;
+constexpr Linear kLinears[] = {Linear::kQkv, Linear::kProj, Linear::kFc1, Linear::kFc2};
+
+std::vector<RowCut> candidates(int tp) {
+  std::vector<RowCut> cuts;
+  for (int pieces = 1; pieces <= tp; pieces = pieces < 4 ? pieces + 1 : pieces * 2) cuts.push_back({.pieces = pieces});
+  cuts.push_back({.pieces = tp, .direct = true});
+  return cuts;
+}
+
+RowCuts all_cut(RowCut cut) {
+  RowCuts cuts;
+  cuts.forward.fill(cut);
+  cuts.backward.fill(cut);
+  return cuts;
+}
+
+// What the choice depends on; without blanks.
+std::string shape_key(const Config& config, const Mesh& mesh, const std::string& library) {
+  const StageDims d = stage_dims(config, mesh);
+  std::string key = fmt::format("tp{}:{}x{}:{}:{}:{}:{}:{}:{}:{}", mesh.tp.size, d.R, d.C, d.qkv_width, d.NHl * d.HS,
+                                d.fc1_width, d.Fl, enum_name(d.dtype), enum_name(config.model.block), library);
+  std::replace(key.begin(), key.end(), ' ', '_');
+  return key;
+}
+
+std::string kept_line(const std::string& file, const std::string& key) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);)
+    if (line.starts_with(key + " ")) return line.substr(key.size() + 1);
+  return "";
+}
+
+void keep_line(const std::string& file, const std::string& key, const std::string& cuts) {
+  if (file.empty() || !std::filesystem::is_directory(std::filesystem::path(file).parent_path())) return;
+  std::ofstream out(file, std::ios::app);
+  out << key << ' ' << cuts << '\n';
+  if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
+}
+
+RowCuts timed_cuts(const Config& config, const Mesh& mesh, Job& job, Device& device, const RankTensors& tensors,
+                   ParameterStore& store, Runtime& runtime) {
+  SilentHooks hooks(store, microbatches(config) > 1 ? 1.0f : 0.0f);
+  RowCuts tried;
+  const LayerContext ctx{.config = config,
+                         .dims = stage_dims(config, mesh),
+                         .work = tensors.stage.work,
+                         .compute = runtime.compute(),
+                         .tp = runtime.tp(),
+                         .exchange = runtime.row_exchange(),
+                         .cuts = tried,
+                         .hooks = hooks};
+  const auto transfers = layer_transfers(config, mesh, tensors.stage, store.parameters().front());
+  AlignedTimer timer(runtime, job, device, tensors.optimizer.norm);
+  std::vector<double> seconds;  // [transfer][candidate], one after the other
+  for (const LayerTransfer& transfer : transfers)
+    for (const RowCut cut : candidates(mesh.tp.size)) {
+      if (cut.direct && !transfer.takes_direct) continue;
+      tried.of(transfer.linear, transfer.pass) = cut;
+      std::vector<double> rounds;
+      for (int round = -1; round < kRounds; ++round) {
+        const double one = timer.sample([&] { transfer.together(ctx); }, kRepeats);
+        if (round >= 0) rounds.push_back(one);
+      }
+      std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+      seconds.push_back(rounds[kRounds / 2]);
+    }
+  seconds = timer.slowest(seconds);
+
+  RowCuts best;
+  size_t next = 0;
+  for (const LayerTransfer& transfer : transfers) {
+    double least = 0;
+    for (const RowCut cut : candidates(mesh.tp.size)) {
+      if (cut.direct && !transfer.takes_direct) continue;
+      const double time = seconds[next++];
+      if (least > 0 && time >= least) continue;
+      least = time;
+      best.of(transfer.linear, transfer.pass) = cut;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+RowCuts find_row_cuts(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
+                      ParameterStore& store, Runtime& runtime, const std::string& gemm_file, const std::string& file) {
+  const bool cuts_matter = mesh.tp.size > 1 && copies_tp_rows(config);
+  const auto search = [&](const RowCuts* cuts) {
+    search_gemms(config, mesh, job, device, tensors, store, runtime.compute(), cuts, gemm_file);
+  };
+  if (!cuts_matter || device.gemm_search() == nullptr || !config.run.gemm_search) {
+    const RowCuts standard;
+    search(runtime.row_exchange() == nullptr ? nullptr : &standard);
+    return standard;
+  }
+  const std::string library = device.gemm_search()->export_choices();
+  const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
+  const std::string kept = job->broadcast(mesh.world_rank == 0 ? kept_line(file, key) : "");
+  if (const auto cuts = row_cuts_of(kept, mesh.tp.size)) {
+    search(&cuts.value());
+    return cuts.value();
+  }
+  for (const RowCut cut : candidates(mesh.tp.size)) {
+    const RowCuts cuts = all_cut(cut);
+    search(&cuts);
+  }
+  const RowCuts best = timed_cuts(config, mesh, *job, device, tensors, store, runtime);
+  if (mesh.world_rank == 0) keep_line(file, key, to_text(best));
+  return best;
+}
+
+std::string to_text(const RowCuts& cuts) {
+  std::string text;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    for (const Linear linear : kLinears) {
+      const RowCut cut = cuts.of(linear, pass);
+      text += fmt::format("{}{}{}", text.empty() ? "" : " ", cut.pieces, cut.direct ? "d" : "");
+    }
+  return text;
+}
+
+Result<RowCuts> row_cuts_of(const std::string& text, int tp) {
+  std::istringstream words(text);
+  RowCuts cuts;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    for (const Linear linear : kLinears) {
+      std::string word;
+      words >> word;
+      RowCut cut;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), cut.pieces);
+      const std::string rest = word.substr(static_cast<size_t>(end - word.data()));
+      cut.direct = rest == "d";
+      if (error != std::errc{} || (!rest.empty() && !cut.direct) || cut.pieces < 0 || cut.pieces > tp)
+        return Error{fmt::format("\"{}\" is no list of 8 cuts of at most {} pieces", text, tp)};
+      cuts.of(linear, pass) = cut;
+    }
+  return cuts;
+}
+
+}  // namespace tri

@@ -1,0 +1,26 @@
+// How the tensor-parallel products of a layer are cut beside their transfers: found by timing, kept in the run folder.
+#pragma once
+
+#include <string>
+
+#include "lib/model/layers.h"
+#include "lib/train/rank_tensors.h"
+#include "lib/train/runtime.h"
+
+namespace tri {
+
+class Job;
+
+// The matrix products of a step with all cuts that are tried get their algorithms first (gemm_tuning.h, `gemm_file`);
+// then each transfer is timed beside its products with every cut, and the slowest rank decides. What `file` holds for
+// this shape and kind of GPU is taken as it is: cuts that differ between two starts would change bits. May be absent;
+// "" = none. Where the device has no search, or the config wants none, or no rows are copied: RowCuts{}.
+// Scribbles over activations, weights and gradients. Collective over the mesh; all ranks have the same cuts.
+RowCuts find_row_cuts(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
+                      ParameterStore& store, Runtime& runtime, const std::string& gemm_file, const std::string& file);
+
+// One line: each product's pieces, forward then backward, "d" behind those that write into the peers' memory.
+std::string to_text(const RowCuts& cuts);
+Result<RowCuts> row_cuts_of(const std::string& text, int tp);
+
+}  // namespace tri
