@@ -286,6 +286,10 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   };
   add_steps("--steps", &StepBench::steps, "Steps to measure");
   add_steps("--warmup", &StepBench::warmup, "Steps before them");
+  step->add_option("--profiled", options->step.profiled, "Steps after them whose operations are timed one by one")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->excludes(sweep);
   step->add_option("--limit", options->layouts.limit, "Layouts that a sweep tries at most")
       ->check(kCount)
       ->capture_default_str()
