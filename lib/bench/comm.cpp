@@ -41,7 +41,9 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
   Arena arena(*device, bench.most_bytes);
   const Tensor whole = arena.take("buffer", config.precision.compute,
                                   {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
-  Runtime runtime(config, mesh, &job, *device, arena, {});
+  Config by_messages = config;  // of any size; copies go into the stages' own buffers
+  by_messages.parallel.pp_transfers = PpTransfers::kMessages;
+  Runtime runtime(by_messages, mesh, &job, *device, arena, {}, {});
   std::vector<CommRow> rows;
   const auto sizes = [&] {
     std::vector<int64_t> list;
@@ -71,7 +73,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
       const bool sends = mesh.pp.rank == 0;
       const Link& link = sends ? links.send_forward : links.recv_forward;
       const auto transfer = [&] {
-        sends ? link.group->send(size, link.peer, *link.stream) : link.group->recv(size, link.peer, *link.stream);
+        sends ? link.send(size, 0) : link.recv(size, 0);
       };
       const double seconds = median_seconds(transfer, bench.rounds, *device, *link.stream);
       rows.push_back(

@@ -32,7 +32,7 @@ struct Extra {
   Tensor number;              // (1) f32
   Tensor bucket, source;      // (largest bucket of matrices) f32
   Tensor block_input;         // (Rl, C)
-  Tensor sends[2], recvs[2];  // (Rl, C)
+  Tensor sends[2];            // (Rl, C)
 };
 
 const Bucket& largest_bucket(const StoreTensors& store) {
@@ -57,8 +57,7 @@ Memory allocate(const Config& config, const Mesh& mesh, Arena& arena) {
   const int64_t bucket = mesh.dp.size > 1 ? largest_bucket(m.rank.store).size : 0;
   for (Tensor* tensor : {&m.extra.bucket, &m.extra.source}) *tensor = arena.take(name, Dtype::kF32, {bucket});
   m.extra.block_input = arena.take(name, d.dtype, {d.Rl, d.C});
-  for (int way = 0; way < 2; ++way)
-    for (Tensor* tensor : {&m.extra.sends[way], &m.extra.recvs[way]}) *tensor = arena.take(name, d.dtype, {d.Rl, d.C});
+  for (Tensor& tensor : m.extra.sends) tensor = arena.take(name, d.dtype, {d.Rl, d.C});
   return m;
 }
 
@@ -71,7 +70,7 @@ class Bench {
         device_(device),
         rounds_(rounds),
         memory_(allocate(config, mesh, arena)),
-        runtime_(config, mesh, &job, device, arena, memory_.rank.stage.exchange),
+        runtime_(config, mesh, &job, device, arena, memory_.rank.stage.exchange, memory_.rank.boundaries),
         store_(config, mesh, memory_.rank.store, microbatches(config), device, runtime_.compute(), runtime_.dp()),
         hooks_(store_, 0.0f),
         silence_(mesh.tp),
@@ -224,30 +223,40 @@ class Bench {
   Case boundary() {
     const PipelineLinks links = runtime_.links();
     const Extra& e = memory_.extra;
+    const BoundaryTensors& boundaries = memory_.rank.boundaries;
+    // A receive goes to the next buffer of its ring; rank 0's first chunk receives nothing, its second one does.
     struct Transfer {
       Link link;
-      Tensor tensor;
-      bool sends;
+      int ring;                           // the receiver's
+      const std::vector<Tensor>* buffers;  // of a receive
+      Tensor tensor;                      // of a send
+      std::shared_ptr<size_t> next = std::make_shared<size_t>(0);
     };
-    const std::vector<Transfer> transfers = {{links.recv_forward, e.recvs[0], false},
-                                             {links.send_forward, e.sends[0], true},
-                                             {links.recv_backward, e.recvs[1], false},
-                                             {links.send_backward, e.sends[1], true}};
+    const int ring_here = mesh_.pp.first() ? 1 : 0, ring_there = mesh_.pp.last() ? 1 : 0;
+    const std::vector<Tensor>* inputs =
+        links.recv_forward.exists() ? &boundaries.inputs[static_cast<size_t>(ring_here)] : nullptr;
+    const std::vector<Transfer> transfers = {{links.recv_forward, ring_here, inputs, {}},
+                                             {links.send_forward, ring_there, nullptr, e.sends[0]},
+                                             {links.recv_backward, 0, &boundaries.doutputs, {}},
+                                             {links.send_backward, 0, nullptr, e.sends[1]}};
     Stream& compute = runtime_.compute();
     const auto start = [=, this, &compute] {
       compute.record(*ready_);
       for (size_t i = 0; i < transfers.size(); ++i) {
-        const auto& [link, tensor, sends] = transfers[i];
-        if (link.group == nullptr) continue;
+        const auto& [link, ring, buffers, tensor, next] = transfers[i];
+        if (!link.exists()) continue;
         link.stream->wait(*ready_);
-        sends ? link.group->send(tensor, link.peer, *link.stream) : link.group->recv(tensor, link.peer, *link.stream);
+        if (buffers == nullptr)
+          link.send(tensor, ring);
+        else
+          link.recv((*buffers)[(*next)++ % buffers->size()], ring);
         link.stream->record(*done_[i]);
-        if (sends && !config_.parallel.overlap_pp) compute.wait(*done_[i]);  // as the executor does
+        if (buffers == nullptr && !config_.parallel.overlap_pp) compute.wait(*done_[i]);  // as the executor does
       }
     };
     const auto finish = [=, this, &compute] {
       for (size_t i = 0; i < transfers.size(); ++i)
-        if (transfers[i].link.group != nullptr) compute.wait(*done_[i]);
+        if (transfers[i].link.exists()) compute.wait(*done_[i]);
     };
     const auto forward = [this] {
       LayerTensors t = layer_;

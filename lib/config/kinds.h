@@ -12,6 +12,7 @@ enum class Position { kLearned, kRope };
 enum class Recompute { kNone, kSelective, kFull };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class TpTransfers { kAuto, kCopies, kCollectives };
+enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
 template <>
@@ -46,6 +47,12 @@ struct EnumNames<TpTransfers> {
   static constexpr std::array table{std::pair{TpTransfers::kAuto, std::string_view("auto")},
                                     std::pair{TpTransfers::kCopies, std::string_view("copies")},
                                     std::pair{TpTransfers::kCollectives, std::string_view("collectives")}};
+};
+template <>
+struct EnumNames<PpTransfers> {
+  static constexpr std::array table{std::pair{PpTransfers::kAuto, std::string_view("auto")},
+                                    std::pair{PpTransfers::kCopies, std::string_view("copies")},
+                                    std::pair{PpTransfers::kMessages, std::string_view("messages")}};
 };
 template <>
 struct EnumNames<LrRule> {

@@ -16,6 +16,7 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
   for (int chunk = 0; chunk < chunks; ++chunk)
     take(tensors.inputs.emplace_back(), max_inputs[static_cast<size_t>(chunk)], "stage inputs");
   if (pp.size > 1) {
+    tensors.flags = arena.take("transfer buffers", Dtype::kI32, {4});
     take(tensors.outputs, kOutputBuffers, "transfer buffers");
     take(tensors.dinputs, kOutputBuffers, "transfer buffers");
     take(tensors.doutputs, kGradientBuffers, "transfer buffers");
@@ -78,17 +79,17 @@ class Executor::Run {
     const Key key{action.chunk, action.micro};
     switch (action.op) {
       case Op::kRecvForward:
-        return recv(*x_.inputs_[static_cast<size_t>(action.chunk)], inputs_[key], x_.links_.recv_forward);
+        return recv(*x_.inputs_[static_cast<size_t>(action.chunk)], action.chunk, inputs_[key], x_.links_.recv_forward);
       case Op::kRecvBackward:
-        return recv(*x_.doutputs_, doutputs_[key], x_.links_.recv_backward);
+        return recv(*x_.doutputs_, 0, doutputs_[key], x_.links_.recv_backward);
       case Op::kForward:
         return forward(key);
       case Op::kBackward:
         return backward(key);
       case Op::kSendForward:
-        return send(outputs_[key], x_.links_.send_forward);
+        return send(outputs_[key], x_.pp_.last() ? action.chunk + 1 : action.chunk, x_.links_.send_forward);
       case Op::kSendBackward:
-        return send(dinputs_[key], x_.links_.send_backward);
+        return send(dinputs_[key], 0, x_.links_.send_backward);
     }
   }
 
@@ -98,17 +99,18 @@ class Executor::Run {
     auto operator<=>(const Key&) const = default;
   };
 
-  void recv(Ring& ring, Buffer*& held, const Link& link) {
+  void recv(Ring& ring, int index, Buffer*& held, const Link& link) {
     held = &ring.take(*link.stream);  // the receive waits for the buffer's last reader
-    link.group->recv(held->tensor, link.peer, *link.stream);
+    link.recv(held->tensor, index);
     link.stream->record(*held->filled);
   }
 
-  void send(Buffer* held, const Link& link) {
+  // `ring`: of the receiver.
+  void send(Buffer* held, int ring, const Link& link) {
     link.stream->wait(*held->filled);  // the send waits for its compute
     TimedSend& times = x_.next_send();
     link.stream->record(*times.begin);
-    link.group->send(held->tensor, link.peer, *link.stream);
+    link.send(held->tensor, ring);
     link.stream->record(*times.end);
     held->free(*link.stream);
     if (x_.overlap_ == Overlap::kOff) wait_for_neighbour(*held->freed);  // coupled: compute stands still while sending

@@ -1,15 +1,18 @@
 #include "lib/train/runtime.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "io/base/log.h"
+#include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
 #include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer_link.h"
 
 namespace tri {
 
 Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
-                 const RowExchangeTensors& exchange)
+                 const RowExchangeTensors& exchange, const BoundaryTensors& boundaries)
     : device_(device) {
   std::vector<int> tp, dp, pp, world;
   for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
@@ -26,7 +29,7 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   if (!exchange.flags.empty()) open_row_exchange(mesh, tp, job, arena, exchange);
   if (mesh.pp.size == 1) return;
 
-  connect_stages(config, mesh, pp, job);
+  connect_stages(config, mesh, pp, job, arena, boundaries);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
     embedding_ =
         std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device, Spend::kDp);
@@ -46,24 +49,51 @@ void Runtime::open_row_exchange(const Mesh& mesh, const std::vector<int>& tp, Jo
                                                 add_stream("tp arrivals"), device_);
 }
 
-// A communicator a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
+// Of the two ranks' memory; null where one cannot open the other's.
+PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks, Job& job, const Arena& arena) {
+  const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
+  if (is_new) {
+    auto opened = PeerArenas::open(world_ranks, job, device_, arena);
+    if (opened) known->second = std::move(opened).value();
+    if (!opened && job.world_rank() == 0) log_info("pp: {}; messages instead of copies", opened.error().message);
+  }
+  return known->second.get();
+}
+
+// A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
 // would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
-void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job) {
+void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job,
+                             const Arena& arena, const BoundaryTensors& boundaries) {
   const int size = mesh.pp.size, self = mesh.pp.rank;
-  const auto connect = [&](const std::string& name, int from, int to, Link& recv, Link& send) {
+  // `ends`: of the receiver and of the sender.
+  const auto connect = [&](const std::string& name, int from, int to, Link& recv, Link& send, PeerLinkEnd recv_end,
+                           PeerLinkEnd send_end) {
     if (from != self && to != self) return;
-    CommGroup& group = add_group("pp " + name, {pp[static_cast<size_t>(from)], pp[static_cast<size_t>(to)]}, job);
-    if (to == self)
-      recv = {&group, &add_stream("pp receive " + name), 0};
-    else
-      send = {&group, &add_stream("pp send " + name), 1};
+    const bool receives = to == self;
+    Link& link = receives ? recv : send;
+    link.stream = &add_stream(fmt::format("pp {} {}", receives ? "receive" : "send", name));
+    const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
+    const std::vector<int> pair{std::min(source, target), std::max(source, target)};
+    if (config.parallel.pp_transfers != PpTransfers::kMessages)
+      if (const PeerArenas* arenas = arenas_of_neighbour(pair, *job, arena)) {
+        PeerLinkEnd& own = receives ? recv_end : send_end;
+        const auto ends = gather_among_members(PeerLink::to_text(arenas->memory(), own), pair);
+        pp_links_.push_back(std::make_unique<PeerLink>(arenas->memory(), std::move(own), ends));
+        link.copies = pp_links_.back().get();
+        return;
+      }
+    link.group = &add_group("pp " + name, {source, target}, job);
+    link.peer = receives ? 0 : 1;
   };
+  const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
   for (const int parity : {0, 1})
     for (int edge = parity; edge < size; edge += 2) {
       const int next = (edge + 1) % size;
       if (next == 0 && config.parallel.chunks == 1) continue;  // only chunks close the ring
-      connect("forward", edge, next, links_.recv_forward, links_.send_forward);
-      connect("backward", next, edge, links_.recv_backward, links_.send_backward);
+      connect("forward", edge, next, links_.recv_forward, links_.send_forward, {flag(0), boundaries.inputs},
+              {flag(1), {}});
+      connect("backward", next, edge, links_.recv_backward, links_.send_backward, {flag(2), {boundaries.doutputs}},
+              {flag(3), {}});
     }
 }
 

@@ -4,9 +4,11 @@
 //   tp copies       the same, into the peers' memory, where it can be opened (parallel.tp_transfers); "tp arrivals" waits
 //                   for what the peers copy here
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
-//   four pp streams receives and sends of either direction, independent of each other
+//   four pp streams receives and sends of either direction, independent of each other: copies into the neighbour's
+//                   memory, where it can be opened (parallel.pp_transfers)
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,10 +26,10 @@ class PeerArenas;
 
 class Runtime {
  public:
-  // `job` may be null on a mesh of one rank. `arena` holds `exchange`, laid out alike on all tp ranks. Collective over
-  // the mesh.
+  // `job` may be null on a mesh of one rank. `arena` holds `exchange`, laid out alike on all tp ranks, and `boundaries`.
+  // Collective over the mesh.
   Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
-          const RowExchangeTensors& exchange);
+          const RowExchangeTensors& exchange, const BoundaryTensors& boundaries);
   ~Runtime();
 
   Stream& compute() { return *compute_; }
@@ -47,12 +49,16 @@ class Runtime {
  private:
   void open_row_exchange(const Mesh& mesh, const std::vector<int>& tp, Job* job, const Arena& arena,
                          const RowExchangeTensors& tensors);
-  void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job);
+  void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
+                      const BoundaryTensors& boundaries);
+  PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks, Job& job, const Arena& arena);
   CommGroup& add_group(const std::string& name, const std::vector<int>& world_ranks, Job* job);
   Stream& add_stream(const std::string& name);
 
   Device& device_;
   std::unique_ptr<PeerArenas> tp_arenas_;
+  std::map<std::vector<int>, std::unique_ptr<PeerArenas>> pp_arenas_;  // by world ranks, ascending; null: cannot be had
+  std::vector<std::unique_ptr<PeerLink>> pp_links_;
   std::vector<std::unique_ptr<CommGroup>> groups_;
   std::vector<std::unique_ptr<Stream>> streams_;
   Stream* compute_ = nullptr;

@@ -34,7 +34,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
     : config_(config),
       mesh_(mesh),
       tensors_(allocate_rank(config, mesh, arena)),
-      runtime_(config, mesh, job, device, arena, tensors_.stage.exchange),
+      runtime_(config, mesh, job, device, arena, tensors_.stage.exchange, tensors_.boundaries),
       store_(config, mesh, tensors_.store, microbatches(config), device, runtime_.compute(), runtime_.dp()),
       stage_(config, mesh, tensors_.stage, store_.parameters(), store_, runtime_.compute(), runtime_.tp(),
              runtime_.row_exchange(), cuts_,

@@ -25,6 +25,7 @@ struct Layout {
   bool llama = false;  // RMSNorm, SwiGLU, RoPE, GQA, window, no bias; else the GPT-2 family
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
+  PpTransfers pp_transfers = PpTransfers::kCopies;
   RowCut cut{};    // of all products beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
 
@@ -33,6 +34,7 @@ struct Layout {
     return fmt::format("dp{} tp{} pp{} v{} zero{} {} {} {} {}{}{} recompute {}{}", dp, tp, pp, chunks, zero,
                        enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
                        tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
+           (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
            (cut == RowCut{} ? "" : fmt::format(" {} pieces{}", cut.pieces, cut.direct ? ", direct" : ""));
   }
 };
@@ -70,6 +72,7 @@ Config config_of(const Layout& layout) {
   c.parallel.recompute = layout.recompute;
   c.parallel.bucket_elements = layout.bucket_elements;
   c.parallel.tp_transfers = TpTransfers::kCopies;
+  c.parallel.pp_transfers = layout.pp_transfers;
   c.parallel.overlap_tp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
   c.precision.compute = layout.precision;
   c.optimizer.name = layout.optimizer;
@@ -372,6 +375,7 @@ TEST(Parity, overlap_on_equals_off) {
     layout.overlap = true;
     const History on = train(layout, false);
     layout.overlap = false;
+    layout.pp_transfers = PpTransfers::kMessages;
     const History off = train(layout, false);
     if (layout.tp == 1) expect_bit_identical(on, off, layout.name());
     for (size_t step = 0; step < on.steps.size(); ++step) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "io/base/random.h"
+#include "lib/comm/transfer_hook.h"
 #include "tests/schedule/local_group.h"
 
 namespace tri {
@@ -21,6 +22,7 @@ struct Case {
   int pp, micros, chunks;
   Overlap overlap = Overlap::kOn;
   bool forward_only = false;
+  bool copies = false;  // PeerLinks instead of a group
 };
 
 // A linear "network": virtual stage s maps x to (s + 2) · x + micro; its gradient is (s + 2) · dy, and the "parameter
@@ -109,43 +111,84 @@ Outcome expected_outcome(const Case& c) {
   return outcome;
 }
 
+// A stage's memory and, where the case has them, its ends of the links.
+struct Rank {
+  std::unique_ptr<Device> device = make_cpu_device();
+  std::unique_ptr<Arena> arena;
+  BoundaryTensors boundaries;
+  Plan plan;
+  std::unique_ptr<PeerLink> recv_forward, send_forward, recv_backward, send_backward;
+};
+
+std::vector<Rank> make_ranks(const Case& c) {
+  std::vector<Rank> ranks(static_cast<size_t>(c.pp));
+  for (int r = 0; r < c.pp; ++r) {
+    Rank& rank = ranks[static_cast<size_t>(r)];
+    const Axis pp{r, c.pp};
+    rank.plan = with_transfers(
+        c.forward_only ? forward_only(pp, c.micros, c.chunks) : make_plan(c.schedule, pp, c.micros, c.chunks), pp,
+        c.chunks);
+    std::vector<int> inputs;
+    for (int chunk = 0; chunk < c.chunks; ++chunk) inputs.push_back(max_inputs(rank.plan, chunk));
+    Arena measuring;
+    allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, measuring);
+    rank.arena = std::make_unique<Arena>(*rank.device, std::max<int64_t>(measuring.used(), 1));
+    rank.boundaries = allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, *rank.arena);
+  }
+  const auto connect = [&](int from, int to, std::unique_ptr<PeerLink> Rank::*send, std::unique_ptr<PeerLink> Rank::*recv,
+                           int send_flag, int recv_flag, bool forward) {
+    Rank &source = ranks[static_cast<size_t>(from)], &target = ranks[static_cast<size_t>(to)];
+    PeerMemory peers{.base = {static_cast<char*>(source.arena->memory()), static_cast<char*>(target.arena->memory())}};
+    PeerMemory peers_of_target = peers;
+    peers_of_target.rank = 1;
+    const PeerLinkEnd send_end{source.boundaries.flags.flat(send_flag, 1), {}};
+    const PeerLinkEnd recv_end{target.boundaries.flags.flat(recv_flag, 1),
+                               forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
+    const std::vector<std::string> ends{PeerLink::to_text(peers, send_end),
+                                        PeerLink::to_text(peers_of_target, recv_end)};
+    source.*send = std::make_unique<PeerLink>(peers, send_end, ends);
+    target.*recv = std::make_unique<PeerLink>(peers_of_target, recv_end, ends);
+  };
+  if (c.copies && c.pp > 1)
+    for (int r = 0; r < c.pp; ++r) {
+      const int next = (r + 1) % c.pp;
+      connect(r, next, &Rank::send_forward, &Rank::recv_forward, 1, 0, true);
+      connect(next, r, &Rank::send_backward, &Rank::recv_backward, 3, 2, false);
+    }
+  return ranks;
+}
+
 // Runs all stages, each on a thread of its own, `rounds` times over with the same buffers.
 Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
   auto forward = std::make_shared<LocalExchange>(), backward = std::make_shared<LocalExchange>();
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(c.pp * c.chunks))};
   std::mutex mutex;
+  std::vector<Rank> ranks = make_ranks(c);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < c.pp; ++rank) {
     threads.emplace_back([&, rank] {
       const Axis pp{rank, c.pp};
+      Rank& own = ranks[static_cast<size_t>(rank)];
       std::atomic<uint64_t> counter{0};
       const auto delay = [&, rank] {
         if (delay_seed == 0) return;
         const uint64_t draw = random_u64(delay_seed + static_cast<uint64_t>(rank), counter++);
         if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % 300));
       };
-      auto device = make_cpu_device();
       std::vector<std::unique_ptr<Stream>> streams;
-      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(device->make_stream(name));
+      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(own.device->make_stream(name));
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
-      const Plan plan = with_transfers(
-          c.forward_only ? forward_only(pp, c.micros, c.chunks) : make_plan(c.schedule, pp, c.micros, c.chunks), pp,
-          c.chunks);
-      std::vector<int> inputs;
-      for (int chunk = 0; chunk < c.chunks; ++chunk) inputs.push_back(max_inputs(plan, chunk));
-      Arena measuring;
-      allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, measuring);
-      Arena arena(*device, std::max<int64_t>(measuring.used(), 1));
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       {
-        Executor executor(pp, c.chunks, allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, arena),
-                          {.recv_forward = {&forward_group, streams[1].get(), previous},
-                           .send_forward = {&forward_group, streams[2].get(), next},
-                           .recv_backward = {&backward_group, streams[3].get(), next},
-                           .send_backward = {&backward_group, streams[4].get(), previous}},
-                          *streams[0], *device, c.overlap);
-        for (int round = 0; round < rounds; ++round) executor.run(plan, stage);
+        Executor executor(
+            pp, c.chunks, own.boundaries,
+            {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
+             .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
+             .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
+             .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
+            *streams[0], *own.device, c.overlap);
+        for (int round = 0; round < rounds; ++round) executor.run(own.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
       std::lock_guard lock(mutex);
@@ -175,22 +218,40 @@ std::vector<Case> cases() {
 }
 
 TEST(Executor, every_schedule_computes_what_a_plain_loop_does) {
-  for (const Case& c : cases())
-    EXPECT_EQ(run_on_threads(c, 0), expected_outcome(c))
-        << enum_name(c.schedule) << " pp " << c.pp << " micros " << c.micros << " chunks " << c.chunks;
+  for (Case c : cases())
+    for (const bool copies : {false, true}) {
+      c.copies = copies;
+      EXPECT_EQ(run_on_threads(c, 0), expected_outcome(c))
+          << enum_name(c.schedule) << " pp " << c.pp << " micros " << c.micros << " chunks " << c.chunks
+          << (copies ? " copies" : "");
+    }
 }
 
 TEST(Executor, random_delays_change_nothing) {
   for (const Case& c : {Case{Schedule::k1F1B, 4, 8, 1}, Case{Schedule::kInterleaved, 2, 8, 2},
                         Case{Schedule::kInterleaved, 4, 8, 2, Overlap::kOff}, Case{Schedule::kGpipe, 3, 6, 1}})
-    for (uint64_t seed = 1; seed <= 5; ++seed) EXPECT_EQ(run_on_threads(c, seed), expected_outcome(c)) << seed;
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      EXPECT_EQ(run_on_threads(c, seed), expected_outcome(c)) << seed;
+      std::atomic<uint64_t> transfers{0};
+      set_transfer_hook([&](Stream& stream) {
+        const uint64_t draw = random_u64(seed, transfers++);
+        if (draw % 4 == 0) stream.idle(std::chrono::microseconds(draw / 4 % 300));
+      });
+      Case with_copies = c;
+      with_copies.copies = true;
+      EXPECT_EQ(run_on_threads(with_copies, seed), expected_outcome(c)) << seed << " copies";
+      set_transfer_hook({});
+    }
 }
 
 TEST(Executor, buffers_carry_over_from_step_to_step) {
   const Case c{Schedule::kInterleaved, 2, 4, 2};
-  const Outcome twice = run_on_threads(c, 9, 2), once = expected_outcome(c);
-  for (size_t s = 0; s < once.gradients.size(); ++s)
-    EXPECT_NEAR(twice.gradients[s], 2 * once.gradients[s], 1e-9 * std::abs(once.gradients[s]) + 1e-9);
+  Case with_copies = c;
+  with_copies.copies = true;
+  const Outcome once = expected_outcome(c);
+  for (const Outcome& twice : {run_on_threads(c, 9, 2), run_on_threads(with_copies, 9, 2)})
+    for (size_t s = 0; s < once.gradients.size(); ++s)
+      EXPECT_NEAR(twice.gradients[s], 2 * once.gradients[s], 1e-9 * std::abs(once.gradients[s]) + 1e-9);
 }
 
 TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
