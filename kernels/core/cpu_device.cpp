@@ -196,7 +196,7 @@ class CpuDevice final : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   std::optional<double> peak_tflops(Dtype) const override { return std::nullopt; }
-  std::unique_ptr<Stream> make_stream(const std::string& name) override {
+  std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority) override {
     return std::make_unique<QueueStream>(name, fault());
   }
   std::unique_ptr<Event> make_event(EventKind) override { return std::make_unique<CpuEvent>(fault()); }

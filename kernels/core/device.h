@@ -29,6 +29,11 @@ class GemmSearch;  // kernels/gemm_search.h
 class OpProfile;   // kernels/core/profile.h
 class Timeline;    // kernels/core/timeline.h
 
+enum class StreamPriority {
+  kNormal,
+  kHigh,  // its kernels begin before waiting ones of normal streams
+};
+
 enum class EventKind {
   kOrder,  // orders streams
   kTimed,  // and remembers when it happened
@@ -103,7 +108,8 @@ class Device {
   // Dense matrix-product peak of the vendor's data sheet, the denominator of MFU; none for a CPU, or a GPU
   // unknown here.
   virtual std::optional<double> peak_tflops(Dtype dtype) const = 0;
-  virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
+  virtual std::unique_ptr<Stream> make_stream(const std::string& name,
+                                              StreamPriority priority = StreamPriority::kNormal) = 0;
   virtual std::unique_ptr<Event> make_event(EventKind kind = EventKind::kOrder) = 0;
   virtual GemmSearch* gemm_search() { return nullptr; }  // null where there is nothing to choose
   virtual void use_on_this_thread() {}  // before a thread other than the one that opened the device waits for events

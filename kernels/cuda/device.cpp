@@ -92,8 +92,12 @@ class CudaEvent final : public Event {
 
 class CudaStreamImpl final : public CudaStream {
  public:
-  CudaStreamImpl(std::string name, const Device& device) : CudaStream(std::move(name), cuda_ops()), device_(device) {
-    TRI_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device)
+      : CudaStream(std::move(name), cuda_ops()), device_(device) {
+    int least = 0, greatest = 0;
+    TRI_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    TRI_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                          priority == StreamPriority::kHigh ? greatest : least));
   }
   ~CudaStreamImpl() override { cudaStreamDestroy(stream_); }
   cudaStream_t get() const override { return stream_; }
@@ -150,8 +154,8 @@ class CudaDevice final : public Device {
     if (major_ == 8 && minor_ == 0) return dtype == Dtype::kBF16 ? 312.0 : 19.5;
     return std::nullopt;
   }
-  std::unique_ptr<Stream> make_stream(const std::string& name) override {
-    return std::make_unique<CudaStreamImpl>(name, *this);
+  std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override {
+    return std::make_unique<CudaStreamImpl>(name, priority, *this);
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
   GemmSearch* gemm_search() override { return &cuda::GemmEngine::instance(); }

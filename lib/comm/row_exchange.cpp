@@ -35,19 +35,22 @@ std::vector<std::vector<int>> groups_of(const std::vector<int>& order, int piece
 
 }  // namespace
 
-RowExchangeTensors allocate_row_exchange(int tp, int64_t own_rows, int64_t width, Dtype dtype, Arena& arena) {
+RowExchangeTensors allocate_row_exchange(const std::string& name, int members, int64_t elements, Dtype dtype,
+                                         int buffers, Arena& arena) {
   RowExchangeTensors t;
-  t.flags = arena.take("tp exchange", Dtype::kI32, {2, tp});
-  for (Tensor& parts : t.incoming) parts = arena.take("tp exchange", dtype, {tp, own_rows, width});
+  t.flags = arena.take(name, Dtype::kI32, {2, members});
+  for (int i = 0; i < buffers; ++i) t.incoming.push_back(arena.take(name, dtype, {elements}));
   return t;
 }
 
-RowExchange::RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device)
+RowExchange::RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device,
+                         Spend spend)
     : peers_(std::move(peers)),
       tensors_(tensors),
       copies_(copies),
       arrivals_(arrivals),
       device_(device),
+      spend_(spend),
       made_(device.make_event()),
       sent_(device.make_event()),
       reduced_(device.make_event()) {}
@@ -58,8 +61,9 @@ Tensor RowExchange::block(Tensor rows, int member) const {
 }
 
 Tensor RowExchange::incoming(int member) const {
-  const Tensor& parts = tensors_.incoming[turn_];
-  return parts.rows(member, 1).view({parts[1], parts[2]});
+  Tensor part = own_rows_;
+  part.data = static_cast<char*>(tensors_.incoming[turn_].data) + member * part.bytes();
+  return part;
 }
 
 uint32_t* RowExchange::flag(int row, int member) const {
@@ -82,7 +86,6 @@ RowExchange::Gather* RowExchange::find(Tensor rows) {
 // Counts the operation and tells the peers that this rank is ready for it.
 void RowExchange::begin(Stream& compute) {
   ++operation_;
-  settle(compute);
   compute.record(*made_);
   copies_.wait(*made_);
   for (int step = 1; step < size(); ++step) {
@@ -92,7 +95,7 @@ void RowExchange::begin(Stream& compute) {
 }
 
 void RowExchange::settle(Stream& compute) {
-  const SpendScope scope(compute, Spend::kTp);
+  const SpendScope scope(compute, spend_);
   compute.wait(*sent_);
 }
 
@@ -154,7 +157,7 @@ void RowExchange::wait_piece(Tensor rows, const RowPiece& piece, Stream& compute
   for (const int member : piece.members) {
     const auto i = static_cast<size_t>(member);
     if (gather->waited[i]) continue;
-    const SpendScope scope(compute, Spend::kTp);
+    const SpendScope scope(compute, spend_);
     compute.wait(*gather->arrived[i]);
     gather->waited[i] = true;
   }
@@ -171,8 +174,11 @@ std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, RowCut cut, Stream&
   ++counts_.reduce_scatters;
   begin(compute);
   reduce_ = operation_;
-  turn_ ^= 1;
+  turn_ = (turn_ + 1) % tensors_.incoming.size();
   direct_ = cut.direct;
+  own_rows_ = block(rows, 0);
+  TRI_REQUIRE(rows.bytes() <= tensors_.incoming[turn_].bytes(), "a reduce of {} into buffers of {}", rows.shape_text(),
+              tensors_.incoming[turn_].shape_text());
   const int count = cut.pieces == 0 || cut.direct ? size() : cut.pieces;
   std::vector<int> order;  // of making; the own block last, which groups_of wants first
   for (int step = 0; step < size(); ++step) order.push_back((rank() + step) % size());
@@ -187,13 +193,13 @@ std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, RowCut cut, Stream&
                    .owners = owners};
     if (owners.size() == 1 && owners.front() == rank()) block.out = incoming(rank());
     if (owners.size() == 1 && owners.front() != rank() && direct_) {
-      const Tensor place = incoming(rank());
-      block.out = Tensor(peers_.at(owners.front(), static_cast<char*>(place.data)), place.dtype, {place[0], place[1]});
+      block.out = incoming(rank());
+      block.out.data = peers_.at(owners.front(), static_cast<char*>(block.out.data));
     }
     blocks.push_back(std::move(block));
   }
   if (direct_) {
-    const SpendScope scope(compute, Spend::kTp);
+    const SpendScope scope(compute, spend_);
     for (int step = 1; step < size(); ++step) compute.wait_flag(flag(kReady, (rank() + step) % size()), operation_);
   }
   return blocks;
@@ -230,10 +236,13 @@ Tensor RowExchange::finish_reduce(Stream& compute) {
   for (int step = 1; step < size(); ++step)
     arrivals_.wait_flag(flag(kArrived, (rank() + size() - step) % size()), reduce_);
   arrivals_.record(*reduced_);
-  const SpendScope scope(compute, Spend::kTp);
+  const SpendScope scope(compute, spend_);
   compute.wait(*reduced_);
-  compute.wait(*sent_);  // the own part may have been copied
-  return tensors_.incoming[turn_];
+  compute.wait(*sent_);  // the own part is copied as well
+  Tensor parts = incoming(0);
+  for (int d = parts.dims++; d > 0; --d) parts.shape[static_cast<size_t>(d)] = parts.shape[static_cast<size_t>(d) - 1];
+  parts.shape[0] = size();
+  return parts;
 }
 
 }  // namespace tri

@@ -1,9 +1,10 @@
-// RowExchange: a tp group's gathers and reduces of activation rows as copies into the peers' memory, which copy engines
-// make beside the products that read or make the rows. Block k of `rows` (tp · Rl, C) belongs to member k.
+// RowExchange: a group's gathers and reduces as copies into the peers' memory, which copy engines make beside kernels:
+// of activation rows over tp, beside the products that read or make them; of buckets over dp, where a row is an element.
+// Block k of `rows` (members · own rows, …) belongs to member k.
 //
 //   gather   the own block goes to every peer; a product reads the blocks, in pieces, as they land
 //   reduce   a product makes the owners' blocks, in pieces, and each goes to its owner as it is made; the owner's next
-//            kernel adds the parts (an operand (tp, Rl, C): kernels/norm.h)
+//            kernel adds the parts (an operand (members, own rows, …): kernels/norm.h)
 //
 // All members have the same memory layout and issue the same operations in the same order; each operation sends one
 // block from every member to every other one. Operations are counted; two flags a pair of members carry the counts:
@@ -24,10 +25,12 @@
 namespace tri {
 
 struct RowExchangeTensors {
-  Tensor flags;        // (2, tp) i32: ready, arrived; a column a peer
-  Tensor incoming[2];  // (tp, Rl, C): the parts of a reduce, used in turn
+  Tensor flags;                  // (2, members) i32: ready, arrived; a column a peer
+  std::vector<Tensor> incoming;  // (elements): the parts of a reduce, used in turn
 };
-RowExchangeTensors allocate_row_exchange(int tp, int64_t own_rows, int64_t width, Dtype dtype, Arena& arena);
+// For reduces of up to `elements`; `buffers`: reduces whose parts are there at once.
+RowExchangeTensors allocate_row_exchange(const std::string& name, int members, int64_t elements, Dtype dtype,
+                                         int buffers, Arena& arena);
 
 // Where the members of a group have their memory, as this process sees it.
 struct PeerMemory {
@@ -70,11 +73,16 @@ struct RowBlock {
 class RowExchange {
  public:
   // Copies run on `copies`; `arrivals` waits for the peers' blocks and does nothing else.
-  RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device);
+  // `spend`: what other streams' waits for it count as.
+  RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device,
+              Spend spend);
 
   int rank() const { return peers_.rank; }
   int size() const { return peers_.size(); }
   const CommCounts& counts() const { return counts_; }  // gathers, reduces, bytes sent
+
+  // `compute` waits until what was sent so far has been read: then it may be overwritten.
+  void settle(Stream& compute);
 
   // From here on in `compute`, peers may write their blocks of `rows`; nothing before reads or writes them later.
   void begin_gather(Tensor rows, Stream& compute);
@@ -86,14 +94,13 @@ class RowExchange {
   void wait_piece(Tensor rows, const RowPiece& piece, Stream& compute);
   void finish_gather(Tensor rows, Stream& compute);
   bool gathering(Tensor rows) const;
-  // `compute` waits until what was sent so far has been read: then it may be overwritten. Every begin does that.
-  void settle(Stream& compute);
 
   // The blocks of `rows` in the order in which they are best made: the own one last. Some lie elsewhere than in `rows`.
   std::vector<RowBlock> begin_reduce(Tensor rows, RowCut cut, Stream& compute);
   // compute has made the block; sends it.
   void send(const RowBlock& block, Stream& compute);
-  // The parts (tp, Rl, C) of the own rows; `compute` waits for them. Good until the next but one reduce begins.
+  // The parts (members, own rows, …) of the own rows; `compute` waits for them, and until `rows` may be overwritten. Good
+  // until their buffer's turn comes again.
   Tensor finish_reduce(Stream& compute);
 
  private:
@@ -106,7 +113,7 @@ class RowExchange {
   void begin(Stream& compute);
   void push(int peer, void* own_place, const void* src, int64_t bytes);
   Tensor block(Tensor rows, int member) const;
-  Tensor incoming(int member) const;
+  Tensor incoming(int member) const;  // its part of the last reduce
   uint32_t* flag(int row, int member) const;
   std::vector<int> arrival_order() const;  // members; the own one first
   Gather* find(Tensor rows);
@@ -116,6 +123,7 @@ class RowExchange {
   Stream& copies_;
   Stream& arrivals_;
   Device& device_;
+  Spend spend_;
   std::unique_ptr<Event> made_;     // compute has made what is to be sent, or has no use for what is to be overwritten
   std::unique_ptr<Event> sent_;     // all that was sent was read from this rank's memory
   std::unique_ptr<Event> reduced_;  // the parts of a reduce are there
@@ -123,8 +131,9 @@ class RowExchange {
   uint32_t operation_ = 0;
   std::vector<Gather> gathers_;
   uint32_t reduce_ = 0;          // operation of the last reduce
-  bool direct_ = false;          // ... and its cut
-  int turn_ = 0;
+  bool direct_ = false;          // ... its cut
+  Tensor own_rows_;              // ... and the shape of a part
+  size_t turn_ = 0;              // of the incoming buffers
 };
 
 }  // namespace tri

@@ -11,7 +11,7 @@ enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
 enum class Recompute { kNone, kSelective, kFull };
 enum class OptimizerKind { kAdamW, kLamb };
-enum class TpTransfers { kAuto, kCopies, kCollectives };
+enum class Transfers { kAuto, kCopies, kCollectives };
 enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
@@ -43,10 +43,10 @@ struct EnumNames<OptimizerKind> {
                                     std::pair{OptimizerKind::kLamb, std::string_view("lamb")}};
 };
 template <>
-struct EnumNames<TpTransfers> {
-  static constexpr std::array table{std::pair{TpTransfers::kAuto, std::string_view("auto")},
-                                    std::pair{TpTransfers::kCopies, std::string_view("copies")},
-                                    std::pair{TpTransfers::kCollectives, std::string_view("collectives")}};
+struct EnumNames<Transfers> {
+  static constexpr std::array table{std::pair{Transfers::kAuto, std::string_view("auto")},
+                                    std::pair{Transfers::kCopies, std::string_view("copies")},
+                                    std::pair{Transfers::kCollectives, std::string_view("collectives")}};
 };
 template <>
 struct EnumNames<PpTransfers> {

@@ -30,7 +30,9 @@ void add_gradients(const LayerContext& ctx, const Parameter& weight, const Param
 }  // namespace
 
 void LayerContext::begin_gather(Tensor rows) const {
-  if (exchange != nullptr) exchange->begin_gather(rows, compute);
+  if (exchange == nullptr) return;
+  exchange->settle(compute);
+  exchange->begin_gather(rows, compute);
 }
 
 void LayerContext::start_gather(Tensor rows) const {
@@ -48,7 +50,10 @@ void LayerContext::need(Tensor rows) const {
 }
 
 std::vector<RowBlock> LayerContext::begin_reduce(Tensor rows, RowCut cut) const {
-  if (exchange != nullptr) return exchange->begin_reduce(rows, cut, compute);
+  if (exchange != nullptr) {
+    exchange->settle(compute);
+    return exchange->begin_reduce(rows, cut, compute);
+  }
   return {{.first = 0, .out = rows, .owners = {}}};
 }
 

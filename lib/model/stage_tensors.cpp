@@ -90,7 +90,7 @@ class Allocator {
 }  // namespace
 
 bool copies_tp_rows(const Config& config) {
-  return config.parallel.overlap_tp && config.parallel.tp_transfers != TpTransfers::kCollectives;
+  return config.parallel.overlap_tp && config.parallel.tp_transfers != Transfers::kCollectives;
 }
 
 StageDims stage_dims(const Config& config, const Mesh& mesh) {
@@ -129,7 +129,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   if (mesh.pp.last()) stage.head = allocator.head(micros);
   const StageDims d = stage_dims(config, mesh);
   if (mesh.tp.size > 1 && copies_tp_rows(config))
-    stage.exchange = allocate_row_exchange(mesh.tp.size, d.Rl, d.C, d.dtype, arena);
+    stage.exchange = allocate_row_exchange("tp exchange", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
   if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
   if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
   return stage;

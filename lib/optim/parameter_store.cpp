@@ -35,6 +35,23 @@ std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Param
 
 }  // namespace
 
+bool copies_dp_buckets(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return p.overlap_dp && p.zero >= 1 && p.dp_transfers != Transfers::kCollectives;
+}
+
+void reduce_bucket(RowExchange& exchange, Tensor out, Tensor whole, bool add, Stream& stream) {
+  for (const RowBlock& block : exchange.begin_reduce(whole, {.pieces = 1}, stream)) exchange.send(block, stream);
+  const Tensor parts = exchange.finish_reduce(stream);
+  const int64_t rows = out.numel() / kBlock;
+  const Tensor sum = out.view({rows, kBlock});
+  const int first = add ? 0 : 1;  // of the parts that are added
+  residual_add({.out = sum,
+                .inp = add ? sum : parts.rows(0, 1).view({rows, kBlock}),
+                .add = parts.rows(first, parts[0] - first).view({parts[0] - first, rows, kBlock})},
+               stream);
+}
+
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena) {
   const int dp = mesh.dp.size, zero = config.parallel.zero;
   const int64_t parts = zero >= 1 ? dp : 1;
@@ -69,6 +86,12 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
   }
   for (int i = 0; i < std::min(kGradientPool, pool_buckets); ++i)
     store.pool.push_back(arena.take("gradient workspace", Dtype::kF32, {pool_elements}));
+  if (dp > 1 && copies_dp_buckets(config)) {
+    int64_t largest = 0;
+    for (const ChunkStoreTensors& chunk : store.chunks)
+      for (const Bucket& bucket : chunk.layout.buckets) largest = std::max(largest, bucket.size);
+    store.exchange = allocate_row_exchange("dp exchange", dp, largest, Dtype::kF32, 1, arena);
+  }
   store.decay = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   store.count_weight = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   store.local_sumsq = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
@@ -94,7 +117,7 @@ struct ParameterStore::BucketState {
 };
 
 ParameterStore::ParameterStore(const Config& config, const Mesh& mesh, StoreTensors tensors, int micros, Device& device,
-                               Stream& compute, Channel& dp)
+                               Stream& compute, Channel& dp, RowExchange* exchange)
     : config_(config),
       mesh_(mesh),
       tensors_(std::move(tensors)),
@@ -102,7 +125,8 @@ ParameterStore::ParameterStore(const Config& config, const Mesh& mesh, StoreTens
       sharded_(config.parallel.zero >= 1),
       grads_sharded_(config.parallel.zero == 2),
       compute_(compute),
-      dp_(dp) {
+      dp_(dp),
+      exchange_(exchange) {
   const auto specs = rank_specs(config, mesh);
   for (size_t c = 0; c < specs.size(); ++c) {
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
@@ -257,9 +281,11 @@ void ParameterStore::begin_backward(int chunk, int micro) {
 void ParameterStore::before_use(const Parameter& parameter) {
   BucketState& bucket = bucket_of(parameter);
   if (!bucket.gather_pending) return;
-  const SpendScope scope(compute_, Spend::kDp);
-  compute_.wait(*bucket.gathered);  // compute waits for the updated parameters of the previous step
   bucket.gather_pending = false;
+  // compute waits for the updated parameters of the previous step
+  if (exchange_ != nullptr) return exchange_->finish_gather(bucket.param_whole, compute_);
+  const SpendScope scope(compute_, Spend::kDp);
+  compute_.wait(*bucket.gathered);
 }
 
 void ParameterStore::open_bucket(BucketState& bucket) {
@@ -338,9 +364,12 @@ void ParameterStore::reduce(BucketState& bucket) {
                  dp_.stream());
   if (!sharded_) return dp_.all_reduce(bucket.whole, ReduceOp::kSum);
   const Tensor slice = slice_of(bucket.whole);
-  dp_.reduce_scatter(slice, bucket.whole);
+  if (exchange_ != nullptr)
+    reduce_bucket(*exchange_, bucket.grad_slice, bucket.whole, grads_sharded_, dp_.stream());
+  else
+    dp_.reduce_scatter(slice, bucket.whole);
   if (!grads_sharded_) return;
-  accumulate({.inout = bucket.grad_slice, .inp = slice}, dp_.stream());
+  if (exchange_ == nullptr) accumulate({.inout = bucket.grad_slice, .inp = slice}, dp_.stream());
   Event& freed = bucket.pool >= 0 ? *pool_freed_[static_cast<size_t>(bucket.pool)] : *bucket.dedicated_freed;
   dp_.stream().record(freed);
   if (bucket.pool >= 0) pool_open_[static_cast<size_t>(bucket.pool)] = false;
@@ -350,6 +379,7 @@ void ParameterStore::reduce(BucketState& bucket) {
 
 void ParameterStore::finish_gradients(Channel& tp, Channel* embedding) {
   dp_.before(compute_);  // compute waits for all dp reductions
+  if (exchange_ != nullptr) exchange_->settle(compute_);
   tp.after(compute_);
   if (embedding != nullptr) embedding->after(compute_);
   for (const BucketSlice& slice : slices_) {
@@ -378,6 +408,13 @@ void ParameterStore::state_loaded() {
 void ParameterStore::publish(const BucketSlice& slice) {
   BucketState& bucket = *buckets_[static_cast<size_t>(slice.chunk)][static_cast<size_t>(slice.bucket)];
   if (!sharded_) return;
+  if (exchange_ != nullptr) {
+    if (bucket.gather_pending) exchange_->finish_gather(bucket.param_whole, compute_);
+    exchange_->begin_gather(bucket.param_whole, compute_);
+    exchange_->start_gather(bucket.param_whole, compute_);
+    bucket.gather_pending = true;
+    return;
+  }
   dp_.after(compute_);  // the dp channel waits for the update of this slice
   dp_.all_gather(bucket.param_whole, slice_of(bucket.param_whole));
   dp_.stream().record(*bucket.gathered);

@@ -6,6 +6,8 @@
 // reduce-scattered and added to this rank's slice.
 // Parameters: after the update each bucket's slices are all-gathered on the dp channel, and the compute stream waits
 // for a bucket just before its first use.
+// Both as copies into the peers' memory where it can be opened: beside products that leave a collective's kernels no
+// multiprocessor, or that those would slow down.
 //
 // A slice is this rank's part of a bucket: all of it (zero 0), or 1/dp.
 #pragma once
@@ -16,6 +18,7 @@
 
 #include "kernels/core/arena.h"
 #include "lib/comm/comm_group.h"
+#include "lib/comm/row_exchange.h"
 #include "lib/optim/flat_layout.h"
 
 namespace tri {
@@ -38,9 +41,17 @@ struct StoreTensors {
   Tensor count_weight;       // (S) f32: 1 where this rank's slice counts in the global norm, else 0
   Tensor
       local_sumsq;  // (S) f32: squares of this rank's own gradients, where a reduction follows; finds the NaN's origin
-  int num_tensors = 0;        // S
+  RowExchangeTensors exchange;  // dp > 1 and zero >= 1, where copies_dp_buckets
+  int num_tensors = 0;          // S
   int num_split_tensors = 0;  // the first ones: divided over tp; the rest is whole on every tp rank
 };
+
+// Whether buckets are copied into dp peers' memory, if that can be opened; else they go through collectives.
+bool copies_dp_buckets(const Config& config);
+
+// out (n) = the own block of the sum of the members' `whole` (dp · n), or is added to; n a multiple of kBlock. `stream`
+// does the sums, and has waited for all of it afterwards.
+void reduce_bucket(RowExchange& exchange, Tensor out, Tensor whole, bool add, Stream& stream);
 
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena);
 
@@ -58,7 +69,7 @@ struct BucketSlice {
 class ParameterStore final : public ParameterHooks {
  public:
   ParameterStore(const Config& config, const Mesh& mesh, StoreTensors tensors, int micros, Device& device,
-                 Stream& compute, Channel& dp);
+                 Stream& compute, Channel& dp, RowExchange* exchange);
   ~ParameterStore() override;
 
   // [chunk][parameter]; addresses are stable.
@@ -110,6 +121,7 @@ class ParameterStore final : public ParameterHooks {
   const bool grads_sharded_;  // zero 2
   Stream& compute_;
   Channel& dp_;
+  RowExchange* exchange_;  // null: buckets go through dp_
   std::vector<std::vector<Parameter>> parameters_;
   std::vector<std::string> tensor_names_;
   std::vector<std::vector<std::unique_ptr<BucketState>>> buckets_;  // [chunk][bucket]

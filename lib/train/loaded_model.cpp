@@ -83,8 +83,9 @@ LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Devic
   tensors_ = std::make_unique<Tensors>(Tensors::allocate(config, mesh, *arena_));
   device.lend_workspace(tensors_->kernel_workspace);
   hooks_ = std::make_unique<Hooks>();
-  runtime_ = std::make_unique<Runtime>(config, mesh, job, device, *arena_, tensors_->stage.exchange,
-                                       tensors_->boundaries);
+  runtime_ = std::make_unique<Runtime>(
+      config, mesh, job, device, *arena_,
+      Runtime::SharedTensors{.tp = tensors_->stage.exchange, .dp = {}, .boundaries = tensors_->boundaries});
   stage_ = std::make_unique<Stage>(config, mesh, tensors_->stage, tensors_->parameters, *hooks_, runtime_->compute(),
                                    runtime_->tp(), runtime_->row_exchange(), cuts_, 1.0f);
   executor_ = std::make_unique<Executor>(mesh.pp, config.parallel.chunks, tensors_->boundaries, runtime_->links(),

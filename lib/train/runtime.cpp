@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <tuple>
 
 #include "io/base/log.h"
 #include "lib/comm/bootstrap.h"
@@ -12,7 +13,7 @@
 namespace tri {
 
 Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
-                 const RowExchangeTensors& exchange, const BoundaryTensors& boundaries)
+                 const SharedTensors& shared)
     : device_(device) {
   std::vector<int> tp, dp, pp, world;
   for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
@@ -20,16 +21,19 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   for (int i = 0; i < mesh.pp.size; ++i) pp.push_back(mesh.rank_at(i, mesh.dp.rank, mesh.tp.rank));
   for (int i = 0; i < mesh.world_size(); ++i) world.push_back(i);
 
-  compute_ = &add_stream("compute");
+  compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
   tp_ = std::make_unique<Channel>(add_group("tp", tp, job), tp_stream, device, Spend::kTp);
   dp_ = std::make_unique<Channel>(add_group("dp", dp, job), dp_stream, device, Spend::kDp);
   world_ = std::make_unique<Channel>(add_group("world", world, job), dp_stream, device, Spend::kDp);
-  if (!exchange.flags.empty()) open_row_exchange(mesh, tp, job, arena, exchange);
+  if (!shared.tp.flags.empty())
+    std::tie(tp_arenas_, row_exchange_) = open_exchange("tp", tp, job, arena, shared.tp, Spend::kTp);
+  if (!shared.dp.flags.empty())
+    std::tie(dp_arenas_, dp_exchange_) = open_exchange("dp", dp, job, arena, shared.dp, Spend::kDp);
   if (mesh.pp.size == 1) return;
 
-  connect_stages(config, mesh, pp, job, arena, boundaries);
+  connect_stages(config, mesh, pp, job, arena, shared.boundaries);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
     embedding_ =
         std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device, Spend::kDp);
@@ -37,16 +41,17 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
 
 Runtime::~Runtime() = default;
 
-void Runtime::open_row_exchange(const Mesh& mesh, const std::vector<int>& tp, Job* job, const Arena& arena,
-                                const RowExchangeTensors& tensors) {
-  auto arenas = PeerArenas::open(tp, *job, device_, arena);
+Runtime::Exchange Runtime::open_exchange(const char* axis, const std::vector<int>& world_ranks, Job* job,
+                                         const Arena& arena, const RowExchangeTensors& tensors, Spend spend) {
+  auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
   if (!arenas) {
-    if (mesh.world_rank == 0) log_warn("tp: {}; rows go through collectives instead", arenas.error().message);
-    return;
+    if (job->world_rank() == 0) log_info("{}: {}; collectives instead of copies", axis, arenas.error().message);
+    return {};
   }
-  tp_arenas_ = std::move(arenas).value();
-  row_exchange_ = std::make_unique<RowExchange>(tp_arenas_->memory(), tensors, add_stream("tp copies"),
-                                                add_stream("tp arrivals"), device_);
+  auto exchange = std::make_unique<RowExchange>(arenas.value()->memory(), tensors,
+                                                add_stream(fmt::format("{} copies", axis)),
+                                                add_stream(fmt::format("{} arrivals", axis)), device_, spend);
+  return {std::move(arenas).value(), std::move(exchange)};
 }
 
 // Of the two ranks' memory; null where one cannot open the other's.
@@ -117,8 +122,8 @@ CommGroup& Runtime::add_group(const std::string& name, const std::vector<int>& w
   return *groups_.back();
 }
 
-Stream& Runtime::add_stream(const std::string& name) {
-  streams_.push_back(device_.make_stream(name));
+Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {
+  streams_.push_back(device_.make_stream(name, priority));
   return *streams_.back();
 }
 

@@ -32,7 +32,7 @@ struct Rank {
 
 std::vector<Rank> make_ranks(int size) {
   const auto allocate = [&](Arena& arena, Rank& rank) {
-    rank.tensors = allocate_row_exchange(size, kRows, kWidth, Dtype::kF32, arena);
+    rank.tensors = allocate_row_exchange("exchange", size, size * kRows * kWidth, Dtype::kF32, 2, arena);
     rank.gathered = arena.take("rows", Dtype::kF32, {size * kRows, kWidth});
     rank.partial = arena.take("rows", Dtype::kF32, {size * kRows, kWidth});
   };
@@ -51,7 +51,8 @@ std::vector<Rank> make_ranks(int size) {
     rank.copies = rank.device->make_stream("copies");
     rank.arrivals = rank.device->make_stream("arrivals");
     peers.rank = r;
-    rank.exchange = std::make_unique<RowExchange>(peers, rank.tensors, *rank.copies, *rank.arrivals, *rank.device);
+    rank.exchange = std::make_unique<RowExchange>(peers, rank.tensors, *rank.copies, *rank.arrivals, *rank.device,
+                                                  Spend::kTp);
   }
   return ranks;
 }
@@ -59,6 +60,7 @@ std::vector<Rank> make_ranks(int size) {
 void gather(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
   RowExchange& exchange = *rank.exchange;
   const Tensor rows = rank.gathered;
+  exchange.settle(*rank.compute);
   exchange.begin_gather(rows, *rank.compute);
   cpu_stream(*rank.compute).submit([=, self = exchange.rank()] {
     for (int64_t r = 0; r < kRows; ++r)
@@ -86,6 +88,7 @@ void gather(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
 void reduce(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
   RowExchange& exchange = *rank.exchange;
   int64_t made = 0;
+  exchange.settle(*rank.compute);
   for (const RowBlock& block : exchange.begin_reduce(rank.partial, cut, *rank.compute)) {
     EXPECT_EQ(block.first, block.owners.front() * kRows);
     EXPECT_EQ(block.out[0], static_cast<int64_t>(block.owners.size()) * kRows);

@@ -122,7 +122,7 @@ model: {layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 96, vocab: 300
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
        micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
-           overlap_tp: false, tp_transfers: copies, overlap_pp: false, pp_transfers: messages, overlap_dp: false}
+           overlap_tp: false, tp_transfers: copies, overlap_pp: false, dp_transfers: collectives, pp_transfers: messages, overlap_dp: false}
 precision: {compute: bf16}
 optimizer: {name: lamb, beta1: 0.1, beta2: 0.2, eps: 0.3, weight_decay: 0.4, clip: 0.5}
 lr: {rule: wsd, peak: 0.1, min: 0.01, warmup_steps: 1, decay_steps: 5, wsd_decay_fraction: 0.7}

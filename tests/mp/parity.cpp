@@ -71,7 +71,7 @@ Config config_of(const Layout& layout) {
   c.parallel.zero = layout.zero;
   c.parallel.recompute = layout.recompute;
   c.parallel.bucket_elements = layout.bucket_elements;
-  c.parallel.tp_transfers = TpTransfers::kCopies;
+  c.parallel.tp_transfers = Transfers::kCopies;
   c.parallel.pp_transfers = layout.pp_transfers;
   c.parallel.overlap_tp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
   c.precision.compute = layout.precision;
@@ -364,7 +364,8 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
-// Bit for bit but where tp goes block by block: a product of fewer rows may round otherwise.
+// Bit for bit but where tp goes in pieces, since a product of fewer rows may round otherwise, and where more than two
+// parts of a gradient are added: a sum of collectives has its own order.
 TEST(Parity, overlap_on_equals_off) {
   const Layout plain{.dp = 4, .pp = 2, .zero = 1};
   Layout rich{.dp = 2, .pp = 4, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
@@ -377,7 +378,7 @@ TEST(Parity, overlap_on_equals_off) {
     layout.overlap = false;
     layout.pp_transfers = PpTransfers::kMessages;
     const History off = train(layout, false);
-    if (layout.tp == 1) expect_bit_identical(on, off, layout.name());
+    if (layout.tp == 1 && layout.dp <= 2) expect_bit_identical(on, off, layout.name());
     for (size_t step = 0; step < on.steps.size(); ++step) {
       EXPECT_LE(relative(on.steps[step].loss, off.steps[step].loss), 1e-6) << layout.name() << ", step " << step;
       EXPECT_LE(relative(on.steps[step].grad_norm, off.steps[step].grad_norm), 1e-5) << layout.name();
