@@ -181,6 +181,7 @@ class Bench {
 
   std::vector<Case> buckets() {
     Channel& dp = runtime_.dp();
+    RowExchange* const exchange = runtime_.dp_exchange();
     const Tensor bucket = memory_.extra.bucket, source = memory_.extra.source;
     const Tensor normed = layer_.normed1;
     const auto part = [size = mesh_.dp.size, rank = mesh_.dp.rank](Tensor whole) {
@@ -193,24 +194,32 @@ class Bench {
     std::vector<Case> cases;
     cases.push_back(beside(
         {.axis = "dp",
-         .transfer = sharded ? "reduce-scatter" : "all-reduce",
+         .transfer = !sharded ? "all-reduce" : exchange == nullptr ? "reduce-scatter" : "reduce by copies",
          .compute = "fc1 weight gradient",
          .bytes = bucket.bytes(),
          .prepare = restore},
         [=, this, &dp] {
           dp.after(runtime_.compute());
-          sharded ? dp.reduce_scatter(part(bucket), bucket) : dp.all_reduce(bucket, ReduceOp::kSum);
+          if (exchange != nullptr)
+            reduce_bucket(*exchange, part(bucket), bucket, false, dp.stream());
+          else
+            sharded ? dp.reduce_scatter(part(bucket), bucket) : dp.all_reduce(bucket, ReduceOp::kSum);
         },
-        [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.dfc1, normed); }, [this, &dp] { dp.before(runtime_.compute()); }));
+        [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.dfc1, normed); },
+        [this, &dp] { dp.before(runtime_.compute()); }));
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
     const Tensor parameters(bucket.data, config_.precision.compute, {bucket.numel()});
     cases.push_back(beside(
         {.axis = "dp",
-         .transfer = "all-gather",
+         .transfer = exchange == nullptr ? "all-gather" : "gather by copies",
          .compute = "fc1 forward",
          .bytes = parameters.bytes(),
          .prepare = restore},
         [=, this, &dp] {
+          if (exchange != nullptr) {
+            exchange->begin_gather(parameters, runtime_.compute());
+            return exchange->start_gather(parameters, runtime_.compute());
+          }
           dp.after(runtime_.compute());
           dp.all_gather(parameters, part(parameters));
         },
@@ -219,7 +228,12 @@ class Bench {
             fc1_.forward_gelu(alone_, layer_.activated, layer_.fc1, normed);
           else
             fc1_.forward(alone_, layer_.fc1, normed);
-        }, [this, &dp] { dp.before(runtime_.compute()); }));
+        },
+        [=, this, &dp] {
+          if (exchange == nullptr) return dp.before(runtime_.compute());
+          exchange->finish_gather(parameters, runtime_.compute());
+          exchange->settle(runtime_.compute());
+        }));
     return cases;
   }
 
