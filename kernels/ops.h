@@ -12,6 +12,7 @@
 #include "kernels/gemm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
+#include "kernels/random.h"
 #include "kernels/rope.h"
 
 #define TRI_FOR_EACH_OP(ROW)                   \
@@ -38,7 +39,8 @@
   ROW(weighted_sum, WeightedSum)               \
   ROW(clip_scale, ClipScale)                   \
   ROW(cast, Cast)                              \
-  ROW(accumulate, Accumulate)
+  ROW(accumulate, Accumulate)                  \
+  ROW(normal_values, NormalValues)
 
 namespace tri {
 

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "io/base/parallel.h"
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
+#include "kernels/cpu/ops.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -145,31 +145,30 @@ std::vector<ParamSpec> model_parameters(const Config& config) {
   return list.take();
 }
 
-std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed) {
-  const std::vector<int64_t> local = spec.local_shape(tp.size);
-  const int64_t count = product(local);
-  if (spec.init == InitRule::kZeros) return std::vector<float>(static_cast<size_t>(count), 0.0f);
-  if (spec.init == InitRule::kOnes) return std::vector<float>(static_cast<size_t>(count), 1.0f);
-
+NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed) {
+  TRI_REQUIRE(spec.init == InitRule::kNormal, "{} does not start with normal numbers", spec.name);
   // View the tensor as (outer, split, inner): this rank holds `split / tp` consecutive entries of the middle one.
   int64_t inner = 1;
   const int split_dim = spec.split_dim < 0 ? 0 : spec.split_dim;
   for (size_t d = split_dim + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
-  const int64_t split = spec.shape[split_dim], local_split = local[split_dim];
-  const int64_t first = spec.split_dim < 0 ? 0 : tp.rank * local_split;
-  const int64_t valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * (spec.numel() / spec.shape[0]);
+  const int64_t local_split = spec.local_shape(tp.size)[split_dim];
+  const int64_t block = local_split * inner;  // consecutive here and in the whole tensor
+  return {.key = derive_key(seed, spec.name),
+          .scale = spec.init_std,
+          .block = block,
+          .stride = spec.shape[split_dim] * inner,
+          .offset = spec.split_dim < 0 ? 0 : tp.rank * block,
+          .valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * (spec.numel() / spec.shape[0])};
+}
 
-  const uint64_t key = derive_key(seed, spec.name);
-  std::vector<float> values(static_cast<size_t>(count));
-  constexpr int64_t kGrain = 1 << 16;
-  parallel_ranges(count, kGrain, [&](int64_t begin, int64_t end) {
-    const int64_t block = local_split * inner;  // consecutive here and in the whole tensor
-    for (int64_t n = begin; n < end; ++n) {
-      const int64_t o = n / block, element = (o * split + first) * inner + n % block;
-      if (element < valid)
-        values[static_cast<size_t>(n)] = spec.init_std * random_normal(key, static_cast<uint64_t>(element));
-    }
-  });
+std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed) {
+  const int64_t count = spec.local_numel(tp.size);
+  std::vector<float> values(static_cast<size_t>(count), spec.init == InitRule::kOnes ? 1.0f : 0.0f);
+  if (spec.init != InitRule::kNormal) return values;
+  NormalValues normal = normal_start(spec, tp, seed);
+  normal.out = {values.data(), Dtype::kF32, {count}};
+  check(normal);
+  cpu::normal_values(normal);
   return values;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/tensor.h"
+#include "kernels/random.h"
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
 
@@ -58,7 +58,11 @@ std::vector<ParamSpec> chunk_parameters(const Config& config, Axis pp, int chunk
 // All parameters of the model, each once.
 std::vector<ParamSpec> model_parameters(const Config& config);
 
-// Start values of this rank's part, as floats in local element order. A pure function of (seed, name, global element).
+// How this rank's part starts where `spec.init` is kNormal, in local element order; `out` and `begin` are the caller's.
+// An element is a pure function of (seed, name, global element).
+NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed);
+
+// Start values of this rank's part by any rule, as floats on the host.
 std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed);
 
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "io/base/parallel.h"
 #include "kernels/core/dims.h"
 #include "kernels/core/timeline.h"
 #include "kernels/ops.h"
@@ -211,39 +210,45 @@ void ParameterStore::fill_tables() {
   compute_.synchronize();
 }
 
-// Tensor by tensor, so that the host never holds more than one.
+// On the device: the parameters, and where there are master weights, which the parameters round, this rank's slices.
 void ParameterStore::make_start_values() {
+  constexpr int64_t kOnes = 1 << 16;  // at a time: vectors alone start with ones
+  const std::vector<float> ones(kOnes, 1.0f);
+  const std::vector<bf16> rounded_ones(kOnes, bf16(1.0f));
+  // Elements [begin, begin + n) of a tensor into out (n).
+  const auto start = [&](const ParamSpec& spec, const Tensor& out, int64_t begin) {
+    if (spec.init == InitRule::kNormal) {
+      NormalValues normal = normal_start(spec, mesh_.tp, config_.run.seed);
+      normal.out = out;
+      normal.begin = begin;
+      normal_values(normal, compute_);
+    } else if (spec.init == InitRule::kOnes) {
+      const void* from = ones.data();
+      if (out.dtype == Dtype::kBF16) from = rounded_ones.data();
+      for (int64_t first = 0; first < out.numel(); first += kOnes) {
+        const Tensor part = out.flat(first, std::min(kOnes, out.numel() - first));
+        compute_.copy(part.data, from, part.bytes());
+      }
+    }
+  };
   const auto specs = rank_specs(config_, mesh_);
   for (size_t c = 0; c < specs.size(); ++c) {
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
-    compute_.zero(chunk.parameters);  // what lies between the tensors
+    compute_.zero(chunk.parameters);  // what lies between the tensors, and those that start with zeros
     if (!chunk.master.empty()) compute_.zero(chunk.master);
     for (size_t i = 0; i < specs[c].size(); ++i) {
-      const std::vector<float> values = initial_values(specs[c][i], mesh_.tp, config_.run.seed);
-      const int64_t offset = chunk.layout.offset[i], count = static_cast<int64_t>(values.size());
-      const Tensor parameter = chunk.parameters.flat(offset, count);
-      std::vector<bf16> rounded;
-      if (chunk.master.empty()) {
-        compute_.copy(parameter.data, values.data(), parameter.bytes());
-      } else {  // the slices' master weights are exact, the parameters their rounding
-        rounded.resize(values.size());
-        parallel_ranges(count, 1 << 20, [&](int64_t begin, int64_t end) {
-          std::transform(values.begin() + begin, values.begin() + end, rounded.begin() + begin,
-                         [](float value) { return bf16(value); });
-        });
-        compute_.copy(parameter.data, rounded.data(), parameter.bytes());
-        const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
-        const int64_t parts = sharded_ ? mesh_.dp.size : 1, slice = bucket.size / parts;
-        const int64_t slice_first = bucket.first + (sharded_ ? mesh_.dp.rank * slice : 0);
-        const int64_t first = std::max(offset, slice_first), end = std::min(offset + count, slice_first + slice);
-        if (first < end) {
-          const Tensor master = chunk.master.flat(bucket.first / parts + first - slice_first, end - first);
-          compute_.copy(master.data, values.data() + (first - offset), master.bytes());
-        }
-      }
-      compute_.synchronize();
+      const int64_t offset = chunk.layout.offset[i], count = specs[c][i].local_numel(mesh_.tp.size);
+      start(specs[c][i], chunk.parameters.flat(offset, count), 0);
+      if (chunk.master.empty()) continue;
+      const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
+      const int64_t parts = sharded_ ? mesh_.dp.size : 1, slice = bucket.size / parts;
+      const int64_t slice_first = bucket.first + (sharded_ ? mesh_.dp.rank * slice : 0);
+      const int64_t first = std::max(offset, slice_first), end = std::min(offset + count, slice_first + slice);
+      if (first < end)
+        start(specs[c][i], chunk.master.flat(bucket.first / parts + first - slice_first, end - first), first - offset);
     }
   }
+  compute_.synchronize();
 }
 
 Tensor ParameterStore::slice_of(Tensor whole) const {

@@ -352,6 +352,57 @@ TEST(CudaOps, optimizers_and_sums) {
     }
 }
 
+TEST(CudaOps, normal_values) {
+  TRI_NEEDS_GPU();
+  // A last bit of the normal number is at most two of the product's.
+  constexpr double kLastBits = 2.5e-7;
+  constexpr uint64_t kKey = 0x123456789ABCDEF0;
+  struct Share {
+    int64_t block, stride, offset, valid;
+  };
+  for (const Dtype dtype : kTypes)
+    for (const auto& [block, stride, offset, valid] :
+         {Share{1, 1, 0, 900}, {7, 28, 21, 500}, {256, 512, 256, int64_t{1} << 60}, {5000, 5000, 0, 0}})
+      for (const int64_t begin : {0, 1, 255, 1000})
+        for (const int64_t count : {1, 3, 257, 2000}) {
+          const std::string what = fmt::format("{} n {} from {} in {} every {} at {}, {} valid", enum_name(dtype),
+                                               count, begin, block, stride, offset, valid);
+          std::vector<Buffer> n = {Buffer(dtype, {count})};
+          const NormalValues values{.key = kKey,
+                                    .scale = 0.02f,
+                                    .begin = begin,
+                                    .block = block,
+                                    .stride = stride,
+                                    .offset = offset,
+                                    .valid = valid};
+          TRI_COMPARE(normal_values, what, n, ([&](const Operand& at) {
+                        NormalValues v = values;
+                        v.out = at(0);
+                        return v;
+                      }),
+                      tolerance_of(dtype, kLastBits));
+        }
+  // Many elements: one in a hundred thousand may differ, by the last bit (the scale is a power of two).
+  constexpr int64_t kCount = 3000001;
+  for (const Dtype dtype : kTypes) {
+    const Buffer host(dtype, {kCount});
+    const DeviceBuffer device(host);
+    NormalValues v{
+        .out = host, .key = kKey, .scale = 0.25f, .begin = 77, .block = 1000, .stride = 4000, .offset = 3000};
+    cpu::normal_values(v);
+    v.out = device;
+    cuda::normal_values(v, nullptr);
+    const Values expected = host.values(), actual = device.values(host);
+    const double last_bit = dtype == Dtype::kF32 ? 0x1p-23 : 0x1p-7;
+    int64_t differ = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_LE(std::abs(actual[i] - expected[i]), last_bit * std::abs(expected[i])) << i;
+      differ += actual[i] != expected[i];
+    }
+    EXPECT_LE(differ, kCount / 100000);
+  }
+}
+
 void compare_attention(Dtype dtype, int T, int kv, int group, int HS, int window, AttentionKernel kernel) {
   const std::string what =
       fmt::format("{} T {} heads {} x {} HS {} W {} {}", enum_name(dtype), T, kv, group, HS, window, enum_name(kernel));

@@ -1,0 +1,78 @@
+// ParameterStore::make_start_values against initial_values: parameters, and each rank's slices of the master weights.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "kernels/core/cpu_device.h"
+#include "lib/optim/parameter_store.h"
+#include "lib/train/silent.h"
+
+namespace tri {
+namespace {
+
+float value_of(const Tensor& tensor, int64_t i) {
+  return tensor.dtype == Dtype::kF32 ? tensor.as<float>()[i] : static_cast<float>(tensor.as<bf16>()[i]);
+}
+
+Config config_of(Dtype precision, int zero, Activation activation) {
+  Config c;
+  c.run.seed = 5;
+  c.model.layers = 2;
+  c.model.hidden = 24;
+  c.model.heads = 4;
+  c.model.kv_heads = 4;
+  c.model.ffn_hidden = 40;
+  c.model.vocab = 131;  // padded
+  c.model.seq_len = 6;
+  c.model.activation = activation;
+  c.precision.compute = precision;
+  c.parallel.zero = zero;
+  c.parallel.bucket_elements = 4000;
+  return c;
+}
+
+void expect_start_values(const Config& config, const Mesh& mesh) {
+  SCOPED_TRACE(fmt::format("{} zero {} {} of dp {} tp {}", enum_name(config.precision.compute), config.parallel.zero,
+                           mesh.place(), mesh.dp.size, mesh.tp.size));
+  const auto device = make_cpu_device();
+  const auto compute = device->make_stream("compute");
+  Arena measuring;
+  allocate_store(config, mesh, measuring);
+  Arena arena(*device, measuring.used());
+  std::memset(arena.memory(), 0xFF, static_cast<size_t>(measuring.used()));  // NaN
+  SilentGroup group(mesh.dp);
+  Channel dp(group, *compute, *device, Spend::kDp);
+  ParameterStore store(config, mesh, allocate_store(config, mesh, arena), 1, *device, *compute, dp);
+  store.make_start_values();
+
+  const ChunkStoreTensors& chunk = store.tensors().chunks.front();
+  std::vector<float> expected(static_cast<size_t>(chunk.layout.size), 0.0f);  // 0 between the tensors
+  for (const Parameter& parameter : store.parameters().front()) {
+    const std::vector<float> values = initial_values(parameter.spec, mesh.tp, config.run.seed);
+    std::copy(values.begin(), values.end(),
+              expected.begin() + chunk.layout.offset[static_cast<size_t>(parameter.index)]);
+  }
+  const bool mixed = config.precision.compute != Dtype::kF32;
+  for (int64_t i = 0; i < chunk.layout.size; ++i) {
+    const float value = expected[static_cast<size_t>(i)];
+    ASSERT_EQ(value_of(chunk.parameters, i), mixed ? static_cast<float>(bf16(value)) : value) << i;
+  }
+  for (const BucketSlice& slice : store.slices()) {
+    const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(slice.bucket)];
+    const int64_t first = bucket.first + (config.parallel.zero >= 1 ? mesh.dp.rank * slice.master.numel() : 0);
+    for (int64_t i = 0; i < slice.master.numel(); ++i)
+      ASSERT_EQ(value_of(slice.master, i), expected[static_cast<size_t>(first + i)]) << first + i;
+  }
+}
+
+TEST(StartValues, are_the_initial_values_on_every_rank) {
+  for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
+    for (const Activation activation : {Activation::kGelu, Activation::kSwiglu})
+      for (const int zero : {0, 1, 2})
+        for (const auto& [tp, dp] : {std::pair{1, 1}, {1, 3}, {2, 2}, {4, 1}})
+          for (int rank = 0; rank < tp * dp; ++rank)
+            expect_start_values(config_of(precision, zero, activation), make_mesh(rank, tp, dp, 1));
+}
+
+}  // namespace
+}  // namespace tri
