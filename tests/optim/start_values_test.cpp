@@ -42,7 +42,7 @@ void expect_start_values(const Config& config, const Mesh& mesh) {
   std::memset(arena.memory(), 0xFF, static_cast<size_t>(measuring.used()));  // NaN
   SilentGroup group(mesh.dp);
   Channel dp(group, *compute, *device, Spend::kDp);
-  ParameterStore store(config, mesh, allocate_store(config, mesh, arena), 1, *device, *compute, dp);
+  ParameterStore store(config, mesh, allocate_store(config, mesh, arena), 1, *device, *compute, dp, nullptr);
   store.make_start_values();
 
   const ChunkStoreTensors& chunk = store.tensors().chunks.front();
