@@ -65,14 +65,18 @@ void print_tables(const StepBenchResult& r) {
   print_gemms(r);
 }
 
-nlohmann::ordered_json times_json(const StepBenchResult& r, int steps) {
-  nlohmann::ordered_json object;
-  const auto values = r.times.values();
-  for (size_t i = 0; i < values.size(); ++i) object[StepTimes::names()[i]] = 1e3 * values[i] / std::max(steps, 1);
-  return object;
+nlohmann::ordered_json times_json(const StepBenchResult& r) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const StepTimes& times : r.times) {
+    nlohmann::ordered_json object;
+    const auto values = times.values();
+    for (size_t i = 0; i < values.size(); ++i) object[StepTimes::names()[i]] = 1e3 * values[i];
+    stages.push_back(object);
+  }
+  return stages;
 }
 
-void print(const Config& config, const StepBenchResult& r, int steps, bool json) {
+void print(const Config& config, const StepBenchResult& r, bool json) {
   if (json) {
     const nlohmann::ordered_json object = {{"name", config.run.name},
                                            {"ms", r.median_ms},
@@ -83,7 +87,7 @@ void print(const Config& config, const StepBenchResult& r, int steps, bool json)
                                            {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
                                            {"memory_bytes", r.memory_bytes},
                                            {"loss", r.last_loss},
-                                           {"spent_ms", times_json(r, steps)},
+                                           {"spent_ms", times_json(r)},
                                            {"ops", ops_json(r)},
                                            {"gemms", gemms_json(r)}};
     std::printf("%s\n", object.dump().c_str());
@@ -93,12 +97,14 @@ void print(const Config& config, const StepBenchResult& r, int steps, bool json)
               config.run.name.c_str(), r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(),
               r.tflops_per_rank, r.mfu ? fmt::format(", MFU {:.1f} %", 100 * *r.mfu).c_str() : "",
               format_bytes(r.memory_bytes).c_str());
-  std::string spent;
-  const auto values = r.times.values();
-  for (size_t i = 0; i < values.size(); ++i)
-    if (const double ms = 1e3 * values[i] / std::max(steps, 1); ms >= 5e-3)
-      spent += fmt::format("{}{} {:.2f}", spent.empty() ? "" : ", ", StepTimes::names()[i], ms);
-  std::printf("of it, on rank 0: %s ms\n", spent.c_str());
+  for (size_t stage = 0; stage < r.times.size(); ++stage) {
+    std::string spent;
+    const auto values = r.times[stage].values();
+    for (size_t i = 0; i < values.size(); ++i)
+      if (const double ms = 1e3 * values[i]; ms >= 5e-3)
+        spent += fmt::format("{}{} {:.2f}", spent.empty() ? "" : ", ", StepTimes::names()[i], ms);
+    std::printf("of it%s: %s ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage).c_str() : "", spent.c_str());
+  }
   print_tables(r);
 }
 
@@ -108,7 +114,7 @@ Result<void> bench_steps(const Options& options, Job& job) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.step);
-  if (job.world_rank() == 0) print(loaded.value().config, result, options.step.steps, options.json);
+  if (job.world_rank() == 0) print(loaded.value().config, result, options.json);
   return {};
 }
 

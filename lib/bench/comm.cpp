@@ -72,9 +72,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
       const Tensor size = buffer(bytes, 1);
       const bool sends = mesh.pp.rank == 0;
       const Link& link = sends ? links.send_forward : links.recv_forward;
-      const auto transfer = [&] {
-        sends ? link.send(size, 0) : link.recv(size, 0);
-      };
+      const auto transfer = [&] { sends ? link.send(size, 0) : link.recv(size, 0); };
       const double seconds = median_seconds(transfer, bench.rounds, *device, *link.stream);
       rows.push_back(
           {"pp", "send/receive", 2, size.bytes(), 1e6 * seconds, static_cast<double>(size.bytes()) / seconds});

@@ -29,10 +29,10 @@ struct Case {
 
 // Beside the rank's own memory.
 struct Extra {
-  Tensor number;              // (1) f32
-  Tensor bucket, source;      // (largest bucket of matrices) f32
-  Tensor block_input;         // (Rl, C)
-  Tensor sends[2];            // (Rl, C)
+  Tensor number;          // (1) f32
+  Tensor bucket, source;  // (largest bucket of matrices) f32
+  Tensor block_input;     // (Rl, C)
+  Tensor sends[2];        // (Rl, C)
 };
 
 const Bucket& largest_bucket(const StoreTensors& store) {
@@ -145,7 +145,8 @@ class Bench {
     std::string how = transfer.reduces ? "reduce" : "gather";
     if (ctx_.exchange != nullptr) {
       const RowCut cut = cuts_.of(transfer.linear, transfer.pass);
-      how += cut.direct ? ", direct" : fmt::format(", {} pieces", cut.pieces == 0 ? mesh_.tp.size : cut.pieces);
+      const int pieces = cut.pieces == 0 ? mesh_.tp.size : cut.pieces;
+      how += cut.direct ? ", direct" : fmt::format(", {} piece{}", pieces, pieces == 1 ? "" : "s");
     }
     return {.axis = "tp",
             .transfer = how,
@@ -194,7 +195,9 @@ class Bench {
     std::vector<Case> cases;
     cases.push_back(beside(
         {.axis = "dp",
-         .transfer = !sharded ? "all-reduce" : exchange == nullptr ? "reduce-scatter" : "reduce by copies",
+         .transfer = !sharded              ? "all-reduce"
+                     : exchange == nullptr ? "reduce-scatter"
+                                           : "reduce by copies",
          .compute = "fc1 weight gradient",
          .bytes = bucket.bytes(),
          .prepare = restore},
@@ -245,9 +248,9 @@ class Bench {
     // A receive goes to the next buffer of its ring; rank 0's first chunk receives nothing, its second one does.
     struct Transfer {
       Link link;
-      int ring;                           // the receiver's
+      int ring;                            // the receiver's
       const std::vector<Tensor>* buffers;  // of a receive
-      Tensor tensor;                      // of a send
+      Tensor tensor;                       // of a send
       std::shared_ptr<size_t> next = std::make_shared<size_t>(0);
     };
     const int ring_here = mesh_.pp.first() ? 1 : 0, ring_there = mesh_.pp.last() ? 1 : 0;

@@ -2,12 +2,30 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sstream>
 
 #include "io/base/random.h"
 #include "lib/model/flops.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
+namespace {
+
+// `sums` of `steps` steps: the means of each stage's first rank.
+std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTimes& sums, int steps) {
+  std::string mine;
+  for (const double seconds : sums.values()) mine += fmt::format("{:.9g} ", seconds / steps);
+  const std::vector<std::string> texts = job.all_gather(mine);
+  std::vector<StepTimes> times;
+  for (int stage = 0; stage < mesh.pp.size; ++stage) {
+    std::istringstream words(texts[static_cast<size_t>(mesh.rank_at(stage, 0, 0))]);
+    StepTimes& t = times.emplace_back();
+    for (double* value : {&t.compute, &t.tp, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other}) words >> *value;
+  }
+  return times;
+}
+
+}  // namespace
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
   auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
@@ -30,6 +48,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
     h_tokens.data()[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
                                               static_cast<uint64_t>(config.model.vocab));
   std::vector<double> milliseconds;
+  StepTimes times;
   StepBenchResult result;
   for (int step = 0; step < bench.warmup + bench.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
@@ -38,8 +57,9 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
     result.last_loss = answer.loss;
     if (step < bench.warmup) continue;
     milliseconds.push_back(1e3 * seconds);
-    result.times += step_times(answer.timeline, answer.pp_transfer_seconds, seconds, 0);
+    times += step_times(answer.timeline, answer.pp_transfer_seconds, seconds, 0);
   }
+  result.times = times_of_stages(mesh, job, times, std::max(1, bench.steps));
   if (device.gemm_search() != nullptr) result.gemms = device.gemm_search()->rows();
   result.memory_bytes = arena.used();
   if (milliseconds.empty()) return result;

@@ -25,8 +25,8 @@ struct StepBenchResult {
   double tokens_per_s = 0;  // at the median
   double tflops_per_rank = 0;
   std::optional<double> mfu;
-  int64_t memory_bytes = 0;  // this rank's arena
-  StepTimes times;           // of all measured steps, this rank's
+  int64_t memory_bytes = 0;      // this rank's arena
+  std::vector<StepTimes> times;  // [stage]: a measured step's mean, on the stage's first rank
   double last_loss = 0;
   std::vector<OpProfile::Row> ops;     // of one profiled step on the compute stream, longest first
   std::vector<GemmSearch::Row> gemms;  // what the search found

@@ -1,5 +1,6 @@
-// PeerLink: tensors one way between two ranks of a machine, as copies into the receiver's memory that copy engines make.
-// A receive by NCCL that is posted ahead spins on multiprocessors until its sender comes; here streams wait on flags.
+// PeerLink: tensors one way between two ranks of a machine, as copies into the receiver's memory that copy engines
+// make. A receive by NCCL that is posted ahead spins on multiprocessors until its sender comes; here streams wait on
+// flags.
 //
 // The receiver's buffers are rings, used in turn; the sender knows them, and which one the next tensor goes to. Two
 // flags carry counts of transfers:

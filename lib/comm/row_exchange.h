@@ -1,6 +1,6 @@
 // RowExchange: a group's gathers and reduces as copies into the peers' memory, which copy engines make beside kernels:
-// of activation rows over tp, beside the products that read or make them; of buckets over dp, where a row is an element.
-// Block k of `rows` (members · own rows, …) belongs to member k.
+// of activation rows over tp, beside the products that read or make them; of buckets over dp, where a row is an
+// element. Block k of `rows` (members · own rows, …) belongs to member k.
 //
 //   gather   the own block goes to every peer; a product reads the blocks, in pieces, as they land
 //   reduce   a product makes the owners' blocks, in pieces, and each goes to its owner as it is made; the owner's next
@@ -99,15 +99,15 @@ class RowExchange {
   std::vector<RowBlock> begin_reduce(Tensor rows, RowCut cut, Stream& compute);
   // compute has made the block; sends it.
   void send(const RowBlock& block, Stream& compute);
-  // The parts (members, own rows, …) of the own rows; `compute` waits for them, and until `rows` may be overwritten. Good
-  // until their buffer's turn comes again.
+  // The parts (members, own rows, …) of the own rows; `compute` waits for them, and until `rows` may be overwritten.
+  // Good until their buffer's turn comes again.
   Tensor finish_reduce(Stream& compute);
 
  private:
   struct Gather {
-    void* rows = nullptr;                          // null: not in use
+    void* rows = nullptr;                         // null: not in use
     std::vector<std::unique_ptr<Event>> arrived;  // [member]
-    std::vector<bool> waited;                      // [member]: compute has waited for its block
+    std::vector<bool> waited;                     // [member]: compute has waited for its block
   };
 
   void begin(Stream& compute);
@@ -130,10 +130,10 @@ class RowExchange {
   CommCounts counts_;
   uint32_t operation_ = 0;
   std::vector<Gather> gathers_;
-  uint32_t reduce_ = 0;          // operation of the last reduce
-  bool direct_ = false;          // ... its cut
-  Tensor own_rows_;              // ... and the shape of a part
-  size_t turn_ = 0;              // of the incoming buffers
+  uint32_t reduce_ = 0;  // operation of the last reduce
+  bool direct_ = false;  // ... its cut
+  Tensor own_rows_;      // ... and the shape of a part
+  size_t turn_ = 0;      // of the incoming buffers
 };
 
 }  // namespace tri

@@ -76,8 +76,8 @@ void TransformerBlock::mlp_forward(const LayerContext& ctx, const LayerTensors& 
   activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
 }
 
-void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput,
-                                WeightGradient& later, Leaves leaves) const {
+void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, WeightGradient& later,
+                                Leaves leaves) const {
   ctx.gather(ctx.work.dstream);  // every row of the output's gradient, for the row-parallel products
   if (later) std::exchange(later, {})();
   const LayerTensors t = again(ctx, kept);

@@ -29,8 +29,9 @@ class TransformerBlock {
   enum class Leaves { kWork, kNothing };
 
   // On entry the own rows of work.dstream are the gradient of the block's output; `dinput` (Rl, C) receives that of its
-  // input (it may be those own rows). Parameter gradients are added to. `later` on entry: what the layer above has left,
-  // run beside this layer's first gather; on return: what this one leaves. It reads work.dqkv and `kept`, and `ctx`.
+  // input (it may be those own rows). Parameter gradients are added to. `later` on entry: what the layer above has
+  // left, run beside this layer's first gather; on return: what this one leaves. It reads work.dqkv and `kept`, and
+  // `ctx`.
   void backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, WeightGradient& later,
                 Leaves leaves) const;
 

@@ -24,9 +24,13 @@ inline constexpr int kNumLinears = 4;
 // How each of them is cut beside its transfer: lib/train/row_cuts. Column-parallel ones (qkv, fc1) read gathered rows
 // forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
 struct RowCuts {
-  std::array<RowCut, kNumLinears> forward, backward;
+  // [Linear]. Until something is timed: weight gradients hide most of a backward transfer, so pieces would only cost.
+  std::array<RowCut, kNumLinears> forward{};
+  std::array<RowCut, kNumLinears> backward{RowCut{.pieces = 1}, {.pieces = 2}, {.pieces = 1}, {.pieces = 2}};
 
-  RowCut& of(Linear linear, Pass pass) { return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)]; }
+  RowCut& of(Linear linear, Pass pass) {
+    return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
+  }
   RowCut of(Linear linear, Pass pass) const { return const_cast<RowCuts*>(this)->of(linear, pass); }
   bool operator==(const RowCuts&) const = default;
 };

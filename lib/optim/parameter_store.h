@@ -43,7 +43,7 @@ struct StoreTensors {
       local_sumsq;  // (S) f32: squares of this rank's own gradients, where a reduction follows; finds the NaN's origin
   RowExchangeTensors exchange;  // dp > 1 and zero >= 1, where copies_dp_buckets
   int num_tensors = 0;          // S
-  int num_split_tensors = 0;  // the first ones: divided over tp; the rest is whole on every tp rank
+  int num_split_tensors = 0;    // the first ones: divided over tp; the rest is whole on every tp rank
 };
 
 // Whether buckets are copied into dp peers' memory, if that can be opened; else they go through collectives.

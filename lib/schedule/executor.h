@@ -41,8 +41,8 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
 enum class Overlap { kOn, kOff };
 
 // One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in
-// front of its transfers. Through `copies` where the neighbour's memory can be opened, else through `group`. All are null
-// where the stage has no such neighbour.
+// front of its transfers. Through `copies` where the neighbour's memory can be opened, else through `group`. All are
+// null where the stage has no such neighbour.
 struct Link {
   CommGroup* group = nullptr;
   Stream* stream = nullptr;
@@ -50,7 +50,8 @@ struct Link {
   PeerLink* copies = nullptr;
 
   bool exists() const { return stream != nullptr; }
-  // `ring`: the receiver's chunk on the way forward, 0 on the way back; `tensor` of a receive is that ring's next buffer.
+  // `ring`: the receiver's chunk on the way forward, 0 on the way back; `tensor` of a receive is that ring's next
+  // buffer.
   void send(Tensor tensor, int ring) const {
     copies != nullptr ? copies->send(tensor, ring, *stream) : group->send(tensor, peer, *stream);
   }

@@ -24,8 +24,7 @@ std::vector<Gemm> gemms_of_a_step(const Config& config, const Mesh& mesh, Device
   if (cuts != nullptr) {  // its copies go nowhere: nothing is executed
     const auto peers = static_cast<size_t>(mesh.tp.size);
     const PeerMemory nowhere{mesh.tp.rank, std::vector<char*>(peers, static_cast<char*>(rows.data))};
-    exchange = std::make_unique<RowExchange>(nowhere, tensors.stage.exchange, recorder, recorder, device,
-                                             Spend::kTp);
+    exchange = std::make_unique<RowExchange>(nowhere, tensors.stage.exchange, recorder, recorder, device, Spend::kTp);
   }
   const RowCuts whole;
   const bool several = microbatches(config) > 1;

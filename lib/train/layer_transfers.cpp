@@ -21,9 +21,7 @@ struct Products {
     if (gelu) return fc2.backward_input_gelu(ctx, ctx.work.dfc1, ctx.work.dstream, t.fc1, fc1);
     fc2.backward_input(ctx, ctx.work.dactivated, ctx.work.dstream);
   }
-  void proj_backward(const LayerContext& ctx) const {
-    proj.backward_input(ctx, ctx.work.dattention, ctx.work.dstream);
-  }
+  void proj_backward(const LayerContext& ctx) const { proj.backward_input(ctx, ctx.work.dattention, ctx.work.dstream); }
   void qkv_weight(const LayerContext& ctx) const { qkv.backward_weight(ctx, ctx.work.dqkv, t.normed1); }
   void proj_weight(const LayerContext& ctx) const { proj.backward_weight(ctx, ctx.work.dstream, t.attention); }
   void fc1_weight(const LayerContext& ctx, Tensor normed) const {

@@ -48,9 +48,9 @@ Runtime::Exchange Runtime::open_exchange(const char* axis, const std::vector<int
     if (job->world_rank() == 0) log_info("{}: {}; collectives instead of copies", axis, arenas.error().message);
     return {};
   }
-  auto exchange = std::make_unique<RowExchange>(arenas.value()->memory(), tensors,
-                                                add_stream(fmt::format("{} copies", axis)),
-                                                add_stream(fmt::format("{} arrivals", axis)), device_, spend);
+  auto exchange =
+      std::make_unique<RowExchange>(arenas.value()->memory(), tensors, add_stream(fmt::format("{} copies", axis)),
+                                    add_stream(fmt::format("{} arrivals", axis)), device_, spend);
   return {std::move(arenas).value(), std::move(exchange)};
 }
 

@@ -1,7 +1,8 @@
 // A rank's streams and communicators. One communicator an axis (pp: a one-way edge), one stream a kind of traffic:
 //   compute         all kernels
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
-//   tp copies       the same, into the peers' memory, where it can be opened (parallel.tp_transfers); "tp arrivals" waits
+//   tp copies       the same, into the peers' memory, where it can be opened (parallel.tp_transfers); "tp arrivals"
+//   waits
 //                   for what the peers copy here
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
 //   dp copies       buckets into the peers' memory, where it can be opened (parallel.dp_transfers); "dp arrivals" alike

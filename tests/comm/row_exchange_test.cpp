@@ -51,8 +51,8 @@ std::vector<Rank> make_ranks(int size) {
     rank.copies = rank.device->make_stream("copies");
     rank.arrivals = rank.device->make_stream("arrivals");
     peers.rank = r;
-    rank.exchange = std::make_unique<RowExchange>(peers, rank.tensors, *rank.copies, *rank.arrivals, *rank.device,
-                                                  Spend::kTp);
+    rank.exchange =
+        std::make_unique<RowExchange>(peers, rank.tensors, *rank.copies, *rank.arrivals, *rank.device, Spend::kTp);
   }
   return ranks;
 }

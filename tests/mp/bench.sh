@@ -70,10 +70,10 @@ overlap() { # AXES RANKS ARGUMENTS...
   "$bench_json" overlap "$1" <out.json || fail "the JSON of bench overlap ${*:3}" "$(<out.json)"
 }
 overlap tp,dp,pp 8
-for layer in "qkv forward" "proj forward" "fc1 forward" "fc2 forward" "qkv backward" "proj backward" "fc1 backward" "fc2 backward"; do
+for layer in "qkv forward" "proj forward" "fc1 forward" "fc2 forward" "qkv weight, fc2 backward" "fc1 backward, fc2 weight" "fc1 weight, proj backward" "qkv backward, proj weight"; do
   grep -q "\"compute\":\"$layer\"" out.json || fail "no $layer" "$(<out.json)"
 done
-for transfer in "gather by blocks" "reduce by blocks" "reduce-scatter" "all-gather" "send and receive"; do
+for transfer in "gather, 2 pieces" "reduce, 1 piece" "reduce by copies" "gather by copies" "send and receive"; do
   grep -q "\"transfer\":\"$transfer" out.json || fail "no $transfer" "$(<out.json)"
 done
 overlap tp,dp 4 --set parallel.pp=1 --set model.block=parallel --set model.activation=swiglu --set model.position=rope \

@@ -26,7 +26,8 @@ struct Layout {
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
   PpTransfers pp_transfers = PpTransfers::kCopies;
-  RowCut cut{};    // of all products beside tp transfers, where it is not the standard one
+  int steps = kSteps;
+  RowCut cut{};                    // of all products beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
 
   int ranks() const { return dp * tp * pp; }
@@ -42,7 +43,7 @@ struct Layout {
 Config config_of(const Layout& layout) {
   Config c;
   c.run.seed = 7;
-  c.run.steps = kSteps;
+  c.run.steps = layout.steps;
   c.run.gemm_search = false;  // the job's ranks agree on its choices; here some of them stand aside
   c.model.layers = 8;
   c.model.hidden = 32;
@@ -160,7 +161,7 @@ History train(const Layout& layout, bool alone) {
       trainer.set_row_cuts(cuts);
     }
     trainer.make_start_values();
-    for (int64_t step = 0; step < kSteps; ++step) {
+    for (int64_t step = 0; step < layout.steps; ++step) {
       const CommCounts before = tp_counts(trainer.runtime());
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
@@ -412,6 +413,25 @@ TEST(Parity, delays_change_no_bit) {
     set_transfer_hook([&](Stream& stream) {
       const double chance = random_uniform(rank + 1, ++transfers);
       if (chance < 0.2) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 2500)));
+    });
+    const History late = train(layout, false);
+    set_transfer_hook({});
+    expect_bit_identical(in_time, late, layout.name());
+  }
+}
+
+// Long: only when asked for (--gtest_also_run_disabled_tests). 500 steps, every transfer late by a time of its own.
+TEST(Parity, DISABLED_five_hundred_late_steps_change_no_bit) {
+  Layout pieces{.tp = 4, .cut = {.pieces = 3}}, mixed{.dp = 2, .tp = 2, .zero = 2, .precision = Dtype::kBF16};
+  Layout stages{.tp = 2, .pp = 2, .chunks = 2, .schedule = Schedule::kInterleaved, .cut = {.direct = true}};
+  pieces.steps = mixed.steps = stages.steps = 500;
+  for (const Layout& layout : that_fit({pieces, mixed, stages})) {
+    const History in_time = train(layout, false);
+    uint64_t transfers = 0;
+    const auto rank = static_cast<uint64_t>(test_job()->world_rank());
+    set_transfer_hook([&](Stream& stream) {
+      const double chance = random_uniform(rank + 1, ++transfers);
+      if (chance < 0.01) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 20000)));
     });
     const History late = train(layout, false);
     set_transfer_hook({});

@@ -135,15 +135,16 @@ std::vector<Rank> make_ranks(const Case& c) {
     rank.arena = std::make_unique<Arena>(*rank.device, std::max<int64_t>(measuring.used(), 1));
     rank.boundaries = allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, *rank.arena);
   }
-  const auto connect = [&](int from, int to, std::unique_ptr<PeerLink> Rank::*send, std::unique_ptr<PeerLink> Rank::*recv,
-                           int send_flag, int recv_flag, bool forward) {
+  const auto connect = [&](int from, int to, std::unique_ptr<PeerLink> Rank::*send,
+                           std::unique_ptr<PeerLink> Rank::*recv, int send_flag, int recv_flag, bool forward) {
     Rank &source = ranks[static_cast<size_t>(from)], &target = ranks[static_cast<size_t>(to)];
     PeerMemory peers{.base = {static_cast<char*>(source.arena->memory()), static_cast<char*>(target.arena->memory())}};
     PeerMemory peers_of_target = peers;
     peers_of_target.rank = 1;
     const PeerLinkEnd send_end{source.boundaries.flags.flat(send_flag, 1), {}};
-    const PeerLinkEnd recv_end{target.boundaries.flags.flat(recv_flag, 1),
-                               forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
+    const PeerLinkEnd recv_end{
+        target.boundaries.flags.flat(recv_flag, 1),
+        forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
     const std::vector<std::string> ends{PeerLink::to_text(peers, send_end),
                                         PeerLink::to_text(peers_of_target, recv_end)};
     source.*send = std::make_unique<PeerLink>(peers, send_end, ends);
@@ -181,13 +182,12 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       {
-        Executor executor(
-            pp, c.chunks, own.boundaries,
-            {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
-             .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
-             .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
-             .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
-            *streams[0], *own.device, c.overlap);
+        Executor executor(pp, c.chunks, own.boundaries,
+                          {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
+                           .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
+                           .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
+                           .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
+                          *streams[0], *own.device, c.overlap);
         for (int round = 0; round < rounds; ++round) executor.run(own.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
