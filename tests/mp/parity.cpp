@@ -399,6 +399,21 @@ TEST(Parity, every_cut_trains_like_one_rank) {
     }
 }
 
+void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_delay, double longest_us) {
+  layout.steps = steps;
+  const History in_time = train(layout, false);
+  uint64_t transfers = 0;
+  const auto rank = static_cast<uint64_t>(test_job()->world_rank());
+  set_transfer_hook([&](Stream& stream) {
+    const double draw = random_uniform(rank + 1, ++transfers);
+    if (draw < chance_of_delay)
+      stream.idle(std::chrono::microseconds(static_cast<int>(draw / chance_of_delay * longest_us)));
+  });
+  const History late = train(layout, false);
+  set_transfer_hook({});
+  expect_bit_identical(in_time, late, layout.name());
+}
+
 // Every transfer of every rank comes late, by a time of its own.
 TEST(Parity, delays_change_no_bit) {
   const Layout plain{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .llama = true};
@@ -406,37 +421,22 @@ TEST(Parity, delays_change_no_bit) {
   rich.recompute = Recompute::kSelective;
   Layout parallel{.dp = 2, .tp = 4, .zero = 2, .block = Block::kParallel, .recompute = Recompute::kFull};
   const Layout direct{.tp = 4, .cut = {.direct = true}}, pieces{.tp = 4, .cut = {.pieces = 2}};
-  for (const Layout& layout : that_fit({plain, rich, parallel, direct, pieces})) {
-    const History in_time = train(layout, false);
-    uint64_t transfers = 0;
-    const auto rank = static_cast<uint64_t>(test_job()->world_rank());
-    set_transfer_hook([&](Stream& stream) {
-      const double chance = random_uniform(rank + 1, ++transfers);
-      if (chance < 0.2) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 2500)));
-    });
-    const History late = train(layout, false);
-    set_transfer_hook({});
-    expect_bit_identical(in_time, late, layout.name());
-  }
+  for (const Layout& layout : that_fit({plain, rich, parallel, direct, pieces}))
+    expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
 
-// Long: only when asked for (--gtest_also_run_disabled_tests). 500 steps, every transfer late by a time of its own.
-TEST(Parity, DISABLED_five_hundred_late_steps_change_no_bit) {
-  Layout pieces{.tp = 4, .cut = {.pieces = 3}}, mixed{.dp = 2, .tp = 2, .zero = 2, .precision = Dtype::kBF16};
-  Layout stages{.tp = 2, .pp = 2, .chunks = 2, .schedule = Schedule::kInterleaved, .cut = {.direct = true}};
-  pieces.steps = mixed.steps = stages.steps = 500;
-  for (const Layout& layout : that_fit({pieces, mixed, stages})) {
-    const History in_time = train(layout, false);
-    uint64_t transfers = 0;
-    const auto rank = static_cast<uint64_t>(test_job()->world_rank());
-    set_transfer_hook([&](Stream& stream) {
-      const double chance = random_uniform(rank + 1, ++transfers);
-      if (chance < 0.01) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 20000)));
-    });
-    const History late = train(layout, false);
-    set_transfer_hook({});
-    expect_bit_identical(in_time, late, layout.name());
-  }
+// Long: only when asked for (--gtest_also_run_disabled_tests).
+TEST(Parity, DISABLED_500_late_steps_tp_dp) {
+  const Layout layout{.dp = 2, .tp = 2, .zero = 2, .precision = Dtype::kBF16};
+  for (const Layout& fits : that_fit({layout})) expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
+}
+TEST(Parity, DISABLED_500_late_steps_tp_pp) {
+  const Layout layout{.tp = 2, .pp = 2, .chunks = 2, .schedule = Schedule::kInterleaved, .cut = {.direct = true}};
+  for (const Layout& fits : that_fit({layout})) expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
+}
+TEST(Parity, DISABLED_500_late_steps_tp) {
+  for (const Layout& fits : that_fit({{.tp = 4, .cut = {.pieces = 3}}}))
+    expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 
 // A forward pass of L layers: sequential 2·L gathers and 2·L reduces, parallel 1·L and 1·L. Beside the layers a step

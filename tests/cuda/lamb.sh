@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# On a machine with GPUs: LAMB at four times the batch against AdamW, at equal tokens of real text. Four peaks of the
+# learning rate each, the best of which counts; runs share the GPUs. Ends with 1 when LAMB is more than 1 % behind.
+#   TOKENS=prefix tests/cuda/lamb.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as .ci/quickstart does
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+build=$1 out=$2
+mkdir -p "$out"
+gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
+number=0
+run() { # OPTIMIZER PEAK STEPS BATCH EVALUATE_EVERY EVALUATION_BATCHES
+  local name=$1_$2
+  CUDA_VISIBLE_DEVICES=$((number++ % (gpus > 0 ? gpus : 1))) .ci/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml \
+    --set "run.dir=$out/$name" --set "run.steps=$3" --set "data.sources=[\"$TOKENS\"]" --set "optimizer.name=$1" \
+    --set "lr.peak=$2" --set lr.min=0 --set "lr.warmup_steps=$(($3 / 10))" --set "data.global_batch=$4" \
+    --set data.micro_batch=64 --set "run.eval_every=$5" --set "run.eval_batches=$6" --set data.validation_fraction=0.1 \
+    --set model.layers=6 --set model.hidden=384 --set model.heads=6 --set model.seq_len=256 --set precision.compute=bf16 \
+    --set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set run.device="${DEVICE:-cuda}" --set run.gemm_search=false \
+    --set run.sample_tokens=0 --set optimizer.weight_decay=0.1 >"$out/$name.log" 2>&1 &
+}
+steps=${STEPS:-300} # of LAMB
+for peak in ${ADAMW_PEAKS:-5e-4 1e-3 2e-3 4e-3}; do run adamw "$peak" $((4 * steps)) 64 $((steps / 3)) 16; done
+for peak in ${LAMB_PEAKS:-5e-3 1e-2 2e-2 4e-2}; do run lamb "$peak" "$steps" 256 $((steps / 12)) 4; done
+wait
+python3 - "$out" <<'PY'
+import glob, json, os, sys
+best = {}
+for path in sorted(glob.glob(sys.argv[1] + "/*/metrics.jsonl")):
+    optimizer, peak = os.path.basename(os.path.dirname(path)).split("_")
+    rows = [json.loads(line) for line in open(path)]
+    a_step = next((row["tokens"] // row["step"] for row in rows if "tokens" in row), 0)
+    curve = [(row["step"] * a_step, row["validation_loss"]) for row in rows if "validation_loss" in row]
+    if not curve:
+        continue
+    print(f"{optimizer} peak {peak}: validation loss {curve[-1][1]:.4f} after {curve[-1][0]} tokens")
+    if optimizer not in best or curve[-1][1] < best[optimizer][1][-1][1]:
+        best[optimizer] = (peak, curve)
+for optimizer, (peak, curve) in best.items():
+    print(optimizer, peak, " ".join(f"{tokens}:{loss:.4f}" for tokens, loss in curve))
+ratio = best["lamb"][1][-1][1] / best["adamw"][1][-1][1]
+print(f"LAMB at 4 x batch / AdamW: {ratio:.4f}")
+sys.exit(ratio > 1.01)
+PY

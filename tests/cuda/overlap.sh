@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# On a machine with four GPUs: the tables of the README's section on overlap. Prints them; whole outputs go to OUT_DIR.
+#   tests/cuda/overlap.sh BUILD_DIR OUT_DIR      SECTIONS="hidden layouts ablation": of these
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+trireme=$1/bin/trireme out=$2 status=0
+mkdir -p "$out"
+wide="configs/gpt_13b.yaml --set run.device=cuda --set parallel.recompute=none"
+of() { # TP PP DP MICRO_BATCH
+  echo "--set parallel.tp=$1 --set parallel.pp=$2 --set parallel.dp=$3 --set data.micro_batch=$4"
+}
+interleaved="--set parallel.chunks=2 --set parallel.schedule=interleaved"
+gpt_175b="--set model.hidden=12288 --set model.heads=96 --set model.layers=4"
+step() { # NAME ARGUMENTS...
+  # shellcheck disable=SC2086
+  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench step $wide --profiled 0 "${@:2}" >"$out/$1.txt" 2>&1 || status=1
+  echo "$1: $(grep -m1 'tokens/s' "$out/$1.txt" | cut -d: -f2- || tail -1 "$out/$1.txt")"
+  grep '^of it' "$out/$1.txt" | sed 's/^/    /'
+}
+hidden() { # NAME ARGUMENTS...
+  # shellcheck disable=SC2086
+  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench overlap $wide --set data.global_batch=16 "${@:2}" >"$out/$1.txt" 2>&1 ||
+    status=1
+  echo "$1"
+  grep -E '^(axis|tp|dp|pp) ' "$out/$1.txt" || tail -1 "$out/$1.txt"
+}
+# shellcheck disable=SC2046,SC2086
+{
+  for section in ${SECTIONS:-hidden layouts ablation}; do
+    case $section in
+      hidden)
+        hidden "13B tp 4" $(of 4 1 1 4) --set model.layers=8
+        hidden "175B tp 4" $(of 4 1 1 4) $gpt_175b
+        hidden "13B dp 4" $(of 1 1 4 4) --set model.layers=4
+        hidden "13B pp 4 v 2" $(of 1 4 1 4) $interleaved --set model.layers=8
+        ;;
+      layouts) # 13B whole, 131k tokens a step; 175B: 65k
+        whole="--steps 2 --warmup 1 --set data.global_batch=64"
+        step "dp 4" $whole $(of 1 1 4 2) --set parallel.recompute=selective
+        step "tp 2 dp 2" $whole $(of 2 1 2 4)
+        step "pp 4 v 2" $whole $(of 1 4 1 2) $interleaved
+        step "tp 2 pp 2" $whole $(of 2 2 1 2)
+        step "tp 4" $whole $(of 4 1 1 4)
+        ;;&
+      layouts | 175b) step "175B shape, 4 layers, tp 4" $(of 4 1 1 4) $gpt_175b --set data.global_batch=32 --steps 5 --warmup 2 ;;
+      ablation) # 13B's width, 8 layers; each row changes one thing of the row before it
+        short="--steps 6 --warmup 2 --set model.layers=8 --set data.global_batch=32"
+        row="$(of 2 2 1 2) $interleaved"
+        off_dp="--set parallel.overlap_dp=false"
+        off_pp="--set parallel.overlap_pp=false --set parallel.pp_transfers=messages $off_dp"
+        off="--set parallel.overlap_tp=false $off_pp"
+        plain="--set run.gemm_search=false --set model.attention=builtin"
+        step "base" $short $row $off $plain
+        row+=" --set model.block=parallel"
+        step "+ parallel block" $short $row $off $plain
+        row+=" --set model.window=1024"
+        step "+ sliding window 1024" $short $row $off $plain
+        step "+ tp overlap" $short $row $off_pp $plain
+        step "+ pp overlap" $short $row $off_dp $plain
+        of_dp="$(of 2 1 2 2) --set model.block=parallel --set model.window=1024" # dp needs ranks: those of pp
+        step "the same, tp 2 dp 2" $short $of_dp $off_dp $plain
+        step "+ dp overlap, tp 2 dp 2" $short $of_dp $plain
+        step "+ operators" $short $row
+        step "+ LAMB, 4 x batch" $short $row --set optimizer.name=lamb --set data.global_batch=128 --steps 3
+        ;;
+    esac
+  done
+}
+exit $status
