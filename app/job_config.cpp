@@ -6,7 +6,9 @@
 #include "io/base/log.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/observe/metrics.h"
 #include "lib/train/loaded_model.h"
+#include "lib/train/rank_tensors.h"
 
 namespace tri {
 namespace {
@@ -18,6 +20,20 @@ void choose_device(RunConfig& run, Job& job) {
   run.device = everywhere ? DeviceChoice::kCuda : DeviceChoice::kCpu;
   log_info("run.device: auto: {}",
            everywhere ? "a GPU a rank" : "not every rank has a GPU of its own, so the job runs on the CPU");
+}
+
+// parallel.recompute: auto, decided for the whole job by the memory that is free.
+Result<void> choose_recompute(Config& config, const Mesh& mesh, Job& job) {
+  if (config.parallel.recompute != Recompute::kAuto) return {};
+  auto device = open_device(device_kind(config.run.device), job.node_rank());
+  if (auto all = agree(job, device ? Result<void>{} : Result<void>(device.error())); !all) return all;
+  const int64_t room = room_for_arena(device.value()->kind(), device.value()->free_bytes(), job.node_size());
+  const Recompute mine = least_recompute(config, mesh, room);
+  config.parallel.recompute = Recompute::kFull;
+  for (const Recompute level : {Recompute::kSelective, Recompute::kNorms, Recompute::kNone})
+    if (job.all_of(mine <= level)) config.parallel.recompute = level;
+  log_info("parallel.recompute: auto: {}, for {} a rank", enum_name(config.parallel.recompute), format_bytes(room));
+  return {};
 }
 
 // Rank 0's text or its error, on all ranks.
@@ -45,6 +61,7 @@ Result<JobConfig> resolve_for_job(Config parsed, Job& job) {
   const auto& parallel = resolved.value().parallel;
   const Mesh mesh = make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp);
   log_identify(job.world_rank() == 0, mesh.place());
+  if (auto chosen = choose_recompute(resolved.value(), mesh, job); !chosen) return chosen.error();
   return JobConfig{std::move(resolved).value(), mesh};
 }
 

@@ -97,8 +97,9 @@ class Chooser {
   std::vector<Guess> with_savings(Layout layout) const {
     std::vector<Guess> fitting;
     for (const Saving saving :
-         {Saving{1, Recompute::kNone}, Saving{2, Recompute::kNone}, Saving{1, Recompute::kSelective},
-          Saving{2, Recompute::kSelective}, Saving{1, Recompute::kFull}, Saving{2, Recompute::kFull}}) {
+         {Saving{1, Recompute::kNone}, Saving{2, Recompute::kNone}, Saving{1, Recompute::kNorms},
+          Saving{2, Recompute::kNorms}, Saving{1, Recompute::kSelective}, Saving{2, Recompute::kSelective},
+          Saving{1, Recompute::kFull}, Saving{2, Recompute::kFull}}) {
       if (saving.zero == 2 && layout.dp == 1) continue;
       if (std::any_of(fitting.begin(), fitting.end(), [&](const Guess& g) {
             return spares_more(saving, {g.layout.zero, g.layout.recompute});
@@ -182,7 +183,7 @@ double guessed_slowness(const Config& c) {
   const double pipeline = (static_cast<double>(rounds) * chunks + pp - 1) / (static_cast<double>(micros) * chunks);
   // A forward pass is a third of the work; norms and activations are a few per cent of it.
   const std::map<Recompute, double> again = {
-      {Recompute::kNone, 1.0}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};
+      {Recompute::kNone, 1.0}, {Recompute::kNorms, 1.02}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};
   // Products of few rows leave a GPU partly idle; under tp they run by blocks of rows.
   constexpr double kFewRows = 128;
   const double rows = static_cast<double>(c.data.micro_batch) * c.model.seq_len / c.parallel.tp;

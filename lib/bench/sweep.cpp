@@ -82,12 +82,6 @@ Result<void> measure(const Config& config, Job& job, Device& device, const StepB
 
 }  // namespace
 
-int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
-  constexpr int64_t kLeast = int64_t{2} << 30;
-  if (kind == DeviceKind::kCpu) return free / 2 / node_size;
-  return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
-}
-
 void sort_best_first(std::vector<SweepRow>& rows) {
   std::stable_sort(rows.begin(), rows.end(), [](const SweepRow& a, const SweepRow& b) {
     if (a.problem.empty() != b.problem.empty()) return a.problem.empty();

@@ -36,10 +36,6 @@ struct SweepResult {
   std::optional<int64_t> left_bytes;
 };
 
-// Bytes that a rank's arena may take of `free` bytes, which on the CPU the `node_size` ranks of a machine share.
-// The rest is for communicators and libraries; on the CPU for MPI and the system.
-int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
-
 void sort_best_first(std::vector<SweepRow>& rows);
 
 // Random tokens. `config` need not be resolved but for run.device. Collective; all ranks have the same result. A layout

@@ -9,7 +9,8 @@ namespace tri {
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };
-enum class Recompute { kNone, kSelective, kFull };
+// By what they spare; auto: the least that fits.
+enum class Recompute { kNone, kNorms, kSelective, kFull, kAuto };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Transfers { kAuto, kCopies, kCollectives };
 enum class PpTransfers { kAuto, kCopies, kMessages };
@@ -33,9 +34,10 @@ struct EnumNames<Position> {
 };
 template <>
 struct EnumNames<Recompute> {
-  static constexpr std::array table{std::pair{Recompute::kNone, std::string_view("none")},
-                                    std::pair{Recompute::kSelective, std::string_view("selective")},
-                                    std::pair{Recompute::kFull, std::string_view("full")}};
+  static constexpr std::array table{
+      std::pair{Recompute::kNone, std::string_view("none")}, std::pair{Recompute::kNorms, std::string_view("norms")},
+      std::pair{Recompute::kSelective, std::string_view("selective")},
+      std::pair{Recompute::kFull, std::string_view("full")}, std::pair{Recompute::kAuto, std::string_view("auto")}};
 };
 template <>
 struct EnumNames<OptimizerKind> {

@@ -89,26 +89,19 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
 
 // `kept` and what backward reads besides, computed again. Of the norms those whose rows are read first.
 LayerTensors TransformerBlock::again(const LayerContext& ctx, const LayerTensors& kept) const {
-  LayerTensors t = kept;
-  switch (ctx.config.parallel.recompute) {
-    case Recompute::kNone:
-      break;
-    case Recompute::kSelective:
-      t.activated = ctx.work.activated;
-      activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
-      // work.normed serves both norms, one after the other: the second is made where its turn comes.
-      t.normed1 = ctx.work.normed;
-      t.normed2 = ctx.work.normed;
-      if (is_parallel(ctx))
-        norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
-      else
-        norm2_.forward(ctx, {.inp = t.middle}, {}, t.mean2, t.rstd2, t.normed2);
-      break;
-    case Recompute::kFull:
-      t = ctx.work.again;
-      forward_kept(ctx, {.inp = kept.input}, t);
-      break;
+  if (ctx.config.parallel.recompute == Recompute::kFull) {
+    LayerTensors t = ctx.work.again;
+    forward_kept(ctx, {.inp = kept.input}, t);
+    return t;
   }
+  LayerTensors t = with_workspace(kept, ctx.work);
+  if (kept.activated.empty())
+    activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+  // work.normed serves both norms, one after the other: the second is made where its turn comes.
+  if (kept.normed1.empty() && is_parallel(ctx))
+    norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
+  else if (kept.normed1.empty())
+    norm2_.forward(ctx, {.inp = t.middle}, {}, t.mean2, t.rstd2, t.normed2);
   return t;
 }
 
@@ -126,7 +119,7 @@ void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerT
 
   ctx.gather(w.dstream);
   fc1_backward_weight(ctx, t.normed2);  // beside the gather
-  if (ctx.config.parallel.recompute == Recompute::kSelective)
+  if (t.normed1.data == w.normed.data)  // made again
     norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
   attention_backward(ctx, t);
   qkv_.backward_input(ctx, ctx.begin_reduce(w.dnormed, ctx.cuts.of(Linear::kQkv, Pass::kBackward)), w.dqkv, 0.0f,

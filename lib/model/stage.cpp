@@ -74,14 +74,10 @@ void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
-    } else if (ctx_.config.parallel.recompute == Recompute::kSelective) {
-      LayerTensors with_shared = t;
-      with_shared.normed1 = with_shared.normed2 = ctx_.work.normed;
-      with_shared.activated = ctx_.work.activated;
+    } else {
+      LayerTensors with_shared = with_workspace(t, ctx_.work);
       stream = chunk.blocks[i].forward(ctx_, stream, with_shared);
       t.input = with_shared.input;
-    } else {
-      stream = chunk.blocks[i].forward(ctx_, stream, t);
     }
   }
   const Tensor end = chunk.last ? kept.output : output;

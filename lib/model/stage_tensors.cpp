@@ -6,7 +6,7 @@
 namespace tri {
 namespace {
 
-enum class Kept { kAll, kSelective };
+// parallel.recompute of a layer whose tensors are kept at all.
 
 class Allocator {
  public:
@@ -14,7 +14,7 @@ class Allocator {
       : config_(config), tp_(mesh.tp), d_(stage_dims(config, mesh)), arena_(arena) {}
 
   // The tensors of a layer apart from `input`.
-  LayerTensors layer(const std::string& name, Kept kept) {
+  LayerTensors layer(const std::string& name, Recompute recompute) {
     const bool sequential = config_.model.block == Block::kSequential;
     const bool layernorm = config_.model.norm == Norm::kLayerNorm;
     LayerTensors t;
@@ -29,11 +29,11 @@ class Allocator {
       if (layernorm) t.mean2 = arena_.take(name, Dtype::kF32, {d_.Rl});
       t.rstd2 = arena_.take(name, Dtype::kF32, {d_.Rl});
     }
-    if (kept == Kept::kAll) {
+    if (recompute == Recompute::kNone) {
       t.normed1 = arena_.take(name, d_.dtype, {d_.R, d_.C});
       if (sequential) t.normed2 = arena_.take(name, d_.dtype, {d_.R, d_.C});
-      t.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
     }
+    if (recompute != Recompute::kSelective) t.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
     return t;
   }
 
@@ -42,8 +42,7 @@ class Allocator {
     MicrobatchTensors m;
     for (int i = 0; i < layers; ++i) {
       LayerTensors t;
-      if (config_.parallel.recompute == Recompute::kNone) t = layer(name, Kept::kAll);
-      if (config_.parallel.recompute == Recompute::kSelective) t = layer(name, Kept::kSelective);
+      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, config_.parallel.recompute);
       if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
       m.layers.push_back(t);
     }
@@ -65,7 +64,7 @@ class Allocator {
     w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
     w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
-    if (recompute == Recompute::kFull) w.again = layer(name, Kept::kAll);
+    if (recompute == Recompute::kFull) w.again = layer(name, Recompute::kNone);
     if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
     return w;
   }
@@ -88,6 +87,12 @@ class Allocator {
 };
 
 }  // namespace
+
+LayerTensors with_workspace(LayerTensors kept, const Workspace& work) {
+  if (kept.normed1.empty()) kept.normed1 = kept.normed2 = work.normed;
+  if (kept.activated.empty()) kept.activated = work.activated;
+  return kept;
+}
 
 bool copies_tp_rows(const Config& config) {
   return config.parallel.overlap_tp && config.parallel.tp_transfers != Transfers::kCollectives;
@@ -115,6 +120,7 @@ StageDims stage_dims(const Config& config, const Mesh& mesh) {
 
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int micros,
                             Arena& arena) {
+  TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute: auto is not decided");
   Allocator allocator(config, mesh, arena);
   const int chunks = config.parallel.chunks;
   StageTensors stage;

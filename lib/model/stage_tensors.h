@@ -26,7 +26,8 @@ bool copies_tp_rows(const Config& config);
 
 // What one layer keeps of a microbatch. Which tensors exist depends on parallel.recompute:
 //   none       all
-//   selective  not normed1, normed2, activated: cheap to compute again from what is kept
+//   norms      not normed1, normed2: made from the kept stream, and gathered over tp, again
+//   selective  nor activated: cheap to compute again from what is kept
 //   full       only `input`; the rest is computed again into a set shared by all layers
 struct LayerTensors {
   Tensor input;         // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
@@ -50,7 +51,7 @@ struct MicrobatchTensors {
 struct Workspace {
   Tensor partial;      // (R, C): outputs of row-parallel products; without an exchange the own rows hold their sum
   Tensor normed;       // (R, C): a gathered norm computed again; aliases nothing. Also the head's input
-  Tensor activated;    // (R, Fl): an activation computed again
+  Tensor activated;    // (R, Fl): an activation computed again; parallel.recompute: selective
   Tensor dstream;      // (R, C): the own rows are the running gradient of the residual stream, the rest its gather
   Tensor dnormed;      // (R, C): gradient of a gathered norm; without an exchange the own rows hold its sum
   Tensor dfc1;         // (R, fc1_width)
@@ -69,6 +70,9 @@ struct HeadTensors {
   Tensor stats;       // (tp, R, 3) f32; tp > 1 only
   Tensor losses;      // (M) f32: sum over a microbatch's tokens
 };
+
+// `kept` with the workspace's memory for what is not kept.
+LayerTensors with_workspace(LayerTensors kept, const Workspace& work);
 
 struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]

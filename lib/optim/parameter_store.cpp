@@ -36,7 +36,10 @@ std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Param
 
 bool copies_dp_buckets(const Config& config) {
   const ParallelConfig& p = config.parallel;
-  return p.overlap_dp && p.zero >= 1 && p.dp_transfers != Transfers::kCollectives;
+  if (!p.overlap_dp || p.zero == 0) return false;
+  // Measured on four H200s: copies are 2 % of a step faster alone, and 1 % slower where they share the copy engines
+  // with those of tp.
+  return p.dp_transfers == Transfers::kCopies || (p.dp_transfers == Transfers::kAuto && p.tp == 1);
 }
 
 void reduce_bucket(RowExchange& exchange, Tensor out, Tensor whole, bool add, Stream& stream) {

@@ -56,8 +56,30 @@ std::string layers(const Config& config, const Mesh& mesh) {
   return text;
 }
 
-std::string memory(const Config& config, const Mesh& mesh) {
+// What parallel.recompute: auto chooses from: the fullest rank's memory.
+std::string recompute_choices(Config config, const Mesh& mesh) {
+  std::string text = "parallel.recompute: auto takes the first that fits on every rank; bytes of the fullest:\n";
+  for (const Recompute level : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
+    config.parallel.recompute = level;
+    int64_t most = 0;
+    for (int stage = 0; stage < mesh.pp.size; ++stage) {
+      Mesh place = mesh;
+      place.pp.rank = stage;
+      Arena arena;
+      allocate_rank(config, place, arena);
+      most = std::max(most, arena.used());
+    }
+    text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", enum_name(level), format_bytes(most), most);
+  }
+  return text + "as none:\n";
+}
+
+std::string memory(Config config, const Mesh& mesh) {
   std::string text;
+  if (config.parallel.recompute == Recompute::kAuto) {
+    text = recompute_choices(config, mesh);
+    config.parallel.recompute = Recompute::kNone;
+  }
   for (int stage = 0; stage < mesh.pp.size; ++stage) {
     // Stages between the first two and the last are alike but for the microbatches in flight, which fall.
     if (stage > 1 && stage < mesh.pp.size - 1) continue;

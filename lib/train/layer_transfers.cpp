@@ -139,13 +139,8 @@ std::vector<LayerTransfer> parallel(const Products& p, const Workspace& w) {
 }  // namespace
 
 LayerTensors first_layer(const Config& config, const StageTensors& stage) {
-  LayerTensors t = stage.chunks.front().front().layers.front();
-  if (config.parallel.recompute == Recompute::kFull) t = stage.work.again;
-  if (config.parallel.recompute == Recompute::kSelective) {
-    t.normed1 = t.normed2 = stage.work.normed;
-    t.activated = stage.work.activated;
-  }
-  return t;
+  if (config.parallel.recompute == Recompute::kFull) return stage.work.again;
+  return with_workspace(stage.chunks.front().front().layers.front(), stage.work);
 }
 
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 namespace tri {
+
 // cuBLASLt's workspace, attention's fp32 sums of dq (cuDNN's deterministic backward: as much again), the embedding's
 // sort, partial sums of column and row reductions.
 int64_t kernel_workspace_bytes(const StageDims& d) {
@@ -47,6 +48,23 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena) 
     t.kernel_workspace = arena.take("kernel workspace", Dtype::kI32, {kernel_workspace_bytes(dims) / 4});
   t.sample_token = arena.take("tokens", Dtype::kI32, {1});
   return t;
+}
+
+int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
+  constexpr int64_t kLeast = int64_t{2} << 30;
+  if (kind == DeviceKind::kCpu) return free / 2 / node_size;
+  return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
+}
+
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room) {
+  Config tried = config;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
+    tried.parallel.recompute = recompute;
+    Arena measuring;
+    allocate_rank(tried, mesh, measuring);
+    if (measuring.used() <= room) return recompute;
+  }
+  return Recompute::kFull;
 }
 
 }  // namespace tri

@@ -31,4 +31,12 @@ struct RankTensors {
 // `config` resolved. On a measuring arena nothing is touched.
 RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena);
 
+// Bytes that a rank's arena may take of `free` bytes, which on the CPU the `node_size` ranks of a machine share.
+// The rest is for communicators and libraries; on the CPU for the start values, MPI and the system.
+int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
+
+// The first of none, norms, selective with which allocate_rank's memory stays within `room` bytes on this rank; else
+// full. Ranks may differ; a job takes the one that spares most.
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room);
+
 }  // namespace tri

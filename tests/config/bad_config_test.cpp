@@ -119,7 +119,8 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: parallel.schedule: 1b1f is none of the choices; allowed: gpipe|1f1b|interleaved; the default "
      "is 1f1b"},
     {"parallel: {recompute: all}",
-     "a.yaml:1: parallel.recompute: all is none of the choices; allowed: none|selective|full; the default is "
+     "a.yaml:1: parallel.recompute: all is none of the choices; allowed: none|norms|selective|full|auto; the default "
+     "is "
      "none"},
     {"parallel: {bucket_elements: 1000}",
      "a.yaml:1: parallel.bucket_elements: 1000 is out of range; allowed: integer >= 1024; try 1024"},

@@ -109,7 +109,7 @@ TEST(Recompute, every_kind_gives_the_same_bits) {
     std::vector<StepResult> results[3];
     std::map<std::string, std::vector<float>> weights[3];
     int kind = 0;
-    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
       Config c = config_of(combination);
       c.parallel.recompute = recompute;
       OneRank rank(c);
@@ -137,7 +137,8 @@ TEST(Recompute, saves_memory) {
     return int64_t{0};
   };
   EXPECT_LT(in_flight(Recompute::kFull), in_flight(Recompute::kSelective));
-  EXPECT_LT(in_flight(Recompute::kSelective), in_flight(Recompute::kNone));
+  EXPECT_LT(in_flight(Recompute::kSelective), in_flight(Recompute::kNorms));
+  EXPECT_LT(in_flight(Recompute::kNorms), in_flight(Recompute::kNone));
 }
 
 TEST(InitialValues, any_tp_share_is_a_slice_of_the_whole) {

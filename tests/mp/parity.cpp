@@ -72,7 +72,7 @@ Config config_of(const Layout& layout) {
   c.parallel.zero = layout.zero;
   c.parallel.recompute = layout.recompute;
   c.parallel.bucket_elements = layout.bucket_elements;
-  c.parallel.tp_transfers = Transfers::kCopies;
+  c.parallel.tp_transfers = c.parallel.dp_transfers = Transfers::kCopies;
   c.parallel.pp_transfers = layout.pp_transfers;
   c.parallel.overlap_tp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
   c.precision.compute = layout.precision;
@@ -267,7 +267,7 @@ std::vector<Layout> matrix() {
   const auto P = Block::kParallel;
   const auto B = Dtype::kBF16;
   const auto Lamb = OptimizerKind::kLamb;
-  const auto selective = Recompute::kSelective, full = Recompute::kFull;
+  const auto norms = Recompute::kNorms, selective = Recompute::kSelective, full = Recompute::kFull;
   std::vector<Layout> rows = {
       // one axis
       {.dp = 2, .zero = 0},
@@ -291,6 +291,8 @@ std::vector<Layout> matrix() {
       {.dp = 2, .pp = 2, .zero = 2, .tied = true, .llama = true},
       {.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved, .block = P},
       {.tp = 2, .pp = 2, .recompute = selective},
+      {.dp = 2, .tp = 2, .recompute = norms},
+      {.tp = 4, .pp = 2, .block = P, .recompute = norms},
       {.tp = 2, .pp = 4, .block = P, .llama = true, .recompute = full},
       {.tp = 2, .pp = 2, .chunks = 2, .schedule = kInterleaved, .optimizer = Lamb, .llama = true},
       // three axes
