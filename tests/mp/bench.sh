@@ -69,7 +69,7 @@ overlap() { # AXES RANKS ARGUMENTS...
   json 0 "$2" overlap tiny.yaml --rounds 2 "${@:3}"
   "$bench_json" overlap "$1" <out.json || fail "the JSON of bench overlap ${*:3}" "$(<out.json)"
 }
-overlap tp,dp,pp 8
+overlap tp,dp,pp 8 --set parallel.dp_transfers=copies
 for layer in "qkv forward" "proj forward" "fc1 forward" "fc2 forward" "qkv weight, fc2 backward" "fc1 backward, fc2 weight" "fc1 weight, proj backward" "qkv backward, proj weight"; do
   grep -q "\"compute\":\"$layer\"" out.json || fail "no $layer" "$(<out.json)"
 done
@@ -78,6 +78,7 @@ for transfer in "gather, 2 pieces" "reduce, 1 piece" "reduce by copies" "gather 
 done
 overlap tp,dp 4 --set parallel.pp=1 --set model.block=parallel --set model.activation=swiglu --set model.position=rope \
   --set model.norm=rmsnorm --set precision.compute=bf16 --set parallel.zero=2 --set parallel.recompute=full
+grep -q '"transfer":"reduce-scatter"' out.json || fail "dp copies where tp copies too" "$(<out.json)"
 overlap tp,pp 4 --set parallel.overlap_tp=false --set parallel.overlap_pp=false --set parallel.recompute=selective \
   --set model.kv_heads=2 --set model.bias=false --set parallel.schedule=interleaved --set parallel.chunks=2
 grep -q '"transfer":"gather"' out.json || fail "overlap_tp off still gathers by blocks" "$(<out.json)"
