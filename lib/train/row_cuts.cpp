@@ -56,8 +56,10 @@ void keep_line(const std::string& file, const std::string& key, const std::strin
   if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
 }
 
-RowCuts timed_cuts(const Config& config, const Mesh& mesh, Job& job, Device& device, const RankTensors& tensors,
-                   ParameterStore& store, Runtime& runtime) {
+}  // namespace
+
+RowCuts timed_row_cuts(const Config& config, const Mesh& mesh, Job& job, Device& device, const RankTensors& tensors,
+                       ParameterStore& store, Runtime& runtime) {
   SilentHooks hooks(store, microbatches(config) > 1 ? 1.0f : 0.0f);
   RowCuts tried;
   const LayerContext ctx{.config = config,
@@ -100,8 +102,6 @@ RowCuts timed_cuts(const Config& config, const Mesh& mesh, Job& job, Device& dev
   return best;
 }
 
-}  // namespace
-
 RowCuts find_row_cuts(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
                       ParameterStore& store, Runtime& runtime, const std::string& gemm_file, const std::string& file) {
   const bool cuts_matter = mesh.tp.size > 1 && copies_tp_rows(config);
@@ -124,7 +124,7 @@ RowCuts find_row_cuts(const Config& config, const Mesh& mesh, Job* job, Device& 
     const RowCuts cuts = all_cut(cut);
     search(&cuts);
   }
-  const RowCuts best = timed_cuts(config, mesh, *job, device, tensors, store, runtime);
+  const RowCuts best = timed_row_cuts(config, mesh, *job, device, tensors, store, runtime);
   if (mesh.world_rank == 0) keep_line(file, key, to_text(best));
   return best;
 }

@@ -19,6 +19,10 @@ class Job;
 RowCuts find_row_cuts(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
                       ParameterStore& store, Runtime& runtime, const std::string& gemm_file, const std::string& file);
 
+// The timing alone, with whatever algorithms the products have. Scribbles likewise. Collective; the same on all ranks.
+RowCuts timed_row_cuts(const Config& config, const Mesh& mesh, Job& job, Device& device, const RankTensors& tensors,
+                       ParameterStore& store, Runtime& runtime);
+
 // One line: each product's pieces, forward then backward, "d" behind those that write into the peers' memory.
 std::string to_text(const RowCuts& cuts);
 Result<RowCuts> row_cuts_of(const std::string& text, int tp);

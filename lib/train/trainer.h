@@ -62,7 +62,7 @@ class Trainer {
 
   Runtime& runtime() { return runtime_; }
   ParameterStore& store() { return store_; }
-  const RowCuts& row_cuts() const { return cuts_; }
+  const RankTensors& tensors() const { return tensors_; }
   void set_row_cuts(const RowCuts& cuts) { cuts_ = cuts; }  // between steps, the same on all ranks: for tests
   const Mesh& mesh() const { return mesh_; }
 

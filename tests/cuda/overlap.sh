@@ -11,18 +11,23 @@ of() { # TP PP DP MICRO_BATCH
 }
 interleaved="--set parallel.chunks=2 --set parallel.schedule=interleaved"
 gpt_175b="--set model.hidden=12288 --set model.heads=96 --set model.layers=4"
+file() { echo "$out/$(tr -cs 'a-zA-Z0-9\n' _ <<<"$1").txt"; }
 step() { # NAME ARGUMENTS...
+  local text
+  text=$(file "$1")
   # shellcheck disable=SC2086
-  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench step $wide --profiled 0 "${@:2}" >"$out/$1.txt" 2>&1 || status=1
-  echo "$1: $(grep -m1 'tokens/s' "$out/$1.txt" | cut -d: -f2- || tail -1 "$out/$1.txt")"
-  grep '^of it' "$out/$1.txt" | sed 's/^/    /'
+  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench step $wide --profiled 0 "${@:2}" >"$text" 2>&1 || status=1
+  echo "$1: $(grep -m1 'tokens/s' "$text" | cut -d: -f2- || tail -1 "$text")"
+  grep '^of it' "$text" | sed 's/^/    /'
 }
 hidden() { # NAME ARGUMENTS...
+  local text
+  text=$(file "$1")
   # shellcheck disable=SC2086
-  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench overlap $wide --set data.global_batch=16 "${@:2}" >"$out/$1.txt" 2>&1 ||
+  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench overlap $wide --set data.global_batch=16 "${@:2}" >"$text" 2>&1 ||
     status=1
   echo "$1"
-  grep -E '^(axis|tp|dp|pp) ' "$out/$1.txt" || tail -1 "$out/$1.txt"
+  grep -E '^(axis|tp|dp|pp) ' "$text" || tail -1 "$text"
 }
 # shellcheck disable=SC2046,SC2086
 {

@@ -6,6 +6,7 @@
 
 #include "io/base/random.h"
 #include "lib/comm/transfer_hook.h"
+#include "lib/train/row_cuts.h"
 #include "lib/train/trainer.h"
 #include "tests/mp/mp_test.h"
 
@@ -27,6 +28,7 @@ struct Layout {
   bool overlap = true;
   PpTransfers pp_transfers = PpTransfers::kCopies;
   int steps = kSteps;
+  bool timed_cuts = false;
   RowCut cut{};                    // of all products beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
 
@@ -158,6 +160,13 @@ History train(const Layout& layout, bool alone) {
       RowCuts cuts;
       cuts.forward.fill(layout.cut);
       cuts.backward.fill(layout.cut);
+      trainer.set_row_cuts(cuts);
+    }
+    if (layout.timed_cuts && !alone) {
+      const RowCuts cuts =
+          timed_row_cuts(config, mesh, job, *device, trainer.tensors(), trainer.store(), trainer.runtime());
+      for (const std::string& theirs : job.all_gather(to_text(cuts))) EXPECT_EQ(theirs, to_text(cuts));
+      EXPECT_EQ(value_or_throw(row_cuts_of(to_text(cuts), layout.tp)), cuts);
       trainer.set_row_cuts(cuts);
     }
     trainer.make_start_values();
@@ -414,6 +423,15 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   const History late = train(layout, false);
   set_transfer_hook({});
   expect_bit_identical(in_time, late, layout.name());
+}
+
+// On the CPU no search runs at the start; its timing does here. It scribbles over the state, which is made anew.
+TEST(Parity, timed_cuts_are_the_same_on_all_ranks_and_train_like_one) {
+  Layout layout{.dp = 2, .tp = 4};
+  if (layout.ranks() > test_job()->world_size()) layout.dp = 1;
+  if (layout.ranks() != test_job()->world_size()) GTEST_SKIP() << "needs 4 or 8 ranks";
+  layout.timed_cuts = true;
+  expect_like_one_rank(layout);
 }
 
 // Every transfer of every rank comes late, by a time of its own.
