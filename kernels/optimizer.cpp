@@ -48,6 +48,7 @@ void check(const LambApply& a) {
   const int64_t n = check_slice("lamb_apply", "master", a.master, a.block_tensor);
   require_tensor("lamb_apply", "direction", a.direction, Dtype::kF32, {n});
   check_param("lamb_apply", a.param, n);
+  require_tensor("lamb_apply", "grad_scale", a.grad_scale, Dtype::kF32, {1});
   const int64_t num_tensors = a.decay.numel();
   require_tensor("lamb_apply", "decay", a.decay, Dtype::kF32, {num_tensors});
   require_tensor("lamb_apply", "weight_sumsq", a.weight_sumsq, Dtype::kF32, {num_tensors});

@@ -20,7 +20,7 @@ struct Moments {
   Tensor exp_avg;     // m
   Tensor exp_avg_sq;  // v
   Tensor grad;
-  Tensor grad_scale;    // (1) f32: the clipping factor
+  Tensor grad_scale;    // (1) f32: the clipping factor; NaN: the gradients are not finite, and nothing changes
   Tensor block_tensor;  // (n / kBlock) i32
   Tensor decay;         // (S) f32: weight decay of each tensor; below 0: excluded
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
@@ -47,6 +47,7 @@ struct LambApply {
   Tensor direction;        // (n) f32
   Tensor weight_sumsq;     // (S) f32
   Tensor direction_sumsq;  // (S) f32
+  Tensor grad_scale;       // (1) f32: as the first pass had it
   Tensor block_tensor;     // (n / kBlock) i32
   Tensor decay;            // (S) f32
   float lr = 0.0f;
@@ -70,7 +71,7 @@ struct WeightedSum {
 };
 void check(const WeightedSum&);
 
-// norm = sqrt(norm_sq);  scale = min(1, max_norm / norm), or 1 when max_norm is 0.
+// norm = sqrt(norm_sq);  scale = min(1, max_norm / norm), or 1 when max_norm is 0; NaN when the norm is not finite.
 struct ClipScale {
   Tensor scale;    // (1) f32
   Tensor norm;     // (1) f32

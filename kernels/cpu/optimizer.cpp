@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/core/dims.h"
 #include "kernels/cpu/ops.h"
@@ -67,6 +68,7 @@ double block_sumsq(const float* __restrict inp) {
 }  // namespace
 
 void adamw_update(const AdamwUpdate& a) {
+  if (std::isnan(a.moments.grad_scale.as<float>()[0])) return;
   const float* decay = a.moments.decay.as<float>();
   for_each_block(a.moments.block_tensor, a.moments.decay.numel(), [&](int64_t first, int tensor) {
     float direction[kBlock];
@@ -76,6 +78,7 @@ void adamw_update(const AdamwUpdate& a) {
 }
 
 void lamb_direction(const LambDirection& a) {
+  if (std::isnan(a.moments.grad_scale.as<float>()[0])) return;
   const float* decay = a.moments.decay.as<float>();
   for_each_block(a.moments.block_tensor, a.moments.decay.numel(), [&](int64_t first, int tensor) {
     float direction[kBlock];
@@ -85,6 +88,7 @@ void lamb_direction(const LambDirection& a) {
 }
 
 void lamb_apply(const LambApply& a) {
+  if (std::isnan(a.grad_scale.as<float>()[0])) return;
   const float* decay = a.decay.as<float>();
   const float* weight_sumsq = a.weight_sumsq.as<float>();
   const float* direction_sumsq = a.direction_sumsq.as<float>();
@@ -123,9 +127,9 @@ void weighted_sum(const WeightedSum& a) {
 void clip_scale(const ClipScale& a) {
   const float norm = std::sqrt(a.norm_sq.as<float>()[0]);
   a.norm.as<float>()[0] = norm;
-  const float ratio = a.max_norm / norm;
-  // Written so that NaN passes: it compares false.
-  a.scale.as<float>()[0] = a.max_norm == 0 || ratio >= 1 ? 1.0f : ratio;
+  float scale = a.max_norm == 0 || norm <= a.max_norm ? 1.0f : a.max_norm / norm;
+  if (!std::isfinite(norm)) scale = std::numeric_limits<float>::quiet_NaN();
+  a.scale.as<float>()[0] = scale;
 }
 
 }  // namespace tri::cpu

@@ -78,7 +78,7 @@ __device__ int owner_of(const int32_t* block_tensor, int64_t packs, int64_t& pac
 __global__ void adamw_kernel(MomentPointers p, __nv_bfloat16* param, int64_t packs, float lr) {
   int64_t pack;
   const int tensor = owner_of(p.block_tensor, packs, pack);
-  if (tensor < 0) return;
+  if (tensor < 0 || isnan(p.grad_scale[0])) return;
   const float4 w = reinterpret_cast<float4*>(p.master)[pack];
   step_weights(p.master, param, pack, w, update_moments(p, pack, w, p.decay[tensor]), lr);
 }
@@ -86,17 +86,17 @@ __global__ void adamw_kernel(MomentPointers p, __nv_bfloat16* param, int64_t pac
 __global__ void lamb_direction_kernel(MomentPointers p, int64_t packs) {
   int64_t pack;
   const int tensor = owner_of(p.block_tensor, packs, pack);
-  if (tensor < 0) return;
+  if (tensor < 0 || isnan(p.grad_scale[0])) return;
   const float4 w = reinterpret_cast<float4*>(p.master)[pack];
   reinterpret_cast<float4*>(p.grad)[pack] = update_moments(p, pack, w, p.decay[tensor]);
 }
 
 __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, const float* direction,
-                                  const float* weight_sumsq, const float* direction_sumsq, const float* decay,
-                                  const int32_t* block_tensor, int64_t packs, float lr) {
+                                  const float* weight_sumsq, const float* direction_sumsq, const float* grad_scale,
+                                  const float* decay, const int32_t* block_tensor, int64_t packs, float lr) {
   int64_t pack;
   const int tensor = owner_of(block_tensor, packs, pack);
-  if (tensor < 0) return;
+  if (tensor < 0 || isnan(grad_scale[0])) return;
   const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
   const float trust = adapts ? sqrtf(weight_sumsq[tensor]) / sqrtf(direction_sumsq[tensor]) : 1.0f;
   step_weights(master, param, pack, reinterpret_cast<float4*>(master)[pack],
@@ -193,8 +193,7 @@ __global__ void weighted_sum_kernel(float* out, const float* inp, const float* w
 __global__ void clip_scale_kernel(float* scale, float* norm, const float* norm_sq, float max_norm) {
   const float value = sqrtf(norm_sq[0]);
   norm[0] = value;
-  // A NaN fails both comparisons and carries through.
-  scale[0] = max_norm == 0.0f || value <= max_norm ? 1.0f : max_norm / value;
+  scale[0] = !isfinite(value) ? NAN : max_norm == 0.0f || value <= max_norm ? 1.0f : max_norm / value;
 }
 
 }  // namespace
@@ -219,8 +218,8 @@ void lamb_apply(const LambApply& a, cudaStream_t stream) {
   if (packs == 0) return;
   lamb_apply_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(
       pointer<float>(a.master), pointer<__nv_bfloat16>(a.param), pointer<float>(a.direction),
-      pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq), pointer<float>(a.decay),
-      pointer<int32_t>(a.block_tensor), packs, a.lr);
+      pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq), pointer<float>(a.grad_scale),
+      pointer<float>(a.decay), pointer<int32_t>(a.block_tensor), packs, a.lr);
   TRI_CUDA_LAUNCH("lamb_apply");
 }
 

@@ -231,6 +231,7 @@ class Cases {
                                     .direction = moments.grad,
                                     .weight_sumsq = sumsq,
                                     .direction_sumsq = other,
+                                    .grad_scale = moments.grad_scale,
                                     .block_tensor = moments.block_tensor,
                                     .decay = moments.decay,
                                     .lr = 1e-6f},

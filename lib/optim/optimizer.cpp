@@ -69,6 +69,7 @@ void lamb(const Update& u) {
                 .direction = slice.grad,
                 .weight_sumsq = t.weight_sumsq,
                 .direction_sumsq = t.direction_sumsq,
+                .grad_scale = t.grad_scale,
                 .block_tensor = slice.block_tensor,
                 .decay = u.store.tensors().decay,
                 .lr = u.lr},

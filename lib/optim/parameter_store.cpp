@@ -276,7 +276,7 @@ void ParameterStore::begin_step() {
       if (!matrices && !grads_sharded_) compute_.zero(bucket->whole);
       bucket->written.assign(bucket->written.size(), !matrices);
     }
-  compute_.zero(tensors_.local_sumsq);
+  if (sums_own_) compute_.zero(tensors_.local_sumsq);
 }
 
 void ParameterStore::begin_backward(int chunk, int micro) {
@@ -365,9 +365,9 @@ void ParameterStore::gradient_ready(const Parameter& parameter) {
 
 void ParameterStore::reduce(BucketState& bucket) {
   dp_.after(compute_);  // the dp channel waits for the bucket's last gradient
-  // One read of the gradients while they are still this rank's own names the rank that made a NaN. Where nothing is
-  // added to them, the global norm's sums tell.
-  if (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated)
+  // While they are still this rank's own, the gradients name the rank that made a NaN. Where nothing is added to them,
+  // the global norm's sums tell.
+  if (sums_own_ && (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated))
     tensor_sumsq({.sumsq = tensors_.local_sumsq, .inp = bucket.whole, .block_tensor = bucket.block_tensor},
                  dp_.stream());
   if (!sharded_) return dp_.all_reduce(bucket.whole, ReduceOp::kSum);

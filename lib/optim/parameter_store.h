@@ -40,7 +40,7 @@ struct StoreTensors {
   Tensor decay;              // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;       // (S) f32: 1 where this rank's slice counts in the global norm, else 0
   Tensor
-      local_sumsq;  // (S) f32: squares of this rank's own gradients, where a reduction follows; finds the NaN's origin
+      local_sumsq;  // (S) f32: squares of this rank's own gradients, where a reduction follows and they are asked for
   RowExchangeTensors exchange;  // dp > 1 and zero >= 1, where copies_dp_buckets
   int num_tensors = 0;          // S
   int num_split_tensors = 0;    // the first ones: divided over tp; the rest is whole on every tp rank
@@ -85,6 +85,8 @@ class ParameterStore final : public ParameterHooks {
   void state_loaded();
 
   void begin_step();  // gradients count as zero
+  // From the next begin_step() on: local_sumsq, at the price of one more read of the gradients.
+  void sum_own_gradients(bool on) { sums_own_ = on; }
   void begin_backward(int chunk, int micro) override;
   void before_use(const Parameter& parameter) override;
   Tensor gradient(const Parameter& parameter) override;
@@ -127,6 +129,7 @@ class ParameterStore final : public ParameterHooks {
   std::vector<std::vector<std::unique_ptr<BucketState>>> buckets_;  // [chunk][bucket]
   std::vector<BucketSlice> slices_;
   std::vector<std::unique_ptr<Event>> pool_freed_;  // [pool buffer]: its reduction is done
+  bool sums_own_ = false;
   std::vector<bool> pool_open_;                     // [pool buffer]: a bucket is being filled
   size_t pool_next_ = 0;
 };

@@ -221,8 +221,13 @@ class Loop {
     std::string report =
         fmt::format("step {}: loss {} and gradient norm {} are not finite; stopped before the next step", metrics.step,
                     metrics.loss, metrics.grad_norm);
-    for (const std::string& text : job_.gather(mine))
+    bool anyone = false;
+    for (const std::string& text : job_.gather(mine)) {
       if (!text.empty()) report += "\n" + text;
+      anyone |= !text.empty();
+    }
+    if (!anyone)
+      report += "\n  when the step was repeated, every rank's numbers were finite: a device or its memory may fail";
     return Error{job_.broadcast(report) + "\nLower lr.peak, raise lr.warmup_steps, or look at the data of this step.",
                  ExitCode::kNotFinite};
   }

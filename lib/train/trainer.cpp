@@ -123,6 +123,14 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
 }
 
 std::vector<std::string> Trainer::not_finite_names() {
+  store_.sum_own_gradients(true);
+  store_.begin_step();
+  if (mesh_.pp.last()) runtime_.compute().zero(stage_.head().losses);
+  stage_.begin(Stage::Mode::kTrain);
+  executor_.run(train_plan_, stage_);
+  optimizer_.reduce();
+  runtime_.synchronize();
+  store_.sum_own_gradients(false);
   std::vector<std::string> names;
   if (mesh_.pp.last()) {
     const std::vector<float> losses = evaluator_.read(stage_.head().losses);

@@ -39,7 +39,7 @@ class Trainer {
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
-  // device's kind. A result that is not finite leaves the parameters unusable.
+  // device's kind. A step whose result is not finite leaves parameters and moments as they were.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   RankFlags flags = {});
 
@@ -58,6 +58,7 @@ class Trainer {
   std::vector<float> next_token_logits(std::span<const int32_t> tokens) { return evaluator_.next_token_logits(tokens); }
 
   // After a step that was not finite: where this rank's own numbers went wrong ("gradient of layers/3/…"); may be none.
+  // Passes through the step's samples again. Collective.
   std::vector<std::string> not_finite_names();
 
   Runtime& runtime() { return runtime_; }

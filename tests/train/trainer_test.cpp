@@ -22,16 +22,30 @@ TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
     }
 }
 
-TEST(Trainer, a_nan_is_found_and_named) {
-  OneRank rank(tiny_config());
-  EXPECT_TRUE(rank.step(0).finite());
-  rank.trainer->runtime().synchronize();
-  for (const Parameter& parameter : rank.parameters())
-    if (parameter.spec.name == "layers/1/mlp/fc2/weight") parameter.weight.as<float>()[3] = NAN;
-  EXPECT_FALSE(rank.step(1).finite());
-  const std::vector<std::string> names = rank.trainer->not_finite_names();
-  EXPECT_NE(std::find(names.begin(), names.end(), "loss of microbatch 0"), names.end());
-  EXPECT_NE(std::find(names.begin(), names.end(), "gradient of layers/1/mlp/fc2/weight"), names.end());
+TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
+  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kLamb}) {
+    Config c = tiny_config();
+    c.optimizer.name = optimizer;
+    OneRank rank(c);
+    EXPECT_TRUE(rank.step(0).finite());
+    rank.trainer->runtime().synchronize();
+    float* bad = nullptr;
+    for (const Parameter& parameter : rank.parameters())
+      if (parameter.spec.name == "layers/1/mlp/fc2/weight") bad = parameter.weight.as<float>() + 3;
+    const float good = std::exchange(*bad, NAN);
+    const auto state = [&] {
+      *bad = good;
+      auto values = rank.weights();
+      *bad = NAN;
+      return values;
+    };
+    const auto before = state();
+    EXPECT_FALSE(rank.step(1).finite());
+    EXPECT_EQ(state(), before);
+    const std::vector<std::string> names = rank.trainer->not_finite_names();
+    EXPECT_NE(std::find(names.begin(), names.end(), "loss of microbatch 0"), names.end());
+    EXPECT_NE(std::find(names.begin(), names.end(), "gradient of layers/1/mlp/fc2/weight"), names.end());
+  }
 }
 
 TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
