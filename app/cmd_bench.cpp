@@ -76,7 +76,7 @@ nlohmann::ordered_json times_json(const StepBenchResult& r) {
   return stages;
 }
 
-void print(const Config& config, const StepBenchResult& r, bool json) {
+void print(const Config& config, const StepBenchResult& r, bool timed, bool json) {
   if (json) {
     const nlohmann::ordered_json object = {{"name", config.run.name},
                                            {"ms", r.median_ms},
@@ -97,7 +97,7 @@ void print(const Config& config, const StepBenchResult& r, bool json) {
               config.run.name.c_str(), r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(),
               r.tflops_per_rank, r.mfu ? fmt::format(", MFU {:.1f} %", 100 * *r.mfu).c_str() : "",
               format_bytes(r.memory_bytes).c_str());
-  for (size_t stage = 0; stage < r.times.size(); ++stage) {
+  for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
     const auto values = r.times[stage].values();
     for (size_t i = 0; i < values.size(); ++i)
@@ -114,7 +114,7 @@ Result<void> bench_steps(const Options& options, Job& job) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.step);
-  if (job.world_rank() == 0) print(loaded.value().config, result, options.json);
+  if (job.world_rank() == 0) print(loaded.value().config, result, options.step.timed, options.json);
   return {};
 }
 
@@ -295,6 +295,8 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   step->add_option("--profiled", options->step.profiled, "Steps after them whose operations are timed one by one")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
+      ->excludes(sweep);
+  step->add_flag("!--untimed", options->step.timed, "Without measuring where the time goes: shows what that costs")
       ->excludes(sweep);
   step->add_option("--limit", options->layouts.limit, "Layouts that a sweep tries at most")
       ->check(kCount)

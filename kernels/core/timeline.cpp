@@ -30,6 +30,7 @@ Spend Timeline::enter(Spend spend) {
 }
 
 void Timeline::end() {
+  if (!in_step_) return;
   mark(Spend::kCompute);
   in_step_ = false;
 }

@@ -37,7 +37,7 @@ class Timeline {
   void begin();  // of a step: kCompute
   // What comes next is spent on `spend`; returns what was before. Nothing outside a step.
   Spend enter(Spend spend);
-  void end();
+  void end();  // nothing outside a step
   // Of the last step, once the host has waited for the stream.
   Times take();
 

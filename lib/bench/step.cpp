@@ -39,6 +39,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
                            const StepBench& bench) {
   Trainer trainer(config, mesh, &job, device, arena);
   trainer.make_start_values();
+  trainer.time_steps(bench.timed);
 
   const HostBuffer<int32_t> h_tokens(device, static_cast<size_t>(microbatches(config)) *
                                                  static_cast<size_t>(config.data.micro_batch) *

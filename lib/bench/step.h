@@ -18,6 +18,7 @@ struct StepBench {
   int steps = 20;    // measured
   int warmup = 5;    // before them
   int profiled = 3;  // after them, with events around every operation
+  bool timed = true;  // measure where the time goes
 };
 
 struct StepBenchResult {

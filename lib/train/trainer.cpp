@@ -87,7 +87,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
   const DrainOnThrow drain(runtime_);
-  timeline_.begin();
+  if (timed_) timeline_.begin();
   evaluator_.load_tokens(inputs, targets);
   h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;
   h_flags_.data()[kStatSaved - kStatStop] = flags.saved ? 1.0f : 0.0f;

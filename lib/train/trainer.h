@@ -47,6 +47,9 @@ class Trainer {
   // The state's own parts were overwritten: completes what derives from them.
   void state_loaded();
 
+  // Whether steps measure where their time goes (they do); off shows what the measuring costs.
+  void time_steps(bool on) { timed_ = on; }
+
   // Called in every step before its update changes the state.
   void set_before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
 
@@ -82,6 +85,7 @@ class Trainer {
   Plan train_plan_;
   std::function<void()> before_update_;
   bool has_state_ = false;
+  bool timed_ = true;
   HostBuffer<float> h_flags_, h_stats_;  // a step's flags, its statistics and norm
   Device& device_;
 };

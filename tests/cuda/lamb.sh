@@ -8,19 +8,21 @@ build=$1 out=$2
 mkdir -p "$out"
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
 number=0
-run() { # OPTIMIZER PEAK STEPS BATCH EVALUATE_EVERY EVALUATION_BATCHES
+run() { # OPTIMIZER PEAK STEPS BATCH EVALUATE_EVERY EVALUATION_BATCHES SETTINGS...
   local name=$1_$2
   CUDA_VISIBLE_DEVICES=$((number++ % (gpus > 0 ? gpus : 1))) .ci/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml \
     --set "run.dir=$out/$name" --set "run.steps=$3" --set "data.sources=[\"$TOKENS\"]" --set "optimizer.name=$1" \
     --set "lr.peak=$2" --set lr.min=0 --set "lr.warmup_steps=$(($3 / 10))" --set "data.global_batch=$4" \
-    --set data.micro_batch=64 --set "run.eval_every=$5" --set "run.eval_batches=$6" --set data.validation_fraction=0.1 \
+    --set data.micro_batch=32 --set "run.eval_every=$5" --set "run.eval_batches=$6" --set data.validation_fraction=0.1 \
     --set model.layers=6 --set model.hidden=384 --set model.heads=6 --set model.seq_len=256 --set precision.compute=bf16 \
     --set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set run.device="${DEVICE:-cuda}" --set run.gemm_search=false \
-    --set run.sample_tokens=0 --set optimizer.weight_decay=0.1 >"$out/$name.log" 2>&1 &
+    --set run.sample_tokens=0 --set optimizer.weight_decay=0.1 "${@:7}" >"$out/$name.log" 2>&1 &
 }
-steps=${STEPS:-300} # of LAMB
-for peak in ${ADAMW_PEAKS:-5e-4 1e-3 2e-3 4e-3}; do run adamw "$peak" $((4 * steps)) 64 $((steps / 3)) 16; done
-for peak in ${LAMB_PEAKS:-5e-3 1e-2 2e-2 4e-2}; do run lamb "$peak" "$steps" 256 $((steps / 12)) 4; done
+steps=${STEPS:-600} # of LAMB
+for peak in ${ADAMW_PEAKS:-5e-4 1e-3 2e-3 4e-3}; do run adamw "$peak" $((4 * steps)) 32 $((steps / 3)) 32; done
+for peak in ${LAMB_PEAKS:-5e-3 1e-2 2e-2 3e-2}; do
+  run lamb "$peak" "$steps" 128 $((steps / 12)) 8 --set optimizer.beta2=0.99
+done
 wait
 python3 - "$out" <<'PY'
 import glob, json, os, sys
