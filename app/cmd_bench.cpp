@@ -59,7 +59,7 @@ void print_gemms(const StepBenchResult& r) {
 void print_tables(const StepBenchResult& r) {
   double total = 0;
   for (const auto& row : r.ops) total += row.seconds;
-  std::printf("\n%-24s%8s%12s%8s\n", "operation", "calls", "ms a step", "share");
+  if (!r.ops.empty()) std::printf("\n%-24s%8s%12s%8s\n", "operation", "calls", "ms a step", "share");
   for (const auto& row : r.ops)
     std::printf("%-24s%8d%12.3f%7.1f%%\n", row.op.c_str(), row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
   print_gemms(r);

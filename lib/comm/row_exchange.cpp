@@ -94,10 +94,8 @@ void RowExchange::begin(Stream& compute) {
   }
 }
 
-void RowExchange::settle(Stream& compute) {
-  const SpendScope scope(compute, spend_);
-  compute.wait(*sent_);
-}
+// Hardly ever waits, since what peers sent at the same time has arrived; so the timeline is spared its marks.
+void RowExchange::settle(Stream& compute) { compute.wait(*sent_); }
 
 // After what compute had done at the last record of made_: `src` to the place that this rank calls `own_place` in the
 // peer's memory.
@@ -154,12 +152,13 @@ std::vector<RowPiece> RowExchange::pieces(Tensor rows, RowCut cut) const {
 void RowExchange::wait_piece(Tensor rows, const RowPiece& piece, Stream& compute) {
   Gather* gather = find(rows);
   if (gather == nullptr) return;
+  const auto waited = [&](int member) { return gather->waited[static_cast<size_t>(member)]; };
+  if (std::all_of(piece.members.begin(), piece.members.end(), waited)) return;
+  const SpendScope scope(compute, spend_);
   for (const int member : piece.members) {
-    const auto i = static_cast<size_t>(member);
-    if (gather->waited[i]) continue;
-    const SpendScope scope(compute, spend_);
-    compute.wait(*gather->arrived[i]);
-    gather->waited[i] = true;
+    if (waited(member)) continue;
+    compute.wait(*gather->arrived[static_cast<size_t>(member)]);
+    gather->waited[static_cast<size_t>(member)] = true;
   }
 }
 
