@@ -118,9 +118,14 @@ void AtomicFile::write(const void* data, size_t bytes) {
   if (error_ == 0 && std::fwrite(data, 1, bytes, file_) != bytes) error_ = errno;
 }
 
-Result<void> AtomicFile::commit() {
+Result<void> AtomicFile::flush() {
   if (error_ == 0 && (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0)) error_ = errno;
   if (error_ != 0) return file_error("{}: {}", temporary_, std::strerror(error_));
+  return {};
+}
+
+Result<void> AtomicFile::commit() {
+  if (auto flushed = flush(); !flushed) return flushed;
   std::fclose(std::exchange(file_, nullptr));
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int why = errno;

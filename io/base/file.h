@@ -84,7 +84,8 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(const void* data, size_t bytes);
-  Result<void> commit();
+  Result<void> flush();   // what was written so far is on storage, still under the temporary name
+  Result<void> commit();  // flushes, and takes the file's place
 
  private:
   AtomicFile() = default;

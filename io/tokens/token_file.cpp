@@ -191,8 +191,13 @@ Result<void> TokenFileWriter::finish() {
     pointer += int64_t{length} * tri::token_bytes(type_);
   }
   for (int64_t d = 0; d <= num_documents(); ++d) append(idx, d);
+  // Both whole before either takes its place: a full disk leaves the pair that was there.
+  auto idx_file = AtomicFile::create(prefix_ + ".idx");
+  if (!idx_file) return idx_file.error();
+  idx_file.value().write(idx.data(), idx.size());
+  if (auto written = idx_file.value().flush(); !written) return written;
   if (auto done = bin_.commit(); !done) return done;
-  return write_file(prefix_ + ".idx", idx);
+  return idx_file.value().commit();
 }
 
 }  // namespace tri

@@ -107,8 +107,11 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
 Result<void> train_tokenizer(const TokenizerTraining& t) {
   if (!t.model_path.ends_with(".model"))
     return usage_error("--output {}: a tokenizer's name ends in .model", t.model_path);
-  for (const std::string& input : t.inputs)
+  for (const std::string& input : t.inputs) {
     if (auto file = MappedFile::open(input); !file) return file.error();
+    if (input.find(',') != std::string::npos)
+      return usage_error("{}: SentencePiece takes a comma for the end of a path; give the file another name", input);
+  }
   // The trainer writes PREFIX.model and PREFIX.vocab: under a temporary name first, so that a failure leaves nothing.
   const std::string temporary = fmt::format("{}.{}.tmp", t.model_path, ::getpid());
   std::string inputs;

@@ -72,6 +72,10 @@ TEST(SentencePiece, what_is_no_model_is_refused) {
   EXPECT_FALSE(open_tokenizer(folder / "missing.model"));
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "missing.txt"}, .model_path = folder / "y.model"}));
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "x.model"}, .model_path = folder / "y.bin"}));
+  write_all(folder / "a,b.txt", "text");
+  const auto comma = train_tokenizer({.inputs = {folder / "a,b.txt"}, .model_path = folder / "y.model"});
+  ASSERT_FALSE(comma);
+  EXPECT_NE(comma.error().message.find("comma"), std::string::npos);
 }
 
 }  // namespace
