@@ -9,19 +9,19 @@ mkdir -p "$out"
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
 number=0
 run() { # OPTIMIZER PEAK STEPS BATCH EVALUATE_EVERY EVALUATION_BATCHES SETTINGS...
-  local name=$1_$2
+  local name=$1_$2 warmup=$(($3 / 10))
+  [[ $1 == lamb ]] || warmup=$(($3 / 20))
   CUDA_VISIBLE_DEVICES=$((number++ % (gpus > 0 ? gpus : 1))) .ci/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml \
     --set "run.dir=$out/$name" --set "run.steps=$3" --set "data.sources=[\"$TOKENS\"]" --set "optimizer.name=$1" \
-    --set "lr.peak=$2" --set lr.min=0 --set "lr.warmup_steps=$(($3 / 10))" --set "data.global_batch=$4" \
-    --set data.micro_batch=32 --set "run.eval_every=$5" --set "run.eval_batches=$6" --set data.validation_fraction=0.1 \
-    --set model.layers=6 --set model.hidden=384 --set model.heads=6 --set model.seq_len=256 --set precision.compute=bf16 \
+    --set "lr.peak=$2" --set lr.min=0 --set "lr.warmup_steps=$warmup" --set "data.global_batch=$4" \
+    --set data.micro_batch=4 --set "run.eval_every=$5" --set "run.eval_batches=$6" --set data.validation_fraction=0.05 \
     --set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set run.device="${DEVICE:-cuda}" --set run.gemm_search=false \
     --set run.sample_tokens=0 --set optimizer.weight_decay=0.1 "${@:7}" >"$out/$name.log" 2>&1 &
 }
-steps=${STEPS:-600} # of LAMB
-for peak in ${ADAMW_PEAKS:-5e-4 1e-3 2e-3 4e-3}; do run adamw "$peak" $((4 * steps)) 32 $((steps / 3)) 32; done
-for peak in ${LAMB_PEAKS:-5e-3 1e-2 2e-2 3e-2}; do
-  run lamb "$peak" "$steps" 128 $((steps / 12)) 8 --set optimizer.beta2=0.99
+steps=${STEPS:-1200} # of LAMB
+for peak in ${ADAMW_PEAKS:-1e-3 2e-3 3e-3 4e-3}; do run adamw "$peak" $((4 * steps)) 4 "$steps" 128; done
+for peak in ${LAMB_PEAKS:-8e-3 1.2e-2 1.6e-2 2e-2}; do
+  run lamb "$peak" "$steps" 16 $((steps / 4)) 32 --set optimizer.beta2=0.99
 done
 wait
 python3 - "$out" <<'PY'
