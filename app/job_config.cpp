@@ -6,6 +6,7 @@
 #include "io/base/log.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/comm/peer_arenas.h"
 #include "lib/observe/metrics.h"
 #include "lib/train/loaded_model.h"
 #include "lib/train/rank_tensors.h"
@@ -20,6 +21,23 @@ void choose_device(RunConfig& run, Job& job) {
   run.device = everywhere ? DeviceChoice::kCuda : DeviceChoice::kCpu;
   log_info("run.device: auto: {}",
            everywhere ? "a GPU a rank" : "not every rank has a GPU of its own, so the job runs on the CPU");
+}
+
+// tp_transfers and dp_transfers: auto, where a group's ranks are on several machines: no memory is laid out for copies.
+void choose_transfers(ParallelConfig& parallel, const Mesh& mesh, Job& job) {
+  const std::vector<std::string> machines = job.all_gather(machine_name());
+  const auto spans_machines = [&](int size, auto rank_of) {
+    bool one = true;
+    for (int i = 0; i < size; ++i)
+      one &= machines[static_cast<size_t>(rank_of(i))] == machines[static_cast<size_t>(job.world_rank())];
+    return !job.all_of(one);
+  };
+  if (parallel.tp_transfers == Transfers::kAuto &&
+      spans_machines(mesh.tp.size, [&](int i) { return mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i); }))
+    parallel.tp_transfers = Transfers::kCollectives;
+  if (parallel.dp_transfers == Transfers::kAuto &&
+      spans_machines(mesh.dp.size, [&](int i) { return mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank); }))
+    parallel.dp_transfers = Transfers::kCollectives;
 }
 
 // parallel.recompute: auto, decided for the whole job by the memory that is free.
@@ -61,6 +79,7 @@ Result<JobConfig> resolve_for_job(Config parsed, Job& job) {
   const auto& parallel = resolved.value().parallel;
   const Mesh mesh = make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp);
   log_identify(job.world_rank() == 0, mesh.place());
+  choose_transfers(resolved.value().parallel, mesh, job);
   if (auto chosen = choose_recompute(resolved.value(), mesh, job); !chosen) return chosen.error();
   return JobConfig{std::move(resolved).value(), mesh};
 }

@@ -9,9 +9,7 @@
 #include "lib/comm/job.h"
 
 namespace tri {
-namespace {
 
-// The same for all processes of a running machine, and for no others.
 std::string machine_name() {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
@@ -19,8 +17,6 @@ std::string machine_name() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   return fmt::format("{} {}", host, boot);
 }
-
-}  // namespace
 
 Result<std::unique_ptr<PeerArenas>> PeerArenas::open(const std::vector<int>& world_ranks, Job& job, Device& device,
                                                      const Arena& arena) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/core/arena.h"
@@ -10,6 +11,9 @@
 namespace tri {
 
 class Job;
+
+// The same for all processes of a running machine, and for no others.
+std::string machine_name();
 
 class PeerArenas {
  public:
