@@ -82,7 +82,7 @@ class Bench {
         ctx_(context(runtime_.tp(), runtime_.row_exchange())),
         alone_(context(silent_tp_, nullptr)),
         layer_(first_layer(config, memory_.rank.stage)),
-        timer_(runtime_, job, device, memory_.extra.number, memory_.rank.sample_token),
+        timer_(runtime_, job, device, memory_.extra.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
     device.lend_workspace(memory_.rank.kernel_workspace);

@@ -71,7 +71,7 @@ RowCuts timed_row_cuts(const Config& config, const Mesh& mesh, Job& job, Device&
                          .cuts = tried,
                          .hooks = hooks};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, store.parameters().front());
-  AlignedTimer timer(runtime, job, device, tensors.optimizer.norm, tensors.sample_token);
+  AlignedTimer timer(runtime, job, device, tensors.optimizer.norm);
   std::vector<double> seconds;  // [transfer][candidate], one after the other
   for (const LayerTransfer& transfer : transfers)
     for (const RowCut cut : candidates(mesh.tp.size)) {
