@@ -57,7 +57,7 @@ const char* const kOverlapHelp =
     "step, and hidden = 1 - (together - compute) / transfer.\n"
     "  tp  rows gathered for the products that read them, products with the reduce of their rows, forward and "
     "backward, "
-    "through the layers' own code; compute alone takes whole products, so cutting them into blocks counts as not "
+    "through the layers' own code; compute alone takes whole products, so cutting them into pieces counts as not "
     "hidden\n"
     "  dp  the largest bucket's gradient reduction beside weight-gradient products, its parameter gather beside "
     "forward "

@@ -25,7 +25,7 @@ Hidden hidden_fraction(double transfer, double compute, double together);
 // One kind of transfer beside one kind of work. Each time is the median over rounds of the slowest rank's.
 struct OverlapRow {
   std::string axis;      // tp, dp, pp
-  std::string transfer;  // "gather by blocks": through RowExchange; "gather": whole, through a Channel
+  std::string transfer;  // "gather, 3 pieces", "reduce, direct": through RowExchange; "gather": through a Channel
   std::string compute;   // "fc1 forward"; "fc1 forward x 3" where one alone is shorter than the transfer
   int ranks = 0;         // of the axis
   int64_t bytes = 0;     // the gathered or reduced rows, the bucket, the boundary tensor: whole
@@ -36,7 +36,7 @@ struct OverlapRow {
 
 // tp   a gather of rows with the product that reads them, and products with the reduce of their rows: the layers' own
 //      code, forward and backward, with `parallel.overlap_tp` and `tp_transfers` as they are. Compute alone: whole
-//      products, so that what cutting them into blocks costs counts as not hidden.
+//      products, so that what cutting them into pieces costs counts as not hidden.
 // dp   a bucket's gradient reduction beside weight-gradient products, its parameter gather beside forward products
 // pp   sends and receives of a boundary tensor, activations and gradients, beside a block's forward pass
 // On weights and activations of random numbers; in the memory of a run of this config. `config` resolved. Collective;

@@ -31,7 +31,9 @@ struct RowCuts {
   RowCut& of(Linear linear, Pass pass) {
     return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
   }
-  RowCut of(Linear linear, Pass pass) const { return const_cast<RowCuts*>(this)->of(linear, pass); }
+  RowCut of(Linear linear, Pass pass) const {
+    return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
+  }
   bool operator==(const RowCuts&) const = default;
 };
 
@@ -116,7 +118,7 @@ struct ColumnLinear {
   // dinp (R, K) = beta · dinp + dout · weight; a partial sum over tp, in blocks.
   void backward_input(const LayerContext& ctx, const std::vector<RowBlock>& dinp, Tensor dout, float beta,
                       Then then) const;
-  // After RowLinear::backward_gelu, which has dealt with the bias: backward_weight_alone.
+  // After RowLinear::backward_input_gelu, which has dealt with the bias: backward_weight_alone.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
   void backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const;
 };

@@ -21,7 +21,7 @@ struct StageDims {
 };
 StageDims stage_dims(const Config& config, const Mesh& mesh);
 
-// Whether rows are copied into tp peers' memory by blocks, if that can be opened; else they go through collectives.
+// Whether rows are copied into tp peers' memory, if that can be opened; else they go through collectives.
 bool copies_tp_rows(const Config& config);
 
 // What one layer keeps of a microbatch. Which tensors exist depends on parallel.recompute:

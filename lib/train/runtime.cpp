@@ -11,6 +11,12 @@
 #include "lib/comm/peer_link.h"
 
 namespace tri {
+namespace {
+
+// Of the groups. An edge between stages that goes by copies has none, so a count would differ between its neighbours.
+constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForwardTag = 4, kBackwardTag = 5;
+
+}  // namespace
 
 Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
                  const SharedTensors& shared)
@@ -24,9 +30,9 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  tp_ = std::make_unique<Channel>(add_group("tp", tp, job), tp_stream, device, Spend::kTp);
-  dp_ = std::make_unique<Channel>(add_group("dp", dp, job), dp_stream, device, Spend::kDp);
-  world_ = std::make_unique<Channel>(add_group("world", world, job), dp_stream, device, Spend::kDp);
+  tp_ = std::make_unique<Channel>(add_group("tp", kTpTag, tp, job), tp_stream, device, Spend::kTp);
+  dp_ = std::make_unique<Channel>(add_group("dp", kDpTag, dp, job), dp_stream, device, Spend::kDp);
+  world_ = std::make_unique<Channel>(add_group("world", kWorldTag, world, job), dp_stream, device, Spend::kDp);
   if (!shared.tp.flags.empty())
     std::tie(tp_arenas_, row_exchange_) = open_exchange("tp", tp, job, arena, shared.tp, Spend::kTp);
   if (!shared.dp.flags.empty())
@@ -35,8 +41,8 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
 
   connect_stages(config, mesh, pp, job, arena, shared.boundaries);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
-    embedding_ =
-        std::make_unique<Channel>(add_group("embedding", {pp.front(), pp.back()}, job), dp_stream, device, Spend::kDp);
+    embedding_ = std::make_unique<Channel>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}, job),
+                                           dp_stream, device, Spend::kDp);
 }
 
 Runtime::~Runtime() = default;
@@ -71,8 +77,8 @@ void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::
                              const Arena& arena, const BoundaryTensors& boundaries) {
   const int size = mesh.pp.size, self = mesh.pp.rank;
   // `ends`: of the receiver and of the sender.
-  const auto connect = [&](const std::string& name, int from, int to, Link& recv, Link& send, PeerLinkEnd recv_end,
-                           PeerLinkEnd send_end) {
+  const auto connect = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
+                           PeerLinkEnd recv_end, PeerLinkEnd send_end) {
     if (from != self && to != self) return;
     const bool receives = to == self;
     Link& link = receives ? recv : send;
@@ -87,7 +93,7 @@ void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::
         link.copies = pp_links_.back().get();
         return;
       }
-    link.group = &add_group("pp " + name, {source, target}, job);
+    link.group = &add_group("pp " + name, tag, {source, target}, job);
     link.peer = receives ? 0 : 1;
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
@@ -95,10 +101,10 @@ void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::
     for (int edge = parity; edge < size; edge += 2) {
       const int next = (edge + 1) % size;
       if (next == 0 && config.parallel.chunks == 1) continue;  // only chunks close the ring
-      connect("forward", edge, next, links_.recv_forward, links_.send_forward, {flag(0), boundaries.inputs},
-              {flag(1), {}});
-      connect("backward", next, edge, links_.recv_backward, links_.send_backward, {flag(2), {boundaries.doutputs}},
-              {flag(3), {}});
+      connect("forward", kForwardTag + 2 * edge, edge, next, links_.recv_forward, links_.send_forward,
+              {flag(0), boundaries.inputs}, {flag(1), {}});
+      connect("backward", kBackwardTag + 2 * edge, next, edge, links_.recv_backward, links_.send_backward,
+              {flag(2), {boundaries.doutputs}}, {flag(3), {}});
     }
 }
 
@@ -114,10 +120,9 @@ void Runtime::drain() noexcept {
   }
 }
 
-CommGroup& Runtime::add_group(const std::string& name, const std::vector<int>& world_ranks, Job* job) {
+CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job) {
   TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
               world_ranks.size());
-  const int tag = static_cast<int>(groups_.size());
   groups_.push_back(job == nullptr ? make_self_group(name) : job->make_group(name, world_ranks, tag, device_));
   return *groups_.back();
 }

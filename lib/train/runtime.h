@@ -63,7 +63,8 @@ class Runtime {
   void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
                       const BoundaryTensors& boundaries);
   PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks, Job& job, const Arena& arena);
-  CommGroup& add_group(const std::string& name, const std::vector<int>& world_ranks, Job* job);
+  // `tag`: the same on all members, and another for another group of the same ranks.
+  CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job);
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);
 
   Device& device_;
