@@ -9,8 +9,14 @@
 #include "lib/comm/job.h"
 
 namespace tri {
+namespace {
+std::string g_machine_name;
+}
+
+void set_machine_name(std::string name) { g_machine_name = std::move(name); }
 
 std::string machine_name() {
+  if (!g_machine_name.empty()) return g_machine_name;
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   std::string boot;

@@ -14,6 +14,8 @@ class Job;
 
 // The same for all processes of a running machine, and for no others.
 std::string machine_name();
+// For tests: another name, so that processes of one machine count as those of several; "" is the machine's own again.
+void set_machine_name(std::string name);
 
 class PeerArenas {
  public:

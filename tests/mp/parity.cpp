@@ -5,6 +5,7 @@
 #include <map>
 
 #include "io/base/random.h"
+#include "lib/comm/peer_arenas.h"
 #include "lib/comm/transfer_hook.h"
 #include "lib/train/row_cuts.h"
 #include "lib/train/trainer.h"
@@ -423,6 +424,18 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   const History late = train(layout, false);
   set_transfer_hook({});
   expect_bit_identical(in_time, late, layout.name());
+}
+
+// The first two ranks share a machine: their transfers are copies, the others' collectives and messages.
+TEST(Parity, several_machines_train_like_one_rank) {
+  Layout ring{.pp = 4, .chunks = 2, .schedule = Schedule::kInterleaved}, wide{.dp = 2, .tp = 2, .pp = 2};
+  Layout deep{.tp = 2, .pp = 4, .tied = true};
+  const std::string machine = fmt::format("machine {}", std::max(1, test_job()->world_rank()));
+  for (const Layout& layout : that_fit({ring, wide, deep})) {
+    set_machine_name(machine);
+    expect_like_one_rank(layout);
+    set_machine_name("");
+  }
 }
 
 // On the CPU no search runs at the start; its timing does here. It scribbles over the state, which is made anew.
