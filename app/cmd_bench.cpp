@@ -1,4 +1,5 @@
 // trireme bench: measured speed, as a line for people or JSON.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,8 @@
 #include "lib/bench/kernels.h"
 #include "lib/bench/step.h"
 #include "lib/observe/metrics.h"
+#include "lib/schedule/plan.h"
+#include "lib/train/rank_tensors.h"
 
 namespace tri {
 namespace {
@@ -104,6 +107,13 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
       if (const double ms = 1e3 * values[i]; ms >= 5e-3)
         spent += fmt::format("{}{} {:.2f}", spent.empty() ? "" : ", ", StepTimes::names()[i], ms);
     std::printf("of it%s: %s ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage).c_str() : "", spent.c_str());
+  }
+  if (timed && config.parallel.pp > 1) {
+    const auto busiest = *std::max_element(r.times.begin(), r.times.end(),
+                                           [](const auto& a, const auto& b) { return a.compute < b.compute; });
+    std::printf("bubble of the busiest stage: %.1f %% of its work; (pp-1)/(chunks·microbatches) = %.1f %%\n",
+                100 * busiest.bubble / busiest.compute,
+                100 * ideal_bubble(config.parallel.pp, microbatches(config), config.parallel.chunks));
   }
   print_tables(r);
 }

@@ -11,10 +11,10 @@
 namespace tri {
 
 enum class Spend {
-  kCompute,    // kernels, and gaps between them
-  kTp,         // waits for tensor-parallel transfers
-  kPp,         // waits for pipeline neighbours: their transfers and, mostly, their work
-  kDp,         // waits for data-parallel transfers and for sums over all ranks
+  kCompute,  // kernels, and gaps between them
+  kTp,       // waits for tensor-parallel transfers
+  kPp,       // waits for other stages: their transfers and, mostly, their work
+  kDp,       // waits for data-parallel transfers. Sums over all ranks: kPp, where there are stages; else kDp; else kTp
   kOptimizer,  // norms, clipping, the update
 };
 inline constexpr int kNumSpends = 5;

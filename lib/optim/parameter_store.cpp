@@ -292,7 +292,7 @@ void ParameterStore::before_use(const Parameter& parameter) {
   bucket.gather_pending = false;
   // compute waits for the updated parameters of the previous step
   if (exchange_ != nullptr) return exchange_->finish_gather(bucket.param_whole, compute_);
-  const SpendScope scope(compute_, Spend::kDp);
+  const SpendScope scope(compute_, dp_.spend());
   compute_.wait(*bucket.gathered);
 }
 
@@ -301,7 +301,7 @@ void ParameterStore::open_bucket(BucketState& bucket) {
   const auto index = static_cast<size_t>(bucket.bucket - chunk.layout.buckets.data());
   if (!chunk.dedicated[index].empty()) {
     bucket.whole = chunk.dedicated[index];
-    const SpendScope scope(compute_, Spend::kDp);
+    const SpendScope scope(compute_, dp_.spend());
     compute_.wait(*bucket.dedicated_freed);  // compute waits for the previous microbatch's reduction
   } else {
     size_t tried = 0;
@@ -312,7 +312,7 @@ void ParameterStore::open_bucket(BucketState& bucket) {
     bucket.pool = static_cast<int>(pool_next_);
     pool_open_[pool_next_] = true;
     bucket.whole = tensors_.pool[pool_next_].flat(0, bucket.bucket->size);
-    const SpendScope scope(compute_, Spend::kDp);
+    const SpendScope scope(compute_, dp_.spend());
     compute_.wait(*pool_freed_[pool_next_]);  // compute waits for the reduction of its previous bucket
     pool_next_ = (pool_next_ + 1) % tensors_.pool.size();
   }

@@ -93,6 +93,7 @@ class Executor {
   std::vector<std::unique_ptr<Ring>> inputs_;  // [chunk]
   std::unique_ptr<Ring> outputs_, doutputs_, dinputs_;
   Device& device_;
+  Spend waits_;                   // what compute's waits for other stages count as; one stage waits for itself
   std::vector<TimedSend> sends_;  // of the last run; reused
   size_t num_sends_ = 0;
 };

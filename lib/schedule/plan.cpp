@@ -122,6 +122,10 @@ Plan make_plan(Schedule schedule, Axis pp, int micros, int chunks) {
   return row.make(pp, micros, chunks);
 }
 
+double ideal_bubble(int pp, int micros, int chunks) {
+  return static_cast<double>(pp - 1) / (static_cast<double>(chunks) * micros);
+}
+
 Plan forward_only(Axis pp, int micros, int chunks) {
   require_sizes(pp, micros, chunks);
   Plan plan = warmup_pairs_cooldown(pp, micros, chunks, 0);

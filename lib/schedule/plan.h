@@ -60,6 +60,9 @@ bool takes_chunks(Schedule schedule);
 // microbatches; any other count is legal, and costs at most the time of the next multiple.
 Plan make_plan(Schedule schedule, Axis pp, int micros, int chunks);
 
+// Of equal stages, each one's idle time over its work: (pp-1) / (chunks · micros).
+double ideal_bubble(int pp, int micros, int chunks);
+
 // Forward passes alone: evaluation and generation.
 Plan forward_only(Axis pp, int micros, int chunks);
 

@@ -104,7 +104,7 @@ std::string bubble(const Config& config, const Mesh& mesh) {
       "pipeline: {}, {} microbatches; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
       "%\n",
       enum_name(config.parallel.schedule), micros, 100 * run.bubble,
-      100.0 * (mesh.pp.size - 1) / (static_cast<double>(chunks) * micros));
+      100 * ideal_bubble(mesh.pp.size, micros, chunks));
 }
 
 }  // namespace

@@ -32,7 +32,9 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
   tp_ = std::make_unique<Channel>(add_group("tp", kTpTag, tp, job), tp_stream, device, Spend::kTp);
   dp_ = std::make_unique<Channel>(add_group("dp", kDpTag, dp, job), dp_stream, device, Spend::kDp);
-  world_ = std::make_unique<Channel>(add_group("world", kWorldTag, world, job), dp_stream, device, Spend::kDp);
+  // Who sums over stages waits for their work: the end of the pipeline's bubble.
+  const Spend over_all = mesh.pp.size > 1 ? Spend::kPp : mesh.dp.size > 1 ? Spend::kDp : Spend::kTp;
+  world_ = std::make_unique<Channel>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
   if (!shared.tp.flags.empty())
     std::tie(tp_arenas_, row_exchange_) = open_exchange("tp", tp, job, arena, shared.tp, Spend::kTp);
   if (!shared.dp.flags.empty())
@@ -42,7 +44,7 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   connect_stages(config, mesh, pp, job, arena, shared.boundaries);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
     embedding_ = std::make_unique<Channel>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}, job),
-                                           dp_stream, device, Spend::kDp);
+                                           dp_stream, device, over_all);
 }
 
 Runtime::~Runtime() = default;

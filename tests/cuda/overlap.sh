@@ -18,7 +18,7 @@ step() { # NAME ARGUMENTS...
   # shellcheck disable=SC2086
   timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench step $wide --profiled 0 "${@:2}" >"$text" 2>&1 || status=1
   echo "$1: $(grep -m1 'tokens/s' "$text" | cut -d: -f2- || tail -1 "$text")"
-  grep '^of it' "$text" | sed 's/^/    /'
+  grep -E '^(of it|bubble)' "$text" | sed 's/^/    /'
 }
 hidden() { # NAME ARGUMENTS...
   local text
@@ -49,24 +49,24 @@ hidden() { # NAME ARGUMENTS...
         ;;&
       layouts | 175b) step "175B shape, 4 layers, tp 4" $(of 4 1 1 4) $gpt_175b --set data.global_batch=32 --steps 5 --warmup 2 ;;
       ablation) # 13B's width, 8 layers; each row changes one thing of the row before it
-        short="--steps 6 --warmup 2 --set model.layers=8 --set data.global_batch=32"
+        short="--warmup 2 --set model.layers=8 --set data.global_batch=32"
         row="$(of 2 2 1 2) $interleaved"
         off_dp="--set parallel.overlap_dp=false"
         off_pp="--set parallel.overlap_pp=false --set parallel.pp_transfers=messages $off_dp"
         off="--set parallel.overlap_tp=false $off_pp"
         plain="--set run.gemm_search=false --set model.attention=builtin"
-        step "base" $short $row $off $plain
+        step "base" --steps 6 $short $row $off $plain
         row+=" --set model.block=parallel"
-        step "+ parallel block" $short $row $off $plain
+        step "+ parallel block" --steps 6 $short $row $off $plain
         row+=" --set model.window=1024"
-        step "+ sliding window 1024" $short $row $off $plain
-        step "+ tp overlap" $short $row $off_pp $plain
-        step "+ pp overlap" $short $row $off_dp $plain
+        step "+ sliding window 1024" --steps 6 $short $row $off $plain
+        step "+ tp overlap" --steps 6 $short $row $off_pp $plain
+        step "+ pp overlap" --steps 6 $short $row $off_dp $plain
         of_dp="$(of 2 1 2 2) --set model.block=parallel --set model.window=1024" # dp needs ranks: those of pp
-        step "the same, tp 2 dp 2" $short $of_dp $off_dp $plain
-        step "+ dp overlap, tp 2 dp 2" $short $of_dp $plain
-        step "+ operators" $short $row
-        step "+ LAMB, 4 x batch" $short $row --set optimizer.name=lamb --set data.global_batch=128 --steps 3
+        step "the same, tp 2 dp 2" --steps 6 $short $of_dp $off_dp $plain
+        step "+ dp overlap, tp 2 dp 2" --steps 6 $short $of_dp $plain
+        step "+ operators, tp 2 dp 2" --steps 6 $short $of_dp
+        step "+ LAMB, 4 x batch, tp 2 dp 2" --steps 3 $short $of_dp --set optimizer.name=lamb --set data.global_batch=128
         ;;
     esac
   done

@@ -23,6 +23,21 @@ predicted() {
   "$trireme" check tiny.yaml --ranks 4 "$@" | awk '$1 == "total" && $(NF - 1) > most {most = $(NF - 1)} END {print most}'
 }
 
+echo "a step's parts add up to it; an axis of one rank has none"
+step() { # STAGES AXES RANKS ARGUMENTS...
+  json 0 "$3" step tiny.yaml --steps 1 --warmup 1 --profiled 0 "${@:4}"
+  "$bench_json" step "$1" "$2" <out.json || fail "the JSON of bench step ${*:4}" "$(<out.json)"
+}
+step 2 tp,pp 4
+step 2 pp 2 --set parallel.tp=1
+step 1 dp 2 --set parallel.tp=1 --set parallel.pp=1
+step 1 tp 2 --set parallel.pp=1
+step 1 "" 1 --set parallel.tp=1 --set parallel.pp=1
+run 0 "$mpirun" -n 2 "$trireme" bench step tiny.yaml --steps 1 --warmup 1 --profiled 0 --set parallel.tp=1
+has "of it, stage 1: compute"
+has "bubble of the busiest stage"
+has "(pp-1)/(chunks·microbatches) = 12.5 %"
+
 echo "a sweep lists layouts that check accepts, with the bytes that it predicts"
 json 0 4 step tiny.yaml --sweep layout --limit 40 --steps 1 --warmup 1
 "$bench_json" sweep 4 40 <out.json >layouts.txt || fail "the sweep's JSON" "$(<out.json)"

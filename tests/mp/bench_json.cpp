@@ -1,6 +1,7 @@
 // Reads what `trireme bench … --json` prints and checks its structure; a line a fault, and the exit status tells.
 //   bench_json sweep RANKS LIMIT     prints each layout's settings and bytes, for `trireme check`
 //   bench_json overlap AXES          "tp,dp,pp"
+//   bench_json step STAGES AXES      of one step: its parts, and none of an axis of one rank; "tp,pp", or "" for none
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -69,6 +70,21 @@ void check_overlap(const Json& rows, const std::string& axes) {
   expect(found == expected, "all axes of several ranks, " + axes, rows);
 }
 
+void check_step(const Json& step, size_t stages, const std::string& axes) {
+  const Json& spent = step.at("spent_ms");
+  expect(spent.size() == stages, "a row a stage", spent);
+  for (const Json& stage : spent) {
+    double sum = 0;
+    for (const Json& part : stage) sum += part.get<double>();
+    expect(stage.at("compute") > 0 && stage.at("optimizer") > 0, "work", stage);
+    for (const std::string axis : {"tp", "pp", "dp"})
+      expect(stage.at(axis) == 0 || axes.find(axis) != std::string::npos, "no waits for an axis of one rank", stage);
+    expect(stage.at("bubble") == 0 || stages > 1, "no bubble without stages", stage);
+    if (&stage == &spent.front())
+      expect(std::fabs(sum / step.at("ms").get<double>() - 1) < 1e-3, "the parts are the step", step);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -78,6 +94,8 @@ int main(int argc, char** argv) try {
     check_sweep(input, std::stoi(argv[2]), std::stoul(argv[3]));
   else if (kind == "overlap" && argc == 3)
     check_overlap(input, argv[2]);
+  else if (kind == "step" && argc == 4)
+    check_step(input, std::stoul(argv[2]), argv[3]);
   else
     return 2;
   return faults == 0 ? 0 : 1;

@@ -63,6 +63,7 @@ TEST(Pipeline, bubble_is_p_minus_1_over_v_m) {
     for (const double busy : run.busy) EXPECT_EQ(busy, 3.0 * micros * chunks);
     if (padded == micros) {
       EXPECT_EQ(run.makespan, 3.0 * (micros * chunks + size - 1));
+      EXPECT_DOUBLE_EQ(run.bubble, ideal_bubble(size, micros, chunks));
       EXPECT_DOUBLE_EQ(run.bubble, (size - 1.0) / (chunks * micros));
     } else {
       EXPECT_LE(run.makespan, 3.0 * (padded * chunks + size - 1));
