@@ -22,6 +22,7 @@ struct Piece {
 
 struct Encoded {
   std::vector<std::vector<int32_t>> documents;
+  int64_t text_bytes = 0;  // of the documents
   std::optional<Error> error;
 };
 
@@ -55,6 +56,7 @@ Result<std::string> document_of_line(std::string_view line, const PrepareOptions
 Encoded encode_piece(const Piece& piece, const PrepareOptions& options, const Tokenizer& tokenizer) {
   Encoded result;
   const auto add = [&](std::string_view text) {
+    result.text_bytes += static_cast<int64_t>(text.size());
     result.documents.push_back(tokenizer.encode(text));
     result.documents.back().push_back(tokenizer.eod());
   };
@@ -100,13 +102,13 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
 
   std::vector<MappedFile> files;
   std::vector<Piece> pieces;
-  PrepareSummary summary{.vocab = tokenizer.vocab_size()};
+  int64_t input_bytes = 0;
   for (const std::string& path : options.inputs) {
     auto file = MappedFile::open(path);
     if (!file) return file.error();
     files.push_back(std::move(file).value());
     const std::string_view text = files.back().text();
-    summary.text_bytes += static_cast<int64_t>(text.size());
+    input_bytes += static_cast<int64_t>(text.size());
     if (options.format == TextFormat::kText)
       pieces.push_back({text, &path, 1});
     else
@@ -117,7 +119,8 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   TokenFileWriter writer = std::move(created).value();
 
   // Rounds of a few pieces a thread: tokenized in parallel, written in order, so memory is bounded and the order fixed.
-  Progress progress("tokenizing", "B", summary.text_bytes);
+  Progress progress("tokenizing", "B", input_bytes);
+  PrepareSummary summary{.vocab = tokenizer.vocab_size()};
   const size_t threads = static_cast<size_t>(std::max(options.threads, 1)), round = threads * 4;
   for (size_t begin = 0; begin < pieces.size(); begin += round) {
     const size_t end = std::min(pieces.size(), begin + round);
@@ -138,6 +141,7 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
     for (std::thread& worker : workers) worker.join();
     for (const Encoded& piece : encoded) {
       if (piece.error) return *piece.error;
+      summary.text_bytes += piece.text_bytes;
       for (const auto& document : piece.documents) writer.add_document(document);
     }
   }

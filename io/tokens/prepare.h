@@ -32,7 +32,8 @@ struct PrepareOptions {
 };
 
 struct PrepareSummary {
-  int64_t documents = 0, tokens = 0, text_bytes = 0;
+  int64_t documents = 0, tokens = 0;
+  int64_t text_bytes = 0;  // of the documents, in UTF-8: without line ends, and of JSON the text field alone
   int vocab = 0;
 };
 

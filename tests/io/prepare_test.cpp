@@ -30,8 +30,12 @@ TEST(Prepare, each_format_makes_its_documents) {
   const auto run = [&](std::vector<std::string> inputs, TextFormat format) {
     auto summary = prepare({.inputs = std::move(inputs), .output = folder / "out", .format = format});
     EXPECT_TRUE(summary) << summary.error().message;
-    EXPECT_EQ(summary.value().documents, static_cast<int64_t>(documents_of(folder / "out").size()));
-    return documents_of(folder / "out");
+    const std::vector<std::string> documents = documents_of(folder / "out");
+    EXPECT_EQ(summary.value().documents, static_cast<int64_t>(documents.size()));
+    int64_t bytes = 0;
+    for (const std::string& document : documents) bytes += static_cast<int64_t>(document.size());
+    EXPECT_EQ(summary.value().text_bytes, bytes);
+    return documents;
   };
   using Texts = std::vector<std::string>;
   EXPECT_EQ(run({folder / "a.txt", folder / "b.txt"}, TextFormat::kText),
@@ -43,6 +47,7 @@ TEST(Prepare, each_format_makes_its_documents) {
   EXPECT_EQ(sidecar["tokenizer"], "bytes");
   EXPECT_EQ(sidecar["vocab"], 257);
   EXPECT_EQ(sidecar["documents"], 2);
+  EXPECT_EQ(sidecar["text_bytes"], 15);
 }
 
 TEST(Prepare, the_result_does_not_depend_on_threads) {
