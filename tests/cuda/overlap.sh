@@ -2,14 +2,14 @@
 # On a machine with four GPUs: the tables of the README's section on overlap. Prints them; whole outputs go to OUT_DIR.
 #   tests/cuda/overlap.sh BUILD_DIR OUT_DIR      SECTIONS="hidden layouts ablation": of these
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 trireme=$1/bin/trireme out=$2 status=0
 mkdir -p "$out"
 wide="configs/gpt_13b.yaml --set run.device=cuda --set parallel.recompute=none"
 of() { # TP PP DP MICRO_BATCH
   echo "--set parallel.tp=$1 --set parallel.pp=$2 --set parallel.dp=$3 --set data.micro_batch=$4"
 }
-interleaved="--set parallel.chunks=2 --set parallel.schedule=interleaved"
+chunks() { echo "--set parallel.schedule=interleaved --set parallel.chunks=$1"; }
 gpt_175b="--set model.hidden=12288 --set model.heads=96 --set model.layers=4"
 file() { echo "$out/$(tr -cs 'a-zA-Z0-9\n' _ <<<"$1").txt"; }
 step() { # NAME ARGUMENTS...
@@ -37,20 +37,24 @@ hidden() { # NAME ARGUMENTS...
         hidden "13B tp 4" $(of 4 1 1 4) --set model.layers=8
         hidden "175B tp 4" $(of 4 1 1 4) $gpt_175b
         hidden "13B dp 4" $(of 1 1 4 4) --set model.layers=4
-        hidden "13B pp 4 v 2" $(of 1 4 1 4) $interleaved --set model.layers=8
+        hidden "13B pp 4, 2 chunks" $(of 1 4 1 4) $(chunks 2) --set model.layers=8
         ;;
       layouts) # 13B whole, 131k tokens a step; 175B: 65k
         whole="--steps 2 --warmup 1 --set data.global_batch=64"
         step "dp 4" $whole $(of 1 1 4 2) --set parallel.recompute=selective
-        step "tp 2 dp 2" $whole $(of 2 1 2 4)
-        step "pp 4 v 2" $whole $(of 1 4 1 2) $interleaved
-        step "tp 2 pp 2" $whole $(of 2 2 1 2)
-        step "tp 4" $whole $(of 4 1 1 4)
+        step "tp 2 dp 2" $whole $(of 2 1 2 8)
+        step "tp 4" $whole $(of 4 1 1 16)
+        step "pp 2 dp 2, 4 chunks" $whole $(of 1 2 2 2) $(chunks 4)
+        step "tp 2 pp 2, 4 chunks" $whole $(of 2 2 1 4) $(chunks 4)
+        step "pp 4, 2 chunks" $whole $(of 1 4 1 2) $(chunks 2)
+        step "pp 4, 5 chunks" $whole $(of 1 4 1 2) $(chunks 5)
         ;;&
-      layouts | 175b) step "175B shape, 4 layers, tp 4" $(of 4 1 1 4) $gpt_175b --set data.global_batch=32 --steps 5 --warmup 2 ;;
+      layouts | 175b)
+        step "175B shape, 4 layers, tp 4" $(of 4 1 1 4) $gpt_175b --set data.global_batch=32 --steps 5 --warmup 2
+        ;;
       ablation) # 13B's width, 8 layers; each row changes one thing of the row before it
         short="--warmup 2 --set model.layers=8 --set data.global_batch=32"
-        row="$(of 2 2 1 2) $interleaved"
+        row="$(of 2 2 1 2) $(chunks 2)"
         off_dp="--set parallel.overlap_dp=false"
         off_pp="--set parallel.overlap_pp=false --set parallel.pp_transfers=messages $off_dp"
         off="--set parallel.overlap_tp=false $off_pp"
@@ -66,7 +70,8 @@ hidden() { # NAME ARGUMENTS...
         step "the same, tp 2 dp 2" --steps 6 $short $of_dp $off_dp $plain
         step "+ dp overlap, tp 2 dp 2" --steps 6 $short $of_dp $plain
         step "+ operators, tp 2 dp 2" --steps 6 $short $of_dp
-        step "+ LAMB, 4 x batch, tp 2 dp 2" --steps 3 $short $of_dp --set optimizer.name=lamb --set data.global_batch=128
+        step "+ LAMB, 4 x batch, tp 2 dp 2" --steps 3 $short $of_dp --set optimizer.name=lamb \
+          --set data.global_batch=128
         ;;
     esac
   done
