@@ -32,6 +32,7 @@ struct Layout {
   bool timed_cuts = false;
   RowCut cut{};                    // of all products beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
+  int micro_batch = 1;             // with tp ranks or more, their rows are whole sequences
 
   int ranks() const { return dp * tp * pp; }
   std::string name() const {
@@ -39,7 +40,8 @@ struct Layout {
                        enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
                        tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
            (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
-           (cut == RowCut{} ? "" : fmt::format(" {} pieces{}", cut.pieces, cut.direct ? ", direct" : ""));
+           (cut == RowCut{} ? "" : fmt::format(" {} pieces{}", cut.pieces, cut.direct ? ", direct" : "")) +
+           (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch));
   }
 };
 
@@ -66,7 +68,7 @@ Config config_of(const Layout& layout) {
     c.model.bias = false;
   }
   c.data.global_batch = 8;
-  c.data.micro_batch = 1;
+  c.data.micro_batch = layout.micro_batch;
   c.parallel.tp = layout.tp;
   c.parallel.pp = layout.pp;
   c.parallel.dp = layout.dp;
@@ -221,6 +223,8 @@ const History& reference(const Layout& layout) {
   one.schedule = Schedule::k1F1B;
   one.recompute = Recompute::kNone;
   one.overlap = true;
+  one.cut = {};
+  one.micro_batch = 1;
   auto [entry, is_new] = known.try_emplace(one.name());
   if (is_new) entry->second = train(one, true);
   return entry->second;
@@ -286,6 +290,8 @@ std::vector<Layout> matrix() {
       {.dp = 8, .zero = 1, .optimizer = Lamb},
       {.tp = 2},
       {.tp = 2, .llama = true},
+      {.tp = 2, .llama = true, .micro_batch = 4},
+      {.tp = 4, .micro_batch = 2},
       {.tp = 4, .block = P},
       {.pp = 2, .schedule = kGpipe},
       {.pp = 2, .tied = false},
@@ -302,6 +308,7 @@ std::vector<Layout> matrix() {
       {.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved, .block = P},
       {.tp = 2, .pp = 2, .recompute = selective},
       {.dp = 2, .tp = 2, .recompute = norms},
+      {.dp = 2, .tp = 4, .recompute = full, .micro_batch = 4},
       {.tp = 4, .pp = 2, .block = P, .recompute = norms},
       {.tp = 2, .pp = 4, .block = P, .llama = true, .recompute = full},
       {.tp = 2, .pp = 2, .chunks = 2, .schedule = kInterleaved, .optimizer = Lamb, .llama = true},
@@ -401,7 +408,8 @@ TEST(Parity, overlap_on_equals_off) {
 
 // Products in every number of pieces, and those that write into the peers' memory.
 TEST(Parity, every_cut_trains_like_one_rank) {
-  const Layout four{.tp = 4}, two{.dp = 2, .tp = 2, .llama = true, .recompute = Recompute::kSelective};
+  const Layout four{.tp = 4, .micro_batch = 4},
+      two{.dp = 2, .tp = 2, .llama = true, .recompute = Recompute::kSelective};
   const Layout parallel{.tp = 4, .block = Block::kParallel};
   for (Layout layout : that_fit({four, two, parallel}))
     for (const RowCut cut : {RowCut{.pieces = 1}, RowCut{.pieces = 2}, RowCut{.pieces = 3}, RowCut{.direct = true}}) {
@@ -453,7 +461,7 @@ TEST(Parity, delays_change_no_bit) {
   Layout rich{.dp = 1, .tp = 4, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
   rich.recompute = Recompute::kSelective;
   Layout parallel{.dp = 2, .tp = 4, .zero = 2, .block = Block::kParallel, .recompute = Recompute::kFull};
-  const Layout direct{.tp = 4, .cut = {.direct = true}}, pieces{.tp = 4, .cut = {.pieces = 2}};
+  const Layout direct{.tp = 4, .cut = {.direct = true}}, pieces{.tp = 4, .cut = {.pieces = 2}, .micro_batch = 4};
   for (const Layout& layout : that_fit({plain, rich, parallel, direct, pieces}))
     expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
