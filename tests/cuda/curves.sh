@@ -3,7 +3,7 @@
 # fp32 (200 steps, 1 %, means over ten steps); GPT-2 124M in bf16 against PyTorch, where that is (300 steps, likewise).
 #   TOKENS=prefix tests/cuda/curves.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as .ci/quickstart does
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 build=$1 out=$2 status=0
 mkdir -p "$out"
 curve() { # name, steps, settings

@@ -3,7 +3,7 @@
 # learning rate each, the best of which counts; runs share the GPUs. Ends with 1 when LAMB is more than 1 % behind.
 #   TOKENS=prefix tests/cuda/lamb.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as .ci/quickstart does
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 build=$1 out=$2
 mkdir -p "$out"
 gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)

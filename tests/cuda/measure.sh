@@ -2,7 +2,7 @@
 # On a machine with a GPU: builds, runs the GPU tests, prints the speed of the shapes of the README's table.
 #   tests/cuda/measure.sh [BUILD_DIR]      TESTS=0: only measure
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 build=${1:-build-gpu}
 cmake -S . -B "$build" -G Ninja -DTRIREME_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native >"$build.log" 2>&1 || { cat "$build.log"; exit 1; }
 cmake --build "$build" --target trireme test_cuda export_run >>"$build.log" 2>&1 || { tail -50 "$build.log"; exit 1; }
