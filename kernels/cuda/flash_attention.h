@@ -1,4 +1,4 @@
-// Our own attention on tensor cores: flash_attention.cu.
+// Our own attention on tensor cores: flash_attention.cuh, and a file for each pass.
 #pragma once
 
 #include <cuda_runtime.h>

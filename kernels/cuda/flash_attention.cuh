@@ -1,0 +1,122 @@
+// What both passes of our attention share. Causal attention on tensor cores (Dao 2023, FlashAttention-2): formulas in
+// kernels/attention.h.
+//   qkv, dqkv (R, NKV, G + 2, HS) bf16    out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
+// Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
+// Bound: tensor cores (mma.sync); shared-memory bandwidth is close behind. Mirror: kernels/cpu/attention.cpp.
+#pragma once
+
+#include <climits>
+#include <type_traits>
+
+#include "kernels/core/dims.h"
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/device_math.cuh"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/flash_attention.h"
+#include "kernels/cuda/mma.cuh"
+
+namespace tri::cuda::flash {
+
+using Bf16 = __nv_bfloat16;
+
+struct Shape {
+  int seq_len, kv_heads, group, window;  // window 0: none
+  float scale;
+
+  __device__ int heads() const { return kv_heads * group; }
+  __device__ int qkv_row(int head_size) const { return kv_heads * (group + 2) * head_size; }
+  __device__ int out_row(int head_size) const { return heads() * head_size; }
+  // Element of slot (0..G-1 queries, G the key, G+1 the value) of a group.
+  __device__ int64_t qkv_at(int b, int t, int kv, int slot, int head_size) const {
+    return (int64_t{b} * seq_len + t) * qkv_row(head_size) + (kv * (group + 2) + slot) * head_size;
+  }
+  __device__ int64_t out_at(int b, int t, int head, int head_size) const {
+    return (int64_t{b} * seq_len + t) * out_row(head_size) + head * head_size;
+  }
+  __device__ int64_t stat_at(int b, int t, int head) const { return (int64_t{b} * heads() + head) * seq_len + t; }
+  __device__ int first_key(int t) const { return window == 0 || t < window ? 0 : t - window + 1; }
+  __device__ int last_query(int s) const { return window == 0 || s + window > seq_len ? seq_len - 1 : s + window - 1; }
+  // Keys of t are those in (below(t), t].
+  __device__ int below(int t) const { return window == 0 ? INT_MIN : t - window; }
+};
+
+// Starts copying rows first.. of `from` to a tile in shared memory, zeros from row `end` on, which is not read. With
+// kTiles 2 also the columns after them, to a tile `apart` bytes further.
+template <int kRows, int kColumns, int kThreads, int kTiles = 1>
+__device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int stride, int first, int end,
+                                          uint32_t apart = 0) {
+  using Tile = SharedTile<kColumns>;
+  constexpr int kChunks = Tile::kChunks, kCopies = kRows * kChunks / kThreads;
+  static_assert(kRows * kChunks % kThreads == 0);
+  constexpr int kPass = kThreads / kChunks;
+  constexpr bool kWholeRows = kThreads % (8 * kChunks) == 0;  // then all of a thread's rows are permuted alike
+  const unsigned thread = threadIdx.x;
+  const int row = thread / kChunks, chunk = thread % kChunks;
+#pragma unroll
+  for (int n = 0; n < kCopies; ++n) {
+    const int next_row = kWholeRows ? row + n * kPass : (thread + n * kThreads) / kChunks;
+    const int next_chunk = kWholeRows ? chunk : (thread + n * kThreads) % kChunks;
+    const uint32_t next_to =
+        to + (kWholeRows ? Tile::at(row, chunk) + n * kPass * Tile::kRow : Tile::at(next_row, next_chunk));
+    const char* next_from = row_address(from + next_chunk * 8, first + next_row, stride * 2);
+    copy_async16(next_to, next_from, first + next_row < end);
+    if constexpr (kTiles == 2) copy_async16(next_to + apart, next_from + kColumns * 2, first + next_row < end);
+  }
+}
+
+// acc += A · B over kSteps steps of 16: load_a(fragment, step, m-tile), load_b(fragments of two n-tiles, step, pair).
+template <int kSteps, int kRowTiles, int kPairs, class LoadA, class LoadB>
+__device__ __forceinline__ void multiply(float (&acc)[kRowTiles][2 * kPairs][4], LoadA load_a, LoadB load_b) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    uint32_t a[kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) load_a(a[m], k, m);
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+      uint32_t b[4];
+      load_b(b, k, p);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        mma(acc[m][2 * p], a[m], b[0], b[1]);
+        mma(acc[m][2 * p + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+template <int kA, int kB>
+__device__ __forceinline__ void clear(float (&acc)[kA][kB][4]) {
+#pragma unroll
+  for (int a = 0; a < kA; ++a)
+#pragma unroll
+    for (int b = 0; b < kB; ++b)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) acc[a][b][e] = 0.0f;
+}
+
+template <class Args>
+int64_t head_size_of(const Args& a) {
+  return a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2));
+}
+
+template <class Args>
+Shape shape_of(const Args& a) {
+  return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale};
+}
+
+// Calls f(std::integral_constant<int, head size>).
+template <class F>
+void with_head_size(int64_t head_size, F&& f) {
+  if (head_size == 64) return f(std::integral_constant<int, 64>{});
+  if (head_size == 96) return f(std::integral_constant<int, 96>{});
+  TRI_REQUIRE(head_size == 128, "no flash attention kernel for head size {}", head_size);
+  f(std::integral_constant<int, 128>{});
+}
+
+template <class Kernel>
+void allow_shared(Kernel kernel, int bytes) {
+  TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+}  // namespace tri::cuda::flash

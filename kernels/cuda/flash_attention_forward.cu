@@ -1,0 +1,187 @@
+// The forward pass of our attention: kernels/cuda/flash_attention.cuh. A block of four warps owns 128 queries of a
+// head, a warp 32 of them, and goes over the band's key tiles from the diagonal down; scores stay in the accumulators,
+// where they are the next product's A operand. Tiles of keys and values arrive by cp.async while the tile before them
+// is worked on.
+#include "kernels/cuda/flash_attention.cuh"
+
+namespace tri::cuda {
+namespace flash {
+namespace {
+
+template <int kHead>
+struct ForwardTiles {
+  static constexpr int kThreads = 128;
+  static constexpr int kQueries = 128;
+  static constexpr int kKeys = kHead == 64 ? 128 : 64;  // what the registers hold
+  static constexpr uint32_t kQueryBytes = kQueries * kHead * 2, kKeyBytes = kKeys * kHead * 2;
+  static constexpr uint32_t kSums = kQueryBytes + 4 * kKeyBytes;  // keys and values, two tiles each
+  static constexpr int kShared = kSums + kThreads * 16;
+};
+
+template <int kHead>
+__global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
+    forward_kernel(Bf16* out, float* lse, const Bf16* qkv, Shape d) {
+  using Tiles = ForwardTiles<kHead>;
+  using Tile = SharedTile<kHead>;
+  constexpr int kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kThreads = Tiles::kThreads;
+  constexpr int kScoreTiles = kKeys / 8, kHeadTiles = kHead / 8;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const uint32_t queries = shared_address(shared), keys = queries + Tiles::kQueryBytes,
+                 values = keys + 2 * Tiles::kKeyBytes;
+  const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
+  const int head = blockIdx.x, b = blockIdx.z, kv = head / d.group;
+  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;  // those with most keys start first
+  const int valid = min(kQueries, d.seq_len - first_query);
+  const int last_tile = (first_query + valid - 1) / kKeys, first_tile = d.first_key(first_query) / kKeys;
+  const int stride = d.qkv_row(kHead);
+  const Bf16* sequence = qkv + d.qkv_at(b, 0, kv, 0, kHead);
+
+  const auto copy_keys = [&](int tile) {
+    copy_tile<kKeys, kHead, kThreads, 2>(keys + (tile & 1) * Tiles::kKeyBytes, sequence + d.group * kHead, stride,
+                                         tile * kKeys, d.seq_len, 2 * Tiles::kKeyBytes);
+    copy_async_commit();
+  };
+  copy_tile<kQueries, kHead, kThreads>(queries, sequence + head % d.group * kHead, stride, first_query, d.seq_len);
+  copy_keys(last_tile);
+
+  const uint32_t q_at = queries + Tile::at(warp_row + rows_first_row(lane), rows_first_chunk(lane));
+  const uint32_t k_at = keys + Tile::at(columns_first_row(lane), columns_first_chunk(lane));
+  const uint32_t v_at = values + Tile::at(rows_first_row(lane), rows_first_chunk(lane));
+  const float scale = d.scale * kLog2E;  // exponentials are powers of two
+  float acc[2][kHeadTiles][4], most[2][2];
+  float4* const sums = reinterpret_cast<float4*>(shared + Tiles::kSums) + threadIdx.x;  // no register is left for them
+  *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  clear(acc);
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) most[m][half] = -INFINITY;
+
+#pragma unroll 1
+  for (int tile = last_tile; tile >= first_tile; --tile) {
+    copy_async_wait<0>();
+    __syncthreads();  // this tile is there for all, and all are done with the one before it
+    if (tile > first_tile) copy_keys(tile - 1);
+    const uint32_t stage = (tile & 1) * Tiles::kKeyBytes;
+
+    float s[2][kScoreTiles][4];
+    clear(s);
+    multiply<kHead / 16, 2, kKeys / 16>(
+        s, [&](uint32_t(&to)[4], int k, int m) { load_matrix(to, Tile::step(q_at, 2 * k) + m * 16 * Tile::kRow); },
+        [&](uint32_t(&to)[4], int k, int p) {
+          load_matrix(to, Tile::step(k_at + stage, 2 * k) + p * 16 * Tile::kRow);
+        });
+
+    const int first_key = tile * kKeys;
+    if (first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1)) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int row = first_query + warp_row + m * 16 + e / 2 * 8 + lane / 4;
+            const int column = first_key + n * 8 + lane % 4 * 2 + e % 2;
+            if (column > row || column <= d.below(row)) s[m][n][e] = -INFINITY;
+          }
+    }
+
+    const float4 earlier = *sums;
+    float sum[2][2] = {{earlier.x, earlier.y}, {earlier.z, earlier.w}};  // of this lane's keys
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float before = most[m][half];
+        float now = before;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) now = fmaxf(now, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        now = fmaxf(now, __shfl_xor_sync(0xFFFFFFFFu, now, 1));
+        now = fmaxf(now, __shfl_xor_sync(0xFFFFFFFFu, now, 2));
+        most[m][half] = now;
+        // A row that has seen no key yet: any finite number serves, and the difference of two -inf would not.
+        const float offset = now == -INFINITY ? 0.0f : now * scale;
+        const float keep = exp2_fast(fmaf(before, scale, -offset));
+        float total = sum[m][half] * keep;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n)
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            s[m][n][e] = exp2_fast(fmaf(s[m][n][e], scale, -offset));
+            total += s[m][n][e];
+          }
+        sum[m][half] = total;
+#pragma unroll
+        for (int n = 0; n < kHeadTiles; ++n) acc[m][n][2 * half] *= keep, acc[m][n][2 * half + 1] *= keep;
+      }
+    *sums = make_float4(sum[0][0], sum[0][1], sum[1][0], sum[1][1]);
+
+    multiply<kKeys / 16, 2, kHead / 16>(
+        acc,
+        [&](uint32_t(&to)[4], int k, int m) {
+          to[0] = pack_bf16(s[m][2 * k][0], s[m][2 * k][1]);
+          to[1] = pack_bf16(s[m][2 * k][2], s[m][2 * k][3]);
+          to[2] = pack_bf16(s[m][2 * k + 1][0], s[m][2 * k + 1][1]);
+          to[3] = pack_bf16(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
+        },
+        [&](uint32_t(&to)[4], int k, int p) {
+          load_matrix_transposed(to, Tile::step(v_at + stage, 2 * p) + k * 16 * Tile::kRow);
+        });
+  }
+
+  // Through the warp's own query rows, which no other warp reads, to stores of 16 bytes.
+  const uint32_t o_at = queries + Tile::at(warp_row + lane / 4, 0) + lane % 4 * 4;
+  const float4 all = *sums;
+  const float sum[2][2] = {{all.x, all.y}, {all.z, all.w}};
+  __syncwarp();  // all lanes are done with the queries
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[m][half];
+      total += __shfl_xor_sync(0xFFFFFFFFu, total, 1);
+      total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
+      const float by = __fdividef(1.0f, total);
+      const int row = warp_row + m * 16 + half * 8 + lane / 4;
+      if (lane % 4 == 0 && row < valid)
+        lse[d.stat_at(b, first_query + row, head)] = fmaf(most[m][half], d.scale, logf(total));
+#pragma unroll
+      for (int n = 0; n < kHeadTiles; ++n)
+        store_shared(Tile::step(o_at, n) + (m * 16 + half * 8) * Tile::kRow,
+                     pack_bf16(acc[m][n][2 * half] * by, acc[m][n][2 * half + 1] * by));
+    }
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < Tile::kChunks; ++n) {
+    const int row = warp_row + (lane + n * 32) / Tile::kChunks, chunk = (lane + n * 32) % Tile::kChunks;
+    const uint4 item = load_shared16(queries + Tile::at(row, chunk));
+    if (row < valid) *reinterpret_cast<uint4*>(out + d.out_at(b, first_query + row, head, kHead) + chunk * 8) = item;
+  }
+}
+
+}  // namespace
+}  // namespace flash
+
+using namespace flash;
+
+bool flash_takes(Dtype dtype, int64_t head_size) {
+  return dtype == Dtype::kBF16 && (head_size == 64 || head_size == 96 || head_size == 128);
+}
+
+void flash_attention_forward(const AttentionForward& a, cudaStream_t stream) {
+  TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
+  const Shape d = shape_of(a);
+  with_head_size(head_size_of(a), [&](auto head_size) {
+    constexpr int kHead = head_size();
+    using Tiles = ForwardTiles<kHead>;
+    allow_shared(forward_kernel<kHead>, Tiles::kShared);
+    const dim3 grid(static_cast<unsigned>(d.kv_heads * d.group),
+                    static_cast<unsigned>(ceil_div(d.seq_len, Tiles::kQueries)),
+                    static_cast<unsigned>(a.qkv[0] / d.seq_len));
+    forward_kernel<kHead><<<grid, Tiles::kThreads, Tiles::kShared, stream>>>(
+        pointer<Bf16>(a.out), pointer<float>(a.lse), pointer<Bf16>(a.qkv), d);
+  });
+  TRI_CUDA_LAUNCH("flash_attention_forward");
+}
+
+}  // namespace tri::cuda
