@@ -1,0 +1,257 @@
+#include "tests/mp/layout.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "io/base/random.h"
+
+namespace tri {
+namespace {
+
+// Microbatch m of dp rank d holds samples (m · dp + d) · b + j of the step.
+std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int shift) {
+  const int b = c.data.micro_batch, micros = microbatches(c);
+  std::vector<int32_t> tokens;
+  for (int m = 0; m < micros; ++m)
+    for (int j = 0; j < b; ++j)
+      for (int t = 0; t < c.model.seq_len; ++t) {
+        const int64_t sample = step * c.data.global_batch + (int64_t{m} * c.parallel.dp + dp_rank) * b + j;
+        const auto at = static_cast<uint64_t>(sample * 1000 + t + shift);
+        tokens.push_back(static_cast<int32_t>(random_uniform(99, at) * random_uniform(98, at) * c.model.vocab));
+      }
+  return tokens;
+}
+
+std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
+  trainer.runtime().synchronize();
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
+  trainer.runtime().compute().copy(bytes.data(), tensor.data, tensor.bytes());
+  trainer.runtime().compute().synchronize();
+  tensor.data = bytes.data();
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = tensor.dtype == Dtype::kF32 ? tensor.as<float>()[i] : static_cast<float>(tensor.as<bf16>()[i]);
+  return values;
+}
+
+// Puts this rank's part of a tensor into the whole one.
+void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::vector<float>& whole) {
+  whole.resize(static_cast<size_t>(spec.numel()));
+  const int dim = std::max(spec.split_dim, 0);
+  const int parts = spec.split_dim < 0 ? 1 : tp.size, index = spec.split_dim < 0 ? 0 : tp.rank;
+  int64_t outer = 1, inner = 1;
+  for (int d = 0; d < dim; ++d) outer *= spec.shape[static_cast<size_t>(d)];
+  for (size_t d = static_cast<size_t>(dim) + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
+  const int64_t split = spec.shape[static_cast<size_t>(dim)], local = split / parts;
+  for (int64_t o = 0; o < outer; ++o)
+    std::memcpy(whole.data() + (o * split + index * local) * inner, part.data() + o * local * inner,
+                static_cast<size_t>(local * inner) * sizeof(float));
+}
+
+// Of both ways that rows of activations take.
+CommCounts tp_counts(Runtime& runtime) {
+  CommCounts counts = runtime.tp().group().counts();
+  if (const RowExchange* exchange = runtime.row_exchange()) {
+    counts.all_gathers += exchange->counts().all_gathers;
+    counts.reduce_scatters += exchange->counts().reduce_scatters;
+  }
+  return counts;
+}
+
+}  // namespace
+
+Config config_of(const Layout& layout) {
+  Config c;
+  c.run.seed = 7;
+  c.run.steps = layout.steps;
+  c.run.gemm_search = false;  // the job's ranks agree on its choices; here some of them stand aside
+  c.model.layers = 8;
+  c.model.hidden = 32;
+  c.model.heads = 4;
+  c.model.kv_heads = layout.llama ? 2 : 4;
+  c.model.ffn_hidden = 64;
+  c.model.vocab = 200;
+  c.model.seq_len = 16;
+  c.model.init_std = 0.1;
+  c.model.block = layout.block;
+  c.model.tie_embeddings = layout.tied;
+  if (layout.llama) {
+    c.model.norm = Norm::kRmsNorm;
+    c.model.activation = Activation::kSwiglu;
+    c.model.position = Position::kRope;
+    c.model.window = 7;
+    c.model.bias = false;
+  }
+  c.data.global_batch = 8;
+  c.data.micro_batch = layout.micro_batch;
+  c.parallel.tp = layout.tp;
+  c.parallel.pp = layout.pp;
+  c.parallel.dp = layout.dp;
+  c.parallel.chunks = layout.chunks;
+  c.parallel.schedule = layout.schedule;
+  c.parallel.zero = layout.zero;
+  c.parallel.recompute = layout.recompute;
+  c.parallel.bucket_elements = layout.bucket_elements;
+  c.parallel.tp_transfers = c.parallel.dp_transfers = Transfers::kCopies;
+  c.parallel.pp_transfers = layout.pp_transfers;
+  c.parallel.overlap_tp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
+  c.precision.compute = layout.precision;
+  c.optimizer.name = layout.optimizer;
+  c.optimizer.clip = 0.5;
+  c.optimizer.eps = 1e-6;
+  c.lr.peak = 2e-3;
+  c.lr.warmup_steps = 5;
+  return value_or_throw(resolve_config(c, layout.ranks()));
+}
+
+History train(const Layout& layout, bool alone) {
+  Job& job = *test_job();
+  const Config config = config_of(layout);
+  History history;
+  std::string message;
+  if (alone || job.world_rank() < layout.ranks()) {
+    const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
+    auto device = open_test_device();
+    Arena measuring;
+    allocate_rank(config, mesh, measuring);
+    Arena arena(*device, measuring.used());
+    Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
+    if (layout.cut != RowCut{}) {
+      RowCuts cuts;
+      cuts.forward.fill(layout.cut);
+      cuts.backward.fill(layout.cut);
+      trainer.set_row_cuts(cuts);
+    }
+    if (layout.timed_cuts && !alone) {
+      const RowCuts cuts =
+          timed_row_cuts(config, mesh, job, *device, trainer.tensors(), trainer.store(), trainer.runtime());
+      for (const std::string& theirs : job.all_gather(to_text(cuts))) EXPECT_EQ(theirs, to_text(cuts));
+      EXPECT_EQ(value_or_throw(row_cuts_of(to_text(cuts), layout.tp)), cuts);
+      trainer.set_row_cuts(cuts);
+    }
+    trainer.make_start_values();
+    for (int64_t step = 0; step < layout.steps; ++step) {
+      const CommCounts before = tp_counts(trainer.runtime());
+      history.steps.push_back(
+          trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
+      history.tp_counts = tp_counts(trainer.runtime());
+      history.tp_counts.all_gathers -= before.all_gathers;
+      history.tp_counts.reduce_scatters -= before.reduce_scatters;
+    }
+    for (const auto& chunk : trainer.store().parameters())
+      for (const Parameter& parameter : chunk) {
+        const std::vector<float> values = read_floats(trainer, parameter.weight);
+        if (alone) {
+          place(parameter.spec, mesh.tp, values, history.parameters[parameter.spec.name]);
+        } else if (mesh.dp.first()) {
+          message += fmt::format("{}\n{} {}\n", parameter.spec.name, mesh.tp.rank, values.size());
+          message.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+        }
+      }
+  }
+  if (alone) return history;
+
+  std::map<std::string, ParamSpec> specs;
+  for (const ParamSpec& spec : model_parameters(config)) specs[spec.name] = spec;
+  for (const std::string& text : job.gather(message)) {
+    for (size_t at = 0; at < text.size();) {
+      const size_t end_name = text.find('\n', at), end_numbers = text.find('\n', end_name + 1);
+      const std::string name = text.substr(at, end_name - at);
+      int tp_rank = 0;
+      size_t count = 0;
+      std::sscanf(text.c_str() + end_name + 1, "%d %zu", &tp_rank, &count);
+      std::vector<float> part(count);
+      std::memcpy(part.data(), text.data() + end_numbers + 1, count * sizeof(float));
+      place(specs.at(name), {tp_rank, layout.tp}, part, history.parameters[name]);
+      at = end_numbers + 1 + count * sizeof(float);
+    }
+  }
+  return history;
+}
+
+double relative(double a, double b) { return std::fabs(a - b) / std::fabs(b); }
+
+namespace {
+
+// The same model on one rank, computed once for each model and optimizer.
+const History& reference(const Layout& layout) {
+  static std::map<std::string, History> known;
+  Layout one = layout;
+  one.dp = one.tp = one.pp = one.chunks = 1;
+  one.zero = 0;
+  one.schedule = Schedule::k1F1B;
+  one.recompute = Recompute::kNone;
+  one.overlap = true;
+  one.cut = {};
+  one.micro_batch = 1;
+  auto [entry, is_new] = known.try_emplace(one.name());
+  if (is_new) entry->second = train(one, true);
+  return entry->second;
+}
+
+struct Tolerance {
+  double loss, grad_norm, parameters;
+};
+// fp32: rounding of sums in another order; parameters a tensor at a time.
+// bf16: activations round at other places, 8 bits of mantissa; parameters all together, because gradients that are zero
+// but for rounding (a key's bias moves no softmax) are noise there, and Adam scales noise up to full steps.
+Tolerance tolerance_of(const Layout& layout) {
+  return layout.precision == Dtype::kF32 ? Tolerance{1e-5, 1e-5, 1e-4} : Tolerance{5e-3, 5e-2, 2e-2};
+}
+
+}  // namespace
+
+void expect_like_one_rank(const Layout& layout) {
+  const Tolerance allowed = tolerance_of(layout);
+  const History history = train(layout, false);
+  if (test_job()->world_rank() == 0) {
+    const History& expected = reference(layout);
+    double worst_loss = 0, worst_norm = 0, worst_parameter = 0, all_difference = 0, all_size = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      const auto s = static_cast<size_t>(step);
+      worst_loss = std::max(worst_loss, relative(history.steps[s].loss, expected.steps[s].loss));
+      worst_norm = std::max(worst_norm, relative(history.steps[s].grad_norm, expected.steps[s].grad_norm));
+    }
+    ASSERT_EQ(history.parameters.size(), expected.parameters.size());
+    for (const auto& [name, values] : expected.parameters) {
+      ASSERT_TRUE(history.parameters.count(name)) << name;
+      const std::vector<float>& mine = history.parameters.at(name);
+      double difference = 0, size = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        difference += (mine[i] - values[i]) * (mine[i] - values[i]);
+        size += values[i] * values[i];
+      }
+      worst_parameter = std::max(worst_parameter, std::sqrt(difference / std::max(size, 1e-12)));
+      all_difference += difference;
+      all_size += size;
+    }
+    if (layout.precision != Dtype::kF32) worst_parameter = std::sqrt(all_difference / all_size);
+    std::printf("%-100s loss %.1e  norm %.1e  parameters %.1e\n", layout.name().c_str(), worst_loss, worst_norm,
+                worst_parameter);
+    std::fflush(stdout);
+    EXPECT_LE(worst_loss, allowed.loss) << layout.name();
+    EXPECT_LE(worst_norm, allowed.grad_norm) << layout.name();
+    EXPECT_LE(worst_parameter, allowed.parameters) << layout.name();
+    EXPECT_LT(history.steps.back().loss, history.steps.front().loss) << "does not learn";
+  }
+  test_job()->barrier();
+}
+
+void expect_bit_identical(const History& a, const History& b, const std::string& what) {
+  if (test_job()->world_rank() != 0) return;
+  for (size_t step = 0; step < a.steps.size(); ++step) {
+    EXPECT_EQ(a.steps[step].loss, b.steps[step].loss) << what << ", step " << step;
+    EXPECT_EQ(a.steps[step].grad_norm, b.steps[step].grad_norm) << what << ", step " << step;
+  }
+  EXPECT_EQ(a.parameters, b.parameters) << what;
+}
+
+std::vector<Layout> that_fit(std::vector<Layout> layouts) {
+  for (Layout& layout : layouts)
+    for (int* axis : {&layout.dp, &layout.tp})
+      if (layout.ranks() > test_job()->world_size()) *axis = 1;
+  std::erase_if(layouts, [](const Layout& layout) { return layout.ranks() > test_job()->world_size(); });
+  return layouts;
+}
+
+}  // namespace tri

@@ -1,0 +1,65 @@
+// A tiny model trained on any layout of the job's ranks: what the tests of parallel training compare.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/train/row_cuts.h"
+#include "lib/train/trainer.h"
+#include "tests/mp/mp_test.h"
+
+namespace tri {
+
+inline constexpr int kSteps = 20;
+
+struct Layout {
+  int dp = 1, tp = 1, pp = 1, chunks = 1;
+  int zero = 1;
+  Schedule schedule = Schedule::k1F1B;
+  Block block = Block::kSequential;
+  Dtype precision = Dtype::kF32;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  bool tied = true;
+  bool llama = false;  // RMSNorm, SwiGLU, RoPE, GQA, window, no bias; else the GPT-2 family
+  Recompute recompute = Recompute::kNone;
+  bool overlap = true;
+  PpTransfers pp_transfers = PpTransfers::kCopies;
+  int steps = kSteps;
+  bool timed_cuts = false;
+  RowCut cut{};                    // of all products beside tp transfers, where it is not the standard one
+  int64_t bucket_elements = 2000;  // several buckets a chunk
+  int micro_batch = 1;             // sequences
+
+  int ranks() const { return dp * tp * pp; }
+  std::string name() const {
+    return fmt::format("dp{} tp{} pp{} v{} zero{} {} {} {} {}{}{} recompute {}{}", dp, tp, pp, chunks, zero,
+                       enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
+                       tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
+           (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
+           (cut == RowCut{} ? "" : fmt::format(" {} pieces{}", cut.pieces, cut.direct ? ", direct" : "")) +
+           (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch));
+  }
+};
+
+Config config_of(const Layout& layout);
+
+struct History {
+  std::vector<StepResult> steps;
+  std::map<std::string, std::vector<float>> parameters;  // whole tensors by name
+  CommCounts tp_counts;                                  // of the last step
+};
+
+// Runs the layout on world ranks [0, layout.ranks()); the history's parameters are whole on rank 0.
+// `alone`: on this rank, without MPI.
+History train(const Layout& layout, bool alone);
+
+double relative(double a, double b);
+// 20 steps against the same model on one rank: losses and gradient norms a step, then all parameters.
+void expect_like_one_rank(const Layout& layout);
+void expect_bit_identical(const History& a, const History& b, const std::string& what);
+
+// Those of `layouts` that the job has ranks for; with fewer than eight, smaller ones stand in.
+std::vector<Layout> that_fit(std::vector<Layout> layouts);
+
+}  // namespace tri
