@@ -1,0 +1,209 @@
+// What the passes of LayerNorm and RMSNorm share: formulas in kernels/norm.h.
+//   inp, add, out, dout, ... (R, C) bf16|f32    weight, bias (C)    mean, rstd (R) f32
+// Mapping: W = 1 to 16 warps a row, a lane up to three 16-byte packs of it in registers: global memory is read and
+// written once. Blocks are persistent: a thread keeps its columns' weights in shared memory over all its rows, and
+// while a group works on a row, the next one's operands are on their way to shared memory (cp.async, each thread its
+// own packs, so that no barrier is needed). The warps of a row meet at a barrier.
+// Limits: C up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes. Bound: memory; parts
+// of an operand are read when they are needed. Mirror: kernels/cpu/norm.cpp.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/parts.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace tri::cuda::norm {
+
+constexpr int kThreads = 256;
+constexpr int kMaxWarps = 16;
+constexpr unsigned kMaxGroups = kThreads / 32;
+
+// A block is (32 · W, groups) threads; each of its groups works on one row.
+struct Shape {
+  int64_t rows;
+  int width;  // C
+};
+
+// A thread's way through its rows: it owns packs p = 0 ... kPacks - 1 of each, blockDim.x packs apart.
+template <int kVec>
+struct Walk {
+  int64_t row, rows;
+  int64_t row_step;
+  int64_t at, at_step;  // elements from the arrays' beginning to this thread's first pack, and to the next row's
+  int first_column, pack_step, width;
+
+  __device__ explicit Walk(const Shape& s)
+      : row(blockIdx.x * int64_t{blockDim.y} + threadIdx.y),
+        rows(s.rows),
+        row_step(int64_t{gridDim.x} * blockDim.y),
+        at_step(row_step * s.width),
+        first_column(static_cast<int>(threadIdx.x) * kVec),
+        pack_step(static_cast<int>(blockDim.x) * kVec),
+        width(s.width) {
+    at = row * width + first_column;
+  }
+  __device__ int column(int p) const { return first_column + p * pack_step; }
+  __device__ bool owns(int p) const { return column(p) < width; }
+  // A block's rows are worked on together: its threads meet at barriers, those without a row too.
+  __device__ bool block_has_rows() const { return row - threadIdx.y < rows; }
+  __device__ bool has_row() const { return row < rows; }
+  __device__ void advance() { row += row_step, at += at_step; }
+};
+
+// What a kernel reads, in shared memory: kVectors (C) vectors for the whole block, and every thread's packs of kArrays
+// rows in two stages, one of them on its way while the other is worked on; neighbouring threads' packs are neighbours
+// (asynchronous copies to scattered places take a third more time). Where kStaged is false (rows too long, or of single
+// elements) everything is read from global memory when it is needed.
+template <class T, int kVec, int kPacks, int kArrays, int kVectors>
+class Operands {
+ public:
+  using Vector = Pack<T, kVec>;
+  static constexpr bool kStaged = sizeof(Vector) == 16 && kPacks <= 3;
+  static constexpr size_t bytes(dim3 block) {
+    return kStaged ? sizeof(Vector) * kPacks * block.x * (2 * kArrays * block.y + kVectors) : 0;
+  }
+
+  __device__ Operands(unsigned char* shared, const T* const (&arrays)[kArrays], const T* const (&vectors)[kVectors],
+                      const Walk<kVec>& walk)
+      : shared_vectors_(reinterpret_cast<Vector*>(shared)),
+        own_(shared_vectors_ + kVectors * kPacks * blockDim.x + threadIdx.y * blockDim.x + threadIdx.x),
+        threads_(blockDim.x * blockDim.y) {
+#pragma unroll
+    for (int a = 0; a < kArrays; ++a) arrays_[a] = arrays[a];
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) vectors_[v] = vectors[v];
+    fetch(walk, 0);
+    if constexpr (kStaged) {
+      if (threadIdx.y == 0)
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+          for (int p = 0; p < kPacks; ++p)
+            if (vectors[v] != nullptr && walk.owns(p))
+              shared_vectors_[vector_slot(v, p)] = load_pack<kVec>(vectors[v] + walk.column(p));
+      __syncthreads();
+    }
+  }
+
+  // Starts the copies of the row that `ahead` steps are to come; every call is one to wait for.
+  __device__ void fetch(const Walk<kVec>& walk, int ahead) {
+    if constexpr (kStaged) {
+      const int64_t at = walk.at + ahead * walk.at_step;
+      if (walk.row + ahead * walk.row_step < walk.rows)
+#pragma unroll
+        for (int p = 0; p < kPacks; ++p)
+          if (walk.owns(p))
+#pragma unroll
+            for (int a = 0; a < kArrays; ++a)
+              copy_async16(shared_address(own_ + slot(stage_ ^ ahead, a, p)), arrays_[a] + at + p * walk.pack_step,
+                           true);
+      copy_async_commit();
+    }
+  }
+  // The next row on its way, this one there.
+  __device__ void begin_row(const Walk<kVec>& walk) {
+    if constexpr (kStaged) {
+      fetch(walk, 1);
+      copy_async_wait<1>();
+    }
+  }
+  __device__ void end_row() { stage_ ^= 1; }
+
+  __device__ void row(const Walk<kVec>& walk, int array, int p, float (&x)[kVec]) const {
+    if constexpr (kStaged)
+      unpack(own_[slot(stage_, array, p)], x);
+    else
+      unpack(load_pack<kVec>(arrays_[array] + walk.at + p * walk.pack_step), x);
+  }
+  // Later reads of the pack give `x`; where nothing is staged they do not.
+  __device__ void keep(int array, int p, const float (&x)[kVec]) {
+    if constexpr (kStaged) own_[slot(stage_, array, p)] = pack_floats<T>(x);
+  }
+  __device__ void vector(const Walk<kVec>& walk, int v, int p, float (&x)[kVec]) const {
+    if constexpr (kStaged)
+      unpack(shared_vectors_[vector_slot(v, p)], x);
+    else
+      unpack(load_pack<kVec>(vectors_[v] + walk.column(p)), x);
+  }
+
+ private:
+  __device__ static unsigned vector_slot(int v, int p) {
+    return static_cast<unsigned>(v * kPacks + p) * blockDim.x + threadIdx.x;
+  }
+
+  __device__ unsigned slot(int stage, int array, int p) const {
+    return static_cast<unsigned>((stage * kArrays + array) * kPacks + p) * threads_;
+  }
+
+  Vector *shared_vectors_, *own_;
+  unsigned threads_;
+  const T *arrays_[kArrays], *vectors_[kVectors];
+  int stage_ = 0;
+};
+
+// Sums over the W warps of a row, in every thread of them.
+class RowSums {
+ public:
+  // Call it in every thread of the block alike. The slots alternate: whoever is first at the next sum writes to the
+  // other one, and passes its barrier only when all have read this one.
+  template <int kSums>
+  __device__ __forceinline__ void add(float (&values)[kSums]) {
+#pragma unroll
+    for (float& value : values) value = warp_sum(value);
+    const unsigned warps = blockDim.x / 32;
+    if (warps == 1) return;
+    __shared__ float shared[2][kMaxGroups][kMaxWarps][2];
+    auto& row = shared[slot_][threadIdx.y];
+    slot_ ^= 1;
+    if (threadIdx.x % 32 == 0)
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) row[threadIdx.x / 32][k] = values[k];
+    __syncthreads();
+#pragma unroll
+    for (float& value : values) value = 0;
+    for (unsigned warp = 0; warp < warps; ++warp)
+#pragma unroll
+      for (int k = 0; k < kSums; ++k) values[k] += row[warp][k];
+  }
+
+ private:
+  int slot_ = 0;
+};
+
+// Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time: `most` packs a thread
+// where that many warps suffice.
+template <int kVec, class Launch>
+void choose_mapping(int64_t width, int64_t most, Launch launch) {
+  const int64_t packs = (width + kVec - 1) / kVec;
+  const auto warps_with = [&](int64_t per_lane) { return (packs + 32 * per_lane - 1) / (32 * per_lane); };
+  const auto launch_with = [&](auto per_lane) {
+    const auto warps = static_cast<unsigned>(warps_with(decltype(per_lane)::value));
+    launch(per_lane, dim3(32 * warps, std::max(1U, kMaxGroups / warps)));
+  };
+  if (kVec > 1 && warps_with(3) <= kMaxWarps) {
+    const int64_t per_lane = std::min(most, warps_with(1));
+    if (per_lane == 1) return launch_with(std::integral_constant<int, 1>{});
+    if (per_lane == 2) return launch_with(std::integral_constant<int, 2>{});
+    return launch_with(std::integral_constant<int, 3>{});
+  }
+  TRI_REQUIRE(warps_with(8) <= kMaxWarps, "norm of rows of {} elements{}", width,
+              kVec == 1 ? " that are no multiple of 16 bytes" : "");
+  launch_with(std::integral_constant<int, 8>{});
+}
+
+// Blocks of `kernel` that fill the device, at most one a group of rows.
+template <class Kernel>
+unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t rows) {
+  if (shared > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
+    TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  int per_sm = 1;
+  TRI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(block.x * block.y), shared));
+  const int64_t wanted = (rows + block.y - 1) / block.y;
+  return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors()));
+}
+
+}  // namespace tri::cuda::norm
