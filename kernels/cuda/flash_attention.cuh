@@ -95,6 +95,23 @@ __device__ __forceinline__ void clear(float (&acc)[kA][kB][4]) {
       for (int e = 0; e < 4; ++e) acc[a][b][e] = 0.0f;
 }
 
+// A tile's `acc` becomes `masked` where the key, a column, is outside the band of the query, a row. `row`, `column`: of
+// the warp's first query and key, `lane`: of the warp.
+template <int kRowTiles, int kColumnTiles>
+__device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], int row, int column, int lane,
+                                     float masked, const Shape& d) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int query = row + m * 16 + e / 2 * 8 + lane / 4;
+        const int key = column + n * 8 + lane % 4 * 2 + e % 2;
+        if (key > query || key <= d.below(query)) acc[m][n][e] = masked;
+      }
+}
+
 template <class Args>
 int64_t head_size_of(const Args& a) {
   return a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2));

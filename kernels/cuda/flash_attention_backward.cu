@@ -202,18 +202,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
         });
     // After the second product, so that the exponentials can run beside it.
     const bool edge = first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1);
-    if (edge) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int row = first_query + score_row + m * 16 + e / 2 * 8 + lane / 4;
-            const int column = first_key + score_key + n * 8 + lane % 4 * 2 + e % 2;
-            if (column > row || column <= d.below(row)) p[m][n][e] = 0.0f;
-          }
-    }
+    if (edge) mask(p, first_query + score_row, first_key + score_key, lane, 0.0f, d);
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll

@@ -73,18 +73,8 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
         });
 
     const int first_key = tile * kKeys;
-    if (first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1)) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int n = 0; n < kScoreTiles; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int row = first_query + warp_row + m * 16 + e / 2 * 8 + lane / 4;
-            const int column = first_key + n * 8 + lane % 4 * 2 + e % 2;
-            if (column > row || column <= d.below(row)) s[m][n][e] = -INFINITY;
-          }
-    }
+    if (first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1))
+      mask(s, first_query + warp_row, first_key, lane, -INFINITY, d);
 
     const float4 earlier = *sums;
     float sum[2][2] = {{earlier.x, earlier.y}, {earlier.z, earlier.w}};  // of this lane's keys

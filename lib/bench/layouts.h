@@ -45,8 +45,7 @@ struct LayoutChoice {
 //   schedules    1f1b; with pp > 1 interleaved too, of 2 and 4 chunks. gpipe is 1f1b with more memory
 //   micro-batch  powers of two; of each mesh and schedule the three that fit and are guessed the fastest
 //   zero 1 or 2, recompute none, norms, selective or full: only as much of both as it takes to fit. zero 0 is zero 1
-//   with
-//                more memory
+//                with more memory
 // Order: the config's own layout, then the best guess of each mesh, then the second of each, and so on. `config` need
 // not be resolved, nor be right for `world`. Error: no layout obeys the config's rules.
 Result<LayoutChoice> choose_layouts(const Config& config, int world, int64_t most_bytes, int limit,

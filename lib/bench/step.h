@@ -15,9 +15,9 @@
 namespace tri {
 
 struct StepBench {
-  int steps = 20;    // measured
-  int warmup = 5;    // before them
-  int profiled = 3;  // after them, with events around every operation
+  int steps = 20;     // measured
+  int warmup = 5;     // before them
+  int profiled = 3;   // after them, with events around every operation
   bool timed = true;  // measure where the time goes
 };
 

@@ -6,14 +6,12 @@
 namespace tri {
 namespace {
 
-// parallel.recompute of a layer whose tensors are kept at all.
-
 class Allocator {
  public:
   Allocator(const Config& config, const Mesh& mesh, Arena& arena)
       : config_(config), tp_(mesh.tp), d_(stage_dims(config, mesh)), arena_(arena) {}
 
-  // The tensors of a layer apart from `input`.
+  // The tensors of a layer apart from `input`. `recompute`: none, norms or selective.
   LayerTensors layer(const std::string& name, Recompute recompute) {
     const bool sequential = config_.model.block == Block::kSequential;
     const bool layernorm = config_.model.norm == Norm::kLayerNorm;

@@ -39,8 +39,7 @@ struct StoreTensors {
   std::vector<Tensor> pool;  // zero 2: whole gradients of a bucket, taken in turn
   Tensor decay;              // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;       // (S) f32: 1 where this rank's slice counts in the global norm, else 0
-  Tensor
-      local_sumsq;  // (S) f32: squares of this rank's own gradients, where a reduction follows and they are asked for
+  Tensor local_sumsq;        // (S) f32: squares of this rank's own gradients, where a reduction follows, if asked for
   RowExchangeTensors exchange;  // dp > 1 and zero >= 1, where copies_dp_buckets
   int num_tensors = 0;          // S
   int num_split_tensors = 0;    // the first ones: divided over tp; the rest is whole on every tp rank
@@ -129,9 +128,9 @@ class ParameterStore final : public ParameterHooks {
   std::vector<std::vector<std::unique_ptr<BucketState>>> buckets_;  // [chunk][bucket]
   std::vector<BucketSlice> slices_;
   std::vector<std::unique_ptr<Event>> pool_freed_;  // [pool buffer]: its reduction is done
-  bool sums_own_ = false;
   std::vector<bool> pool_open_;                     // [pool buffer]: a bucket is being filled
   size_t pool_next_ = 0;
+  bool sums_own_ = false;
 };
 
 }  // namespace tri

@@ -103,8 +103,7 @@ std::string bubble(const Config& config, const Mesh& mesh) {
   return fmt::format(
       "pipeline: {}, {} microbatches; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
       "%\n",
-      enum_name(config.parallel.schedule), micros, 100 * run.bubble,
-      100 * ideal_bubble(mesh.pp.size, micros, chunks));
+      enum_name(config.parallel.schedule), micros, 100 * run.bubble, 100 * ideal_bubble(mesh.pp.size, micros, chunks));
 }
 
 }  // namespace

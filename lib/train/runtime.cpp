@@ -16,6 +16,12 @@ namespace {
 // Of the groups. An edge between stages that goes by copies has none, so a count would differ between its neighbours.
 constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForwardTag = 4, kBackwardTag = 5;
 
+// Copies can't be had: an error where the config insists on them.
+void do_without_copies(const char* axis, bool insists, const std::string& why, const Job& job) {
+  if (insists) throw Fatal(ExitCode::kUsage, fmt::format("parallel.{}_transfers: copies: {}; set auto", axis, why));
+  if (job.world_rank() == 0) log_info("{}: {}; no copies into peers' memory", axis, why);
+}
+
 }  // namespace
 
 Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
@@ -36,9 +42,11 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   const Spend over_all = mesh.pp.size > 1 ? Spend::kPp : mesh.dp.size > 1 ? Spend::kDp : Spend::kTp;
   world_ = std::make_unique<Channel>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
   if (!shared.tp.flags.empty())
-    std::tie(tp_arenas_, row_exchange_) = open_exchange("tp", tp, job, arena, shared.tp, Spend::kTp);
+    std::tie(tp_arenas_, row_exchange_) =
+        open_exchange("tp", config.parallel.tp_transfers, tp, job, arena, shared.tp, Spend::kTp);
   if (!shared.dp.flags.empty())
-    std::tie(dp_arenas_, dp_exchange_) = open_exchange("dp", dp, job, arena, shared.dp, Spend::kDp);
+    std::tie(dp_arenas_, dp_exchange_) =
+        open_exchange("dp", config.parallel.dp_transfers, dp, job, arena, shared.dp, Spend::kDp);
   if (mesh.pp.size == 1) return;
 
   connect_stages(config, mesh, pp, job, arena, shared.boundaries);
@@ -49,11 +57,11 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
 
 Runtime::~Runtime() = default;
 
-Runtime::Exchange Runtime::open_exchange(const char* axis, const std::vector<int>& world_ranks, Job* job,
-                                         const Arena& arena, const RowExchangeTensors& tensors, Spend spend) {
+Runtime::Exchange Runtime::open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks,
+                                         Job* job, const Arena& arena, const RowExchangeTensors& tensors, Spend spend) {
   auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
   if (!arenas) {
-    if (job->world_rank() == 0) log_info("{}: {}; collectives instead of copies", axis, arenas.error().message);
+    do_without_copies(axis, transfers == Transfers::kCopies, arenas.error().message, *job);
     return {};
   }
   auto exchange =
@@ -63,12 +71,15 @@ Runtime::Exchange Runtime::open_exchange(const char* axis, const std::vector<int
 }
 
 // Of the two ranks' memory; null where one cannot open the other's.
-PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks, Job& job, const Arena& arena) {
+PeerArenas* Runtime::arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
+                                         const Arena& arena) {
   const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
   if (is_new) {
     auto opened = PeerArenas::open(world_ranks, job, device_, arena);
-    if (opened) known->second = std::move(opened).value();
-    if (!opened && job.world_rank() == 0) log_info("pp: {}; messages instead of copies", opened.error().message);
+    if (opened)
+      known->second = std::move(opened).value();
+    else
+      do_without_copies("pp", transfers == PpTransfers::kCopies, opened.error().message, job);
   }
   return known->second.get();
 }
@@ -88,7 +99,7 @@ void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::
     const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
     const std::vector<int> pair{std::min(source, target), std::max(source, target)};
     if (config.parallel.pp_transfers != PpTransfers::kMessages)
-      if (const PeerArenas* arenas = arenas_of_neighbour(pair, *job, arena)) {
+      if (const PeerArenas* arenas = arenas_of_neighbour(config.parallel.pp_transfers, pair, *job, arena)) {
         PeerLinkEnd& own = receives ? recv_end : send_end;
         const auto ends = gather_among_members(PeerLink::to_text(arenas->memory(), own), pair);
         pp_links_.push_back(std::make_unique<PeerLink>(arenas->memory(), std::move(own), ends));

@@ -2,8 +2,7 @@
 //   compute         all kernels
 //   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
 //   tp copies       the same, into the peers' memory, where it can be opened (parallel.tp_transfers); "tp arrivals"
-//   waits
-//                   for what the peers copy here
+//                   waits for what the peers copy here
 //   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
 //   dp copies       buckets into the peers' memory, where it can be opened (parallel.dp_transfers); "dp arrivals" alike
 //   four pp streams receives and sends of either direction, independent of each other: copies into the neighbour's
@@ -57,12 +56,13 @@ class Runtime {
 
  private:
   using Exchange = std::pair<std::unique_ptr<PeerArenas>, std::unique_ptr<RowExchange>>;
-  // Among these ranks; nothing where they cannot open each other's memory.
-  Exchange open_exchange(const char* axis, const std::vector<int>& world_ranks, Job* job, const Arena& arena,
-                         const RowExchangeTensors& tensors, Spend spend);
+  // Among these ranks; nothing where they cannot open each other's memory, or an error if `transfers` insists.
+  Exchange open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks, Job* job,
+                         const Arena& arena, const RowExchangeTensors& tensors, Spend spend);
   void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
                       const BoundaryTensors& boundaries);
-  PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks, Job& job, const Arena& arena);
+  PeerArenas* arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
+                                  const Arena& arena);
   // `tag`: the same on all members, and another for another group of the same ranks.
   CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job);
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # On a machine with four GPUs: the tables of the README's section on overlap. Prints them; whole outputs go to OUT_DIR.
-#   tests/cuda/overlap.sh BUILD_DIR OUT_DIR      SECTIONS="hidden layouts ablation": of these
+#   tests/cuda/overlap.sh BUILD_DIR OUT_DIR      SECTIONS="hidden layouts ablation": of these; 175b: its row of layouts
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 trireme=$1/bin/trireme out=$2 status=0

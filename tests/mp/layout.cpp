@@ -92,7 +92,7 @@ Config config_of(const Layout& layout) {
   c.parallel.zero = layout.zero;
   c.parallel.recompute = layout.recompute;
   c.parallel.bucket_elements = layout.bucket_elements;
-  c.parallel.tp_transfers = c.parallel.dp_transfers = Transfers::kCopies;
+  c.parallel.tp_transfers = c.parallel.dp_transfers = layout.transfers;
   c.parallel.pp_transfers = layout.pp_transfers;
   c.parallel.overlap_tp = c.parallel.overlap_pp = c.parallel.overlap_dp = layout.overlap;
   c.precision.compute = layout.precision;

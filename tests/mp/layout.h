@@ -24,6 +24,7 @@ struct Layout {
   bool llama = false;  // RMSNorm, SwiGLU, RoPE, GQA, window, no bias; else the GPT-2 family
   Recompute recompute = Recompute::kNone;
   bool overlap = true;
+  Transfers transfers = Transfers::kCopies;  // of tp and dp
   PpTransfers pp_transfers = PpTransfers::kCopies;
   int steps = kSteps;
   bool timed_cuts = false;

@@ -152,10 +152,34 @@ TEST(Parity, several_machines_train_like_one_rank) {
   Layout ring{.pp = 4, .chunks = 2, .schedule = Schedule::kInterleaved}, wide{.dp = 2, .tp = 2, .pp = 2};
   Layout deep{.tp = 2, .pp = 4, .tied = true};
   const std::string machine = fmt::format("machine {}", std::max(1, test_job()->world_rank()));
-  for (const Layout& layout : that_fit({ring, wide, deep})) {
+  for (Layout layout : that_fit({ring, wide, deep})) {
+    layout.transfers = Transfers::kAuto;
+    layout.pp_transfers = PpTransfers::kAuto;
     set_machine_name(machine);
     expect_like_one_rank(layout);
     set_machine_name("");
+  }
+}
+
+TEST(Parity, copies_that_are_insisted_on_and_cannot_be_are_an_error) {
+  if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  const int rank = test_job()->world_rank();
+  const std::pair<Layout, std::string> table[] = {{{.tp = 2}, "parallel.tp_transfers: copies: "},
+                                                  {{.dp = 2}, "parallel.dp_transfers: copies: "},
+                                                  {{.pp = 2}, "parallel.pp_transfers: copies: "}};
+  for (const auto& [layout, words] : table) {
+    if (rank < layout.ranks()) {
+      set_machine_name(fmt::format("machine {}", rank));
+      try {
+        train(layout, false);
+        ADD_FAILURE() << layout.name() << " starts";
+      } catch (const Fatal& problem) {
+        EXPECT_EQ(problem.code(), ExitCode::kUsage);
+        EXPECT_EQ(problem.what(), words + "the group's ranks are on several machines; set auto");
+      }
+      set_machine_name("");
+    }
+    test_job()->barrier();
   }
 }
 
