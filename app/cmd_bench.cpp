@@ -14,9 +14,9 @@
 #include "lib/bench/comm.h"
 #include "lib/bench/kernels.h"
 #include "lib/bench/step.h"
+#include "lib/engine/rank_tensors.h"
 #include "lib/observe/metrics.h"
 #include "lib/schedule/plan.h"
-#include "lib/train/rank_tensors.h"
 
 namespace tri {
 namespace {

@@ -12,8 +12,8 @@
 #include "app/job_config.h"
 #include "io/base/progress.h"
 #include "io/tokens/prepare.h"
+#include "lib/infer/loaded_model.h"
 #include "lib/train/inputs.h"
-#include "lib/train/loaded_model.h"
 
 namespace tri {
 namespace {

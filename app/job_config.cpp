@@ -7,9 +7,9 @@
 #include "kernels/core/device.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/comm/peer_arenas.h"
+#include "lib/engine/rank_tensors.h"
+#include "lib/infer/loaded_model.h"
 #include "lib/observe/metrics.h"
-#include "lib/train/loaded_model.h"
-#include "lib/train/rank_tensors.h"
 
 namespace tri {
 namespace {

@@ -6,13 +6,13 @@
 #include <memory>
 
 #include "lib/bench/measure.h"
+#include "lib/engine/runtime.h"
 #include "lib/model/block.h"
-#include "lib/train/aligned_timer.h"
-#include "lib/train/gemm_tuning.h"
-#include "lib/train/layer_transfers.h"
-#include "lib/train/row_cuts.h"
-#include "lib/train/runtime.h"
-#include "lib/train/silent.h"
+#include "lib/tune/aligned_timer.h"
+#include "lib/tune/gemm_tuning.h"
+#include "lib/tune/layer_transfers.h"
+#include "lib/tune/null_group.h"
+#include "lib/tune/overlap_splits.h"
 
 namespace tri {
 namespace {
@@ -78,7 +78,7 @@ class Bench {
                runtime_.dp_exchange()),
         hooks_(store_, 0.0f),
         silence_(mesh.tp),
-        silent_tp_(silence_, runtime_.compute(), device, Spend::kTp),
+        silent_tp_(silence_, runtime_.compute(), device, TimeCategory::kTp),
         ctx_(context(runtime_.tp(), runtime_.row_exchange())),
         alone_(context(silent_tp_, nullptr)),
         layer_(first_layer(config, memory_.rank.stage)),
@@ -87,7 +87,7 @@ class Bench {
     for (auto& done : done_) done = device.make_event();
     device.lend_workspace(memory_.rank.kernel_workspace);
     search_gemms(config, mesh, &job, device, memory_.rank, store_, runtime_.compute(), nullptr, "");  // whole, alone
-    cuts_ = find_row_cuts(config, mesh, &job, device, memory_.rank, store_, runtime_, "", "");
+    splits_ = find_overlap_splits(config, mesh, &job, device, memory_.rank, store_, runtime_, "", "");
     store_.make_start_values();
     fill();
     bind();
@@ -119,7 +119,7 @@ class Bench {
             .compute = runtime_.compute(),
             .tp = tp,
             .exchange = exchange,
-            .cuts = cuts_,
+            .splits = splits_,
             .hooks = hooks_};
   }
 
@@ -144,9 +144,9 @@ class Bench {
   Case row_case(const LayerTransfer& transfer) {
     std::string how = transfer.reduces ? "reduce" : "gather";
     if (ctx_.exchange != nullptr) {
-      const RowCut cut = cuts_.of(transfer.linear, transfer.pass);
-      const int pieces = cut.pieces == 0 ? mesh_.tp.size : cut.pieces;
-      how += cut.direct ? ", direct" : fmt::format(", {} piece{}", pieces, pieces == 1 ? "" : "s");
+      const OverlapSplit split = splits_.of(transfer.linear, transfer.pass);
+      const int pieces = split.pieces == 0 ? mesh_.tp.size : split.pieces;
+      how += split.direct ? ", direct" : fmt::format(", {} piece{}", pieces, pieces == 1 ? "" : "s");
     }
     return {.axis = "tp",
             .transfer = how,
@@ -339,10 +339,10 @@ class Bench {
   Memory memory_;
   Runtime runtime_;
   ParameterStore store_;
-  SilentHooks hooks_;
-  SilentGroup silence_;
+  NullHooks hooks_;
+  NullGroup silence_;
   Channel silent_tp_;
-  RowCuts cuts_;
+  OverlapSplits splits_;
   LayerContext ctx_, alone_;  // as in a step; with a tp group in which nothing moves
   LayerTensors layer_;
   AlignedTimer timer_;

@@ -5,9 +5,9 @@
 #include <memory>
 #include <sstream>
 
+#include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
-#include "lib/train/rank_tensors.h"
 
 namespace tri {
 namespace {

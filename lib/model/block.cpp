@@ -30,7 +30,7 @@ TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& para
 ResidualStream TransformerBlock::forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
   const Workspace& w = ctx.work;
   forward_kept(ctx, stream, t);
-  const auto partial = ctx.begin_reduce(w.partial, ctx.cuts.of(Linear::kFc2, Pass::kForward));
+  const auto partial = ctx.begin_reduce(w.partial, ctx.splits.of(Linear::kFc2, Pass::kForward));
   if (is_parallel(ctx)) proj_.forward(ctx, partial, t.attention, 0.0f, Then::kKeep);
   // One sum, one reduce for both branches.
   fc2_.forward(ctx, partial, t.activated, is_parallel(ctx) ? 1.0f : 0.0f, Then::kSend);
@@ -47,7 +47,7 @@ void TransformerBlock::forward_kept(const LayerContext& ctx, ResidualStream stre
   attention_forward(ctx, t, t.normed1);
   if (is_parallel(ctx)) return mlp_forward(ctx, t, t.normed1);
 
-  proj_.forward(ctx, ctx.begin_reduce(w.partial, ctx.cuts.of(Linear::kProj, Pass::kForward)), t.attention, 0.0f,
+  proj_.forward(ctx, ctx.begin_reduce(w.partial, ctx.splits.of(Linear::kProj, Pass::kForward)), t.attention, 0.0f,
                 Then::kSend);
   const ResidualStream middle{.inp = t.input, .add = ctx.finish_reduce(w.partial), .add_bias = proj_.bias_to_add(ctx)};
   norm2_.forward(ctx, middle, t.middle, t.mean2, t.rstd2, t.normed2);
@@ -112,7 +112,7 @@ void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerT
   const Workspace& w = ctx.work;
   const Tensor dstream = ctx.own_rows(w.dstream);
   mlp_backward(ctx, t);
-  fc1_.backward_input(ctx, ctx.begin_reduce(w.dnormed, ctx.cuts.of(Linear::kFc1, Pass::kBackward)), w.dfc1, 0.0f,
+  fc1_.backward_input(ctx, ctx.begin_reduce(w.dnormed, ctx.splits.of(Linear::kFc1, Pass::kBackward)), w.dfc1, 0.0f,
                       Then::kSend);
   fc2_.backward_weight(ctx, w.dstream, t.activated);  // beside the reduce
   norm2_.backward(ctx, dstream, dstream, ctx.finish_reduce(w.dnormed), t.middle, t.mean2, t.rstd2);
@@ -122,7 +122,7 @@ void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerT
   if (t.normed1.data == w.normed.data)  // made again
     norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
   attention_backward(ctx, t);
-  qkv_.backward_input(ctx, ctx.begin_reduce(w.dnormed, ctx.cuts.of(Linear::kQkv, Pass::kBackward)), w.dqkv, 0.0f,
+  qkv_.backward_input(ctx, ctx.begin_reduce(w.dnormed, ctx.splits.of(Linear::kQkv, Pass::kBackward)), w.dqkv, 0.0f,
                       Then::kSend);
   proj_.backward_weight(ctx, w.dstream, t.attention);  // beside the reduce
   leave_qkv_weight(ctx, t.normed1, later, leaves);
@@ -133,7 +133,7 @@ void TransformerBlock::backward_parallel(const LayerContext& ctx, const LayerTen
                                          WeightGradient& later, Leaves leaves) const {
   const Workspace& w = ctx.work;
   mlp_backward(ctx, t);
-  const auto dnormed = ctx.begin_reduce(w.dnormed, ctx.cuts.of(Linear::kQkv, Pass::kBackward));
+  const auto dnormed = ctx.begin_reduce(w.dnormed, ctx.splits.of(Linear::kQkv, Pass::kBackward));
   fc1_.backward_input(ctx, dnormed, w.dfc1, 0.0f, Then::kKeep);
   attention_backward(ctx, t);
   qkv_.backward_input(ctx, dnormed, w.dqkv, 1.0f, Then::kSend);  // both branches into one sum, one reduce

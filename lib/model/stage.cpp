@@ -6,13 +6,13 @@ namespace tri {
 namespace {
 
 // The head's product is long beside its transfers: the own rows' part hides the gather, the weight gradient the reduce.
-constexpr RowCut kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
+constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
 
 }  // namespace
 
 Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
              const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-             RowExchange* exchange, const RowCuts& cuts, float loss_scale)
+             RowExchange* exchange, const OverlapSplits& splits, float loss_scale)
     : tensors_(std::move(tensors)),
       ctx_{.config = config,
            .dims = stage_dims(config, mesh),
@@ -20,7 +20,7 @@ Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
            .compute = compute,
            .tp = tp,
            .exchange = exchange,
-           .cuts = cuts,
+           .splits = splits,
            .hooks = hooks},
       vocab_(config.model.vocab),
       first_token_(mesh.tp.rank * ctx_.dims.Vl),

@@ -14,11 +14,11 @@ namespace tri {
 
 class Stage final : public StageCompute {
  public:
-  // `parameters[chunk]` and `cuts` outlive the stage. `loss_scale`: factor on the gradient of the summed loss (1 /
+  // `parameters[chunk]` and `splits` outlive the stage. `loss_scale`: factor on the gradient of the summed loss (1 /
   // tokens of a step).
   Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
         const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-        RowExchange* exchange, const RowCuts& cuts, float loss_scale);
+        RowExchange* exchange, const OverlapSplits& splits, float loss_scale);
 
   // What the forward actions of the next run are for.
   enum class Mode {

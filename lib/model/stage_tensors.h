@@ -82,8 +82,8 @@ struct StageTensors {
   Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
 };
 
-// `slots[chunk]`: microbatches in flight; `micros`: microbatches of a step.
-StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int micros,
+// `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step.
+StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
                             Arena& arena);
 
 }  // namespace tri

@@ -118,12 +118,12 @@ struct ParameterStore::BucketState {
   bool gather_pending = false;             // ... and the compute stream has not waited for it yet
 };
 
-ParameterStore::ParameterStore(const Config& config, const Mesh& mesh, StoreTensors tensors, int micros, Device& device,
-                               Stream& compute, Channel& dp, RowExchange* exchange)
+ParameterStore::ParameterStore(const Config& config, const Mesh& mesh, StoreTensors tensors, int num_microbatches,
+                               Device& device, Stream& compute, Channel& dp, RowExchange* exchange)
     : config_(config),
       mesh_(mesh),
       tensors_(std::move(tensors)),
-      micros_(micros),
+      num_microbatches_(num_microbatches),
       sharded_(config.parallel.zero >= 1),
       grads_sharded_(config.parallel.zero == 2),
       compute_(compute),
@@ -282,7 +282,7 @@ void ParameterStore::begin_step() {
 void ParameterStore::begin_backward(int chunk, int micro) {
   for (auto& bucket : buckets_[static_cast<size_t>(chunk)]) {
     bucket->ready = 0;
-    bucket->last_pass = micro == micros_ - 1;
+    bucket->last_pass = micro == num_microbatches_ - 1;
   }
 }
 
@@ -292,7 +292,7 @@ void ParameterStore::before_use(const Parameter& parameter) {
   bucket.gather_pending = false;
   // compute waits for the updated parameters of the previous step
   if (exchange_ != nullptr) return exchange_->finish_gather(bucket.param_whole, compute_);
-  const SpendScope scope(compute_, dp_.spend());
+  const TimeCategoryScope scope(compute_, dp_.category());
   compute_.wait(*bucket.gathered);
 }
 
@@ -301,7 +301,7 @@ void ParameterStore::open_bucket(BucketState& bucket) {
   const auto index = static_cast<size_t>(bucket.bucket - chunk.layout.buckets.data());
   if (!chunk.dedicated[index].empty()) {
     bucket.whole = chunk.dedicated[index];
-    const SpendScope scope(compute_, dp_.spend());
+    const TimeCategoryScope scope(compute_, dp_.category());
     compute_.wait(*bucket.dedicated_freed);  // compute waits for the previous microbatch's reduction
   } else {
     size_t tried = 0;
@@ -312,7 +312,7 @@ void ParameterStore::open_bucket(BucketState& bucket) {
     bucket.pool = static_cast<int>(pool_next_);
     pool_open_[pool_next_] = true;
     bucket.whole = tensors_.pool[pool_next_].flat(0, bucket.bucket->size);
-    const SpendScope scope(compute_, dp_.spend());
+    const TimeCategoryScope scope(compute_, dp_.category());
     compute_.wait(*pool_freed_[pool_next_]);  // compute waits for the reduction of its previous bucket
     pool_next_ = (pool_next_ + 1) % tensors_.pool.size();
   }

@@ -67,7 +67,7 @@ struct BucketSlice {
 
 class ParameterStore final : public ParameterHooks {
  public:
-  ParameterStore(const Config& config, const Mesh& mesh, StoreTensors tensors, int micros, Device& device,
+  ParameterStore(const Config& config, const Mesh& mesh, StoreTensors tensors, int num_microbatches, Device& device,
                  Stream& compute, Channel& dp, RowExchange* exchange);
   ~ParameterStore() override;
 
@@ -117,7 +117,7 @@ class ParameterStore final : public ParameterHooks {
   const Config& config_;
   const Mesh mesh_;
   StoreTensors tensors_;
-  const int micros_;
+  const int num_microbatches_;
   const bool sharded_;        // zero >= 1
   const bool grads_sharded_;  // zero 2
   Stream& compute_;

@@ -38,8 +38,6 @@ struct BoundaryTensors {
 BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>& max_inputs, int64_t rows,
                                     int64_t width, Dtype dtype, Arena& arena);
 
-enum class Overlap { kOn, kOff };
-
 // One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in
 // front of its transfers. Through `copies` where the neighbour's memory can be opened, else through `group`. All are
 // null where the stage has no such neighbour.
@@ -93,7 +91,7 @@ class Executor {
   std::vector<std::unique_ptr<Ring>> inputs_;  // [chunk]
   std::unique_ptr<Ring> outputs_, doutputs_, dinputs_;
   Device& device_;
-  Spend waits_;                   // what compute's waits for other stages count as; one stage waits for itself
+  TimeCategory waits_;            // what compute's waits for other stages count as; one stage waits for itself
   std::vector<TimedSend> sends_;  // of the last run; reused
   size_t num_sends_ = 0;
 };

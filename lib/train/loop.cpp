@@ -13,14 +13,14 @@
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/run_lock.h"
 #include "lib/checkpoint/checkpointer.h"
+#include "lib/fault/stop_deadline.h"
+#include "lib/fault/stop_signals.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/observe/step_times.h"
-#include "lib/train/grace.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
-#include "lib/train/stop_signals.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -153,7 +153,7 @@ class Loop {
     grace_.agreed(flags_sent -
                   std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
     const double grace = config_.fault.grace_seconds;
-    const bool enough = Grace::enough(grace, result.stop_age, result.time_needed);
+    const bool enough = StopDeadline::enough(grace, result.stop_age, result.time_needed);
     const std::optional<int64_t> under_way = checkpoints_.under_way();
     if (!enough && mesh_.world_rank == 0)
       log_warn(
@@ -265,7 +265,7 @@ class Loop {
   Checkpointer& checkpoints_;
   const RunProgress begun_;
   const StopSignals signals_;
-  Grace grace_;  // after the signals, which it watches
+  StopDeadline grace_;  // after the signals, which it watches
   const int64_t memory_bytes_;
   StartupClock startup_;
   NodeLoader loader_;

@@ -6,7 +6,7 @@
 
 #include "kernels/ops.h"
 #include "lib/optim/lr.h"
-#include "lib/train/row_cuts.h"
+#include "lib/tune/overlap_splits.h"
 
 namespace tri {
 
@@ -39,7 +39,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
       store_(config, mesh, tensors_.store, microbatches(config), device, runtime_.compute(), runtime_.dp(),
              runtime_.dp_exchange()),
       stage_(config, mesh, tensors_.stage, store_.parameters(), store_, runtime_.compute(), runtime_.tp(),
-             runtime_.row_exchange(), cuts_,
+             runtime_.row_exchange(), splits_,
              1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
       executor_(mesh.pp, config.parallel.chunks, tensors_.boundaries, runtime_.links(), runtime_.compute(), device,
                 config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff),
@@ -60,8 +60,8 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
   device.lend_workspace(tensors_.kernel_workspace);
   if (startup != nullptr) startup->phase_done("communicators");
   const auto file = [&](const char* name) { return tuning_dir.empty() ? "" : fmt::format("{}/{}", tuning_dir, name); };
-  cuts_ = find_row_cuts(config, mesh, job, device, tensors_, store_, runtime_, file("gemm_algorithms.txt"),
-                        file("row_cuts.txt"));
+  splits_ = find_overlap_splits(config, mesh, job, device, tensors_, store_, runtime_, file("gemm_algorithms.txt"),
+                                file("overlap_splits.txt"));
   if (startup != nullptr) startup->phase_done("searches");
   evaluator_.initialize();
 }
@@ -101,7 +101,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   stage_.begin(Stage::Mode::kTrain);
   executor_.run(train_plan_, stage_);
   evaluator_.sum_losses();
-  timeline_.enter(Spend::kOptimizer);
+  timeline_.enter(TimeCategory::kOptimizer);
   optimizer_.reduce();
   StepResult result{.learning_rate = learning_rate(config_.lr, step)};
   if (before_update_) before_update_();

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "kernels/core/timeline.h"
+#include "lib/engine/rank_tensors.h"
+#include "lib/infer/evaluator.h"
 #include "lib/observe/startup.h"
-#include "lib/train/evaluator.h"
-#include "lib/train/rank_tensors.h"
 
 namespace tri {
 
@@ -33,7 +33,7 @@ class Trainer {
   // `arena` measures or owns the rank's memory; `config` is resolved. Before the first step, evaluation or token the
   // state comes from make_start_values(), or from outside and state_loaded().
   // `startup` (optional) times the phases; the folder `tuning_dir` (optional) keeps what searches found: gemm_tuning.h,
-  // row_cuts.h.
+  // overlap_splits.h.
   Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena,
           StartupClock* startup = nullptr, const std::string& tuning_dir = "");
   ~Trainer();
@@ -67,7 +67,9 @@ class Trainer {
   Runtime& runtime() { return runtime_; }
   ParameterStore& store() { return store_; }
   const RankTensors& tensors() const { return tensors_; }
-  void set_row_cuts(const RowCuts& cuts) { cuts_ = cuts; }  // between steps, the same on all ranks: for tests
+  void set_overlap_splits(const OverlapSplits& splits) {
+    splits_ = splits;
+  }  // between steps, the same on all ranks: for tests
   const Mesh& mesh() const { return mesh_; }
 
  private:
@@ -76,7 +78,7 @@ class Trainer {
   RankTensors tensors_;
   Runtime runtime_;
   ParameterStore store_;
-  RowCuts cuts_;
+  OverlapSplits splits_;
   Stage stage_;
   Executor executor_;
   Optimizer optimizer_;

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "lib/comm/job.h"
 #include "lib/train/trainer.h"
 

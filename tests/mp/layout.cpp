@@ -10,9 +10,9 @@ namespace {
 
 // Microbatch m of dp rank d holds samples (m · dp + d) · b + j of the step.
 std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int shift) {
-  const int b = c.data.micro_batch, micros = microbatches(c);
+  const int b = c.data.micro_batch, num_microbatches = microbatches(c);
   std::vector<int32_t> tokens;
-  for (int m = 0; m < micros; ++m)
+  for (int m = 0; m < num_microbatches; ++m)
     for (int j = 0; j < b; ++j)
       for (int t = 0; t < c.model.seq_len; ++t) {
         const int64_t sample = step * c.data.global_batch + (int64_t{m} * c.parallel.dp + dp_rank) * b + j;
@@ -116,18 +116,18 @@ History train(const Layout& layout, bool alone) {
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
     Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
-    if (layout.cut != RowCut{}) {
-      RowCuts cuts;
-      cuts.forward.fill(layout.cut);
-      cuts.backward.fill(layout.cut);
-      trainer.set_row_cuts(cuts);
+    if (layout.split != OverlapSplit{}) {
+      OverlapSplits splits;
+      splits.forward.fill(layout.split);
+      splits.backward.fill(layout.split);
+      trainer.set_overlap_splits(splits);
     }
     if (layout.timed_cuts && !alone) {
-      const RowCuts cuts =
-          timed_row_cuts(config, mesh, job, *device, trainer.tensors(), trainer.store(), trainer.runtime());
-      for (const std::string& theirs : job.all_gather(to_text(cuts))) EXPECT_EQ(theirs, to_text(cuts));
-      EXPECT_EQ(value_or_throw(row_cuts_of(to_text(cuts), layout.tp)), cuts);
-      trainer.set_row_cuts(cuts);
+      const OverlapSplits splits =
+          timed_overlap_splits(config, mesh, job, *device, trainer.tensors(), trainer.store(), trainer.runtime());
+      for (const std::string& theirs : job.all_gather(to_text(splits))) EXPECT_EQ(theirs, to_text(splits));
+      EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), layout.tp)), splits);
+      trainer.set_overlap_splits(splits);
     }
     trainer.make_start_values();
     for (int64_t step = 0; step < layout.steps; ++step) {
@@ -182,7 +182,7 @@ const History& reference(const Layout& layout) {
   one.schedule = Schedule::k1F1B;
   one.recompute = Recompute::kNone;
   one.overlap = true;
-  one.cut = {};
+  one.split = {};
   one.micro_batch = 1;
   auto [entry, is_new] = known.try_emplace(one.name());
   if (is_new) entry->second = train(one, true);

@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "lib/optim/parameter_store.h"
-#include "lib/train/silent.h"
+#include "lib/tune/null_group.h"
 
 namespace tri {
 namespace {
@@ -40,8 +40,8 @@ void expect_start_values(const Config& config, const Mesh& mesh) {
   allocate_store(config, mesh, measuring);
   Arena arena(*device, measuring.used());
   std::memset(arena.memory(), 0xFF, static_cast<size_t>(measuring.used()));  // NaN
-  SilentGroup group(mesh.dp);
-  Channel dp(group, *compute, *device, Spend::kDp);
+  NullGroup group(mesh.dp);
+  Channel dp(group, *compute, *device, TimeCategory::kDp);
   ParameterStore store(config, mesh, allocate_store(config, mesh, arena), 1, *device, *compute, dp, nullptr);
   store.make_start_values();
 

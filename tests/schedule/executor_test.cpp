@@ -19,7 +19,7 @@ constexpr int64_t kRows = 3, kWidth = 5, kElements = kRows * kWidth;
 
 struct Case {
   Schedule schedule;
-  int pp, micros, chunks;
+  int pp, num_microbatches, chunks;
   Overlap overlap = Overlap::kOn;
   bool forward_only = false;
   bool copies = false;  // PeerLinks instead of a group
@@ -93,7 +93,7 @@ struct Outcome {
 Outcome expected_outcome(const Case& c) {
   const int stages = c.pp * c.chunks;
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(stages))};
-  for (int micro = 0; micro < c.micros; ++micro)
+  for (int micro = 0; micro < c.num_microbatches; ++micro)
     for (int64_t i = 0; i < kElements; ++i) {
       std::vector<float> x(static_cast<size_t>(stages) + 1);
       x[0] = ToyStage::start_value(micro, i);
@@ -125,9 +125,9 @@ std::vector<Rank> make_ranks(const Case& c) {
   for (int r = 0; r < c.pp; ++r) {
     Rank& rank = ranks[static_cast<size_t>(r)];
     const Axis pp{r, c.pp};
-    rank.plan = with_transfers(
-        c.forward_only ? forward_only(pp, c.micros, c.chunks) : make_plan(c.schedule, pp, c.micros, c.chunks), pp,
-        c.chunks);
+    rank.plan = with_transfers(c.forward_only ? forward_only(pp, c.num_microbatches, c.chunks)
+                                              : make_plan(c.schedule, pp, c.num_microbatches, c.chunks),
+                               pp, c.chunks);
     std::vector<int> inputs;
     for (int chunk = 0; chunk < c.chunks; ++chunk) inputs.push_back(max_inputs(rank.plan, chunk));
     Arena measuring;
@@ -205,12 +205,12 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   for (const Overlap overlap : {Overlap::kOn, Overlap::kOff}) {
     for (const int pp : {1, 2, 3, 4})
-      for (const int micros : {1, 2, 5, 8})
+      for (const int num_microbatches : {1, 2, 5, 8})
         for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1F1B})
-          list.push_back({schedule, pp, micros, 1, overlap});
+          list.push_back({schedule, pp, num_microbatches, 1, overlap});
     for (const int pp : {2, 3, 4})
-      for (const int micros : {2, 4, 7})
-        for (const int chunks : {2, 3}) list.push_back({Schedule::kInterleaved, pp, micros, chunks, overlap});
+      for (const int num_microbatches : {2, 4, 7})
+        for (const int chunks : {2, 3}) list.push_back({Schedule::kInterleaved, pp, num_microbatches, chunks, overlap});
     list.push_back({Schedule::k1F1B, 4, 6, 1, overlap, true});
     list.push_back({Schedule::kInterleaved, 2, 5, 3, overlap, true});
   }
@@ -222,8 +222,8 @@ TEST(Executor, every_schedule_computes_what_a_plain_loop_does) {
     for (const bool copies : {false, true}) {
       c.copies = copies;
       EXPECT_EQ(run_on_threads(c, 0), expected_outcome(c))
-          << enum_name(c.schedule) << " pp " << c.pp << " micros " << c.micros << " chunks " << c.chunks
-          << (copies ? " copies" : "");
+          << enum_name(c.schedule) << " pp " << c.pp << " num_microbatches " << c.num_microbatches << " chunks "
+          << c.chunks << (copies ? " copies" : "");
     }
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/base/random.h"
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "lib/train/trainer.h"
 
 namespace tri::test {

@@ -1,13 +1,13 @@
-#include "lib/simulate/check.h"
+#include "lib/observe/check_report.h"
 
 #include <algorithm>
 
 #include "lib/checkpoint/state.h"
+#include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/simulate/pipeline.h"
-#include "lib/train/rank_tensors.h"
 
 namespace tri {
 namespace {
@@ -95,15 +95,17 @@ std::string memory(Config config, const Mesh& mesh) {
 }
 
 std::string bubble(const Config& config, const Mesh& mesh) {
-  const int micros = microbatches(config), chunks = config.parallel.chunks;
+  const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
   const std::vector<StageCost> costs(static_cast<size_t>(mesh.pp.size * chunks));
-  const PipelineRun run = simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.pp.size, micros, chunks),
-                                            chunks, costs, PipelineOverlap::kOn);
+  const PipelineRun run =
+      simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.pp.size, num_microbatches, chunks), chunks,
+                        costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
       "pipeline: {}, {} microbatches; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
       "%\n",
-      enum_name(config.parallel.schedule), micros, 100 * run.bubble, 100 * ideal_bubble(mesh.pp.size, micros, chunks));
+      enum_name(config.parallel.schedule), num_microbatches, 100 * run.bubble,
+      100 * ideal_bubble(mesh.pp.size, num_microbatches, chunks));
 }
 
 }  // namespace

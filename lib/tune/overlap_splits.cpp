@@ -1,4 +1,4 @@
-#include "lib/train/row_cuts.h"
+#include "lib/tune/overlap_splits.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,10 +8,10 @@
 
 #include "io/base/log.h"
 #include "kernels/gemm_search.h"
-#include "lib/train/aligned_timer.h"
-#include "lib/train/gemm_tuning.h"
-#include "lib/train/layer_transfers.h"
-#include "lib/train/silent.h"
+#include "lib/tune/aligned_timer.h"
+#include "lib/tune/gemm_tuning.h"
+#include "lib/tune/layer_transfers.h"
+#include "lib/tune/null_group.h"
 
 namespace tri {
 namespace {
@@ -19,18 +19,19 @@ namespace {
 constexpr int kRounds = 5, kRepeats = 2;
 constexpr Linear kLinears[] = {Linear::kQkv, Linear::kProj, Linear::kFc1, Linear::kFc2};
 
-std::vector<RowCut> candidates(int tp) {
-  std::vector<RowCut> cuts;
-  for (int pieces = 1; pieces <= tp; pieces = pieces < 4 ? pieces + 1 : pieces * 2) cuts.push_back({.pieces = pieces});
-  cuts.push_back({.pieces = tp, .direct = true});
-  return cuts;
+std::vector<OverlapSplit> candidates(int tp) {
+  std::vector<OverlapSplit> splits;
+  for (int pieces = 1; pieces <= tp; pieces = pieces < 4 ? pieces + 1 : pieces * 2)
+    splits.push_back({.pieces = pieces});
+  splits.push_back({.pieces = tp, .direct = true});
+  return splits;
 }
 
-RowCuts all_cut(RowCut cut) {
-  RowCuts cuts;
-  cuts.forward.fill(cut);
-  cuts.backward.fill(cut);
-  return cuts;
+OverlapSplits all_cut(OverlapSplit split) {
+  OverlapSplits splits;
+  splits.forward.fill(split);
+  splits.backward.fill(split);
+  return splits;
 }
 
 // What the choice depends on; without blanks.
@@ -49,34 +50,34 @@ std::string kept_line(const std::string& file, const std::string& key) {
   return "";
 }
 
-void keep_line(const std::string& file, const std::string& key, const std::string& cuts) {
+void keep_line(const std::string& file, const std::string& key, const std::string& splits) {
   if (file.empty() || !std::filesystem::is_directory(std::filesystem::path(file).parent_path())) return;
   std::ofstream out(file, std::ios::app);
-  out << key << ' ' << cuts << '\n';
+  out << key << ' ' << splits << '\n';
   if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
 }
 
 }  // namespace
 
-RowCuts timed_row_cuts(const Config& config, const Mesh& mesh, Job& job, Device& device, const RankTensors& tensors,
-                       ParameterStore& store, Runtime& runtime) {
-  SilentHooks hooks(store, microbatches(config) > 1 ? 1.0f : 0.0f);
-  RowCuts tried;
+OverlapSplits timed_overlap_splits(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                   const RankTensors& tensors, ParameterStore& store, Runtime& runtime) {
+  NullHooks hooks(store, microbatches(config) > 1 ? 1.0f : 0.0f);
+  OverlapSplits tried;
   const LayerContext ctx{.config = config,
                          .dims = stage_dims(config, mesh),
                          .work = tensors.stage.work,
                          .compute = runtime.compute(),
                          .tp = runtime.tp(),
                          .exchange = runtime.row_exchange(),
-                         .cuts = tried,
+                         .splits = tried,
                          .hooks = hooks};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, store.parameters().front());
   AlignedTimer timer(runtime, job, device, tensors.optimizer.norm);
   std::vector<double> seconds;  // [transfer][candidate], one after the other
   for (const LayerTransfer& transfer : transfers)
-    for (const RowCut cut : candidates(mesh.tp.size)) {
-      if (cut.direct && !transfer.takes_direct) continue;
-      tried.of(transfer.linear, transfer.pass) = cut;
+    for (const OverlapSplit split : candidates(mesh.tp.size)) {
+      if (split.direct && !transfer.takes_direct) continue;
+      tried.of(transfer.linear, transfer.pass) = split;
       std::vector<double> rounds;
       for (int round = -1; round < kRounds; ++round) {
         const double one = timer.sample([&] { transfer.together(ctx); }, kRepeats);
@@ -87,74 +88,75 @@ RowCuts timed_row_cuts(const Config& config, const Mesh& mesh, Job& job, Device&
     }
   seconds = timer.slowest(seconds);
 
-  RowCuts best;
+  OverlapSplits best;
   size_t next = 0;
   for (const LayerTransfer& transfer : transfers) {
     double least = 0;
-    for (const RowCut cut : candidates(mesh.tp.size)) {
-      if (cut.direct && !transfer.takes_direct) continue;
+    for (const OverlapSplit split : candidates(mesh.tp.size)) {
+      if (split.direct && !transfer.takes_direct) continue;
       const double time = seconds[next++];
       if (least > 0 && time >= least) continue;
       least = time;
-      best.of(transfer.linear, transfer.pass) = cut;
+      best.of(transfer.linear, transfer.pass) = split;
     }
   }
   return best;
 }
 
-RowCuts find_row_cuts(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
-                      ParameterStore& store, Runtime& runtime, const std::string& gemm_file, const std::string& file) {
+OverlapSplits find_overlap_splits(const Config& config, const Mesh& mesh, Job* job, Device& device,
+                                  const RankTensors& tensors, ParameterStore& store, Runtime& runtime,
+                                  const std::string& gemm_file, const std::string& file) {
   const bool cuts_matter = mesh.tp.size > 1 && copies_tp_rows(config);
-  const auto search = [&](const RowCuts* cuts) {
-    search_gemms(config, mesh, job, device, tensors, store, runtime.compute(), cuts, gemm_file);
+  const auto search = [&](const OverlapSplits* splits) {
+    search_gemms(config, mesh, job, device, tensors, store, runtime.compute(), splits, gemm_file);
   };
   if (!cuts_matter || device.gemm_search() == nullptr || !config.run.gemm_search) {
-    const RowCuts standard;
+    const OverlapSplits standard;
     search(runtime.row_exchange() == nullptr ? nullptr : &standard);
     return standard;
   }
   const std::string library = device.gemm_search()->export_choices();
   const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
   const std::string kept = job->broadcast(mesh.world_rank == 0 ? kept_line(file, key) : "");
-  if (const auto cuts = row_cuts_of(kept, mesh.tp.size)) {
-    search(&cuts.value());
-    return cuts.value();
+  if (const auto splits = overlap_splits_of(kept, mesh.tp.size)) {
+    search(&splits.value());
+    return splits.value();
   }
-  for (const RowCut cut : candidates(mesh.tp.size)) {
-    const RowCuts cuts = all_cut(cut);
-    search(&cuts);
+  for (const OverlapSplit split : candidates(mesh.tp.size)) {
+    const OverlapSplits splits = all_cut(split);
+    search(&splits);
   }
-  const RowCuts best = timed_row_cuts(config, mesh, *job, device, tensors, store, runtime);
+  const OverlapSplits best = timed_overlap_splits(config, mesh, *job, device, tensors, store, runtime);
   if (mesh.world_rank == 0) keep_line(file, key, to_text(best));
   return best;
 }
 
-std::string to_text(const RowCuts& cuts) {
+std::string to_text(const OverlapSplits& splits) {
   std::string text;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
     for (const Linear linear : kLinears) {
-      const RowCut cut = cuts.of(linear, pass);
-      text += fmt::format("{}{}{}", text.empty() ? "" : " ", cut.pieces, cut.direct ? "d" : "");
+      const OverlapSplit split = splits.of(linear, pass);
+      text += fmt::format("{}{}{}", text.empty() ? "" : " ", split.pieces, split.direct ? "d" : "");
     }
   return text;
 }
 
-Result<RowCuts> row_cuts_of(const std::string& text, int tp) {
+Result<OverlapSplits> overlap_splits_of(const std::string& text, int tp) {
   std::istringstream words(text);
-  RowCuts cuts;
+  OverlapSplits splits;
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
     for (const Linear linear : kLinears) {
       std::string word;
       words >> word;
-      RowCut cut;
-      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), cut.pieces);
+      OverlapSplit split;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), split.pieces);
       const std::string rest = word.substr(static_cast<size_t>(end - word.data()));
-      cut.direct = rest == "d";
-      if (error != std::errc{} || (!rest.empty() && !cut.direct) || cut.pieces < 0 || cut.pieces > tp)
-        return Error{fmt::format("\"{}\" is no list of 8 cuts of at most {} pieces", text, tp)};
-      cuts.of(linear, pass) = cut;
+      split.direct = rest == "d";
+      if (error != std::errc{} || (!rest.empty() && !split.direct) || split.pieces < 0 || split.pieces > tp)
+        return Error{fmt::format("\"{}\" is no list of 8 splits of at most {} pieces", text, tp)};
+      splits.of(linear, pass) = split;
     }
-  return cuts;
+  return splits;
 }
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-#include "lib/train/sampling.h"
+#include "lib/infer/sampling.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lib/train/runtime.h"
+#include "lib/engine/runtime.h"
 
 #include <algorithm>
 #include <exception>
@@ -36,17 +36,19 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  tp_ = std::make_unique<Channel>(add_group("tp", kTpTag, tp, job), tp_stream, device, Spend::kTp);
-  dp_ = std::make_unique<Channel>(add_group("dp", kDpTag, dp, job), dp_stream, device, Spend::kDp);
+  tp_ = std::make_unique<Channel>(add_group("tp", kTpTag, tp, job), tp_stream, device, TimeCategory::kTp);
+  dp_ = std::make_unique<Channel>(add_group("dp", kDpTag, dp, job), dp_stream, device, TimeCategory::kDp);
   // Who sums over stages waits for their work: the end of the pipeline's bubble.
-  const Spend over_all = mesh.pp.size > 1 ? Spend::kPp : mesh.dp.size > 1 ? Spend::kDp : Spend::kTp;
+  const TimeCategory over_all = mesh.pp.size > 1   ? TimeCategory::kPp
+                                : mesh.dp.size > 1 ? TimeCategory::kDp
+                                                   : TimeCategory::kTp;
   world_ = std::make_unique<Channel>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
   if (!shared.tp.flags.empty())
     std::tie(tp_arenas_, row_exchange_) =
-        open_exchange("tp", config.parallel.tp_transfers, tp, job, arena, shared.tp, Spend::kTp);
+        open_exchange("tp", config.parallel.tp_transfers, tp, job, arena, shared.tp, TimeCategory::kTp);
   if (!shared.dp.flags.empty())
     std::tie(dp_arenas_, dp_exchange_) =
-        open_exchange("dp", config.parallel.dp_transfers, dp, job, arena, shared.dp, Spend::kDp);
+        open_exchange("dp", config.parallel.dp_transfers, dp, job, arena, shared.dp, TimeCategory::kDp);
   if (mesh.pp.size == 1) return;
 
   connect_stages(config, mesh, pp, job, arena, shared.boundaries);
@@ -58,7 +60,8 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
 Runtime::~Runtime() = default;
 
 Runtime::Exchange Runtime::open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks,
-                                         Job* job, const Arena& arena, const RowExchangeTensors& tensors, Spend spend) {
+                                         Job* job, const Arena& arena, const RowExchangeTensors& tensors,
+                                         TimeCategory category) {
   auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
   if (!arenas) {
     do_without_copies(axis, transfers == Transfers::kCopies, arenas.error().message, *job);
@@ -66,7 +69,7 @@ Runtime::Exchange Runtime::open_exchange(const char* axis, Transfers transfers, 
   }
   auto exchange =
       std::make_unique<RowExchange>(arenas.value()->memory(), tensors, add_stream(fmt::format("{} copies", axis)),
-                                    add_stream(fmt::format("{} arrivals", axis)), device_, spend);
+                                    add_stream(fmt::format("{} arrivals", axis)), device_, category);
   return {std::move(arenas).value(), std::move(exchange)};
 }
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "lib/checkpoint/weights.h"
-#include "lib/train/evaluator.h"
+#include "lib/infer/evaluator.h"
 
 namespace tri {
 
@@ -35,7 +35,7 @@ class LoadedModel {
   std::unique_ptr<Tensors> tensors_;
   std::unique_ptr<Hooks> hooks_;
   std::unique_ptr<Runtime> runtime_;
-  const RowCuts cuts_;
+  const OverlapSplits splits_;
   std::unique_ptr<Stage> stage_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;

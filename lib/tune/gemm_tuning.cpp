@@ -1,4 +1,4 @@
-#include "lib/train/gemm_tuning.h"
+#include "lib/tune/gemm_tuning.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,31 +8,32 @@
 #include "io/base/log.h"
 #include "kernels/gemm_search.h"
 #include "lib/model/stage.h"
-#include "lib/train/silent.h"
+#include "lib/tune/null_group.h"
 
 namespace tri {
 namespace {
 
 // Each product is asked for as a first and as a later addition to its gradient.
 std::vector<Gemm> gemms_of_a_step(const Config& config, const Mesh& mesh, Device& device, const RankTensors& tensors,
-                                  ParameterStore& store, const RowCuts* cuts) {
+                                  ParameterStore& store, const OverlapSplits* splits) {
   GemmRecorder recorder;
-  SilentGroup group(mesh.tp);
-  Channel tp(group, recorder, device, Spend::kTp);
+  NullGroup group(mesh.tp);
+  Channel tp(group, recorder, device, TimeCategory::kTp);
   const Tensor rows = tensors.stage.work.partial.rows(0, stage_dims(config, mesh).Rl);
   std::unique_ptr<RowExchange> exchange;
-  if (cuts != nullptr) {  // its copies go nowhere: nothing is executed
+  if (splits != nullptr) {  // its copies go nowhere: nothing is executed
     const auto peers = static_cast<size_t>(mesh.tp.size);
     const PeerMemory nowhere{mesh.tp.rank, std::vector<char*>(peers, static_cast<char*>(rows.data))};
-    exchange = std::make_unique<RowExchange>(nowhere, tensors.stage.exchange, recorder, recorder, device, Spend::kTp);
+    exchange =
+        std::make_unique<RowExchange>(nowhere, tensors.stage.exchange, recorder, recorder, device, TimeCategory::kTp);
   }
-  const RowCuts whole;
+  const OverlapSplits whole;
   const bool several = microbatches(config) > 1;
   for (const float beta : {0.0f, 1.0f}) {
     if (beta == 1.0f && !several) break;
-    SilentHooks hooks(store, beta);
+    NullHooks hooks(store, beta);
     Stage stage(config, mesh, tensors.stage, store.parameters(), hooks, recorder, tp, exchange.get(),
-                cuts == nullptr ? whole : *cuts, 1.0f);
+                splits == nullptr ? whole : *splits, 1.0f);
     stage.begin(Stage::Mode::kTrain);
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
       stage.forward(chunk, 0, rows, rows);
@@ -74,13 +75,13 @@ std::string merge(const std::vector<std::string>& texts) {
 }  // namespace
 
 void search_gemms(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
-                  ParameterStore& store, Stream& compute, const RowCuts* cuts, const std::string& file) {
+                  ParameterStore& store, Stream& compute, const OverlapSplits* splits, const std::string& file) {
   GemmSearch* search = device.gemm_search();
   if (search == nullptr || !config.run.gemm_search) return;
   std::string kept = mesh.world_rank == 0 && !file.empty() ? read_text(file) : "";
   if (job != nullptr) kept = job->broadcast(kept);
   search->import_choices(kept);
-  search->search(gemms_of_a_step(config, mesh, device, tensors, store, cuts), compute);
+  search->search(gemms_of_a_step(config, mesh, device, tensors, store, splits), compute);
   std::vector<std::string> exports{search->export_choices()};
   if (job != nullptr) exports = job->gather(exports.front());
   std::string merged = mesh.world_rank == 0 ? merge(exports) : "";

@@ -1,9 +1,9 @@
-#include "lib/train/loaded_model.h"
+#include "lib/infer/loaded_model.h"
 
 #include <algorithm>
 
 #include "lib/comm/job.h"
-#include "lib/train/rank_tensors.h"
+#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 
@@ -34,8 +34,8 @@ struct LoadedModel::Tensors {
 };
 
 LoadedModel::Tensors LoadedModel::Tensors::allocate(const Config& config, const Mesh& mesh, Arena& arena) {
-  const int micros = microbatches(config), chunks = config.parallel.chunks;
-  const Plan plan = evaluation_plan(config, mesh.pp, micros);
+  const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
+  const Plan plan = evaluation_plan(config, mesh.pp, num_microbatches);
   const StageDims dims = stage_dims(config, mesh);
   Tensors t;
   std::vector<int> slots, inputs;
@@ -51,11 +51,11 @@ LoadedModel::Tensors LoadedModel::Tensors::allocate(const Config& config, const 
       list.push_back({spec, weight, chunk, static_cast<int>(list.size())});
     }
   }
-  t.stage = allocate_stage(config, mesh, slots, micros, arena);
+  t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
   t.boundaries = allocate_boundaries(mesh.pp, chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
   t.evaluator.loss = arena.take("head", Dtype::kF32, {1});
   if (mesh.pp.last()) {
-    t.evaluator.loss_weight = arena.take("head", Dtype::kF32, {micros});
+    t.evaluator.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});
     t.evaluator.sample_logits = arena.take("head", dims.dtype, {padded_vocab(config.model)});
   }
   t.evaluator.sample_token = arena.take("tokens", Dtype::kI32, {1});
@@ -87,7 +87,7 @@ LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Devic
       config, mesh, job, device, *arena_,
       Runtime::SharedTensors{.tp = tensors_->stage.exchange, .dp = {}, .boundaries = tensors_->boundaries});
   stage_ = std::make_unique<Stage>(config, mesh, tensors_->stage, tensors_->parameters, *hooks_, runtime_->compute(),
-                                   runtime_->tp(), runtime_->row_exchange(), cuts_, 1.0f);
+                                   runtime_->tp(), runtime_->row_exchange(), splits_, 1.0f);
   executor_ = std::make_unique<Executor>(mesh.pp, config.parallel.chunks, tensors_->boundaries, runtime_->links(),
                                          runtime_->compute(), device,
                                          config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff);

@@ -58,7 +58,7 @@ class Runtime {
   using Exchange = std::pair<std::unique_ptr<PeerArenas>, std::unique_ptr<RowExchange>>;
   // Among these ranks; nothing where they cannot open each other's memory, or an error if `transfers` insists.
   Exchange open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks, Job* job,
-                         const Arena& arena, const RowExchangeTensors& tensors, Spend spend);
+                         const Arena& arena, const RowExchangeTensors& tensors, TimeCategory category);
   void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
                       const BoundaryTensors& boundaries);
   PeerArenas* arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,

@@ -1,4 +1,4 @@
-#include "lib/train/layer_transfers.h"
+#include "lib/tune/layer_transfers.h"
 
 namespace tri {
 namespace {
@@ -65,7 +65,7 @@ LayerTransfer reduce(Linear linear, Pass pass, const std::string& beside, Tensor
               },
           .together =
               [=](const LayerContext& ctx) {
-                products(ctx, ctx.begin_reduce(rows, ctx.cuts.of(linear, pass)));
+                products(ctx, ctx.begin_reduce(rows, ctx.splits.of(linear, pass)));
                 ctx.finish_reduce(rows);
               }};
 }

@@ -1,4 +1,4 @@
-#include "lib/train/aligned_timer.h"
+#include "lib/tune/aligned_timer.h"
 
 #include <algorithm>
 #include <sstream>

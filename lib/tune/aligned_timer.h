@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lib/comm/job.h"
-#include "lib/train/runtime.h"
+#include "lib/engine/runtime.h"
 
 namespace tri {
 

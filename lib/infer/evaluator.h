@@ -10,9 +10,9 @@
 
 #include "io/tokens/tokenizer.h"
 #include "lib/data/dataset.h"
+#include "lib/engine/runtime.h"
+#include "lib/infer/sampling.h"
 #include "lib/model/stage.h"
-#include "lib/train/runtime.h"
-#include "lib/train/sampling.h"
 
 namespace tri {
 

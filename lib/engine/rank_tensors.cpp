@@ -1,4 +1,4 @@
-#include "lib/train/rank_tensors.h"
+#include "lib/engine/rank_tensors.h"
 
 #include <algorithm>
 
@@ -22,13 +22,13 @@ Plan train_plan(const Config& config, Axis pp) {
                         config.parallel.chunks);
 }
 
-Plan evaluation_plan(const Config& config, Axis pp, int micros) {
-  return with_transfers(forward_only(pp, micros, config.parallel.chunks), pp, config.parallel.chunks);
+Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches) {
+  return with_transfers(forward_only(pp, num_microbatches, config.parallel.chunks), pp, config.parallel.chunks);
 }
 
 RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena) {
-  const int micros = microbatches(config), chunks = config.parallel.chunks;
-  const Plan train = train_plan(config, mesh.pp), evaluation = evaluation_plan(config, mesh.pp, micros);
+  const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
+  const Plan train = train_plan(config, mesh.pp), evaluation = evaluation_plan(config, mesh.pp, num_microbatches);
   std::vector<int> slots, inputs;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     slots.push_back(std::max(max_in_flight(train, chunk), max_in_flight(evaluation, chunk)));
@@ -38,10 +38,10 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena) 
   RankTensors t;
   t.store = allocate_store(config, mesh, arena);
   t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
-  t.stage = allocate_stage(config, mesh, slots, micros, arena);
+  t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
   t.boundaries = allocate_boundaries(mesh.pp, chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
   if (mesh.pp.last()) {
-    t.loss_weight = arena.take("head", Dtype::kF32, {micros});
+    t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});
     t.sample_logits = arena.take("head", dims.dtype, {padded_vocab(config.model)});
   }
   if (config.run.device == DeviceChoice::kCuda)

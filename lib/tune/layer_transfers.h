@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "lib/engine/rank_tensors.h"
 #include "lib/model/layers.h"
-#include "lib/train/rank_tensors.h"
 
 namespace tri {
 
 struct LayerTransfer {
-  Linear linear{};  // whose cut is the transfer's
+  Linear linear{};  // whose split is the transfer's
   Pass pass{};
   bool reduces = false;  // else it gathers
   bool takes_direct = false;

@@ -7,9 +7,9 @@
 namespace tri {
 
 // A group in which nothing happens.
-class SilentGroup final : public CommGroup {
+class NullGroup final : public CommGroup {
  public:
-  explicit SilentGroup(Axis axis) : CommGroup("silent", axis.rank, axis.size) {}
+  explicit NullGroup(Axis axis) : CommGroup("null", axis.rank, axis.size) {}
 
  private:
   void do_all_gather(Tensor, Tensor, Stream&) override {}
@@ -21,9 +21,9 @@ class SilentGroup final : public CommGroup {
 };
 
 // Gradients where they lie in a step, without the store's bookkeeping; products overwrite (beta 0) or add (1).
-class SilentHooks final : public ParameterHooks {
+class NullHooks final : public ParameterHooks {
  public:
-  SilentHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
+  NullHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
   void begin_backward(int, int) override {}
   void before_use(const Parameter&) override {}
   Tensor gradient(const Parameter& parameter) override { return store_.any_gradient_place(parameter); }

@@ -15,7 +15,7 @@ int64_t kernel_workspace_bytes(const StageDims& dims);
 
 // The schedule's plan of this stage, with transfers.
 Plan train_plan(const Config& config, Axis pp);
-Plan evaluation_plan(const Config& config, Axis pp, int micros);
+Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
 struct RankTensors {
   StageTensors stage;

@@ -1,4 +1,4 @@
-#include "lib/train/stop_signals.h"
+#include "lib/fault/stop_signals.h"
 
 #include <atomic>
 

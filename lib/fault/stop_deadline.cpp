@@ -1,4 +1,4 @@
-#include "lib/train/grace.h"
+#include "lib/fault/stop_deadline.h"
 
 #include <cstdlib>
 
@@ -15,11 +15,12 @@ constexpr std::chrono::seconds kAbort{10};
 
 }  // namespace
 
-Grace::Grace(double seconds, Job& job, const StopSignals& signals) : seconds_(seconds), job_(job), signals_(signals) {
+StopDeadline::StopDeadline(double seconds, Job& job, const StopSignals& signals)
+    : seconds_(seconds), job_(job), signals_(signals) {
   if (seconds_ > 0) thread_ = std::thread([this] { watch(); });
 }
 
-Grace::~Grace() {
+StopDeadline::~StopDeadline() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -29,7 +30,7 @@ Grace::~Grace() {
   thread_.join();
 }
 
-void Grace::watch() {
+void StopDeadline::watch() {
   const auto limit =
       std::chrono::duration<double>(seconds_) + (job_.world_rank() == 0 ? std::chrono::seconds(0) : kAfterRank0);
   std::unique_lock lock(mutex_);
@@ -45,7 +46,7 @@ void Grace::watch() {
   }
 }
 
-void Grace::leave() {
+void StopDeadline::leave() {
   log_error(
       "fault.grace_seconds: {:g} s after the stop signal the run has not ended: it leaves as it is, and the steps "
       "after {}, the newest checkpoint, up to {} ARE LOST",

@@ -9,19 +9,19 @@
 #include <thread>
 
 #include "lib/comm/job.h"
-#include "lib/train/stop_signals.h"
+#include "lib/fault/stop_signals.h"
 
 namespace tri {
 
-class Grace {
+class StopDeadline {
  public:
   using Clock = StopSignals::Clock;
 
   // Watches from a thread of its own until the end of its life. 0 seconds: without limit.
-  Grace(double seconds, Job& job, const StopSignals& signals);
-  ~Grace();
-  Grace(const Grace&) = delete;
-  Grace& operator=(const Grace&) = delete;
+  StopDeadline(double seconds, Job& job, const StopSignals& signals);
+  ~StopDeadline();
+  StopDeadline(const StopDeadline&) = delete;
+  StopDeadline& operator=(const StopDeadline&) = delete;
 
   // All ranks know of the stop; the first signal came at `first`, to whichever of them.
   void agreed(Clock::time_point first) { first_ = first.time_since_epoch().count(); }

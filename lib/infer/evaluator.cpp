@@ -1,4 +1,4 @@
-#include "lib/train/evaluator.h"
+#include "lib/infer/evaluator.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "io/base/random.h"
 #include "kernels/ops.h"
 #include "lib/data/loader.h"
-#include "lib/train/rank_tensors.h"
+#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 
