@@ -86,8 +86,15 @@ LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Devic
   runtime_ = std::make_unique<Runtime>(
       config, mesh, job, device, *arena_,
       Runtime::SharedTensors{.tp = tensors_->stage.exchange, .dp = {}, .boundaries = tensors_->boundaries});
-  stage_ = std::make_unique<Stage>(config, mesh, tensors_->stage, tensors_->parameters, *hooks_, runtime_->compute(),
-                                   runtime_->tp(), runtime_->row_exchange(), splits_, 1.0f);
+  stage_ = std::make_unique<Stage>(StageContext{.config = config,
+                                                .mesh = mesh,
+                                                .tensors = tensors_->stage,
+                                                .parameters = tensors_->parameters,
+                                                .hooks = *hooks_,
+                                                .compute = runtime_->compute(),
+                                                .tp = runtime_->tp(),
+                                                .exchange = runtime_->row_exchange(),
+                                                .splits = splits_});
   executor_ = std::make_unique<Executor>(mesh.pp, config.parallel.chunks, tensors_->boundaries, runtime_->links(),
                                          runtime_->compute(), device,
                                          config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff);

@@ -32,8 +32,15 @@ std::vector<Gemm> gemms_of_a_step(const Config& config, const Mesh& mesh, Device
   for (const float beta : {0.0f, 1.0f}) {
     if (beta == 1.0f && !several) break;
     NullHooks hooks(store, beta);
-    Stage stage(config, mesh, tensors.stage, store.parameters(), hooks, recorder, tp, exchange.get(),
-                splits == nullptr ? whole : *splits, 1.0f);
+    Stage stage({.config = config,
+                 .mesh = mesh,
+                 .tensors = tensors.stage,
+                 .parameters = store.parameters(),
+                 .hooks = hooks,
+                 .compute = recorder,
+                 .tp = tp,
+                 .exchange = exchange.get(),
+                 .splits = splits == nullptr ? whole : *splits});
     stage.begin(Stage::Mode::kTrain);
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
       stage.forward(chunk, 0, rows, rows);
