@@ -69,11 +69,10 @@ class Bench {
         device_(device),
         folder_(folder),
         rounds_(rounds),
-        trainer_(config, mesh, &job, device, arena),
+        trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
         checkpoints_(config, mesh, job, device, trainer_.runtime().compute(), trainer_.store().tensors(),
                      job.broadcast(new_attempt())) {
     trainer_.make_start_values();
-    trainer_.set_before_update([this] { checkpoints_.before_update(); });
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
       tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
@@ -189,7 +188,7 @@ class Bench {
 
   double step(RankFlags flags, StepResult& result) {
     const auto start = Clock::now();
-    result = trainer_.step(steps_++, tokens_, tokens_, flags);
+    result = trainer_.step(steps_++, tokens_, tokens_, flags, [this] { checkpoints_.before_update(); });
     return seconds_since(start);
   }
 

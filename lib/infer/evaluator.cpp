@@ -6,7 +6,6 @@
 #include "io/base/random.h"
 #include "kernels/ops.h"
 #include "lib/data/loader.h"
-#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 
@@ -15,18 +14,18 @@ double Evaluation::perplexity_per_byte() const {
   return std::exp(loss * static_cast<double>(tokens) / std::max(bytes, 1.0));
 }
 
-Evaluator::Evaluator(const Config& config, const Mesh& mesh, Device& device, Runtime& runtime, Stage& stage,
-                     Executor& executor, EvaluatorTensors tensors)
-    : config_(config),
-      mesh_(mesh),
-      runtime_(runtime),
-      stage_(stage),
-      executor_(executor),
-      tensors_(tensors),
-      batch_plan_(evaluation_plan(config, mesh.pp, microbatches(config))),
-      single_plan_(evaluation_plan(config, mesh.pp, 1)),
-      h_inputs_(device, static_cast<size_t>(stage_.inputs().numel())),
-      h_targets_(device, static_cast<size_t>(stage_.targets().numel())) {}
+Evaluator::Evaluator(Engine& engine, Tensor loss)
+    : config_(engine.config()),
+      mesh_(engine.mesh()),
+      runtime_(engine.runtime()),
+      stage_(engine.stage()),
+      executor_(engine.executor()),
+      tensors_(engine.tensors()),
+      loss_(loss),
+      batch_plan_(evaluation_plan(config_, mesh_.pp, microbatches(config_))),
+      single_plan_(evaluation_plan(config_, mesh_.pp, 1)),
+      h_inputs_(engine.device(), static_cast<size_t>(stage_.inputs().numel())),
+      h_targets_(engine.device(), static_cast<size_t>(stage_.targets().numel())) {}
 
 void Evaluator::initialize() {
   Stream& compute = runtime_.compute();
@@ -68,10 +67,9 @@ void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int
 }
 
 void Evaluator::sum_losses() {
-  runtime_.compute().zero(tensors_.loss);
+  runtime_.compute().zero(loss_);
   if (mesh_.pp.last())
-    weighted_sum({.out = tensors_.loss, .inp = stage_.head().losses, .weight = tensors_.loss_weight},
-                 runtime_.compute());
+    weighted_sum({.out = loss_, .inp = stage_.head().losses, .weight = tensors_.loss_weight}, runtime_.compute());
 }
 
 std::vector<float> Evaluator::read(Tensor tensor) {
@@ -96,9 +94,9 @@ double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int3
   executor_.run(batch_plan_, stage_);
   sum_losses();
   runtime_.world().after(compute);
-  runtime_.world().all_reduce(tensors_.loss, ReduceOp::kSum);
+  runtime_.world().all_reduce(loss_, ReduceOp::kSum);
   runtime_.world().before(compute);
-  return read(tensors_.loss).front();
+  return read(loss_).front();
 }
 
 std::optional<Evaluation> Evaluator::evaluate(const Dataset& dataset, Split split, int64_t batches,

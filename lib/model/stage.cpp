@@ -10,21 +10,22 @@ constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
 
 }  // namespace
 
-Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
-             const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-             RowExchange* exchange, const OverlapSplits& splits, float loss_scale)
-    : tensors_(std::move(tensors)),
-      ctx_{.config = config,
-           .dims = stage_dims(config, mesh),
+Stage::Stage(StageContext context)
+    : tensors_(std::move(context.tensors)),
+      ctx_{.config = context.config,
+           .dims = stage_dims(context.config, context.mesh),
            .work = tensors_.work,
-           .compute = compute,
-           .tp = tp,
-           .exchange = exchange,
-           .splits = splits,
-           .hooks = hooks},
-      vocab_(config.model.vocab),
-      first_token_(mesh.tp.rank * ctx_.dims.Vl),
-      loss_scale_(loss_scale) {
+           .compute = context.compute,
+           .tp = context.tp,
+           .exchange = context.exchange,
+           .splits = context.splits,
+           .hooks = context.hooks},
+      vocab_(context.config.model.vocab),
+      first_token_(context.mesh.tp.rank * ctx_.dims.Vl),
+      loss_scale_(context.loss_scale) {
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  const auto& parameters = context.parameters;
   for (int c = 0; c < config.parallel.chunks; ++c) {
     Chunk chunk;
     chunk.first = is_first_virtual_stage(mesh.pp, c);

@@ -53,10 +53,20 @@ struct PipelineLinks {
   Link recv_forward, send_forward, recv_backward, send_backward;
 };
 
+// What an executor is wired to. What is referred to outlives the executor.
+struct ExecutorContext {
+  Axis pp;
+  int chunks = 1;
+  BoundaryTensors tensors;
+  PipelineLinks links;
+  Stream& compute;
+  Device& device;
+  Overlap overlap = Overlap::kOn;  // off: the compute stream stands still while the stage sends
+};
+
 class Executor {
  public:
-  Executor(Axis pp, int chunks, BoundaryTensors tensors, PipelineLinks links, Stream& compute, Device& device,
-           Overlap overlap);
+  explicit Executor(const ExecutorContext& context);
   ~Executor();
 
   // Enqueues the whole plan (with transfers). Returns before it has run.

@@ -115,19 +115,18 @@ History train(const Layout& layout, bool alone) {
     Arena measuring;
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
-    Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
+    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
       splits.forward.fill(layout.split);
       splits.backward.fill(layout.split);
-      trainer.set_overlap_splits(splits);
+      trainer.engine().set_overlap_splits(splits);
     }
     if (layout.timed_cuts && !alone) {
-      const OverlapSplits splits =
-          timed_overlap_splits(config, mesh, job, *device, trainer.tensors(), trainer.store(), trainer.runtime());
+      const OverlapSplits splits = timed_overlap_splits(trainer.engine());
       for (const std::string& theirs : job.all_gather(to_text(splits))) EXPECT_EQ(theirs, to_text(splits));
       EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), layout.tp)), splits);
-      trainer.set_overlap_splits(splits);
+      trainer.engine().set_overlap_splits(splits);
     }
     trainer.make_start_values();
     for (int64_t step = 0; step < layout.steps; ++step) {

@@ -182,12 +182,17 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       {
-        Executor executor(pp, c.chunks, own.boundaries,
-                          {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
-                           .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
-                           .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
-                           .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
-                          *streams[0], *own.device, c.overlap);
+        Executor executor(
+            {.pp = pp,
+             .chunks = c.chunks,
+             .tensors = own.boundaries,
+             .links = {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
+                       .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
+                       .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
+                       .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
+             .compute = *streams[0],
+             .device = *own.device,
+             .overlap = c.overlap});
         for (int round = 0; round < rounds; ++round) executor.run(own.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
@@ -259,8 +264,10 @@ TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
   auto device = make_cpu_device();
   auto compute = device->make_stream("compute");
   Arena arena(*device, 4096);
-  Executor executor(pp, 1, allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena), {}, *compute, *device,
-                    Overlap::kOn);
+  Executor executor({.pp = pp,
+                     .tensors = allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena),
+                     .compute = *compute,
+                     .device = *device});
   ToyStage stage(pp, 1, *compute, [] {});
   const Plan plan{{Op::kForward, 0}, {Op::kForward, 1}, {Op::kBackward, 0}, {Op::kBackward, 1}};
   EXPECT_THROW(executor.run(plan, stage), Fatal);
