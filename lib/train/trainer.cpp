@@ -36,8 +36,14 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
       tensors_(allocate_rank(config, mesh, arena)),
       runtime_(config, mesh, job, device, arena,
                {.tp = tensors_.stage.exchange, .dp = tensors_.store.exchange, .boundaries = tensors_.boundaries}),
-      store_(config, mesh, tensors_.store, microbatches(config), device, runtime_.compute(), runtime_.dp(),
-             runtime_.dp_exchange()),
+      store_({.config = config,
+              .mesh = mesh,
+              .tensors = tensors_.store,
+              .num_microbatches = microbatches(config),
+              .device = device,
+              .compute = runtime_.compute(),
+              .dp = runtime_.dp(),
+              .exchange = runtime_.dp_exchange()}),
       stage_(config, mesh, tensors_.stage, store_.parameters(), store_, runtime_.compute(), runtime_.tp(),
              runtime_.row_exchange(), splits_,
              1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
@@ -123,14 +129,14 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
 }
 
 std::vector<std::string> Trainer::not_finite_names() {
-  store_.sum_own_gradients(true);
+  store_.gradients().sum_local_gradients(true);
   store_.begin_step();
   if (mesh_.pp.last()) runtime_.compute().zero(stage_.head().losses);
   stage_.begin(Stage::Mode::kTrain);
   executor_.run(train_plan_, stage_);
   optimizer_.reduce();
   runtime_.synchronize();
-  store_.sum_own_gradients(false);
+  store_.gradients().sum_local_gradients(false);
   std::vector<std::string> names;
   if (mesh_.pp.last()) {
     const std::vector<float> losses = evaluator_.read(stage_.head().losses);
@@ -142,7 +148,7 @@ std::vector<std::string> Trainer::not_finite_names() {
   const auto split = static_cast<size_t>(store_.tensors().num_split_tensors);
   for (size_t i = 0; i < own.size(); ++i)
     if (!std::isfinite(own[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
-      names.push_back("gradient of " + store_.tensor_names()[i]);
+      names.push_back("gradient of " + store_.memory().tensor_names()[i]);
   return names;
 }
 

@@ -20,20 +20,25 @@ class NullGroup final : public CommGroup {
   void do_recv(Tensor, int, Stream&) override {}
 };
 
-// Gradients where they lie in a step, without the store's bookkeeping; products overwrite (beta 0) or add (1).
+// For searches and benches: gradients where they lie in a step, without the store's bookkeeping; GEMMs overwrite (beta 0) or add (1).
 class NullHooks final : public ParameterHooks {
  public:
-  NullHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
+  NullHooks(const ParameterStore& store, float beta) : memory_(store.memory()), beta_(beta) {}
   void begin_backward(int, int) override {}
   void before_use(const Parameter&) override {}
-  Tensor gradient(const Parameter& parameter) override { return store_.any_gradient_place(parameter); }
-  GradientTarget gradient_target(const Parameter& parameter) override {
-    return {store_.any_gradient_place(parameter), beta_};
-  }
+  Tensor gradient(const Parameter& parameter) override { return place(parameter); }
+  GradientTarget gradient_target(const Parameter& parameter) override { return {place(parameter), beta_}; }
   void gradient_ready(const Parameter&) override {}
 
  private:
-  ParameterStore& store_;
+  // Memory of the gradient's shape and alignment, whatever stands there.
+  Tensor place(const Parameter& parameter) const {
+    const BucketMemory& bucket = memory_.buckets()[static_cast<size_t>(memory_.bucket_of(parameter))];
+    const Tensor& full = bucket.gradients.empty() ? memory_.tensors().pool.front() : bucket.gradients;
+    return memory_.gradient_in(full, parameter);
+  }
+
+  const ParameterMemory& memory_;
   const float beta_;
 };
 
