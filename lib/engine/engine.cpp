@@ -37,8 +37,14 @@ Engine::Engine(const EngineContext& context)
       runtime_(config_, mesh_, job_, device_, context.arena,
                {.tp = tensors_.stage.exchange, .dp = tensors_.store.exchange, .boundaries = tensors_.boundaries}),
       store_(context.kind == EngineKind::kTraining
-                 ? std::make_unique<ParameterStore>(config_, mesh_, tensors_.store, microbatches(config_), device_,
-                                                    runtime_.compute(), runtime_.dp(), runtime_.dp_exchange())
+                 ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,
+                                                                          .mesh = mesh_,
+                                                                          .tensors = tensors_.store,
+                                                                          .num_microbatches = microbatches(config_),
+                                                                          .device = device_,
+                                                                          .compute = runtime_.compute(),
+                                                                          .dp = runtime_.dp(),
+                                                                          .exchange = runtime_.dp_exchange()})
                  : nullptr),
       constant_weights_(context.kind == EngineKind::kInference ? std::make_unique<ConstantWeights>() : nullptr),
       stage_({.config = config_,
