@@ -60,7 +60,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
     int64_t largest = 0;
     for (const ChunkStoreTensors& chunk : store.chunks)
       for (const Bucket& bucket : chunk.layout.buckets) largest = std::max(largest, bucket.size);
-    store.exchange = allocate_row_exchange("dp exchange", dp, largest, Dtype::kF32, 1, arena);
+    store.peer_copies = allocate_peer_copies("dp peer copies", dp, largest, Dtype::kF32, 1, arena);
   }
   store.decay = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   store.count_weight = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/peer/copies.h"
 #include "lib/optim/flat_layout.h"
 
 namespace tri {
@@ -29,7 +29,7 @@ struct StoreTensors {
   Tensor decay;                 // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;          // (S) f32: 1 where this rank's slice counts in the global norm, else 0
   Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
-  RowExchangeTensors exchange;  // dp > 1 and zero >= 1, where copies_dp_buckets
+  PeerCopyTensors peer_copies;  // dp > 1 and zero >= 1, where copies_dp_buckets
   int num_tensors = 0;          // S
   int num_split_tensors = 0;    // the first ones: divided over tp; the others are full on every tp rank
 };
