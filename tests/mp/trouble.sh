@@ -63,7 +63,23 @@ unset TRIREME_TEST_STORAGE
 train 0 hangs 2 run.steps=12
 has "resumed from hangs/checkpoints/step_00000005:"
 
-echo "the same when the signal reaches only one rank, and when a peer hangs"
+echo "a second SIGINT ends a run at once, whatever it waits for; the first one and SIGTERM wait"
+export TRIREME_TEST_STORAGE=$folder/twice/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
+start twice 2 fault.grace_seconds=0 # without limit
+until_true steps_done twice 15      # where it hangs, as above
+rank=$(pid_of 0)
+# was_taken SIGNAL: none is waiting to be handled; two of a kind would count as one.
+was_taken() { ((!(16#$(awk '$1 == "ShdPnd:" {print $2}' "/proc/$rank/status") >> ($(kill -l "$1") - 1) & 1))); }
+for signal in TERM INT; do
+  kill -"$signal" "$rank"
+  until_true was_taken "$signal"
+done
+kill -0 "$rank" || fail "one SIGINT ended the run"
+kill -INT "$rank"
+end_of twice 130
+unset TRIREME_TEST_STORAGE
+
+echo "fault.grace_seconds when the signal reaches only one rank, and when a peer hangs"
 for rank in 0 1; do
   start silent 2 fault.grace_seconds=1
   until_true has_checkpoint silent
