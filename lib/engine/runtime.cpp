@@ -57,7 +57,8 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
                                            dp_stream, device, over_all);
 }
 
-Runtime::~Runtime() = default;
+// Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
+Runtime::~Runtime() { drain(); }
 
 Runtime::Exchange Runtime::open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks,
                                          Job* job, const Arena& arena, const RowExchangeTensors& tensors,

@@ -21,7 +21,7 @@ struct ResidualStream {
 enum class Linear { kQkv, kProj, kFc1, kFc2 };
 inline constexpr int kNumLinears = 4;
 
-// How each of them is split beside its transfer: lib/train/overlap_splits. Column-parallel ones (qkv, fc1) read
+// How each of them is split beside its transfer: lib/tune/overlap_splits. Column-parallel ones (qkv, fc1) read
 // gathered rows forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
 struct OverlapSplits {
   // [Linear]. Until something is timed: weight gradients hide most of a backward transfer, so pieces would only cost.

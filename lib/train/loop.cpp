@@ -36,7 +36,7 @@ Result<void> TrainingLoop::run() {
   const auto start = Clock::now();
   while (progress_.steps < run.steps && stop_ == Stop::kNo) {
     if (auto trained = train_step(); !trained) return trained;
-    deadline_.at(progress_.steps, context_.checkpoints.saved_step());
+    deadline_.set_progress(progress_.steps, context_.checkpoints.saved_step());
     if (progress_.steps == context_.begun.steps + 1) {
       context_.startup.phase_done("first step");
       log_info("{}", context_.startup.report());
@@ -118,8 +118,8 @@ void TrainingLoop::show(const StepMetrics& metrics, bool finite) {
 // What all ranks make of a stop signal, from numbers that are the same on all of them.
 TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point flags_sent) {
   if (result.stop == 0) return Stop::kNo;
-  deadline_.agreed(flags_sent -
-                   std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
+  deadline_.count_from(flags_sent -
+                       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
   const double grace = context_.config.fault.grace_seconds;
   const bool enough = StopDeadline::enough(grace, result.stop_age, result.time_needed);
   const std::optional<int64_t> under_way = context_.checkpoints.under_way();
@@ -179,7 +179,7 @@ void TrainingLoop::sample() {
 // and, where a signal stopped the run, what became of its steps.
 Result<void> TrainingLoop::finish(Clock::time_point start) {
   if (auto finished = context_.checkpoints.finish(); !finished) return finished;
-  deadline_.done();
+  deadline_.lift();
   report_checkpoints();
   log_summary(context_.job, context_.mesh, times_, context_.trainer.runtime().times(),
               seconds_between(start, Clock::now()));

@@ -56,7 +56,6 @@ class TrainingLoop {
 
   bool is_last() const { return progress_.steps == context_.config.run.steps; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
-  Result<void> save();
   void report_checkpoints();
   void evaluate();
   void sample();

@@ -11,8 +11,8 @@
 namespace tri {
 namespace {
 
-// World rank 0 opens the folder, and the lock is its own. Only a run that can start leaves one; the agreement is also the
-// barrier behind which all may write into it.
+// World rank 0 opens the folder and holds its lock; the others get none. Only a run that can start makes a folder; the
+// agreement is also the barrier behind which all ranks may write into it.
 Result<std::optional<RunLock>> open_folder(const Config& config, Job& job, const std::string& attempt) {
   std::optional<RunLock> lock;
   Result<void> mine;
