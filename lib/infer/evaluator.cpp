@@ -132,7 +132,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
   std::copy(tokens.begin(), tokens.end(), padded.begin());
   load_copies(padded, padded);
-  Channel& tp = runtime_.tp();
+  GroupOnStream& tp = runtime_.tp().collectives();
   stage_.set_on_logits([&](int) {
     const Tensor row = stage_.head().logits.rows(static_cast<int64_t>(tokens.size()) - 1, 1).flat();
     tp.after(runtime_.compute());

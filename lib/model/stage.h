@@ -20,10 +20,9 @@ struct StageContext {
   const std::vector<std::vector<Parameter>>& parameters;  // [chunk][parameter]
   ParameterHooks& hooks;
   Stream& compute;
-  Channel& tp;
-  RowExchange* exchange = nullptr;  // null: gathers and reduces of rows go through `tp`
-  const OverlapSplits& splits;      // may change between runs of a plan
-  float loss_scale = 1.0f;          // factor on the gradient of the summed loss: 1 / tokens of a step
+  AxisTransfers& tp;
+  const OverlapSplits& splits;  // may change between runs of a plan
+  float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / tokens of a step
 };
 
 class Stage final : public StageCompute {

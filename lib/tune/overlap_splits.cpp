@@ -72,7 +72,6 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
                          .work = tensors.stage.work,
                          .compute = runtime.compute(),
                          .tp = runtime.tp(),
-                         .exchange = runtime.row_exchange(),
                          .splits = tried,
                          .hooks = hooks};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
@@ -110,24 +109,22 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
 OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   const Config& config = engine.config();
   const Mesh& mesh = engine.mesh();
+  const AxisTransfers& tp = engine.runtime().tp();
   GemmSearch* const gemm_search = engine.device().gemm_search();
   const bool splits_matter = mesh.tp.size > 1 && copies_tp_rows(config);
   if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
     const OverlapSplits standard;
-    search_gemms(engine, engine.runtime().row_exchange() == nullptr ? nullptr : &standard, files.gemms);
+    search_gemms(engine, tp, standard, files.gemms);
     return standard;
   }
   const std::string library = gemm_search->export_choices();
   const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
   const std::string kept = engine.job()->broadcast(mesh.world_rank == 0 ? kept_line(files.splits, key) : "");
   if (const auto splits = overlap_splits_of(kept, mesh.tp.size)) {
-    search_gemms(engine, &splits.value(), files.gemms);
+    search_gemms(engine, tp, splits.value(), files.gemms);
     return splits.value();
   }
-  for (const OverlapSplit split : candidates(mesh.tp.size)) {
-    const OverlapSplits splits = splits_alike(split);
-    search_gemms(engine, &splits, files.gemms);
-  }
+  for (const OverlapSplit split : candidates(mesh.tp.size)) search_gemms(engine, tp, splits_alike(split), files.gemms);
   const OverlapSplits best = timed_overlap_splits(engine);
   if (mesh.world_rank == 0) keep_line(files.splits, key, to_text(best));
   return best;

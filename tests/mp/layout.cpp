@@ -48,16 +48,6 @@ void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::
                 static_cast<size_t>(local * inner) * sizeof(float));
 }
 
-// Of both ways that rows of activations take.
-CommCounts tp_counts(Runtime& runtime) {
-  CommCounts counts = runtime.tp().group().counts();
-  if (const RowExchange* exchange = runtime.row_exchange()) {
-    counts.all_gathers += exchange->counts().all_gathers;
-    counts.reduce_scatters += exchange->counts().reduce_scatters;
-  }
-  return counts;
-}
-
 }  // namespace
 
 Config config_of(const Layout& layout) {
@@ -130,10 +120,10 @@ History train(const Layout& layout, bool alone) {
     }
     trainer.make_start_values();
     for (int64_t step = 0; step < layout.steps; ++step) {
-      const CommCounts before = tp_counts(trainer.runtime());
+      const CommCounts before = trainer.runtime().tp().counts();
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
-      history.tp_counts = tp_counts(trainer.runtime());
+      history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
     }
