@@ -71,7 +71,7 @@ void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = ctx_.work.again;  // only the layer's input is kept
+      LayerTensors shared = ctx_.work.recomputed;  // only the layer's input is kept
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
@@ -105,11 +105,11 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
   } else {
     ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
   }
-  TransformerBlock::WeightGradient later;
+  TransformerBlock::WeightGradient deferred;
   for (size_t i = chunk.blocks.size(); i-- > 0;) {
     const bool leaves_stage = i == 0 && !chunk.first;
-    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, later,
-                             i == 0 ? TransformerBlock::Leaves::kNothing : TransformerBlock::Leaves::kWork);
+    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, deferred,
+                             i == 0 ? TransformerBlock::QkvWeight::kEnqueue : TransformerBlock::QkvWeight::kDefer);
   }
   if (chunk.first) embed_backward(chunk, micro);
   chunk.slot_of[static_cast<size_t>(micro)] = -1;

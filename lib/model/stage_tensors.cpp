@@ -62,7 +62,7 @@ class Allocator {
     w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
     w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
-    if (recompute == Recompute::kFull) w.again = layer(name, Recompute::kNone);
+    if (recompute == Recompute::kFull) w.recomputed = layer(name, Recompute::kNone);
     if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
     return w;
   }
