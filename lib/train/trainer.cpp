@@ -102,11 +102,11 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
 }
 
 std::vector<std::string> Trainer::not_finite_names() {
-  store_.sum_own_gradients(true);
+  store_.gradients().sum_local_gradients(true);
   run_plan();
   optimizer_.reduce();
   runtime_.synchronize();
-  store_.sum_own_gradients(false);
+  store_.gradients().sum_local_gradients(false);
   std::vector<std::string> names;
   if (mesh_.pp.last()) {
     const std::vector<float> losses = evaluator_.read(stage_.head().losses);
@@ -118,7 +118,7 @@ std::vector<std::string> Trainer::not_finite_names() {
   const auto split = static_cast<size_t>(store_.tensors().num_split_tensors);
   for (size_t i = 0; i < own.size(); ++i)
     if (!std::isfinite(own[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
-      names.push_back("gradient of " + store_.tensor_names()[i]);
+      names.push_back("gradient of " + store_.memory().tensor_names()[i]);
   return names;
 }
 
