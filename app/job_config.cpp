@@ -3,11 +3,11 @@
 #include <iterator>
 #include <sstream>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/comm/peer_arenas.h"
-#include "lib/observe/metrics.h"
 #include "lib/train/loaded_model.h"
 #include "lib/train/rank_tensors.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <sstream>
 
+#include "io/base/format.h"
 #include "lib/model/flops.h"
-#include "lib/observe/metrics.h"
 #include "lib/train/rank_tensors.h"
 
 namespace tri {

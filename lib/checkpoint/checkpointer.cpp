@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
@@ -13,7 +14,6 @@
 #include "io/checkpoint/shard_writer.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/weights.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "io/base/format.h"
 #include "lib/checkpoint/state.h"
 #include "lib/model/flops.h"
-#include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/simulate/pipeline.h"
 #include "lib/train/rank_tensors.h"

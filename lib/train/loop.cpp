@@ -8,7 +8,9 @@
 #include <memory>
 #include <optional>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
+#include "io/base/progress.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/run_lock.h"

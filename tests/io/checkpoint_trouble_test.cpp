@@ -24,8 +24,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 // Tensors whose bytes follow from `seed`.
 std::vector<TestTensor> tensors_of(uint64_t seed, int64_t rows = 6) {
-  return {make_tensor(seed, "model/w", ElementType::kF32, {rows, 256}),
-          make_tensor(seed, "optimizer/w/exp_avg", ElementType::kBf16, {rows, 256})};
+  return {make_tensor(seed, "model/w", StoredType::kF32, {rows, 256}),
+          make_tensor(seed, "optimizer/w/exp_avg", StoredType::kBf16, {rows, 256})};
 }
 
 Result<void> save(const std::string& dir, int64_t step, const std::string& attempt, uint64_t seed, int64_t rows,
@@ -270,9 +270,8 @@ TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
   EXPECT_GT(unfinished, kKills / 4);
   EXPECT_GT(replacing, kKills / 30);
   EXPECT_GT(progressed, kKills / 2);
-  std::printf(
-      "%d kills over %lld calls: %d left something unfinished, %d a replacement or removal; %d after progress\n",
-      kKills, static_cast<long long>(calls * 3 / 4), unfinished, replacing, progressed);
+  fmt::print("{} kills over {} calls: {} left something unfinished, {} a replacement or removal; {} after progress\n",
+             kKills, calls * 3 / 4, unfinished, replacing, progressed);
 }
 
 // Step 2 saved, saved again in both ways of replacing, and step 1 pruned: all that changes a folder of checkpoints.
@@ -346,7 +345,7 @@ TEST(CheckpointTrouble, a_kill_at_every_system_call_leaves_a_checkpoint_that_onl
     if (!*killed) break;
     calls = call;
   }
-  std::printf("killed at each of the calls up to the %dth, the last\n", calls);
+  fmt::print("killed at each of the calls up to the {}th, the last\n", calls);
   EXPECT_EQ(mark, 23) << "the last round was not the whole of it";
   for (const char* kind : {".tmp.b", ".old.b", ".trash.b", "latest.b.tmp"}) EXPECT_GT(seen[kind], 0) << kind;
 }

@@ -175,8 +175,7 @@ void watch_storage(const std::string& folder, const std::string& rules, const st
 
 }  // namespace tri
 
-// --- What the program and its libraries call in place of the C library
-// ------------------------------------------------
+// What the program and its libraries call in place of the C library.
 extern "C" {
 
 #define TRI_NEXT(name) static const auto real = tri::next<decltype(name)>(#name)
