@@ -96,15 +96,14 @@ Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt
   lock.path_ = dir + "/run.lock";
   while (true) {
     lock.file_ = Descriptor(::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-    if (lock.file_.get() < 0) return file_error("{}: {}", lock.path_, std::strerror(errno));
+    if (lock.file_.get() < 0) return system_error(errno, "{}", lock.path_);
     if (how == How::kTextAlone) break;
     if (::flock(lock.file_.get(), LOCK_EX | LOCK_NB) != 0) {
       const int why = errno;
       if (why == EWOULDBLOCK) {
         const auto holder = holder_of(contents(lock.file_.get()));
         if (holder && earlier_start(*holder, start)) {
-          if (::unlink(lock.path_.c_str()) != 0 && errno != ENOENT)
-            return file_error("{}: {}", lock.path_, std::strerror(errno));
+          if (::unlink(lock.path_.c_str()) != 0 && errno != ENOENT) return system_error(errno, "{}", lock.path_);
           log_warn("{}: taken over from {}, an earlier start of job {}, which may live on but publishes nothing more",
                    lock.path_, describe(holder), start.job);
           continue;
@@ -114,7 +113,7 @@ Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt
                           holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "");
       }
       if (why != ENOLCK && why != ENOSYS && why != EOPNOTSUPP && why != EINVAL)
-        return file_error("{}: flock: {}", lock.path_, std::strerror(why));
+        return system_error(why, "{}: flock", lock.path_);
       how = How::kTextAlone;
       break;
     }
@@ -133,7 +132,7 @@ Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt
       !written)
     return written.error();
   if (::ftruncate(lock.file_.get(), static_cast<off_t>(lock.text_.size())) != 0)
-    return file_error("{}: {}", lock.path_, std::strerror(errno));
+    return system_error(errno, "{}", lock.path_);
   return lock;
 }
 

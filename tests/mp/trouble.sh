@@ -50,6 +50,15 @@ has "an earlier start of job 4711"
 end_of again 3
 has "failed (1 in a row)" # its files are gone, or it sees that the lock is
 
+echo "checkpoints that can't be listed end the run, which does not begin anew; it goes on when they can be"
+train 0 unlisted 2 run.steps=12
+export TRIREME_TEST_STORAGE=$folder/unlisted/checkpoints TRIREME_TEST_STORAGE_RULES="0/list/1/fail=EACCES+"
+train 3 unlisted 2 run.steps=14
+has "unlisted/checkpoints: listing it: Permission denied"
+unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
+train 0 unlisted 2 run.steps=14
+has "resumed from unlisted/checkpoints/step_00000012:"
+
 echo "storage that hangs: fault.grace_seconds after the signal the run leaves, and says what is lost"
 export TRIREME_TEST_STORAGE=$folder/hangs/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
 start hangs 2 fault.grace_seconds=2
