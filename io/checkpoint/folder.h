@@ -4,6 +4,7 @@
 //   step_00000100.old.ATTEMPT/   one being replaced, on file systems that can't swap two folders
 //   step_00000100.trash.ATTEMPT/ one being removed
 //   latest                       the name of the one published last, for people and scripts
+//   checkpoint.lock              run_lock.h
 // Nothing is ever written under a published name: folders appear and disappear by rename alone. An attempt is one
 // start of the job; since names carry it, ranks of an earlier attempt that are still alive cannot touch a later one's.
 #pragma once

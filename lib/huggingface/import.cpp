@@ -228,7 +228,7 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   fs::create_directories(options.run_dir, problem);
   if (problem) return file_error("{}: {}", options.run_dir, problem.message());
   const std::string attempt = new_attempt(), dir = resolved.value().checkpoint.dir;
-  auto lock = RunLock::take(options.run_dir, attempt);
+  auto lock = RunLock::take({.run = options.run_dir, .checkpoints = dir}, attempt);
   if (!lock) return lock.error();
   const auto present = list_checkpoints(dir);
   if (!present) return present.error();

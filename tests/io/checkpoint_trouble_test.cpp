@@ -275,7 +275,7 @@ constexpr int64_t kFewRows = 2;
 [[noreturn]] void save_steps(const std::string& dir, int64_t first, int64_t steps, uint64_t seed,
                              const std::string& attempt, int tell) {
   silence_stderr();
-  const auto lock = RunLock::take(dir, attempt);
+  const auto lock = RunLock::take({.run = dir}, attempt);
   if (!lock || !remove_stale_attempts(dir, attempt)) ::_exit(1);
   for (int64_t step = first; step < first + steps; ++step)
     for (const Replace how : {Replace::kSwap, step % 2 == 0 ? Replace::kSwap : Replace::kRenameOld}) {
@@ -354,7 +354,7 @@ TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
 // Step 2 saved, saved again in both ways of replacing, and step 1 pruned: all that changes a folder of checkpoints.
 void change_everything(const std::string& dir) {
   silence_stderr();
-  const auto lock = value_or_throw(RunLock::take(dir, "b"));
+  const auto lock = value_or_throw(RunLock::take({.run = dir}, "b"));
   value_or_throw(remove_stale_attempts(dir, "b"));
   value_or_throw(save(dir, 2, "b", 21, kFewRows));
   value_or_throw(save(dir, 2, "b", 22, kFewRows, Replace::kRenameOld));

@@ -27,6 +27,11 @@ train 3 shared 1 # on another layout
 has "in use by process $holder on $host"
 until_true steps_done shared $(($(wc -l <shared/metrics.jsonl) + 10))
 
+echo "another run with the same checkpoint.dir is refused too, and both are named"
+train 3 intruder 2 "checkpoint.dir=$folder/shared/checkpoints"
+has "shared/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $folder/shared, process $holder on $host"
+has "so run $folder/intruder can't have it"
+
 echo "its holder is killed: the lock is taken over, and the run goes on"
 kill -KILL "$holder"
 end_of shared 137
