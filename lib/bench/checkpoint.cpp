@@ -6,13 +6,13 @@
 #include <functional>
 #include <thread>
 
+#include "io/base/format.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/shard_writer.h"
 #include "io/checkpoint/verify.h"
 #include "lib/bench/storage.h"
 #include "lib/checkpoint/checkpointer.h"
-#include "lib/observe/metrics.h"
 #include "lib/train/trainer.h"
 
 namespace tri {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <sstream>
 
+#include "io/base/format.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 namespace {

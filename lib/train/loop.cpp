@@ -8,7 +8,9 @@
 #include <memory>
 #include <optional>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
+#include "io/base/progress.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/run_lock.h"
@@ -35,12 +37,12 @@ BatchStart batch_start() {
   return {job == nullptr ? "" : job, restart == nullptr ? 0 : std::atoi(restart)};
 }
 
-// The run's folder, locked against other jobs, with its config. For one rank.
+// The run's folders, locked against other jobs, and its config. For one rank.
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
   if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
-  auto lock = RunLock::take(config.run.dir, attempt, batch_start());
+  auto lock = RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
   if (!lock) return lock;
   std::ofstream out(config.run.dir + "/config.yaml");
   out << to_yaml(config);
