@@ -20,7 +20,7 @@ fi
 [[ $output =~ ^"trireme $version, commit "[0-9a-f]{12} || $commit == unknown ]] || fail "no commit"
 [[ $commit != unknown || $output == "trireme $version, commit unknown"* ]] || fail "a commit where there is none"
 # row NAME: what stands behind it.
-row() { sed -n "s/^$1  *//p" <<<"$output"; }
+row() { sed -n "s/^$(printf %-10s "$1") //p" <<<"$output"; }
 [[ $(row 'C++') =~ [0-9]+\.[0-9]+ ]] || fail "no compiler"
 [[ $(row MPI) == "Open MPI v$(mpirun --version | sed -n 's/.*(Open MPI) //p')" ]] || fail "another MPI than mpirun's"
 [[ $(row HDF5) =~ ^1\.[0-9]+\.[0-9]+$ ]] || fail "no HDF5"
