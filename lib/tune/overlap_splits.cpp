@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "io/base/log.h"
@@ -117,10 +118,13 @@ OverlapSplits find_overlap_splits(const Config& config, const Mesh& mesh, Job* j
   }
   const std::string library = device.gemm_search()->export_choices();
   const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
-  const std::string kept = job->broadcast(mesh.world_rank == 0 ? kept_line(file, key) : "");
-  if (const auto splits = overlap_splits_of(kept, mesh.tp.size)) {
-    search(&splits.value());
-    return splits.value();
+  std::optional<OverlapSplits> kept;  // rank 0's, on all
+  if (mesh.world_rank == 0)
+    if (const auto splits = overlap_splits_of(kept_line(file, key), mesh.tp.size)) kept = splits.value();
+  kept = job->broadcast(kept);
+  if (kept) {
+    search(&*kept);
+    return *kept;
   }
   for (const OverlapSplit split : candidates(mesh.tp.size)) {
     const OverlapSplits splits = all_cut(split);
