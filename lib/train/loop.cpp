@@ -215,18 +215,18 @@ class Loop {
   // Every rank says where its own numbers went wrong; rank 0 tells the user.
   Error not_finite(const StepMetrics& metrics) {
     const std::vector<std::string> names = trainer_.not_finite_names();
-    std::string mine;
+    std::optional<std::string> mine;
     if (!names.empty()) {
       mine = fmt::format("  rank {} [{}]: {}", mesh_.world_rank, mesh_.place(), names.front());
-      if (names.size() > 1) mine += fmt::format(" and {} more", names.size() - 1);
+      if (names.size() > 1) *mine += fmt::format(" and {} more", names.size() - 1);
     }
     std::string report =
         fmt::format("step {}: loss {} and gradient norm {} are not finite; stopped before the next step", metrics.step,
                     metrics.loss, metrics.grad_norm);
     bool anyone = false;
-    for (const std::string& text : job_.gather(mine)) {
-      if (!text.empty()) report += "\n" + text;
-      anyone |= !text.empty();
+    for (const auto& of_rank : job_.gather(mine)) {
+      if (of_rank) report += "\n" + *of_rank;
+      anyone |= of_rank.has_value();
     }
     if (!anyone)
       report += "\n  when the step was repeated, every rank's numbers were finite: a device or its memory may fail";
@@ -282,8 +282,8 @@ class Loop {
 Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
   Inputs inputs;
   if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  auto device = open_device(device_kind(config.run.device), job.node_rank());
-  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  auto device = agree(job, open_device(device_kind(config.run.device), job.node_rank()));
+  if (!device) return device.error();
   // Only a run that can start leaves a folder; the agreement is also the barrier behind which all may write into it.
   const std::string attempt = job.broadcast(new_attempt());
   std::optional<RunLock> lock;  // rank 0
