@@ -1,6 +1,8 @@
 #include "lib/train/loop.h"
 
+#include "io/base/format.h"
 #include "io/base/log.h"
+#include "io/base/progress.h"
 #include "io/base/random.h"
 #include "lib/model/flops.h"
 #include "lib/observe/report.h"

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "io/base/progress.h"
 #include "lib/checkpoint/checkpointer.h"
 #include "lib/fault/stop_deadline.h"
 #include "lib/fault/stop_signals.h"

@@ -51,8 +51,8 @@ Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints,
 Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
   Inputs inputs;
   if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  auto device = open_device(device_kind(config.run.device), job.node_rank());
-  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  auto device = agree(job, open_device(device_kind(config.run.device), job.node_rank()));
+  if (!device) return device.error();
   const std::string attempt = job.broadcast(new_attempt());
   const auto lock = open_folder(config, job, attempt);
   if (!lock) return lock.error();

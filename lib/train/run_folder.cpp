@@ -21,7 +21,7 @@ Result<RunLock> open_run_folder(const Config& config, const std::string& attempt
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
   if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
-  auto lock = RunLock::take(config.run.dir, attempt, batch_start());
+  auto lock = RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
   if (!lock) return lock;
   std::ofstream out(config.run.dir + "/config.yaml");
   out << to_yaml(config);

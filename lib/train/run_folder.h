@@ -8,7 +8,8 @@
 
 namespace tri {
 
-// Makes the folder, locks it against other jobs, and writes config.yaml. `attempt`: this start's name (new_attempt()).
+// Makes the folder, locks it and the checkpoints' against other jobs, and writes config.yaml. `attempt`: this start's
+// name (new_attempt()).
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt);
 
 // Before metrics.jsonl, at `path`, is appended to by a run that begins after `completed` steps: the earlier lines up to

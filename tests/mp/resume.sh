@@ -60,7 +60,7 @@ done
 echo "trireme checkpoint lists, shows, verifies and prunes them"
 rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.keep_last=3 checkpoint.keep_every=8 run.steps=12
-[[ $(ls whole/checkpoints) == "$(printf '%s\n' latest step_00000008 step_00000010 step_00000012)" ]] ||
+[[ $(ls whole/checkpoints) == "$(printf '%s\n' checkpoint.lock latest step_00000008 step_00000010 step_00000012)" ]] ||
   fail "keep_last, keep_every" "$(ls whole/checkpoints)"
 [[ $(grep -c checkpoint_stall_ms whole/metrics.jsonl) -eq 6 ]] || fail "metrics.jsonl lacks checkpoints"
 run 0 "$trireme" checkpoint list whole/checkpoints

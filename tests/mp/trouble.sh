@@ -27,6 +27,11 @@ train 3 shared 1 # on another layout
 has "in use by process $holder on $host"
 until_true steps_done shared $(($(wc -l <shared/metrics.jsonl) + 10))
 
+echo "another run with the same checkpoint.dir is refused too, and both are named"
+train 3 intruder 2 "checkpoint.dir=$folder/shared/checkpoints"
+has "shared/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $folder/shared, process $holder on $host"
+has "so run $folder/intruder can't have it"
+
 echo "its holder is killed: the lock is taken over, and the run goes on"
 kill -KILL "$holder"
 end_of shared 137
@@ -49,6 +54,15 @@ trireme=./start1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoi
 has "an earlier start of job 4711"
 end_of again 3
 has "failed (1 in a row)" # its files are gone, or it sees that the lock is
+
+echo "checkpoints that can't be listed end the run, which does not begin anew; it goes on when they can be"
+train 0 unlisted 2 run.steps=12
+export TRIREME_TEST_STORAGE=$folder/unlisted/checkpoints TRIREME_TEST_STORAGE_RULES="0/list/1/fail=EACCES+"
+train 3 unlisted 2 run.steps=14
+has "unlisted/checkpoints: listing it: Permission denied"
+unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
+train 0 unlisted 2 run.steps=14
+has "resumed from unlisted/checkpoints/step_00000012:"
 
 echo "storage that hangs: fault.grace_seconds after the signal the run leaves, and says what is lost"
 export TRIREME_TEST_STORAGE=$folder/hangs/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
@@ -93,8 +107,8 @@ done
 
 echo "no time for another checkpoint, by what the last one took: the one under way is finished"
 export TRIREME_TEST_STORAGE=$folder/short/checkpoints TRIREME_TEST_STORAGE_TRACE=$folder/trace
-export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=8 0/publish/2/hold=$folder/go"
-start short 2 checkpoint.every=500 fault.grace_seconds=7
+export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=22 0/publish/2/hold=$folder/go"
+start short 2 checkpoint.every=500 fault.grace_seconds=20
 second_is_held() { [[ $(grep -c ^publish trace.0 2>/dev/null) -eq 2 ]]; }
 says() { grep -q "$1" "$2"; }
 until_true second_is_held
