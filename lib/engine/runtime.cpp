@@ -51,7 +51,8 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
                                                  dp_stream, device, over_all);
 }
 
-Runtime::~Runtime() = default;
+// Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
+Runtime::~Runtime() { drain(); }
 
 std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
                                                      const std::vector<int>& world_ranks, Job* job, const Arena& arena,

@@ -31,9 +31,9 @@ LoadedModel::~LoadedModel() { engine_.runtime().drain(); }
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& checkpoint, const Config& config,
                                                        const Mesh& mesh, Job* job, Device& device) {
-  const auto agreed = [&](const Result<void>& mine) { return job == nullptr ? mine : agree(*job, mine); };
-  auto reader = CheckpointReader::open(checkpoint);
-  if (auto all = agreed(reader ? Result<void>{} : Result<void>(reader.error())); !all) return all.error();
+  const auto agreed = [&](auto mine) { return job == nullptr ? std::move(mine) : agree(*job, std::move(mine)); };
+  auto reader = agreed(CheckpointReader::open(checkpoint));
+  if (!reader) return reader.error();
   std::unique_ptr<LoadedModel> model(new LoadedModel(config, mesh, job, device));
   const auto loaded =
       load_weights(reader.value(), mesh.tp, model->engine_.parameters(), model->engine_.runtime().compute());

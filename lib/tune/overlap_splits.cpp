@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "io/base/log.h"
@@ -119,10 +120,13 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   }
   const std::string library = gemm_search->export_choices();
   const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
-  const std::string kept = engine.job()->broadcast(mesh.world_rank == 0 ? kept_line(files.splits, key) : "");
-  if (const auto splits = overlap_splits_of(kept, mesh.tp.size)) {
-    search_gemms(engine, tp, splits.value(), files.gemms);
-    return splits.value();
+  std::optional<OverlapSplits> kept;  // rank 0's, on all
+  if (mesh.world_rank == 0)
+    if (const auto splits = overlap_splits_of(kept_line(files.splits, key), mesh.tp.size)) kept = splits.value();
+  kept = engine.job()->broadcast(kept);
+  if (kept) {
+    search_gemms(engine, tp, *kept, files.gemms);
+    return *kept;
   }
   for (const OverlapSplit split : candidates(mesh.tp.size)) search_gemms(engine, tp, splits_alike(split), files.gemms);
   const OverlapSplits best = timed_overlap_splits(engine);
