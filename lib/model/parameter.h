@@ -62,9 +62,6 @@ std::vector<ParamSpec> model_parameters(const Config& config);
 // An element is a pure function of (seed, name, global element).
 NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed);
 
-// Start values of this rank's part by any rule, as floats on the host.
-std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed);
-
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
 int head_size(const ModelConfig& model);         // HS
 

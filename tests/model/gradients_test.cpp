@@ -2,6 +2,7 @@
 // and its finite differences.
 #include <gtest/gtest.h>
 
+#include "tests/model/initial_values.h"
 #include "tests/model/reference.h"
 #include "tests/train/one_rank.h"
 
