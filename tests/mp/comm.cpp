@@ -51,7 +51,7 @@ TEST(MpiGroup, reduce_scatter_sums_in_rank_order_bit_for_bit) {
       std::vector<float> mine(total);
       for (int64_t i = 0; i < total; ++i) mine[i] = value_of(group.rank(), i);
       const int64_t first = group.rank() * n;
-      // In place: the result replaces the own block.
+      // In place: the result replaces the local block.
       group.reduce_scatter(Tensor(mine.data() + first, Dtype::kF32, {n}), Tensor(mine.data(), Dtype::kF32, {total}),
                            stream);
       stream.synchronize();

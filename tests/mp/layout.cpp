@@ -123,7 +123,7 @@ History train(const Layout& layout, bool alone) {
       splits.backward.fill(layout.split);
       trainer.engine().set_overlap_splits(splits);
     }
-    if (layout.timed_cuts && !alone) {
+    if (layout.timed_splits && !alone) {
       const OverlapSplits splits = timed_overlap_splits(trainer.engine());
       for (const OverlapSplits& theirs : job.all_gather(splits)) EXPECT_EQ(theirs, splits);
       EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), layout.tp)), splits);
