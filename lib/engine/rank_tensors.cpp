@@ -38,6 +38,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena) 
   RankTensors t;
   t.store = allocate_store(config, mesh, arena);
   t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
+  t.step_statistics = arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics});
   t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
   t.boundaries = allocate_boundaries(mesh.pp, chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
   if (mesh.pp.last()) {

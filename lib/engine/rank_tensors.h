@@ -17,11 +17,15 @@ int64_t kernel_workspace_bytes(const StageDims& dims);
 Plan train_plan(const Config& config, Axis pp);
 Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
+// Room for lib/train/step_statistics.h.
+inline constexpr int kMaxStepStatistics = 16;
+
 struct RankTensors {
   StageTensors stage;
   BoundaryTensors boundaries;
   StoreTensors store;
   OptimizerTensors optimizer;
+  Tensor step_statistics;   // (kMaxStepStatistics) f32: numbers that ranks sum in a step
   Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
   Tensor sample_logits;     // (V) compute dtype: one row of logits, gathered over tp; last stage only
   Tensor sample_token;      // (1) i32

@@ -34,7 +34,6 @@ struct GradientBuckets::State {
 GradientBuckets::GradientBuckets(const GradientBucketsContext& context)
     : memory_(context.memory),
       num_microbatches_(context.num_microbatches),
-      sharded_(context.config.parallel.zero >= 1),
       grads_sharded_(context.config.parallel.zero == 2),
       compute_(context.compute),
       dp_(context.dp),
@@ -139,7 +138,7 @@ void GradientBuckets::reduce(State& state) {
   if (sums_local_ && (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated))
     tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
                  dp_.stream());
-  if (!sharded_) return dp_.all_reduce(state.full, ReduceOp::kSum);
+  if (!memory_.sharded()) return dp_.all_reduce(state.full, ReduceOp::kSum);
   const Tensor slice = memory_.slice_of(state.full);
   if (exchange_ != nullptr)
     reduce_bucket(*exchange_, bucket.gradient_slice, state.full, grads_sharded_, dp_.stream());

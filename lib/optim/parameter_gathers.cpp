@@ -6,7 +6,6 @@ namespace tri {
 
 ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
     : memory_(context.memory),
-      sharded_(context.config.parallel.zero >= 1),
       compute_(context.compute),
       dp_(context.dp),
       exchange_(context.exchange),
@@ -15,7 +14,7 @@ ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
 }
 
 void ParameterGathers::publish(const BucketSlice& slice) {
-  if (!sharded_) return;
+  if (!memory_.sharded()) return;
   State& state = states_[static_cast<size_t>(slice.bucket)];
   const Tensor full = memory_.buckets()[static_cast<size_t>(slice.bucket)].parameters;
   if (exchange_ != nullptr) {
@@ -43,13 +42,16 @@ void ParameterGathers::before_use(const Parameter& parameter) {
 }
 
 void ParameterGathers::complete_state() {
-  if (sharded_ || dp_.size() == 1) return;
+  if (memory_.sharded() || dp_.size() == 1) return;
   dp_.after(compute_);
-  for (const BucketSlice& slice : memory_.slices())
-    for (const Tensor& full : {slice.master, slice.exp_avg, slice.exp_avg_sq}) {
-      const int64_t share = full.numel() / dp_.size();
-      dp_.all_gather(full, full.flat(dp_.rank() * share, share));
-    }
+  const auto gather = [&](const Tensor& full) {
+    const int64_t share = full.numel() / dp_.size();
+    dp_.all_gather(full, full.flat(dp_.rank() * share, share));
+  };
+  for (const BucketSlice& slice : memory_.slices()) {
+    gather(slice.master);
+    for (const Tensor& full : slice.state) gather(full);
+  }
   dp_.before(compute_);
 }
 

@@ -13,7 +13,6 @@
 namespace tri {
 
 struct ParameterGathersContext {
-  const Config& config;
   const ParameterMemory& memory;
   Device& device;
   Stream& compute;
@@ -40,7 +39,6 @@ class ParameterGathers {
   };
 
   const ParameterMemory& memory_;
-  const bool sharded_;  // zero >= 1
   Stream& compute_;
   Channel& dp_;
   RowExchange* exchange_;

@@ -148,18 +148,18 @@ class Loop {
   }
 
   // What all ranks make of a stop signal, from numbers that are the same on all of them.
-  Stop answer_to_signal(const StepResult& result, Clock::time_point flags_sent) {
-    if (result.stop == 0) return Stop::kNo;
-    grace_.agreed(flags_sent -
-                  std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
+  Stop answer_to_signal(const StepResult& result, Clock::time_point told_at) {
+    if (result.sums.stop == 0) return Stop::kNo;
+    const double stop_age = result.sums.mean_stop_age(), time_needed = result.sums.time_needed;
+    grace_.agreed(told_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
     const double grace = config_.fault.grace_seconds;
-    const bool enough = StopDeadline::enough(grace, result.stop_age, result.time_needed);
+    const bool enough = StopDeadline::enough(grace, stop_age, time_needed);
     const std::optional<int64_t> under_way = checkpoints_.under_way();
     if (!enough && mesh_.world_rank == 0)
       log_warn(
           "fault.grace_seconds: {:g} s are too short: {:.1f} s were gone when all knew of the stop signal, a step and "
           "a checkpoint take about {:.1f} s{}",
-          grace, result.stop_age, result.time_needed,
+          grace, stop_age, time_needed,
           under_way ? fmt::format("; only the one under way, of step {}, is finished", *under_way) : "");
     return enough || !under_way ? Stop::kSave : Stop::kAsItIs;
   }
@@ -169,14 +169,16 @@ class Loop {
     const double waited = loader_.wait_seconds();
     const int64_t read = loader_.bytes_read();
     const StepTokens tokens = loader_.next();
-    RankFlags flags = checkpoints_.flags();
+    const PartOutcome part = checkpoints_.part_outcome();
+    StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
+                        .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
     if (const auto signalled = signals_.first()) {
-      flags.stop = true;
-      flags.stop_age = static_cast<float>(seconds_since(*signalled));
+      told.stop = 1;
+      told.stop_age = static_cast<float>(seconds_since(*signalled));
     }
-    flags.time_needed = static_cast<float>(step_seconds_ + checkpoints_.seconds_needed());
-    const auto flags_sent = Clock::now();
-    const StepResult result = trainer_.step(step, tokens.inputs, tokens.targets, flags);
+    if (mesh_.world_rank == 0) told.time_needed = static_cast<float>(step_seconds_ + checkpoints_.seconds_needed());
+    const auto told_at = Clock::now();
+    const StepResult result = trainer_.step(step, tokens.inputs, tokens.targets, told);
     const double seconds = seconds_since(start);
     step_seconds_ = seconds;
     const StepTimes times =
@@ -205,9 +207,10 @@ class Loop {
       progress_.show(console_line(metrics, config_.run.steps, memory_bytes_), keep || !result.finite());
     }
     if (!result.finite()) return not_finite(metrics);
-    if (auto advanced = checkpoints_.advance(result.saved, result.failed); !advanced) return advanced.error();
+    if (auto advanced = checkpoints_.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced)
+      return advanced.error();
     report_checkpoints();
-    return answer_to_signal(result, flags_sent);
+    return answer_to_signal(result, told_at);
   }
 
   // Every rank says where its own numbers went wrong; rank 0 tells the user.

@@ -1,6 +1,5 @@
 #include "lib/train/trainer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <exception>
 
@@ -27,6 +26,8 @@ class DrainOnThrow {
 
 }  // namespace
 
+static_assert(kNumStepStatistics <= kMaxStepStatistics);
+
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
 Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena, StartupClock* startup,
@@ -34,6 +35,7 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
     : config_(config),
       mesh_(mesh),
       tensors_(allocate_rank(config, mesh, arena)),
+      statistics_(tensors_.step_statistics.flat(0, kNumStepStatistics)),
       runtime_(config, mesh, job, device, arena,
                {.tp = tensors_.stage.exchange, .dp = tensors_.store.exchange, .boundaries = tensors_.boundaries}),
       store_({.config = config,
@@ -49,19 +51,26 @@ Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& devic
              1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
       executor_(mesh.pp, config.parallel.chunks, tensors_.boundaries, runtime_.links(), runtime_.compute(), device,
                 config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff),
-      optimizer_(
-          config, store_, tensors_.optimizer,
-          {.tp = runtime_.tp(), .dp = runtime_.dp(), .embedding = runtime_.embedding(), .world = runtime_.world()},
-          runtime_.compute()),
+      optimizer_({.config = config,
+                  .store = store_,
+                  .tensors = tensors_.optimizer,
+                  .sums = statistics_,
+                  .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
+                  .tp = runtime_.tp(),
+                  .dp = runtime_.dp(),
+                  .embedding = runtime_.embedding(),
+                  .world = runtime_.world(),
+                  .compute = runtime_.compute()}),
       evaluator_(config, mesh, device, runtime_, stage_, executor_,
-                 {.loss = tensors_.optimizer.stats.flat(kStatLoss, 1),
+                 {.loss = step_statistic(statistics_, offsetof(StepStatistics, loss)),
                   .loss_weight = tensors_.loss_weight,
                   .sample_logits = tensors_.sample_logits,
                   .sample_token = tensors_.sample_token}),
       timeline_(device, runtime_.compute()),
       train_plan_(train_plan(config, mesh.pp)),
-      h_flags_(device, kNumStats - kStatStop),
-      h_stats_(device, kNumStats + 1),
+      h_told_(device, 1),
+      h_sums_(device, 1),
+      h_norm_(device, 1),
       device_(device) {
   device.lend_workspace(tensors_.kernel_workspace);
   if (startup != nullptr) startup->phase_done("communicators");
@@ -89,19 +98,14 @@ void Trainer::state_loaded() {
 }
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                         RankFlags flags) {
+                         const StepStatistics& told) {
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
   const DrainOnThrow drain(runtime_);
   if (timed_) timeline_.begin();
   evaluator_.load_tokens(inputs, targets);
-  h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;
-  h_flags_.data()[kStatSaved - kStatStop] = flags.saved ? 1.0f : 0.0f;
-  h_flags_.data()[kStatFailed - kStatStop] = flags.failed ? 1.0f : 0.0f;
-  h_flags_.data()[kStatStopAge - kStatStop] = flags.stop ? flags.stop_age : 0.0f;
-  h_flags_.data()[kStatTimeNeeded - kStatStop] = mesh_.world_rank == 0 ? flags.time_needed : 0.0f;
-  const Tensor device_flags = tensors_.optimizer.stats.flat(kStatStop, kNumStats - kStatStop);
-  compute.copy(device_flags.data, h_flags_.data(), device_flags.bytes());
+  *h_told_.data() = told;
+  compute.copy(statistics_.data, h_told_.data(), statistics_.bytes());
   store_.begin_step();
   if (mesh_.pp.last()) compute.zero(stage_.head().losses);
   stage_.begin(Stage::Mode::kTrain);
@@ -112,19 +116,15 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   StepResult result{.learning_rate = learning_rate(config_.lr, step)};
   if (before_update_) before_update_();
   optimizer_.update(step, result.learning_rate);
-  compute.copy(h_stats_.data(), tensors_.optimizer.stats.data, tensors_.optimizer.stats.bytes());
-  compute.copy(h_stats_.data() + kNumStats, tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
+  compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
+  compute.copy(h_norm_.data(), tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
   timeline_.end();
   compute.synchronize();  // the step's only wait of the host
   result.timeline = timeline_.take();
   result.pp_transfer_seconds = executor_.fastest_send();
-  result.loss = h_stats_.data()[kStatLoss];
-  result.grad_norm = h_stats_.data()[kNumStats];
-  result.stop = static_cast<int>(h_stats_.data()[kStatStop]);
-  result.saved = static_cast<int>(h_stats_.data()[kStatSaved]);
-  result.failed = static_cast<int>(h_stats_.data()[kStatFailed]);
-  result.stop_age = h_stats_.data()[kStatStopAge] / std::max(1, result.stop);
-  result.time_needed = h_stats_.data()[kStatTimeNeeded];
+  result.sums = *h_sums_.data();
+  result.loss = result.sums.loss;
+  result.grad_norm = *h_norm_.data();
   return result;
 }
 

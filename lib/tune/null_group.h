@@ -20,7 +20,8 @@ class NullGroup final : public CommGroup {
   void do_recv(Tensor, int, Stream&) override {}
 };
 
-// For searches and benches: gradients where they lie in a step, without the store's bookkeeping; GEMMs overwrite (beta 0) or add (1).
+// Gradients where they lie in a step, without the store's bookkeeping, for searches and benches; GEMMs overwrite
+// (beta 0) or add (beta 1).
 class NullHooks final : public ParameterHooks {
  public:
   NullHooks(const ParameterStore& store, float beta) : memory_(store.memory()), beta_(beta) {}
