@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "io/base/median.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/shard_writer.h"
@@ -21,11 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 // The bench's own folder, gone at the end. Rank 0 makes and removes it.
 class Folder {

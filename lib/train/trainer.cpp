@@ -143,11 +143,11 @@ std::vector<std::string> Trainer::not_finite_names() {
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
   }
-  const std::vector<float> own = evaluator_.read(store_.tensors().local_sumsq),
+  const std::vector<float> local = evaluator_.read(store_.tensors().local_sumsq),
                            reduced = evaluator_.read(tensors_.optimizer.sumsq);
   const auto split = static_cast<size_t>(store_.tensors().num_split_tensors);
-  for (size_t i = 0; i < own.size(); ++i)
-    if (!std::isfinite(own[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
+  for (size_t i = 0; i < local.size(); ++i)
+    if (!std::isfinite(local[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
       names.push_back("gradient of " + store_.memory().tensor_names()[i]);
   return names;
 }

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "io/base/log.h"
+#include "io/base/median.h"
 #include "kernels/gemm_search.h"
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
@@ -83,8 +84,7 @@ OverlapSplits timed_overlap_splits(const Config& config, const Mesh& mesh, Job& 
         const double one = timer.sample([&] { transfer.together(ctx); }, kRepeats);
         if (round >= 0) rounds.push_back(one);
       }
-      std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
-      seconds.push_back(rounds[kRounds / 2]);
+      seconds.push_back(median(rounds));
     }
   seconds = timer.slowest(seconds);
 
