@@ -37,7 +37,7 @@ Mixer::Mixer(uint64_t seed, const std::vector<double>& weights) : seed_(derive_k
   TRI_REQUIRE(!weights.empty() && weights.size() <= kBlockSamples, "{} sources", weights.size());
   for (const double weight : weights) TRI_REQUIRE(weight > 0, "weight {}", weight);
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  // Everybody has a place; the rest goes by largest remainder, the first source of equals first.
+  // Every source has one place; the others go by largest remainder, of equal ones to the first source first.
   const auto open = static_cast<double>(kBlockSamples - static_cast<int>(weights.size()));
   std::vector<std::pair<double, int>> remainders;
   int given = 0;

@@ -63,6 +63,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   if (training) {
     t.store = allocate_store(config, mesh, arena);
     t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
+    t.step_statistics = arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics});
   } else {
     t.weights = allocate_weights(config, mesh, arena);
     t.loss = arena.take("head", Dtype::kF32, {1});

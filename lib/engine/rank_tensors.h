@@ -19,12 +19,15 @@ Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
 // What a rank's memory is for: steps of training, or forward passes alone with weights that never change.
 enum class EngineKind { kTraining, kInference };
+// Room for lib/train/step_statistics.h.
+inline constexpr int kMaxStepStatistics = 16;
 
 struct RankTensors {
   StageTensors stage;
   BoundaryTensors boundaries;
   StoreTensors store;                           // training: weights, gradients, moments
   OptimizerTensors optimizer;                   // training
+  Tensor step_statistics;                       // training; (kMaxStepStatistics) f32: numbers that ranks sum in a step
   std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
   Tensor loss;              // (1) f32; inference (a step of training keeps its loss among its statistics)
   Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only

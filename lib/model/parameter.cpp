@@ -118,8 +118,6 @@ std::vector<int64_t> ParamSpec::local_shape(int tp_size) const {
 
 int64_t ParamSpec::local_numel(int tp_size) const { return product(local_shape(tp_size)); }
 
-int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
-
 int head_size(const ModelConfig& model) { return model.hidden / model.heads; }
 
 LayerRange layers_of(const Config& config, Axis pp, int chunk) {
