@@ -203,7 +203,7 @@ unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t row
   int per_sm = 1;
   TRI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(block.x * block.y), shared));
   const int64_t wanted = (rows + block.y - 1) / block.y;
-  return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors()));
+  return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors(stream)));
 }
 
 }  // namespace tri::cuda::norm

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
 }
 
 template <class T, int kVec>
-void backward(const NormBackward& n, cudaStream_t stream) {
+void backward(const NormBackward& n, CudaStream& stream) {
   const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
   // Short rows: fewer registers and more rows at once. Long rows: fewer warps at a barrier. Both as measured.
   const int64_t most = n.inp[1] <= 4 * 2 * 32 * kVec ? 2 : 3;
@@ -151,7 +151,7 @@ void backward(const NormBackward& n, cudaStream_t stream) {
 }  // namespace
 }  // namespace norm
 
-void norm_backward(const NormBackward& n, cudaStream_t stream) {
+void norm_backward(const NormBackward& n, CudaStream& stream) {
   if (n.inp.numel() == 0) return;
   dispatch(n.inp.dtype, [&](auto type) {
     using T = decltype(type);

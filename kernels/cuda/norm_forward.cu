@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
 }
 
 template <class T, int kVec>
-void forward(const NormForward& n, cudaStream_t stream) {
+void forward(const NormForward& n, CudaStream& stream) {
   const Forward<T> args{
       pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
       pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps,
@@ -122,7 +122,7 @@ void forward(const NormForward& n, cudaStream_t stream) {
 }  // namespace
 }  // namespace norm
 
-void norm_forward(const NormForward& n, cudaStream_t stream) {
+void norm_forward(const NormForward& n, CudaStream& stream) {
   if (n.inp.numel() == 0) return;
   dispatch(n.inp.dtype, [&](auto type) {
     using T = decltype(type);

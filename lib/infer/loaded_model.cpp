@@ -59,8 +59,7 @@ LoadedModel::Tensors LoadedModel::Tensors::allocate(const Config& config, const 
     t.evaluator.sample_logits = arena.take("head", dims.dtype, {padded_vocab(config.model)});
   }
   t.evaluator.sample_token = arena.take("tokens", Dtype::kI32, {1});
-  if (config.run.device == DeviceChoice::kCuda)
-    t.kernel_workspace = arena.take("kernel workspace", Dtype::kI32, {kernel_workspace_bytes(dims) / 4});
+  t.kernel_workspace = take_kernel_workspace(config, mesh, arena);
   return t;
 }
 
@@ -77,7 +76,7 @@ Config forward_config(Config config, int ranks) {
 }
 
 LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Device& device) : device_(device) {
-  Arena measuring;
+  Arena measuring(device);
   Tensors::allocate(config, mesh, measuring);
   arena_ = std::make_unique<Arena>(device, measuring.used());
   tensors_ = std::make_unique<Tensors>(Tensors::allocate(config, mesh, *arena_));

@@ -297,7 +297,7 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   if (mesh.world_rank == 0) log_open(config.run.dir + "/log.txt");
   startup.phase_done("data and device");
 
-  Arena measuring;
+  Arena measuring(*device.value());
   allocate_rank(config, mesh, measuring);
   Arena arena(*device.value(), measuring.used());
   startup.phase_done("arena");

@@ -112,7 +112,7 @@ History train(const Layout& layout, bool alone) {
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
-    Arena measuring;
+    Arena measuring(*device);
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
     Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
