@@ -298,7 +298,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
 
-  Arena measuring;
+  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
+  Arena measuring(*device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
   const int64_t own = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
   Result<void> fits;
@@ -312,7 +313,6 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   const Result<void> room = job.world_rank() == 0 ? check_room(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
   if (auto agreed = agree(job, room); !agreed) return agreed.error();
 
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
   Arena arena(*device, measuring.used());
   auto result = Bench(config, mesh, job, *device, arena, folder, bench.rounds).run();
   job.barrier();  // nobody reads any more when the folder goes

@@ -26,9 +26,7 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
   auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena measuring;
-  allocate_rank(config, mesh, measuring);
-  Arena arena(*device, measuring.used());
+  Arena arena(*device, rank_bytes(config, mesh, *device));
   return bench_step(config, mesh, job, *device, arena, bench);
 }
 
