@@ -82,7 +82,7 @@ class ParameterHooks {
 
   virtual ~ParameterHooks() = default;
   // Before the first use in the backward pass of a microbatch.
-  virtual void begin_backward(int chunk, int micro) = 0;
+  virtual void begin_backward(int chunk, int microbatch) = 0;
   virtual void before_use(const Parameter& parameter) = 0;
   virtual Tensor gradient(const Parameter& parameter) = 0;
   virtual GradientTarget gradient_target(const Parameter& parameter) = 0;

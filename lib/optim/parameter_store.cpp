@@ -279,10 +279,10 @@ void ParameterStore::begin_step() {
   if (sums_own_) compute_.zero(tensors_.local_sumsq);
 }
 
-void ParameterStore::begin_backward(int chunk, int micro) {
+void ParameterStore::begin_backward(int chunk, int microbatch) {
   for (auto& bucket : buckets_[static_cast<size_t>(chunk)]) {
     bucket->ready = 0;
-    bucket->last_pass = micro == num_microbatches_ - 1;
+    bucket->last_pass = microbatch == num_microbatches_ - 1;
   }
 }
 

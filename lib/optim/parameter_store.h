@@ -86,7 +86,7 @@ class ParameterStore final : public ParameterHooks {
   void begin_step();  // gradients count as zero
   // From the next begin_step() on: local_sumsq, at the price of one more read of the gradients.
   void sum_own_gradients(bool on) { sums_own_ = on; }
-  void begin_backward(int chunk, int micro) override;
+  void begin_backward(int chunk, int microbatch) override;
   void before_use(const Parameter& parameter) override;
   Tensor gradient(const Parameter& parameter) override;
   GradientTarget gradient_target(const Parameter& parameter) override;
