@@ -32,13 +32,13 @@ Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
     const LayerRange layers = layers_of(config, mesh.pp, c);
     for (int i = 0; i < layers.count; ++i) chunk.blocks.emplace_back(layers.first + i, parameters[c], config);
     if (chunk.first) {
-      chunk.tokens = find_parameter(parameters[c], "embedding/tokens/weight");
-      chunk.positions = find_parameter(parameters[c], "embedding/positions/weight");
+      chunk.tokens = find_weight(parameters[c], modules::kTokens);
+      if (config.model.position == Position::kLearned)
+        chunk.positions = find_weight(parameters[c], modules::kPositions);
     }
     if (chunk.last) {
-      chunk.final_norm = NormLayer::bind(parameters[c], "final_norm");
-      chunk.head =
-          find_parameter(parameters[c], config.model.tie_embeddings ? "embedding/tokens/weight" : "head/weight");
+      chunk.final_norm = NormLayer::bind(parameters[c], modules::kFinalNorm);
+      chunk.head = find_weight(parameters[c], config.model.tie_embeddings ? modules::kTokens : modules::kHead);
     }
     chunks_.push_back(std::move(chunk));
   }
