@@ -54,7 +54,7 @@ TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
     rank.trainer->runtime().synchronize();
     float* bad = nullptr;
     for (const Parameter& parameter : rank.parameters())
-      if (parameter.spec.name == "layers/1/mlp/fc2/weight") bad = parameter.weight.as<float>() + 3;
+      if (parameter.spec.name == weight_of(modules::kFc2, 1)) bad = parameter.weight.as<float>() + 3;
     const float good = std::exchange(*bad, NAN);
     const auto state = [&] {
       *bad = good;
@@ -67,7 +67,7 @@ TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
     EXPECT_EQ(state(), before);
     const std::vector<std::string> names = rank.trainer->not_finite_names();
     EXPECT_NE(std::find(names.begin(), names.end(), "loss of microbatch 0"), names.end());
-    EXPECT_NE(std::find(names.begin(), names.end(), "gradient of layers/1/mlp/fc2/weight"), names.end());
+    EXPECT_NE(std::find(names.begin(), names.end(), "gradient of " + weight_of(modules::kFc2, 1)), names.end());
   }
 }
 
