@@ -27,8 +27,9 @@ run: build
 	@TRIREME=$(BUILD)/bin/trireme bash configs/quickstart.sh \
 	  && echo "make run: PASSED" || { echo "make run: FAILED"; exit 1; }
 
+# One test more than cores at a time: those of Slurm mostly wait.
 test: all
-	@ctest --test-dir $(BUILD) --output-on-failure --timeout 1800 \
+	@ctest -j $$(($(JOBS) + 1)) --test-dir $(BUILD) --output-on-failure --timeout 1800 \
 	  && echo "make test: PASSED" || { echo "make test: FAILED"; exit 1; }
 
 unit: all
