@@ -8,7 +8,7 @@
 
 #include "app/commands.h"
 #include "lib/config/config.h"
-#include "lib/simulate/check.h"
+#include "lib/observe/check_report.h"
 
 namespace tri {
 namespace {

@@ -10,7 +10,7 @@
 #include "io/base/log.h"
 #include "io/base/random.h"
 #include "lib/config/messages.h"
-#include "lib/train/loaded_model.h"
+#include "lib/infer/loaded_model.h"
 
 namespace tri {
 namespace {

@@ -3,13 +3,13 @@
 #include <iterator>
 #include <sstream>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/comm/peer_arenas.h"
-#include "lib/observe/metrics.h"
-#include "lib/train/loaded_model.h"
-#include "lib/train/rank_tensors.h"
+#include "lib/engine/rank_tensors.h"
+#include "lib/infer/loaded_model.h"
 
 namespace tri {
 namespace {

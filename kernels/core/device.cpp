@@ -1,7 +1,7 @@
 #include "kernels/core/device.h"
 
-#include "kernels/core/cpu_device.h"
 #include "kernels/core/profile.h"
+#include "kernels/cpu/device.h"
 #include "kernels/cuda_device.h"
 
 namespace tri {

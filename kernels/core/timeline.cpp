@@ -10,28 +10,28 @@ Timeline::Timeline(Device& device, Stream& stream) : device_(device), stream_(st
 
 Timeline::~Timeline() { stream_.set_timeline(nullptr); }
 
-void Timeline::mark(Spend spend) {
+void Timeline::mark(TimeCategory category) {
   if (used_ == marks_.size()) marks_.push_back({device_.make_event(EventKind::kTimed)});
-  marks_[used_].spend = spend;
+  marks_[used_].category = category;
   stream_.record(*marks_[used_++].event);
-  spend_ = spend;
+  category_ = category;
 }
 
 void Timeline::begin() {
   used_ = 0;
   in_step_ = true;
-  mark(Spend::kCompute);
+  mark(TimeCategory::kCompute);
 }
 
-Spend Timeline::enter(Spend spend) {
-  const Spend before = spend_;
-  if (in_step_ && spend != spend_) mark(spend);
+TimeCategory Timeline::enter(TimeCategory category) {
+  const TimeCategory before = category_;
+  if (in_step_ && category != category_) mark(category);
   return before;
 }
 
 void Timeline::end() {
   if (!in_step_) return;
-  mark(Spend::kCompute);
+  mark(TimeCategory::kCompute);
   in_step_ = false;
 }
 
@@ -39,8 +39,8 @@ Timeline::Times Timeline::take() {
   Times times;
   for (size_t i = 0; i + 1 < used_; ++i) {
     const double seconds = marks_[i + 1].event->seconds_after(*marks_[i].event);
-    times.seconds[static_cast<size_t>(marks_[i].spend)] += seconds;
-    if (marks_[i].spend == Spend::kPp) times.pp_waits.push_back(seconds);
+    times.seconds[static_cast<size_t>(marks_[i].category)] += seconds;
+    if (marks_[i].category == TimeCategory::kPp) times.pp_waits.push_back(seconds);
   }
   used_ = 0;
   return times;

@@ -1,5 +1,6 @@
-// Where a stream's time goes, step by step: every moment between begin() and end() belongs to one Spend. The stream is
-// marked by timed events where the spend changes; nobody waits for them, and they are read when the step is over.
+// Where a stream's time goes, step by step: every moment between begin() and end() belongs to one TimeCategory. The
+// stream is marked by timed events where the category changes; nobody waits for them, and they are read when the step
+// is over.
 #pragma once
 
 #include <array>
@@ -10,7 +11,7 @@
 
 namespace tri {
 
-enum class Spend {
+enum class TimeCategory {
   kCompute,  // kernels, and gaps between them
   kTp,       // waits for tensor-parallel transfers
   kPp,       // waits for other stages: their transfers and, mostly, their work
@@ -22,9 +23,9 @@ inline constexpr int kNumSpends = 5;
 class Timeline {
  public:
   struct Times {
-    std::array<double, kNumSpends> seconds{};  // [Spend]
+    std::array<double, kNumSpends> seconds{};  // [TimeCategory]
     std::vector<double> pp_waits;              // one a wait; their sum is seconds[kPp]
-    double of(Spend spend) const { return seconds[static_cast<size_t>(spend)]; }
+    double of(TimeCategory category) const { return seconds[static_cast<size_t>(category)]; }
     double total() const;
   };
 
@@ -35,8 +36,8 @@ class Timeline {
   Timeline& operator=(const Timeline&) = delete;
 
   void begin();  // of a step: kCompute
-  // What comes next is spent on `spend`; returns what was before. Nothing outside a step.
-  Spend enter(Spend spend);
+  // What comes next is booked under `category`; returns what was before. Nothing outside a step.
+  TimeCategory enter(TimeCategory category);
   void end();  // nothing outside a step
   // Of the last step, once the host has waited for the stream.
   Times take();
@@ -44,33 +45,33 @@ class Timeline {
  private:
   struct Mark {
     std::unique_ptr<Event> event;
-    Spend spend = Spend::kCompute;  // from here on
+    TimeCategory category = TimeCategory::kCompute;  // from here on
   };
-  void mark(Spend spend);
+  void mark(TimeCategory category);
 
   Device& device_;
   Stream& stream_;
   std::vector<Mark> marks_;  // reused from step to step
   size_t used_ = 0;
   bool in_step_ = false;
-  Spend spend_ = Spend::kCompute;
+  TimeCategory category_ = TimeCategory::kCompute;
 };
 
-// For the time of enqueueing what belongs to `spend`, where the stream has a timeline.
-class SpendScope {
+// For the time of enqueueing what belongs to `category`, where the stream has a timeline.
+class TimeCategoryScope {
  public:
-  SpendScope(Stream& stream, Spend spend) : timeline_(stream.timeline()) {
-    if (timeline_ != nullptr) before_ = timeline_->enter(spend);
+  TimeCategoryScope(Stream& stream, TimeCategory category) : timeline_(stream.timeline()) {
+    if (timeline_ != nullptr) before_ = timeline_->enter(category);
   }
-  ~SpendScope() {
+  ~TimeCategoryScope() {
     if (timeline_ != nullptr) timeline_->enter(before_);
   }
-  SpendScope(const SpendScope&) = delete;
-  SpendScope& operator=(const SpendScope&) = delete;
+  TimeCategoryScope(const TimeCategoryScope&) = delete;
+  TimeCategoryScope& operator=(const TimeCategoryScope&) = delete;
 
  private:
   Timeline* timeline_;
-  Spend before_ = Spend::kCompute;
+  TimeCategory before_ = TimeCategory::kCompute;
 };
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/ops.h"
 
 namespace tri {

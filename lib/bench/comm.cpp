@@ -4,7 +4,7 @@
 
 #include "kernels/core/arena.h"
 #include "lib/bench/measure.h"
-#include "lib/train/runtime.h"
+#include "lib/engine/runtime.h"
 
 namespace tri {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <tuple>
 
-#include "lib/train/rank_tensors.h"
+#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 namespace {
@@ -177,10 +177,11 @@ std::string as_settings(const Layout& l) {
 }
 
 double guessed_slowness(const Config& c) {
-  const int micros = microbatches(c), pp = c.parallel.pp, chunks = c.parallel.chunks;
+  const int num_microbatches = microbatches(c), pp = c.parallel.pp, chunks = c.parallel.chunks;
   // interleaved works in groups of pp microbatches
-  const int rounds = chunks > 1 ? (micros + pp - 1) / pp * pp : micros;
-  const double pipeline = (static_cast<double>(rounds) * chunks + pp - 1) / (static_cast<double>(micros) * chunks);
+  const int rounds = chunks > 1 ? (num_microbatches + pp - 1) / pp * pp : num_microbatches;
+  const double pipeline =
+      (static_cast<double>(rounds) * chunks + pp - 1) / (static_cast<double>(num_microbatches) * chunks);
   // A forward pass is a third of the work; norms and activations are a few per cent of it.
   const std::map<Recompute, double> again = {
       {Recompute::kNone, 1.0}, {Recompute::kNorms, 1.02}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};

@@ -6,13 +6,14 @@
 #include <memory>
 
 #include "lib/bench/measure.h"
+#include "lib/engine/engine.h"
 #include "lib/model/block.h"
-#include "lib/train/aligned_timer.h"
-#include "lib/train/gemm_tuning.h"
-#include "lib/train/layer_transfers.h"
-#include "lib/train/row_cuts.h"
-#include "lib/train/runtime.h"
-#include "lib/train/silent.h"
+#include "lib/tune/aligned_timer.h"
+#include "lib/tune/gemm_tuning.h"
+#include "lib/tune/layer_transfers.h"
+#include "lib/tune/null_group.h"
+#include "lib/tune/null_hooks.h"
+#include "lib/tune/overlap_splits.h"
 
 namespace tri {
 namespace {
@@ -44,21 +45,16 @@ const Bucket& largest_bucket(const StoreTensors& store) {
   return *largest;
 }
 
-struct Memory {
-  RankTensors rank;
+Extra allocate_extra(const Config& config, const Mesh& mesh, const StoreTensors& store, Arena& arena) {
   Extra extra;
-};
-
-Memory allocate(const Config& config, const Mesh& mesh, Arena& arena) {
-  Memory m{.rank = allocate_rank(config, mesh, arena)};
   const StageDims d = stage_dims(config, mesh);
   const std::string name = "bench";
-  m.extra.number = arena.take(name, Dtype::kF32, {1});
-  const int64_t bucket = mesh.dp.size > 1 ? largest_bucket(m.rank.store).size : 0;
-  for (Tensor* tensor : {&m.extra.bucket, &m.extra.source}) *tensor = arena.take(name, Dtype::kF32, {bucket});
-  m.extra.block_input = arena.take(name, d.dtype, {d.Rl, d.C});
-  for (Tensor& tensor : m.extra.sends) tensor = arena.take(name, d.dtype, {d.Rl, d.C});
-  return m;
+  extra.number = arena.take(name, Dtype::kF32, {1});
+  const int64_t bucket = mesh.dp.size > 1 ? largest_bucket(store).size : 0;
+  for (Tensor* tensor : {&extra.bucket, &extra.source}) *tensor = arena.take(name, Dtype::kF32, {bucket});
+  extra.block_input = arena.take(name, d.dtype, {d.Rl, d.C});
+  for (Tensor& tensor : extra.sends) tensor = arena.take(name, d.dtype, {d.Rl, d.C});
+  return extra;
 }
 
 class Bench {
@@ -66,43 +62,32 @@ class Bench {
   Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, int rounds)
       : config_(config),
         mesh_(mesh),
-        job_(job),
-        device_(device),
         rounds_(rounds),
-        memory_(allocate(config, mesh, arena)),
-        runtime_(config, mesh, &job, device, arena,
-                 {.tp = memory_.rank.stage.exchange,
-                  .dp = memory_.rank.store.exchange,
-                  .boundaries = memory_.rank.boundaries}),
-        store_(config, mesh, memory_.rank.store, microbatches(config), device, runtime_.compute(), runtime_.dp(),
-               runtime_.dp_exchange()),
-        hooks_(store_, 0.0f),
-        silence_(mesh.tp),
-        silent_tp_(silence_, runtime_.compute(), device, Spend::kTp),
+        engine_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
+        extra_(allocate_extra(config, mesh, engine_.tensors().store, arena)),
+        runtime_(engine_.runtime()),
+        hooks_(engine_.store(), 0.0f),
+        null_group_(mesh.tp),
+        null_tp_(null_group_, runtime_.compute(), device, TimeCategory::kTp),
         ctx_(context(runtime_.tp(), runtime_.row_exchange())),
-        alone_(context(silent_tp_, nullptr)),
-        layer_(first_layer(config, memory_.rank.stage)),
-        timer_(runtime_, job, device, memory_.extra.number),
+        alone_(context(null_tp_, nullptr)),
+        layer_(first_layer(config, engine_.tensors().stage)),
+        timer_(runtime_, job, device, extra_.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
-    device.lend_workspace(memory_.rank.kernel_workspace);
-    search_gemms(config, mesh, &job, device, memory_.rank, store_, runtime_.compute(), nullptr, "");  // whole, alone
-    cuts_ = find_row_cuts(config, mesh, &job, device, memory_.rank, store_, runtime_, "", "");
-    store_.make_start_values();
+    search_gemms(engine_, nullptr, "");  // not split, alone
+    engine_.set_overlap_splits(find_overlap_splits(engine_, {}));
+    engine_.store().make_start_values();
     fill();
     bind();
   }
-  // As the trainer: events outlive the work that uses them.
-  ~Bench() {
-    runtime_.drain();
-    device_.lend_workspace({});
-  }
+  ~Bench() { runtime_.drain(); }  // as the trainer: events outlive the work that uses them
 
   std::vector<OverlapRow> run() {
     std::vector<OverlapRow> rows;
     if (mesh_.tp.size > 1)
       for (const LayerTransfer& transfer :
-           layer_transfers(config_, mesh_, memory_.rank.stage, store_.parameters().front()))
+           layer_transfers(config_, mesh_, engine_.tensors().stage, engine_.parameters().front()))
         rows.push_back(measure(row_case(transfer), mesh_.tp.size));
     if (mesh_.dp.size > 1)
       for (const Case& c : buckets()) rows.push_back(measure(c, mesh_.dp.size));
@@ -115,18 +100,18 @@ class Bench {
   LayerContext context(Channel& tp, RowExchange* exchange) {
     return {.config = config_,
             .dims = stage_dims(config_, mesh_),
-            .work = memory_.rank.stage.work,
+            .work = engine_.tensors().stage.work,
             .compute = runtime_.compute(),
             .tp = tp,
             .exchange = exchange,
-            .cuts = cuts_,
+            .splits = engine_.overlap_splits(),
             .hooks = hooks_};
   }
 
   void fill() {
-    const Workspace& w = memory_.rank.stage.work;
+    const Workspace& w = engine_.tensors().stage.work;
     const LayerTensors& t = layer_;
-    const Extra& e = memory_.extra;
+    const Extra& e = extra_;
     for (const Tensor& tensor :
          {w.partial,    w.normed, w.activated,  w.dstream, w.dnormed,     w.dfc1,      w.dactivated,
           w.dattention, w.dqkv,   w.rope_table, t.normed1, t.qkv,         t.attention, t.middle,
@@ -135,7 +120,7 @@ class Bench {
   }
 
   void bind() {
-    const std::vector<Parameter>& parameters = store_.parameters().front();
+    const std::vector<Parameter>& parameters = engine_.parameters().front();
     const int layer = layers_of(config_, mesh_.pp, 0).first;
     fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
@@ -144,9 +129,9 @@ class Bench {
   Case row_case(const LayerTransfer& transfer) {
     std::string how = transfer.reduces ? "reduce" : "gather";
     if (ctx_.exchange != nullptr) {
-      const RowCut cut = cuts_.of(transfer.linear, transfer.pass);
-      const int pieces = cut.pieces == 0 ? mesh_.tp.size : cut.pieces;
-      how += cut.direct ? ", direct" : fmt::format(", {} piece{}", pieces, pieces == 1 ? "" : "s");
+      const OverlapSplit split = engine_.overlap_splits().of(transfer.linear, transfer.pass);
+      const int pieces = split.pieces == 0 ? mesh_.tp.size : split.pieces;
+      how += split.direct ? ", direct" : fmt::format(", {} piece{}", pieces, pieces == 1 ? "" : "s");
     }
     return {.axis = "tp",
             .transfer = how,
@@ -183,7 +168,7 @@ class Bench {
   std::vector<Case> buckets() {
     Channel& dp = runtime_.dp();
     RowExchange* const exchange = runtime_.dp_exchange();
-    const Tensor bucket = memory_.extra.bucket, source = memory_.extra.source;
+    const Tensor bucket = extra_.bucket, source = extra_.source;
     const Tensor normed = layer_.normed1;
     const auto part = [size = mesh_.dp.size, rank = mesh_.dp.rank](Tensor whole) {
       return whole.flat(rank * (whole.numel() / size), whole.numel() / size);
@@ -243,8 +228,8 @@ class Bench {
   // All that a stage in the middle of 1F1B exchanges with its neighbours beside one action.
   Case boundary() {
     const PipelineLinks links = runtime_.links();
-    const Extra& e = memory_.extra;
-    const BoundaryTensors& boundaries = memory_.rank.boundaries;
+    const Extra& e = extra_;
+    const BoundaryTensors& boundaries = engine_.tensors().boundaries;
     // A receive goes to the next buffer of its ring; rank 0's first chunk receives nothing, its second one does.
     struct Transfer {
       Link link;
@@ -281,7 +266,7 @@ class Bench {
     };
     const auto forward = [this] {
       LayerTensors t = layer_;
-      block_->forward(ctx_, {.inp = memory_.extra.block_input}, t);
+      block_->forward(ctx_, {.inp = extra_.block_input}, t);
     };
     return beside({.axis = "pp",
                    .transfer = "send and receive, both ways",
@@ -333,16 +318,13 @@ class Bench {
 
   const Config& config_;
   const Mesh mesh_;
-  Job& job_;
-  Device& device_;
   const int rounds_;
-  Memory memory_;
-  Runtime runtime_;
-  ParameterStore store_;
-  SilentHooks hooks_;
-  SilentGroup silence_;
-  Channel silent_tp_;
-  RowCuts cuts_;
+  Engine engine_;
+  const Extra extra_;
+  Runtime& runtime_;  // the engine's
+  NullHooks hooks_;
+  NullGroup null_group_;
+  Channel null_tp_;
   LayerContext ctx_, alone_;  // as in a step; with a tp group in which nothing moves
   LayerTensors layer_;
   AlignedTimer timer_;
@@ -365,7 +347,7 @@ std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Jo
   if (mesh.world_size() == 1) return {};
   auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
   Arena measuring;
-  allocate(config, mesh, measuring);
+  allocate_extra(config, mesh, allocate_rank(config, mesh, measuring).store, measuring);
   Arena arena(*device, measuring.used());
   return Bench(config, mesh, job, *device, arena, bench.rounds).run();
 }

@@ -69,28 +69,28 @@ void Channel::after(Stream& producer) {
 void Channel::before(Stream& consumer) {
   if (&consumer == stream_) return;
   stream_->record(*done_);
-  const SpendScope scope(consumer, spend_);
+  const TimeCategoryScope scope(consumer, category_);
   consumer.wait(*done_);
 }
 
 // Where the channel's stream is the one that computes, the operation itself is what it waits for.
 void Channel::all_gather(Tensor out, Tensor inp) {
-  const SpendScope scope(*stream_, spend_);
+  const TimeCategoryScope scope(*stream_, category_);
   group_->all_gather(out, inp, *stream_);
 }
 
 void Channel::reduce_scatter(Tensor out, Tensor inp) {
-  const SpendScope scope(*stream_, spend_);
+  const TimeCategoryScope scope(*stream_, category_);
   group_->reduce_scatter(out, inp, *stream_);
 }
 
 void Channel::all_reduce(Tensor inout, ReduceOp op) {
-  const SpendScope scope(*stream_, spend_);
+  const TimeCategoryScope scope(*stream_, category_);
   group_->all_reduce(inout, op, *stream_);
 }
 
 void Channel::broadcast(Tensor inout, int root) {
-  const SpendScope scope(*stream_, spend_);
+  const TimeCategoryScope scope(*stream_, category_);
   group_->broadcast(inout, root, *stream_);
 }
 

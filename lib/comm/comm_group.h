@@ -64,19 +64,19 @@ std::unique_ptr<CommGroup> make_self_group(const std::string& name);
 // ordered by events; when it is the caller's own (overlap off), by the stream itself.
 class Channel {
  public:
-  // `spend`: what a stream's waits for it count as. A rank alone waits for nobody: its copies are compute.
-  Channel(CommGroup& group, Stream& stream, Device& device, Spend spend)
+  // `category`: what a stream's waits for it count as. A rank alone waits for nobody: its copies are compute.
+  Channel(CommGroup& group, Stream& stream, Device& device, TimeCategory category)
       : group_(&group),
         stream_(&stream),
         ready_(device.make_event()),
         done_(device.make_event()),
-        spend_(group.size() > 1 ? spend : Spend::kCompute) {}
+        category_(group.size() > 1 ? category : TimeCategory::kCompute) {}
 
   CommGroup& group() const { return *group_; }
   Stream& stream() const { return *stream_; }
   int size() const { return group_->size(); }
   int rank() const { return group_->rank(); }
-  Spend spend() const { return spend_; }
+  TimeCategory category() const { return category_; }
 
   // Later operations of the channel wait for what was enqueued on `producer` so far.
   void after(Stream& producer);
@@ -92,7 +92,7 @@ class Channel {
   CommGroup* group_;
   Stream* stream_;
   std::unique_ptr<Event> ready_, done_;
-  Spend spend_;
+  TimeCategory category_;
 };
 
 }  // namespace tri

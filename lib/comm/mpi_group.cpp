@@ -8,8 +8,8 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/core/cpu_device.h"
 #include "kernels/core/dims.h"
+#include "kernels/cpu/device.h"
 #include "lib/comm/mpi_check.h"
 
 namespace tri {

@@ -44,13 +44,13 @@ RowExchangeTensors allocate_row_exchange(const std::string& name, int members, i
 }
 
 RowExchange::RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device,
-                         Spend spend)
+                         TimeCategory category)
     : peers_(std::move(peers)),
       tensors_(tensors),
       copies_(copies),
       arrivals_(arrivals),
       device_(device),
-      spend_(spend),
+      category_(category),
       made_(device.make_event()),
       sent_(device.make_event()),
       reduced_(device.make_event()) {}
@@ -141,10 +141,10 @@ bool RowExchange::gathering(Tensor rows) const {
   return std::any_of(gathers_.begin(), gathers_.end(), [&](const Gather& g) { return g.rows == rows.data; });
 }
 
-std::vector<RowPiece> RowExchange::pieces(Tensor rows, RowCut cut) const {
+std::vector<RowPiece> RowExchange::pieces(Tensor rows, OverlapSplit split) const {
   const int64_t own = rows[0] / size();
   std::vector<RowPiece> pieces;
-  for (const auto& members : groups_of(arrival_order(), cut.pieces == 0 ? size() : cut.pieces))
+  for (const auto& members : groups_of(arrival_order(), split.pieces == 0 ? size() : split.pieces))
     pieces.push_back({members.front() * own, static_cast<int64_t>(members.size()) * own, members});
   return pieces;
 }
@@ -154,7 +154,7 @@ void RowExchange::wait_piece(Tensor rows, const RowPiece& piece, Stream& compute
   if (gather == nullptr) return;
   const auto waited = [&](int member) { return gather->waited[static_cast<size_t>(member)]; };
   if (std::all_of(piece.members.begin(), piece.members.end(), waited)) return;
-  const SpendScope scope(compute, spend_);
+  const TimeCategoryScope scope(compute, category_);
   for (const int member : piece.members) {
     if (waited(member)) continue;
     compute.wait(*gather->arrived[static_cast<size_t>(member)]);
@@ -169,16 +169,16 @@ void RowExchange::finish_gather(Tensor rows, Stream& compute) {
   gather->rows = nullptr;
 }
 
-std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, RowCut cut, Stream& compute) {
+std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, OverlapSplit split, Stream& compute) {
   ++counts_.reduce_scatters;
   begin(compute);
   reduce_ = operation_;
   turn_ = (turn_ + 1) % tensors_.incoming.size();
-  direct_ = cut.direct;
+  direct_ = split.direct;
   own_rows_ = block(rows, 0);
   TRI_REQUIRE(rows.bytes() <= tensors_.incoming[turn_].bytes(), "a reduce of {} into buffers of {}", rows.shape_text(),
               tensors_.incoming[turn_].shape_text());
-  const int count = cut.pieces == 0 || cut.direct ? size() : cut.pieces;
+  const int count = split.pieces == 0 || split.direct ? size() : split.pieces;
   std::vector<int> order;  // of making; the own block last, which groups_of wants first
   for (int step = 0; step < size(); ++step) order.push_back((rank() + step) % size());
   std::vector<std::vector<int>> groups = groups_of(order, count);
@@ -198,7 +198,7 @@ std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, RowCut cut, Stream&
     blocks.push_back(std::move(block));
   }
   if (direct_) {
-    const SpendScope scope(compute, spend_);
+    const TimeCategoryScope scope(compute, category_);
     for (int step = 1; step < size(); ++step) compute.wait_flag(flag(kReady, (rank() + step) % size()), operation_);
   }
   return blocks;
@@ -235,7 +235,7 @@ Tensor RowExchange::finish_reduce(Stream& compute) {
   for (int step = 1; step < size(); ++step)
     arrivals_.wait_flag(flag(kArrived, (rank() + size() - step) % size()), reduce_);
   arrivals_.record(*reduced_);
-  const SpendScope scope(compute, spend_);
+  const TimeCategoryScope scope(compute, category_);
   compute.wait(*reduced_);
   compute.wait(*sent_);  // the own part is copied as well
   Tensor parts = incoming(0);

@@ -47,14 +47,14 @@ struct PeerMemory {
 };
 
 // How a product shares its rows with their transfer.
-struct RowCut {
+struct OverlapSplit {
   // Pieces of a product, 1 to tp; 0: tp. A gather's first piece and a reduce's last are the own block, which needs no
   // transfer; the other blocks make up the rest. With 1 the product is whole: after the gather, or before the reduce.
   int pieces = 0;
   // A reduce's product writes each block into its owner's memory itself; then pieces are tp.
   bool direct = false;
 
-  bool operator==(const RowCut&) const = default;
+  bool operator==(const OverlapSplit&) const = default;
 };
 
 // Blocks of one gather that lie side by side and are read at once.
@@ -73,9 +73,9 @@ struct RowBlock {
 class RowExchange {
  public:
   // Copies run on `copies`; `arrivals` waits for the peers' blocks and does nothing else.
-  // `spend`: what other streams' waits for it count as.
+  // `category`: what other streams' waits for it count as.
   RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device,
-              Spend spend);
+              TimeCategory category);
 
   int rank() const { return peers_.rank; }
   int size() const { return peers_.size(); }
@@ -89,14 +89,14 @@ class RowExchange {
   // The own block of `rows` is there; sends it.
   void start_gather(Tensor rows, Stream& compute);
   // The pieces of `rows` that a product goes through, in the order in which they are there first.
-  std::vector<RowPiece> pieces(Tensor rows, RowCut cut) const;
+  std::vector<RowPiece> pieces(Tensor rows, OverlapSplit split) const;
   // `compute` waits for a piece, or for all, of `rows`; nothing where `rows` are not being gathered.
   void wait_piece(Tensor rows, const RowPiece& piece, Stream& compute);
   void finish_gather(Tensor rows, Stream& compute);
   bool gathering(Tensor rows) const;
 
   // The blocks of `rows` in the order in which they are best made: the own one last. Some lie elsewhere than in `rows`.
-  std::vector<RowBlock> begin_reduce(Tensor rows, RowCut cut, Stream& compute);
+  std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split, Stream& compute);
   // compute has made the block; sends it.
   void send(const RowBlock& block, Stream& compute);
   // The parts (members, own rows, …) of the own rows; `compute` waits for them, and until `rows` may be overwritten.
@@ -123,7 +123,7 @@ class RowExchange {
   Stream& copies_;
   Stream& arrivals_;
   Device& device_;
-  Spend spend_;
+  TimeCategory category_;
   std::unique_ptr<Event> made_;     // compute has made what is to be sent, or has no use for what is to be overwritten
   std::unique_ptr<Event> sent_;     // all that was sent was read from this rank's memory
   std::unique_ptr<Event> reduced_;  // the parts of a reduce are there

@@ -21,8 +21,8 @@ namespace tri {
 struct BatchShape {
   int global_batch = 1, micro_batch = 1;
   int dp_rank = 0, dp_size = 1;
-  int micros() const { return global_batch / (micro_batch * dp_size); }
-  int samples() const { return micros() * micro_batch; }  // of one dp rank
+  int num_microbatches() const { return global_batch / (micro_batch * dp_size); }
+  int samples() const { return num_microbatches() * micro_batch; }  // of one dp rank
 };
 
 struct Batch {

@@ -49,10 +49,10 @@ void LayerContext::need(Tensor rows) const {
   exchange->settle(compute);
 }
 
-std::vector<RowBlock> LayerContext::begin_reduce(Tensor rows, RowCut cut) const {
+std::vector<RowBlock> LayerContext::begin_reduce(Tensor rows, OverlapSplit split) const {
   if (exchange != nullptr) {
     exchange->settle(compute);
-    return exchange->begin_reduce(rows, cut, compute);
+    return exchange->begin_reduce(rows, split, compute);
   }
   return {{.first = 0, .out = rows, .owners = {}}};
 }
@@ -123,7 +123,7 @@ ColumnLinear ColumnLinear::bind(Linear linear, const std::vector<Parameter>& par
 void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
   const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
-  ctx.for_arriving(inp, ctx.cuts.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
+  ctx.for_arriving(inp, ctx.splits.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
     gemm({.out = out.rows(first, count), .a = inp.rows(first, count), .b = matrix, .trans_b = Trans::kYes, .bias = row},
          ctx.compute);
   });
@@ -132,7 +132,7 @@ void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) cons
 void ColumnLinear::forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre, Tensor inp) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
   const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
-  ctx.for_arriving(inp, ctx.cuts.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
+  ctx.for_arriving(inp, ctx.splits.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
     gemm({.out = out.rows(first, count),
           .a = inp.rows(first, count),
           .b = matrix,
@@ -195,7 +195,7 @@ void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp
 
 void RowLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), dinp[1]);
-  ctx.for_arriving(dout, ctx.cuts.of(linear, Pass::kBackward), [&](int64_t first, int64_t count) {
+  ctx.for_arriving(dout, ctx.splits.of(linear, Pass::kBackward), [&](int64_t first, int64_t count) {
     gemm({.out = dinp.rows(first, count), .a = dout.rows(first, count), .b = matrix}, ctx.compute);
   });
 }
@@ -204,10 +204,10 @@ void RowLinear::backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor
                                     const ColumnLinear& previous) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), dpre[1]);
   const Tensor dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat();
-  const RowCut cut = ctx.cuts.of(linear, Pass::kBackward);
+  const OverlapSplit split = ctx.splits.of(linear, Pass::kBackward);
   // Only a whole product can sum a column over all rows in order.
-  const bool whole = !ctx.arrives_in_blocks(dout) || cut.pieces == 1;
-  ctx.for_arriving(dout, cut, [&](int64_t first, int64_t count) {
+  const bool whole = !ctx.arrives_in_blocks(dout) || split.pieces == 1;
+  ctx.for_arriving(dout, split, [&](int64_t first, int64_t count) {
     gemm({.out = dpre.rows(first, count),
           .a = dout.rows(first, count),
           .b = matrix,

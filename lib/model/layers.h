@@ -21,20 +21,21 @@ struct ResidualStream {
 enum class Linear { kQkv, kProj, kFc1, kFc2 };
 inline constexpr int kNumLinears = 4;
 
-// How each of them is cut beside its transfer: lib/train/row_cuts. Column-parallel ones (qkv, fc1) read gathered rows
-// forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
-struct RowCuts {
+// How each of them is split beside its transfer: lib/train/overlap_splits. Column-parallel ones (qkv, fc1) read
+// gathered rows forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
+struct OverlapSplits {
   // [Linear]. Until something is timed: weight gradients hide most of a backward transfer, so pieces would only cost.
-  std::array<RowCut, kNumLinears> forward{};
-  std::array<RowCut, kNumLinears> backward{RowCut{.pieces = 1}, {.pieces = 2}, {.pieces = 1}, {.pieces = 2}};
+  std::array<OverlapSplit, kNumLinears> forward{};
+  std::array<OverlapSplit, kNumLinears> backward{
+      OverlapSplit{.pieces = 1}, {.pieces = 2}, {.pieces = 1}, {.pieces = 2}};
 
-  RowCut& of(Linear linear, Pass pass) {
+  OverlapSplit& of(Linear linear, Pass pass) {
     return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
   }
-  RowCut of(Linear linear, Pass pass) const {
+  OverlapSplit of(Linear linear, Pass pass) const {
     return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
   }
-  bool operator==(const RowCuts&) const = default;
+  bool operator==(const OverlapSplits&) const = default;
 };
 
 // What every layer of a stage works with.
@@ -45,7 +46,7 @@ struct LayerContext {
   Stream& compute;
   Channel& tp;
   RowExchange* exchange;  // null: gathers and reduces of rows go through `tp`, whole
-  const RowCuts& cuts;
+  const OverlapSplits& splits;
   ParameterHooks& hooks;
 
   // This tp rank's rows of a gathered (R, n) tensor.
@@ -61,9 +62,9 @@ struct LayerContext {
   bool arrives_in_blocks(Tensor rows) const { return exchange != nullptr && exchange->gathering(rows); }
   // product(first, count), which reads rows [first, first + count) only.
   template <class Product>
-  void for_arriving(Tensor rows, RowCut cut, Product product) const {
+  void for_arriving(Tensor rows, OverlapSplit split, Product product) const {
     if (!arrives_in_blocks(rows)) return product(int64_t{0}, dims.R);
-    for (const RowPiece& piece : exchange->pieces(rows, cut)) {
+    for (const RowPiece& piece : exchange->pieces(rows, split)) {
       exchange->wait_piece(rows, piece, compute);
       product(piece.first, piece.count);
     }
@@ -74,7 +75,7 @@ struct LayerContext {
 
   // Sums partial `rows` (R, C) over tp for the ranks that own them: a product makes the blocks and sends each. Work
   // enqueued before finish_reduce runs beside it and must not touch `rows`.
-  std::vector<RowBlock> begin_reduce(Tensor rows, RowCut cut) const;
+  std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split) const;
   void send(const RowBlock& block) const;
   Tensor finish_reduce(Tensor rows) const;  // the own rows' sum: (Rl, C), or its parts (tp, Rl, C)
 

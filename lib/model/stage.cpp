@@ -6,25 +6,26 @@ namespace tri {
 namespace {
 
 // The head's product is long beside its transfers: the own rows' part hides the gather, the weight gradient the reduce.
-constexpr RowCut kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
+constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
 
 }  // namespace
 
-Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
-             const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-             RowExchange* exchange, const RowCuts& cuts, float loss_scale)
-    : tensors_(std::move(tensors)),
-      ctx_{.config = config,
-           .dims = stage_dims(config, mesh),
+Stage::Stage(StageContext context)
+    : tensors_(std::move(context.tensors)),
+      ctx_{.config = context.config,
+           .dims = stage_dims(context.config, context.mesh),
            .work = tensors_.work,
-           .compute = compute,
-           .tp = tp,
-           .exchange = exchange,
-           .cuts = cuts,
-           .hooks = hooks},
-      vocab_(config.model.vocab),
-      first_token_(mesh.tp.rank * ctx_.dims.Vl),
-      loss_scale_(loss_scale) {
+           .compute = context.compute,
+           .tp = context.tp,
+           .exchange = context.exchange,
+           .splits = context.splits,
+           .hooks = context.hooks},
+      vocab_(context.config.model.vocab),
+      first_token_(context.mesh.tp.rank * ctx_.dims.Vl),
+      loss_scale_(context.loss_scale) {
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  const auto& parameters = context.parameters;
   for (int c = 0; c < config.parallel.chunks; ++c) {
     Chunk chunk;
     chunk.first = is_first_virtual_stage(mesh.pp, c);
@@ -70,7 +71,7 @@ void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = ctx_.work.again;  // only the layer's input is kept
+      LayerTensors shared = ctx_.work.recomputed;  // only the layer's input is kept
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
@@ -104,11 +105,11 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
   } else {
     ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
   }
-  TransformerBlock::WeightGradient later;
+  TransformerBlock::WeightGradient deferred;
   for (size_t i = chunk.blocks.size(); i-- > 0;) {
     const bool leaves_stage = i == 0 && !chunk.first;
-    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, later,
-                             i == 0 ? TransformerBlock::Leaves::kNothing : TransformerBlock::Leaves::kWork);
+    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, deferred,
+                             i == 0 ? TransformerBlock::QkvWeight::kEnqueue : TransformerBlock::QkvWeight::kDefer);
   }
   if (chunk.first) embed_backward(chunk, micro);
   chunk.slot_of[static_cast<size_t>(micro)] = -1;

@@ -62,18 +62,18 @@ class Allocator {
     w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
     w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
-    if (recompute == Recompute::kFull) w.again = layer(name, Recompute::kNone);
+    if (recompute == Recompute::kFull) w.recomputed = layer(name, Recompute::kNone);
     if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
     return w;
   }
 
-  HeadTensors head(int micros) {
+  HeadTensors head(int num_microbatches) {
     HeadTensors h;
     if (config_.model.norm == Norm::kLayerNorm) h.mean = arena_.take("head", Dtype::kF32, {d_.Rl});
     h.rstd = arena_.take("head", Dtype::kF32, {d_.Rl});
     h.logits = arena_.take("head", d_.dtype, {d_.R, d_.Vl});
     if (tp_.size > 1) h.stats = arena_.take("head", Dtype::kF32, {tp_.size, d_.R, 3});
-    h.losses = arena_.take("head", Dtype::kF32, {micros});
+    h.losses = arena_.take("head", Dtype::kF32, {num_microbatches});
     return h;
   }
 
@@ -116,7 +116,7 @@ StageDims stage_dims(const Config& config, const Mesh& mesh) {
   return d;
 }
 
-StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int micros,
+StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
                             Arena& arena) {
   TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute: auto is not decided");
   Allocator allocator(config, mesh, arena);
@@ -130,12 +130,12 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
     stage.chunks.push_back(std::move(in_flight));
   }
   stage.work = allocator.workspace();
-  if (mesh.pp.last()) stage.head = allocator.head(micros);
+  if (mesh.pp.last()) stage.head = allocator.head(num_microbatches);
   const StageDims d = stage_dims(config, mesh);
   if (mesh.tp.size > 1 && copies_tp_rows(config))
     stage.exchange = allocate_row_exchange("tp exchange", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
-  if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
-  if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {micros, d.B, d.T});
+  if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
+  if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
   return stage;
 }
 

@@ -19,10 +19,10 @@ StepTimes& StepTimes::operator+=(const StepTimes& more) {
 }
 
 StepTimes step_times(const Timeline::Times& times, double transfer, double wall, double data) {
-  StepTimes s{.compute = times.of(Spend::kCompute),
-              .tp = times.of(Spend::kTp),
-              .dp = times.of(Spend::kDp),
-              .optimizer = times.of(Spend::kOptimizer),
+  StepTimes s{.compute = times.of(TimeCategory::kCompute),
+              .tp = times.of(TimeCategory::kTp),
+              .dp = times.of(TimeCategory::kDp),
+              .optimizer = times.of(TimeCategory::kOptimizer),
               .data = data,
               .other = wall - data - times.total()};
   for (const double wait : times.pp_waits) {

@@ -36,9 +36,9 @@ struct Update {
 };
 
 void adamw(const Update& u) {
-  for (const BucketSlice& slice : u.store.slices()) {
+  for (const BucketSlice& slice : u.store.memory().slices()) {
     adamw_update({.moments = u.moments(slice), .param = slice.param, .lr = u.lr}, u.compute);
-    u.store.publish(slice);
+    u.store.gathers().publish(slice);
   }
 }
 
@@ -46,7 +46,7 @@ void lamb(const Update& u) {
   const OptimizerTensors& t = u.tensors;
   u.compute.zero(t.weight_sumsq);
   u.compute.zero(t.direction_sumsq);
-  for (const BucketSlice& slice : u.store.slices()) {
+  for (const BucketSlice& slice : u.store.memory().slices()) {
     tensor_sumsq({.sumsq = t.weight_sumsq, .inp = slice.master, .block_tensor = slice.block_tensor}, u.compute);
     lamb_direction({.moments = u.moments(slice)}, u.compute);
     tensor_sumsq({.sumsq = t.direction_sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, u.compute);
@@ -63,7 +63,7 @@ void lamb(const Update& u) {
     u.channels.tp.all_reduce(sums.flat(0, split), ReduceOp::kSum);
     u.channels.tp.before(u.compute);
   }
-  for (const BucketSlice& slice : u.store.slices()) {
+  for (const BucketSlice& slice : u.store.memory().slices()) {
     lamb_apply({.master = slice.master,
                 .param = slice.param,
                 .direction = slice.grad,
@@ -74,7 +74,7 @@ void lamb(const Update& u) {
                 .decay = u.store.tensors().decay,
                 .lr = u.lr},
                u.compute);
-    u.store.publish(slice);
+    u.store.gathers().publish(slice);
   }
 }
 
@@ -105,9 +105,9 @@ Optimizer::Optimizer(const Config& config, ParameterStore& store, OptimizerTenso
     : config_(config), store_(store), tensors_(std::move(tensors)), channels_(channels), compute_(compute) {}
 
 void Optimizer::reduce() {
-  store_.finish_gradients(channels_.tp, channels_.embedding);
+  store_.gradients().finish(channels_.tp, channels_.embedding);
   compute_.zero(tensors_.sumsq);
-  for (const BucketSlice& slice : store_.slices())
+  for (const BucketSlice& slice : store_.memory().slices())
     tensor_sumsq({.sumsq = tensors_.sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, compute_);
   const Tensor norm_sq = tensors_.stats.flat(kStatNormSq, 1);
   compute_.zero(norm_sq);

@@ -39,7 +39,7 @@ struct Executor::Buffer {
 // Buffers used in turn. Every user of a kind of buffer takes and frees them in the same order, so turns suffice.
 class Executor::Ring {
  public:
-  Ring(const std::vector<Tensor>& tensors, Device& device, Spend waits) : waits_(waits) {
+  Ring(const std::vector<Tensor>& tensors, Device& device, TimeCategory waits) : waits_(waits) {
     for (const Tensor& tensor : tensors) buffers_.push_back({tensor, device.make_event(), device.make_event()});
   }
   // The next buffer; `user`'s later work waits until it is free.
@@ -48,7 +48,7 @@ class Executor::Ring {
     Buffer& buffer = buffers_[next_++ % buffers_.size()];
     TRI_REQUIRE(!buffer.in_use, "more than {} buffers in use", buffers_.size());
     buffer.in_use = true;
-    const SpendScope scope(user, waits_);
+    const TimeCategoryScope scope(user, waits_);
     user.wait(*buffer.freed);
     return buffer;
   }
@@ -56,19 +56,21 @@ class Executor::Ring {
  private:
   std::vector<Buffer> buffers_;
   size_t next_ = 0;
-  Spend waits_;
+  TimeCategory waits_;
 };
 
-Executor::Executor(Axis pp, int chunks, BoundaryTensors tensors, PipelineLinks links, Stream& compute, Device& device,
-                   Overlap overlap)
-    : pp_(pp),
-      chunks_(chunks),
-      links_(links),
-      compute_(compute),
-      overlap_(overlap),
-      device_(device),
-      waits_(pp.size > 1 ? Spend::kPp : Spend::kCompute) {
-  const auto ring = [&](const std::vector<Tensor>& buffers) { return std::make_unique<Ring>(buffers, device, waits_); };
+Executor::Executor(const ExecutorContext& context)
+    : pp_(context.pp),
+      chunks_(context.chunks),
+      links_(context.links),
+      compute_(context.compute),
+      overlap_(context.overlap),
+      device_(context.device),
+      waits_(context.pp.size > 1 ? TimeCategory::kPp : TimeCategory::kCompute) {
+  const BoundaryTensors& tensors = context.tensors;
+  const auto ring = [&](const std::vector<Tensor>& buffers) {
+    return std::make_unique<Ring>(buffers, device_, waits_);
+  };
   for (const auto& inputs : tensors.inputs) inputs_.push_back(ring(inputs));
   outputs_ = ring(tensors.outputs);
   doutputs_ = ring(tensors.doutputs);
@@ -125,7 +127,7 @@ class Executor::Run {
   }
 
   void wait_for_neighbour(Event& event) {
-    const SpendScope scope(x_.compute_, x_.waits_);
+    const TimeCategoryScope scope(x_.compute_, x_.waits_);
     x_.compute_.wait(event);
   }
 

@@ -38,8 +38,6 @@ struct BoundaryTensors {
 BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>& max_inputs, int64_t rows,
                                     int64_t width, Dtype dtype, Arena& arena);
 
-enum class Overlap { kOn, kOff };
-
 // One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in
 // front of its transfers. Through `copies` where the neighbour's memory can be opened, else through `group`. All are
 // null where the stage has no such neighbour.
@@ -65,10 +63,20 @@ struct PipelineLinks {
   Link recv_forward, send_forward, recv_backward, send_backward;
 };
 
+// What an executor is wired to. What is referred to outlives the executor.
+struct ExecutorContext {
+  Axis pp;
+  int chunks = 1;
+  BoundaryTensors tensors;
+  PipelineLinks links;
+  Stream& compute;
+  Device& device;
+  Overlap overlap = Overlap::kOn;  // off: the compute stream stands still while the stage sends
+};
+
 class Executor {
  public:
-  Executor(Axis pp, int chunks, BoundaryTensors tensors, PipelineLinks links, Stream& compute, Device& device,
-           Overlap overlap);
+  explicit Executor(const ExecutorContext& context);
   ~Executor();
 
   // Enqueues the whole plan (with transfers). Returns before it has run.
@@ -93,7 +101,7 @@ class Executor {
   std::vector<std::unique_ptr<Ring>> inputs_;  // [chunk]
   std::unique_ptr<Ring> outputs_, doutputs_, dinputs_;
   Device& device_;
-  Spend waits_;                   // what compute's waits for other stages count as; one stage waits for itself
+  TimeCategory waits_;            // what compute's waits for other stages count as; one stage waits for itself
   std::vector<TimedSend> sends_;  // of the last run; reused
   size_t num_sends_ = 0;
 };

@@ -22,15 +22,15 @@ Action nth(Op op, int k, int group, int chunks) {
 // The shape of every schedule here: `warmup` forwards, one-forward-one-backward pairs, the backwards that are
 // left. The last group is planned as if it were full, and microbatches that do not exist are left out: the
 // order of the others stays one that is known to work.
-Plan warmup_pairs_cooldown(Axis pp, int micros, int chunks, int warmup) {
-  const int groups = (micros + pp.size - 1) / pp.size;
-  const int total = chunks == 1 ? micros : groups * pp.size * chunks;
+Plan warmup_pairs_cooldown(Axis pp, int num_microbatches, int chunks, int warmup) {
+  const int groups = (num_microbatches + pp.size - 1) / pp.size;
+  const int total = chunks == 1 ? num_microbatches : groups * pp.size * chunks;
   warmup = std::min(warmup, total);
   Plan plan;
-  plan.reserve(2 * micros * chunks);
+  plan.reserve(2 * num_microbatches * chunks);
   const auto push = [&](Op op, int k) {
     const Action action = nth(op, k, pp.size, chunks);
-    if (action.micro < micros) plan.push_back(action);
+    if (action.micro < num_microbatches) plan.push_back(action);
   };
   for (int k = 0; k < warmup; ++k) push(Op::kForward, k);
   for (int k = warmup; k < total; ++k) {
@@ -42,23 +42,27 @@ Plan warmup_pairs_cooldown(Axis pp, int micros, int chunks, int warmup) {
 }
 
 // All forwards, then all backwards (Huang et al. 2019).
-Plan gpipe(Axis pp, int micros, int) { return warmup_pairs_cooldown(pp, micros, 1, micros); }
+Plan gpipe(Axis pp, int num_microbatches, int) {
+  return warmup_pairs_cooldown(pp, num_microbatches, 1, num_microbatches);
+}
 
 // A stage holds no more microbatches than there are stages from it to the end (Narayanan et al. 2019,
 // PipeDream-Flush).
-Plan one_f_one_b(Axis pp, int micros, int) { return warmup_pairs_cooldown(pp, micros, 1, pp.size - 1 - pp.rank); }
+Plan one_f_one_b(Axis pp, int num_microbatches, int) {
+  return warmup_pairs_cooldown(pp, num_microbatches, 1, pp.size - 1 - pp.rank);
+}
 
 // Interleaved 1F1B (Narayanan et al. 2021): v chunks a rank divide the bubble by v. The first backward can
 // start once the first microbatch has been through all chunks: (v - 1) * p forwards for the chunks before the
 // last; then, as neighbours alternate forward and backward, two forwards for each stage below this one.
-Plan interleaved(Axis pp, int micros, int chunks) {
-  return warmup_pairs_cooldown(pp, micros, chunks, 2 * (pp.size - 1 - pp.rank) + (chunks - 1) * pp.size);
+Plan interleaved(Axis pp, int num_microbatches, int chunks) {
+  return warmup_pairs_cooldown(pp, num_microbatches, chunks, 2 * (pp.size - 1 - pp.rank) + (chunks - 1) * pp.size);
 }
 
 struct ScheduleRow {
   Schedule schedule;
   bool takes_chunks;
-  Plan (*make)(Axis pp, int micros, int chunks);
+  Plan (*make)(Axis pp, int num_microbatches, int chunks);
 };
 
 constexpr ScheduleRow kSchedules[] = {
@@ -73,9 +77,9 @@ const ScheduleRow& row_of(Schedule schedule) {
   return *row;
 }
 
-void require_sizes(Axis pp, int micros, int chunks) {
-  TRI_REQUIRE(pp.rank >= 0 && pp.rank < pp.size && micros > 0 && chunks > 0, "pp {} of {}, micros {}, chunks {}",
-              pp.rank, pp.size, micros, chunks);
+void require_sizes(Axis pp, int num_microbatches, int chunks) {
+  TRI_REQUIRE(pp.rank >= 0 && pp.rank < pp.size && num_microbatches > 0 && chunks > 0,
+              "pp {} of {}, num_microbatches {}, chunks {}", pp.rank, pp.size, num_microbatches, chunks);
 }
 
 // The receive that brings what `compute` works on; none at the ends of the pipeline.
@@ -115,20 +119,20 @@ int max_between(const Plan& plan, int chunk, Op begin, Op end) {
 
 bool takes_chunks(Schedule schedule) { return row_of(schedule).takes_chunks; }
 
-Plan make_plan(Schedule schedule, Axis pp, int micros, int chunks) {
+Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks) {
   const ScheduleRow& row = row_of(schedule);
-  require_sizes(pp, micros, chunks);
+  require_sizes(pp, num_microbatches, chunks);
   TRI_REQUIRE(chunks == 1 || row.takes_chunks, "schedule {} with {} chunks", enum_name(schedule), chunks);
-  return row.make(pp, micros, chunks);
+  return row.make(pp, num_microbatches, chunks);
 }
 
-double ideal_bubble(int pp, int micros, int chunks) {
-  return static_cast<double>(pp - 1) / (static_cast<double>(chunks) * micros);
+double ideal_bubble(int pp, int num_microbatches, int chunks) {
+  return static_cast<double>(pp - 1) / (static_cast<double>(chunks) * num_microbatches);
 }
 
-Plan forward_only(Axis pp, int micros, int chunks) {
-  require_sizes(pp, micros, chunks);
-  Plan plan = warmup_pairs_cooldown(pp, micros, chunks, 0);
+Plan forward_only(Axis pp, int num_microbatches, int chunks) {
+  require_sizes(pp, num_microbatches, chunks);
+  Plan plan = warmup_pairs_cooldown(pp, num_microbatches, chunks, 0);
   std::erase_if(plan, [](const Action& action) { return action.op == Op::kBackward; });
   return plan;
 }

@@ -1,4 +1,4 @@
-// Pipeline schedules as data. A schedule is a function (pp, micros, chunks) -> Plan: the list of actions of
+// Pipeline schedules as data. A schedule is a function (pp, num_microbatches, chunks) -> Plan: the list of actions of
 // one stage. The executor runs it, the simulator times it, tests check it for order, deadlock, bubble and
 // memory.
 //
@@ -26,6 +26,10 @@ struct EnumNames<Schedule> {
                                     std::pair{Schedule::kInterleaved, std::string_view("interleaved")}};
 };
 
+// Of the transfers between stages with compute. kOff: each send must be over before the next compute action starts;
+// receives still run ahead.
+enum class Overlap { kOn, kOff };
+
 enum class Op { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward };
 inline constexpr int kNumOps = 6;
 
@@ -43,7 +47,7 @@ inline constexpr int kOutputBuffers = 2;    // results on their way out, for eac
 
 struct Action {
   Op op;
-  int micro;      // microbatch, 0 .. micros-1
+  int micro;      // microbatch, 0 .. num_microbatches-1
   int chunk = 0;  // virtual stage on this rank, 0 .. chunks-1
   bool operator==(const Action&) const = default;
 };
@@ -58,13 +62,13 @@ bool takes_chunks(Schedule schedule);
 // takes_chunks(schedule). Microbatches go backward in the order in which they went forward, so that every
 // schedule and every chunk adds up its gradients in the same order. interleaved works in groups of pp.size
 // microbatches; any other count is legal, and costs at most the time of the next multiple.
-Plan make_plan(Schedule schedule, Axis pp, int micros, int chunks);
+Plan make_plan(Schedule schedule, Axis pp, int num_microbatches, int chunks);
 
-// Of equal stages, each one's idle time over its work: (pp-1) / (chunks · micros).
-double ideal_bubble(int pp, int micros, int chunks);
+// Of equal stages, each one's idle time over its work: (pp-1) / (chunks · num_microbatches).
+double ideal_bubble(int pp, int num_microbatches, int chunks);
 
 // Forward passes alone: evaluation and generation.
-Plan forward_only(Axis pp, int micros, int chunks);
+Plan forward_only(Axis pp, int num_microbatches, int chunks);
 
 // The plan with its transfers: each receive is issued one compute action ahead of its use, each send right
 // after the compute that produced its data. Sends and receives are independent: each of the four kinds has a

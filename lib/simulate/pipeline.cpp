@@ -45,8 +45,8 @@ struct Ring {
 // One stage: its plan as issued to the queues, and what is over.
 class Stage {
  public:
-  Stage(const Plan& plan, Axis pp, int chunks, int micros, PipelineOverlap overlap)
-      : chunks_(chunks), micros_(micros), ends_(kNumOps * chunks * micros, kNotOver) {
+  Stage(const Plan& plan, Axis pp, int chunks, int num_microbatches, Overlap overlap)
+      : chunks_(chunks), num_microbatches_(num_microbatches), ends_(kNumOps * chunks * num_microbatches, kNotOver) {
     issue(plan, pp, overlap);
   }
 
@@ -76,18 +76,18 @@ class Stage {
 
  private:
   size_t slot(const Action& action) const {
-    return (static_cast<size_t>(action.op) * chunks_ + action.chunk) * micros_ + action.micro;
+    return (static_cast<size_t>(action.op) * chunks_ + action.chunk) * num_microbatches_ + action.micro;
   }
-  void issue(const Plan& plan, Axis pp, PipelineOverlap overlap);
+  void issue(const Plan& plan, Axis pp, Overlap overlap);
 
-  int chunks_, micros_;
-  std::vector<double> ends_;  // (kNumOps, chunks, micros)
+  int chunks_, num_microbatches_;
+  std::vector<double> ends_;  // (kNumOps, chunks, num_microbatches)
   std::array<Queue, kNumQueues> queues_;
 };
 
 // Walks through the plan as the executor's host thread does, and notes for each action what it has to wait
 // for.
-void Stage::issue(const Plan& plan, Axis pp, PipelineOverlap overlap) {
+void Stage::issue(const Plan& plan, Axis pp, Overlap overlap) {
   std::vector<Ring> inputs;
   std::vector<Op> input_release;
   for (int chunk = 0; chunk < chunks_; ++chunk) {
@@ -123,7 +123,7 @@ void Stage::issue(const Plan& plan, Axis pp, PipelineOverlap overlap) {
         after.push_back(same(Op::kBackward));
         break;
     }
-    if (overlap == PipelineOverlap::kOff) {
+    if (overlap == Overlap::kOff) {
       if (action.op == Op::kSendForward || action.op == Op::kSendBackward) unsent.push_back(action);
       if (queue_of(action.op) == 0) {
         after.insert(after.end(), unsent.begin(), unsent.end());
@@ -137,17 +137,17 @@ void Stage::issue(const Plan& plan, Axis pp, PipelineOverlap overlap) {
 // All stages of one pipeline, and the transfers between them.
 class Pipeline {
  public:
-  Pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs, PipelineOverlap overlap)
+  Pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs, Overlap overlap)
       : size_(static_cast<int>(plans.size())), costs_(costs), busy_(plans.size(), 0.0) {
-    int micros = 0;
+    int num_microbatches = 0;
     for (const Plan& plan : plans)
       for (const Action& action : plan) {
         TRI_REQUIRE(action.micro >= 0 && action.chunk >= 0 && action.chunk < chunks, "{} with {} chunks",
                     to_string(action), chunks);
-        micros = std::max(micros, action.micro + 1);
+        num_microbatches = std::max(num_microbatches, action.micro + 1);
       }
     for (int rank = 0; rank < size_; ++rank)
-      stages_.emplace_back(plans[rank], Axis{rank, size_}, chunks, micros, overlap);
+      stages_.emplace_back(plans[rank], Axis{rank, size_}, chunks, num_microbatches, overlap);
   }
 
   // Lets every queue go on as far as it can, until none can.
@@ -258,17 +258,17 @@ PipelineRun Pipeline::result() {
 
 }  // namespace
 
-std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int micros, int chunks) {
+std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int num_microbatches, int chunks) {
   std::vector<Plan> plans;
   for (int rank = 0; rank < pp_size; ++rank) {
     const Axis pp{rank, pp_size};
-    plans.push_back(with_transfers(make_plan(schedule, pp, micros, chunks), pp, chunks));
+    plans.push_back(with_transfers(make_plan(schedule, pp, num_microbatches, chunks), pp, chunks));
   }
   return plans;
 }
 
 PipelineRun simulate_pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs,
-                              PipelineOverlap overlap) {
+                              Overlap overlap) {
   TRI_REQUIRE(!plans.empty() && costs.size() == plans.size() * chunks, "{} plans of {} chunks, {} costs", plans.size(),
               chunks, costs.size());
   Pipeline pipeline(plans, chunks, costs, overlap);

@@ -24,9 +24,6 @@ struct StageCost {
   double transfer = 0;  // to send on one result: its output, or the gradient of its input
 };
 
-// kOff: each send must be over before the next compute action starts; receives still run ahead.
-enum class PipelineOverlap { kOn, kOff };
-
 // One action that took place. A transfer has a span on both sides, with equal times.
 struct PipelineSpan {
   int stage;
@@ -46,10 +43,10 @@ struct PipelineRun {
 };
 
 // The plans with transfers of pp ranks 0 .. pp_size-1.
-std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int micros, int chunks);
+std::vector<Plan> plans_of_all_stages(Schedule schedule, int pp_size, int num_microbatches, int chunks);
 
 // `plans` (p), with transfers; `costs` (p * chunks), by virtual stage.
 PipelineRun simulate_pipeline(const std::vector<Plan>& plans, int chunks, const std::vector<StageCost>& costs,
-                              PipelineOverlap overlap);
+                              Overlap overlap);
 
 }  // namespace tri

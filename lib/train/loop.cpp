@@ -8,19 +8,21 @@
 #include <memory>
 #include <optional>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
+#include "io/base/progress.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/run_lock.h"
 #include "lib/checkpoint/checkpointer.h"
+#include "lib/fault/stop_deadline.h"
+#include "lib/fault/stop_signals.h"
 #include "lib/model/flops.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/observe/step_times.h"
-#include "lib/train/grace.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
-#include "lib/train/stop_signals.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -35,12 +37,12 @@ BatchStart batch_start() {
   return {job == nullptr ? "" : job, restart == nullptr ? 0 : std::atoi(restart)};
 }
 
-// The run's folder, locked against other jobs, with its config. For one rank.
+// The run's folders, locked against other jobs, and its config. For one rank.
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
   if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
-  auto lock = RunLock::take(config.run.dir, attempt, batch_start());
+  auto lock = RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
   if (!lock) return lock;
   std::ofstream out(config.run.dir + "/config.yaml");
   out << to_yaml(config);
@@ -153,7 +155,7 @@ class Loop {
     grace_.agreed(flags_sent -
                   std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
     const double grace = config_.fault.grace_seconds;
-    const bool enough = Grace::enough(grace, result.stop_age, result.time_needed);
+    const bool enough = StopDeadline::enough(grace, result.stop_age, result.time_needed);
     const std::optional<int64_t> under_way = checkpoints_.under_way();
     if (!enough && mesh_.world_rank == 0)
       log_warn(
@@ -213,18 +215,18 @@ class Loop {
   // Every rank says where its own numbers went wrong; rank 0 tells the user.
   Error not_finite(const StepMetrics& metrics) {
     const std::vector<std::string> names = trainer_.not_finite_names();
-    std::string mine;
+    std::optional<std::string> mine;
     if (!names.empty()) {
       mine = fmt::format("  rank {} [{}]: {}", mesh_.world_rank, mesh_.place(), names.front());
-      if (names.size() > 1) mine += fmt::format(" and {} more", names.size() - 1);
+      if (names.size() > 1) *mine += fmt::format(" and {} more", names.size() - 1);
     }
     std::string report =
         fmt::format("step {}: loss {} and gradient norm {} are not finite; stopped before the next step", metrics.step,
                     metrics.loss, metrics.grad_norm);
     bool anyone = false;
-    for (const std::string& text : job_.gather(mine)) {
-      if (!text.empty()) report += "\n" + text;
-      anyone |= !text.empty();
+    for (const auto& of_rank : job_.gather(mine)) {
+      if (of_rank) report += "\n" + *of_rank;
+      anyone |= of_rank.has_value();
     }
     if (!anyone)
       report += "\n  when the step was repeated, every rank's numbers were finite: a device or its memory may fail";
@@ -265,7 +267,7 @@ class Loop {
   Checkpointer& checkpoints_;
   const RunProgress begun_;
   const StopSignals signals_;
-  Grace grace_;  // after the signals, which it watches
+  StopDeadline grace_;  // after the signals, which it watches
   const int64_t memory_bytes_;
   StartupClock startup_;
   NodeLoader loader_;
@@ -280,8 +282,8 @@ class Loop {
 Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
   Inputs inputs;
   if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  auto device = open_device(device_kind(config.run.device), job.node_rank());
-  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  auto device = agree(job, open_device(device_kind(config.run.device), job.node_rank()));
+  if (!device) return device.error();
   // Only a run that can start leaves a folder; the agreement is also the barrier behind which all may write into it.
   const std::string attempt = job.broadcast(new_attempt());
   std::optional<RunLock> lock;  // rank 0

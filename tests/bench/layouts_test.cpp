@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "lib/bench/sweep.h"
-#include "lib/train/rank_tensors.h"
+#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "kernels/core/arena.h"
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "lib/config/config.h"
 
 namespace tri::test {

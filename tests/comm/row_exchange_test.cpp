@@ -7,7 +7,7 @@
 #include <atomic>
 
 #include "io/base/random.h"
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "lib/comm/transfer_hook.h"
 
 namespace tri {
@@ -51,13 +51,13 @@ std::vector<Rank> make_ranks(int size) {
     rank.copies = rank.device->make_stream("copies");
     rank.arrivals = rank.device->make_stream("arrivals");
     peers.rank = r;
-    rank.exchange =
-        std::make_unique<RowExchange>(peers, rank.tensors, *rank.copies, *rank.arrivals, *rank.device, Spend::kTp);
+    rank.exchange = std::make_unique<RowExchange>(peers, rank.tensors, *rank.copies, *rank.arrivals, *rank.device,
+                                                  TimeCategory::kTp);
   }
   return ranks;
 }
 
-void gather(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
+void gather(Rank& rank, int round, OverlapSplit split, std::atomic<int>& wrong) {
   RowExchange& exchange = *rank.exchange;
   const Tensor rows = rank.gathered;
   exchange.settle(*rank.compute);
@@ -70,7 +70,7 @@ void gather(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
   exchange.start_gather(rows, *rank.compute);
   EXPECT_TRUE(exchange.gathering(rows));
   int64_t read = 0;
-  for (const RowPiece& piece : exchange.pieces(rows, cut)) {
+  for (const RowPiece& piece : exchange.pieces(rows, split)) {
     exchange.wait_piece(rows, piece, *rank.compute);
     read += piece.count;
     cpu_stream(*rank.compute).submit([=, &wrong] {
@@ -85,11 +85,11 @@ void gather(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
 }
 
 // Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o.
-void reduce(Rank& rank, int round, RowCut cut, std::atomic<int>& wrong) {
+void reduce(Rank& rank, int round, OverlapSplit split, std::atomic<int>& wrong) {
   RowExchange& exchange = *rank.exchange;
   int64_t made = 0;
   exchange.settle(*rank.compute);
-  for (const RowBlock& block : exchange.begin_reduce(rank.partial, cut, *rank.compute)) {
+  for (const RowBlock& block : exchange.begin_reduce(rank.partial, split, *rank.compute)) {
     EXPECT_EQ(block.first, block.owners.front() * kRows);
     EXPECT_EQ(block.out[0], static_cast<int64_t>(block.owners.size()) * kRows);
     made += block.out[0];
@@ -127,9 +127,9 @@ TEST(RowExchange, every_block_is_there_when_it_is_read_and_not_overwritten_befor
         std::vector<Rank> ranks = make_ranks(size);
         for (int round = 0; round < 60; ++round)
           for (Rank& rank : ranks) {
-            const RowCut cut{.pieces = round % (size + 1), .direct = round % (size + 2) == 0};
-            if (round % 3 != 1) gather(rank, round, cut, wrong);
-            if (round % 3 != 2) reduce(rank, round, cut, wrong);
+            const OverlapSplit split{.pieces = round % (size + 1), .direct = round % (size + 2) == 0};
+            if (round % 3 != 1) gather(rank, round, split, wrong);
+            if (round % 3 != 2) reduce(rank, round, split, wrong);
           }
         for (Rank& rank : ranks) {
           rank.compute->synchronize();

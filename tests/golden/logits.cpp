@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "io/base/file.h"
-#include "kernels/core/cpu_device.h"
-#include "lib/train/loaded_model.h"
+#include "kernels/cpu/device.h"
+#include "lib/infer/loaded_model.h"
 
 namespace tri {
 namespace {

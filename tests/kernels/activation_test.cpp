@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "io/base/error.h"
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/ops.h"
 #include "tests/kernels/op_test.h"
 

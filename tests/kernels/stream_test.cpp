@@ -13,8 +13,8 @@
 #include "io/base/error.h"
 #include "io/base/random.h"
 #include "kernels/core/arena.h"
-#include "kernels/core/cpu_device.h"
 #include "kernels/core/timeline.h"
+#include "kernels/cpu/device.h"
 
 namespace tri {
 namespace {
@@ -323,30 +323,31 @@ TEST(Timeline, every_moment_of_a_step_belongs_to_one_spend) {
   const auto idle = [&] { stream->idle(std::chrono::microseconds(2000)); };
   const auto begin = device->make_event(EventKind::kTimed), end = device->make_event(EventKind::kTimed);
   for (int step = 0; step < 2; ++step) {
-    { const SpendScope outside(*stream, Spend::kTp); }  // no step
+    { const TimeCategoryScope outside(*stream, TimeCategory::kTp); }  // no step
     stream->record(*begin);
     timeline.begin();
     idle();
     {
-      const SpendScope waits(*stream, Spend::kTp);
+      const TimeCategoryScope waits(*stream, TimeCategory::kTp);
       idle();
-      const SpendScope nested(*stream, Spend::kDp);
+      const TimeCategoryScope nested(*stream, TimeCategory::kDp);
       idle();
     }
     for (int i = 0; i < 3; ++i) {
-      const SpendScope waits(*stream, Spend::kPp);
+      const TimeCategoryScope waits(*stream, TimeCategory::kPp);
       idle();
     }
-    timeline.enter(Spend::kOptimizer);
+    timeline.enter(TimeCategory::kOptimizer);
     idle();
     timeline.end();
     stream->record(*end);
     stream->synchronize();
     const Timeline::Times times = timeline.take();
-    for (const Spend spend : {Spend::kCompute, Spend::kTp, Spend::kDp, Spend::kOptimizer})
-      EXPECT_GE(times.of(spend), 0.002);
+    for (const TimeCategory category :
+         {TimeCategory::kCompute, TimeCategory::kTp, TimeCategory::kDp, TimeCategory::kOptimizer})
+      EXPECT_GE(times.of(category), 0.002);
     ASSERT_EQ(times.pp_waits.size(), 3u);
-    EXPECT_NEAR(times.pp_waits[0] + times.pp_waits[1] + times.pp_waits[2], times.of(Spend::kPp), 1e-9);
+    EXPECT_NEAR(times.pp_waits[0] + times.pp_waits[1] + times.pp_waits[2], times.of(TimeCategory::kPp), 1e-9);
     EXPECT_LE(times.total(), end->seconds_after(*begin));
   }
 }

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "io/base/random.h"
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {

@@ -10,9 +10,9 @@ namespace {
 
 // Microbatch m of dp rank d holds samples (m · dp + d) · b + j of the step.
 std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int shift) {
-  const int b = c.data.micro_batch, micros = microbatches(c);
+  const int b = c.data.micro_batch, num_microbatches = microbatches(c);
   std::vector<int32_t> tokens;
-  for (int m = 0; m < micros; ++m)
+  for (int m = 0; m < num_microbatches; ++m)
     for (int j = 0; j < b; ++j)
       for (int t = 0; t < c.model.seq_len; ++t) {
         const int64_t sample = step * c.data.global_batch + (int64_t{m} * c.parallel.dp + dp_rank) * b + j;
@@ -46,6 +46,17 @@ void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::
   for (int64_t o = 0; o < outer; ++o)
     std::memcpy(whole.data() + (o * split + index * local) * inner, part.data() + o * local * inner,
                 static_cast<size_t>(local * inner) * sizeof(float));
+}
+
+// A tp rank's part of a parameter.
+struct Share {
+  std::string parameter;
+  int tp_rank = 0;
+  std::vector<float> values;
+};
+template <class Archive>
+void fields(Archive& archive, Share& share) {
+  archive(share.parameter, share.tp_rank, share.values);
 }
 
 // Of both ways that rows of activations take.
@@ -108,26 +119,25 @@ History train(const Layout& layout, bool alone) {
   Job& job = *test_job();
   const Config config = config_of(layout);
   History history;
-  std::string message;
+  std::vector<Share> mine;
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
     Arena measuring;
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
-    Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
-    if (layout.cut != RowCut{}) {
-      RowCuts cuts;
-      cuts.forward.fill(layout.cut);
-      cuts.backward.fill(layout.cut);
-      trainer.set_row_cuts(cuts);
+    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
+    if (layout.split != OverlapSplit{}) {
+      OverlapSplits splits;
+      splits.forward.fill(layout.split);
+      splits.backward.fill(layout.split);
+      trainer.engine().set_overlap_splits(splits);
     }
     if (layout.timed_cuts && !alone) {
-      const RowCuts cuts =
-          timed_row_cuts(config, mesh, job, *device, trainer.tensors(), trainer.store(), trainer.runtime());
-      for (const std::string& theirs : job.all_gather(to_text(cuts))) EXPECT_EQ(theirs, to_text(cuts));
-      EXPECT_EQ(value_or_throw(row_cuts_of(to_text(cuts), layout.tp)), cuts);
-      trainer.set_row_cuts(cuts);
+      const OverlapSplits splits = timed_overlap_splits(trainer.engine());
+      for (const OverlapSplits& theirs : job.all_gather(splits)) EXPECT_EQ(theirs, splits);
+      EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), layout.tp)), splits);
+      trainer.engine().set_overlap_splits(splits);
     }
     trainer.make_start_values();
     for (int64_t step = 0; step < layout.steps; ++step) {
@@ -144,8 +154,7 @@ History train(const Layout& layout, bool alone) {
         if (alone) {
           place(parameter.spec, mesh.tp, values, history.parameters[parameter.spec.name]);
         } else if (mesh.dp.first()) {
-          message += fmt::format("{}\n{} {}\n", parameter.spec.name, mesh.tp.rank, values.size());
-          message.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+          mine.push_back({parameter.spec.name, mesh.tp.rank, values});
         }
       }
   }
@@ -153,19 +162,9 @@ History train(const Layout& layout, bool alone) {
 
   std::map<std::string, ParamSpec> specs;
   for (const ParamSpec& spec : model_parameters(config)) specs[spec.name] = spec;
-  for (const std::string& text : job.gather(message)) {
-    for (size_t at = 0; at < text.size();) {
-      const size_t end_name = text.find('\n', at), end_numbers = text.find('\n', end_name + 1);
-      const std::string name = text.substr(at, end_name - at);
-      int tp_rank = 0;
-      size_t count = 0;
-      std::sscanf(text.c_str() + end_name + 1, "%d %zu", &tp_rank, &count);
-      std::vector<float> part(count);
-      std::memcpy(part.data(), text.data() + end_numbers + 1, count * sizeof(float));
-      place(specs.at(name), {tp_rank, layout.tp}, part, history.parameters[name]);
-      at = end_numbers + 1 + count * sizeof(float);
-    }
-  }
+  for (const std::vector<Share>& shares : job.gather(mine))
+    for (const Share& share : shares)
+      place(specs.at(share.parameter), {share.tp_rank, layout.tp}, share.values, history.parameters[share.parameter]);
   return history;
 }
 
@@ -182,7 +181,7 @@ const History& reference(const Layout& layout) {
   one.schedule = Schedule::k1F1B;
   one.recompute = Recompute::kNone;
   one.overlap = true;
-  one.cut = {};
+  one.split = {};
   one.micro_batch = 1;
   auto [entry, is_new] = known.try_emplace(one.name());
   if (is_new) entry->second = train(one, true);

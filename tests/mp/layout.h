@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/train/row_cuts.h"
 #include "lib/train/trainer.h"
+#include "lib/tune/overlap_splits.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {
@@ -28,7 +28,7 @@ struct Layout {
   PpTransfers pp_transfers = PpTransfers::kCopies;
   int steps = kSteps;
   bool timed_cuts = false;
-  RowCut cut{};                    // of all products beside tp transfers, where it is not the standard one
+  OverlapSplit split{};            // of all products beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
   int micro_batch = 1;             // sequences
 
@@ -38,7 +38,7 @@ struct Layout {
                        enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
                        tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
            (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
-           (cut == RowCut{} ? "" : fmt::format(" {} pieces{}", cut.pieces, cut.direct ? ", direct" : "")) +
+           (split == OverlapSplit{} ? "" : fmt::format(" {} pieces{}", split.pieces, split.direct ? ", direct" : "")) +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch));
   }
 };

@@ -106,9 +106,7 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
           if (shared && step == kFirst + 3) job.barrier();  // all have read ahead, or wait for room
         }
         const bool takes = mesh.pp.first() || mesh.pp.last();
-        std::vector<int64_t> read;
-        for (const std::string& text : job.all_gather(fmt::format("{}", loader.bytes_read())))
-          read.push_back(std::stoll(text));
+        const std::vector<int64_t> read = job.all_gather(loader.bytes_read());
         int64_t of_node = 0;
         for (const int rank : node) of_node += read[static_cast<size_t>(rank)];
         const int64_t expected = shared ? needed(layout, node, 2) : takes ? needed(layout, {job.world_rank()}, 2) : 0;

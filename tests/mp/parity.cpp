@@ -1,4 +1,4 @@
-// The parity matrix: every layout trains like one rank, whatever is cut, late, or on another machine.
+// The parity matrix: every layout trains like one rank, whatever is split, late, or on another machine.
 #include "io/base/random.h"
 #include "lib/comm/peer_arenas.h"
 #include "lib/comm/transfer_hook.h"
@@ -125,9 +125,10 @@ TEST(Parity, every_cut_trains_like_one_rank) {
       two{.dp = 2, .tp = 2, .llama = true, .recompute = Recompute::kSelective};
   const Layout parallel{.tp = 4, .block = Block::kParallel};
   for (Layout layout : that_fit({four, two, parallel}))
-    for (const RowCut cut : {RowCut{.pieces = 1}, RowCut{.pieces = 2}, RowCut{.pieces = 3}, RowCut{.direct = true}}) {
-      if (cut.pieces > layout.tp || (cut.direct && layout.block == Block::kParallel)) continue;
-      layout.cut = cut;
+    for (const OverlapSplit split : {OverlapSplit{.pieces = 1}, OverlapSplit{.pieces = 2}, OverlapSplit{.pieces = 3},
+                                     OverlapSplit{.direct = true}}) {
+      if (split.pieces > layout.tp || (split.direct && layout.block == Block::kParallel)) continue;
+      layout.split = split;
       expect_like_one_rank(layout);
     }
 }
@@ -198,7 +199,7 @@ TEST(Parity, delays_change_no_bit) {
   Layout rich{.dp = 1, .tp = 4, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
   rich.recompute = Recompute::kSelective;
   Layout parallel{.dp = 2, .tp = 4, .zero = 2, .block = Block::kParallel, .recompute = Recompute::kFull};
-  const Layout direct{.tp = 4, .cut = {.direct = true}}, pieces{.tp = 4, .cut = {.pieces = 2}, .micro_batch = 4};
+  const Layout direct{.tp = 4, .split = {.direct = true}}, pieces{.tp = 4, .split = {.pieces = 2}, .micro_batch = 4};
   for (const Layout& layout : that_fit({plain, rich, parallel, direct, pieces}))
     expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
@@ -209,11 +210,11 @@ TEST(Parity, DISABLED_500_late_steps_tp_dp) {
   for (const Layout& fits : that_fit({layout})) expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 TEST(Parity, DISABLED_500_late_steps_tp_pp) {
-  const Layout layout{.tp = 2, .pp = 2, .chunks = 2, .schedule = Schedule::kInterleaved, .cut = {.direct = true}};
+  const Layout layout{.tp = 2, .pp = 2, .chunks = 2, .schedule = Schedule::kInterleaved, .split = {.direct = true}};
   for (const Layout& fits : that_fit({layout})) expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 TEST(Parity, DISABLED_500_late_steps_tp) {
-  for (const Layout& fits : that_fit({{.tp = 4, .cut = {.pieces = 3}}}))
+  for (const Layout& fits : that_fit({{.tp = 4, .split = {.pieces = 3}}}))
     expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 
@@ -225,13 +226,13 @@ TEST(Parity, the_parallel_block_needs_one_gather_and_one_reduce_a_pass) {
   const CommCounts sequential = counts(Block::kSequential), parallel = counts(Block::kParallel);
   if (test_job()->world_rank() >= 2) return;
   const Config config = config_of({.tp = 2});
-  const int64_t micros = microbatches(config), layers = config.model.layers;
+  const int64_t num_microbatches = microbatches(config), layers = config.model.layers;
   // Forward and backward alike: a gather and a reduce at each border between rows and columns.
   const int64_t head_gathers = 2, embedding_gathers = 1, head_reduces = 1, embedding_reduces = 1;
-  EXPECT_EQ(sequential.all_gathers, micros * (2 * 2 * layers + head_gathers + embedding_gathers));
-  EXPECT_EQ(sequential.reduce_scatters, micros * (2 * 2 * layers + head_reduces + embedding_reduces));
-  EXPECT_EQ(parallel.all_gathers, micros * (2 * layers + head_gathers + embedding_gathers));
-  EXPECT_EQ(parallel.reduce_scatters, micros * (2 * layers + head_reduces + embedding_reduces));
+  EXPECT_EQ(sequential.all_gathers, num_microbatches * (2 * 2 * layers + head_gathers + embedding_gathers));
+  EXPECT_EQ(sequential.reduce_scatters, num_microbatches * (2 * 2 * layers + head_reduces + embedding_reduces));
+  EXPECT_EQ(parallel.all_gathers, num_microbatches * (2 * layers + head_gathers + embedding_gathers));
+  EXPECT_EQ(parallel.reduce_scatters, num_microbatches * (2 * layers + head_reduces + embedding_reduces));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr int64_t kRows = 3, kWidth = 5, kElements = kRows * kWidth;
 
 struct Case {
   Schedule schedule;
-  int pp, micros, chunks;
+  int pp, num_microbatches, chunks;
   Overlap overlap = Overlap::kOn;
   bool forward_only = false;
   bool copies = false;  // PeerLinks instead of a group
@@ -93,7 +93,7 @@ struct Outcome {
 Outcome expected_outcome(const Case& c) {
   const int stages = c.pp * c.chunks;
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(stages))};
-  for (int micro = 0; micro < c.micros; ++micro)
+  for (int micro = 0; micro < c.num_microbatches; ++micro)
     for (int64_t i = 0; i < kElements; ++i) {
       std::vector<float> x(static_cast<size_t>(stages) + 1);
       x[0] = ToyStage::start_value(micro, i);
@@ -125,9 +125,9 @@ std::vector<Rank> make_ranks(const Case& c) {
   for (int r = 0; r < c.pp; ++r) {
     Rank& rank = ranks[static_cast<size_t>(r)];
     const Axis pp{r, c.pp};
-    rank.plan = with_transfers(
-        c.forward_only ? forward_only(pp, c.micros, c.chunks) : make_plan(c.schedule, pp, c.micros, c.chunks), pp,
-        c.chunks);
+    rank.plan = with_transfers(c.forward_only ? forward_only(pp, c.num_microbatches, c.chunks)
+                                              : make_plan(c.schedule, pp, c.num_microbatches, c.chunks),
+                               pp, c.chunks);
     std::vector<int> inputs;
     for (int chunk = 0; chunk < c.chunks; ++chunk) inputs.push_back(max_inputs(rank.plan, chunk));
     Arena measuring;
@@ -182,12 +182,17 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       {
-        Executor executor(pp, c.chunks, own.boundaries,
-                          {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
-                           .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
-                           .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
-                           .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
-                          *streams[0], *own.device, c.overlap);
+        Executor executor(
+            {.pp = pp,
+             .chunks = c.chunks,
+             .tensors = own.boundaries,
+             .links = {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
+                       .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
+                       .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
+                       .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
+             .compute = *streams[0],
+             .device = *own.device,
+             .overlap = c.overlap});
         for (int round = 0; round < rounds; ++round) executor.run(own.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
@@ -205,12 +210,12 @@ std::vector<Case> cases() {
   std::vector<Case> list;
   for (const Overlap overlap : {Overlap::kOn, Overlap::kOff}) {
     for (const int pp : {1, 2, 3, 4})
-      for (const int micros : {1, 2, 5, 8})
+      for (const int num_microbatches : {1, 2, 5, 8})
         for (const Schedule schedule : {Schedule::kGpipe, Schedule::k1F1B})
-          list.push_back({schedule, pp, micros, 1, overlap});
+          list.push_back({schedule, pp, num_microbatches, 1, overlap});
     for (const int pp : {2, 3, 4})
-      for (const int micros : {2, 4, 7})
-        for (const int chunks : {2, 3}) list.push_back({Schedule::kInterleaved, pp, micros, chunks, overlap});
+      for (const int num_microbatches : {2, 4, 7})
+        for (const int chunks : {2, 3}) list.push_back({Schedule::kInterleaved, pp, num_microbatches, chunks, overlap});
     list.push_back({Schedule::k1F1B, 4, 6, 1, overlap, true});
     list.push_back({Schedule::kInterleaved, 2, 5, 3, overlap, true});
   }
@@ -222,8 +227,8 @@ TEST(Executor, every_schedule_computes_what_a_plain_loop_does) {
     for (const bool copies : {false, true}) {
       c.copies = copies;
       EXPECT_EQ(run_on_threads(c, 0), expected_outcome(c))
-          << enum_name(c.schedule) << " pp " << c.pp << " micros " << c.micros << " chunks " << c.chunks
-          << (copies ? " copies" : "");
+          << enum_name(c.schedule) << " pp " << c.pp << " num_microbatches " << c.num_microbatches << " chunks "
+          << c.chunks << (copies ? " copies" : "");
     }
 }
 
@@ -259,8 +264,10 @@ TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
   auto device = make_cpu_device();
   auto compute = device->make_stream("compute");
   Arena arena(*device, 4096);
-  Executor executor(pp, 1, allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena), {}, *compute, *device,
-                    Overlap::kOn);
+  Executor executor({.pp = pp,
+                     .tensors = allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena),
+                     .compute = *compute,
+                     .device = *device});
   ToyStage stage(pp, 1, *compute, [] {});
   const Plan plan{{Op::kForward, 0}, {Op::kForward, 1}, {Op::kBackward, 0}, {Op::kBackward, 1}};
   EXPECT_THROW(executor.run(plan, stage), Fatal);

@@ -11,7 +11,7 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/core/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "lib/comm/comm_group.h"
 
 namespace tri {

@@ -1,4 +1,4 @@
-// Claims about plans as data, over every schedule, pp <= 8, chunks <= 4 and micros <= 32. What happens in
+// Claims about plans as data, over every schedule, pp <= 8, chunks <= 4 and num_microbatches <= 32. What happens in
 // time is in tests/simulate/pipeline_test.cpp.
 #include "lib/schedule/plan.h"
 
@@ -14,39 +14,39 @@ namespace {
 constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicros = 32;
 
 // Most activations of one stage, all chunks together.
-int gpipe_in_flight(Axis, int micros, int) { return micros; }
-int one_f_one_b_in_flight(Axis pp, int micros, int) { return std::min(pp.size - pp.rank, micros); }
-int interleaved_in_flight(Axis pp, int micros, int chunks) {
-  return std::min(2 * (pp.size - pp.rank - 1) + (chunks - 1) * pp.size + 1, micros * chunks);
+int gpipe_in_flight(Axis, int num_microbatches, int) { return num_microbatches; }
+int one_f_one_b_in_flight(Axis pp, int num_microbatches, int) { return std::min(pp.size - pp.rank, num_microbatches); }
+int interleaved_in_flight(Axis pp, int num_microbatches, int chunks) {
+  return std::min(2 * (pp.size - pp.rank - 1) + (chunks - 1) * pp.size + 1, num_microbatches * chunks);
 }
 
 struct Expected {
   Schedule schedule;
-  int (*in_flight)(Axis pp, int micros, int chunks);  // closed form
+  int (*in_flight)(Axis pp, int num_microbatches, int chunks);  // closed form
 };
 constexpr Expected kExpected[] = {{Schedule::kGpipe, gpipe_in_flight},
                                   {Schedule::k1F1B, one_f_one_b_in_flight},
                                   {Schedule::kInterleaved, interleaved_in_flight}};
 
-template <class Check>  // check(row, pp, micros, chunks)
+template <class Check>  // check(row, pp, num_microbatches, chunks)
 void for_all_plans(Check check) {
   for (const Expected& row : kExpected)
     for (int chunks = 1; chunks <= (takes_chunks(row.schedule) ? kMaxChunks : 1); ++chunks)
       for (int size = 1; size <= kMaxStages; ++size)
         for (int rank = 0; rank < size; ++rank)
-          for (int micros = 1; micros <= kMaxMicros; ++micros) {
-            SCOPED_TRACE(fmt::format("{} stage {} of {}, micros {}, chunks {}", enum_name(row.schedule), rank, size,
-                                     micros, chunks));
-            check(row, Axis{rank, size}, micros, chunks);
+          for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches) {
+            SCOPED_TRACE(fmt::format("{} stage {} of {}, num_microbatches {}, chunks {}", enum_name(row.schedule), rank,
+                                     size, num_microbatches, chunks));
+            check(row, Axis{rank, size}, num_microbatches, chunks);
             if (::testing::Test::HasFailure()) return;  // one report is enough
           }
 }
 
 std::vector<int> micros_of(const Plan& plan, Op op, int chunk) {
-  std::vector<int> micros;
+  std::vector<int> num_microbatches;
   for (const Action& action : plan)
-    if (action.op == op && action.chunk == chunk) micros.push_back(action.micro);
-  return micros;
+    if (action.op == op && action.chunk == chunk) num_microbatches.push_back(action.micro);
+  return num_microbatches;
 }
 
 std::vector<int> counting(int count) {
@@ -79,26 +79,26 @@ TEST(Plan, every_schedule_is_tested) {
 }
 
 TEST(Plan, each_microbatch_goes_forward_once_and_backward_once_in_order) {
-  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
-    const Plan plan = make_plan(row.schedule, pp, micros, chunks);
-    EXPECT_EQ(plan.size(), size_t(2 * micros * chunks));
+  for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
+    const Plan plan = make_plan(row.schedule, pp, num_microbatches, chunks);
+    EXPECT_EQ(plan.size(), size_t(2 * num_microbatches * chunks));
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      EXPECT_EQ(micros_of(plan, Op::kForward, chunk), counting(micros));
-      EXPECT_EQ(micros_of(plan, Op::kBackward, chunk), counting(micros));
-      for (int micro = 0; micro < micros; ++micro)
+      EXPECT_EQ(micros_of(plan, Op::kForward, chunk), counting(num_microbatches));
+      EXPECT_EQ(micros_of(plan, Op::kBackward, chunk), counting(num_microbatches));
+      for (int micro = 0; micro < num_microbatches; ++micro)
         EXPECT_LT(position(plan, {Op::kForward, micro, chunk}), position(plan, {Op::kBackward, micro, chunk}));
     }
   });
 }
 
 TEST(Plan, activations_in_flight_equal_the_closed_form) {
-  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
-    const Plan plan = make_plan(row.schedule, pp, micros, chunks);
-    const int closed_form = row.in_flight(pp, micros, chunks);
+  for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
+    const Plan plan = make_plan(row.schedule, pp, num_microbatches, chunks);
+    const int closed_form = row.in_flight(pp, num_microbatches, chunks);
     if (chunks == 1) {
       EXPECT_EQ(max_in_flight(plan, 0), closed_form);
     }
-    if (chunks == 1 || micros % pp.size == 0) {
+    if (chunks == 1 || num_microbatches % pp.size == 0) {
       EXPECT_EQ(most_in_flight(plan), closed_form);
     } else {
       EXPECT_LE(most_in_flight(plan), closed_form);  // microbatches that do not exist take no room
@@ -113,27 +113,27 @@ TEST(Plan, activations_of_each_chunk_equal_the_closed_form) {
   for (int size = 1; size <= kMaxStages; ++size)
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
       for (int rank = 0; rank < size; ++rank)
-        for (int micros = size; micros <= kMaxMicros; micros += size) {
-          const int total = micros * chunks;
+        for (int num_microbatches = size; num_microbatches <= kMaxMicros; num_microbatches += size) {
+          const int total = num_microbatches * chunks;
           const int warmup = std::min(2 * (size - rank - 1) + (chunks - 1) * size, total);
           const auto met = [&](int n, int c) {
             return n / (size * chunks) * size + std::clamp(n % (size * chunks) - c * size, 0, size);
           };
-          const Plan plan = make_plan(Schedule::kInterleaved, {rank, size}, micros, chunks);
+          const Plan plan = make_plan(Schedule::kInterleaved, {rank, size}, num_microbatches, chunks);
           for (int chunk = 0; chunk < chunks; ++chunk) {
             int most = 0;
             for (int b = 0; b < total; ++b)
               most = std::max(most, met(std::min(warmup + 1 + b, total), chunk) - met(b, chunks - 1 - chunk));
-            ASSERT_EQ(max_in_flight(plan, chunk), most) << "stage " << rank << " of " << size << ", micros " << micros
-                                                        << ", chunk " << chunk << " of " << chunks;
+            ASSERT_EQ(max_in_flight(plan, chunk), most) << "stage " << rank << " of " << size << ", num_microbatches "
+                                                        << num_microbatches << ", chunk " << chunk << " of " << chunks;
           }
         }
 }
 
 TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
-  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
-    if (micros > 12) return;
-    const Plan compute = make_plan(row.schedule, pp, micros, chunks);
+  for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
+    if (num_microbatches > 12) return;
+    const Plan compute = make_plan(row.schedule, pp, num_microbatches, chunks);
     const Plan plan = with_transfers(compute, pp, chunks);
     size_t transfers = 0;
     for (size_t i = 0; i < compute.size(); ++i) {
@@ -171,26 +171,26 @@ std::vector<Message> messages(const Plan& plan, Op op, Axis pp, int hop) {
 }
 
 TEST(Plan, sends_and_receives_of_each_link_and_direction_have_the_same_order) {
-  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
+  for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
     const Axis next{(pp.rank + 1) % pp.size, pp.size};
     const auto same = [&](const Plan& here, const Plan& there) {
       EXPECT_EQ(messages(here, Op::kSendForward, pp, 0), messages(there, Op::kRecvForward, next, -1));
       EXPECT_EQ(messages(here, Op::kRecvBackward, pp, +1), messages(there, Op::kSendBackward, next, 0));
     };
-    same(with_transfers(make_plan(row.schedule, pp, micros, chunks), pp, chunks),
-         with_transfers(make_plan(row.schedule, next, micros, chunks), next, chunks));
-    same(with_transfers(forward_only(pp, micros, chunks), pp, chunks),
-         with_transfers(forward_only(next, micros, chunks), next, chunks));
+    same(with_transfers(make_plan(row.schedule, pp, num_microbatches, chunks), pp, chunks),
+         with_transfers(make_plan(row.schedule, next, num_microbatches, chunks), next, chunks));
+    same(with_transfers(forward_only(pp, num_microbatches, chunks), pp, chunks),
+         with_transfers(forward_only(next, num_microbatches, chunks), next, chunks));
   });
 }
 
 TEST(Plan, inputs_need_at_most_one_buffer_more_than_activations) {
-  for_all_plans([](const Expected& row, Axis pp, int micros, int chunks) {
-    const Plan plan = with_transfers(make_plan(row.schedule, pp, micros, chunks), pp, chunks);
+  for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
+    const Plan plan = with_transfers(make_plan(row.schedule, pp, num_microbatches, chunks), pp, chunks);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int ahead = is_first_virtual_stage(pp, chunk) ? 0 : 1;
       EXPECT_GE(max_inputs(plan, chunk), max_in_flight(plan, chunk));
-      EXPECT_LE(max_inputs(plan, chunk), std::min(max_in_flight(plan, chunk) + ahead, micros));
+      EXPECT_LE(max_inputs(plan, chunk), std::min(max_in_flight(plan, chunk) + ahead, num_microbatches));
     }
   });
 }
@@ -198,16 +198,17 @@ TEST(Plan, inputs_need_at_most_one_buffer_more_than_activations) {
 TEST(Plan, forward_only_runs_each_microbatch_once_in_order_and_keeps_nothing) {
   for (int size = 1; size <= kMaxStages; ++size)
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
-      for (int micros = 1; micros <= kMaxMicros; ++micros) {
+      for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches) {
         const Axis pp{size - 1, size};
-        const Plan plan = forward_only(pp, micros, chunks);
-        ASSERT_EQ(plan.size(), size_t(micros * chunks));
+        const Plan plan = forward_only(pp, num_microbatches, chunks);
+        ASSERT_EQ(plan.size(), size_t(num_microbatches * chunks));
         const Plan transfers = with_transfers(plan, pp, chunks);
         for (int chunk = 0; chunk < chunks; ++chunk) {
-          ASSERT_EQ(micros_of(plan, Op::kForward, chunk), counting(micros));
+          ASSERT_EQ(micros_of(plan, Op::kForward, chunk), counting(num_microbatches));
           ASSERT_EQ(max_in_flight(plan, chunk), 1);
           // One in use and one ahead, where the next action is of the same chunk.
-          ASSERT_EQ(max_inputs(transfers, chunk), is_first_virtual_stage(pp, chunk) ? 1 : std::min({2, size, micros}));
+          ASSERT_EQ(max_inputs(transfers, chunk),
+                    is_first_virtual_stage(pp, chunk) ? 1 : std::min({2, size, num_microbatches}));
         }
       }
 }

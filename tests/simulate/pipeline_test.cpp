@@ -1,4 +1,4 @@
-// Pipelines in simulated time, over every schedule, pp <= 8, chunks <= 4 and micros <= 32. Times are small
+// Pipelines in simulated time, over every schedule, pp <= 8, chunks <= 4 and num_microbatches <= 32. Times are small
 // integers or halves, so that sums are exact and equality means equality.
 #include "lib/simulate/pipeline.h"
 
@@ -19,24 +19,24 @@ std::vector<StageCost> same_cost(int virtual_stages, StageCost cost) {
   return std::vector<StageCost>(virtual_stages, cost);
 }
 
-PipelineRun simulate(Schedule schedule, int size, int micros, int chunks, StageCost cost, PipelineOverlap overlap) {
-  return simulate_pipeline(plans_of_all_stages(schedule, size, micros, chunks), chunks, same_cost(size * chunks, cost),
-                           overlap);
+PipelineRun simulate(Schedule schedule, int size, int num_microbatches, int chunks, StageCost cost, Overlap overlap) {
+  return simulate_pipeline(plans_of_all_stages(schedule, size, num_microbatches, chunks), chunks,
+                           same_cost(size * chunks, cost), overlap);
 }
 
-template <class Check>  // check(schedule, size, micros, chunks)
+template <class Check>  // check(schedule, size, num_microbatches, chunks)
 void for_all_pipelines(Check check) {
   for (const auto& [schedule, name] : EnumNames<Schedule>::table)
     for (int chunks = 1; chunks <= (takes_chunks(schedule) ? kMaxChunks : 1); ++chunks)
       for (int size = 1; size <= kMaxStages; ++size)
-        for (int micros = 1; micros <= kMaxMicros; ++micros) {
-          SCOPED_TRACE(fmt::format("{} p {}, m {}, v {}", name, size, micros, chunks));
-          check(schedule, size, micros, chunks);
+        for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches) {
+          SCOPED_TRACE(fmt::format("{} p {}, m {}, v {}", name, size, num_microbatches, chunks));
+          check(schedule, size, num_microbatches, chunks);
           if (::testing::Test::HasFailure()) return;  // one report is enough
         }
 }
 
-constexpr PipelineOverlap kBothModes[] = {PipelineOverlap::kOn, PipelineOverlap::kOff};
+constexpr Overlap kBothModes[] = {Overlap::kOn, Overlap::kOff};
 
 size_t num_actions(const std::vector<Plan>& plans) {
   size_t count = 0;
@@ -45,9 +45,9 @@ size_t num_actions(const std::vector<Plan>& plans) {
 }
 
 TEST(Pipeline, no_schedule_deadlocks_and_every_action_takes_place) {
-  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
-    const std::vector<Plan> plans = plans_of_all_stages(schedule, size, micros, chunks);
-    for (const PipelineOverlap overlap : kBothModes) {
+  for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
+    const std::vector<Plan> plans = plans_of_all_stages(schedule, size, num_microbatches, chunks);
+    for (const Overlap overlap : kBothModes) {
       const PipelineRun run = simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0.5}), overlap);
       EXPECT_EQ(run.deadlock, "");
       EXPECT_EQ(run.spans.size(), num_actions(plans));
@@ -56,15 +56,15 @@ TEST(Pipeline, no_schedule_deadlocks_and_every_action_takes_place) {
 }
 
 TEST(Pipeline, bubble_is_p_minus_1_over_v_m) {
-  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
-    const PipelineRun run = simulate(schedule, size, micros, chunks, {1, 2, 0}, PipelineOverlap::kOn);
-    const int groups = (micros + size - 1) / size;
-    const int padded = chunks == 1 ? micros : groups * size;
-    for (const double busy : run.busy) EXPECT_EQ(busy, 3.0 * micros * chunks);
-    if (padded == micros) {
-      EXPECT_EQ(run.makespan, 3.0 * (micros * chunks + size - 1));
-      EXPECT_DOUBLE_EQ(run.bubble, ideal_bubble(size, micros, chunks));
-      EXPECT_DOUBLE_EQ(run.bubble, (size - 1.0) / (chunks * micros));
+  for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
+    const PipelineRun run = simulate(schedule, size, num_microbatches, chunks, {1, 2, 0}, Overlap::kOn);
+    const int groups = (num_microbatches + size - 1) / size;
+    const int padded = chunks == 1 ? num_microbatches : groups * size;
+    for (const double busy : run.busy) EXPECT_EQ(busy, 3.0 * num_microbatches * chunks);
+    if (padded == num_microbatches) {
+      EXPECT_EQ(run.makespan, 3.0 * (num_microbatches * chunks + size - 1));
+      EXPECT_DOUBLE_EQ(run.bubble, ideal_bubble(size, num_microbatches, chunks));
+      EXPECT_DOUBLE_EQ(run.bubble, (size - 1.0) / (chunks * num_microbatches));
     } else {
       EXPECT_LE(run.makespan, 3.0 * (padded * chunks + size - 1));
     }
@@ -72,25 +72,25 @@ TEST(Pipeline, bubble_is_p_minus_1_over_v_m) {
 }
 
 TEST(Pipeline, peak_activations_are_those_of_the_plans) {
-  const PipelineRun run = simulate(Schedule::k1F1B, 4, 8, 1, {1, 2, 0}, PipelineOverlap::kOn);
+  const PipelineRun run = simulate(Schedule::k1F1B, 4, 8, 1, {1, 2, 0}, Overlap::kOn);
   EXPECT_EQ(run.peak_activations, (std::vector<std::vector<int>>{{4}, {3}, {2}, {1}}));
-  const PipelineRun interleaved = simulate(Schedule::kInterleaved, 2, 4, 2, {1, 2, 0}, PipelineOverlap::kOn);
+  const PipelineRun interleaved = simulate(Schedule::kInterleaved, 2, 4, 2, {1, 2, 0}, Overlap::kOn);
   EXPECT_EQ(interleaved.peak_activations, (std::vector<std::vector<int>>{{4, 2}, {3, 1}}));
 }
 
 TEST(Pipeline, forward_only_never_deadlocks_and_has_the_same_bubble) {
   for (int size = 1; size <= kMaxStages; ++size)
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
-      for (int micros = 1; micros <= kMaxMicros; ++micros)
-        for (const PipelineOverlap overlap : kBothModes) {
+      for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches)
+        for (const Overlap overlap : kBothModes) {
           std::vector<Plan> plans;
           for (int rank = 0; rank < size; ++rank)
-            plans.push_back(with_transfers(forward_only({rank, size}, micros, chunks), {rank, size}, chunks));
+            plans.push_back(with_transfers(forward_only({rank, size}, num_microbatches, chunks), {rank, size}, chunks));
           const PipelineRun run = simulate_pipeline(plans, chunks, same_cost(size * chunks, {1, 2, 0}), overlap);
-          ASSERT_EQ(run.deadlock, "") << size << ' ' << micros << ' ' << chunks;
+          ASSERT_EQ(run.deadlock, "") << size << ' ' << num_microbatches << ' ' << chunks;
           ASSERT_EQ(run.spans.size(), num_actions(plans));
-          if (chunks == 1 || micros % size == 0) {
-            ASSERT_EQ(run.makespan, micros * chunks + size - 1);
+          if (chunks == 1 || num_microbatches % size == 0) {
+            ASSERT_EQ(run.makespan, num_microbatches * chunks + size - 1);
           }
         }
 }
@@ -171,12 +171,12 @@ void check_times(const PipelineRun& run, const std::vector<Plan>& plans, int chu
 }
 
 TEST(Pipeline, queues_rendezvous_and_buffers_are_respected) {
-  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
-    if (micros % 5 > 1) return;
-    const std::vector<Plan> plans = plans_of_all_stages(schedule, size, micros, chunks);
+  for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
+    if (num_microbatches % 5 > 1) return;
+    const std::vector<Plan> plans = plans_of_all_stages(schedule, size, num_microbatches, chunks);
     std::vector<StageCost> costs;
     for (int s = 0; s < size * chunks; ++s) costs.push_back({1.0 + s % 3, 2.0 + s % 2, 0.5 * (s % 4)});
-    for (const PipelineOverlap overlap : kBothModes)
+    for (const Overlap overlap : kBothModes)
       check_times(simulate_pipeline(plans, chunks, costs, overlap), plans, chunks);
   });
 }
@@ -184,7 +184,7 @@ TEST(Pipeline, queues_rendezvous_and_buffers_are_respected) {
 TEST(Pipeline, times_of_a_small_pipeline_are_those_worked_out_by_hand) {
   // Two stages, one microbatch: F, transfer, F, B, transfer, B, with nothing to overlap.
   const std::vector<StageCost> costs = {{1, 2, 0.5}, {3, 5, 0.25}};
-  for (const PipelineOverlap overlap : kBothModes) {
+  for (const Overlap overlap : kBothModes) {
     const PipelineRun run = simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 1, 1), 1, costs, overlap);
     EXPECT_EQ(run.makespan, 1 + 0.5 + 3 + 5 + 0.25 + 2);
     EXPECT_EQ(run.busy, (std::vector<double>{3, 8}));
@@ -192,16 +192,16 @@ TEST(Pipeline, times_of_a_small_pipeline_are_those_worked_out_by_hand) {
   }
 }
 
-double makespan(Schedule schedule, int size, int micros, int chunks, double transfer, PipelineOverlap overlap) {
-  return simulate(schedule, size, micros, chunks, {1, 2, transfer}, overlap).makespan;
+double makespan(Schedule schedule, int size, int num_microbatches, int chunks, double transfer, Overlap overlap) {
+  return simulate(schedule, size, num_microbatches, chunks, {1, 2, transfer}, overlap).makespan;
 }
 
 TEST(Pipeline, without_overlap_slow_transfers_cost_more) {
-  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
-    const double on = makespan(schedule, size, micros, chunks, 0.5, PipelineOverlap::kOn);
-    const double off = makespan(schedule, size, micros, chunks, 0.5, PipelineOverlap::kOff);
+  for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
+    const double on = makespan(schedule, size, num_microbatches, chunks, 0.5, Overlap::kOn);
+    const double off = makespan(schedule, size, num_microbatches, chunks, 0.5, Overlap::kOff);
     EXPECT_LE(on, off);
-    if (size > 1 && micros % size == 0) {
+    if (size > 1 && num_microbatches % size == 0) {
       EXPECT_LT(on, off);
     }
   });
@@ -211,12 +211,12 @@ TEST(Pipeline, without_overlap_slow_transfers_cost_more) {
 // exception: its neighbours wait for each other's result in every pair, so part of each transfer stays in the
 // open.
 TEST(Pipeline, with_overlap_transfers_cost_only_their_latency_except_in_1f1b) {
-  for_all_pipelines([](Schedule schedule, int size, int micros, int chunks) {
-    if (micros % size != 0) return;
-    const double on = makespan(schedule, size, micros, chunks, 0.5, PipelineOverlap::kOn);
+  for_all_pipelines([](Schedule schedule, int size, int num_microbatches, int chunks) {
+    if (num_microbatches % size != 0) return;
+    const double on = makespan(schedule, size, num_microbatches, chunks, 0.5, Overlap::kOn);
     const double latency = 2 * 0.5 * (size * chunks - 1);
-    const double expected = 3.0 * (micros * chunks + size - 1) + latency;
-    if (schedule == Schedule::k1F1B && size > 1 && micros > size) {
+    const double expected = 3.0 * (num_microbatches * chunks + size - 1) + latency;
+    if (schedule == Schedule::k1F1B && size > 1 && num_microbatches > size) {
       EXPECT_GT(on, expected);
     } else if (schedule != Schedule::k1F1B && size > 1) {
       EXPECT_EQ(on, expected);
@@ -230,7 +230,7 @@ TEST(Pipeline, plans_that_wait_for_each_other_are_reported_with_their_stages) {
   const Plan eager =
       with_transfers({{Op::kForward, 0}, {Op::kBackward, 0}, {Op::kForward, 1}, {Op::kBackward, 1}}, first, 1);
   const Plan patient = with_transfers(make_plan(Schedule::kGpipe, last, 2, 1), last, 1);
-  const PipelineRun run = simulate_pipeline({eager, patient}, 1, same_cost(2, {}), PipelineOverlap::kOn);
+  const PipelineRun run = simulate_pipeline({eager, patient}, 1, same_cost(2, {}), Overlap::kOn);
   EXPECT_EQ(run.deadlock,
             "stage 0: B0 waits for its own RB0\n"
             "stage 0: SF1 waits for its own F1\n"
@@ -245,7 +245,7 @@ TEST(Pipeline, transfers_out_of_order_are_a_deadlock_not_a_mixup) {
   std::vector<Plan> plans = plans_of_all_stages(Schedule::kGpipe, 2, 2, 1);
   std::ranges::swap(*std::ranges::find(plans[1], Action{Op::kRecvForward, 0}),
                     *std::ranges::find(plans[1], Action{Op::kRecvForward, 1}));
-  const PipelineRun run = simulate_pipeline(plans, 1, same_cost(2, {}), PipelineOverlap::kOn);
+  const PipelineRun run = simulate_pipeline(plans, 1, same_cost(2, {}), Overlap::kOn);
   EXPECT_NE(run.deadlock.find("stage 0: SF0 waits for RF0 of stage 1, where RF1 comes first\n"), std::string::npos)
       << run.deadlock;
 }
@@ -253,7 +253,7 @@ TEST(Pipeline, transfers_out_of_order_are_a_deadlock_not_a_mixup) {
 TEST(Pipeline, a_missing_send_is_reported) {
   std::vector<Plan> plans = plans_of_all_stages(Schedule::k1F1B, 3, 4, 1);
   std::erase(plans[1], Action{Op::kSendForward, 3});
-  const PipelineRun run = simulate_pipeline(plans, 1, same_cost(3, {}), PipelineOverlap::kOn);
+  const PipelineRun run = simulate_pipeline(plans, 1, same_cost(3, {}), Overlap::kOn);
   EXPECT_NE(run.deadlock.find("stage 2: RF3 waits for SF3 of stage 1, which that plan does not have\n"),
             std::string::npos)
       << run.deadlock;
@@ -264,7 +264,7 @@ TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
   const auto start_of_fifth = [](double receiver_forward) {
     std::vector<Plan> plans;
     for (int rank = 0; rank < 2; ++rank) plans.push_back(with_transfers(forward_only({rank, 2}, 6, 1), {rank, 2}, 1));
-    const PipelineRun run = simulate_pipeline(plans, 1, {{1, 2, 0}, {receiver_forward, 2, 0}}, PipelineOverlap::kOn);
+    const PipelineRun run = simulate_pipeline(plans, 1, {{1, 2, 0}, {receiver_forward, 2, 0}}, Overlap::kOn);
     for (const PipelineSpan& span : run.spans)
       if (span.stage == 0 && span.action == Action{Op::kForward, 4}) return span.start;
     return -1.0;
@@ -276,10 +276,9 @@ TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
 }
 
 TEST(Pipeline, costs_that_do_not_fit_the_plans_are_refused) {
-  EXPECT_THROW(
-      simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 2, 1), 1, same_cost(3, {}), PipelineOverlap::kOn),
-      Fatal);
-  EXPECT_THROW(simulate_pipeline({}, 1, {}, PipelineOverlap::kOn), Fatal);
+  EXPECT_THROW(simulate_pipeline(plans_of_all_stages(Schedule::k1F1B, 2, 2, 1), 1, same_cost(3, {}), Overlap::kOn),
+               Fatal);
+  EXPECT_THROW(simulate_pipeline({}, 1, {}, Overlap::kOn), Fatal);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "lib/train/row_cuts.h"
-#include "lib/train/sampling.h"
+#include "lib/infer/sampling.h"
+#include "lib/tune/overlap_splits.h"
 #include "tests/train/one_rank.h"
 
 namespace tri::test {
@@ -155,14 +155,14 @@ TEST(SampleToken, draws_follow_the_softmax) {
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(counts[i], kDraws * std::exp(logits[i] / temperature) / total, 2);
 }
 
-TEST(RowCuts, their_line_holds_them_and_others_are_refused) {
-  RowCuts cuts;
-  cuts.of(Linear::kProj, Pass::kForward) = {.pieces = 4, .direct = true};
-  cuts.of(Linear::kFc2, Pass::kBackward) = {.pieces = 3};
-  EXPECT_EQ(to_text(cuts), "0 4d 0 0 1 2 1 3");
-  EXPECT_EQ(value_or_throw(row_cuts_of(to_text(cuts), 4)), cuts);
+TEST(OverlapSplits, their_line_holds_them_and_others_are_refused) {
+  OverlapSplits splits;
+  splits.of(Linear::kProj, Pass::kForward) = {.pieces = 4, .direct = true};
+  splits.of(Linear::kFc2, Pass::kBackward) = {.pieces = 3};
+  EXPECT_EQ(to_text(splits), "0 4d 0 0 1 2 1 3");
+  EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), 4)), splits);
   for (const char* text : {"", "1 2 3", "0 4d 0 0 1 2 1 5", "0 4x 0 0 1 2 1 3", "0 4d 0 0 1 2 1 -1", "0 d 0 0 1 2 1 3"})
-    EXPECT_FALSE(row_cuts_of(text, 4).ok()) << text;
+    EXPECT_FALSE(overlap_splits_of(text, 4).ok()) << text;
 }
 
 }  // namespace

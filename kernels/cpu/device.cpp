@@ -1,0 +1,269 @@
+#include "kernels/cpu/device.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <fstream>
+#include <latch>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/dims.h"
+#include "kernels/ops.h"
+
+namespace tri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Each record has a latch of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
+// its call, whatever is recorded later, on whichever stream.
+struct Record {
+  std::latch reached{1};
+  Clock::time_point time;  // written before the latch opens
+};
+using Latch = std::shared_ptr<Record>;
+
+class CpuEvent : public Event {
+ public:
+  explicit CpuEvent(const Fault& fault) : fault_(fault) {}
+
+  Latch next_record() { return latest_ = std::make_shared<Record>(); }
+  Latch latest_record() const { return latest_; }  // null when never recorded
+  void synchronize() override {
+    if (latest_) latest_->reached.wait();
+    fault_.rethrow();
+  }
+  double seconds_after(const Event& earlier) const override {
+    const Latch begin = static_cast<const CpuEvent&>(earlier).latest_;
+    TRI_REQUIRE(begin && latest_, "time of an event that was never recorded");
+    begin->reached.wait();
+    latest_->reached.wait();
+    return std::chrono::duration<double>(latest_->time - begin->time).count();
+  }
+
+ private:
+  const Fault& fault_;
+  Latch latest_;
+};
+
+class QueueStream final : public CpuStream {
+ public:
+  QueueStream(std::string name, Fault& fault) : CpuStream(std::move(name), cpu_ops()), fault_(fault) {
+    worker_ = std::thread([this] { run(); });
+  }
+  ~QueueStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    filled_.notify_one();
+    worker_.join();
+  }
+
+  void submit(std::function<void()> task) override { push({Kind::kTask, std::move(task), nullptr}); }
+  void record(Event& event) override { push({Kind::kRecord, {}, static_cast<CpuEvent&>(event).next_record()}); }
+  void wait(Event& event) override {
+    Latch latest = static_cast<CpuEvent&>(event).latest_record();
+    if (latest) push({Kind::kWait, {}, std::move(latest)});
+  }
+  void idle(std::chrono::microseconds duration) override {
+    submit([=] { std::this_thread::sleep_for(duration); });
+  }
+  void set_flag(uint32_t* flag, uint32_t value) override {
+    submit([=] { std::atomic_ref(*flag).store(value, std::memory_order_release); });
+  }
+  void wait_flag(const uint32_t* flag, uint32_t value) override {
+    push({Kind::kWait, [=, this] { await_flag(flag, value); }, nullptr});
+  }
+  void synchronize() override {
+    std::unique_lock lock(mutex_);
+    drained_.wait(lock, [&] { return queue_.empty() && idle_; });
+    lock.unlock();
+    fault_.rethrow();
+  }
+  std::optional<StreamTimes> times() const override {
+    std::lock_guard lock(mutex_);
+    return times_;
+  }
+  void reset_times() override {
+    std::lock_guard lock(mutex_);
+    times_ = {};
+  }
+
+ private:
+  enum class Kind { kTask, kRecord, kWait };  // kWait: for the latch or, without one, in the task
+  struct Item {
+    Kind kind;
+    std::function<void()> task;
+    Latch latch;
+  };
+
+  void do_copy(void* dst, const void* src, int64_t bytes) override {
+    submit([=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); });
+  }
+  void do_zero(Tensor tensor) override {
+    submit([=] { std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes())); });
+  }
+
+  void push(Item item) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(item));
+    }
+    filled_.notify_one();
+  }
+
+  // Polls with growing pauses: ranks may outnumber cores. A fault ends the wait.
+  void await_flag(const uint32_t* flag, uint32_t value) {
+    constexpr int kYields = 20;
+    const std::atomic_ref<uint32_t> shared(*const_cast<uint32_t*>(flag));
+    std::chrono::microseconds pause{5};
+    for (int poll = 0; static_cast<int32_t>(shared.load(std::memory_order_acquire) - value) < 0; ++poll) {
+      if (fault_.raised()) return;
+      if (poll < kYields) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(pause);
+        pause = std::min(pause * 5 / 4, std::chrono::microseconds{400});
+      }
+    }
+  }
+
+  void run() {
+    for (;;) {
+      Item item;
+      {
+        std::unique_lock lock(mutex_);
+        idle_ = true;
+        if (queue_.empty()) drained_.notify_all();
+        filled_.wait(lock, [&] { return !queue_.empty() || closing_; });
+        if (queue_.empty()) return;
+        idle_ = false;
+        item = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      execute(item);
+    }
+  }
+
+  void execute(Item& item) {
+    const auto start = Clock::now();
+    if (item.kind == Kind::kRecord) {
+      item.latch->time = start;
+      item.latch->reached.count_down();  // also after a fault: waiters must wake up
+      return;
+    }
+    if (item.kind == Kind::kWait) {
+      item.latch ? item.latch->reached.wait() : item.task();
+    } else if (!fault_.raised()) {
+      try {
+        item.task();
+      } catch (...) {
+        fault_.raise(std::current_exception());
+      }
+    }
+    std::lock_guard lock(mutex_);
+    (item.kind == Kind::kWait ? times_.waiting : times_.busy) += seconds_since(start);
+  }
+
+  Fault& fault_;
+  mutable std::mutex mutex_;
+  std::condition_variable filled_, drained_;
+  std::deque<Item> queue_;  // guarded by mutex_
+  bool idle_ = true;        // guarded by mutex_: the worker holds no item
+  bool closing_ = false;    // guarded by mutex_
+  StreamTimes times_;       // guarded by mutex_
+  std::thread worker_;
+};
+
+class CpuDevice final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  std::optional<double> peak_tflops(Dtype) const override { return std::nullopt; }
+  std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority) override {
+    return std::make_unique<QueueStream>(name, fault());
+  }
+  std::unique_ptr<Event> make_event(EventKind) override { return std::make_unique<CpuEvent>(fault()); }
+  // An unnamed file in memory, which another process can open through this one's descriptor.
+  void* allocate(size_t bytes) override {
+    bytes = std::max<size_t>(bytes, 1);
+    const int file = memfd_create("trireme", MFD_CLOEXEC);
+    void* memory = MAP_FAILED;
+    if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0)
+      memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) {
+      const int problem = errno;
+      if (file >= 0) close(file);
+      throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes: {}", bytes, std::strerror(problem)));
+    }
+    blocks_[memory] = {file, bytes};
+    return memory;
+  }
+  void release(void* memory) noexcept override {
+    const auto block = blocks_.find(memory);
+    if (block == blocks_.end()) return;
+    munmap(memory, block->second.bytes);
+    if (block->second.file >= 0) close(block->second.file);
+    blocks_.erase(block);
+  }
+  int64_t free_bytes() override {
+    std::ifstream lines("/proc/meminfo");
+    for (std::string word; lines >> word;)
+      if (int64_t kib = 0; word == "MemAvailable:" && lines >> kib) return kib * 1024;
+    return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  }
+  Result<std::string> share(void* memory) override {
+    const Block& block = blocks_.at(memory);
+    return fmt::format("{} {} {}", getpid(), block.file, block.bytes);
+  }
+  Result<void*> open_shared(const std::string& name) override {
+    int pid = 0, descriptor = 0;
+    size_t bytes = 0;
+    TRI_REQUIRE(std::sscanf(name.c_str(), "%d %d %zu", &pid, &descriptor, &bytes) == 3, "shared memory '{}'", name);
+    const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor);
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* view = file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const int problem = errno;
+    if (file >= 0) close(file);
+    if (view == MAP_FAILED) return Error{fmt::format("{}: {}", path, std::strerror(problem)), ExitCode::kDevice};
+    blocks_[view] = {-1, bytes};
+    return view;
+  }
+  void close_shared(void* view) noexcept override { release(view); }
+  void* allocate_host(size_t bytes) override {
+    void* memory = std::aligned_alloc(Arena::kAlignment,
+                                      static_cast<size_t>(round_up(static_cast<int64_t>(bytes), Arena::kAlignment)));
+    if (memory == nullptr) throw Fatal(ExitCode::kDevice, fmt::format("no host memory for {} bytes", bytes));
+    return memory;
+  }
+  void release_host(void* memory) noexcept override { std::free(memory); }
+
+ private:
+  struct Block {
+    int file = -1;  // -1: another process's memory
+    size_t bytes = 0;
+  };
+  std::map<void*, Block> blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+
+}  // namespace tri

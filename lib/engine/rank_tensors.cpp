@@ -1,0 +1,103 @@
+#include "lib/engine/rank_tensors.h"
+
+#include <algorithm>
+
+namespace tri {
+
+// cuBLASLt's workspace, attention's fp32 sums of dq (cuDNN's deterministic backward: as much again), the embedding's
+// sort, partial sums of column and row reductions.
+int64_t kernel_workspace_bytes(const StageDims& d) {
+  constexpr int64_t kMiB = 1 << 20;
+  const int64_t attention = 2 * 4 * d.R * d.NHl * d.HS + 8 * kMiB;
+  const int64_t columns = int64_t{16} * 132 * std::max<int64_t>({d.C, d.qkv_width, d.fc1_width});
+  return 64 * kMiB + attention + columns + 32 * d.R + 32 * kMiB;
+}
+
+int microbatches(const Config& config) {
+  return config.data.global_batch / (config.data.micro_batch * config.parallel.dp);
+}
+
+Plan train_plan(const Config& config, Axis pp) {
+  return with_transfers(make_plan(config.parallel.schedule, pp, microbatches(config), config.parallel.chunks), pp,
+                        config.parallel.chunks);
+}
+
+Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches) {
+  return with_transfers(forward_only(pp, num_microbatches, config.parallel.chunks), pp, config.parallel.chunks);
+}
+
+namespace {
+
+// Weights without anything to update them.
+std::vector<std::vector<Parameter>> allocate_weights(const Config& config, const Mesh& mesh, Arena& arena) {
+  std::vector<std::vector<Parameter>> chunks;
+  for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
+    auto& parameters = chunks.emplace_back();
+    for (const ParamSpec& spec : chunk_parameters(config, mesh.pp, chunk)) {
+      const std::vector<int64_t> shape = spec.local_shape(mesh.tp.size);
+      Tensor weight = arena.take("parameters", config.precision.compute, {spec.local_numel(mesh.tp.size)});
+      weight.dims = static_cast<int>(shape.size());
+      std::copy(shape.begin(), shape.end(), weight.shape.begin());
+      parameters.push_back({spec, weight, chunk, static_cast<int>(parameters.size())});
+    }
+  }
+  return chunks;
+}
+
+}  // namespace
+
+RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, EngineKind kind) {
+  const bool training = kind == EngineKind::kTraining;
+  const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
+  std::vector<Plan> plans{evaluation_plan(config, mesh.pp, num_microbatches)};  // all that will run
+  if (training) plans.push_back(train_plan(config, mesh.pp));
+  std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots;  // [chunk]
+  for (const Plan& plan : plans)
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const auto c = static_cast<size_t>(chunk);
+      slots[c] = std::max(slots[c], max_in_flight(plan, chunk));
+      inputs[c] = std::max(inputs[c], max_inputs(plan, chunk));
+    }
+  const StageDims dims = stage_dims(config, mesh);
+  RankTensors t;
+  if (training) {
+    t.store = allocate_store(config, mesh, arena);
+    t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
+  } else {
+    t.weights = allocate_weights(config, mesh, arena);
+    t.loss = arena.take("head", Dtype::kF32, {1});
+  }
+  t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
+  t.boundaries = allocate_boundaries(mesh.pp, chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
+  if (mesh.pp.last()) {
+    t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});
+    t.sample_logits = arena.take("head", dims.dtype, {padded_vocab(config.model)});
+  }
+  if (config.run.device == DeviceChoice::kCuda)
+    t.kernel_workspace = arena.take("kernel workspace", Dtype::kI32, {kernel_workspace_bytes(dims) / 4});
+  t.sample_token = arena.take("tokens", Dtype::kI32, {1});
+  return t;
+}
+
+int64_t rank_bytes(const Config& config, const Mesh& mesh, EngineKind kind) {
+  Arena measuring;
+  allocate_rank(config, mesh, measuring, kind);
+  return measuring.used();
+}
+
+int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
+  constexpr int64_t kLeast = int64_t{2} << 30;
+  if (kind == DeviceKind::kCpu) return free / 2 / node_size;
+  return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
+}
+
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room) {
+  Config tried = config;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
+    tried.parallel.recompute = recompute;
+    if (rank_bytes(tried, mesh) <= room) return recompute;
+  }
+  return Recompute::kFull;
+}
+
+}  // namespace tri

@@ -1,0 +1,50 @@
+// All device memory of a rank, in one place: what a run reserves and what `trireme check` predicts.
+#pragma once
+
+#include "lib/model/stage_tensors.h"
+#include "lib/optim/optimizer.h"
+#include "lib/schedule/executor.h"
+
+namespace tri {
+
+// Microbatches of one step on every pipeline.
+int microbatches(const Config& config);
+
+// What the CUDA backend's kernels and libraries take beside their operands on the compute stream, at most.
+int64_t kernel_workspace_bytes(const StageDims& dims);
+
+// The schedule's plan of this stage, with transfers.
+Plan train_plan(const Config& config, Axis pp);
+Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
+
+// What a rank's memory is for: steps of training, or forward passes alone with weights that never change.
+enum class EngineKind { kTraining, kInference };
+
+struct RankTensors {
+  StageTensors stage;
+  BoundaryTensors boundaries;
+  StoreTensors store;                           // training: weights, gradients, moments
+  OptimizerTensors optimizer;                   // training
+  std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
+  Tensor loss;              // (1) f32; inference (a step of training keeps its loss among its statistics)
+  Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
+  Tensor sample_logits;     // (V) compute dtype: one row of logits, gathered over tp; last stage only
+  Tensor sample_token;      // (1) i32
+  Tensor kernel_workspace;  // bytes as i32; cuda only: lent to the kernels and libraries
+};
+
+// `config` resolved. On a measuring arena nothing is touched.
+RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena,
+                          EngineKind kind = EngineKind::kTraining);
+// What it takes, measured.
+int64_t rank_bytes(const Config& config, const Mesh& mesh, EngineKind kind = EngineKind::kTraining);
+
+// Bytes that a rank's arena may take of `free` bytes, which on the CPU the `node_size` ranks of a machine share.
+// The rest is for communicators and libraries; on the CPU for the start values, MPI and the system.
+int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
+
+// The first of none, norms, selective with which allocate_rank's memory stays within `room` bytes on this rank; else
+// full. Ranks may differ; a job takes the one that spares most.
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room);
+
+}  // namespace tri

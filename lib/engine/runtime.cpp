@@ -1,0 +1,166 @@
+#include "lib/engine/runtime.h"
+
+#include <algorithm>
+#include <exception>
+#include <tuple>
+
+#include "io/base/log.h"
+#include "lib/comm/bootstrap.h"
+#include "lib/comm/job.h"
+#include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer_link.h"
+
+namespace tri {
+namespace {
+
+// Of the groups. An edge between stages that goes by copies has none, so a count would differ between its neighbours.
+constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForwardTag = 4, kBackwardTag = 5;
+
+// Copies can't be had: an error where the config insists on them.
+void do_without_copies(const char* axis, bool insists, const std::string& why, const Job& job) {
+  if (insists) throw Fatal(ExitCode::kUsage, fmt::format("parallel.{}_transfers: copies: {}; set auto", axis, why));
+  if (job.world_rank() == 0) log_info("{}: {}; no copies into peers' memory", axis, why);
+}
+
+}  // namespace
+
+Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
+                 const SharedTensors& shared)
+    : device_(device) {
+  std::vector<int> tp, dp, pp, world;
+  for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
+  for (int i = 0; i < mesh.dp.size; ++i) dp.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
+  for (int i = 0; i < mesh.pp.size; ++i) pp.push_back(mesh.rank_at(i, mesh.dp.rank, mesh.tp.rank));
+  for (int i = 0; i < mesh.world_size(); ++i) world.push_back(i);
+
+  compute_ = &add_stream("compute", StreamPriority::kNormal);
+  Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
+  Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
+  tp_ = std::make_unique<Channel>(add_group("tp", kTpTag, tp, job), tp_stream, device, TimeCategory::kTp);
+  dp_ = std::make_unique<Channel>(add_group("dp", kDpTag, dp, job), dp_stream, device, TimeCategory::kDp);
+  // Who sums over stages waits for their work: the end of the pipeline's bubble.
+  const TimeCategory over_all = mesh.pp.size > 1   ? TimeCategory::kPp
+                                : mesh.dp.size > 1 ? TimeCategory::kDp
+                                                   : TimeCategory::kTp;
+  world_ = std::make_unique<Channel>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
+  if (!shared.tp.flags.empty())
+    std::tie(tp_arenas_, row_exchange_) =
+        open_exchange("tp", config.parallel.tp_transfers, tp, job, arena, shared.tp, TimeCategory::kTp);
+  if (!shared.dp.flags.empty())
+    std::tie(dp_arenas_, dp_exchange_) =
+        open_exchange("dp", config.parallel.dp_transfers, dp, job, arena, shared.dp, TimeCategory::kDp);
+  if (mesh.pp.size == 1) return;
+
+  connect_stages(config, mesh, pp, job, arena, shared.boundaries);
+  if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
+    embedding_ = std::make_unique<Channel>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}, job),
+                                           dp_stream, device, over_all);
+}
+
+Runtime::~Runtime() = default;
+
+Runtime::Exchange Runtime::open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks,
+                                         Job* job, const Arena& arena, const RowExchangeTensors& tensors,
+                                         TimeCategory category) {
+  auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
+  if (!arenas) {
+    do_without_copies(axis, transfers == Transfers::kCopies, arenas.error().message, *job);
+    return {};
+  }
+  auto exchange =
+      std::make_unique<RowExchange>(arenas.value()->memory(), tensors, add_stream(fmt::format("{} copies", axis)),
+                                    add_stream(fmt::format("{} arrivals", axis)), device_, category);
+  return {std::move(arenas).value(), std::move(exchange)};
+}
+
+// Of the two ranks' memory; null where one cannot open the other's.
+PeerArenas* Runtime::arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
+                                         const Arena& arena) {
+  const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
+  if (is_new) {
+    auto opened = PeerArenas::open(world_ranks, job, device_, arena);
+    if (opened)
+      known->second = std::move(opened).value();
+    else
+      do_without_copies("pp", transfers == PpTransfers::kCopies, opened.error().message, job);
+  }
+  return known->second.get();
+}
+
+// A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
+// would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
+void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job,
+                             const Arena& arena, const BoundaryTensors& boundaries) {
+  const int size = mesh.pp.size, self = mesh.pp.rank;
+  // `ends`: of the receiver and of the sender.
+  const auto connect = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
+                           PeerLinkEnd recv_end, PeerLinkEnd send_end) {
+    if (from != self && to != self) return;
+    const bool receives = to == self;
+    Link& link = receives ? recv : send;
+    link.stream = &add_stream(fmt::format("pp {} {}", receives ? "receive" : "send", name));
+    const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
+    const std::vector<int> pair{std::min(source, target), std::max(source, target)};
+    if (config.parallel.pp_transfers != PpTransfers::kMessages)
+      if (const PeerArenas* arenas = arenas_of_neighbour(config.parallel.pp_transfers, pair, *job, arena)) {
+        PeerLinkEnd& own = receives ? recv_end : send_end;
+        const auto ends = gather_among_members(PeerLink::to_text(arenas->memory(), own), pair);
+        pp_links_.push_back(std::make_unique<PeerLink>(arenas->memory(), std::move(own), ends));
+        link.copies = pp_links_.back().get();
+        return;
+      }
+    link.group = &add_group("pp " + name, tag, {source, target}, job);
+    link.peer = receives ? 0 : 1;
+  };
+  const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
+  for (const int parity : {0, 1})
+    for (int edge = parity; edge < size; edge += 2) {
+      const int next = (edge + 1) % size;
+      if (next == 0 && config.parallel.chunks == 1) continue;  // only chunks close the ring
+      connect("forward", kForwardTag + 2 * edge, edge, next, links_.recv_forward, links_.send_forward,
+              {flag(0), boundaries.inputs}, {flag(1), {}});
+      connect("backward", kBackwardTag + 2 * edge, next, edge, links_.recv_backward, links_.send_backward,
+              {flag(2), {boundaries.doutputs}}, {flag(3), {}});
+    }
+}
+
+void Runtime::drain() noexcept {
+  // When an exception unwinds this rank, its streams may be waiting for peers that will never answer.
+  if (std::uncaught_exceptions() > 0)
+    device_.raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "given up: the rank is ending")));
+  for (const auto& stream : streams_) {
+    try {
+      stream->synchronize();
+    } catch (...) {  // the fault was, or will be, reported by a wait that may throw
+    }
+  }
+}
+
+CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job) {
+  TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
+              world_ranks.size());
+  groups_.push_back(job == nullptr ? make_self_group(name) : job->make_group(name, world_ranks, tag, device_));
+  return *groups_.back();
+}
+
+Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {
+  streams_.push_back(device_.make_stream(name, priority));
+  return *streams_.back();
+}
+
+std::vector<NamedTimes> Runtime::times() const {
+  std::vector<NamedTimes> rows;
+  for (const auto& stream : streams_)
+    if (const auto times = stream->times()) rows.push_back({stream->name(), *times});
+  return rows;
+}
+
+void Runtime::reset_times() {
+  for (const auto& stream : streams_) stream->reset_times();
+}
+
+void Runtime::synchronize() {
+  for (const auto& stream : streams_) stream->synchronize();
+}
+
+}  // namespace tri

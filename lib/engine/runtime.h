@@ -1,0 +1,82 @@
+// A rank's streams and communicators. One communicator an axis (pp: a one-way edge), one stream a kind of traffic:
+//   compute         all kernels
+//   tp              gathers and reduces of activations            (overlap_tp off: the compute stream itself)
+//   tp copies       the same, into the peers' memory, where it can be opened (parallel.tp_transfers); "tp arrivals"
+//                   waits for what the peers copy here
+//   dp              gradient reduction, parameter gathers; the step's statistics   (overlap_dp off: the compute stream)
+//   dp copies       buckets into the peers' memory, where it can be opened (parallel.dp_transfers); "dp arrivals" alike
+//   four pp streams receives and sends of either direction, independent of each other: copies into the neighbour's
+//                   memory, where it can be opened (parallel.pp_transfers)
+// All but compute have priority: what they run is short and others wait for it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/comm/comm_group.h"
+#include "lib/comm/row_exchange.h"
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+#include "lib/schedule/executor.h"
+
+namespace tri {
+
+class Job;
+class PeerArenas;
+
+class Runtime {
+ public:
+  // What peers write to. Without flags: there is none of its kind.
+  struct SharedTensors {
+    RowExchangeTensors tp, dp;  // laid out alike on all ranks of the group
+    BoundaryTensors boundaries;
+  };
+  // `job` may be null on a mesh of one rank. `arena` holds `shared`. Collective over the mesh.
+  Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
+          const SharedTensors& shared);
+  ~Runtime();
+
+  Stream& compute() { return *compute_; }
+  Channel& tp() { return *tp_; }
+  RowExchange* row_exchange() { return row_exchange_.get(); }  // null: rows go through tp()
+  RowExchange* dp_exchange() { return dp_exchange_.get(); }    // null: buckets go through dp()
+  Channel& dp() { return *dp_; }
+  Channel& world() { return *world_; }
+  Channel* embedding() { return embedding_.get(); }  // null but on the two holders of a tied embedding
+  PipelineLinks links() const { return links_; }
+
+  std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
+  void reset_times();
+  void synchronize();  // the host waits for every stream
+  // Before the streams' events go: waits for all work, or, when an exception is unwinding, makes it give up.
+  void drain() noexcept;
+
+ private:
+  using Exchange = std::pair<std::unique_ptr<PeerArenas>, std::unique_ptr<RowExchange>>;
+  // Among these ranks; nothing where they cannot open each other's memory, or an error if `transfers` insists.
+  Exchange open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks, Job* job,
+                         const Arena& arena, const RowExchangeTensors& tensors, TimeCategory category);
+  void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
+                      const BoundaryTensors& boundaries);
+  PeerArenas* arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
+                                  const Arena& arena);
+  // `tag`: the same on all members, and another for another group of the same ranks.
+  CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job);
+  Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);
+
+  Device& device_;
+  std::unique_ptr<PeerArenas> tp_arenas_, dp_arenas_;
+  std::map<std::vector<int>, std::unique_ptr<PeerArenas>> pp_arenas_;  // by world ranks, ascending; null: cannot be had
+  std::vector<std::unique_ptr<PeerLink>> pp_links_;
+  std::vector<std::unique_ptr<CommGroup>> groups_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  Stream* compute_ = nullptr;
+  std::unique_ptr<Channel> tp_, dp_, world_, embedding_;
+  std::unique_ptr<RowExchange> row_exchange_, dp_exchange_;
+  PipelineLinks links_;
+};
+
+}  // namespace tri

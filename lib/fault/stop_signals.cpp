@@ -1,0 +1,47 @@
+#include "lib/fault/stop_signals.h"
+
+#include <atomic>
+
+namespace tri {
+namespace {
+
+std::atomic<int> first_signal{0}, num_interrupts{0};
+std::atomic<StopSignals::Clock::rep> first_time{0};  // 0: none yet
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<StopSignals::Clock::rep>::is_always_lock_free);
+
+// Calls nothing but what a signal handler may call.
+void note(int signal) {
+  StopSignals::Clock::rep never = 0;
+  first_time.compare_exchange_strong(never, StopSignals::Clock::now().time_since_epoch().count());
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal);
+  if (signal != SIGINT || ++num_interrupts < 2) return;
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);  // is held back until the handler returns, and ends the process then
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  first_signal = 0;
+  first_time = 0;
+  num_interrupts = 0;
+  struct sigaction action {};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;  // nothing that waits in the kernel fails for it
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
+}
+
+StopSignals::~StopSignals() {
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+}
+
+int StopSignals::received() const { return first_signal; }
+
+std::optional<StopSignals::Clock::time_point> StopSignals::first() const {
+  const Clock::rep time = first_time;
+  return time == 0 ? std::nullopt : std::optional(Clock::time_point(Clock::duration(time)));
+}
+
+}  // namespace tri

@@ -1,0 +1,78 @@
+// What a model does without a backward pass: losses of batches, logits, text. Shared by the training loop's evaluations
+// and samples and by `trireme eval` and `trireme generate`. All calls are collective over the mesh.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/tokens/tokenizer.h"
+#include "lib/data/dataset.h"
+#include "lib/engine/engine.h"
+#include "lib/infer/sampling.h"
+
+namespace tri {
+
+struct Evaluation {
+  double loss = 0;  // mean, nats a token
+  int64_t samples = 0, tokens = 0;
+  double bytes = 0;  // of text that the tokens stand for; world rank 0, where a tokenizer was given
+
+  double perplexity() const;
+  double perplexity_per_byte() const;
+};
+
+struct Generation {
+  int tokens = 0;  // at most
+  Sampling sampling;
+  uint64_t key = 0;                                             // token i is drawn by the i-th number of this stream
+  int vocab = 0;                                                // only ids below are drawn
+  int32_t stop = -1;                                            // ends the text; -1: nothing does
+  std::function<void(std::span<const int32_t> text)> on_token;  // optional, on every rank: all there is so far
+};
+
+class Evaluator {
+ public:
+  // On an engine that outlives the evaluator. `loss` (1) f32: holds this rank's part of a batch's mean loss, then the
+  // sum over the world.
+  Evaluator(Engine& engine, Tensor loss);
+
+  // Fills the tables that no checkpoint holds: rope's, and the weights of losses. Waits until they are there.
+  void initialize();
+
+  // Mean loss over one batch, tokens (M, B, T) of this dp rank.
+  double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
+  // Mean loss over the first `batches` global batches of a split, or those that it has; with fewer samples than one
+  // batch, samples repeat: still every one is seen. None when there is nothing to evaluate.
+  std::optional<Evaluation> evaluate(const Dataset& dataset, Split split, int64_t batches, const Tokenizer* tokenizer,
+                                     const std::function<void()>& on_batch = nullptr);
+
+  // Logits of the token after `tokens` (1 <= size <= T), on the ranks of the last stage; empty elsewhere.
+  std::vector<float> next_token_logits(std::span<const int32_t> tokens);
+  // `text` (not empty) and what the model says next, on all ranks. Beyond T tokens the model sees the last T.
+  std::vector<int32_t> generate(std::vector<int32_t> text, const Generation& generation);
+
+  // Enqueued: the batch's tokens, which stay where they are until the device has copied them (those that this stage
+  // does not take may be absent); `loss` = this rank's part of the mean loss.
+  void load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets);
+  void sum_losses();
+  std::vector<float> read(Tensor tensor);  // as floats; waits
+
+ private:
+  void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets);  // tokens may go at once
+  int32_t broadcast_token(int32_t token, int root);  // the token that world rank `root` holds, on all ranks
+
+  const Config& config_;
+  const Mesh& mesh_;
+  Runtime& runtime_;
+  Stage& stage_;
+  Executor& executor_;
+  const RankTensors& tensors_;
+  const Tensor loss_;
+  const Plan batch_plan_, single_plan_;
+  HostBuffer<int32_t> h_inputs_, h_targets_;  // of load_copies()
+};
+
+}  // namespace tri

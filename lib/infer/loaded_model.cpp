@@ -1,0 +1,45 @@
+#include "lib/infer/loaded_model.h"
+
+#include "lib/comm/job.h"
+
+namespace tri {
+
+Config forward_config(Config config, int ranks) {
+  ParallelConfig& p = config.parallel;
+  if (ranks == 1 || ranks % (p.tp * p.pp) != 0) {
+    p.tp = p.pp = p.chunks = 1;
+    p.schedule = Schedule::k1F1B;
+  }
+  p.dp = 0;
+  p.recompute = Recompute::kFull;  // keeps one layer's activations
+  config.run.device = DeviceChoice::kAuto;
+  return config;
+}
+
+LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Device& device)
+    : arena_(device, rank_bytes(config, mesh, EngineKind::kInference)),
+      engine_({.config = config,
+               .mesh = mesh,
+               .job = job,
+               .device = device,
+               .arena = arena_,
+               .kind = EngineKind::kInference}),
+      evaluator_(engine_, engine_.tensors().loss) {}
+
+// The evaluator's host memory must outlive the copies from it.
+LoadedModel::~LoadedModel() { engine_.runtime().drain(); }
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& checkpoint, const Config& config,
+                                                       const Mesh& mesh, Job* job, Device& device) {
+  const auto agreed = [&](auto mine) { return job == nullptr ? std::move(mine) : agree(*job, std::move(mine)); };
+  auto reader = agreed(CheckpointReader::open(checkpoint));
+  if (!reader) return reader.error();
+  std::unique_ptr<LoadedModel> model(new LoadedModel(config, mesh, job, device));
+  const auto loaded =
+      load_weights(reader.value(), mesh.tp, model->engine_.parameters(), model->engine_.runtime().compute());
+  if (auto all = agreed(loaded); !all) return all.error();
+  model->evaluator_.initialize();
+  return model;
+}
+
+}  // namespace tri

@@ -1,0 +1,36 @@
+#include "lib/tune/aligned_timer.h"
+
+#include <algorithm>
+
+namespace tri {
+
+AlignedTimer::AlignedTimer(Runtime& runtime, Job& job, Device& device, Tensor number)
+    : runtime_(runtime),
+      job_(job),
+      number_(number),
+      begin_(device.make_event(EventKind::kTimed)),
+      end_(device.make_event(EventKind::kTimed)) {}
+
+double AlignedTimer::sample(const std::function<void()>& work, int repeats) {
+  Stream& compute = runtime_.compute();
+  Channel& world = runtime_.world();
+  world.after(compute);
+  world.all_reduce(number_, ReduceOp::kMax);
+  world.before(compute);
+  compute.record(*begin_);
+  for (int i = 0; i < repeats; ++i) work();
+  compute.record(*end_);
+  compute.synchronize();
+  return end_->seconds_after(*begin_) / repeats;
+}
+
+std::vector<double> AlignedTimer::slowest(const std::vector<double>& mine) {
+  std::vector<double> most(mine.size(), 0.0);
+  for (const std::vector<double>& seconds : job_.all_gather(mine)) {
+    TRI_REQUIRE(seconds.size() == most.size(), "{} times of one rank, {} of another", seconds.size(), most.size());
+    for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], seconds[i]);
+  }
+  return most;
+}
+
+}  // namespace tri

@@ -1,0 +1,31 @@
+// Times what all ranks do together.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lib/comm/job.h"
+#include "lib/engine/runtime.h"
+
+namespace tri {
+
+class AlignedTimer {
+ public:
+  // `number` (1) f32: any memory; overwritten.
+  AlignedTimer(Runtime& runtime, Job& job, Device& device, Tensor number);
+
+  // This rank's seconds of one of `repeats` runs of `work`, which enqueues on the compute stream. The ranks begin
+  // together.
+  double sample(const std::function<void()>& work, int repeats = 1);
+  // Entry by entry the slowest rank's. Collective.
+  std::vector<double> slowest(const std::vector<double>& mine);
+
+ private:
+  Runtime& runtime_;
+  Job& job_;
+  Tensor number_;
+  std::unique_ptr<Event> begin_, end_;
+};
+
+}  // namespace tri

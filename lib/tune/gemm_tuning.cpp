@@ -1,0 +1,111 @@
+#include "lib/tune/gemm_tuning.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "io/base/log.h"
+#include "kernels/gemm_search.h"
+#include "lib/comm/job.h"
+#include "lib/tune/null_group.h"
+#include "lib/tune/null_hooks.h"
+
+namespace tri {
+namespace {
+
+// Each GEMM is asked for as a first and as a later addition to its gradient.
+std::vector<Gemm> gemms_of_a_step(Engine& engine, const OverlapSplits* splits) {
+  const Config& config = engine.config();
+  const Mesh& mesh = engine.mesh();
+  Device& device = engine.device();
+  const StageTensors& tensors = engine.tensors().stage;
+  GemmRecorder recorder;
+  NullGroup group(mesh.tp);
+  Channel tp(group, recorder, device, TimeCategory::kTp);
+  const Tensor rows = tensors.work.partial.rows(0, stage_dims(config, mesh).Rl);
+  std::unique_ptr<RowExchange> exchange;
+  if (splits != nullptr) {  // its copies go nowhere: nothing is executed
+    const auto peers = static_cast<size_t>(mesh.tp.size);
+    const PeerMemory nowhere{mesh.tp.rank, std::vector<char*>(peers, static_cast<char*>(rows.data))};
+    exchange = std::make_unique<RowExchange>(nowhere, tensors.exchange, recorder, recorder, device, TimeCategory::kTp);
+  }
+  const OverlapSplits unused;
+  const bool several = microbatches(config) > 1;
+  for (const float beta : {0.0f, 1.0f}) {
+    if (beta == 1.0f && !several) break;
+    NullHooks hooks(engine.store(), beta);
+    Stage stage({.config = config,
+                 .mesh = mesh,
+                 .tensors = tensors,
+                 .parameters = engine.parameters(),
+                 .hooks = hooks,
+                 .compute = recorder,
+                 .tp = tp,
+                 .exchange = exchange.get(),
+                 .splits = splits == nullptr ? unused : *splits});
+    stage.begin(Stage::Mode::kTrain);
+    for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
+      stage.forward(chunk, 0, rows, rows);
+      stage.backward(chunk, 0, rows, rows, rows);
+    }
+  }
+  return recorder.gemms();
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return file ? text.str() : "";
+}
+
+// The lines of several exports, each shape once: the first text that has it decides. Comment lines name the library;
+// only texts of the first one's count.
+std::string merge(const std::vector<std::string>& texts) {
+  std::string library;
+  std::map<std::string, std::string> lines;  // by shape
+  for (const std::string& text : texts) {
+    std::istringstream stream(text);
+    bool counts = false;
+    for (std::string line; std::getline(stream, line);) {
+      if (line.starts_with("# ")) {
+        if (library.empty()) library = line;
+        counts = line == library;
+      } else if (counts) {
+        lines.emplace(line.substr(0, line.find(' ')), line);
+      }
+    }
+  }
+  std::string merged = library + "\n";
+  for (const auto& [shape, line] : lines) merged += line + "\n";
+  return merged;
+}
+
+}  // namespace
+
+void search_gemms(Engine& engine, const OverlapSplits* splits, const std::string& file) {
+  GemmSearch* search = engine.device().gemm_search();
+  if (search == nullptr || !engine.config().run.gemm_search) return;
+  Job* const job = engine.job();
+  const bool writes = engine.mesh().world_rank == 0;
+  std::string kept = writes && !file.empty() ? read_text(file) : "";
+  if (job != nullptr) kept = job->broadcast(kept);
+  search->import_choices(kept);
+  search->search(gemms_of_a_step(engine, splits), engine.runtime().compute());
+  std::vector<std::string> exports{search->export_choices()};
+  if (job != nullptr) exports = job->gather(exports.front());
+  std::string merged = writes ? merge(exports) : "";
+  if (job != nullptr) merged = job->broadcast(merged);
+  search->import_choices(merged);
+
+  const std::filesystem::path path(file);
+  if (!writes || file.empty() || !std::filesystem::is_directory(path.parent_path())) return;
+  const std::string all = merge({merged, kept});
+  if (all == kept) return;
+  std::ofstream out(file);
+  out << all;
+  if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
+}
+
+}  // namespace tri

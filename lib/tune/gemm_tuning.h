@@ -1,0 +1,17 @@
+// The timed search for the algorithms of a rank's GEMMs, and its memory in the run folder.
+#pragma once
+
+#include <string>
+
+#include "lib/engine/engine.h"
+
+namespace tri {
+
+// Finds the GEMMs of a step by walking through the stage without doing anything, and times those without a choice.
+// All ranks end with the same choices: first what `file` holds (may be absent; "" = none), then the lowest world
+// rank's. World rank 0 writes them to `file` if its folder is there. Scribbles over activations, weights and gradients:
+// to be called before they get their start values. `splits`: of the GEMMs beside transfers; null: none is split.
+// Collective over the mesh of an engine for training; does nothing where the device has no search.
+void search_gemms(Engine& engine, const OverlapSplits* splits, const std::string& file);
+
+}  // namespace tri

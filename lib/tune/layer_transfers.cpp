@@ -1,0 +1,62 @@
+#include "lib/tune/layer_transfers.h"
+
+#include <memory>
+
+#include "lib/model/block.h"
+
+namespace tri {
+namespace {
+
+void transfer_alone(const LayerContext& ctx, bool reduces, Tensor rows) {
+  if (reduces) {
+    for (const RowBlock& block : ctx.begin_reduce(rows, {})) ctx.send(block);
+    ctx.finish_reduce(rows);
+  } else {
+    ctx.gather(rows);
+    ctx.need(rows);
+  }
+}
+
+void transfer_with_gemms(const LayerContext& ctx, const TransformerBlock& block, const TransferRegion& region,
+                         const LayerTensors& t) {
+  const Tensor rows = region.rows(ctx.work, t);
+  if (region.reduces()) {
+    block.run_gemms(region, ctx, t, ctx.begin_reduce(rows, ctx.splits.of(region.linear, region.pass)));
+    ctx.finish_reduce(rows);
+  } else {
+    ctx.gather(rows);
+    block.run_gemms(region, ctx, t, {});
+  }
+}
+
+}  // namespace
+
+LayerTensors first_layer(const Config& config, const StageTensors& stage) {
+  if (config.parallel.recompute == Recompute::kFull) return stage.work.recomputed;
+  return with_workspace(stage.chunks.front().front().layers.front(), stage.work);
+}
+
+std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
+                                           const std::vector<Parameter>& parameters) {
+  const auto block = std::make_shared<TransformerBlock>(layers_of(config, mesh.pp, 0).first, parameters, config);
+  const LayerTensors t = first_layer(config, stage);
+  std::vector<LayerTransfer> transfers;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    for (const TransferRegion& region : block_order(config.model.block, pass)) {
+      const bool reduces = region.reduces();
+      const Tensor rows = region.rows(stage.work, t);
+      transfers.push_back(
+          {.linear = region.linear,
+           .pass = pass,
+           .reduces = reduces,
+           // In the parallel block the GEMM that sends adds to what another one has written here.
+           .takes_direct = reduces && config.model.block == Block::kSequential,
+           .beside = gemm_names(region),
+           .rows = rows,
+           .alone = [=](const LayerContext& ctx) { transfer_alone(ctx, reduces, rows); },
+           .together = [=, &region](const LayerContext& ctx) { transfer_with_gemms(ctx, *block, region, t); }});
+    }
+  return transfers;
+}
+
+}  // namespace tri

@@ -1,0 +1,168 @@
+#include "lib/tune/overlap_splits.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "io/base/log.h"
+#include "kernels/gemm_search.h"
+#include "lib/comm/job.h"
+#include "lib/tune/aligned_timer.h"
+#include "lib/tune/gemm_tuning.h"
+#include "lib/tune/layer_transfers.h"
+#include "lib/tune/null_hooks.h"
+
+namespace tri {
+namespace {
+
+constexpr int kRounds = 5, kRepeats = 2;
+constexpr Linear kLinears[] = {Linear::kQkv, Linear::kProj, Linear::kFc1, Linear::kFc2};
+
+std::vector<OverlapSplit> candidates(int tp) {
+  std::vector<OverlapSplit> splits;
+  for (int pieces = 1; pieces <= tp; pieces = pieces < 4 ? pieces + 1 : pieces * 2)
+    splits.push_back({.pieces = pieces});
+  splits.push_back({.pieces = tp, .direct = true});
+  return splits;
+}
+
+OverlapSplits splits_alike(OverlapSplit split) {
+  OverlapSplits splits;
+  splits.forward.fill(split);
+  splits.backward.fill(split);
+  return splits;
+}
+
+// What the choice depends on; without blanks.
+std::string shape_key(const Config& config, const Mesh& mesh, const std::string& library) {
+  const StageDims d = stage_dims(config, mesh);
+  std::string key = fmt::format("tp{}:{}x{}:{}:{}:{}:{}:{}:{}:{}", mesh.tp.size, d.R, d.C, d.qkv_width, d.NHl * d.HS,
+                                d.fc1_width, d.Fl, enum_name(d.dtype), enum_name(config.model.block), library);
+  std::replace(key.begin(), key.end(), ' ', '_');
+  return key;
+}
+
+std::string kept_line(const std::string& file, const std::string& key) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);)
+    if (line.starts_with(key + " ")) return line.substr(key.size() + 1);
+  return "";
+}
+
+void keep_line(const std::string& file, const std::string& key, const std::string& splits) {
+  if (file.empty() || !std::filesystem::is_directory(std::filesystem::path(file).parent_path())) return;
+  std::ofstream out(file, std::ios::app);
+  out << key << ' ' << splits << '\n';
+  if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
+}
+
+}  // namespace
+
+OverlapSplits timed_overlap_splits(Engine& engine) {
+  const Config& config = engine.config();
+  const Mesh& mesh = engine.mesh();
+  const RankTensors& tensors = engine.tensors();
+  Runtime& runtime = engine.runtime();
+  NullHooks hooks(engine.store(), microbatches(config) > 1 ? 1.0f : 0.0f);
+  OverlapSplits tried;
+  const LayerContext ctx{.config = config,
+                         .dims = stage_dims(config, mesh),
+                         .work = tensors.stage.work,
+                         .compute = runtime.compute(),
+                         .tp = runtime.tp(),
+                         .exchange = runtime.row_exchange(),
+                         .splits = tried,
+                         .hooks = hooks};
+  const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
+  AlignedTimer timer(runtime, *engine.job(), engine.device(), tensors.optimizer.norm);
+  std::vector<double> seconds;  // [transfer][candidate], one after the other
+  for (const LayerTransfer& transfer : transfers)
+    for (const OverlapSplit split : candidates(mesh.tp.size)) {
+      if (split.direct && !transfer.takes_direct) continue;
+      tried.of(transfer.linear, transfer.pass) = split;
+      std::vector<double> rounds;
+      for (int round = -1; round < kRounds; ++round) {
+        const double one = timer.sample([&] { transfer.together(ctx); }, kRepeats);
+        if (round >= 0) rounds.push_back(one);
+      }
+      std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+      seconds.push_back(rounds[kRounds / 2]);
+    }
+  seconds = timer.slowest(seconds);
+
+  OverlapSplits best;
+  size_t next = 0;
+  for (const LayerTransfer& transfer : transfers) {
+    double least = 0;
+    for (const OverlapSplit split : candidates(mesh.tp.size)) {
+      if (split.direct && !transfer.takes_direct) continue;
+      const double time = seconds[next++];
+      if (least > 0 && time >= least) continue;
+      least = time;
+      best.of(transfer.linear, transfer.pass) = split;
+    }
+  }
+  return best;
+}
+
+OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
+  const Config& config = engine.config();
+  const Mesh& mesh = engine.mesh();
+  GemmSearch* const gemm_search = engine.device().gemm_search();
+  const bool splits_matter = mesh.tp.size > 1 && copies_tp_rows(config);
+  if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
+    const OverlapSplits standard;
+    search_gemms(engine, engine.runtime().row_exchange() == nullptr ? nullptr : &standard, files.gemms);
+    return standard;
+  }
+  const std::string library = gemm_search->export_choices();
+  const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
+  std::optional<OverlapSplits> kept;  // rank 0's, on all
+  if (mesh.world_rank == 0)
+    if (const auto splits = overlap_splits_of(kept_line(files.splits, key), mesh.tp.size)) kept = splits.value();
+  kept = engine.job()->broadcast(kept);
+  if (kept) {
+    search_gemms(engine, &*kept, files.gemms);
+    return *kept;
+  }
+  for (const OverlapSplit split : candidates(mesh.tp.size)) {
+    const OverlapSplits splits = splits_alike(split);
+    search_gemms(engine, &splits, files.gemms);
+  }
+  const OverlapSplits best = timed_overlap_splits(engine);
+  if (mesh.world_rank == 0) keep_line(files.splits, key, to_text(best));
+  return best;
+}
+
+std::string to_text(const OverlapSplits& splits) {
+  std::string text;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    for (const Linear linear : kLinears) {
+      const OverlapSplit split = splits.of(linear, pass);
+      text += fmt::format("{}{}{}", text.empty() ? "" : " ", split.pieces, split.direct ? "d" : "");
+    }
+  return text;
+}
+
+Result<OverlapSplits> overlap_splits_of(const std::string& text, int tp) {
+  std::istringstream words(text);
+  OverlapSplits splits;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward})
+    for (const Linear linear : kLinears) {
+      std::string word;
+      words >> word;
+      OverlapSplit split;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), split.pieces);
+      const std::string rest = word.substr(static_cast<size_t>(end - word.data()));
+      split.direct = rest == "d";
+      if (error != std::errc{} || (!rest.empty() && !split.direct) || split.pieces < 0 || split.pieces > tp)
+        return Error{fmt::format("\"{}\" is no list of 8 splits of at most {} pieces", text, tp)};
+      splits.of(linear, pass) = split;
+    }
+  return splits;
+}
+
+}  // namespace tri
