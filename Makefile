@@ -9,7 +9,8 @@ JOBS ?= $(shell nproc)
 CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
-.PHONY: build all configure run test unit bench install deps format clean
+SOAKS := soak-clang soak-address soak-thread soak-crash
+.PHONY: build all configure run test unit bench soak $(SOAKS) install deps format clean
 
 # The executable alone: the tests would take three times as long again.
 build: configure
@@ -39,6 +40,11 @@ unit: all
 bench: build
 	@slurm/mpirun -n 1 $(BUILD)/bin/trireme bench step $(CONFIG) --set run.device=cuda --set data.global_batch=32
 	@slurm/mpirun -n 1 $(BUILD)/bin/trireme bench kernels $(CONFIG) --set run.device=cuda --set data.global_batch=32
+
+soak: $(SOAKS)
+
+$(SOAKS): deps
+	@JOBS=$(JOBS) bash tests/soak.sh $(@:soak-%=%)
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
