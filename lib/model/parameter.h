@@ -68,9 +68,6 @@ std::vector<ParamSpec> model_parameters(const Config& config);
 // An element is a pure function of (seed, name, global element).
 NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed);
 
-// Start values of this rank's part by any rule, as floats on the host.
-std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed);
-
 int head_size(const ModelConfig& model);  // HS
 
 // Where the layers get gradient memory, and whom they tell. The layers call, in this order for each use:

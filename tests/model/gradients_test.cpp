@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lib/model/block.h"
+#include "tests/model/initial_values.h"
 #include "tests/model/reference.h"
 #include "tests/train/one_rank.h"
 

@@ -148,8 +148,8 @@ std::vector<Rank> make_ranks(const Case& c) {
     const PeerChannelEnd recv_end{
         target.boundaries.flags.flat(recv_flag, 1),
         forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
-    const std::vector<std::string> ends{PeerChannel::to_text(peers, send_end),
-                                        PeerChannel::to_text(peers_of_target, recv_end)};
+    const std::vector<PeerChannelPlaces> ends{PeerChannel::places_of(peers, send_end),
+                                              PeerChannel::places_of(peers_of_target, recv_end)};
     source.*send = std::make_unique<PeerChannel>(peers, send_end, ends);
     target.*recv = std::make_unique<PeerChannel>(peers_of_target, recv_end, ends);
   };
