@@ -21,9 +21,8 @@ struct TransformerBlock::State {
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
     : block_(config.model.block) {
-  const std::string base = fmt::format("layers/{}/", layer);
-  norm1_ = NormLayer::bind(parameters, base + "norm1");
-  if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, base + "norm2");
+  norm1_ = NormLayer::bind(parameters, modules::kNorm1, layer);
+  if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, modules::kNorm2, layer);
   qkv_ = ColumnLinear::bind(Linear::kQkv, parameters, layer);
   proj_ = RowLinear::bind(Linear::kProj, parameters, layer);
   fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);

@@ -8,9 +8,9 @@ namespace {
 // A weight of any shape as the matrix (N, K) of a GEMM with K columns.
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
-std::string parameter_name(Linear linear, int layer) {
-  static constexpr const char* kNames[] = {"attention/qkv", "attention/proj", "mlp/fc1", "mlp/fc2"};
-  return fmt::format("layers/{}/{}", layer, kNames[static_cast<size_t>(linear)]);
+std::string_view module_of(Linear linear) {
+  static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
+  return kModules[static_cast<size_t>(linear)];
 }
 
 // dweight and, where all of `dout` counts for it, dbias: one operation.
@@ -35,14 +35,8 @@ void LayerContext::need(Tensor rows) const {
   tp.settle(compute);
 }
 
-const Parameter* find_parameter(const std::vector<Parameter>& parameters, const std::string& name) {
-  for (const Parameter& parameter : parameters)
-    if (parameter.spec.name == name) return &parameter;
-  return nullptr;
-}
-
-NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, const std::string& name) {
-  return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
+  return {find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
@@ -81,8 +75,8 @@ void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual,
 }
 
 ColumnLinear ColumnLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
-  const std::string name = parameter_name(linear, layer);
-  return {linear, find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+  const std::string_view module = module_of(linear);
+  return {linear, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
@@ -132,8 +126,8 @@ void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, T
 }
 
 RowLinear RowLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
-  const std::string name = parameter_name(linear, layer);
-  return {linear, find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+  const std::string_view module = module_of(linear);
+  return {linear, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta,

@@ -88,14 +88,12 @@ struct LayerContext {
   }
 };
 
-const Parameter* find_parameter(const std::vector<Parameter>& parameters, const std::string& name);  // null if absent
-
-// weight and bias under `name`; bias may be absent.
+// The bias may be absent.
 struct NormLayer {
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
-  static NormLayer bind(const std::vector<Parameter>& parameters, const std::string& name);
+  static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
   // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the local rows of
   // `gathered` (R, C), and gathers them.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,

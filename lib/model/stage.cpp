@@ -32,13 +32,13 @@ Stage::Stage(StageContext context)
     const LayerRange layers = layers_of(config, mesh.pp, c);
     for (int i = 0; i < layers.count; ++i) chunk.blocks.emplace_back(layers.first + i, parameters[c], config);
     if (chunk.first) {
-      chunk.tokens = find_parameter(parameters[c], "embedding/tokens/weight");
-      chunk.positions = find_parameter(parameters[c], "embedding/positions/weight");
+      chunk.tokens = find_weight(parameters[c], modules::kTokens);
+      if (config.model.position == Position::kLearned)
+        chunk.positions = find_weight(parameters[c], modules::kPositions);
     }
     if (chunk.last) {
-      chunk.final_norm = NormLayer::bind(parameters[c], "final_norm");
-      chunk.head =
-          find_parameter(parameters[c], config.model.tie_embeddings ? "embedding/tokens/weight" : "head/weight");
+      chunk.final_norm = NormLayer::bind(parameters[c], modules::kFinalNorm);
+      chunk.head = find_weight(parameters[c], config.model.tie_embeddings ? modules::kTokens : modules::kHead);
     }
     chunks_.push_back(std::move(chunk));
   }
@@ -54,18 +54,19 @@ void Stage::begin(Mode mode) {
   }
 }
 
-void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
+void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output) {
   Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
-  TRI_REQUIRE(!chunk.free_slots.empty(), "chunk {} has no free slot for microbatch {}", chunk_index, micro);
+  TRI_REQUIRE(!chunk.free_slots.empty(), "chunk {} has no free slot for microbatch {}", chunk_index, microbatch);
   const int slot = chunk.free_slots.back();
   if (mode_ == Mode::kTrain) {
     chunk.free_slots.pop_back();
-    if (static_cast<int>(chunk.slot_of.size()) <= micro) chunk.slot_of.resize(static_cast<size_t>(micro) + 1, -1);
-    chunk.slot_of[static_cast<size_t>(micro)] = slot;
+    if (static_cast<int>(chunk.slot_of.size()) <= microbatch)
+      chunk.slot_of.resize(static_cast<size_t>(microbatch) + 1, -1);
+    chunk.slot_of[static_cast<size_t>(microbatch)] = slot;
   }
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
 
-  if (chunk.first) embed(chunk, micro, input);
+  if (chunk.first) embed(chunk, microbatch, input);
   ResidualStream stream{.inp = input};
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
@@ -84,22 +85,22 @@ void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
   residual_add({.out = end, .inp = stream.inp, .add = stream.add, .add_bias = stream.add_bias}, ctx_.compute);
   if (!chunk.last || mode_ == Mode::kTrain) return;
   head_forward(chunk, end);
-  if (mode_ == Mode::kEvaluate) loss(micro, LogitGradient::kNone);
-  if (mode_ == Mode::kLogits && on_logits_) on_logits_(micro);
+  if (mode_ == Mode::kEvaluate) loss(microbatch, LogitGradient::kNone);
+  if (mode_ == Mode::kLogits && on_logits_) on_logits_(microbatch);
 }
 
-void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, Tensor dinput) {
+void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutput, Tensor dinput) {
   Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
-  const int slot = chunk.slot_of[static_cast<size_t>(micro)];
-  TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} before its forward", micro, chunk_index);
+  const int slot = chunk.slot_of[static_cast<size_t>(microbatch)];
+  TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} before its forward", microbatch, chunk_index);
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
   kept.layers.front().input = input;  // the stage input of this very microbatch
 
-  ctx_.hooks.begin_backward(chunk_index, micro);
+  ctx_.hooks.begin_backward(chunk_index, microbatch);
   const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
   if (chunk.last) {
     head_forward(chunk, kept.output);
-    loss(micro, LogitGradient::kInPlace);
+    loss(microbatch, LogitGradient::kInPlace);
     head_backward(chunk, kept.output);
   } else {
     ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
@@ -110,13 +111,13 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
     chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, deferred,
                              i == 0 ? TransformerBlock::QkvWeight::kEnqueue : TransformerBlock::QkvWeight::kDefer);
   }
-  if (chunk.first) embed_backward(chunk, micro);
-  chunk.slot_of[static_cast<size_t>(micro)] = -1;
+  if (chunk.first) embed_backward(chunk, microbatch);
+  chunk.slot_of[static_cast<size_t>(microbatch)] = -1;
   chunk.free_slots.push_back(slot);
 }
 
-void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
-  const Tensor tokens = tensors_.inputs.rows(micro, 1).flat(), weight = ctx_.use(*chunk.tokens);
+void Stage::embed(const Chunk& chunk, int microbatch, Tensor out) {
+  const Tensor tokens = tensors_.inputs.rows(microbatch, 1).flat(), weight = ctx_.use(*chunk.tokens);
   const auto embed_rows = [&](Tensor rows, int64_t first) {
     embedding_forward(
         {.out = rows, .tokens = tokens.flat(first, rows[0]), .weight = weight, .first_token = first_token_},
@@ -137,7 +138,7 @@ void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
                      ctx_.compute);
 }
 
-void Stage::embed_backward(const Chunk& chunk, int micro) {
+void Stage::embed_backward(const Chunk& chunk, int microbatch) {
   const Workspace& w = ctx_.work;
   if (chunk.positions != nullptr) {
     position_backward({.dweight = ctx_.hooks.gradient(*chunk.positions),
@@ -150,7 +151,7 @@ void Stage::embed_backward(const Chunk& chunk, int micro) {
   ctx_.need(w.dstream);
   embedding_backward({.dweight = ctx_.hooks.gradient(*chunk.tokens),
                       .dout = w.dstream,
-                      .tokens = tensors_.inputs.rows(micro, 1).flat(),
+                      .tokens = tensors_.inputs.rows(microbatch, 1).flat(),
                       .first_token = first_token_},
                      ctx_.compute);
   ctx_.hooks.gradient_ready(*chunk.tokens);
@@ -167,9 +168,9 @@ void Stage::head_forward(const Chunk& chunk, Tensor inp) {
   });
 }
 
-void Stage::loss(int micro, LogitGradient gradient) {
+void Stage::loss(int microbatch, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
-  const Tensor targets = tensors_.targets.rows(micro, 1).flat();
+  const Tensor targets = tensors_.targets.rows(microbatch, 1).flat();
   if (ctx_.tp.size() > 1) {
     const Tensor local_stats = h.stats.rows(ctx_.tp.rank(), 1);
     cross_entropy_stats({.stats = local_stats.view({ctx_.dims.R, 3}),
@@ -183,7 +184,7 @@ void Stage::loss(int micro, LogitGradient gradient) {
     tp.all_gather(h.stats, local_stats);
     tp.before(ctx_.compute);
   }
-  cross_entropy_loss({.loss = h.losses.rows(micro, 1),
+  cross_entropy_loss({.loss = h.losses.rows(microbatch, 1),
                       .logits = h.logits,
                       .stats = h.stats,
                       .targets = targets,

@@ -1,8 +1,8 @@
 // Runs any Plan. The host only enqueues: compute actions go to the compute stream, each of the four kinds of transfer
-// to a stream of its own, and events order them:
-//   a forward    waits for its receive, and for the send that last used its output buffer
-//   a send       waits for its compute
-//   a receive    waits for the last user of its buffer; it is issued one compute action ahead of its use
+// to a stream of its own, and events order them by the buffers that they share (buffer_rules.h):
+//   a compute action  waits for its receive, and for the send that last used its output buffer
+//   a send            waits for its compute action
+//   a receive         waits for the last user of its buffer; it is issued one compute action ahead of its use
 // So no transfer waits for another kind of transfer, and a stage input lives until its backward has read it.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/device.h"
 #include "lib/comm/stage_channel.h"
-#include "lib/schedule/plan.h"
+#include "lib/schedule/buffer_rules.h"
 
 namespace tri {
 
@@ -22,8 +22,8 @@ class StageCompute {
  public:
   virtual ~StageCompute() = default;
   // On the first virtual stage the forward fills `input` itself (the embedding).
-  virtual void forward(int chunk, int micro, Tensor input, Tensor output) = 0;
-  virtual void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) = 0;
+  virtual void forward(int chunk, int microbatch, Tensor input, Tensor output) = 0;
+  virtual void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) = 0;
 };
 
 struct BoundaryTensors {
@@ -82,6 +82,7 @@ class Executor {
     std::unique_ptr<Event> begin, end;
   };
   TimedSend& next_send();
+  Ring& ring(BufferRing ring, int chunk);
 
   Axis pp_;
   int chunks_;

@@ -58,7 +58,7 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   if (!lock) return lock.error();
   startup.phase_done("data and device");
 
-  Arena arena(*device.value(), rank_bytes(config, mesh));
+  Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
   startup.phase_done("arena");
   Trainer trainer({.config = config,
                    .mesh = mesh,

@@ -4,7 +4,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/cuda/cudnn_attention.h"
-#include "kernels/cuda/plain_attention.h"
+#include "kernels/cuda/scalar_attention.h"
 #include "tests/cuda/cuda_test.h"
 
 namespace tri::test {
@@ -463,7 +463,7 @@ void compare_attention(Dtype dtype, int T, int kv, int group, int HS, int window
       dtype == Dtype::kF32 ? 5e-5 : kWholeTolerance);
 }
 
-TEST(CudaOps, plain_attention) {
+TEST(CudaOps, scalar_attention) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
     for (const int T : {1, 3, 65, 200})

@@ -108,7 +108,7 @@ class Layer {
     });
     return calls;
   }
-  static std::string qkv_gradient() { return "gradient layers/0/attention/qkv/weight"; }
+  static std::string qkv_gradient() { return "gradient " + weight_of(modules::kQkv, 0); }
 
  private:
   void allocate(Arena& arena) {
@@ -212,10 +212,10 @@ TEST(BlockOrder, each_gemm_of_a_layer_is_timed_once) {
       return all;
     };
     std::multiset<std::string> forward, backward;
-    for (const char* name : {"attention/qkv", "attention/proj", "mlp/fc1", "mlp/fc2"}) {
-      forward.insert(fmt::format("weight layers/0/{}/weight", name));
-      backward.insert(fmt::format("weight layers/0/{}/weight", name));
-      backward.insert(fmt::format("gradient layers/0/{}/weight", name));
+    for (const std::string_view linear : {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2}) {
+      forward.insert("weight " + weight_of(linear, 0));
+      backward.insert("weight " + weight_of(linear, 0));
+      backward.insert("gradient " + weight_of(linear, 0));
     }
     EXPECT_EQ(gemms(0, forward_parts), forward);
     EXPECT_EQ(gemms(forward_parts, parts.size()), backward);

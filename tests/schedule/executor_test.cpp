@@ -26,7 +26,7 @@ struct Case {
   bool copies = false;  // PeerChannels instead of messages
 };
 
-// A linear "network": virtual stage s maps x to (s + 2) · x + micro; its gradient is (s + 2) · dy, and the "parameter
+// A linear "network": virtual stage s maps x to (s + 2) · x + microbatch; its gradient is (s + 2) · dy, and the "parameter
 // gradient" of s is the sum over microbatches of x · dy. A buffer that is reused too early changes the sums.
 class ToyStage final : public StageCompute {
  public:
@@ -37,7 +37,7 @@ class ToyStage final : public StageCompute {
         delay_(std::move(delay)),
         gradients_(static_cast<size_t>(chunks)) {}
 
-  void forward(int chunk, int micro, Tensor input, Tensor output) override {
+  void forward(int chunk, int microbatch, Tensor input, Tensor output) override {
     const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
     const float factor = factor_of(chunk);
     EXPECT_EQ(last, output.empty());
@@ -45,8 +45,8 @@ class ToyStage final : public StageCompute {
       delay_();
       float* x = input.as<float>();
       for (int64_t i = 0; i < kElements; ++i) {
-        if (first) x[i] = start_value(micro, i);
-        const float y = factor * x[i] + static_cast<float>(micro);
+        if (first) x[i] = start_value(microbatch, i);
+        const float y = factor * x[i] + static_cast<float>(microbatch);
         if (last)
           sum_of_outputs_ += y;
         else
@@ -55,7 +55,7 @@ class ToyStage final : public StageCompute {
     });
   }
 
-  void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) override {
+  void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override {
     const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
     const float factor = factor_of(chunk);
     EXPECT_EQ(last, doutput.empty());
@@ -63,14 +63,16 @@ class ToyStage final : public StageCompute {
     cpu_stream(compute_).submit([=, this] {
       delay_();
       for (int64_t i = 0; i < kElements; ++i) {
-        const float dy = last ? 1.0f / static_cast<float>(micro + 1) : doutput.as<float>()[i];
+        const float dy = last ? 1.0f / static_cast<float>(microbatch + 1) : doutput.as<float>()[i];
         gradients_[static_cast<size_t>(chunk)] += double{input.as<float>()[i]} * dy;
         if (!first) dinput.as<float>()[i] = factor * dy;
       }
     });
   }
 
-  static float start_value(int micro, int64_t i) { return random_normal(5, static_cast<uint64_t>(micro * 100 + i)); }
+  static float start_value(int microbatch, int64_t i) {
+    return random_normal(5, static_cast<uint64_t>(microbatch * 100 + i));
+  }
   float factor_of(int chunk) const { return 0.25f * static_cast<float>(chunk * pp_.size + pp_.rank + 2); }
   double sum_of_outputs() const { return sum_of_outputs_; }
   const std::vector<double>& gradients() const { return gradients_; }
@@ -94,16 +96,16 @@ struct Outcome {
 Outcome expected_outcome(const Case& c) {
   const int stages = c.pp * c.chunks;
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(stages))};
-  for (int micro = 0; micro < c.num_microbatches; ++micro)
+  for (int microbatch = 0; microbatch < c.num_microbatches; ++microbatch)
     for (int64_t i = 0; i < kElements; ++i) {
       std::vector<float> x(static_cast<size_t>(stages) + 1);
-      x[0] = ToyStage::start_value(micro, i);
+      x[0] = ToyStage::start_value(microbatch, i);
       for (int s = 0; s < stages; ++s)
         x[static_cast<size_t>(s) + 1] =
-            0.25f * static_cast<float>(s + 2) * x[static_cast<size_t>(s)] + static_cast<float>(micro);
+            0.25f * static_cast<float>(s + 2) * x[static_cast<size_t>(s)] + static_cast<float>(microbatch);
       outcome.sum_of_outputs += x[static_cast<size_t>(stages)];
       if (c.forward_only) continue;
-      float dy = 1.0f / static_cast<float>(micro + 1);
+      float dy = 1.0f / static_cast<float>(microbatch + 1);
       for (int s = stages - 1; s >= 0; --s) {
         outcome.gradients[static_cast<size_t>(s)] += double{x[static_cast<size_t>(s)]} * dy;
         dy *= 0.25f * static_cast<float>(s + 2);
@@ -275,7 +277,8 @@ TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
                      .compute = *compute,
                      .device = *device});
   ToyStage stage(pp, 1, *compute, [] {});
-  const Plan plan{{Op::kForward, 0}, {Op::kForward, 1}, {Op::kBackward, 0}, {Op::kBackward, 1}};
+  const Plan plan{
+      {ActionKind::kForward, 0}, {ActionKind::kForward, 1}, {ActionKind::kBackward, 0}, {ActionKind::kBackward, 1}};
   EXPECT_THROW(executor.run(plan, stage), Fatal);
   compute->synchronize();
 }
