@@ -34,7 +34,7 @@ struct OverlapRow {
   bool uncertain = false;  // together - compute scatters over more than half the transfer: half of the rounds differ so
 };
 
-// tp   a gather of rows with the GEMM that reads them, and GEMMs with the reduce of their rows: the layers' code itself,
+// tp   a gather of rows with the GEMM that reads them, and GEMMs with the reduce of their rows: the code of the layers,
 //      forward and backward, with `parallel.overlap_tp` and `tp_transfers` as they are. Compute alone: undivided GEMMs,
 //      so that what splitting them costs counts as not hidden.
 // dp   a bucket's gradient reduction beside weight-gradient GEMMs, its parameter gather beside forward GEMMs
