@@ -68,7 +68,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
     if (folder == "none left")  // storage that fails must not make a run forget what it has done
       return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
     if (folder.empty()) return std::optional<RunProgress>();
-    const auto reader = CheckpointReader::open(folder);
+    // World rank 0 has seen it: a rank that does not waits for its mount.
+    const auto reader = CheckpointReader::open(folder, {.missing = Missing::kPasses});
     auto loaded = agree(job_, reader ? Result<void>{} : Result<void>(reader.error()));
     std::vector<size_t> wanted;  // pieces
     if (loaded) {
