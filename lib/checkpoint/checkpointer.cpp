@@ -106,7 +106,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
       return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
     if (!from.folder) return std::optional<RunProgress>();
     const std::string& folder = *from.folder;
-    const auto reader = agree(job_, CheckpointReader::open(folder));
+    // World rank 0 has seen it: a rank that does not waits for its mount.
+    const auto reader = agree(job_, CheckpointReader::open(folder, {.missing = Missing::kPasses}));
     Result<void> loaded;
     std::vector<size_t> wanted;  // pieces
     if (!reader) {
