@@ -3,13 +3,13 @@
 #include <iterator>
 #include <sstream>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/weights.h"
-#include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer/memory.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/infer/loaded_model.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 namespace {

@@ -4,15 +4,16 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <thread>
 
+#include "io/base/format.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/shard_writer.h"
 #include "io/checkpoint/verify.h"
 #include "lib/bench/storage.h"
 #include "lib/checkpoint/checkpointer.h"
-#include "lib/observe/metrics.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -69,11 +70,10 @@ class Bench {
         device_(device),
         folder_(folder),
         rounds_(rounds),
-        trainer_(config, mesh, &job, device, arena),
+        trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
         checkpoints_(config, mesh, job, device, trainer_.runtime().compute(), trainer_.store().tensors(),
                      job.broadcast(new_attempt())) {
     trainer_.make_start_values();
-    trainer_.set_before_update([this] { checkpoints_.before_update(); });
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
       tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
@@ -158,8 +158,8 @@ class Bench {
 
   // The snapshot alone, and the same bytes as one copy.
   Result<void> measure_copies() {
-    const auto stats = save();
-    if (auto agreed = agree(job_, stats ? Result<void>{} : Result<void>(stats.error())); !agreed) return agreed;
+    const auto stats = agree(job_, save());
+    if (!stats) return stats.error();
     own_bytes_ = static_cast<int64_t>(fs::file_size(own_shard()));
     result_.bytes = stats.value().bytes;
     const int64_t own = checkpoints_.host_bytes();
@@ -189,7 +189,7 @@ class Bench {
 
   double step(RankFlags flags, StepResult& result) {
     const auto start = Clock::now();
-    result = trainer_.step(steps_++, tokens_, tokens_, flags);
+    result = trainer_.step(steps_++, tokens_, tokens_, flags, [this] { checkpoints_.before_update(); });
     return seconds_since(start);
   }
 
@@ -210,7 +210,7 @@ class Bench {
         const double seconds = step(checkpoints_.flags(), result);
         if (auto advanced = checkpoints_.advance(result.saved, result.failed); !advanced) return advanced;
         extra += seconds - without;
-        published = !job_.broadcast(checkpoints_.published().empty() ? "" : "x").empty();
+        published = job_.broadcast(!checkpoints_.published().empty());
       }
       plain.push_back(without);
       stalls.push_back(with - without);
@@ -306,8 +306,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
     fits = usage_error("the state is {} a rank, more than --most-bytes {}; take more ranks or --set model.layers=N",
                        own, bench.most_bytes);
   if (auto agreed = agree(job, fits); !agreed) return agreed.error();
-  int64_t all = 0;
-  for (const std::string& text : job.all_gather(fmt::format("{}", own))) all += std::stoll(text);
+  const std::vector<int64_t> of_ranks = job.all_gather(own);
+  const int64_t all = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
   // The checkpoint and the plain files, or two checkpoints; and a little.
   const Result<void> room = job.world_rank() == 0 ? check_room(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
   if (auto agreed = agree(job, room); !agreed) return agreed.error();

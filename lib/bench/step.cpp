@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <sstream>
 
 #include "io/base/random.h"
 #include "lib/model/flops.h"
@@ -13,14 +12,11 @@ namespace {
 
 // `sums` of `steps` steps: the means of each stage's first rank.
 std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTimes& sums, int steps) {
-  std::string mine;
-  for (const double seconds : sums.values()) mine += fmt::format("{:.9g} ", seconds / steps);
-  const std::vector<std::string> texts = job.all_gather(mine);
+  const std::vector<StepTimes> of_ranks = job.all_gather(sums);
   std::vector<StepTimes> times;
   for (int stage = 0; stage < mesh.pp.size; ++stage) {
-    std::istringstream words(texts[static_cast<size_t>(mesh.rank_at(stage, 0, 0))]);
-    StepTimes& t = times.emplace_back();
-    for (double* value : {&t.compute, &t.tp, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other}) words >> *value;
+    StepTimes& t = times.emplace_back(of_ranks[static_cast<size_t>(mesh.rank_at(stage, 0, 0))]);
+    for (double* value : {&t.compute, &t.tp, &t.pp, &t.dp, &t.bubble, &t.optimizer, &t.data, &t.other}) *value /= steps;
   }
   return times;
 }
@@ -37,9 +33,13 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, con
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
                            const StepBench& bench) {
-  Trainer trainer(config, mesh, &job, device, arena);
+  Trainer trainer({.config = config,
+                   .mesh = mesh,
+                   .job = &job,
+                   .device = device,
+                   .arena = arena,
+                   .timing = bench.timed ? StepTiming::kOn : StepTiming::kOff});
   trainer.make_start_values();
-  trainer.time_steps(bench.timed);
 
   const HostBuffer<int32_t> h_tokens(device, static_cast<size_t>(microbatches(config)) *
                                                  static_cast<size_t>(config.data.micro_batch) *

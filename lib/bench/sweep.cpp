@@ -3,57 +3,32 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <sstream>
 
+#include "io/base/format.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
+
+template <class Archive>
+void fields(Archive& archive, LayoutChoice& choice) {
+  archive(choice.layouts, choice.own_first, choice.own_problem, choice.refused, choice.too_large, choice.beyond_limit);
+}
+
 namespace {
 
-std::string to_words(const Layout& l) {
-  return fmt::format("{} {} {} {} {} {} {} {}", l.tp, l.pp, l.dp, l.chunks, static_cast<int>(l.schedule), l.zero,
-                     l.micro_batch, static_cast<int>(l.recompute));
-}
-
-std::vector<Layout> from_words(const std::string& text) {
-  std::istringstream words(text);
-  std::vector<Layout> layouts;
-  int schedule = 0, recompute = 0;
-  for (Layout l; words >> l.tp >> l.pp >> l.dp >> l.chunks >> schedule >> l.zero >> l.micro_batch >> recompute;) {
-    l.schedule = static_cast<Schedule>(schedule);
-    l.recompute = static_cast<Recompute>(recompute);
-    layouts.push_back(l);
-  }
-  return layouts;
-}
-
 // The largest of the ranks' numbers, on all.
-double largest(Job& job, double mine) {
-  double most = mine;
-  for (const std::string& text : job.all_gather(fmt::format("{:.17g}", mine))) most = std::max(most, std::stod(text));
-  return most;
-}
-int64_t largest(Job& job, int64_t mine) {
-  int64_t most = mine;
-  for (const std::string& text : job.all_gather(fmt::format("{}", mine)))
-    most = std::max<int64_t>(most, std::stoll(text));
-  return most;
+template <class T>
+T largest(Job& job, T mine) {
+  for (const T of_rank : job.all_gather(mine)) mine = std::max(mine, of_rank);
+  return mine;
 }
 
 // Rank 0's choice, on all ranks: another libm's last bit must not part them.
 Result<LayoutChoice> agreed_choice(const Config& config, Job& job, int64_t most_bytes, int limit) {
-  Result<LayoutChoice> mine = Error{};
-  if (job.world_rank() == 0) mine = choose_layouts(config, job.world_size(), most_bytes, limit);
-  if (auto chosen = agree(job, job.world_rank() != 0 || mine ? Result<void>() : mine.error()); !chosen)
-    return chosen.error();
-  LayoutChoice choice = job.world_rank() == 0 ? mine.value() : LayoutChoice{};
-  std::string words;
-  for (const Layout& layout : choice.layouts) words += to_words(layout) + " ";
-  choice.layouts = from_words(job.broadcast(words));
-  choice.own_first = job.broadcast(choice.own_first ? "own" : "") == "own";
-  return choice;
+  Result<LayoutChoice> choice = LayoutChoice();
+  if (job.world_rank() == 0) choice = choose_layouts(config, job.world_size(), most_bytes, limit);
+  return job.broadcast(choice);
 }
 
 Result<void> measure(const Config& config, Job& job, Device& device, const StepBench& bench, SweepRow& row) {

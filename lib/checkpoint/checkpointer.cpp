@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
+#include <numeric>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
@@ -13,7 +14,6 @@
 #include "io/checkpoint/shard_writer.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/weights.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 namespace {
@@ -24,9 +24,45 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 
 constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share; hardly matters elsewhere
 
-std::string error_text(const Result<void>& result) { return result ? "" : result.error().message; }
+// Rank 0's word on where to load from.
+struct LoadFrom {
+  std::optional<std::string> folder;  // none: nothing is left to try
+  bool any = false;                   // there are checkpoints, whether they can be read or not
+};
+template <class Archive>
+void fields(Archive& archive, LoadFrom& from) {
+  archive(from.folder, from.any);
+}
+
+// What a rank's part of a checkpoint took.
+struct WriteFigures {
+  int64_t bytes;
+  double stall_seconds, copy_seconds, write_seconds;
+};
 
 }  // namespace
+
+// Between ranks; on storage records stand in the manifest.
+template <class Archive>
+void fields(Archive& archive, Region& region) {
+  archive(region.start, region.extent);
+}
+template <class Archive>
+void fields(Archive& archive, StoredPiece& piece) {
+  archive(piece.file, piece.dataset, piece.offset, piece.region, piece.checksum);
+}
+template <class Archive>
+void fields(Archive& archive, TensorRecord& tensor) {
+  archive(tensor.name, tensor.type, tensor.shape, tensor.pieces);
+}
+template <class Archive>
+void fields(Archive& archive, FileRecord& file) {
+  archive(file.name, file.bytes, file.checksum);
+}
+template <class Archive>
+void fields(Archive& archive, ShardRecord& record) {
+  archive(record.file, record.tensors);
+}
 
 Checkpointer::Checkpointer(const Config& config, const Mesh& mesh, Job& job, Device& device, Stream& compute,
                            const StoreTensors& store, const std::string& attempt)
@@ -49,6 +85,7 @@ Checkpointer::~Checkpointer() = default;  // a future of std::async waits for it
 Result<std::optional<RunProgress>> Checkpointer::load() {
   const auto start = Clock::now();
   std::vector<CheckpointEntry> entries;  // rank 0: newest first
+  Result<void> listing;
   if (job_.world_rank() == 0) {
     const auto removed = remove_stale_attempts(dir_, attempt_);
     if (!removed) log_warn("{}", removed.error().message);
@@ -56,19 +93,25 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
     if (listed)
       entries = std::move(listed).value();
     else
-      log_warn("{}", listed.error().message);
+      listing = listed.error();
   }
-  const std::string none_left = entries.empty() ? "" : "none left";
+  // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
+  if (auto agreed = agree(job_, listing); !agreed) return agreed.error();
   for (auto next = entries.begin();;) {
     for (; next != entries.end() && !next->valid; ++next) log_warn("checkpoint passed over: {}", next->why);
-    const std::string folder = job_.broadcast(next == entries.end() ? none_left : (next++)->path);
-    if (folder == "none left")  // storage that fails must not make a run forget what it has done
+    LoadFrom mine{.any = !entries.empty()};
+    if (next != entries.end()) mine.folder = (next++)->path;
+    const LoadFrom from = job_.broadcast(mine);
+    if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
       return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
-    if (folder.empty()) return std::optional<RunProgress>();
-    const auto reader = CheckpointReader::open(folder);
-    auto loaded = agree(job_, reader ? Result<void>{} : Result<void>(reader.error()));
+    if (!from.folder) return std::optional<RunProgress>();
+    const std::string& folder = *from.folder;
+    const auto reader = agree(job_, CheckpointReader::open(folder));
+    Result<void> loaded;
     std::vector<size_t> wanted;  // pieces
-    if (loaded) {
+    if (!reader) {
+      loaded = reader.error();
+    } else {
       std::vector<LoadTarget> targets;
       for (size_t i = 0; i < pieces_.size(); ++i) {
         // A checkpoint of weights alone begins a run: the moments stay zero.
@@ -100,10 +143,10 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
 // How much came from storage, beside what there is: equal unless something was read twice.
 void Checkpointer::report_load(const std::string& folder, const Manifest& manifest, int64_t bytes_read,
                                double seconds) {
-  const std::vector<std::string> texts = job_.gather(fmt::format("{}", bytes_read));
+  const std::vector<int64_t> of_ranks = job_.gather(bytes_read);
   if (job_.world_rank() != 0) return;
-  int64_t read = 0, stored = 0;
-  for (const std::string& text : texts) read += std::stoll(text);
+  const int64_t read = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
+  int64_t stored = 0;
   for (const TensorRecord& tensor : manifest.tensors) stored += num_elements(tensor.shape) * element_bytes(tensor.type);
   log_info("resumed from {}: step {}, {}{} of {} bytes read by {} ranks in {} ({:.2f} GB/s)", folder, manifest.step,
            holds_weights_alone(manifest) ? "weights alone (the optimizer begins anew), " : "", read, stored,
@@ -121,9 +164,9 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   // The answer is also what the others wait for before they write into the folder.
   Result<std::string> folder = std::string();
   if (job_.world_rank() == 0) folder = begin_attempt(dir_, completed.steps, attempt_);
-  const std::string answer = job_.broadcast(folder ? "+" + folder.value() : "-" + folder.error().message);
-  if (answer[0] == '-') return failure(answer.substr(1));
-  folder_ = answer.substr(1);
+  folder = job_.broadcast(folder);
+  if (!folder) return failure(folder.error());
+  folder_ = folder.value();
 
   compute_.record(*state_ready_);
   stream_->wait(*state_ready_);
@@ -176,7 +219,7 @@ void Checkpointer::collect() {
   if (phase_ == Phase::kWriting) {
     auto record = writing_.get();
     outcome_ = record ? Result<void>{} : Result<void>(record.error());
-    if (record) record_ = to_text(record.value());
+    if (record) record_ = to_bytes(record.value());
   } else {
     outcome_ = publishing_.valid() ? publishing_.get() : Result<void>{};
   }
@@ -207,7 +250,7 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   outcome_.reset();
   if (!all_well) {
     phase_ = Phase::kIdle;
-    return failure(error_text(mine));
+    return failure(mine);
   }
   if (phase_ == Phase::kPublishing) {
     phase_ = Phase::kIdle;
@@ -223,22 +266,21 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   }
   int64_t bytes = 0;
   for (const StateBuffer::Run& run : buffer_.runs) bytes += run.bytes;
-  const std::vector<std::string> figures =
-      job_.gather(fmt::format("{} {} {} {}", bytes, stall_seconds_, copy_seconds_, write_seconds_));
-  std::vector<std::string> records = job_.gather(record_);
+  const std::vector<WriteFigures> figures =
+      job_.gather(WriteFigures{bytes, stall_seconds_, copy_seconds_, write_seconds_});
+  std::vector<std::string> records = job_.gather(record_);  // still bytes: rank 0's thread reads them, not its step
   phase_ = Phase::kPublishing;
   if (job_.world_rank() != 0) return {};
   stats_ = {.step = progress_.steps, .behind = behind_};
   for (size_t rank = 0; rank < figures.size(); ++rank) {
-    std::istringstream words(figures[rank]);
-    int64_t rank_bytes = 0;
-    double stall = 0, copy = 0, seconds = 0;
-    words >> rank_bytes >> stall >> copy >> seconds;
-    stats_.bytes += rank_bytes;
-    stats_.stall_seconds = std::max(stats_.stall_seconds, stall);
-    stats_.copy_seconds = std::max(stats_.copy_seconds, copy);
-    if (seconds > stats_.slowest_seconds)
-      stats_.slowest_seconds = seconds, stats_.slowest_rank = static_cast<int>(rank);
+    const WriteFigures& of_rank = figures[rank];
+    stats_.bytes += of_rank.bytes;
+    stats_.stall_seconds = std::max(stats_.stall_seconds, of_rank.stall_seconds);
+    stats_.copy_seconds = std::max(stats_.copy_seconds, of_rank.copy_seconds);
+    if (of_rank.write_seconds > stats_.slowest_seconds) {
+      stats_.slowest_seconds = of_rank.write_seconds;
+      stats_.slowest_rank = static_cast<int>(rank);
+    }
   }
   publishing_ =
       std::async(std::launch::async, [this, records = std::move(records), folder = folder_, progress = progress_] {
@@ -260,11 +302,8 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
       {"layout", fmt::format("tp {} x dp {} x pp {}, {} chunk(s), zero {}", mesh_.tp.size, mesh_.dp.size, mesh_.pp.size,
                              config_.parallel.chunks, config_.parallel.zero)}};
   manifest.info.numbers = {{"samples", progress.samples}};
-  for (const std::string& text : records) {
-    auto record = shard_record_from_text(text);
-    if (!record) return record.error();
-    if (auto added = manifest.add(record.value()); !added) return added;
-  }
+  for (const std::string& record : records)
+    if (auto added = manifest.add(from_bytes<ShardRecord>(record)); !added) return added;
   auto index = write_index(folder, manifest);
   if (!index) return index.error();
   manifest.files.push_back(index.value());
@@ -277,11 +316,11 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
 }
 
 // The same on all ranks: the checkpoint under way is given up.
-Result<void> Checkpointer::failure(const std::string& mine) {
+Result<void> Checkpointer::failure(const Result<void>& mine) {
   std::string report;
-  const std::vector<std::string> texts = job_.gather(mine);
-  for (size_t rank = 0; rank < texts.size(); ++rank)
-    if (!texts[rank].empty()) report += fmt::format("\n  rank {}: {}", rank, texts[rank]);
+  const std::vector<Result<void>> of_ranks = job_.gather(mine);
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank)
+    if (!of_ranks[rank]) report += fmt::format("\n  rank {}: {}", rank, of_ranks[rank].error().message);
   report = job_.broadcast(report);
   ++failures_;
   last_ = Error{fmt::format("checkpoint of step {} failed ({} in a row):{}", progress_.steps, failures_, report),

@@ -92,7 +92,7 @@ class Checkpointer {
   bool phase_done() const;
   void collect();
   Result<void> next_phase(bool all_well);
-  Result<void> failure(const std::string& mine);
+  Result<void> failure(const Result<void>& mine);
   Result<void> publish(const std::vector<std::string>& records, const std::string& folder, RunProgress progress) const;
 
   const Config& config_;
@@ -118,7 +118,7 @@ class Checkpointer {
   std::future<Result<void>> publishing_;  // rank 0
   std::function<Result<void>()> may_publish_;
   std::optional<Result<void>> outcome_;  // of this rank's part, when it is done
-  std::string record_;                   // its file
+  std::string record_;                   // its file: a ShardRecord, as bytes
   Result<void> last_;                    // of the last checkpoint
   int failures_ = 0;                     // in a row
   int64_t saved_step_ = 0;

@@ -1,7 +1,6 @@
 #include "lib/checkpoint/load.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,14 +53,10 @@ Needs needs_of(const CheckpointReader& reader, const std::vector<LoadTarget>& ta
 void choose_readers(Needs& needs, Job& job) {
   std::vector<int32_t> mine;
   for (const auto& [number, need] : needs) mine.push_back(number);
-  const std::vector<std::string> all =
-      job.all_gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(int32_t)});
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    std::vector<int32_t> numbers(all[rank].size() / sizeof(int32_t));
-    std::memcpy(numbers.data(), all[rank].data(), all[rank].size());
-    for (const int32_t number : numbers)
+  const std::vector<std::vector<int32_t>> all = job.all_gather(mine);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    for (const int32_t number : all[rank])
       if (const auto at = needs.find(number); at != needs.end()) at->second.ranks.push_back(static_cast<int>(rank));
-  }
   for (auto& [number, need] : needs) need.reader = need.ranks[static_cast<size_t>(number) % need.ranks.size()];
 }
 

@@ -35,6 +35,49 @@ void broadcast_to_members(void* data, size_t bytes, const std::vector<int>& worl
   for (const int child : tree.children) TRI_MPI(MPI_Send(data, count, MPI_BYTE, rank_of(child), tag, MPI_COMM_WORLD));
 }
 
+std::string broadcast_bytes(std::string bytes, int64_t bytes_a_round) {
+  auto size = static_cast<int64_t>(bytes.size());
+  TRI_MPI(MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD));
+  bytes.resize(static_cast<size_t>(size));
+  for (int64_t at = 0; at < size; at += bytes_a_round)
+    TRI_MPI(MPI_Bcast(bytes.data() + at, static_cast<int>(std::min(bytes_a_round, size - at)), MPI_BYTE, 0,
+                      MPI_COMM_WORLD));
+  return bytes;
+}
+
+std::vector<std::string> collect_bytes(const std::string& mine, Receivers receivers, int64_t bytes_a_round) {
+  int world_rank = 0, world_size = 1;
+  TRI_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));
+  TRI_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
+  const auto size = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> sizes(static_cast<size_t>(world_size));
+  TRI_MPI(MPI_Allgather(&size, 1, MPI_INT64_T, sizes.data(), 1, MPI_INT64_T, MPI_COMM_WORLD));
+  const bool receives = receivers == Receivers::kAll || world_rank == 0;
+  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+  const int64_t most = std::max<int64_t>(1, bytes_a_round / world_size);
+  std::vector<std::string> messages(receives ? sizes.size() : 0);
+  std::vector<int> counts(sizes.size()), offsets(sizes.size());
+  for (int64_t at = 0; at < longest; at += most) {
+    const auto part_of = [&](int64_t bytes) { return static_cast<int>(std::clamp<int64_t>(bytes - at, 0, most)); };
+    int total = 0;
+    for (size_t rank = 0; rank < sizes.size(); ++rank) {
+      offsets[rank] = total;
+      total += counts[rank] = part_of(sizes[rank]);
+    }
+    std::string all(receives ? static_cast<size_t>(total) : 0, '\0');
+    const char* part = mine.data() + std::min(at, size);
+    if (receivers == Receivers::kAll)
+      TRI_MPI(MPI_Allgatherv(part, part_of(size), MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE,
+                             MPI_COMM_WORLD));
+    else
+      TRI_MPI(MPI_Gatherv(part, part_of(size), MPI_BYTE, all.data(), counts.data(), offsets.data(), MPI_BYTE, 0,
+                          MPI_COMM_WORLD));
+    for (size_t rank = 0; rank < messages.size(); ++rank)
+      messages[rank].append(all, static_cast<size_t>(offsets[rank]), static_cast<size_t>(counts[rank]));
+  }
+  return messages;
+}
+
 std::vector<std::string> gather_among_members(const std::string& text, const std::vector<int>& world_ranks) {
   constexpr int kTag = 30000;  // not one of a group
   int world_rank = 0;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <sstream>
 #include <thread>
 
 #include "io/base/log.h"
@@ -50,46 +49,6 @@ Job::Job(int* argc, char*** argv) {
 }
 
 Job::~Job() { MPI_Finalize(); }
-
-std::string Job::broadcast(std::string text) {
-  int64_t size = static_cast<int64_t>(text.size());
-  TRI_MPI(MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD));
-  text.resize(static_cast<size_t>(size));
-  TRI_MPI(MPI_Bcast(text.data(), static_cast<int>(size), MPI_CHAR, 0, MPI_COMM_WORLD));
-  return text;
-}
-
-std::vector<std::string> Job::gather(std::string text) {
-  const bool root = world_rank_ == 0;
-  const int size = static_cast<int>(text.size());
-  std::vector<int> sizes(root ? world_size_ : 0), offsets(sizes.size());
-  TRI_MPI(MPI_Gather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, MPI_COMM_WORLD));
-  int total = 0;
-  for (size_t r = 0; r < sizes.size(); ++r) {
-    offsets[r] = total;
-    total += sizes[r];
-  }
-  std::string all(static_cast<size_t>(total), '\0');
-  TRI_MPI(
-      MPI_Gatherv(text.data(), size, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0, MPI_COMM_WORLD));
-  std::vector<std::string> texts;
-  for (size_t r = 0; r < sizes.size(); ++r)
-    texts.push_back(all.substr(static_cast<size_t>(offsets[r]), static_cast<size_t>(sizes[r])));
-  return texts;
-}
-
-std::vector<std::string> Job::all_gather(const std::string& text) {
-  std::string sizes, all;
-  for (const std::string& one : gather(text)) {
-    sizes += fmt::format("{} ", one.size());
-    all += one;
-  }
-  std::istringstream words(broadcast(sizes));
-  all = broadcast(all);
-  std::vector<std::string> texts;
-  for (size_t begin = 0, size = 0; words >> size; begin += size) texts.push_back(all.substr(begin, size));
-  return texts;
-}
 
 bool Job::all_of(bool mine) {
   int all = mine;
@@ -142,17 +101,6 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
   TRI_MPI(MPI_Group_free(&members));
   TRI_MPI(MPI_Group_free(&world));
   return make_mpi_group(name, comm, device);
-}
-
-Result<void> agree(Job& job, const Result<void>& mine) {
-  std::string first;
-  for (const std::string& text :
-       job.gather(mine ? "" : fmt::format("{}:{}", static_cast<int>(mine.error().code), mine.error().message)))
-    if (first.empty()) first = text;
-  first = job.broadcast(first);
-  if (first.empty()) return {};
-  const size_t colon = first.find(':');
-  return Error{first.substr(colon + 1), static_cast<ExitCode>(std::stoi(first.substr(0, colon)))};
 }
 
 int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {

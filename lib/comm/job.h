@@ -4,12 +4,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "io/base/error.h"
 #include "kernels/core/device.h"
+#include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_group.h"
+#include "lib/comm/messages.h"
 
 namespace tri {
 
@@ -26,10 +29,25 @@ class Job {
   int node_size() const { return static_cast<int>(node_ranks_.size()); }  // of which there are so many
   const std::vector<int>& node_ranks() const { return node_ranks_; }      // their world ranks, ascending
 
-  std::string broadcast(std::string text);                       // rank 0's text, on all
-  std::vector<std::string> gather(std::string text);             // all ranks' texts, on rank 0; empty elsewhere
-  std::vector<std::string> all_gather(const std::string& text);  // ... on all
-  bool all_of(bool mine);                                        // whether every rank says so, on all
+  // Of any type that can be sent (messages.h); the same type on all ranks.
+  // Rank 0's value, on all ranks.
+  template <class T>
+  T broadcast(const T& of_rank_0) {
+    const bool root = world_rank_ == 0;
+    const std::string bytes = broadcast_bytes(root ? to_bytes(of_rank_0) : std::string());
+    return root ? of_rank_0 : from_bytes<T>(bytes);
+  }
+  // All ranks' values, by world rank, on rank 0; empty elsewhere.
+  template <class T>
+  std::vector<T> gather(const T& mine) {
+    return values_of<T>(collect_bytes(to_bytes(mine), Receivers::kRank0));
+  }
+  // ... on all ranks.
+  template <class T>
+  std::vector<T> all_gather(const T& mine) {
+    return values_of<T>(collect_bytes(to_bytes(mine), Receivers::kAll));
+  }
+  bool all_of(bool mine);  // whether every rank says so, on all
   void barrier();
 
   struct Outgoing {
@@ -55,12 +73,24 @@ class Job {
                                         Device& device);
 
  private:
+  template <class T>
+  static std::vector<T> values_of(const std::vector<std::string>& messages) {
+    std::vector<T> values;
+    for (const std::string& bytes : messages) values.push_back(from_bytes<T>(bytes));
+    return values;
+  }
+
   int world_rank_ = 0, world_size_ = 1, node_rank_ = 0;
   std::vector<int> node_ranks_;
 };
 
-// The first error that any rank met, on all ranks.
-Result<void> agree(Job& job, const Result<void>& mine);
+// Whether all ranks go on: each keeps its own result where all have succeeded; else all have the same error, the first
+// that any rank met (messages.h, first_error). Collective.
+template <class T>
+Result<T> agree(Job& job, Result<T> mine) {
+  if (job.all_of(mine.ok())) return mine;
+  return *first_error(job.all_gather(mine ? std::optional<Error>() : std::optional(mine.error())));
+}
 
 // A process's life as one rank: MPI starts, `body` runs and returns the exit status, MPI ends. What `body` throws is
 // reported in this rank's words and ends the whole job with its status: a rank that left alone would hang the rest.

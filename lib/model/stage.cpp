@@ -10,21 +10,21 @@ constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
 
 }  // namespace
 
-Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
-             const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-             RowExchange* exchange, const OverlapSplits& splits, float loss_scale)
-    : tensors_(std::move(tensors)),
-      ctx_{.config = config,
-           .dims = stage_dims(config, mesh),
+Stage::Stage(StageContext context)
+    : tensors_(std::move(context.tensors)),
+      ctx_{.config = context.config,
+           .dims = stage_dims(context.config, context.mesh),
            .work = tensors_.work,
-           .compute = compute,
-           .tp = tp,
-           .exchange = exchange,
-           .splits = splits,
-           .hooks = hooks},
-      vocab_(config.model.vocab),
-      first_token_(mesh.tp.rank * ctx_.dims.Vl),
-      loss_scale_(loss_scale) {
+           .compute = context.compute,
+           .tp = context.tp,
+           .splits = context.splits,
+           .hooks = context.hooks},
+      vocab_(context.config.model.vocab),
+      first_token_(context.mesh.tp.rank * ctx_.dims.Vl),
+      loss_scale_(context.loss_scale) {
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  const auto& parameters = context.parameters;
   for (int c = 0; c < config.parallel.chunks; ++c) {
     Chunk chunk;
     chunk.first = is_first_virtual_stage(mesh.pp, c);
@@ -97,7 +97,7 @@ void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutp
   kept.layers.front().input = input;  // the stage input of this very microbatch
 
   ctx_.hooks.begin_backward(chunk_index, microbatch);
-  const Tensor dstream = ctx_.own_rows(ctx_.work.dstream);
+  const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
   if (chunk.last) {
     head_forward(chunk, kept.output);
     loss(microbatch, LogitGradient::kInPlace);
@@ -131,12 +131,7 @@ void Stage::embed(const Chunk& chunk, int microbatch, Tensor out) {
       embed_rows(block.out, block.first);
       ctx_.send(block);
     }
-    const Tensor sum = ctx_.finish_reduce(ctx_.work.partial);
-    if (sum.dims == 2)
-      ctx_.compute.copy(out.data, sum.data, sum.bytes());
-    else
-      residual_add({.out = out, .inp = sum.rows(0, 1).view({out[0], out[1]}), .add = sum.rows(1, sum[0] - 1)},
-                   ctx_.compute);
+    sum_parts({.out = out, .parts = ctx_.finish_reduce()}, ctx_.compute);
   }
   if (chunk.positions != nullptr)
     position_forward({.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
@@ -147,7 +142,7 @@ void Stage::embed_backward(const Chunk& chunk, int microbatch) {
   const Workspace& w = ctx_.work;
   if (chunk.positions != nullptr) {
     position_backward({.dweight = ctx_.hooks.gradient(*chunk.positions),
-                       .dout = ctx_.own_rows(w.dstream),
+                       .dout = ctx_.local_rows(w.dstream),
                        .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
                       ctx_.compute);
     ctx_.hooks.gradient_ready(*chunk.positions);
@@ -177,16 +172,17 @@ void Stage::loss(int microbatch, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
   const Tensor targets = tensors_.targets.rows(microbatch, 1).flat();
   if (ctx_.tp.size() > 1) {
-    const Tensor own_stats = h.stats.rows(ctx_.tp.rank(), 1);
-    cross_entropy_stats({.stats = own_stats.view({ctx_.dims.R, 3}),
+    const Tensor local_stats = h.stats.rows(ctx_.tp.rank(), 1);
+    cross_entropy_stats({.stats = local_stats.view({ctx_.dims.R, 3}),
                          .logits = h.logits,
                          .targets = targets,
                          .first_token = first_token_,
                          .vocab = vocab_},
                         ctx_.compute);
-    ctx_.tp.after(ctx_.compute);
-    ctx_.tp.all_gather(h.stats, own_stats);
-    ctx_.tp.before(ctx_.compute);
+    GroupOnStream& tp = ctx_.tp.collectives();
+    tp.after(ctx_.compute);
+    tp.all_gather(h.stats, local_stats);
+    tp.before(ctx_.compute);
   }
   cross_entropy_loss({.loss = h.losses.rows(microbatch, 1),
                       .logits = h.logits,
@@ -210,7 +206,7 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // beside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
-  chunk.final_norm.backward(ctx_, ctx_.own_rows(w.dstream), {}, ctx_.finish_reduce(w.dnormed), inp, h.mean, h.rstd);
+  chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, h.mean, h.rstd);
 }
 
 }  // namespace tri

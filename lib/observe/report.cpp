@@ -1,17 +1,34 @@
 #include "lib/observe/report.h"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <map>
 #include <numeric>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "lib/model/flops.h"
 #include "lib/model/parameter.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
+namespace {
+
+// What a rank read from token files.
+struct BytesRead {
+  int node;  // by its first rank
+  int64_t bytes;
+};
+
+// Where a rank's time went.
+struct RankTimes {
+  StepTimes steps;
+  std::map<std::string, double> busy;  // seconds, by stream
+};
+template <class Archive>
+void fields(Archive& archive, RankTimes& times) {
+  archive(times.steps, times.busy);
+}
+
+}  // namespace
 
 std::string bytes_table(const Arena& arena) {
   std::string table;
@@ -36,16 +53,13 @@ void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, con
 }
 
 void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps) {
-  const nlohmann::json mine{{"node", job.node_ranks().front()}, {"bytes", bytes}};
   std::map<int, int64_t> of_node;  // by its first rank
   int64_t total = 0;
   int readers = 0;
-  for (const std::string& text : job.gather(mine.dump())) {
-    const nlohmann::json rank = nlohmann::json::parse(text);
-    const auto read = rank["bytes"].get<int64_t>();
-    of_node[rank["node"].get<int>()] += read;
-    total += read;
-    readers += read > 0;
+  for (const BytesRead& rank : job.gather(BytesRead{job.node_ranks().front(), bytes})) {
+    of_node[rank.node] += rank.bytes;
+    total += rank.bytes;
+    readers += rank.bytes > 0;
   }
   if (mesh.world_rank != 0) return;
   int64_t most = 0;
@@ -56,15 +70,14 @@ void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps) {
 
 void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
                  double wall_seconds) {
-  nlohmann::json mine{{"steps", steps.values()}, {"streams", nlohmann::json::object()}};
+  RankTimes mine{.steps = steps};
   for (const NamedTimes& row : streams)
-    if (row.stream != "compute") mine["streams"][row.stream] = row.times.busy;
+    if (row.stream != "compute") mine.busy[row.stream] = row.times.busy;
   std::array<double, StepTimes::kKinds> sum{};
   std::map<std::string, double> busy;
-  for (const std::string& text : job.gather(mine.dump())) {
-    const nlohmann::json rank = nlohmann::json::parse(text);
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += rank["steps"][i].get<double>();
-    for (const auto& [name, seconds] : rank["streams"].items()) busy[name] += seconds.get<double>();
+  for (const RankTimes& rank : job.gather(mine)) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += rank.steps.values()[i];
+    for (const auto& [name, seconds] : rank.busy) busy[name] += seconds;
   }
   if (mesh.world_rank != 0) return;
   const double total = std::accumulate(sum.begin(), sum.end(), 0.0);

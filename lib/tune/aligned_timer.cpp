@@ -1,7 +1,6 @@
 #include "lib/tune/aligned_timer.h"
 
 #include <algorithm>
-#include <sstream>
 
 namespace tri {
 
@@ -14,7 +13,7 @@ AlignedTimer::AlignedTimer(Runtime& runtime, Job& job, Device& device, Tensor nu
 
 double AlignedTimer::sample(const std::function<void()>& work, int repeats) {
   Stream& compute = runtime_.compute();
-  Channel& world = runtime_.world();
+  GroupOnStream& world = runtime_.world();
   world.after(compute);
   world.all_reduce(number_, ReduceOp::kMax);
   world.before(compute);
@@ -26,13 +25,10 @@ double AlignedTimer::sample(const std::function<void()>& work, int repeats) {
 }
 
 std::vector<double> AlignedTimer::slowest(const std::vector<double>& mine) {
-  std::string text;
-  for (const double seconds : mine) text += fmt::format("{:.17g} ", seconds);
   std::vector<double> most(mine.size(), 0.0);
-  for (const std::string& rank : job_.all_gather(text)) {
-    std::istringstream words(rank);
-    for (double& value : most)
-      if (double seconds = 0; words >> seconds) value = std::max(value, seconds);
+  for (const std::vector<double>& seconds : job_.all_gather(mine)) {
+    TRI_REQUIRE(seconds.size() == most.size(), "{} times of one rank, {} of another", seconds.size(), most.size());
+    for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], seconds[i]);
   }
   return most;
 }

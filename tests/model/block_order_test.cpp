@@ -67,12 +67,16 @@ class Layer {
     arena_ = std::make_unique<Arena>(*device_, measuring.used());
     allocate(*arena_);
     block_ = std::make_unique<TransformerBlock>(0, parameters_, config_);
+    GroupOnStream collectives(group_, *tp_stream_, *device_, TimeCategory::kTp);
+    if (tp == 1)
+      tp_ = std::make_unique<OneRankTransfers>(std::move(collectives));
+    else
+      tp_ = std::make_unique<CollectiveTransfers>(std::move(collectives), *device_);
     ctx_ = std::make_unique<LayerContext>(LayerContext{.config = config_,
                                                        .dims = stage_dims(config_, mesh_),
                                                        .work = stage_.work,
                                                        .compute = *compute_,
-                                                       .tp = channel_,
-                                                       .exchange = nullptr,
+                                                       .tp = *tp_,
                                                        .splits = splits_,
                                                        .hooks = hooks_});
   }
@@ -139,7 +143,7 @@ class Layer {
   std::vector<Tensor> gradients_;
   Calls calls_;
   NotingGroup group_{mesh_.tp, calls_};
-  Channel channel_{group_, *tp_stream_, *device_, TimeCategory::kTp};
+  std::unique_ptr<AxisTransfers> tp_;
   NotingHooks hooks_{gradients_, calls_};
   OverlapSplits splits_;
   std::unique_ptr<TransformerBlock> block_;

@@ -182,7 +182,7 @@ TEST(Parameters, a_missing_weight_is_an_error_that_names_it_and_a_missing_bias_i
   for (const ParamSpec& spec : model_parameters(value_or_throw(resolve_config(c, 1))))
     parameters.push_back({.spec = spec});
   for (const Parameter& absent : parameters) {
-    if (absent.spec.name.find("layers/1/") != 0) continue;
+    if (!absent.spec.name.starts_with("layers/1/")) continue;
     std::vector<Parameter> others;
     for (const Parameter& parameter : parameters)
       if (parameter.spec.name != absent.spec.name) others.push_back(parameter);

@@ -31,6 +31,16 @@ extern "C" int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI
   ++g_collectives;
   return PMPI_Bcast(data, count, type, root, comm);
 }
+extern "C" int MPI_Allgather(const void* in, int count, MPI_Datatype type, void* out, int counts, MPI_Datatype types,
+                             MPI_Comm comm) {
+  ++g_collectives;
+  return PMPI_Allgather(in, count, type, out, counts, types, comm);
+}
+extern "C" int MPI_Allgatherv(const void* in, int count, MPI_Datatype type, void* out, const int* counts,
+                              const int* offsets, MPI_Datatype types, MPI_Comm comm) {
+  ++g_collectives;
+  return PMPI_Allgatherv(in, count, type, out, counts, offsets, types, comm);
+}
 extern "C" int MPI_Allreduce(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   ++g_collectives;
   return PMPI_Allreduce(in, out, count, type, op, comm);
@@ -100,10 +110,14 @@ TEST(Bootstrap, tree_of_hundreds_has_one_message_a_member) {
 TEST(Bootstrap, collectives_of_a_start_are_few) {
   Job& job = *test_job();
   g_sends = g_collectives = 0;
-  job.broadcast("config");
+  job.broadcast(std::string("config"));
   job.all_of(true);
   EXPECT_EQ(g_sends, 0);
   EXPECT_LE(g_collectives, 3);
+  g_collectives = 0;
+  EXPECT_EQ(job.all_gather(job.world_rank()).size(), static_cast<size_t>(job.world_size()));
+  EXPECT_EQ(g_sends, 0);
+  EXPECT_EQ(g_collectives, 2);  // sizes, values
 }
 
 }  // namespace

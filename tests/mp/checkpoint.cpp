@@ -74,8 +74,7 @@ TEST(Checkpointer, host_memory_holds_the_state_once) {
   int64_t state = 0;
   for (const ParamSpec& spec : model_parameters(rank.config)) state += 3 * spec.numel() * int64_t{sizeof(float)};
   int64_t all = 0;
-  for (const std::string& text : job.all_gather(fmt::format("{}", rank.checkpoints->host_bytes())))
-    all += std::stoll(text);
+  for (const int64_t bytes : job.all_gather(rank.checkpoints->host_bytes())) all += bytes;
   EXPECT_GE(all, state);
   EXPECT_LE(all, state + 64 * 1024 * job.world_size());  // padding
 }

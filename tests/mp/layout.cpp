@@ -48,14 +48,15 @@ void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::
                 static_cast<size_t>(local * inner) * sizeof(float));
 }
 
-// Of both ways that rows of activations take.
-CommCounts tp_counts(Runtime& runtime) {
-  CommCounts counts = runtime.tp().group().counts();
-  if (const RowExchange* exchange = runtime.row_exchange()) {
-    counts.all_gathers += exchange->counts().all_gathers;
-    counts.reduce_scatters += exchange->counts().reduce_scatters;
-  }
-  return counts;
+// A tp rank's part of a parameter.
+struct Share {
+  std::string parameter;
+  int tp_rank = 0;
+  std::vector<float> values;
+};
+template <class Archive>
+void fields(Archive& archive, Share& share) {
+  archive(share.parameter, share.tp_rank, share.values);
 }
 
 }  // namespace
@@ -108,33 +109,32 @@ History train(const Layout& layout, bool alone) {
   Job& job = *test_job();
   const Config config = config_of(layout);
   History history;
-  std::string message;
+  std::vector<Share> mine;
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
     Arena measuring;
     allocate_rank(config, mesh, measuring);
     Arena arena(*device, measuring.used());
-    Trainer trainer(config, mesh, alone ? nullptr : &job, *device, arena);
+    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
       splits.forward.fill(layout.split);
       splits.backward.fill(layout.split);
-      trainer.set_overlap_splits(splits);
+      trainer.engine().set_overlap_splits(splits);
     }
     if (layout.timed_cuts && !alone) {
-      const OverlapSplits splits =
-          timed_overlap_splits(config, mesh, job, *device, trainer.tensors(), trainer.store(), trainer.runtime());
-      for (const std::string& theirs : job.all_gather(to_text(splits))) EXPECT_EQ(theirs, to_text(splits));
+      const OverlapSplits splits = timed_overlap_splits(trainer.engine());
+      for (const OverlapSplits& theirs : job.all_gather(splits)) EXPECT_EQ(theirs, splits);
       EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), layout.tp)), splits);
-      trainer.set_overlap_splits(splits);
+      trainer.engine().set_overlap_splits(splits);
     }
     trainer.make_start_values();
     for (int64_t step = 0; step < layout.steps; ++step) {
-      const CommCounts before = tp_counts(trainer.runtime());
+      const CommCounts before = trainer.runtime().tp().counts();
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
-      history.tp_counts = tp_counts(trainer.runtime());
+      history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
     }
@@ -144,8 +144,7 @@ History train(const Layout& layout, bool alone) {
         if (alone) {
           place(parameter.spec, mesh.tp, values, history.parameters[parameter.spec.name]);
         } else if (mesh.dp.first()) {
-          message += fmt::format("{}\n{} {}\n", parameter.spec.name, mesh.tp.rank, values.size());
-          message.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+          mine.push_back({parameter.spec.name, mesh.tp.rank, values});
         }
       }
   }
@@ -153,19 +152,9 @@ History train(const Layout& layout, bool alone) {
 
   std::map<std::string, ParamSpec> specs;
   for (const ParamSpec& spec : model_parameters(config)) specs[spec.name] = spec;
-  for (const std::string& text : job.gather(message)) {
-    for (size_t at = 0; at < text.size();) {
-      const size_t end_name = text.find('\n', at), end_numbers = text.find('\n', end_name + 1);
-      const std::string name = text.substr(at, end_name - at);
-      int tp_rank = 0;
-      size_t count = 0;
-      std::sscanf(text.c_str() + end_name + 1, "%d %zu", &tp_rank, &count);
-      std::vector<float> part(count);
-      std::memcpy(part.data(), text.data() + end_numbers + 1, count * sizeof(float));
-      place(specs.at(name), {tp_rank, layout.tp}, part, history.parameters[name]);
-      at = end_numbers + 1 + count * sizeof(float);
-    }
-  }
+  for (const std::vector<Share>& shares : job.gather(mine))
+    for (const Share& share : shares)
+      place(specs.at(share.parameter), {share.tp_rank, layout.tp}, share.values, history.parameters[share.parameter]);
   return history;
 }
 

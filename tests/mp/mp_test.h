@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "lib/comm/job.h"
@@ -31,11 +32,11 @@ inline int run_mp_tests(int argc, char** argv) {
       auto& listeners = testing::UnitTest::GetInstance()->listeners();
       delete listeners.Release(listeners.default_result_printer());
     }
-    const int failed = RUN_ALL_TESTS();
-    int total = 0;
-    for (const std::string& text : job.gather(failed != 0 ? "x" : "")) total += !text.empty();
-    if (job.world_rank() == 0 && total > 0) std::printf("%d rank(s) failed\n", total);
-    return job.broadcast(total > 0 ? "x" : "").empty() ? 0 : 1;
+    const bool passed = RUN_ALL_TESTS() == 0;
+    const auto all = job.all_gather(passed);
+    const auto failed = std::count(all.begin(), all.end(), false);
+    if (job.world_rank() == 0 && failed > 0) std::printf("%d rank(s) failed\n", static_cast<int>(failed));
+    return failed > 0 ? 1 : 0;
   });
 }
 
