@@ -1,4 +1,4 @@
-// The building bricks of a stage: norms, column- and row-parallel products, and the context they all work in.
+// The building bricks of a stage: norms, column- and row-parallel GEMMs, and the context they all work in.
 #pragma once
 
 #include <array>

@@ -142,21 +142,21 @@ TEST(Recompute, saves_memory) {
   EXPECT_LT(in_flight(Recompute::kNorms), in_flight(Recompute::kNone));
 }
 
-TEST(InitialValues, any_tp_share_is_a_slice_of_the_whole) {
+TEST(InitialValues, any_tp_share_is_a_slice_of_the_full_tensor) {
   const ParamSpec specs[] = {
       {.name = "rows", .shape = {8, 5}, .split_dim = 0, .init = InitRule::kNormal, .init_std = 1},
       {.name = "columns", .shape = {3, 8}, .split_dim = 1, .init = InitRule::kNormal, .init_std = 1},
       {.name = "gates", .shape = {2, 8, 3}, .split_dim = 1, .init = InitRule::kNormal, .init_std = 1},
       {.name = "padded", .shape = {8, 4}, .split_dim = 0, .init = InitRule::kNormal, .init_std = 1, .valid_rows = 5},
-      {.name = "whole", .shape = {7}, .split_dim = -1, .init = InitRule::kNormal, .init_std = 1},
+      {.name = "replicated", .shape = {7}, .split_dim = -1, .init = InitRule::kNormal, .init_std = 1},
   };
   for (const ParamSpec& spec : specs) {
-    const std::vector<float> whole = initial_values(spec, {0, 1}, 9);
+    const std::vector<float> full = initial_values(spec, {0, 1}, 9);
     for (const int tp : {2, 4})
       for (int rank = 0; rank < tp; ++rank) {
         const std::vector<float> part = initial_values(spec, {rank, tp}, 9);
         if (spec.split_dim < 0) {
-          EXPECT_EQ(part, whole);
+          EXPECT_EQ(part, full);
           continue;
         }
         int64_t inner = 1, outer = 1;
@@ -167,7 +167,7 @@ TEST(InitialValues, any_tp_share_is_a_slice_of_the_whole) {
         for (int64_t o = 0; o < outer; ++o)
           for (int64_t i = 0; i < local * inner; ++i)
             EXPECT_EQ(part[static_cast<size_t>(o * local * inner + i)],
-                      whole[static_cast<size_t>((o * split + rank * local) * inner + i)])
+                      full[static_cast<size_t>((o * split + rank * local) * inner + i)])
                 << spec.name;
       }
   }

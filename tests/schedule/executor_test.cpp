@@ -172,7 +172,7 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
   for (int rank = 0; rank < c.pp; ++rank) {
     threads.emplace_back([&, rank] {
       const Axis pp{rank, c.pp};
-      Rank& own = ranks[static_cast<size_t>(rank)];
+      Rank& here = ranks[static_cast<size_t>(rank)];
       std::atomic<uint64_t> counter{0};
       const auto delay = [&, rank] {
         if (delay_seed == 0) return;
@@ -180,28 +180,28 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
         if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % 300));
       };
       std::vector<std::unique_ptr<Stream>> streams;
-      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(own.device->make_stream(name));
+      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(here.device->make_stream(name));
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       if (!c.copies) {
-        own.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
-        own.send_forward = std::make_unique<MessageChannel>(forward_group, next);
-        own.recv_backward = std::make_unique<MessageChannel>(backward_group, next);
-        own.send_backward = std::make_unique<MessageChannel>(backward_group, previous);
+        here.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
+        here.send_forward = std::make_unique<MessageChannel>(forward_group, next);
+        here.recv_backward = std::make_unique<MessageChannel>(backward_group, next);
+        here.send_backward = std::make_unique<MessageChannel>(backward_group, previous);
       }
       {
         Executor executor({.pp = pp,
                            .chunks = c.chunks,
-                           .tensors = own.boundaries,
-                           .links = {.recv_forward = {own.recv_forward.get(), streams[1].get()},
-                                     .send_forward = {own.send_forward.get(), streams[2].get()},
-                                     .recv_backward = {own.recv_backward.get(), streams[3].get()},
-                                     .send_backward = {own.send_backward.get(), streams[4].get()}},
+                           .tensors = here.boundaries,
+                           .links = {.recv_forward = {here.recv_forward.get(), streams[1].get()},
+                                     .send_forward = {here.send_forward.get(), streams[2].get()},
+                                     .recv_backward = {here.recv_backward.get(), streams[3].get()},
+                                     .send_backward = {here.send_backward.get(), streams[4].get()}},
                            .compute = *streams[0],
-                           .device = *own.device,
+                           .device = *here.device,
                            .overlap = c.overlap});
-        for (int round = 0; round < rounds; ++round) executor.run(own.plan, stage);
+        for (int round = 0; round < rounds; ++round) executor.run(here.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
       std::lock_guard lock(mutex);
