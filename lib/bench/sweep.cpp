@@ -65,7 +65,7 @@ void sort_best_first(std::vector<SweepRow>& rows) {
 }
 
 Result<SweepResult> sweep_layouts(const Config& config, Job& job, const LayoutSweep& sweep,
-                                  const std::function<void(const Layout&, int, int)>& on_trial) {
+                                  const std::function<void(const ParallelLayout&, int, int)>& on_trial) {
   auto opened = open_device(device_kind(config.run.device), job.node_rank());
   if (auto all = agree(job, opened ? Result<void>() : opened.error()); !all) return all.error();
   Device& device = *opened.value();

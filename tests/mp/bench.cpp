@@ -50,7 +50,7 @@ TEST(Sweep, gives_back_threads_files_and_arenas_of_every_layout) {
   std::vector<Held> before;
   const auto once = [&] {
     const auto result =
-        sweep_layouts(small_config(), job, sweep, [&](const Layout&, int, int) { before.push_back(held()); });
+        sweep_layouts(small_config(), job, sweep, [&](const ParallelLayout&, int, int) { before.push_back(held()); });
     ASSERT_TRUE(result.ok()) << result.error().message;
     EXPECT_EQ(result.value().rows.size(), 6u);
     for (const SweepRow& row : result.value().rows) EXPECT_EQ(row.problem, "") << to_string(row.layout);
@@ -69,7 +69,7 @@ TEST(Sweep, gives_back_threads_files_and_arenas_of_every_layout) {
 TEST(Sweep, every_rank_has_the_same_rows) {
   Job& job = *test_job();
   const auto result = sweep_layouts(small_config(), job, {.limit = 3, .step = {.steps = 2, .warmup = 1, .profiled = 0}},
-                                    [](const Layout&, int, int) {});
+                                    [](const ParallelLayout&, int, int) {});
   ASSERT_TRUE(result.ok());
   std::string text;
   for (const SweepRow& row : result.value().rows)
