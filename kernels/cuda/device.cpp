@@ -150,10 +150,7 @@ class CudaDevice final : public Device {
     minor_ = attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
     // What a peer wrote before it set the flag must be seen by what follows the wait.
     if (attribute(cudaDevAttrCanFlushRemoteWrites, ordinal) != 0) wait_flags_ |= CU_STREAM_WAIT_VALUE_FLUSH;
-    context_ = std::make_unique<cuda::Context>(
-        GpuProperties{.num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount, ordinal),
-                      .max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
-                      .has_cudnn = cuda::built_with_cudnn()});
+    context_ = std::make_unique<cuda::Context>(cuda::gpu_properties(ordinal));
   }
   ~CudaDevice() override {
     // Releasing memory and libraries waits for the device, which after a fault may wait for a lost peer for ever. The
