@@ -72,7 +72,9 @@ Result<void> bench_overlaps(const std::string& path, const std::vector<std::stri
                             const OverlapBench& bench, bool json, Job& job) {
   const auto loaded = load_job_config(path, overrides, job);
   if (!loaded) return loaded.error();
-  const auto rows = bench_overlap(loaded.value().config, loaded.value().mesh, job, bench);
+  auto device = open_planned_device(loaded.value().plan.device, job);
+  if (!device) return device.error();
+  const auto rows = bench_overlap(loaded.value().config, loaded.value().mesh, job, *device.value(), bench);
   if (job.world_rank() != 0) return {};
   if (!json) {
     print(rows);

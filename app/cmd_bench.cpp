@@ -123,7 +123,10 @@ Result<void> bench_steps(const Options& options, Job& job) {
     return bench_layouts(options.config, options.overrides, options.layouts, options.json, job);
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.step);
+  auto device = open_planned_device(loaded.value().plan.device, job);
+  if (!device) return device.error();
+  const StepBenchResult result =
+      bench_step(loaded.value().config, loaded.value().mesh, job, *device.value(), options.step);
   if (job.world_rank() == 0) print(loaded.value().config, result, options.step.timed, options.json);
   return {};
 }
@@ -132,8 +135,10 @@ Result<void> bench_steps(const Options& options, Job& job) {
 Result<void> bench_gemms(const Options& options, Job& job) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const StepBenchResult result =
-      bench_step(loaded.value().config, loaded.value().mesh, job, {.steps = 0, .warmup = 0, .profiled = 0});
+  auto device = open_planned_device(loaded.value().plan.device, job);
+  if (!device) return device.error();
+  const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, *device.value(),
+                                            {.steps = 0, .warmup = 0, .profiled = 0});
   if (job.world_rank() != 0) return {};
   if (options.json) {
     std::printf("%s\n", gemms_json(result).dump().c_str());
@@ -151,7 +156,7 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
   if (!loaded) return loaded.error();
   if (job.world_size() != 1) return usage_error("bench kernels measures one device: start it on one rank");
   const Config& config = loaded.value().config;
-  auto device = open_device(device_kind(config.run.device), 0);
+  auto device = open_planned_device(loaded.value().plan.device, job);
   if (!device) return device.error();
   const KernelBenchResult result = bench_kernels(config, *device.value(), options.kernels);
   if (options.json) {
@@ -186,7 +191,9 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
 Result<void> bench_the_comm(const Options& options, Job& job) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const auto rows = bench_comm(loaded.value().config, loaded.value().mesh, job, options.comm);
+  auto device = open_planned_device(loaded.value().plan.device, job);
+  if (!device) return device.error();
+  const auto rows = bench_comm(loaded.value().config, loaded.value().mesh, job, *device.value(), options.comm);
   if (job.world_rank() != 0) return {};
   if (options.json) {
     nlohmann::ordered_json objects = nlohmann::ordered_json::array();
@@ -234,7 +241,10 @@ nlohmann::ordered_json checkpoint_json(const CheckpointBenchResult& r) {
 Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const auto result = bench_checkpoint(loaded.value().config, loaded.value().mesh, job, options.checkpoint);
+  auto device = open_planned_device(loaded.value().plan.device, job);
+  if (!device) return device.error();
+  const auto result =
+      bench_checkpoint(loaded.value().config, loaded.value().mesh, job, *device.value(), options.checkpoint);
   if (!result) return result.error();
   if (job.world_rank() != 0) return {};
   const CheckpointBenchResult& r = result.value();

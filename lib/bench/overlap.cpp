@@ -361,13 +361,13 @@ Hidden hidden_fraction(double transfer, double compute, double together) {
   return hidden;
 }
 
-std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, const OverlapBench& bench) {
+std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                      const OverlapBench& bench) {
   if (mesh.world_size() == 1) return {};
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
   Arena measuring;
   allocate(config, mesh, measuring);
-  Arena arena(*device, measuring.used());
-  return Bench(config, mesh, job, *device, arena, bench.rounds).run();
+  Arena arena(device, measuring.used());
+  return Bench(config, mesh, job, device, arena, bench.rounds).run();
 }
 
 }  // namespace tri

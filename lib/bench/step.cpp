@@ -23,12 +23,11 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
 
 }  // namespace
 
-StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench) {
   Arena measuring;
   allocate_rank(config, mesh, measuring);
-  Arena arena(*device, measuring.used());
-  return bench_step(config, mesh, job, *device, arena, bench);
+  Arena arena(device, measuring.used());
+  return bench_step(config, mesh, job, device, arena, bench);
 }
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,

@@ -39,10 +39,9 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-// The backend of a job whose run.device is decided.
-inline DeviceKind device_kind(DeviceChoice choice) {
-  TRI_REQUIRE(choice != DeviceChoice::kAuto, "run.device is still auto");
-  return choice == DeviceChoice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+// run.device of a job that runs on `kind`.
+inline DeviceChoice device_choice(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }
 
 // The text of a config file; a missing or unreadable one is a usage error.

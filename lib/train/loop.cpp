@@ -277,17 +277,19 @@ class Loop {
 
 }  // namespace
 
-Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
+Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock startup) {
+  const Config& config = planned.config;
+  const Mesh& mesh = planned.mesh;
   Inputs inputs;
   if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  auto device = agree(job, open_device(device_kind(config.run.device), job.node_rank()));
+  auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   // Only a run that can start leaves a folder; the agreement is also the barrier behind which all may write into it.
   const std::string attempt = job.broadcast(new_attempt());
   std::optional<RunLock> lock;  // rank 0
   Result<void> folder;
   if (mesh.world_rank == 0) {
-    auto opened = open_run_folder(config, attempt);
+    auto opened = open_run_folder(planned.asked, attempt);
     if (opened)
       lock.emplace(std::move(opened).value());
     else
@@ -304,8 +306,14 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
   Trainer trainer(config, mesh, &job, *device.value(), arena, &startup, config.run.dir);
   log_run(config, mesh, *inputs.dataset, arena);
 
-  Checkpointer checkpoints(config, mesh, job, *device.value(), trainer.runtime().compute(), trainer.store().tensors(),
-                           attempt);
+  Checkpointer checkpoints({.config = config,
+                            .asked = planned.asked,
+                            .mesh = mesh,
+                            .job = job,
+                            .device = *device.value(),
+                            .compute = trainer.runtime().compute(),
+                            .store = trainer.store().tensors(),
+                            .attempt = attempt});
   trainer.set_before_update([&] { checkpoints.before_update(); });
   checkpoints.set_may_publish([&] { return lock ? lock->check() : Result<void>{}; });
   RunProgress begun;
