@@ -10,7 +10,6 @@
 #include "kernels/core/arena.h"
 #include "lib/comm/peer_arenas.h"
 #include "lib/engine/rank_tensors.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 
@@ -124,6 +123,8 @@ class Planner {
       why = problem_of_axis(config_, facts_, first_of_group, problem);
       if (why.empty()) choice = Transfers::kCopies;
       if (!why.empty() && asked == Transfers::kCopies) return copies_refused(axis, why);
+    } else if (asked == Transfers::kAuto && overlap) {
+      why = "copies are slower beside those of tp, and without zero";
     }
     add(fmt::format("{}: {}{}", axis, choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
                     overlap ? ", beside compute" : ", compute waits for them") +
@@ -181,8 +182,8 @@ class Planner {
       plan_.recompute = std::max(plan_.recompute, least_recompute(tried, place, bytes));
       least = std::min(least, bytes);
     }
-    add(fmt::format("recompute: {}, for {} a rank (parallel.recompute: auto)", enum_name(plan_.recompute),
-                    format_bytes(least)));
+    add(fmt::format("recompute: {}, for {:.2f} GiB a rank (parallel.recompute: auto)", enum_name(plan_.recompute),
+                    static_cast<double>(least) / (int64_t{1} << 30)));
   }
 
   const Config& config_;
