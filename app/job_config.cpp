@@ -50,6 +50,15 @@ Result<PlannedJob> load_job_config(const std::string& path, const std::vector<st
   return plan_resolved(std::move(parsed).value(), job);
 }
 
+Result<BenchJob> open_bench_job(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
+  auto planned = load_job_config(path, overrides, job);
+  if (!planned) return planned.error();
+  log_info("{}", to_string(planned.value().plan));
+  auto device = open_planned_device(planned.value().plan.device, job);
+  if (!device) return device.error();
+  return BenchJob{std::move(planned).value(), std::move(device).value()};
+}
+
 Result<OpenConfig> load_open_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
   auto parsed = parse_for_job(path, overrides, job);
   if (!parsed) return parsed.error();
@@ -72,6 +81,8 @@ Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std:
   adjust(parsed.value());
   auto planned = plan_resolved(std::move(parsed).value(), job);
   if (!planned) return planned.error();
+  if (planned.value().asked.run.device == DeviceChoice::kAuto)
+    log_info("run.device: auto: {}", enum_name(planned.value().plan.device.kind));
   return CheckpointJob{folder, step, std::move(planned).value()};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,15 @@ namespace tri {
 
 // Rank 0 reads the file; everybody resolves the same text, so everybody meets the same errors. Collective.
 Result<PlannedJob> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
+
+// The same for what is measured, with the plan in the log and this rank's device. Collective.
+struct BenchJob {
+  PlannedJob planned;
+  std::unique_ptr<Device> device;
+  const Config& config() const { return planned.config; }
+  const Mesh& mesh() const { return planned.mesh; }
+};
+Result<BenchJob> open_bench_job(const std::string& path, const std::vector<std::string>& overrides, Job& job);
 
 // The same for what tries several layouts: unresolved, but for run.device. Collective.
 struct OpenConfig {

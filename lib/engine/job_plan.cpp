@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "io/base/log.h"
 #include "kernels/core/arena.h"
 #include "lib/comm/peer_arenas.h"
 #include "lib/engine/rank_tensors.h"
@@ -321,7 +320,6 @@ Result<PlannedJob> plan_for_job(const Config& config, Job& job) {
   add_device_facts(config, mesh, job, *device.value(), facts);
   auto plan = plan_job(config, facts);
   if (!plan) return plan.error();
-  log_info("{}", to_string(plan.value()));
   return PlannedJob{
       .asked = config, .config = with_plan(config, plan.value()), .mesh = mesh, .plan = std::move(plan).value()};
 }

@@ -74,8 +74,7 @@ struct PlannedJob {
   JobPlan plan;
 };
 
-// Gathers the facts, plans, and logs the plan. `config` resolved for job.world_size(). Collective; the same error on all
-// ranks.
+// Gathers the facts and plans. `config` resolved for job.world_size(). Collective; the same error on all ranks.
 Result<PlannedJob> plan_for_job(const Config& config, Job& job);
 
 // This rank's device. Collective; the same error on all ranks.

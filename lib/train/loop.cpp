@@ -297,6 +297,7 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
   }
   if (auto agreed = agree(job, folder); !agreed) return agreed;
   if (mesh.world_rank == 0) log_open(config.run.dir + "/log.txt");
+  log_info("{}", to_string(planned.plan));
   startup.phase_done("data and device");
 
   Arena measuring;

@@ -4,6 +4,7 @@
 set -u
 source_dir=$1 trireme=$2 failures=0 output=''
 mpirun=$source_dir/.ci/mpirun
+export CUDA_VISIBLE_DEVICES= # more ranks than GPUs is an error where run.device is auto, and these checks are the CPU's
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
