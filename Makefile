@@ -1,35 +1,49 @@
-# make run     train the quick start on this machine's CPU        make test    every test that needs no GPU
-# make build   build/bin/trireme                                  make unit    the tests of one process, under a minute
-# make bench   speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
-# make format  clang-format over the tree                         make clean
+# make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
+# make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
+# make install  executable, scripts and configs into PREFIX       make deps     the packages that all of this needs
+# make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
+# make soak     the long tests: another compiler, sanitizers, hundreds of kills; or one of them: make soak-crash ...
+# make format   clang-format over the tree                        make clean
 BUILD ?= build
 JOBS ?= $(shell nproc)
 CONFIG ?= configs/gpt2_124m.yaml
+PREFIX ?= /usr/local
 
-.PHONY: build run test unit bench format clean install
+.PHONY: build all configure run test unit bench install deps format clean
 
-build: install
-	@cmake -S . -B $(BUILD) -G Ninja >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
-	@rm -f $(BUILD).log
+# The executable alone: the tests would take three times as long again.
+build: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target trireme
+
+all: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
-run: build
-	@bash .ci/quickstart
+# What CMake has to say to the user, it says on stderr.
+configure: deps
+	@cmake -S . -B $(BUILD) -G Ninja >$(BUILD).log || { cat $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
 
-test: build
-	@ctest --test-dir $(BUILD) --output-on-failure --timeout 600 \
+run: build
+	@TRIREME=$(BUILD)/bin/trireme bash configs/quickstart.sh \
+	  && echo "make run: PASSED" || { echo "make run: FAILED"; exit 1; }
+
+test: all
+	@ctest --test-dir $(BUILD) --output-on-failure --timeout 1800 \
 	  && echo "make test: PASSED" || { echo "make test: FAILED"; exit 1; }
 
-unit: build
-	@ctest --test-dir $(BUILD) --output-on-failure -L unit \
+unit: all
+	@ctest --test-dir $(BUILD) --output-on-failure --timeout 1800 -L unit \
 	  && echo "make unit: PASSED" || { echo "make unit: FAILED"; exit 1; }
 
 bench: build
-	@.ci/mpirun -n 1 $(BUILD)/bin/trireme bench step $(CONFIG) --set run.device=cuda --set data.global_batch=32
-	@.ci/mpirun -n 1 $(BUILD)/bin/trireme bench kernels $(CONFIG) --set run.device=cuda --set data.global_batch=32
+	@slurm/mpirun -n 1 $(BUILD)/bin/trireme bench step $(CONFIG) --set run.device=cuda --set data.global_batch=32
+	@slurm/mpirun -n 1 $(BUILD)/bin/trireme bench kernels $(CONFIG) --set run.device=cuda --set data.global_batch=32
 
-install:
-	@bash .ci/install
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+deps:
+	@bash slurm/install-packages
 
 format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i

@@ -4,7 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "app/job_config.h"
-#include "lib/observe/metrics.h"
+#include "io/base/format.h"
+#include "io/base/progress.h"
 
 namespace tri {
 namespace {

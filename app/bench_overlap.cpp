@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/job_config.h"
-#include "lib/observe/metrics.h"
+#include "io/base/format.h"
 
 namespace tri {
 namespace {

@@ -10,12 +10,12 @@
 #include "app/bench_overlap.h"
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "io/base/format.h"
 #include "lib/bench/checkpoint.h"
 #include "lib/bench/comm.h"
 #include "lib/bench/kernels.h"
 #include "lib/bench/step.h"
 #include "lib/engine/rank_tensors.h"
-#include "lib/observe/metrics.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "io/base/format.h"
 #include "io/base/progress.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/shard_reader.h"
@@ -16,7 +17,6 @@
 #include "lib/checkpoint/weights.h"
 #include "lib/huggingface/export.h"
 #include "lib/huggingface/import.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 namespace {
@@ -66,7 +66,7 @@ Result<void> verify_folder(const std::string& folder, int threads) {
   if (!manifest) return manifest.error();
   Result<VerifyReport> report = VerifyReport{};
   {
-    Progress progress("verify", "B", total_bytes(manifest.value()));
+    ProgressBar progress("verify", "B", total_bytes(manifest.value()));
     report = verify(folder, threads, [&](int64_t bytes) { progress.add(bytes); });
   }
   if (!report) return report.error();
@@ -171,7 +171,7 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
     int64_t bytes = 0;
     for (const TensorRecord& tensor : manifest.value().tensors)
       if (tensor.name.starts_with(prefix)) bytes += num_elements(tensor.shape) * element_bytes(tensor.type);
-    Progress progress("diff", "B", bytes);
+    ProgressBar progress("diff", "B", bytes);
     compared = diff_checkpoints(a.value(), b.value(), prefix, threads, [&](int64_t more) { progress.add(more); });
   }
   if (!compared) return compared.error();

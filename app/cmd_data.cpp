@@ -1,6 +1,7 @@
 // trireme data: text to token files, tokenizers, and a look into both.
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,9 +41,8 @@ void add_prepare(CLI::App& data, int& status) {
     auto summary = prepare(*options);
     if (!summary) return summary.error();
     const PrepareSummary& s = summary.value();
-    std::printf("%s: %lld documents, %lld tokens of a vocabulary of %d, from %lld bytes of text\n",
-                options->output.c_str(), static_cast<long long>(s.documents), static_cast<long long>(s.tokens), s.vocab,
-                static_cast<long long>(s.text_bytes));
+    fmt::print("{}: {} documents, {} tokens of a vocabulary of {}, from {} bytes of text\n", options->output,
+               s.documents, s.tokens, s.vocab, s.text_bytes);
     return {};
   });
 }
@@ -63,7 +63,7 @@ void add_train_tokenizer(CLI::App& data, int& status) {
     if (auto done = train_tokenizer(*options); !done) return done;
     auto tokenizer = open_tokenizer(options->model_path);
     if (!tokenizer) return tokenizer.error();
-    std::printf("%s: %d pieces\n", options->model_path.c_str(), tokenizer.value()->vocab_size());
+    fmt::print("{}: {} pieces\n", options->model_path, tokenizer.value()->vocab_size());
     return {};
   });
 }
@@ -105,10 +105,8 @@ Result<void> inspect(const InspectOptions& options) {
     file.read(at, std::span(block).first(count));
     largest = std::max(largest, *std::max_element(block.begin(), block.begin() + static_cast<int64_t>(count)));
   }
-  std::printf("%s: %lld documents, %lld sequences, %lld tokens of %d byte(s); largest token %d\n",
-              options.prefix.c_str(), static_cast<long long>(file.num_documents()),
-              static_cast<long long>(file.num_sequences()), static_cast<long long>(file.num_tokens()),
-              token_bytes(file.type()), largest);
+  fmt::print("{}: {} documents, {} sequences, {} tokens of {} byte(s); largest token {}\n", options.prefix,
+             file.num_documents(), file.num_sequences(), file.num_tokens(), token_bytes(file.type()), largest);
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
   for (int64_t i = 0; i < shown; ++i) {
     const int64_t document = i * file.num_documents() / shown;  // spread over the file
@@ -117,8 +115,7 @@ Result<void> inspect(const InspectOptions& options) {
     file.read(first, tokens);
     const std::string text =
         tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
-    std::printf("document %lld, %lld tokens: %s%s\n", static_cast<long long>(document),
-                static_cast<long long>(end - first), text.c_str(), end - first > options.length ? " …" : "");
+    fmt::print("document {}, {} tokens: {}{}\n", document, end - first, text, end - first > options.length ? " …" : "");
   }
   return {};
 }
@@ -147,14 +144,13 @@ void add_verify(CLI::App& data, int& status) {
     auto file = TokenFile::open(*prefix);
     if (!file) return file.error();
     const int64_t total = file.value().num_tokens(), stride = int64_t{1} << 24;
-    Progress progress("verifying", "token", total);
+    ProgressBar progress("verifying", "token", total);
     for (int64_t at = 0; at < total; at += stride) {
       const int64_t end = std::min(total, at + stride);
       if (auto checked = file.value().check_range(at, end, *vocab); !checked) return checked;
       progress.add(end - at);
     }
-    std::printf("%s: %lld tokens, all inside a vocabulary of %d\n", prefix->c_str(), static_cast<long long>(total),
-                *vocab);
+    fmt::print("{}: {} tokens, all inside a vocabulary of {}\n", *prefix, total, *vocab);
     return {};
   });
 }

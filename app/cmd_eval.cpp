@@ -81,7 +81,7 @@ Result<void> eval(const Options& options, Job& job) {
   const int64_t all = std::max<int64_t>(available / config.data.global_batch, 1);
   const int64_t batches = options.batches > 0 ? std::min(options.batches, all) : all;
   const int64_t batch_tokens = int64_t{config.data.global_batch} * config.model.seq_len;
-  std::optional<Progress> progress;
+  std::optional<ProgressBar> progress;
   if (mesh.world_rank == 0) progress.emplace("eval", "token", batches * batch_tokens);
   const auto result = model.value()->evaluator().evaluate(*inputs.dataset, split, batches,
                                                           bytes.value() ? inputs.tokenizer.get() : nullptr, [&] {

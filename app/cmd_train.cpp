@@ -6,7 +6,7 @@
 
 #include "app/commands.h"
 #include "app/job_config.h"
-#include "lib/train/loop.h"
+#include "lib/train/run.h"
 
 namespace tri {
 namespace {

@@ -2,6 +2,7 @@
 #include <exception>
 
 #include "app/commands.h"
+#include "app/version.h"
 #include "io/base/error.h"
 #include "io/base/log.h"
 
@@ -9,6 +10,7 @@ int main(int argc, char** argv) {
   CLI::App app{"trireme trains GPT- and LLaMA-family models with 3D parallelism over MPI"};
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of all subcommands");
+  app.set_version_flag("--version", tri::version_text, "Version, commit, compilers and libraries");
   int status = 0;
   tri::add_train_command(app, status, &argc, &argv);
   tri::add_check_command(app, status);

@@ -16,24 +16,24 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 constexpr const char* kMetadata = "__metadata__";
-constexpr std::pair<ElementType, std::string_view> kTypes[] = {{ElementType::kF32, "F32"}, {ElementType::kBf16, "BF16"},
-                                                               {ElementType::kF16, "F16"}, {ElementType::kI64, "I64"},
-                                                               {ElementType::kI32, "I32"}, {ElementType::kU8, "U8"}};
+constexpr std::pair<StoredType, std::string_view> kTypes[] = {{StoredType::kF32, "F32"}, {StoredType::kBf16, "BF16"},
+                                                              {StoredType::kF16, "F16"}, {StoredType::kI64, "I64"},
+                                                              {StoredType::kI32, "I32"}, {StoredType::kU8, "U8"}};
 
-std::string_view type_name(ElementType type) {
+std::string_view type_name(StoredType type) {
   for (const auto& [candidate, name] : kTypes)
     if (candidate == type) return name;
   return "?";
 }
 
-std::optional<ElementType> type_of(std::string_view text) {
+std::optional<StoredType> type_of(std::string_view text) {
   for (const auto& [type, name] : kTypes)
     if (name == text) return type;
   return std::nullopt;
 }
 
 // Bytes of a tensor; nothing when a dim is negative or the product too large.
-std::optional<int64_t> checked_bytes(ElementType type, const std::vector<int64_t>& shape) {
+std::optional<int64_t> checked_bytes(StoredType type, const std::vector<int64_t>& shape) {
   int64_t bytes = element_bytes(type);
   for (const int64_t size : shape)
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;

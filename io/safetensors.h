@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/base/element_type.h"
 #include "io/base/file.h"
+#include "io/base/stored_type.h"
 
 namespace tri {
 
@@ -19,7 +19,7 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 
 struct SafetensorsEntry {
   std::string name;
-  ElementType type = ElementType::kF32;
+  StoredType type = StoredType::kF32;
   std::vector<int64_t> shape;  // empty: one element
   int64_t bytes() const;
 };

@@ -1,6 +1,12 @@
 #include "io/base/error.h"
 
+#include <cstring>
+
 namespace tri {
+
+Error system_error_of(int os_error, const std::string& text) {
+  return {fmt::format("{}: {}", text, std::strerror(os_error)), ExitCode::kFile, os_error};
+}
 
 void require_failed(const char* file, int line, const char* condition, const std::string& message) {
   // An internal fault has no exit status of its own: abort's 134 would lose the job's message, 1 says "a bug".

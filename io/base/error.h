@@ -29,6 +29,7 @@ enum class ExitCode : int {
 struct Error {
   std::string message;
   ExitCode code = ExitCode::kUsage;
+  int os_error = 0;  // errno of the system call that failed; 0: none did
 };
 
 // A value, or the Error that explains why there is none.
@@ -69,6 +70,13 @@ class [[nodiscard]] Result<void> {
 template <class... Args>
 Error file_error(fmt::format_string<Args...> format, Args&&... args) {
   return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kFile};
+}
+
+// "TEXT: No such file or directory", with ExitCode::kFile: `os_error` is the errno of the call that failed.
+Error system_error_of(int os_error, const std::string& text);
+template <class... Args>
+Error system_error(int os_error, fmt::format_string<Args...> format, Args&&... args) {
+  return system_error_of(os_error, fmt::format(format, std::forward<Args>(args)...));
 }
 
 template <class... Args>

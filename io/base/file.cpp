@@ -1,12 +1,12 @@
 #include "io/base/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 namespace tri {
@@ -27,7 +27,7 @@ Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes,
   for (int64_t done = 0; done < bytes;) {
     const ssize_t got = ::pread(fd, static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return file_error("{}: reading at byte {}: {}", path, offset + done, std::strerror(errno));
+    if (got < 0) return system_error(errno, "{}: reading at byte {}", path, offset + done);
     if (got == 0)
       return file_error("{}: ends at byte {}, expected at least {}; truncated", path, offset + done, offset + bytes);
     done += got;
@@ -40,17 +40,29 @@ Result<void> write_at(int fd, const std::string& path, const void* data, int64_t
     const ssize_t put =
         ::pwrite(fd, static_cast<const char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
     if (put < 0 && errno == EINTR) continue;
-    if (put <= 0)
-      return file_error("{}: writing at byte {}: {}", path, offset + done, std::strerror(put == 0 ? ENOSPC : errno));
+    if (put <= 0) return system_error(put == 0 ? ENOSPC : errno, "{}: writing at byte {}", path, offset + done);
     done += put;
   }
   return {};
 }
 
+Result<std::vector<std::string>> list_folder(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), ::closedir);
+  if (!stream) return system_error(errno, "{}: listing it", folder);
+  std::vector<std::string> names;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr && errno != 0) return system_error(errno, "{}: listing it", folder);
+    if (entry == nullptr) return names;
+    if (const std::string_view name = entry->d_name; name != "." && name != "..") names.emplace_back(name);
+  }
+}
+
 Result<void> sync_folder(const std::string& folder) {
   const std::string name = folder.empty() ? "." : folder;
   const Descriptor fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0) return file_error("{}: fsync: {}", name, std::strerror(errno));
+  if (fd.get() < 0 || ::fsync(fd.get()) != 0) return system_error(errno, "{}: fsync", name);
   return {};
 }
 
@@ -58,9 +70,9 @@ Result<InputFile> InputFile::open(const std::string& path) {
   InputFile file;
   file.path_ = path;
   file.fd_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.fd_.get() < 0) return file_error("{}: {}", path, std::strerror(errno));
+  if (file.fd_.get() < 0) return system_error(errno, "{}", path);
   struct stat status {};
-  if (::fstat(file.fd_.get(), &status) != 0) return file_error("{}: {}", path, std::strerror(errno));
+  if (::fstat(file.fd_.get(), &status) != 0) return system_error(errno, "{}", path);
   if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
   file.bytes_ = status.st_size;
   return file;
@@ -68,15 +80,15 @@ Result<InputFile> InputFile::open(const std::string& path) {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return file_error("{}: {}", path, std::strerror(errno));
+  if (fd.get() < 0) return system_error(errno, "{}", path);
   struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return file_error("{}: {}", path, std::strerror(errno));
+  if (::fstat(fd.get(), &status) != 0) return system_error(errno, "{}", path);
   if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
   MappedFile file;
   file.size_ = static_cast<size_t>(status.st_size);
   if (file.size_ == 0) return file;
   void* memory = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (memory == MAP_FAILED) return file_error("{}: mmap: {}", path, std::strerror(errno));
+  if (memory == MAP_FAILED) return system_error(errno, "{}: mmap", path);
   file.data_ = static_cast<const std::byte*>(memory);
   return file;
 }
@@ -98,7 +110,7 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const std::string
   file.path_ = path;
   file.temporary_ = fmt::format("{}.{}.tmp", path, tag.empty() ? fmt::format("{}", ::getpid()) : tag);
   file.file_ = std::fopen(file.temporary_.c_str(), "wbe");
-  if (file.file_ == nullptr) return file_error("{}: {}", file.temporary_, std::strerror(errno));
+  if (file.file_ == nullptr) return system_error(errno, "{}", file.temporary_);
   return file;
 }
 
@@ -120,7 +132,7 @@ void AtomicFile::write(const void* data, size_t bytes) {
 
 Result<void> AtomicFile::flush() {
   if (error_ == 0 && (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0)) error_ = errno;
-  if (error_ != 0) return file_error("{}: {}", temporary_, std::strerror(error_));
+  if (error_ != 0) return system_error(error_, "{}", temporary_);
   return {};
 }
 
@@ -130,7 +142,7 @@ Result<void> AtomicFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int why = errno;
     ::unlink(temporary_.c_str());
-    return file_error("{}: {}", path_, std::strerror(why));
+    return system_error(why, "{}", path_);
   }
   return sync_folder_of(path_);
 }

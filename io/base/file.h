@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "io/base/error.h"
 
@@ -36,6 +37,10 @@ class Descriptor {
 // an error that says where.
 Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset);
 Result<void> write_at(int fd, const std::string& path, const void* data, int64_t bytes, int64_t offset);
+
+// The names in `folder`, without "." and "..", in no order. Error, and not a shorter list, when any part of it could not
+// be read: os_error is ENOENT when there is no such folder.
+Result<std::vector<std::string>> list_folder(const std::string& folder);
 
 // Makes names that were created, renamed or removed in `folder` durable.
 Result<void> sync_folder(const std::string& folder);

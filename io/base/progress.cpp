@@ -6,20 +6,22 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "io/base/log.h"
+
 namespace tri {
 
 using Clock = std::chrono::steady_clock;
 
-Progress::Progress(std::string what, std::string unit, int64_t total)
+ProgressBar::ProgressBar(std::string what, std::string unit, int64_t total)
     : what_(std::move(what)),
       unit_(std::move(unit)),
       total_(std::max<int64_t>(total, 1)),
       terminal_(isatty(STDERR_FILENO) == 1),
       start_(Clock::now()) {}
 
-Progress::~Progress() { print(true); }
+ProgressBar::~ProgressBar() { print(true); }
 
-void Progress::add(int64_t amount) {
+void ProgressBar::add(int64_t amount) {
   std::lock_guard lock(mutex_);
   done_ += amount;
   const int tenth = static_cast<int>(10 * done_ / total_);
@@ -30,7 +32,7 @@ void Progress::add(int64_t amount) {
   print(false);
 }
 
-void Progress::print(bool final) {
+void ProgressBar::print(bool final) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   const double share = std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const double rate = static_cast<double>(done_) / std::max(seconds, 1e-9);
@@ -42,8 +44,24 @@ void Progress::print(bool final) {
   }
   if (!final && share > 0) line += fmt::format("  {:.0f} s left", seconds / share - seconds);
   if (final) line += fmt::format("  {:.1f} s", seconds);
-  std::fprintf(stderr, "%s%s", line.c_str(), terminal_ && !final ? "" : "\n");
+  fmt::print(stderr, "{}{}", line, terminal_ && !final ? "" : "\n");
   std::fflush(stderr);
+}
+
+ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+
+ProgressLine::~ProgressLine() {
+  if (open_) std::fputs("\n", stderr);
+}
+
+void ProgressLine::show(const std::string& text, bool keep) {
+  if (terminal_) std::fputs("\r\033[K", stderr);
+  open_ = false;
+  if (keep) return log_info("{}", text);
+  if (!terminal_) return;
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  open_ = true;
 }
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// Progress of long work: a bar on a terminal, a plain line every ten per cent elsewhere (stderr). Thread-safe.
+// Progress on stderr: a bar for work whose amount is known, and a line that shows the latest of a series.
 #pragma once
 
 #include <chrono>
@@ -8,12 +8,13 @@
 
 namespace tri {
 
-class Progress {
+// How much of `total` units is done: a bar on a terminal, a plain line every ten per cent elsewhere. Thread-safe.
+class ProgressBar {
  public:
-  Progress(std::string what, std::string unit, int64_t total);
-  ~Progress();  // leaves a finished line
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  ProgressBar(std::string what, std::string unit, int64_t total);
+  ~ProgressBar();  // leaves a finished line
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
 
   void add(int64_t amount);
 
@@ -28,6 +29,22 @@ class Progress {
   int64_t done_ = 0;                                    // guarded by mutex_
   int printed_tenth_ = 0;                               // guarded by mutex_
   std::chrono::steady_clock::time_point last_print_{};  // guarded by mutex_
+};
+
+// The latest of a series of texts: on a terminal each overwrites the one before, until `keep` makes it a log line;
+// elsewhere only kept ones are printed. For one thread.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show(const std::string& text, bool keep);
+
+ private:
+  const bool terminal_;
+  bool open_ = false;  // a text stands on the terminal's line
 };
 
 }  // namespace tri

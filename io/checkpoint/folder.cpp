@@ -54,14 +54,14 @@ std::optional<Name> parse_name(const std::string& text) {
   return name;
 }
 
+// Only a folder that is not there has no names; one that can't be listed is an error.
 Result<std::vector<Name>> names_in(const std::string& dir) {
+  auto listed = list_folder(dir);
+  if (!listed && listed.error().os_error == ENOENT) return std::vector<Name>();
+  if (!listed) return listed.error();
   std::vector<Name> names;
-  std::error_code code;
-  fs::directory_iterator at(dir, code);
-  if (code == std::errc::no_such_file_or_directory) return names;
-  for (; !code && at != fs::directory_iterator(); at.increment(code))
-    if (auto name = parse_name(at->path().filename())) names.push_back(std::move(*name));
-  if (code) return file_error("{}: {}", dir, code.message());
+  for (const std::string& text : listed.value())
+    if (auto name = parse_name(text)) names.push_back(std::move(*name));
   std::sort(names.begin(), names.end(), [](const Name& a, const Name& b) {
     return std::tuple(-a.step, a.kind, a.attempt) < std::tuple(-b.step, b.kind, b.attempt);
   });
@@ -72,28 +72,29 @@ std::string path_of(const std::string& dir, const Name& name) {
   return dir + "/" + folder_name(name.step, name.kind, name.attempt);
 }
 
-bool exists(const std::string& path) {
+Result<bool> exists(const std::string& path) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0;
+  if (::lstat(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT) return false;
+  return system_error(errno, "{}", path);
 }
 
 Result<void> rename_path(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0)
-    return file_error("{}: renaming it to {}: {}", from, to, std::strerror(errno));
+  if (::rename(from.c_str(), to.c_str()) != 0) return system_error(errno, "{}: renaming it to {}", from, to);
   return {};
 }
 
 Result<void> remove_folder(const std::string& path) {
   std::error_code code;
   fs::remove_all(path, code);
-  if (code) return file_error("{}: removing it: {}", path, code.message());
+  if (code) return system_error(code.value(), "{}: removing it", path);
   return {};
 }
 
 Result<void> make_folders(const std::string& path) {
   std::error_code code;
   fs::create_directories(path, code);
-  if (code) return file_error("{}: creating it: {}", path, code.message());
+  if (code) return system_error(code.value(), "{}: creating it", path);
   return {};
 }
 
@@ -104,6 +105,9 @@ Result<void> usable(const std::string& folder, int64_t step) {
     return file_error("{}: its manifest is of step {}, expected {}", folder, manifest.value().step, step);
   return check_files(folder, manifest.value());
 }
+
+// Whether storage did not answer, so that what it holds is not known. A file that is not there is an answer.
+bool unknown(const Result<void>& fit) { return !fit && fit.error().os_error != 0 && fit.error().os_error != ENOENT; }
 
 // Out of sight in one step, then removed at leisure.
 Result<void> discard(const std::string& dir, const Name& name, const std::string& attempt) {
@@ -118,7 +122,7 @@ Result<void> discard(const std::string& dir, const Name& name, const std::string
 Result<bool> swap_folders(const std::string& a, const std::string& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
-  return file_error("{}: swapping it with {}: {}", a, b, std::strerror(errno));
+  return system_error(errno, "{}: swapping it with {}", a, b);
 }
 
 // `folder` takes the name `target`, which is taken. At every moment a valid checkpoint of the step is to be found:
@@ -142,6 +146,18 @@ Result<void> replace(const std::string& dir, int64_t step, const std::string& at
   }
   if (auto synced = sync_folder(dir); !synced) return synced;
   return discard(dir, old, attempt);
+}
+
+// Killed between the two renames of a replacement: the old one is all there is, and gets its name again.
+Result<void> take_back(const std::string& dir, const Name& old, const std::string& attempt) {
+  const Name published{old.step, Kind::kPublished, ""};
+  const auto taken = exists(path_of(dir, published));
+  if (!taken) return taken.error();
+  if (taken.value())
+    if (auto gone = discard(dir, published, attempt); !gone) return gone;
+  if (auto renamed = rename_path(path_of(dir, old), path_of(dir, published)); !renamed) return renamed;
+  log_info("checkpoint {} taken back from a replacement that was cut short", path_of(dir, published));
+  return {};
 }
 
 }  // namespace
@@ -181,7 +197,9 @@ Result<void> publish(const std::string& dir, int64_t step, const std::string& at
   if (const auto manifest = read_manifest(folder); manifest && manifest.value().attempt != attempt)
     return file_error("{}: its manifest is of attempt {}, expected {}", folder, manifest.value().attempt, attempt);
   if (auto synced = sync_folder(folder); !synced) return synced;
-  if (exists(target)) {
+  const auto taken = exists(target);
+  if (!taken) return taken.error();
+  if (taken.value()) {
     if (auto replaced = replace(dir, step, attempt, how); !replaced) return replaced;
   } else {
     if (auto renamed = rename_path(folder, target); !renamed) return renamed;
@@ -228,24 +246,27 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
     const std::string path = path_of(dir, name);
     if (name.kind == Kind::kPublished) continue;
     if (name.kind == Kind::kUnfinished && name.attempt == attempt) continue;
-    if (const Name published{name.step, Kind::kPublished, ""};
-        name.kind == Kind::kOld && !usable(path_of(dir, published), name.step) && usable(path, name.step)) {
-      // Killed between two renames: the old one is all there is.
-      if (exists(path_of(dir, published)))
-        if (auto gone = discard(dir, published, attempt); !gone) return gone.error();
-      if (auto renamed = rename_path(path, path_of(dir, published)); !renamed) return renamed.error();
-      log_info("checkpoint {} taken back from a replacement that was cut short", path_of(dir, published));
-      continue;
+    if (name.kind == Kind::kOld) {
+      const Name published{name.step, Kind::kPublished, ""};
+      const Result<void> new_fit = usable(path_of(dir, published), name.step), old_fit = usable(path, name.step);
+      // Neither is removed before it is known what they are.
+      for (const Result<void>& fit : {new_fit, old_fit})
+        if (unknown(fit)) return fit.error();
+      if (!new_fit && old_fit) {
+        if (auto back = take_back(dir, name, attempt); !back) return back.error();
+        continue;
+      }
     }
     if (auto gone = remove_folder(path); !gone) return gone.error();
     removed.push_back(folder_name(name.step, name.kind, name.attempt));
   }
-  std::error_code code;
-  for (fs::directory_iterator at(dir, code); !code && at != fs::directory_iterator(); at.increment(code)) {
-    const std::string name = at->path().filename();
+  auto listed = list_folder(dir);
+  if (!listed && listed.error().os_error == ENOENT) return removed;
+  if (!listed) return listed.error();
+  for (const std::string& name : listed.value()) {
     if (name.rfind("latest.", 0) != 0 || name == fmt::format("latest.{}.tmp", attempt)) continue;
     std::error_code ignored;
-    if (fs::remove(at->path(), ignored)) removed.push_back(name);
+    if (fs::remove(dir + "/" + name, ignored)) removed.push_back(name);
   }
   if (!names.value().empty() || !removed.empty())
     if (auto synced = sync_folder(dir); !synced) return synced.error();

@@ -4,6 +4,7 @@
 //   step_00000100.old.ATTEMPT/   one being replaced, on file systems that can't swap two folders
 //   step_00000100.trash.ATTEMPT/ one being removed
 //   latest                       the name of the one published last, for people and scripts
+//   checkpoint.lock              run_lock.h
 // Nothing is ever written under a published name: folders appear and disappear by rename alone. An attempt is one
 // start of the job; since names carry it, ranks of an earlier attempt that are still alive cannot touch a later one's.
 #pragma once
@@ -46,18 +47,21 @@ struct CheckpointEntry {
 };
 
 // All that looks like a checkpoint: newest step first, of a step the published one first. Valid means: a valid manifest
-// of that step, and all files with their sizes; their contents are for verify(). No `dir`, no entries.
+// of that step, and all files with their sizes; their contents are for verify(). No `dir`, no entries; a `dir` that can't
+// be listed is an error: what it holds is then not known, which is not the same as nothing.
 Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir);
 
 // The newest valid one; those passed over on the way are logged as warnings.
 Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir);
 
 // Removes what other attempts left unfinished, and finishes a replacement or removal that was cut short. Returns the
-// names of what was removed. Call it while holding the run's lock.
+// names of what was removed. Error, and nothing more is removed, when storage does not say what there is. Call it while
+// holding the run's lock.
 Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt);
 
 // Removes valid checkpoints, except the `keep_last` newest and, when keep_every > 0, those of its multiples. Those that
-// are not valid neither count nor go. Requires keep_last >= 1. Returns the names of what was removed.
+// are not valid, or can't be read at present, neither count nor go. Nothing goes when `dir` can't be listed. Requires
+// keep_last >= 1. Returns the names of what was removed.
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
                                        const std::string& attempt);
 

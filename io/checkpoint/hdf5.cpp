@@ -28,23 +28,23 @@ hid_t hdf5_checked(hid_t status, const char* call, const std::string& path) {
   throw Fatal(ExitCode::kFile, fmt::format("{}: HDF5 {}: {}", path, name.substr(0, name.find('(')), stack));
 }
 
-Hid hdf5_type(ElementType type, const std::string& path) {
+Hid hdf5_type(StoredType type, const std::string& path) {
   const auto copy = [&](hid_t of) { return Hid(TRI_HDF5(H5Tcopy(of), path), H5Tclose); };
   switch (type) {
-    case ElementType::kF32:
+    case StoredType::kF32:
       return copy(H5T_IEEE_F32LE);
-    case ElementType::kI64:
+    case StoredType::kI64:
       return copy(H5T_STD_I64LE);
-    case ElementType::kI32:
+    case StoredType::kI32:
       return copy(H5T_STD_I32LE);
-    case ElementType::kU8:
+    case StoredType::kU8:
       return copy(H5T_STD_U8LE);
-    case ElementType::kBf16:
-    case ElementType::kF16:
+    case StoredType::kBf16:
+    case StoredType::kF16:
       break;
   }
   // The sign on top, then the exponent, then the mantissa.
-  const size_t mantissa = type == ElementType::kBf16 ? 7 : 10, exponent = 15 - mantissa;
+  const size_t mantissa = type == StoredType::kBf16 ? 7 : 10, exponent = 15 - mantissa;
   Hid small = copy(H5T_IEEE_F32LE);
   TRI_HDF5(H5Tset_fields(small, 15, mantissa, exponent, 0, mantissa), path);
   TRI_HDF5(H5Tset_size(small, 2), path);  // after the fields: they must fit at every moment

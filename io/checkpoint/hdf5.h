@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "io/base/element_type.h"
 #include "io/base/error.h"
+#include "io/base/stored_type.h"
 
 namespace tri {
 
@@ -58,7 +58,7 @@ Result<void> with_hdf5(Body&& body) {
 
 // The type in files. bf16 and f16: floating-point types of 1 sign, 8 or 5 exponent and 7 or 10 mantissa bits, read as
 // numbers by all tools.
-Hid hdf5_type(ElementType type, const std::string& path);
+Hid hdf5_type(StoredType type, const std::string& path);
 
 void hdf5_attribute(hid_t object, const char* name, std::string_view text, const std::string& path);
 void hdf5_attribute(hid_t object, const char* name, std::span<const int64_t> values, const std::string& path);

@@ -22,15 +22,15 @@ std::string without_pattern(const std::string& name) {
   return text;
 }
 
-void set_fill(hid_t creation, ElementType type, const std::string& path) {
-  if (type == ElementType::kF32 || type == ElementType::kBf16) {
+void set_fill(hid_t creation, StoredType type, const std::string& path) {
+  if (type == StoredType::kF32 || type == StoredType::kBf16) {
     const float value = std::numeric_limits<float>::quiet_NaN();
     TRI_HDF5(H5Pset_fill_value(creation, H5T_NATIVE_FLOAT, &value), path);
     return;
   }
-  const int64_t value = type == ElementType::kI64   ? std::numeric_limits<int64_t>::max()
-                        : type == ElementType::kI32 ? std::numeric_limits<int32_t>::max()
-                                                    : std::numeric_limits<uint8_t>::max();
+  const int64_t value = type == StoredType::kI64   ? std::numeric_limits<int64_t>::max()
+                        : type == StoredType::kI32 ? std::numeric_limits<int32_t>::max()
+                                                   : std::numeric_limits<uint8_t>::max();
   TRI_HDF5(H5Pset_fill_value(creation, H5T_NATIVE_INT64, &value), path);
 }
 

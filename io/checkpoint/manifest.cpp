@@ -23,41 +23,39 @@ constexpr int kMaxDims = 32;  // H5S_MAX_RANK
 constexpr std::string_view kNoChecksum = "0000000000000000";
 constexpr std::string_view kChecksumKey = "\n\"checksum\": \"";
 
-// Throws Json::exception on text that is not UTF-8.
-std::string quoted(const std::string& text) { return Json(text).dump(); }
+// Keys in the order in which they are given.
+using OrderedJson = nlohmann::ordered_json;
 
-template <class Value>
-std::string map_text(const std::map<std::string, Value>& map) {
-  std::string text = "{";
-  for (const auto& [key, value] : map)
-    text += fmt::format("{}\n {}: {}", text.size() == 1 ? "" : ",", quoted(key), Json(value).dump());
-  return text + "}";
+OrderedJson json_of(const FileRecord& file) {
+  return {{"name", file.name}, {"bytes", file.bytes}, {"checksum", hex64(file.checksum)}};
+}
+
+OrderedJson json_of(const StoredPiece& piece) {
+  return {{"file", piece.file},          {"dataset", piece.dataset},      {"offset", piece.offset},
+          {"start", piece.region.start}, {"extent", piece.region.extent}, {"checksum", hex64(piece.checksum)}};
+}
+
+// Lists have a line an item: people and line tools can look into them. All of these throw Json::exception on text that
+// is not UTF-8.
+template <class Item, class ToText>
+std::string list_text(const std::vector<Item>& items, ToText to_text) {
+  std::string text = "[";
+  for (const Item& item : items) text += (text.size() == 1 ? "\n " : ",\n ") + to_text(item);
+  return text + "]";
 }
 
 std::string files_text(const std::vector<FileRecord>& files) {
-  std::string text = "[";
-  for (const FileRecord& file : files)
-    text += fmt::format("{}\n {{\"name\": {}, \"bytes\": {}, \"checksum\": \"{}\"}}", text.size() == 1 ? "" : ",",
-                        quoted(file.name), file.bytes, hex64(file.checksum));
-  return text + "]";
+  return list_text(files, [](const FileRecord& file) { return json_of(file).dump(); });
 }
 
-// One line a piece: people and line tools can look into it.
 std::string tensors_text(const std::vector<TensorRecord>& tensors) {
-  std::string text = "[";
-  for (const TensorRecord& tensor : tensors) {
-    text +=
-        fmt::format("{}\n {{\"name\": {}, \"type\": \"{}\", \"shape\": {}, \"pieces\": [", text.size() == 1 ? "" : ",",
-                    quoted(tensor.name), enum_name(tensor.type), to_string(tensor.shape));
-    for (const StoredPiece& piece : tensor.pieces)
-      text += fmt::format(
-          "{}\n  {{\"file\": {}, \"dataset\": {}, \"offset\": {}, \"start\": {}, \"extent\": {}, \"checksum\": "
-          "\"{}\"}}",
-          &piece == tensor.pieces.data() ? "" : ",", quoted(piece.file), quoted(piece.dataset), piece.offset,
-          to_string(piece.region.start), to_string(piece.region.extent), hex64(piece.checksum));
-    text += "]}";
-  }
-  return text + "]";
+  return list_text(tensors, [](const TensorRecord& tensor) {
+    const OrderedJson head = {{"name", tensor.name}, {"type", enum_name(tensor.type)}, {"shape", tensor.shape}};
+    std::string text = head.dump();
+    text.pop_back();  // the object goes on
+    return text + ",\"pieces\":" +
+           list_text(tensor.pieces, [](const StoredPiece& piece) { return " " + json_of(piece).dump(); }) + "}";
+  });
 }
 
 // What a field must be is checked by Json::get and by these; both throw.
@@ -89,10 +87,10 @@ FileRecord file_of(const Json& json) {
 
 TensorRecord tensor_of(const Json& json) {
   TensorRecord tensor{.name = json.at("name").get<std::string>(), .shape = coordinates_of(json.at("shape"))};
-  const auto type = enum_from_name<ElementType>(json.at("type").get<std::string>());
+  const auto type = enum_from_name<StoredType>(json.at("type").get<std::string>());
   if (!type)
     refuse(fmt::format("tensor {}: type {}, expected {}", tensor.name, json.at("type").dump(),
-                       enum_choices<ElementType>()));
+                       enum_choices<StoredType>()));
   tensor.type = *type;
   for (const Json& piece : json.at("pieces"))
     tensor.pieces.push_back({.file = piece.at("file").get<std::string>(),
@@ -212,9 +210,7 @@ Result<void> check_places(const Manifest& manifest) {
 }  // namespace
 
 std::string to_text(const ShardRecord& record) {
-  const std::string files = files_text({record.file});
-  return fmt::format("{{\"file\": {}, \"tensors\": {}}}\n", std::string_view(files).substr(1, files.size() - 2),
-                     tensors_text(record.tensors));
+  return fmt::format("{{\"file\": {}, \"tensors\": {}}}\n", json_of(record.file).dump(), tensors_text(record.tensors));
 }
 
 Result<ShardRecord> shard_record_from_text(std::string_view text) {
@@ -281,7 +277,7 @@ Result<void> check_files(const std::string& folder, const Manifest& manifest) {
   for (const FileRecord& file : manifest.files) {
     const std::string path = folder + "/" + file.name;
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) return file_error("{}: {}", path, std::strerror(errno));
+    if (::stat(path.c_str(), &status) != 0) return system_error(errno, "{}", path);
     if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
     if (status.st_size != file.bytes)
       return file_error("{}: {} bytes, the manifest says {}", path, status.st_size, file.bytes);
@@ -294,12 +290,12 @@ Result<void> write_manifest(const std::string& folder, const Manifest& manifest)
   if (auto checked = check(manifest); !checked) return file_error("{}: {}", path, checked.error().message);
   std::string text;
   try {
-    text = fmt::format("{{\n\"format\": {},{}{}\",\n\"attempt\": {},\n\"step\": {},\n", kFormat, kChecksumKey,
-                       kNoChecksum, quoted(manifest.attempt), manifest.step);
-    text += fmt::format("\"texts\": {},\n\"numbers\": {},\n", map_text(manifest.info.texts),
-                        map_text(manifest.info.numbers));
-    text += "\"files\": " + files_text(manifest.files) + ",\n";
-    text += "\"tensors\": " + tensors_text(manifest.tensors) + "\n}\n";
+    text =
+        fmt::format("{{\n\"format\": {},{}{}\",\n\"attempt\": {},\n\"step\": {},\n\"texts\": {},\n\"numbers\": {},\n",
+                    kFormat, kChecksumKey, kNoChecksum, Json(manifest.attempt).dump(), manifest.step,
+                    Json(manifest.info.texts).dump(), Json(manifest.info.numbers).dump());
+    text += fmt::format("\"files\": {},\n\"tensors\": {}\n}}\n", files_text(manifest.files),
+                        tensors_text(manifest.tensors));
   } catch (const Json::exception& problem) {
     return file_error("{}: {}", path, problem.what());
   }
@@ -310,13 +306,14 @@ Result<void> write_manifest(const std::string& folder, const Manifest& manifest)
 
 Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestName;
-  auto file = MappedFile::open(path);
+  const auto file = InputFile::open(path);  // not mapped: storage that fails is an error then, not a signal
   if (!file) return file.error();
-  std::string text(file.value().text());
+  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
+  if (auto got = file.value().read(text.data(), file.value().bytes(), 0); !got) return got.error();
   const size_t key = text.find(kChecksumKey);
   if (key == std::string::npos || text.size() < key + kChecksumKey.size() + kNoChecksum.size())
     return file_error("{}: no checksum of its own; truncated, or not a manifest", path);
-  const std::string_view expected = std::string_view(file.value().text()).substr(key + kChecksumKey.size(), 16);
+  const std::string expected = text.substr(key + kChecksumKey.size(), kNoChecksum.size());
   text.replace(key + kChecksumKey.size(), kNoChecksum.size(), kNoChecksum);
   if (const std::string found = hex64(xxh3_64(text)); found != expected)
     return file_error("{}: XXH3-64 of its text is {}, it says {}; damaged", path, found, expected);

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/base/element_type.h"
 #include "io/base/error.h"
+#include "io/base/stored_type.h"
 #include "io/checkpoint/region.h"
 
 namespace tri {
@@ -20,7 +20,7 @@ constexpr const char* kIndexName = "checkpoint.h5";
 // A rectangle of a named global tensor, as one writer stores it.
 struct Piece {
   std::string tensor;  // components joined by '/': "model/layers/0/attention/qkv/weight"
-  ElementType type = ElementType::kF32;
+  StoredType type = StoredType::kF32;
   Coordinates shape;  // of the whole tensor, 1 to 32 dims
   Region region;      // what of it is here; inside the shape
 };
@@ -37,7 +37,7 @@ struct StoredPiece {
 
 struct TensorRecord {
   std::string name;
-  ElementType type = ElementType::kF32;
+  StoredType type = StoredType::kF32;
   Coordinates shape;
   std::vector<StoredPiece> pieces;
   bool operator==(const TensorRecord&) const = default;

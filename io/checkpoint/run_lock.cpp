@@ -7,8 +7,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <sstream>
 
@@ -20,6 +24,7 @@ namespace {
 
 struct Holder {
   std::string host, attempt, started;
+  std::string run;  // its folder, absolute; "": not said
   int64_t pid = 0;
   BatchStart start;
 };
@@ -30,31 +35,47 @@ std::string host_name() {
   return name;
 }
 
+// A line a field: its name, a blank, its value.
 std::string text_of(const Holder& holder) {
-  std::string text =
-      fmt::format("host {}\npid {}\nattempt {}\nstarted {}\n", holder.host, holder.pid, holder.attempt, holder.started);
+  std::string text = fmt::format("host {}\npid {}\nattempt {}\nstarted {}\nrun {}\n", holder.host, holder.pid,
+                                 holder.attempt, holder.started, holder.run);
   if (!holder.start.job.empty()) text += fmt::format("job {}\nrestart {}\n", holder.start.job, holder.start.restart);
   return text;
 }
 
 // Nothing when the text is empty (given up) or not ours to understand (cut short).
 std::optional<Holder> holder_of(const std::string& text) {
-  Holder holder;
+  std::map<std::string, std::string> fields;
   std::istringstream in(text);
-  std::string host, pid, attempt, started;
-  if (!(in >> host >> holder.host >> pid >> holder.pid >> attempt >> holder.attempt >> started >> holder.started) ||
-      host != "host" || pid != "pid" || attempt != "attempt" || started != "started")
-    return std::nullopt;
-  std::string job, restart;
-  if (!(in >> job >> holder.start.job >> restart >> holder.start.restart) || job != "job" || restart != "restart")
-    holder.start = {};
+  for (std::string line; std::getline(in, line);) {
+    const size_t blank = std::min(line.find(' '), line.size());
+    fields[line.substr(0, blank)] = line.substr(std::min(blank + 1, line.size()));
+  }
+  for (const char* name : {"host", "pid", "attempt", "started"})
+    if (fields[name].empty()) return std::nullopt;
+  const auto number = [&](const char* name) { return std::strtoll(fields[name].c_str(), nullptr, 10); };
+  Holder holder{.host = fields["host"],
+                .attempt = fields["attempt"],
+                .started = fields["started"],
+                .run = fields["run"],
+                .pid = number("pid")};
+  if (!fields["job"].empty()) holder.start = {.job = fields["job"], .restart = static_cast<int>(number("restart"))};
   return holder;
 }
 
+// "process 5 on node7 (attempt x, since y)"
 std::string describe(const std::optional<Holder>& holder) {
   if (!holder) return "another process";
   return fmt::format("process {} on {} (attempt {}, since {})", holder->pid, holder->host, holder->attempt,
                      holder->started);
+}
+
+// Who stands in the way of which run.
+Error refusal(const std::string& path, const std::string& field, const std::optional<Holder>& holder,
+              const std::string& run, const std::string& remedy) {
+  if (field == "run.dir") return file_error("{}: the run folder is in use by {}{}", path, describe(holder), remedy);
+  return file_error("{}: {} is in use by run {}, {}, so run {} can't have it{}", path, field,
+                    holder && !holder->run.empty() ? holder->run : "?", describe(holder), run, remedy);
 }
 
 bool dead_here(const Holder& holder) {
@@ -90,63 +111,84 @@ bool same_file(int fd, const std::string& path) {
 
 }  // namespace
 
-Result<RunLock> RunLock::take(const std::string& dir, const std::string& attempt, const BatchStart& start, How how) {
-  TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\"", attempt);
-  RunLock lock;
-  lock.path_ = dir + "/run.lock";
+Result<RunLock::File> RunLock::File::take(const std::string& path, const std::string& field, const std::string& run,
+                                          const std::string& attempt, const BatchStart& start, How how) {
+  File lock;
+  lock.path_ = path;
   while (true) {
-    lock.file_ = Descriptor(::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-    if (lock.file_.get() < 0) return file_error("{}: {}", lock.path_, std::strerror(errno));
+    lock.file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (lock.file_.get() < 0) return system_error(errno, "{}", path);
     if (how == How::kTextAlone) break;
     if (::flock(lock.file_.get(), LOCK_EX | LOCK_NB) != 0) {
       const int why = errno;
       if (why == EWOULDBLOCK) {
         const auto holder = holder_of(contents(lock.file_.get()));
         if (holder && earlier_start(*holder, start)) {
-          if (::unlink(lock.path_.c_str()) != 0 && errno != ENOENT)
-            return file_error("{}: {}", lock.path_, std::strerror(errno));
+          if (::unlink(path.c_str()) != 0 && errno != ENOENT) return system_error(errno, "{}", path);
           log_warn("{}: taken over from {}, an earlier start of job {}, which may live on but publishes nothing more",
-                   lock.path_, describe(holder), start.job);
+                   path, describe(holder), start.job);
           continue;
         }
-        return file_error("{}: the run folder is in use by {}{}; wait for it, stop it, or choose another run.dir",
-                          lock.path_, describe(holder),
-                          holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "");
+        return refusal(
+            path, field, holder, run,
+            fmt::format("{}; wait for it, stop it, or choose another {}",
+                        holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "", field));
       }
       if (why != ENOLCK && why != ENOSYS && why != EOPNOTSUPP && why != EINVAL)
-        return file_error("{}: flock: {}", lock.path_, std::strerror(why));
+        return system_error(why, "{}: flock", path);
       how = How::kTextAlone;
       break;
     }
-    if (same_file(lock.file_.get(), lock.path_)) break;  // else it was removed meanwhile: lock the new one
+    if (same_file(lock.file_.get(), path)) break;  // else it was removed meanwhile: lock the new one
   }
 
   if (const auto holder = holder_of(contents(lock.file_.get()))) {
     if (how == How::kTextAlone && !dead_here(*holder) && !earlier_start(*holder, start))
-      return file_error("{}: the run folder is in use by {}; if that is no longer so, remove the file", lock.path_,
-                        describe(holder));
-    log_info("{}: taken over from {}, which ended without giving it up", lock.path_, describe(holder));
+      return refusal(path, field, holder, run, "; if that is no longer so, remove the file");
+    log_info("{}: taken over from {}, which ended without giving it up", path, describe(holder));
   }
-  lock.text_ = text_of({.host = host_name(), .attempt = attempt, .started = now(), .pid = ::getpid(), .start = start});
-  if (auto written =
-          write_at(lock.file_.get(), lock.path_, lock.text_.data(), static_cast<int64_t>(lock.text_.size()), 0);
+  lock.text_ = text_of(
+      {.host = host_name(), .attempt = attempt, .started = now(), .run = run, .pid = ::getpid(), .start = start});
+  if (auto written = write_at(lock.file_.get(), path, lock.text_.data(), static_cast<int64_t>(lock.text_.size()), 0);
       !written)
     return written.error();
-  if (::ftruncate(lock.file_.get(), static_cast<off_t>(lock.text_.size())) != 0)
-    return file_error("{}: {}", lock.path_, std::strerror(errno));
+  if (::ftruncate(lock.file_.get(), static_cast<off_t>(lock.text_.size())) != 0) return system_error(errno, "{}", path);
   return lock;
 }
 
-RunLock::~RunLock() {
+RunLock::File::~File() {
   // Emptied only when still ours; the lock itself goes with the descriptor.
   if (file_.get() >= 0 && contents(file_.get()) == text_ && ::ftruncate(file_.get(), 0) != 0)
     log_warn("{}: {}", path_, std::strerror(errno));
 }
 
-Result<void> RunLock::check() const {
+Result<void> RunLock::File::check() const {
   if (!same_file(file_.get(), path_)) return file_error("{}: removed or replaced while this run held it", path_);
   if (const std::string text = contents(file_.get()); text != text_)
     return file_error("{}: taken meanwhile by {}", path_, describe(holder_of(text)));
+  return {};
+}
+
+Result<RunLock> RunLock::take(const RunFolders& folders, const std::string& attempt, const BatchStart& start, How how) {
+  RunLock lock;
+  const std::string run = std::filesystem::absolute(folders.run).lexically_normal();
+  auto of_run = File::take(folders.run + "/run.lock", "run.dir", run, attempt, start, how);
+  if (!of_run) return of_run.error();
+  lock.files_.push_back(std::move(of_run).value());
+  if (folders.checkpoints.empty()) return lock;
+  std::error_code problem;
+  std::filesystem::create_directories(folders.checkpoints, problem);
+  if (problem) return system_error(problem.value(), "checkpoint.dir {}: creating it", folders.checkpoints);
+  auto of_checkpoints =
+      File::take(folders.checkpoints + "/checkpoint.lock", "checkpoint.dir", run, attempt, start, how);
+  if (!of_checkpoints) return of_checkpoints.error();
+  lock.files_.push_back(std::move(of_checkpoints).value());
+  return lock;
+}
+
+Result<void> RunLock::check() const {
+  for (const File& file : files_)
+    if (auto ours = file.check(); !ours) return ours;
   return {};
 }
 

@@ -1,11 +1,14 @@
-// One job at a time in a run folder. DIR/run.lock is locked by flock and says who holds it: host, process, attempt,
-// start. The kernel gives the lock up when its holder dies, so what a dead one left is taken over, with a log line.
-// On file systems without flock the text alone decides: a holder that is dead on this host is replaced, others refuse.
+// One job at a time in a run's folders. The run folder and the folder of its checkpoints, which another run may name too,
+// have a lock file each: RUN_DIR/run.lock and CHECKPOINT_DIR/checkpoint.lock. A lock file is locked by flock and says who
+// holds it: host, process, attempt, start, run folder. The kernel gives the lock up when its holder dies, so what a dead
+// one left is taken over, with a log line. On file systems without flock the text alone decides: a holder that is dead on
+// this host is replaced, others refuse.
 // A batch job that was started again is the heir of its earlier starts, whose processes may live on where their node
-// was lost to the scheduler: it replaces the file, and they find out before they publish anything.
+// was lost to the scheduler: it replaces the files, and they find out before they publish anything.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "io/base/file.h"
 
@@ -16,23 +19,42 @@ struct BatchStart {
   int restart = 0;  // how often it was started before
 };
 
+struct RunFolders {
+  std::string run;          // run.dir
+  std::string checkpoints;  // checkpoint.dir, which is made when it is missing; "": none
+};
+
 class RunLock {
  public:
   enum class How { kFlock, kTextAlone };  // kFlock falls back by itself where the file system has none
 
-  // Error naming the holder when there is one, and what to do.
-  static Result<RunLock> take(const std::string& dir, const std::string& attempt, const BatchStart& start = {},
+  // Error naming the folder and its holder when there is one, and what to do; then neither folder is held.
+  static Result<RunLock> take(const RunFolders& folders, const std::string& attempt, const BatchStart& start = {},
                               How how = How::kFlock);
-  RunLock(RunLock&&) noexcept = default;
-  ~RunLock();  // gives it up
 
-  // Error when the file is no longer ours: removed, or taken by another attempt. To be asked before publishing.
+  // Error when a file is no longer ours: removed, or taken by another attempt. To be asked before publishing.
   Result<void> check() const;
 
  private:
+  // One lock file, given up at the end.
+  class File {
+   public:
+    // `field`: the config field that names its folder, for messages.
+    static Result<File> take(const std::string& path, const std::string& field, const std::string& run,
+                             const std::string& attempt, const BatchStart& start, How how);
+    File(File&&) noexcept = default;
+    File& operator=(File&&) noexcept = default;
+    ~File();
+    Result<void> check() const;
+
+   private:
+    File() = default;
+    std::string path_, text_;
+    Descriptor file_;
+  };
+
   RunLock() = default;
-  std::string path_, text_;
-  Descriptor file_;
+  std::vector<File> files_;
 };
 
 }  // namespace tri

@@ -36,7 +36,7 @@ Result<ShardReader> ShardReader::open(const std::string& folder, const FileRecor
   reader.file_ = Descriptor(::open(reader.path_.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (reader.file_.get() < 0 || ::fstat(reader.file_.get(), &status) != 0)
-    return file_error("{}: {}", reader.path_, std::strerror(errno));
+    return system_error(errno, "{}", reader.path_);
   if (status.st_size != file.bytes)
     return file_error("{}: {} bytes, the manifest says {}", reader.path_, status.st_size, file.bytes);
   return reader;

@@ -51,7 +51,7 @@ Result<ShardWriter> ShardWriter::create(const std::string& path, const std::stri
   writer.path_ = path;
   const std::string temporary = fmt::format("{}.{}.tmp", path, attempt);
   writer.file_ = Descriptor(::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (writer.file_.get() < 0) return file_error("{}: {}", temporary, std::strerror(errno));
+  if (writer.file_.get() < 0) return system_error(errno, "{}", temporary);
   writer.temporary_ = temporary;
   auto made = with_hdf5([&] { writer.image_ = Hdf5Image::create(path); });
   if (!made) return made.error();
@@ -125,9 +125,9 @@ Result<ShardRecord> ShardWriter::seal() {
   auto checksum = write_structures(pieces);
   if (!checksum) return checksum.error();
   record.file.checksum = checksum.value();
-  if (::fsync(file_.get()) != 0) return file_error("{}: fsync: {}", temporary_, std::strerror(errno));
+  if (::fsync(file_.get()) != 0) return system_error(errno, "{}: fsync", temporary_);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
-    return file_error("{}: renaming {}: {}", path_, temporary_, std::strerror(errno));
+    return system_error(errno, "{}: renaming {}", path_, temporary_);
   file_.close();
   if (auto synced = sync_folder(path_.substr(0, path_.rfind('/') + 1)); !synced) return synced.error();
   return record;

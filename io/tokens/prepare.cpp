@@ -119,7 +119,7 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   TokenFileWriter writer = std::move(created).value();
 
   // Rounds of a few pieces a thread: tokenized in parallel, written in order, so memory is bounded and the order fixed.
-  Progress progress("tokenizing", "B", input_bytes);
+  ProgressBar progress("tokenizing", "B", input_bytes);
   PrepareSummary summary{.vocab = tokenizer.vocab_size()};
   const size_t threads = static_cast<size_t>(std::max(options.threads, 1)), round = threads * 4;
   for (size_t begin = 0; begin < pieces.size(); begin += round) {

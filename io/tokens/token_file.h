@@ -1,7 +1,13 @@
 // Megatron's indexed token files: PREFIX.bin holds raw tokens, PREFIX.idx says where documents begin.
-// .idx, little-endian, arrays unaligned: 9 bytes "MMIDIDX\0\0"; u64 version = 1; u8 dtype; u64 S sequences; u64 K =
-// documents + 1; i32 length[S]; i64 byte_pointer[S]; i64 document_index[K] (first 0, last S).
-// Dtypes read here: 1 u8, 4 i32, 8 u16. Written: u16 when the vocabulary is below 65,500, else i32.
+// .idx, little-endian, arrays unaligned:
+//   9 bytes               "MMIDIDX\0\0"
+//   u64                   version = 1
+//   u8                    element type: read are 1 u8, 4 i32, 8 u16; written are u16 for vocabularies below 65,500, else i32
+//   u64                   S sequences
+//   u64                   K = documents + 1
+//   i32 length[S]         tokens of each sequence
+//   i64 byte_pointer[S]   where it begins in .bin
+//   i64 document_index[K] first sequence of each document; the first entry is 0, the last S
 #pragma once
 
 #include <cstdint>

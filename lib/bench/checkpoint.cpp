@@ -7,13 +7,13 @@
 #include <numeric>
 #include <thread>
 
+#include "io/base/format.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/shard_writer.h"
 #include "io/checkpoint/verify.h"
 #include "lib/bench/storage.h"
 #include "lib/checkpoint/checkpointer.h"
-#include "lib/observe/metrics.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -70,7 +70,7 @@ class Bench {
         device_(device),
         folder_(folder),
         rounds_(rounds),
-        trainer_(config, mesh, &job, device, arena),
+        trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
         checkpoints_({.config = config,
                       .asked = config,
                       .mesh = mesh,
@@ -80,7 +80,6 @@ class Bench {
                       .store = trainer_.store().tensors(),
                       .attempt = job.broadcast(new_attempt())}) {
     trainer_.make_start_values();
-    trainer_.set_before_update([this] { checkpoints_.before_update(); });
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
       tokens_[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
@@ -196,7 +195,7 @@ class Bench {
 
   double step(RankFlags flags, StepResult& result) {
     const auto start = Clock::now();
-    result = trainer_.step(steps_++, tokens_, tokens_, flags);
+    result = trainer_.step(steps_++, tokens_, tokens_, flags, [this] { checkpoints_.before_update(); });
     return seconds_since(start);
   }
 

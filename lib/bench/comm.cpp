@@ -54,15 +54,17 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
     const int64_t elements = bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute));
     return whole.flat(0, elements / parts * parts);
   };
-  for (const auto& [axis, channel] : {std::pair{"tp", &runtime.tp()}, {"dp", &runtime.dp()}}) {
-    if (channel->size() == 1) continue;
+  for (const auto& [axis, transfers] : {std::pair{"tp", &runtime.tp()}, {"dp", &runtime.dp()}}) {
+    const int ranks = transfers->size();
+    if (ranks == 1) continue;
+    const GroupOnStream& collectives = transfers->collectives();
     for (const Operation& operation : operations())
       for (const int64_t bytes : sizes) {
-        const Tensor size = buffer(bytes, channel->size());
-        const double seconds = median_seconds([&] { operation.run(channel->group(), size, channel->stream()); },
-                                              bench.rounds, device, channel->stream());
-        rows.push_back({axis, operation.name, channel->size(), size.bytes(), 1e6 * seconds,
-                        static_cast<double>(size.bytes()) / seconds * operation.bus_factor(channel->size())});
+        const Tensor size = buffer(bytes, ranks);
+        const double seconds = median_seconds([&] { operation.run(collectives.group(), size, collectives.stream()); },
+                                              bench.rounds, device, collectives.stream());
+        rows.push_back({axis, operation.name, ranks, size.bytes(), 1e6 * seconds,
+                        static_cast<double>(size.bytes()) / seconds * operation.bus_factor(ranks)});
       }
   }
   // From the first stage to the second.

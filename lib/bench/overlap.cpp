@@ -6,12 +6,13 @@
 #include <memory>
 
 #include "lib/bench/measure.h"
-#include "lib/engine/runtime.h"
+#include "lib/engine/engine.h"
 #include "lib/model/block.h"
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
 #include "lib/tune/layer_transfers.h"
 #include "lib/tune/null_group.h"
+#include "lib/tune/null_hooks.h"
 #include "lib/tune/overlap_splits.h"
 
 namespace tri {
@@ -44,21 +45,16 @@ const Bucket& largest_bucket(const StoreTensors& store) {
   return *largest;
 }
 
-struct Memory {
-  RankTensors rank;
+Extra allocate_extra(const Config& config, const Mesh& mesh, const StoreTensors& store, Arena& arena) {
   Extra extra;
-};
-
-Memory allocate(const Config& config, const Mesh& mesh, Arena& arena) {
-  Memory m{.rank = allocate_rank(config, mesh, arena)};
   const StageDims d = stage_dims(config, mesh);
   const std::string name = "bench";
-  m.extra.number = arena.take(name, Dtype::kF32, {1});
-  const int64_t bucket = mesh.dp.size > 1 ? largest_bucket(m.rank.store).size : 0;
-  for (Tensor* tensor : {&m.extra.bucket, &m.extra.source}) *tensor = arena.take(name, Dtype::kF32, {bucket});
-  m.extra.block_input = arena.take(name, d.dtype, {d.Rl, d.C});
-  for (Tensor& tensor : m.extra.sends) tensor = arena.take(name, d.dtype, {d.Rl, d.C});
-  return m;
+  extra.number = arena.take(name, Dtype::kF32, {1});
+  const int64_t bucket = mesh.dp.size > 1 ? largest_bucket(store).size : 0;
+  for (Tensor* tensor : {&extra.bucket, &extra.source}) *tensor = arena.take(name, Dtype::kF32, {bucket});
+  extra.block_input = arena.take(name, d.dtype, {d.Rl, d.C});
+  for (Tensor& tensor : extra.sends) tensor = arena.take(name, d.dtype, {d.Rl, d.C});
+  return extra;
 }
 
 class Bench {
@@ -66,43 +62,32 @@ class Bench {
   Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, int rounds)
       : config_(config),
         mesh_(mesh),
-        job_(job),
-        device_(device),
         rounds_(rounds),
-        memory_(allocate(config, mesh, arena)),
-        runtime_(config, mesh, &job, device, arena,
-                 {.tp = memory_.rank.stage.exchange,
-                  .dp = memory_.rank.store.exchange,
-                  .boundaries = memory_.rank.boundaries}),
-        store_(config, mesh, memory_.rank.store, microbatches(config), device, runtime_.compute(), runtime_.dp(),
-               runtime_.dp_exchange()),
-        hooks_(store_, 0.0f),
-        silence_(mesh.tp),
-        silent_tp_(silence_, runtime_.compute(), device, TimeCategory::kTp),
-        ctx_(context(runtime_.tp(), runtime_.row_exchange())),
-        alone_(context(silent_tp_, nullptr)),
-        layer_(first_layer(config, memory_.rank.stage)),
-        timer_(runtime_, job, device, memory_.extra.number),
+        engine_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
+        extra_(allocate_extra(config, mesh, engine_.tensors().store, arena)),
+        runtime_(engine_.runtime()),
+        hooks_(engine_.store(), 0.0f),
+        null_group_(mesh.tp),
+        null_tp_(GroupOnStream(null_group_, runtime_.compute(), device, TimeCategory::kTp), device),
+        ctx_(context(runtime_.tp())),
+        alone_(context(null_tp_)),
+        layer_(first_layer(config, engine_.tensors().stage)),
+        timer_(runtime_, job, device, extra_.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
-    device.lend_workspace(memory_.rank.kernel_workspace);
-    search_gemms(config, mesh, &job, device, memory_.rank, store_, runtime_.compute(), nullptr, "");  // whole, alone
-    splits_ = find_overlap_splits(config, mesh, &job, device, memory_.rank, store_, runtime_, "", "");
-    store_.make_start_values();
+    search_gemms(engine_, null_tp_, {}, "");  // not split, alone
+    engine_.set_overlap_splits(find_overlap_splits(engine_, {}));
+    engine_.store().make_start_values();
     fill();
     bind();
   }
-  // As the trainer: events outlive the work that uses them.
-  ~Bench() {
-    runtime_.drain();
-    device_.lend_workspace({});
-  }
+  ~Bench() { runtime_.drain(); }  // as the trainer: events outlive the work that uses them
 
   std::vector<OverlapRow> run() {
     std::vector<OverlapRow> rows;
     if (mesh_.tp.size > 1)
       for (const LayerTransfer& transfer :
-           layer_transfers(config_, mesh_, memory_.rank.stage, store_.parameters().front()))
+           layer_transfers(config_, mesh_, engine_.tensors().stage, engine_.parameters().front()))
         rows.push_back(measure(row_case(transfer), mesh_.tp.size));
     if (mesh_.dp.size > 1)
       for (const Case& c : buckets()) rows.push_back(measure(c, mesh_.dp.size));
@@ -112,21 +97,20 @@ class Bench {
   }
 
  private:
-  LayerContext context(Channel& tp, RowExchange* exchange) {
+  LayerContext context(AxisTransfers& tp) {
     return {.config = config_,
             .dims = stage_dims(config_, mesh_),
-            .work = memory_.rank.stage.work,
+            .work = engine_.tensors().stage.work,
             .compute = runtime_.compute(),
             .tp = tp,
-            .exchange = exchange,
-            .splits = splits_,
+            .splits = engine_.overlap_splits(),
             .hooks = hooks_};
   }
 
   void fill() {
-    const Workspace& w = memory_.rank.stage.work;
+    const Workspace& w = engine_.tensors().stage.work;
     const LayerTensors& t = layer_;
-    const Extra& e = memory_.extra;
+    const Extra& e = extra_;
     for (const Tensor& tensor :
          {w.partial,    w.normed, w.activated,  w.dstream, w.dnormed,     w.dfc1,      w.dactivated,
           w.dattention, w.dqkv,   w.rope_table, t.normed1, t.qkv,         t.attention, t.middle,
@@ -135,21 +119,16 @@ class Bench {
   }
 
   void bind() {
-    const std::vector<Parameter>& parameters = store_.parameters().front();
+    const std::vector<Parameter>& parameters = engine_.parameters().front();
     const int layer = layers_of(config_, mesh_.pp, 0).first;
     fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
     block_ = std::make_unique<TransformerBlock>(layer, parameters, config_);
   }
 
   Case row_case(const LayerTransfer& transfer) {
-    std::string how = transfer.reduces ? "reduce" : "gather";
-    if (ctx_.exchange != nullptr) {
-      const OverlapSplit split = splits_.of(transfer.linear, transfer.pass);
-      const int pieces = split.pieces == 0 ? mesh_.tp.size : split.pieces;
-      how += split.direct ? ", direct" : fmt::format(", {} piece{}", pieces, pieces == 1 ? "" : "s");
-    }
+    const OverlapSplit split = engine_.overlap_splits().of(transfer.linear, transfer.pass);
     return {.axis = "tp",
-            .transfer = how,
+            .transfer = transfer.reduces ? ctx_.tp.reduce_name(split) : ctx_.tp.gather_name(split),
             .compute = transfer.beside,
             .bytes = transfer.rows.bytes(),
             .transfer_alone = [=, this] { transfer.alone(ctx_); },
@@ -181,50 +160,42 @@ class Bench {
   }
 
   std::vector<Case> buckets() {
-    Channel& dp = runtime_.dp();
-    RowExchange* const exchange = runtime_.dp_exchange();
-    const Tensor bucket = memory_.extra.bucket, source = memory_.extra.source;
+    AxisTransfers& dp = runtime_.dp();
+    GroupOnStream& collectives = dp.collectives();
+    const Tensor bucket = extra_.bucket, source = extra_.source;
     const Tensor normed = layer_.normed1;
-    const auto part = [size = mesh_.dp.size, rank = mesh_.dp.rank](Tensor whole) {
-      return whole.flat(rank * (whole.numel() / size), whole.numel() / size);
-    };
     const Work restore = [=, this] {  // sums in place would grow
       runtime_.compute().copy(bucket.data, source.data, source.bytes());
     };
     const bool sharded = config_.parallel.zero >= 1;
+    const OverlapSplit undivided{.pieces = 1};
     std::vector<Case> cases;
     cases.push_back(beside(
         {.axis = "dp",
-         .transfer = !sharded              ? "all-reduce"
-                     : exchange == nullptr ? "reduce-scatter"
-                                           : "reduce by copies",
+         .transfer = sharded ? dp.reduce_name(undivided) : "all-reduce",
          .compute = "fc1 weight gradient",
          .bytes = bucket.bytes(),
          .prepare = restore},
-        [=, this, &dp] {
-          dp.after(runtime_.compute());
-          if (exchange != nullptr)
-            reduce_bucket(*exchange, part(bucket), bucket, false, dp.stream());
+        [=, this, &dp, &collectives] {
+          collectives.after(runtime_.compute());
+          if (sharded)
+            reduce_bucket(dp, SumInto::kOverwrite, dp.local_rows(bucket), bucket, collectives.stream());
           else
-            sharded ? dp.reduce_scatter(part(bucket), bucket) : dp.all_reduce(bucket, ReduceOp::kSum);
+            collectives.all_reduce(bucket, ReduceOp::kSum);
         },
         [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.dfc1, normed); },
-        [this, &dp] { dp.before(runtime_.compute()); }));
+        [this, &collectives] { collectives.before(runtime_.compute()); }));
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
     const Tensor parameters(bucket.data, config_.precision.compute, {bucket.numel()});
     cases.push_back(beside(
         {.axis = "dp",
-         .transfer = exchange == nullptr ? "all-gather" : "gather by copies",
+         .transfer = dp.gather_name(undivided),
          .compute = "fc1 forward",
          .bytes = parameters.bytes(),
          .prepare = restore},
         [=, this, &dp] {
-          if (exchange != nullptr) {
-            exchange->begin_gather(parameters, runtime_.compute());
-            return exchange->start_gather(parameters, runtime_.compute());
-          }
-          dp.after(runtime_.compute());
-          dp.all_gather(parameters, part(parameters));
+          dp.begin_gather(parameters, runtime_.compute());
+          dp.start_gather(parameters, runtime_.compute());
         },
         [=, this] {
           if (config_.model.activation == Activation::kGelu)
@@ -233,9 +204,8 @@ class Bench {
             fc1_.forward(alone_, layer_.fc1, normed);
         },
         [=, this, &dp] {
-          if (exchange == nullptr) return dp.before(runtime_.compute());
-          exchange->finish_gather(parameters, runtime_.compute());
-          exchange->settle(runtime_.compute());
+          dp.finish_gather(parameters, runtime_.compute());
+          dp.settle(runtime_.compute());
         }));
     return cases;
   }
@@ -243,8 +213,8 @@ class Bench {
   // All that a stage in the middle of 1F1B exchanges with its neighbours beside one action.
   Case boundary() {
     const PipelineLinks links = runtime_.links();
-    const Extra& e = memory_.extra;
-    const BoundaryTensors& boundaries = memory_.rank.boundaries;
+    const Extra& e = extra_;
+    const BoundaryTensors& boundaries = engine_.tensors().boundaries;
     // A receive goes to the next buffer of its ring; rank 0's first chunk receives nothing, its second one does.
     struct Transfer {
       Link link;
@@ -281,7 +251,7 @@ class Bench {
     };
     const auto forward = [this] {
       LayerTensors t = layer_;
-      block_->forward(ctx_, {.inp = memory_.extra.block_input}, t);
+      block_->forward(ctx_, {.inp = extra_.block_input}, t);
     };
     return beside({.axis = "pp",
                    .transfer = "send and receive, both ways",
@@ -333,16 +303,13 @@ class Bench {
 
   const Config& config_;
   const Mesh mesh_;
-  Job& job_;
-  Device& device_;
   const int rounds_;
-  Memory memory_;
-  Runtime runtime_;
-  ParameterStore store_;
+  Engine engine_;
+  const Extra extra_;
+  Runtime& runtime_;  // the engine's
   NullHooks hooks_;
-  NullGroup silence_;
-  Channel silent_tp_;
-  OverlapSplits splits_;
+  NullGroup null_group_;
+  CollectiveTransfers null_tp_;
   LayerContext ctx_, alone_;  // as in a step; with a tp group in which nothing moves
   LayerTensors layer_;
   AlignedTimer timer_;
@@ -365,7 +332,7 @@ std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Jo
                                       const OverlapBench& bench) {
   if (mesh.world_size() == 1) return {};
   Arena measuring;
-  allocate(config, mesh, measuring);
+  allocate_extra(config, mesh, allocate_rank(config, mesh, measuring).store, measuring);
   Arena arena(device, measuring.used());
   return Bench(config, mesh, job, device, arena, bench.rounds).run();
 }

@@ -32,9 +32,13 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
                            const StepBench& bench) {
-  Trainer trainer(config, mesh, &job, device, arena);
+  Trainer trainer({.config = config,
+                   .mesh = mesh,
+                   .job = &job,
+                   .device = device,
+                   .arena = arena,
+                   .timing = bench.timed ? StepTiming::kOn : StepTiming::kOff});
   trainer.make_start_values();
-  trainer.time_steps(bench.timed);
 
   const HostBuffer<int32_t> h_tokens(device, static_cast<size_t>(microbatches(config)) *
                                                  static_cast<size_t>(config.data.micro_batch) *

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <memory>
 
+#include "io/base/format.h"
 #include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 

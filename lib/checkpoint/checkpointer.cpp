@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
@@ -13,7 +14,6 @@
 #include "io/checkpoint/shard_writer.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/weights.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 namespace {
@@ -85,6 +85,7 @@ Checkpointer::~Checkpointer() = default;  // a future of std::async waits for it
 Result<std::optional<RunProgress>> Checkpointer::load() {
   const auto start = Clock::now();
   std::vector<CheckpointEntry> entries;  // rank 0: newest first
+  Result<void> listing;
   if (job_.world_rank() == 0) {
     const auto removed = remove_stale_attempts(dir_, attempt_);
     if (!removed) log_warn("{}", removed.error().message);
@@ -92,8 +93,10 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
     if (listed)
       entries = std::move(listed).value();
     else
-      log_warn("{}", listed.error().message);
+      listing = listed.error();
   }
+  // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
+  if (auto agreed = agree(job_, listing); !agreed) return agreed.error();
   for (auto next = entries.begin();;) {
     for (; next != entries.end() && !next->valid; ++next) log_warn("checkpoint passed over: {}", next->why);
     LoadFrom mine{.any = !entries.empty()};

@@ -42,19 +42,19 @@ double value_at(const std::vector<char>& bytes, size_t i) {
 
 using ValueAt = double (*)(const std::vector<char>&, size_t);
 // Null: a type that no state has.
-ValueAt reader_of(ElementType type) {
+ValueAt reader_of(StoredType type) {
   switch (type) {
-    case ElementType::kF32:
+    case StoredType::kF32:
       return value_at<float>;
-    case ElementType::kBf16:
+    case StoredType::kBf16:
       return value_at<bf16>;
-    case ElementType::kI64:
+    case StoredType::kI64:
       return value_at<int64_t>;
-    case ElementType::kI32:
+    case StoredType::kI32:
       return value_at<int32_t>;
-    case ElementType::kU8:
+    case StoredType::kU8:
       return value_at<uint8_t>;
-    case ElementType::kF16:
+    case StoredType::kF16:
       break;
   }
   return nullptr;
@@ -79,7 +79,7 @@ Result<std::vector<char>> read_range(const CheckpointReader& reader, const std::
   return bytes;
 }
 
-Found compare(const std::vector<char>& a, ElementType a_type, const std::vector<char>& b, ElementType b_type,
+Found compare(const std::vector<char>& a, StoredType a_type, const std::vector<char>& b, StoredType b_type,
               int64_t count) {
   Found found;
   if (a_type == b_type && a == b) return found;

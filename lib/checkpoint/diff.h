@@ -11,7 +11,7 @@
 namespace tri {
 
 struct TensorForm {
-  ElementType type = ElementType::kF32;
+  StoredType type = StoredType::kF32;
   Coordinates shape;
   bool operator==(const TensorForm&) const = default;
 };

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/checkpoint/manifest.h"
-#include "lib/optim/parameter_store.h"
+#include "lib/optim/store_tensors.h"
 
 namespace tri {
 

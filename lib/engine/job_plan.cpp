@@ -6,8 +6,9 @@
 #include <map>
 #include <set>
 
+#include "io/base/format.h"
 #include "kernels/core/arena.h"
-#include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer/memory.h"
 #include "lib/engine/rank_tensors.h"
 
 namespace tri {
@@ -181,8 +182,8 @@ class Planner {
       plan_.recompute = std::max(plan_.recompute, least_recompute(tried, place, bytes));
       least = std::min(least, bytes);
     }
-    add(fmt::format("recompute: {}, for {:.2f} GiB a rank (parallel.recompute: auto)", enum_name(plan_.recompute),
-                    static_cast<double>(least) / (int64_t{1} << 30)));
+    add(fmt::format("recompute: {}, for {} a rank (parallel.recompute: auto)", enum_name(plan_.recompute),
+                    format_bytes(least)));
   }
 
   const Config& config_;

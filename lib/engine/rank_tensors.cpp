@@ -26,18 +26,47 @@ Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches) {
   return with_transfers(forward_only(pp, num_microbatches, config.parallel.chunks), pp, config.parallel.chunks);
 }
 
-RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena) {
-  const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
-  const Plan train = train_plan(config, mesh.pp), evaluation = evaluation_plan(config, mesh.pp, num_microbatches);
-  std::vector<int> slots, inputs;
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    slots.push_back(std::max(max_in_flight(train, chunk), max_in_flight(evaluation, chunk)));
-    inputs.push_back(std::max(max_inputs(train, chunk), max_inputs(evaluation, chunk)));
+namespace {
+
+// Weights without anything to update them.
+std::vector<std::vector<Parameter>> allocate_weights(const Config& config, const Mesh& mesh, Arena& arena) {
+  std::vector<std::vector<Parameter>> chunks;
+  for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
+    auto& parameters = chunks.emplace_back();
+    for (const ParamSpec& spec : chunk_parameters(config, mesh.pp, chunk)) {
+      const std::vector<int64_t> shape = spec.local_shape(mesh.tp.size);
+      Tensor weight = arena.take("parameters", config.precision.compute, {spec.local_numel(mesh.tp.size)});
+      weight.dims = static_cast<int>(shape.size());
+      std::copy(shape.begin(), shape.end(), weight.shape.begin());
+      parameters.push_back({spec, weight, chunk, static_cast<int>(parameters.size())});
+    }
   }
+  return chunks;
+}
+
+}  // namespace
+
+RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, EngineKind kind) {
+  const bool training = kind == EngineKind::kTraining;
+  const int num_microbatches = microbatches(config), chunks = config.parallel.chunks;
+  std::vector<Plan> plans{evaluation_plan(config, mesh.pp, num_microbatches)};  // all that will run
+  if (training) plans.push_back(train_plan(config, mesh.pp));
+  std::vector<int> slots(static_cast<size_t>(chunks), 0), inputs = slots;  // [chunk]
+  for (const Plan& plan : plans)
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const auto c = static_cast<size_t>(chunk);
+      slots[c] = std::max(slots[c], max_in_flight(plan, chunk));
+      inputs[c] = std::max(inputs[c], max_inputs(plan, chunk));
+    }
   const StageDims dims = stage_dims(config, mesh);
   RankTensors t;
-  t.store = allocate_store(config, mesh, arena);
-  t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
+  if (training) {
+    t.store = allocate_store(config, mesh, arena);
+    t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
+  } else {
+    t.weights = allocate_weights(config, mesh, arena);
+    t.loss = arena.take("head", Dtype::kF32, {1});
+  }
   t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
   t.boundaries = allocate_boundaries(mesh.pp, chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
   if (mesh.pp.last()) {
@@ -50,6 +79,12 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena) 
   return t;
 }
 
+int64_t rank_bytes(const Config& config, const Mesh& mesh, EngineKind kind) {
+  Arena measuring;
+  allocate_rank(config, mesh, measuring, kind);
+  return measuring.used();
+}
+
 int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
   constexpr int64_t kLeast = int64_t{2} << 30;
   if (kind == DeviceKind::kCpu) return free / 2 / node_size;
@@ -60,9 +95,7 @@ Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room) 
   Config tried = config;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
     tried.parallel.recompute = recompute;
-    Arena measuring;
-    allocate_rank(tried, mesh, measuring);
-    if (measuring.used() <= room) return recompute;
+    if (rank_bytes(tried, mesh) <= room) return recompute;
   }
   return Recompute::kFull;
 }

@@ -17,11 +17,16 @@ int64_t kernel_workspace_bytes(const StageDims& dims);
 Plan train_plan(const Config& config, Axis pp);
 Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
+// What a rank's memory is for: steps of training, or forward passes alone with weights that never change.
+enum class EngineKind { kTraining, kInference };
+
 struct RankTensors {
   StageTensors stage;
   BoundaryTensors boundaries;
-  StoreTensors store;
-  OptimizerTensors optimizer;
+  StoreTensors store;                           // training: weights, gradients, moments
+  OptimizerTensors optimizer;                   // training
+  std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
+  Tensor loss;              // (1) f32; inference (a step of training keeps its loss among its statistics)
   Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
   Tensor sample_logits;     // (V) compute dtype: one row of logits, gathered over tp; last stage only
   Tensor sample_token;      // (1) i32
@@ -29,7 +34,10 @@ struct RankTensors {
 };
 
 // `config` resolved. On a measuring arena nothing is touched.
-RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena);
+RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena,
+                          EngineKind kind = EngineKind::kTraining);
+// What it takes, measured.
+int64_t rank_bytes(const Config& config, const Mesh& mesh, EngineKind kind = EngineKind::kTraining);
 
 // Bytes that a rank's arena may take of `free` bytes, which on the CPU the `node_size` ranks of a machine share.
 // The rest is for communicators and libraries; on the CPU for the start values, MPI and the system.

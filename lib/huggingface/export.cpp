@@ -49,7 +49,7 @@ class Source {
       return {};
     }
     if (auto loaded = load(*mapped.spec); !loaded) return loaded;
-    if (entry.type == ElementType::kBf16)
+    if (entry.type == StoredType::kBf16)
       put<bf16>(mapped, entry, writer);
     else
       put<float>(mapped, entry, writer);
@@ -203,7 +203,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
 
   const std::vector<ParamSpec> parameters = model_parameters(config.value());
   const std::vector<Mapped> tensors = map_tensors(*layout.value(), model, parameters);
-  const ElementType type = options.dtype == Dtype::kBF16 ? ElementType::kBf16 : ElementType::kF32;
+  const StoredType type = options.dtype == Dtype::kBF16 ? StoredType::kBf16 : StoredType::kF32;
   std::vector<SafetensorsEntry> entries;
   ExportSummary summary{.architecture = std::string(layout.value()->architecture)};
   for (const Mapped& tensor : tensors) {
@@ -212,7 +212,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   }
   const std::vector<File> files = divide(entries, options.max_shard_bytes);
   {
-    Progress progress("export", "B", summary.bytes);
+    ProgressBar progress("export", "B", summary.bytes);
     Source source(reader.value(), model);
     for (size_t f = 0; f < files.size(); ++f) {
       auto writer = SafetensorsWriter::create(options.folder + "/" + file_name(f, files.size()),

@@ -123,11 +123,11 @@ Result<void> place(const Theirs::Found& found, const Mapped& mapped, const Model
     return Result<void>();
   };
   switch (entry.type) {
-    case ElementType::kF32:
+    case StoredType::kF32:
       return move(0.0f, [](float value) { return value; });
-    case ElementType::kBf16:
+    case StoredType::kBf16:
       return move(bf16(), [](bf16 value) { return static_cast<float>(value); });
-    case ElementType::kF16:
+    case StoredType::kF16:
       return move(uint16_t{}, [](uint16_t value) { return float_of_half(value); });
     default:
       return file_error("{}: tensor {} is {}; weights are f32, bf16 or f16", *found.path, entry.name,
@@ -169,7 +169,7 @@ Result<ShardRecord> write_weights(Theirs& theirs, const Layout& layout, const Co
   auto writer = ShardWriter::create(path, attempt);
   if (!writer) return writer.error();
   for (const ParamSpec& spec : parameters) summary.bytes += 4 * spec.numel();
-  Progress progress("import", "B", summary.bytes);
+  ProgressBar progress("import", "B", summary.bytes);
   std::vector<float> values;
   for (const ParamSpec& spec : parameters) {
     values.assign(static_cast<size_t>(spec.numel()), 0.0f);  // the vocabulary's padding stays zero
@@ -228,7 +228,7 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   fs::create_directories(options.run_dir, problem);
   if (problem) return file_error("{}: {}", options.run_dir, problem.message());
   const std::string attempt = new_attempt(), dir = resolved.value().checkpoint.dir;
-  auto lock = RunLock::take(options.run_dir, attempt);
+  auto lock = RunLock::take({.run = options.run_dir, .checkpoints = dir}, attempt);
   if (!lock) return lock.error();
   const auto present = list_checkpoints(dir);
   if (!present) return present.error();

@@ -6,7 +6,6 @@
 #include "io/base/random.h"
 #include "kernels/ops.h"
 #include "lib/data/loader.h"
-#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 
@@ -15,18 +14,18 @@ double Evaluation::perplexity_per_byte() const {
   return std::exp(loss * static_cast<double>(tokens) / std::max(bytes, 1.0));
 }
 
-Evaluator::Evaluator(const Config& config, const Mesh& mesh, Device& device, Runtime& runtime, Stage& stage,
-                     Executor& executor, EvaluatorTensors tensors)
-    : config_(config),
-      mesh_(mesh),
-      runtime_(runtime),
-      stage_(stage),
-      executor_(executor),
-      tensors_(tensors),
-      batch_plan_(evaluation_plan(config, mesh.pp, microbatches(config))),
-      single_plan_(evaluation_plan(config, mesh.pp, 1)),
-      h_inputs_(device, static_cast<size_t>(stage_.inputs().numel())),
-      h_targets_(device, static_cast<size_t>(stage_.targets().numel())) {}
+Evaluator::Evaluator(Engine& engine, Tensor loss)
+    : config_(engine.config()),
+      mesh_(engine.mesh()),
+      runtime_(engine.runtime()),
+      stage_(engine.stage()),
+      executor_(engine.executor()),
+      tensors_(engine.tensors()),
+      loss_(loss),
+      batch_plan_(evaluation_plan(config_, mesh_.pp, microbatches(config_))),
+      single_plan_(evaluation_plan(config_, mesh_.pp, 1)),
+      h_inputs_(engine.device(), static_cast<size_t>(stage_.inputs().numel())),
+      h_targets_(engine.device(), static_cast<size_t>(stage_.targets().numel())) {}
 
 void Evaluator::initialize() {
   Stream& compute = runtime_.compute();
@@ -68,10 +67,9 @@ void Evaluator::load_copies(std::span<const int32_t> inputs, std::span<const int
 }
 
 void Evaluator::sum_losses() {
-  runtime_.compute().zero(tensors_.loss);
+  runtime_.compute().zero(loss_);
   if (mesh_.pp.last())
-    weighted_sum({.out = tensors_.loss, .inp = stage_.head().losses, .weight = tensors_.loss_weight},
-                 runtime_.compute());
+    weighted_sum({.out = loss_, .inp = stage_.head().losses, .weight = tensors_.loss_weight}, runtime_.compute());
 }
 
 std::vector<float> Evaluator::read(Tensor tensor) {
@@ -96,9 +94,9 @@ double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int3
   executor_.run(batch_plan_, stage_);
   sum_losses();
   runtime_.world().after(compute);
-  runtime_.world().all_reduce(tensors_.loss, ReduceOp::kSum);
+  runtime_.world().all_reduce(loss_, ReduceOp::kSum);
   runtime_.world().before(compute);
-  return read(tensors_.loss).front();
+  return read(loss_).front();
 }
 
 std::optional<Evaluation> Evaluator::evaluate(const Dataset& dataset, Split split, int64_t batches,
@@ -106,19 +104,19 @@ std::optional<Evaluation> Evaluator::evaluate(const Dataset& dataset, Split spli
   const int64_t available = dataset.num_samples(split) / config_.data.global_batch;
   batches = std::min(batches, std::max<int64_t>(available, 1));
   if (batches <= 0 || dataset.num_samples(split) == 0) return std::nullopt;
-  const BatchShape own{.global_batch = config_.data.global_batch,
-                       .micro_batch = config_.data.micro_batch,
-                       .dp_rank = mesh_.dp.rank,
-                       .dp_size = mesh_.dp.size};
-  const BatchShape whole{.global_batch = config_.data.global_batch, .micro_batch = 1};  // every dp rank's samples
+  const BatchShape local{.global_batch = config_.data.global_batch,
+                         .micro_batch = config_.data.micro_batch,
+                         .dp_rank = mesh_.dp.rank,
+                         .dp_size = mesh_.dp.size};
+  const BatchShape global{.global_batch = config_.data.global_batch, .micro_batch = 1};  // every dp rank's samples
   Evaluation result{.samples = batches * config_.data.global_batch};
   result.tokens = result.samples * config_.model.seq_len;
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {
-    const Batch batch = make_batch(dataset, split, i, own);
+    const Batch batch = make_batch(dataset, split, i, local);
     sum += evaluate(batch.inputs, batch.targets);
     if (mesh_.world_rank == 0 && tokenizer != nullptr)
-      for (const int32_t token : make_batch(dataset, split, i, whole).targets)
+      for (const int32_t token : make_batch(dataset, split, i, global).targets)
         result.bytes += tokenizer->token_bytes(token);
     if (on_batch) on_batch();
   }
@@ -134,7 +132,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
   std::copy(tokens.begin(), tokens.end(), padded.begin());
   load_copies(padded, padded);
-  Channel& tp = runtime_.tp();
+  GroupOnStream& tp = runtime_.tp().collectives();
   stage_.set_on_logits([&](int) {
     const Tensor row = stage_.head().logits.rows(static_cast<int64_t>(tokens.size()) - 1, 1).flat();
     tp.after(runtime_.compute());

@@ -10,19 +10,10 @@
 
 #include "io/tokens/tokenizer.h"
 #include "lib/data/dataset.h"
-#include "lib/engine/runtime.h"
+#include "lib/engine/engine.h"
 #include "lib/infer/sampling.h"
-#include "lib/model/stage.h"
 
 namespace tri {
-
-// Beside the stage's memory.
-struct EvaluatorTensors {
-  Tensor loss;           // (1) f32: this rank's part of the mean loss, then the sum over the world
-  Tensor loss_weight;    // (M) f32: 1 / tokens of a batch where this rank's losses count, else 0; last stage only
-  Tensor sample_logits;  // (V) compute dtype: one row of logits, gathered over tp; last stage only
-  Tensor sample_token;   // (1) i32
-};
 
 struct Evaluation {
   double loss = 0;  // mean, nats a token
@@ -44,9 +35,9 @@ struct Generation {
 
 class Evaluator {
  public:
-  // What is referred to outlives the evaluator. `config` is resolved.
-  Evaluator(const Config& config, const Mesh& mesh, Device& device, Runtime& runtime, Stage& stage, Executor& executor,
-            EvaluatorTensors tensors);
+  // On an engine that outlives the evaluator. `loss` (1) f32: holds this rank's part of a batch's mean loss, then the
+  // sum over the world.
+  Evaluator(Engine& engine, Tensor loss);
 
   // Fills the tables that no checkpoint holds: rope's, and the weights of losses. Waits until they are there.
   void initialize();
@@ -64,7 +55,7 @@ class Evaluator {
   std::vector<int32_t> generate(std::vector<int32_t> text, const Generation& generation);
 
   // Enqueued: the batch's tokens, which stay where they are until the device has copied them (those that this stage
-  // does not take may be absent); tensors().loss = this rank's share of the mean loss.
+  // does not take may be absent); `loss` = this rank's part of the mean loss.
   void load_tokens(std::span<const int32_t> inputs, std::span<const int32_t> targets);
   void sum_losses();
   std::vector<float> read(Tensor tensor);  // as floats; waits
@@ -74,12 +65,13 @@ class Evaluator {
   int32_t broadcast_token(int32_t token, int root);  // the token that world rank `root` holds, on all ranks
 
   const Config& config_;
-  const Mesh mesh_;
+  const Mesh& mesh_;
   Runtime& runtime_;
   Stage& stage_;
   Executor& executor_;
-  EvaluatorTensors tensors_;
-  Plan batch_plan_, single_plan_;
+  const RankTensors& tensors_;
+  const Tensor loss_;
+  const Plan batch_plan_, single_plan_;
   HostBuffer<int32_t> h_inputs_, h_targets_;  // of load_copies()
 };
 

@@ -21,24 +21,15 @@ class LoadedModel {
                                                    const Mesh& mesh, Job* job, Device& device);
   ~LoadedModel();
 
-  Evaluator& evaluator() { return *evaluator_; }
-  int64_t bytes() const { return arena_->used(); }  // of device memory
+  Evaluator& evaluator() { return evaluator_; }
+  int64_t bytes() const { return arena_.used(); }  // of device memory
 
  private:
-  struct Tensors;
-  class Hooks;
-
   LoadedModel(const Config& config, const Mesh& mesh, Job* job, Device& device);
 
-  Device& device_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Tensors> tensors_;
-  std::unique_ptr<Hooks> hooks_;
-  std::unique_ptr<Runtime> runtime_;
-  const OverlapSplits splits_;
-  std::unique_ptr<Stage> stage_;
-  std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Evaluator> evaluator_;
+  Arena arena_;
+  Engine engine_;
+  Evaluator evaluator_;
 };
 
 }  // namespace tri

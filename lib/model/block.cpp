@@ -6,21 +6,24 @@
 #include "kernels/ops.h"
 
 namespace tri {
-namespace {
 
-// RoPE on queries and keys, in place, where the model has it.
-void rotate(const LayerContext& ctx, Pass pass, Tensor qkv) {
-  if (ctx.config.model.position != Position::kRope) return;
-  rope({.pass = pass, .qkv = qkv, .table = ctx.work.rope_table, .num_kv_heads = ctx.dims.NKVl, .group = ctx.dims.G},
-       ctx.compute);
-}
+// A pass under way.
+struct TransformerBlock::State {
+  const LayerContext& ctx;
+  LayerTensors t;
+  ResidualStream stream = {};       // forward: what the next norm reads, in the end what the pass hands on
+  std::vector<RowBlock> sums = {};  // the blocks of the reduce under way
+  // Backward.
+  Tensor dinput = {};
+  WeightGradient deferred = {};
+  QkvWeight qkv_weight = QkvWeight::kDefer;
+};
 
-}  // namespace
-
-TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config) {
+TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
+    : block_(config.model.block) {
   const std::string base = fmt::format("layers/{}/", layer);
   norm1_ = NormLayer::bind(parameters, base + "norm1");
-  if (config.model.block == Block::kSequential) norm2_ = NormLayer::bind(parameters, base + "norm2");
+  if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, base + "norm2");
   qkv_ = ColumnLinear::bind(Linear::kQkv, parameters, layer);
   proj_ = RowLinear::bind(Linear::kProj, parameters, layer);
   fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
@@ -28,35 +31,128 @@ TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& para
 }
 
 ResidualStream TransformerBlock::forward(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
-  const Workspace& w = ctx.work;
-  forward_kept(ctx, stream, t);
-  const auto partial = ctx.begin_reduce(w.partial, ctx.splits.of(Linear::kFc2, Pass::kForward));
-  if (is_parallel(ctx)) proj_.forward(ctx, partial, t.attention, 0.0f, Then::kKeep);
-  // One sum, one reduce for both branches.
-  fc2_.forward(ctx, partial, t.activated, is_parallel(ctx) ? 1.0f : 0.0f, Then::kSend);
-  return {.inp = is_parallel(ctx) ? t.input : t.middle,
-          .add = ctx.finish_reduce(w.partial),
-          .add_bias = fc2_.bias_to_add(ctx)};
-}
-
-// Everything that backward reads: the forward pass without its last product.
-void TransformerBlock::forward_kept(const LayerContext& ctx, ResidualStream stream, LayerTensors& t) const {
-  const Workspace& w = ctx.work;
   if (stream.add.empty()) t.input = stream.inp;
-  norm1_.forward(ctx, stream, t.input, t.mean1, t.rstd1, t.normed1);
-  attention_forward(ctx, t, t.normed1);
-  if (is_parallel(ctx)) return mlp_forward(ctx, t, t.normed1);
-
-  proj_.forward(ctx, ctx.begin_reduce(w.partial, ctx.splits.of(Linear::kProj, Pass::kForward)), t.attention, 0.0f,
-                Then::kSend);
-  const ResidualStream middle{.inp = t.input, .add = ctx.finish_reduce(w.partial), .add_bias = proj_.bias_to_add(ctx)};
-  norm2_.forward(ctx, middle, t.middle, t.mean2, t.rstd2, t.normed2);
-  mlp_forward(ctx, t, t.normed2);
+  State s{.ctx = ctx, .t = t, .stream = stream};
+  run_forward(s, block_order(block_, Pass::kForward));
+  return s.stream;
 }
 
-void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const {
+void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> regions) const {
+  const LayerContext& ctx = s.ctx;
+  for (const TransferRegion& region : regions) {
+    const Tensor rows = region.rows(ctx.work, s.t);
+    if (region.reduces())
+      s.sums = ctx.begin_reduce(rows, ctx.splits.of(region.linear, region.pass));
+    else
+      gather_norm(s, region.linear);
+    for (const BlockStep step : region.steps) run(s, step);
+    if (!region.reduces()) continue;
+    const bool attention_alone = region.linear == Linear::kProj;
+    s.stream = {.inp = attention_alone || is_parallel() ? s.t.input : s.t.middle,
+                .add = ctx.finish_reduce(),
+                .add_bias = (attention_alone ? proj_ : fc2_).bias_to_add(ctx)};
+  }
+}
+
+void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput,
+                                WeightGradient& deferred, QkvWeight qkv_weight) const {
+  State s{.ctx = ctx, .t = kept, .dinput = dinput, .deferred = std::exchange(deferred, {}), .qkv_weight = qkv_weight};
+  for (const TransferRegion& region : block_order(block_, Pass::kBackward)) {
+    if (region.reduces())
+      s.sums = ctx.begin_reduce(ctx.work.dnormed, ctx.splits.of(region.linear, region.pass));
+    else
+      ctx.gather(ctx.work.dstream);
+    for (const BlockStep step : region.steps) run(s, step);
+    if (region.reduces()) norm_backward(s, region.linear);
+  }
+  deferred = std::move(s.deferred);
+}
+
+void TransformerBlock::run_gemms(const TransferRegion& region, const LayerContext& ctx, const LayerTensors& t,
+                                 const std::vector<RowBlock>& sums) const {
+  State s{.ctx = ctx, .t = t, .sums = sums};
+  defer_qkv_weight(s);
+  for (const BlockStep step : region.steps)
+    if (is_gemm(step)) run(s, step);
+}
+
+void TransformerBlock::run(State& s, BlockStep step) const {
+  const LayerContext& ctx = s.ctx;
+  const Workspace& w = ctx.work;
+  const LayerTensors& t = s.t;
+  const ModelConfig& model = ctx.config.model;
+  switch (step) {
+    case BlockStep::kQkvForward:
+      return qkv_.forward(ctx, t.qkv, t.normed1);
+    case BlockStep::kAttentionForward:
+      return attention_forward(ctx, t);
+    case BlockStep::kProjForward:
+      return proj_.forward(ctx, s.sums, t.attention, 0.0f, is_parallel() ? Then::kKeep : Then::kSend);
+    case BlockStep::kFc1Forward:
+      return fc1_forward(ctx, t);
+    case BlockStep::kActivationForward:
+      if (model.activation == Activation::kGelu) return;
+      return activation_forward({.kind = model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+    case BlockStep::kFc2Forward:
+      return fc2_.forward(ctx, s.sums, t.activated, is_parallel() ? 1.0f : 0.0f, Then::kSend);
+
+    case BlockStep::kDeferredQkvWeight:
+      if (s.deferred) std::exchange(s.deferred, {})();
+      return;
+    case BlockStep::kRecompute:
+      s.t = recomputed(ctx, t);
+      return;
+    case BlockStep::kFc2Input:
+      return fc2_input(ctx, t);
+    case BlockStep::kActivationBackward:
+      if (model.activation == Activation::kGelu) return;
+      return activation_backward({.kind = model.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1},
+                                 ctx.compute);
+    case BlockStep::kFc1Input:
+      return fc1_.backward_input(ctx, s.sums, w.dfc1, 0.0f, is_parallel() ? Then::kKeep : Then::kSend);
+    case BlockStep::kFc2Weight:
+      return fc2_.backward_weight(ctx, w.dstream, t.activated);
+    case BlockStep::kFc1Weight:
+      return fc1_weight(ctx, t);
+    case BlockStep::kRecomputeNorm1:
+      if (t.normed1.data == w.normed.data) norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
+      return;
+    case BlockStep::kProjInput:
+      return proj_.backward_input(ctx, w.dattention, w.dstream);
+    case BlockStep::kAttentionBackward:
+      return attention_backward(ctx, t);
+    case BlockStep::kQkvInput:
+      return qkv_.backward_input(ctx, s.sums, w.dqkv, is_parallel() ? 1.0f : 0.0f, Then::kSend);
+    case BlockStep::kProjWeight:
+      return proj_.backward_weight(ctx, w.dstream, t.attention);
+    case BlockStep::kDeferQkvWeight:
+      return defer_qkv_weight(s);
+  }
+}
+
+void TransformerBlock::gather_norm(State& s, Linear linear) const {
+  const LayerTensors& t = s.t;
+  if (linear == Linear::kQkv) return norm1_.forward(s.ctx, s.stream, t.input, t.mean1, t.rstd1, t.normed1);
+  norm2_.forward(s.ctx, s.stream, t.middle, t.mean2, t.rstd2, t.normed2);
+}
+
+void TransformerBlock::norm_backward(State& s, Linear linear) const {
+  const LayerContext& ctx = s.ctx;
+  const LayerTensors& t = s.t;
+  const Tensor dstream = ctx.local_rows(ctx.work.dstream), dnormed = ctx.finish_reduce();
+  if (linear == Linear::kQkv) return norm1_.backward(ctx, s.dinput, dstream, dnormed, t.input, t.mean1, t.rstd1);
+  norm2_.backward(ctx, dstream, dstream, dnormed, t.middle, t.mean2, t.rstd2);
+}
+
+// RoPE on queries and keys, in place, where the model has it.
+void TransformerBlock::rotate(const LayerContext& ctx, Pass pass, Tensor qkv) const {
+  if (ctx.config.model.position != Position::kRope) return;
+  rope({.pass = pass, .qkv = qkv, .table = ctx.work.rope_table, .num_kv_heads = ctx.dims.NKVl, .group = ctx.dims.G},
+       ctx.compute);
+}
+
+void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTensors& t) const {
   const StageDims& d = ctx.dims;
-  qkv_.forward(ctx, t.qkv, normed);
   rotate(ctx, Pass::kForward, t.qkv);
   tri::attention_forward({.out = t.attention,
                           .lse = t.lse,
@@ -70,109 +166,10 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
                          ctx.compute);
 }
 
-void TransformerBlock::mlp_forward(const LayerContext& ctx, const LayerTensors& t, Tensor normed) const {
-  if (ctx.config.model.activation == Activation::kGelu) return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
-  fc1_.forward(ctx, t.fc1, normed);
-  activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
-}
-
-void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kept, Tensor dinput, WeightGradient& later,
-                                Leaves leaves) const {
-  ctx.gather(ctx.work.dstream);  // every row of the output's gradient, for the row-parallel products
-  if (later) std::exchange(later, {})();
-  const LayerTensors t = again(ctx, kept);
-  if (is_parallel(ctx))
-    backward_parallel(ctx, t, dinput, later, leaves);
-  else
-    backward_sequential(ctx, t, dinput, later, leaves);
-}
-
-// `kept` and what backward reads besides, computed again. Of the norms those whose rows are read first.
-LayerTensors TransformerBlock::again(const LayerContext& ctx, const LayerTensors& kept) const {
-  if (ctx.config.parallel.recompute == Recompute::kFull) {
-    LayerTensors t = ctx.work.again;
-    forward_kept(ctx, {.inp = kept.input}, t);
-    return t;
-  }
-  LayerTensors t = with_workspace(kept, ctx.work);
-  if (kept.activated.empty())
-    activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
-  // work.normed serves both norms, one after the other: the second is made where its turn comes.
-  if (kept.normed1.empty() && is_parallel(ctx))
-    norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
-  else if (kept.normed1.empty())
-    norm2_.forward(ctx, {.inp = t.middle}, {}, t.mean2, t.rstd2, t.normed2);
-  return t;
-}
-
-// A weight gradient beside each of the four transfers, the last one beside the next layer's first. What one reads is
-// overwritten after its transfer at the earliest.
-void TransformerBlock::backward_sequential(const LayerContext& ctx, const LayerTensors& t, Tensor dinput,
-                                           WeightGradient& later, Leaves leaves) const {
-  const Workspace& w = ctx.work;
-  const Tensor dstream = ctx.own_rows(w.dstream);
-  mlp_backward(ctx, t);
-  fc1_.backward_input(ctx, ctx.begin_reduce(w.dnormed, ctx.splits.of(Linear::kFc1, Pass::kBackward)), w.dfc1, 0.0f,
-                      Then::kSend);
-  fc2_.backward_weight(ctx, w.dstream, t.activated);  // beside the reduce
-  norm2_.backward(ctx, dstream, dstream, ctx.finish_reduce(w.dnormed), t.middle, t.mean2, t.rstd2);
-
-  ctx.gather(w.dstream);
-  fc1_backward_weight(ctx, t.normed2);  // beside the gather
-  if (t.normed1.data == w.normed.data)  // made again
-    norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
-  attention_backward(ctx, t);
-  qkv_.backward_input(ctx, ctx.begin_reduce(w.dnormed, ctx.splits.of(Linear::kQkv, Pass::kBackward)), w.dqkv, 0.0f,
-                      Then::kSend);
-  proj_.backward_weight(ctx, w.dstream, t.attention);  // beside the reduce
-  leave_qkv_weight(ctx, t.normed1, later, leaves);
-  norm1_.backward(ctx, dinput, dstream, ctx.finish_reduce(w.dnormed), t.input, t.mean1, t.rstd1);
-}
-
-void TransformerBlock::backward_parallel(const LayerContext& ctx, const LayerTensors& t, Tensor dinput,
-                                         WeightGradient& later, Leaves leaves) const {
-  const Workspace& w = ctx.work;
-  mlp_backward(ctx, t);
-  const auto dnormed = ctx.begin_reduce(w.dnormed, ctx.splits.of(Linear::kQkv, Pass::kBackward));
-  fc1_.backward_input(ctx, dnormed, w.dfc1, 0.0f, Then::kKeep);
-  attention_backward(ctx, t);
-  qkv_.backward_input(ctx, dnormed, w.dqkv, 1.0f, Then::kSend);  // both branches into one sum, one reduce
-  fc2_.backward_weight(ctx, w.dstream, t.activated);             // all beside the reduce
-  fc1_backward_weight(ctx, t.normed1);
-  proj_.backward_weight(ctx, w.dstream, t.attention);
-  leave_qkv_weight(ctx, t.normed1, later, leaves);
-  norm1_.backward(ctx, dinput, ctx.own_rows(w.dstream), ctx.finish_reduce(w.dnormed), t.input, t.mean1, t.rstd1);
-}
-
-void TransformerBlock::leave_qkv_weight(const LayerContext& ctx, Tensor inp, WeightGradient& later,
-                                        Leaves leaves) const {
-  const auto gradient = [this, &ctx, inp] { qkv_.backward_weight(ctx, ctx.work.dqkv, inp); };
-  if (leaves == Leaves::kWork)
-    later = gradient;
-  else
-    gradient();
-}
-
-// From the gathered gradient in work.dstream to work.dfc1.
-void TransformerBlock::mlp_backward(const LayerContext& ctx, const LayerTensors& t) const {
-  const Workspace& w = ctx.work;
-  if (ctx.config.model.activation == Activation::kGelu)
-    return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
-  fc2_.backward_input(ctx, w.dactivated, w.dstream);
-  activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1},
-                      ctx.compute);
-}
-
-void TransformerBlock::fc1_backward_weight(const LayerContext& ctx, Tensor inp) const {
-  if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, ctx.work.dfc1, inp);
-  fc1_.backward_weight(ctx, ctx.work.dfc1, inp);
-}
-
-// From the gathered gradient in work.dstream to work.dqkv.
+// From work.dattention to work.dqkv.
 void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const Workspace& w = ctx.work;
   const StageDims& d = ctx.dims;
-  proj_.backward_input(ctx, w.dattention, w.dstream);
   tri::attention_backward({.dqkv = w.dqkv,
                            .delta = w.delta,
                            .dout = w.dattention,
@@ -187,6 +184,51 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .kernel = ctx.config.model.attention},
                           ctx.compute);
   rotate(ctx, Pass::kBackward, w.dqkv);
+}
+
+void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& t) const {
+  const Tensor normed = mlp_input(t);
+  if (ctx.config.model.activation == Activation::kGelu) return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
+  fc1_.forward(ctx, t.fc1, normed);
+}
+
+// From the gathered gradient in work.dstream to work.dfc1 (GeLU) or work.dactivated.
+void TransformerBlock::fc2_input(const LayerContext& ctx, const LayerTensors& t) const {
+  const Workspace& w = ctx.work;
+  if (ctx.config.model.activation == Activation::kGelu)
+    return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
+  fc2_.backward_input(ctx, w.dactivated, w.dstream);
+}
+
+void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t) const {
+  const Tensor normed = mlp_input(t);
+  if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, ctx.work.dfc1, normed);
+  fc1_.backward_weight(ctx, ctx.work.dfc1, normed);
+}
+
+void TransformerBlock::defer_qkv_weight(State& s) const {
+  s.deferred = [this, &ctx = s.ctx, inp = s.t.normed1] { qkv_.backward_weight(ctx, ctx.work.dqkv, inp); };
+  if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();
+}
+
+// `kept`, and what backward reads besides: recomputed. Of the norms those whose rows are read first.
+LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTensors& kept) const {
+  if (ctx.config.parallel.recompute == Recompute::kFull) {
+    State s{.ctx = ctx, .t = ctx.work.recomputed, .stream = {.inp = kept.input}};
+    s.t.input = kept.input;
+    const std::span<const TransferRegion> regions = block_order(block_, Pass::kForward);
+    run_forward(s, regions.first(regions.size() - 1));  // backward reads nothing of the last one
+    return s.t;
+  }
+  LayerTensors t = with_workspace(kept, ctx.work);
+  if (kept.activated.empty())
+    activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+  // work.normed serves both norms, one after the other: the second is made where its turn comes.
+  if (kept.normed1.empty() && is_parallel())
+    norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
+  else if (kept.normed1.empty())
+    norm2_.forward(ctx, {.inp = t.middle}, {}, t.mean2, t.rstd2, t.normed2);
+  return t;
 }
 
 }  // namespace tri

@@ -10,21 +10,21 @@ constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
 
 }  // namespace
 
-Stage::Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
-             const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-             RowExchange* exchange, const OverlapSplits& splits, float loss_scale)
-    : tensors_(std::move(tensors)),
-      ctx_{.config = config,
-           .dims = stage_dims(config, mesh),
+Stage::Stage(StageContext context)
+    : tensors_(std::move(context.tensors)),
+      ctx_{.config = context.config,
+           .dims = stage_dims(context.config, context.mesh),
            .work = tensors_.work,
-           .compute = compute,
-           .tp = tp,
-           .exchange = exchange,
-           .splits = splits,
-           .hooks = hooks},
-      vocab_(config.model.vocab),
-      first_token_(mesh.tp.rank * ctx_.dims.Vl),
-      loss_scale_(loss_scale) {
+           .compute = context.compute,
+           .tp = context.tp,
+           .splits = context.splits,
+           .hooks = context.hooks},
+      vocab_(context.config.model.vocab),
+      first_token_(context.mesh.tp.rank * ctx_.dims.Vl),
+      loss_scale_(context.loss_scale) {
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  const auto& parameters = context.parameters;
   for (int c = 0; c < config.parallel.chunks; ++c) {
     Chunk chunk;
     chunk.first = is_first_virtual_stage(mesh.pp, c);
@@ -70,7 +70,7 @@ void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = ctx_.work.again;  // only the layer's input is kept
+      LayerTensors shared = ctx_.work.recomputed;  // only the layer's input is kept
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
@@ -96,7 +96,7 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
   kept.layers.front().input = input;  // the stage input of this very microbatch
 
   ctx_.hooks.begin_backward(chunk_index, micro);
-  const Tensor dstream = ctx_.own_rows(ctx_.work.dstream);
+  const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
   if (chunk.last) {
     head_forward(chunk, kept.output);
     loss(micro, LogitGradient::kInPlace);
@@ -104,11 +104,11 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
   } else {
     ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
   }
-  TransformerBlock::WeightGradient later;
+  TransformerBlock::WeightGradient deferred;
   for (size_t i = chunk.blocks.size(); i-- > 0;) {
     const bool leaves_stage = i == 0 && !chunk.first;
-    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, later,
-                             i == 0 ? TransformerBlock::Leaves::kNothing : TransformerBlock::Leaves::kWork);
+    chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, deferred,
+                             i == 0 ? TransformerBlock::QkvWeight::kEnqueue : TransformerBlock::QkvWeight::kDefer);
   }
   if (chunk.first) embed_backward(chunk, micro);
   chunk.slot_of[static_cast<size_t>(micro)] = -1;
@@ -130,12 +130,7 @@ void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
       embed_rows(block.out, block.first);
       ctx_.send(block);
     }
-    const Tensor sum = ctx_.finish_reduce(ctx_.work.partial);
-    if (sum.dims == 2)
-      ctx_.compute.copy(out.data, sum.data, sum.bytes());
-    else
-      residual_add({.out = out, .inp = sum.rows(0, 1).view({out[0], out[1]}), .add = sum.rows(1, sum[0] - 1)},
-                   ctx_.compute);
+    sum_parts({.out = out, .parts = ctx_.finish_reduce()}, ctx_.compute);
   }
   if (chunk.positions != nullptr)
     position_forward({.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
@@ -146,7 +141,7 @@ void Stage::embed_backward(const Chunk& chunk, int micro) {
   const Workspace& w = ctx_.work;
   if (chunk.positions != nullptr) {
     position_backward({.dweight = ctx_.hooks.gradient(*chunk.positions),
-                       .dout = ctx_.own_rows(w.dstream),
+                       .dout = ctx_.local_rows(w.dstream),
                        .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
                       ctx_.compute);
     ctx_.hooks.gradient_ready(*chunk.positions);
@@ -176,16 +171,17 @@ void Stage::loss(int micro, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
   const Tensor targets = tensors_.targets.rows(micro, 1).flat();
   if (ctx_.tp.size() > 1) {
-    const Tensor own_stats = h.stats.rows(ctx_.tp.rank(), 1);
-    cross_entropy_stats({.stats = own_stats.view({ctx_.dims.R, 3}),
+    const Tensor local_stats = h.stats.rows(ctx_.tp.rank(), 1);
+    cross_entropy_stats({.stats = local_stats.view({ctx_.dims.R, 3}),
                          .logits = h.logits,
                          .targets = targets,
                          .first_token = first_token_,
                          .vocab = vocab_},
                         ctx_.compute);
-    ctx_.tp.after(ctx_.compute);
-    ctx_.tp.all_gather(h.stats, own_stats);
-    ctx_.tp.before(ctx_.compute);
+    GroupOnStream& tp = ctx_.tp.collectives();
+    tp.after(ctx_.compute);
+    tp.all_gather(h.stats, local_stats);
+    tp.before(ctx_.compute);
   }
   cross_entropy_loss({.loss = h.losses.rows(micro, 1),
                       .logits = h.logits,
@@ -209,7 +205,7 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // beside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
-  chunk.final_norm.backward(ctx_, ctx_.own_rows(w.dstream), {}, ctx_.finish_reduce(w.dnormed), inp, h.mean, h.rstd);
+  chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, h.mean, h.rstd);
 }
 
 }  // namespace tri

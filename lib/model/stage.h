@@ -12,13 +12,22 @@
 
 namespace tri {
 
+// What a stage is wired to. Everything that is referred to outlives the stage.
+struct StageContext {
+  const Config& config;
+  const Mesh& mesh;
+  StageTensors tensors;
+  const std::vector<std::vector<Parameter>>& parameters;  // [chunk][parameter]
+  ParameterHooks& hooks;
+  Stream& compute;
+  AxisTransfers& tp;
+  const OverlapSplits& splits;  // may change between runs of a plan
+  float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / tokens of a step
+};
+
 class Stage final : public StageCompute {
  public:
-  // `parameters[chunk]` and `splits` outlive the stage. `loss_scale`: factor on the gradient of the summed loss (1 /
-  // tokens of a step).
-  Stage(const Config& config, const Mesh& mesh, StageTensors tensors,
-        const std::vector<std::vector<Parameter>>& parameters, ParameterHooks& hooks, Stream& compute, Channel& tp,
-        RowExchange* exchange, const OverlapSplits& splits, float loss_scale);
+  explicit Stage(StageContext context);
 
   // What the forward actions of the next run are for.
   enum class Mode {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/peer/copies.h"
 #include "lib/model/parameter.h"
 #include "lib/parallel/mesh.h"
 
@@ -26,9 +26,9 @@ bool copies_tp_rows(const Config& config);
 
 // What one layer keeps of a microbatch. Which tensors exist depends on parallel.recompute:
 //   none       all
-//   norms      not normed1, normed2: made from the kept stream, and gathered over tp, again
-//   selective  nor activated: cheap to compute again from what is kept
-//   full       only `input`; the rest is computed again into a set shared by all layers
+//   norms      all but normed1 and normed2: recomputed from the kept stream, and gathered over tp once more
+//   selective  nor `activated`, which is cheap to recompute from what is kept
+//   full       only `input`; the rest is recomputed into a set shared by all layers
 struct LayerTensors {
   Tensor input;         // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
   Tensor mean1, rstd1;  // (Rl) f32
@@ -49,18 +49,18 @@ struct MicrobatchTensors {
 };
 
 struct Workspace {
-  Tensor partial;      // (R, C): outputs of row-parallel products; without an exchange the own rows hold their sum
-  Tensor normed;       // (R, C): a gathered norm computed again; aliases nothing. Also the head's input
-  Tensor activated;    // (R, Fl): an activation computed again; parallel.recompute: selective
-  Tensor dstream;      // (R, C): the own rows are the running gradient of the residual stream, the rest its gather
-  Tensor dnormed;      // (R, C): gradient of a gathered norm; without an exchange the own rows hold its sum
-  Tensor dfc1;         // (R, fc1_width)
-  Tensor dactivated;   // (R, Fl); SwiGLU only: GeLU's gradient is taken in place
-  Tensor dattention;   // (R, NHl · HS)
-  Tensor dqkv;         // (R, qkv_width)
-  Tensor delta;        // (B, NHl, T) f32
-  LayerTensors again;  // parallel.recompute: full
-  Tensor rope_table;   // (T, HS/2, 2) f32
+  Tensor partial;     // (R, C): outputs of row-parallel GEMMs; by collectives, the local rows hold their sum
+  Tensor normed;      // (R, C): a gathered norm, recomputed; aliases nothing. Also the head's input
+  Tensor activated;   // (R, Fl): an activation, recomputed; parallel.recompute: selective
+  Tensor dstream;     // (R, C): the local rows are the running gradient of the residual stream, the rest its gather
+  Tensor dnormed;     // (R, C): gradient of a gathered norm; by collectives, the local rows hold its sum
+  Tensor dfc1;        // (R, fc1_width)
+  Tensor dactivated;  // (R, Fl); SwiGLU only: GeLU's gradient is taken in place
+  Tensor dattention;  // (R, NHl · HS)
+  Tensor dqkv;        // (R, qkv_width)
+  Tensor delta;       // (B, NHl, T) f32
+  LayerTensors recomputed;  // parallel.recompute: full
+  Tensor rope_table;        // (T, HS/2, 2) f32
 };
 
 // The head's memory, on the last virtual stage.
@@ -78,7 +78,7 @@ struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
   Workspace work;
   HeadTensors head;
-  RowExchangeTensors exchange;  // tp > 1, where copies_tp_rows
+  PeerCopyTensors peer_copies;  // tp > 1, where copies_tp_rows
   Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
 };
 

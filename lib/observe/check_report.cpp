@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "io/base/format.h"
 #include "lib/checkpoint/state.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
-#include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/simulate/pipeline.h"
 

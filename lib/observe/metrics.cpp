@@ -1,7 +1,5 @@
 #include "lib/observe/metrics.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cinttypes>
 #include <cmath>
@@ -66,45 +64,6 @@ std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory
                      m.mfu ? fmt::format("MFU {:.1f} %  ", 100 * *m.mfu) : "", waits.empty() ? "" : waits + "  ",
                      format_bytes(memory_bytes),
                      format_duration(static_cast<double>(last_step - m.step) * m.step_ms / 1000));
-}
-
-std::string format_bytes(int64_t bytes) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, units[unit]);
-}
-
-std::string format_duration(double seconds) {
-  if (!std::isfinite(seconds)) return "?";
-  const auto whole = static_cast<int64_t>(std::llround(seconds));
-  if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
-  if (whole >= 60) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
-  return fmt::format("{:.1f} s", seconds);
-}
-
-std::string format_count(double count) {
-  const char* units[] = {"", "k", "M", "B", "T", "P", "E"};
-  int unit = 0;
-  for (; std::fabs(count) >= 1000 && unit < 6; ++unit) count /= 1000;
-  return fmt::format("{:.{}f}{}", count, unit == 0 || count >= 100 ? 0 : (count >= 10 ? 1 : 2), units[unit]);
-}
-
-ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
-
-ProgressLine::~ProgressLine() {
-  if (open_) std::fputs("\n", stderr);
-}
-
-void ProgressLine::show(const std::string& text, bool keep) {
-  if (terminal_) std::fputs("\r\033[K", stderr);
-  open_ = false;
-  if (keep) return log_info("{}", text);
-  if (!terminal_) return;
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
-  open_ = true;
 }
 
 }  // namespace tri

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "io/base/format.h"
 #include "lib/observe/step_times.h"
 
 namespace tri {
@@ -47,22 +48,5 @@ int64_t step_of_line(const std::string& line);  // of metrics.jsonl; the largest
 
 // "step   120/300  loss 2.1034  grad 0.81  lr 2.4e-03  352 ms  11.6k tok/s  ETA 1m03s"
 std::string console_line(const StepMetrics& metrics, int64_t last_step, int64_t memory_bytes);
-
-std::string format_bytes(int64_t bytes);      // "1.50 GiB"
-std::string format_duration(double seconds);  // "1h02m", "3m07s", "12.3 s"
-std::string format_count(double count);       // "11.6k", "1.32M", "175B"
-
-// Lines of progress: on a terminal the latest stands on a line that is overwritten until `keep` makes it stay;
-// elsewhere only kept lines are printed.
-class ProgressLine {
- public:
-  ProgressLine();
-  ~ProgressLine();
-  void show(const std::string& text, bool keep);
-
- private:
-  bool terminal_;
-  bool open_ = false;
-};
 
 }  // namespace tri

@@ -4,10 +4,10 @@
 #include <map>
 #include <numeric>
 
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "lib/model/flops.h"
 #include "lib/model/parameter.h"
-#include "lib/observe/metrics.h"
 
 namespace tri {
 namespace {

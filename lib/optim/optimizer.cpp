@@ -12,7 +12,7 @@ struct Update {
   const Config& config;
   ParameterStore& store;
   const OptimizerTensors& tensors;
-  const OptimizerChannels& channels;
+  const OptimizerGroups& groups;
   Stream& compute;
   float lr;
   int64_t step;
@@ -36,9 +36,9 @@ struct Update {
 };
 
 void adamw(const Update& u) {
-  for (const BucketSlice& slice : u.store.slices()) {
+  for (const BucketSlice& slice : u.store.memory().slices()) {
     adamw_update({.moments = u.moments(slice), .param = slice.param, .lr = u.lr}, u.compute);
-    u.store.publish(slice);
+    u.store.gathers().publish(slice);
   }
 }
 
@@ -46,7 +46,7 @@ void lamb(const Update& u) {
   const OptimizerTensors& t = u.tensors;
   u.compute.zero(t.weight_sumsq);
   u.compute.zero(t.direction_sumsq);
-  for (const BucketSlice& slice : u.store.slices()) {
+  for (const BucketSlice& slice : u.store.memory().slices()) {
     tensor_sumsq({.sumsq = t.weight_sumsq, .inp = slice.master, .block_tensor = slice.block_tensor}, u.compute);
     lamb_direction({.moments = u.moments(slice)}, u.compute);
     tensor_sumsq({.sumsq = t.direction_sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, u.compute);
@@ -55,15 +55,15 @@ void lamb(const Update& u) {
   const int64_t split = u.store.tensors().num_split_tensors;
   for (const Tensor& sums : {t.weight_sumsq, t.direction_sumsq}) {
     if (u.config.parallel.zero >= 1) {
-      u.channels.dp.after(u.compute);
-      u.channels.dp.all_reduce(sums, ReduceOp::kSum);
-      u.channels.dp.before(u.compute);
+      u.groups.dp.after(u.compute);
+      u.groups.dp.all_reduce(sums, ReduceOp::kSum);
+      u.groups.dp.before(u.compute);
     }
-    u.channels.tp.after(u.compute);
-    u.channels.tp.all_reduce(sums.flat(0, split), ReduceOp::kSum);
-    u.channels.tp.before(u.compute);
+    u.groups.tp.after(u.compute);
+    u.groups.tp.all_reduce(sums.flat(0, split), ReduceOp::kSum);
+    u.groups.tp.before(u.compute);
   }
-  for (const BucketSlice& slice : u.store.slices()) {
+  for (const BucketSlice& slice : u.store.memory().slices()) {
     lamb_apply({.master = slice.master,
                 .param = slice.param,
                 .direction = slice.grad,
@@ -74,7 +74,7 @@ void lamb(const Update& u) {
                 .decay = u.store.tensors().decay,
                 .lr = u.lr},
                u.compute);
-    u.store.publish(slice);
+    u.store.gathers().publish(slice);
   }
 }
 
@@ -100,21 +100,21 @@ OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena
   return t;
 }
 
-Optimizer::Optimizer(const Config& config, ParameterStore& store, OptimizerTensors tensors, OptimizerChannels channels,
+Optimizer::Optimizer(const Config& config, ParameterStore& store, OptimizerTensors tensors, OptimizerGroups groups,
                      Stream& compute)
-    : config_(config), store_(store), tensors_(std::move(tensors)), channels_(channels), compute_(compute) {}
+    : config_(config), store_(store), tensors_(std::move(tensors)), groups_(groups), compute_(compute) {}
 
 void Optimizer::reduce() {
-  store_.finish_gradients(channels_.tp, channels_.embedding);
+  store_.gradients().finish(groups_.tp, groups_.embedding);
   compute_.zero(tensors_.sumsq);
-  for (const BucketSlice& slice : store_.slices())
+  for (const BucketSlice& slice : store_.memory().slices())
     tensor_sumsq({.sumsq = tensors_.sumsq, .inp = slice.grad, .block_tensor = slice.block_tensor}, compute_);
   const Tensor norm_sq = tensors_.stats.flat(kStatNormSq, 1);
   compute_.zero(norm_sq);
   weighted_sum({.out = norm_sq, .inp = tensors_.sumsq, .weight = store_.tensors().count_weight}, compute_);
-  channels_.world.after(compute_);
-  channels_.world.all_reduce(tensors_.stats, ReduceOp::kSum);
-  channels_.world.before(compute_);  // the clipping factor needs the whole model's norm
+  groups_.world.after(compute_);
+  groups_.world.all_reduce(tensors_.stats, ReduceOp::kSum);
+  groups_.world.before(compute_);  // the clipping factor needs the whole model's norm
 }
 
 void Optimizer::update(int64_t step, double learning_rate) {
@@ -123,7 +123,7 @@ void Optimizer::update(int64_t step, double learning_rate) {
               .norm_sq = tensors_.stats.flat(kStatNormSq, 1),
               .max_norm = static_cast<float>(config_.optimizer.clip)},
              compute_);
-  const Update update{config_, store_, tensors_, channels_, compute_, static_cast<float>(learning_rate), step};
+  const Update update{config_, store_, tensors_, groups_, compute_, static_cast<float>(learning_rate), step};
   for (const Row& row : kOptimizers)
     if (row.kind == config_.optimizer.name) return row.update(update);
   TRI_REQUIRE(false, "optimizer {} has no row", enum_name(config_.optimizer.name));

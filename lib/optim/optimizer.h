@@ -31,16 +31,16 @@ struct RankFlags {
 
 OptimizerTensors allocate_optimizer(const Config& config, int num_tensors, Arena& arena);
 
-struct OptimizerChannels {
-  Channel& tp;
-  Channel& dp;
-  Channel* embedding;  // first and last stage of a tied model with pp > 1; else null
-  Channel& world;
+struct OptimizerGroups {
+  GroupOnStream& tp;
+  GroupOnStream& dp;
+  GroupOnStream* embedding;  // first and last stage of a tied model with pp > 1; else null
+  GroupOnStream& world;
 };
 
 class Optimizer {
  public:
-  Optimizer(const Config& config, ParameterStore& store, OptimizerTensors tensors, OptimizerChannels channels,
+  Optimizer(const Config& config, ParameterStore& store, OptimizerTensors tensors, OptimizerGroups groups,
             Stream& compute);
 
   // Completes the gradients and tensors().stats: the squared norm, and whatever loss `stats` was given.
@@ -54,7 +54,7 @@ class Optimizer {
   const Config& config_;
   ParameterStore& store_;
   OptimizerTensors tensors_;
-  OptimizerChannels channels_;
+  OptimizerGroups groups_;
   Stream& compute_;
 };
 

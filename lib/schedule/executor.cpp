@@ -59,16 +59,18 @@ class Executor::Ring {
   TimeCategory waits_;
 };
 
-Executor::Executor(Axis pp, int chunks, BoundaryTensors tensors, PipelineLinks links, Stream& compute, Device& device,
-                   Overlap overlap)
-    : pp_(pp),
-      chunks_(chunks),
-      links_(links),
-      compute_(compute),
-      overlap_(overlap),
-      device_(device),
-      waits_(pp.size > 1 ? TimeCategory::kPp : TimeCategory::kCompute) {
-  const auto ring = [&](const std::vector<Tensor>& buffers) { return std::make_unique<Ring>(buffers, device, waits_); };
+Executor::Executor(const ExecutorContext& context)
+    : pp_(context.pp),
+      chunks_(context.chunks),
+      links_(context.links),
+      compute_(context.compute),
+      overlap_(context.overlap),
+      device_(context.device),
+      waits_(context.pp.size > 1 ? TimeCategory::kPp : TimeCategory::kCompute) {
+  const BoundaryTensors& tensors = context.tensors;
+  const auto ring = [&](const std::vector<Tensor>& buffers) {
+    return std::make_unique<Ring>(buffers, device_, waits_);
+  };
   for (const auto& inputs : tensors.inputs) inputs_.push_back(ring(inputs));
   outputs_ = ring(tensors.outputs);
   doutputs_ = ring(tensors.doutputs);

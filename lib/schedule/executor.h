@@ -11,8 +11,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/device.h"
-#include "lib/comm/comm_group.h"
-#include "lib/comm/peer_link.h"
+#include "lib/comm/stage_channel.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -28,7 +27,7 @@ class StageCompute {
 };
 
 struct BoundaryTensors {
-  Tensor flags;                             // (4) i32: one an end of a PeerLink, in PipelineLinks' order
+  Tensor flags;                             // (4) i32: one an end of a PeerChannel, in PipelineLinks' order
   std::vector<std::vector<Tensor>> inputs;  // [chunk][max_inputs]
   std::vector<Tensor> outputs, dinputs;     // [kOutputBuffers]
   std::vector<Tensor> doutputs;             // [kGradientBuffers]
@@ -39,23 +38,14 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
                                     int64_t width, Dtype dtype, Arena& arena);
 
 // One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in
-// front of its transfers. Through `copies` where the neighbour's memory can be opened, else through `group`. All are
-// null where the stage has no such neighbour.
+// front of its transfers. Both are null where the stage has no such neighbour.
 struct Link {
-  CommGroup* group = nullptr;
+  StageChannel* channel = nullptr;
   Stream* stream = nullptr;
-  int peer = 0;  // in the group
-  PeerLink* copies = nullptr;
 
-  bool exists() const { return stream != nullptr; }
-  // `ring`: the receiver's chunk on the way forward, 0 on the way back; `tensor` of a receive is that ring's next
-  // buffer.
-  void send(Tensor tensor, int ring) const {
-    copies != nullptr ? copies->send(tensor, ring, *stream) : group->send(tensor, peer, *stream);
-  }
-  void recv(Tensor tensor, int ring) const {
-    copies != nullptr ? copies->recv(tensor, ring, *stream) : group->recv(tensor, peer, *stream);
-  }
+  bool exists() const { return channel != nullptr; }
+  void send(Tensor tensor, int ring) const { channel->send(tensor, ring, *stream); }
+  void recv(Tensor tensor, int ring) const { channel->recv(tensor, ring, *stream); }
 };
 
 // Activations come from pp rank - 1 and go to rank + 1, gradients the other way, both modulo the size.
@@ -63,10 +53,20 @@ struct PipelineLinks {
   Link recv_forward, send_forward, recv_backward, send_backward;
 };
 
+// What an executor is wired to. What is referred to outlives the executor.
+struct ExecutorContext {
+  Axis pp;
+  int chunks = 1;
+  BoundaryTensors tensors;
+  PipelineLinks links;
+  Stream& compute;
+  Device& device;
+  Overlap overlap = Overlap::kOn;  // off: the compute stream stands still while the stage sends
+};
+
 class Executor {
  public:
-  Executor(Axis pp, int chunks, BoundaryTensors tensors, PipelineLinks links, Stream& compute, Device& device,
-           Overlap overlap);
+  explicit Executor(const ExecutorContext& context);
   ~Executor();
 
   // Enqueues the whole plan (with transfers). Returns before it has run.

@@ -2,75 +2,52 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 
-#include "kernels/ops.h"
 #include "lib/optim/lr.h"
 #include "lib/tune/overlap_splits.h"
 
 namespace tri {
 
-namespace {
-
-// A step that throws must not leave work behind that still reads what its caller lent.
-class DrainOnThrow {
- public:
-  explicit DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
-  ~DrainOnThrow() {
-    if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
-  }
-
- private:
-  Runtime& runtime_;
-  const int exceptions_;
-};
-
-}  // namespace
-
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
-Trainer::Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena, StartupClock* startup,
-                 const std::string& tuning_dir)
-    : config_(config),
-      mesh_(mesh),
-      tensors_(allocate_rank(config, mesh, arena)),
-      runtime_(config, mesh, job, device, arena,
-               {.tp = tensors_.stage.exchange, .dp = tensors_.store.exchange, .boundaries = tensors_.boundaries}),
-      store_(config, mesh, tensors_.store, microbatches(config), device, runtime_.compute(), runtime_.dp(),
-             runtime_.dp_exchange()),
-      stage_(config, mesh, tensors_.stage, store_.parameters(), store_, runtime_.compute(), runtime_.tp(),
-             runtime_.row_exchange(), splits_,
-             1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len))),
-      executor_(mesh.pp, config.parallel.chunks, tensors_.boundaries, runtime_.links(), runtime_.compute(), device,
-                config.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff),
-      optimizer_(
-          config, store_, tensors_.optimizer,
-          {.tp = runtime_.tp(), .dp = runtime_.dp(), .embedding = runtime_.embedding(), .world = runtime_.world()},
-          runtime_.compute()),
-      evaluator_(config, mesh, device, runtime_, stage_, executor_,
-                 {.loss = tensors_.optimizer.stats.flat(kStatLoss, 1),
-                  .loss_weight = tensors_.loss_weight,
-                  .sample_logits = tensors_.sample_logits,
-                  .sample_token = tensors_.sample_token}),
-      timeline_(device, runtime_.compute()),
-      train_plan_(train_plan(config, mesh.pp)),
-      h_flags_(device, kNumStats - kStatStop),
-      h_stats_(device, kNumStats + 1),
-      device_(device) {
-  device.lend_workspace(tensors_.kernel_workspace);
-  if (startup != nullptr) startup->phase_done("communicators");
-  const auto file = [&](const char* name) { return tuning_dir.empty() ? "" : fmt::format("{}/{}", tuning_dir, name); };
-  splits_ = find_overlap_splits(config, mesh, job, device, tensors_, store_, runtime_, file("gemm_algorithms.txt"),
-                                file("overlap_splits.txt"));
-  if (startup != nullptr) startup->phase_done("searches");
+Trainer::Trainer(const TrainerContext& context)
+    : engine_({.config = context.config,
+               .mesh = context.mesh,
+               .job = context.job,
+               .device = context.device,
+               .arena = context.arena}),
+      mesh_(engine_.mesh()),
+      tensors_(engine_.tensors()),
+      runtime_(engine_.runtime()),
+      store_(engine_.store()),
+      stage_(engine_.stage()),
+      optimizer_(context.config, store_, tensors_.optimizer,
+                 {.tp = runtime_.tp().collectives(),
+                  .dp = runtime_.dp().collectives(),
+                  .embedding = runtime_.embedding(),
+                  .world = runtime_.world()},
+                 runtime_.compute()),
+      evaluator_(engine_, tensors_.optimizer.stats.flat(kStatLoss, 1)),
+      timeline_(context.device, runtime_.compute()),
+      plan_(train_plan(context.config, mesh_.pp)),
+      timing_(context.timing),
+      h_flags_(context.device, kNumStats - kStatStop),
+      h_stats_(context.device, kNumStats + 1) {
+  const auto phase_done = [&](const char* name) {
+    if (context.startup != nullptr) context.startup->phase_done(name);
+  };
+  const auto file = [&](const char* name) {
+    return context.tuning_dir.empty() ? "" : fmt::format("{}/{}", context.tuning_dir, name);
+  };
+  phase_done("communicators");
+  engine_.set_overlap_splits(
+      find_overlap_splits(engine_, {.gemms = file("gemm_algorithms.txt"), .splits = file("overlap_splits.txt")}));
+  phase_done("searches");
   evaluator_.initialize();
 }
 
-// The events of store and executor must outlive the work that still uses them.
-Trainer::~Trainer() {
-  runtime_.drain();
-  device_.lend_workspace({});
-}
+// The trainer's events and host memory must outlive the work that still uses them.
+Trainer::~Trainer() { runtime_.drain(); }
 
 void Trainer::make_start_values() {
   store_.make_start_values();
@@ -82,12 +59,19 @@ void Trainer::state_loaded() {
   has_state_ = true;
 }
 
+void Trainer::run_plan() {
+  store_.begin_step();
+  if (mesh_.pp.last()) runtime_.compute().zero(stage_.head().losses);
+  stage_.begin(Stage::Mode::kTrain);
+  engine_.executor().run(plan_, stage_);
+}
+
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                         RankFlags flags) {
+                         RankFlags flags, const std::function<void()>& before_update) {
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
   const DrainOnThrow drain(runtime_);
-  if (timed_) timeline_.begin();
+  if (timing_ == StepTiming::kOn) timeline_.begin();
   evaluator_.load_tokens(inputs, targets);
   h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;
   h_flags_.data()[kStatSaved - kStatStop] = flags.saved ? 1.0f : 0.0f;
@@ -96,22 +80,19 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   h_flags_.data()[kStatTimeNeeded - kStatStop] = mesh_.world_rank == 0 ? flags.time_needed : 0.0f;
   const Tensor device_flags = tensors_.optimizer.stats.flat(kStatStop, kNumStats - kStatStop);
   compute.copy(device_flags.data, h_flags_.data(), device_flags.bytes());
-  store_.begin_step();
-  if (mesh_.pp.last()) compute.zero(stage_.head().losses);
-  stage_.begin(Stage::Mode::kTrain);
-  executor_.run(train_plan_, stage_);
+  run_plan();
   evaluator_.sum_losses();
   timeline_.enter(TimeCategory::kOptimizer);
   optimizer_.reduce();
-  StepResult result{.learning_rate = learning_rate(config_.lr, step)};
-  if (before_update_) before_update_();
+  StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
+  if (before_update) before_update();
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_stats_.data(), tensors_.optimizer.stats.data, tensors_.optimizer.stats.bytes());
   compute.copy(h_stats_.data() + kNumStats, tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
   timeline_.end();
   compute.synchronize();  // the step's only wait of the host
   result.timeline = timeline_.take();
-  result.pp_transfer_seconds = executor_.fastest_send();
+  result.pp_transfer_seconds = engine_.executor().fastest_send();
   result.loss = h_stats_.data()[kStatLoss];
   result.grad_norm = h_stats_.data()[kNumStats];
   result.stop = static_cast<int>(h_stats_.data()[kStatStop]);
@@ -123,26 +104,23 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
 }
 
 std::vector<std::string> Trainer::not_finite_names() {
-  store_.sum_own_gradients(true);
-  store_.begin_step();
-  if (mesh_.pp.last()) runtime_.compute().zero(stage_.head().losses);
-  stage_.begin(Stage::Mode::kTrain);
-  executor_.run(train_plan_, stage_);
+  store_.gradients().sum_local_gradients(true);
+  run_plan();
   optimizer_.reduce();
   runtime_.synchronize();
-  store_.sum_own_gradients(false);
+  store_.gradients().sum_local_gradients(false);
   std::vector<std::string> names;
   if (mesh_.pp.last()) {
     const std::vector<float> losses = evaluator_.read(stage_.head().losses);
     for (size_t m = 0; m < losses.size(); ++m)
       if (!std::isfinite(losses[m])) names.push_back(fmt::format("loss of microbatch {}", m));
   }
-  const std::vector<float> own = evaluator_.read(store_.tensors().local_sumsq),
+  const std::vector<float> local = evaluator_.read(store_.tensors().local_sumsq),
                            reduced = evaluator_.read(tensors_.optimizer.sumsq);
   const auto split = static_cast<size_t>(store_.tensors().num_split_tensors);
-  for (size_t i = 0; i < own.size(); ++i)
-    if (!std::isfinite(own[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
-      names.push_back("gradient of " + store_.tensor_names()[i]);
+  for (size_t i = 0; i < local.size(); ++i)
+    if (!std::isfinite(local[i]) || (mesh_.dp.size == 1 && i < split && !std::isfinite(reduced[i])))
+      names.push_back("gradient of " + store_.memory().tensor_names()[i]);
   return names;
 }
 

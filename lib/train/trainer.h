@@ -1,5 +1,5 @@
-// Trainer: one rank's part of a training step, an evaluation, a sampled token. Wires the stage, the executor, the
-// parameter store and the optimizer; knows nothing of files or logs. All calls are collective over the mesh.
+// Trainer: one rank's part of a training step, an evaluation, a sampled token. An engine with an optimizer; knows nothing
+// of files or logs. All calls are collective over the mesh.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/core/timeline.h"
-#include "lib/engine/rank_tensors.h"
+#include "lib/engine/engine.h"
 #include "lib/infer/evaluator.h"
 #include "lib/observe/startup.h"
 
@@ -28,30 +28,37 @@ struct StepResult {
   bool finite() const;
 };
 
+// Whether steps measure where their time goes.
+enum class StepTiming { kOn, kOff };
+
+// What a trainer is made of. Everything that is referred to outlives the trainer.
+struct TrainerContext {
+  const Config& config;  // resolved
+  const Mesh& mesh;
+  Job* job = nullptr;  // may be null on a mesh of one rank
+  Device& device;
+  Arena& arena;                     // owns the rank's memory, with room for allocate_rank
+  StartupClock* startup = nullptr;  // optional: times the phases
+  std::string tuning_dir;           // folder that keeps what searches found: gemm_tuning.h, overlap_splits.h; "": none
+  StepTiming timing = StepTiming::kOn;
+};
+
 class Trainer {
  public:
-  // `arena` measures or owns the rank's memory; `config` is resolved. Before the first step, evaluation or token the
-  // state comes from make_start_values(), or from outside and state_loaded().
-  // `startup` (optional) times the phases; the folder `tuning_dir` (optional) keeps what searches found: gemm_tuning.h,
-  // overlap_splits.h.
-  Trainer(const Config& config, const Mesh& mesh, Job* job, Device& device, Arena& arena,
-          StartupClock* startup = nullptr, const std::string& tuning_dir = "");
+  // Before the first step, evaluation or token the state comes from make_start_values(), or from outside and
+  // state_loaded().
+  explicit Trainer(const TrainerContext& context);
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
-  // device's kind. A step whose result is not finite leaves parameters and moments as they were.
-  StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                  RankFlags flags = {});
+  // device's kind. `before_update` is called once, before what changes the state is enqueued. A step whose result is not
+  // finite leaves parameters and moments as they were.
+  StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets, RankFlags flags = {},
+                  const std::function<void()>& before_update = nullptr);
 
   void make_start_values();
-  // The state's own parts were overwritten: completes what derives from them.
+  // This rank's part of the state was overwritten: completes what derives from it.
   void state_loaded();
-
-  // Whether steps measure where their time goes (they do); off shows what the measuring costs.
-  void time_steps(bool on) { timed_ = on; }
-
-  // Called in every step before its update changes the state.
-  void set_before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
 
   // Losses of batches and text, with the weights as they are.
   Evaluator& evaluator() { return evaluator_; }
@@ -64,32 +71,26 @@ class Trainer {
   // Passes through the step's samples again. Collective.
   std::vector<std::string> not_finite_names();
 
+  Engine& engine() { return engine_; }
   Runtime& runtime() { return runtime_; }
   ParameterStore& store() { return store_; }
-  const RankTensors& tensors() const { return tensors_; }
-  void set_overlap_splits(const OverlapSplits& splits) {
-    splits_ = splits;
-  }  // between steps, the same on all ranks: for tests
-  const Mesh& mesh() const { return mesh_; }
 
  private:
-  const Config& config_;
-  const Mesh mesh_;
-  RankTensors tensors_;
-  Runtime runtime_;
-  ParameterStore store_;
-  OverlapSplits splits_;
-  Stage stage_;
-  Executor executor_;
+  void run_plan();  // forwards and backwards of a step
+
+  Engine engine_;
+  const Mesh& mesh_;  // the engine's, as what follows
+  const RankTensors& tensors_;
+  Runtime& runtime_;
+  ParameterStore& store_;
+  Stage& stage_;
   Optimizer optimizer_;
   Evaluator evaluator_;
   Timeline timeline_;
-  Plan train_plan_;
-  std::function<void()> before_update_;
+  const Plan plan_;
+  const StepTiming timing_;
   bool has_state_ = false;
-  bool timed_ = true;
   HostBuffer<float> h_flags_, h_stats_;  // a step's flags, its statistics and norm
-  Device& device_;
 };
 
 }  // namespace tri

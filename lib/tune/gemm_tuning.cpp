@@ -7,33 +7,35 @@
 
 #include "io/base/log.h"
 #include "kernels/gemm_search.h"
-#include "lib/model/stage.h"
+#include "lib/comm/job.h"
 #include "lib/tune/null_group.h"
+#include "lib/tune/null_hooks.h"
 
 namespace tri {
 namespace {
 
-// Each product is asked for as a first and as a later addition to its gradient.
-std::vector<Gemm> gemms_of_a_step(const Config& config, const Mesh& mesh, Device& device, const RankTensors& tensors,
-                                  ParameterStore& store, const OverlapSplits* splits) {
+// Each GEMM is asked for as a first and as a later addition to its gradient.
+std::vector<Gemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits) {
+  const Config& config = engine.config();
+  const Mesh& mesh = engine.mesh();
+  Device& device = engine.device();
+  const StageTensors& tensors = engine.tensors().stage;
   GemmRecorder recorder;
   NullGroup group(mesh.tp);
-  Channel tp(group, recorder, device, TimeCategory::kTp);
-  const Tensor rows = tensors.stage.work.partial.rows(0, stage_dims(config, mesh).Rl);
-  std::unique_ptr<RowExchange> exchange;
-  if (splits != nullptr) {  // its copies go nowhere: nothing is executed
-    const auto peers = static_cast<size_t>(mesh.tp.size);
-    const PeerMemory nowhere{mesh.tp.rank, std::vector<char*>(peers, static_cast<char*>(rows.data))};
-    exchange =
-        std::make_unique<RowExchange>(nowhere, tensors.stage.exchange, recorder, recorder, device, TimeCategory::kTp);
-  }
-  const OverlapSplits whole;
+  const auto null_tp = tp.null_twin(GroupOnStream(group, recorder, device, TimeCategory::kTp), device);
+  const Tensor rows = tensors.work.partial.rows(0, stage_dims(config, mesh).Rl);
   const bool several = microbatches(config) > 1;
   for (const float beta : {0.0f, 1.0f}) {
     if (beta == 1.0f && !several) break;
-    NullHooks hooks(store, beta);
-    Stage stage(config, mesh, tensors.stage, store.parameters(), hooks, recorder, tp, exchange.get(),
-                splits == nullptr ? whole : *splits, 1.0f);
+    NullHooks hooks(engine.store(), beta);
+    Stage stage({.config = config,
+                 .mesh = mesh,
+                 .tensors = tensors,
+                 .parameters = engine.parameters(),
+                 .hooks = hooks,
+                 .compute = recorder,
+                 .tp = *null_tp,
+                 .splits = splits});
     stage.begin(Stage::Mode::kTrain);
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
       stage.forward(chunk, 0, rows, rows);
@@ -74,22 +76,23 @@ std::string merge(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-void search_gemms(const Config& config, const Mesh& mesh, Job* job, Device& device, const RankTensors& tensors,
-                  ParameterStore& store, Stream& compute, const OverlapSplits* splits, const std::string& file) {
-  GemmSearch* search = device.gemm_search();
-  if (search == nullptr || !config.run.gemm_search) return;
-  std::string kept = mesh.world_rank == 0 && !file.empty() ? read_text(file) : "";
+void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& file) {
+  GemmSearch* search = engine.device().gemm_search();
+  if (search == nullptr || !engine.config().run.gemm_search) return;
+  Job* const job = engine.job();
+  const bool writes = engine.mesh().world_rank == 0;
+  std::string kept = writes && !file.empty() ? read_text(file) : "";
   if (job != nullptr) kept = job->broadcast(kept);
   search->import_choices(kept);
-  search->search(gemms_of_a_step(config, mesh, device, tensors, store, splits), compute);
+  search->search(gemms_of_a_step(engine, tp, splits), engine.runtime().compute());
   std::vector<std::string> exports{search->export_choices()};
   if (job != nullptr) exports = job->gather(exports.front());
-  std::string merged = mesh.world_rank == 0 ? merge(exports) : "";
+  std::string merged = writes ? merge(exports) : "";
   if (job != nullptr) merged = job->broadcast(merged);
   search->import_choices(merged);
 
   const std::filesystem::path path(file);
-  if (mesh.world_rank != 0 || file.empty() || !std::filesystem::is_directory(path.parent_path())) return;
+  if (!writes || file.empty() || !std::filesystem::is_directory(path.parent_path())) return;
   const std::string all = merge({merged, kept});
   if (all == kept) return;
   std::ofstream out(file);

@@ -1,12 +1,11 @@
-// Stand-ins with which layers work as in a step, alone: groups that move nothing, gradients that nobody collects.
+// A group in which nothing is moved: layers work as in a step, alone.
 #pragma once
 
 #include "lib/comm/comm_group.h"
-#include "lib/optim/parameter_store.h"
+#include "lib/parallel/mesh.h"
 
 namespace tri {
 
-// A group in which nothing happens.
 class NullGroup final : public CommGroup {
  public:
   explicit NullGroup(Axis axis) : CommGroup("null", axis.rank, axis.size) {}
@@ -18,23 +17,6 @@ class NullGroup final : public CommGroup {
   void do_broadcast(Tensor, int, Stream&) override {}
   void do_send(Tensor, int, Stream&) override {}
   void do_recv(Tensor, int, Stream&) override {}
-};
-
-// Gradients where they lie in a step, without the store's bookkeeping; products overwrite (beta 0) or add (1).
-class NullHooks final : public ParameterHooks {
- public:
-  NullHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
-  void begin_backward(int, int) override {}
-  void before_use(const Parameter&) override {}
-  Tensor gradient(const Parameter& parameter) override { return store_.any_gradient_place(parameter); }
-  GradientTarget gradient_target(const Parameter& parameter) override {
-    return {store_.any_gradient_place(parameter), beta_};
-  }
-  void gradient_ready(const Parameter&) override {}
-
- private:
-  ParameterStore& store_;
-  const float beta_;
 };
 
 }  // namespace tri

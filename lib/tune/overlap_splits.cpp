@@ -9,10 +9,11 @@
 
 #include "io/base/log.h"
 #include "kernels/gemm_search.h"
+#include "lib/comm/job.h"
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
 #include "lib/tune/layer_transfers.h"
-#include "lib/tune/null_group.h"
+#include "lib/tune/null_hooks.h"
 
 namespace tri {
 namespace {
@@ -28,7 +29,7 @@ std::vector<OverlapSplit> candidates(int tp) {
   return splits;
 }
 
-OverlapSplits all_cut(OverlapSplit split) {
+OverlapSplits splits_alike(OverlapSplit split) {
   OverlapSplits splits;
   splits.forward.fill(split);
   splits.backward.fill(split);
@@ -60,20 +61,22 @@ void keep_line(const std::string& file, const std::string& key, const std::strin
 
 }  // namespace
 
-OverlapSplits timed_overlap_splits(const Config& config, const Mesh& mesh, Job& job, Device& device,
-                                   const RankTensors& tensors, ParameterStore& store, Runtime& runtime) {
-  NullHooks hooks(store, microbatches(config) > 1 ? 1.0f : 0.0f);
+OverlapSplits timed_overlap_splits(Engine& engine) {
+  const Config& config = engine.config();
+  const Mesh& mesh = engine.mesh();
+  const RankTensors& tensors = engine.tensors();
+  Runtime& runtime = engine.runtime();
+  NullHooks hooks(engine.store(), microbatches(config) > 1 ? 1.0f : 0.0f);
   OverlapSplits tried;
   const LayerContext ctx{.config = config,
                          .dims = stage_dims(config, mesh),
                          .work = tensors.stage.work,
                          .compute = runtime.compute(),
                          .tp = runtime.tp(),
-                         .exchange = runtime.row_exchange(),
                          .splits = tried,
                          .hooks = hooks};
-  const auto transfers = layer_transfers(config, mesh, tensors.stage, store.parameters().front());
-  AlignedTimer timer(runtime, job, device, tensors.optimizer.norm);
+  const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
+  AlignedTimer timer(runtime, *engine.job(), engine.device(), tensors.optimizer.norm);
   std::vector<double> seconds;  // [transfer][candidate], one after the other
   for (const LayerTransfer& transfer : transfers)
     for (const OverlapSplit split : candidates(mesh.tp.size)) {
@@ -104,34 +107,30 @@ OverlapSplits timed_overlap_splits(const Config& config, const Mesh& mesh, Job& 
   return best;
 }
 
-OverlapSplits find_overlap_splits(const Config& config, const Mesh& mesh, Job* job, Device& device,
-                                  const RankTensors& tensors, ParameterStore& store, Runtime& runtime,
-                                  const std::string& gemm_file, const std::string& file) {
-  const bool cuts_matter = mesh.tp.size > 1 && copies_tp_rows(config);
-  const auto search = [&](const OverlapSplits* splits) {
-    search_gemms(config, mesh, job, device, tensors, store, runtime.compute(), splits, gemm_file);
-  };
-  if (!cuts_matter || device.gemm_search() == nullptr || !config.run.gemm_search) {
+OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
+  const Config& config = engine.config();
+  const Mesh& mesh = engine.mesh();
+  const AxisTransfers& tp = engine.runtime().tp();
+  GemmSearch* const gemm_search = engine.device().gemm_search();
+  const bool splits_matter = mesh.tp.size > 1 && copies_tp_rows(config);
+  if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
     const OverlapSplits standard;
-    search(runtime.row_exchange() == nullptr ? nullptr : &standard);
+    search_gemms(engine, tp, standard, files.gemms);
     return standard;
   }
-  const std::string library = device.gemm_search()->export_choices();
+  const std::string library = gemm_search->export_choices();
   const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
   std::optional<OverlapSplits> kept;  // rank 0's, on all
   if (mesh.world_rank == 0)
-    if (const auto splits = overlap_splits_of(kept_line(file, key), mesh.tp.size)) kept = splits.value();
-  kept = job->broadcast(kept);
+    if (const auto splits = overlap_splits_of(kept_line(files.splits, key), mesh.tp.size)) kept = splits.value();
+  kept = engine.job()->broadcast(kept);
   if (kept) {
-    search(&*kept);
+    search_gemms(engine, tp, *kept, files.gemms);
     return *kept;
   }
-  for (const OverlapSplit split : candidates(mesh.tp.size)) {
-    const OverlapSplits splits = all_cut(split);
-    search(&splits);
-  }
-  const OverlapSplits best = timed_overlap_splits(config, mesh, *job, device, tensors, store, runtime);
-  if (mesh.world_rank == 0) keep_line(file, key, to_text(best));
+  for (const OverlapSplit split : candidates(mesh.tp.size)) search_gemms(engine, tp, splits_alike(split), files.gemms);
+  const OverlapSplits best = timed_overlap_splits(engine);
+  if (mesh.world_rank == 0) keep_line(files.splits, key, to_text(best));
   return best;
 }
 

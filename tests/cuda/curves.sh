@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: loss curves on real text. CPU fp32 against CUDA fp32 (20 steps, 1e-4); CUDA bf16 against CUDA
 # fp32 (200 steps, 1 %, means over ten steps); GPT-2 124M in bf16 against PyTorch, where that is (300 steps, likewise).
-#   TOKENS=prefix tests/cuda/curves.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as .ci/quickstart does
+#   TOKENS=prefix tests/cuda/curves.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as configs/quickstart.sh does
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 build=$1 out=$2 status=0
 mkdir -p "$out"
 curve() { # name, steps, settings
-  .ci/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml --set "run.dir=$out/$1" --set "run.steps=$2" \
+  slurm/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml --set "run.dir=$out/$1" --set "run.steps=$2" \
     --set "data.sources=[\"$TOKENS\"]" --set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 \
     --set parallel.chunks=1 --set parallel.schedule=1f1b --set run.sample_tokens=0 --set run.eval_batches=0 "${@:3}" \
     >"$out/$1.log" 2>&1 || { tail -5 "$out/$1.log"; status=1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with GPUs: LAMB at four times the batch against AdamW, at equal tokens of real text. Four peaks of the
 # learning rate each, the best of which counts; runs share the GPUs. Ends with 1 when LAMB is more than 1 % behind.
-#   TOKENS=prefix tests/cuda/lamb.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as .ci/quickstart does
+#   TOKENS=prefix tests/cuda/lamb.sh BUILD_DIR OUT_DIR      TOKENS: prepared as bytes, as configs/quickstart.sh does
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 build=$1 out=$2
@@ -11,7 +11,7 @@ number=0
 run() { # OPTIMIZER PEAK STEPS BATCH EVALUATE_EVERY EVALUATION_BATCHES SETTINGS...
   local name=$1_$2 warmup=$(($3 / 10))
   [[ $1 == lamb ]] || warmup=$(($3 / 20))
-  CUDA_VISIBLE_DEVICES=$((number++ % (gpus > 0 ? gpus : 1))) .ci/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml \
+  CUDA_VISIBLE_DEVICES=$((number++ % (gpus > 0 ? gpus : 1))) slurm/mpirun -n 1 "$build/bin/trireme" train configs/quickstart.yaml \
     --set "run.dir=$out/$name" --set "run.steps=$3" --set "data.sources=[\"$TOKENS\"]" --set "optimizer.name=$1" \
     --set "lr.peak=$2" --set lr.min=0 --set "lr.warmup_steps=$warmup" --set "data.global_batch=$4" \
     --set data.micro_batch=4 --set "run.eval_every=$5" --set "run.eval_batches=$6" --set data.validation_fraction=0.05 \

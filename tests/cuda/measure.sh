@@ -11,7 +11,7 @@ if [[ ${TESTS:-1} == 1 ]]; then
   TRIREME_EXPECT_GPU=1 "$build/bin/test_cuda" 2>&1 | grep -E "^\[|Failure|operand|actual|skipped" | grep -v -E "RUN|OK \]" | head -60
 fi
 step() {
-  .ci/mpirun -n 1 "$build/bin/trireme" bench step "configs/$1" --set run.device=cuda --set data.global_batch="$2" \
+  slurm/mpirun -n 1 "$build/bin/trireme" bench step "configs/$1" --set run.device=cuda --set data.global_batch="$2" \
     --set data.micro_batch="$2" "${@:3}" 2>&1
 }
 SHAPES=${SHAPES:-"124m 1b3 1558m 13b 175b"}

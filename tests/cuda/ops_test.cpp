@@ -172,6 +172,14 @@ TEST(CudaOps, activation_elementwise_and_bias) {
                                  Buffer(dtype, {n}, random_values(n, "inp"))};
       TRI_COMPARE(accumulate, what, sum, ([&](const Operand& at) { return Accumulate{.inout = at(0), .inp = at(1)}; }),
                   tolerance_of(dtype));
+      for (const int64_t num_parts : {1, 2, 5})
+        for (const SumInto into : {SumInto::kOverwrite, SumInto::kAdd}) {
+          std::vector<Buffer> parts = {
+              into == SumInto::kAdd ? Buffer(dtype, {n}, random_values(n, "out")) : Buffer(dtype, {n}),
+              Buffer(dtype, {num_parts, n}, random_values(num_parts * n, "parts"))};
+          TRI_COMPARE(sum_parts, fmt::format("{} P {}", what, num_parts), parts,
+                      ([&](const Operand& at) { return SumParts{.into = into, .out = at(0), .parts = at(1)}; }), 0.0);
+        }
     }
 }
 

@@ -16,7 +16,7 @@ step() { # NAME ARGUMENTS...
   local text
   text=$(file "$1")
   # shellcheck disable=SC2086
-  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench step $wide --profiled 0 "${@:2}" >"$text" 2>&1 || status=1
+  timeout "${LIMIT:-120}" slurm/mpirun -n 4 "$trireme" bench step $wide --profiled 0 "${@:2}" >"$text" 2>&1 || status=1
   echo "$1: $(grep -m1 'tokens/s' "$text" | cut -d: -f2- || tail -1 "$text")"
   grep -E '^(of it|bubble)' "$text" | sed 's/^/    /'
 }
@@ -24,7 +24,7 @@ hidden() { # NAME ARGUMENTS...
   local text
   text=$(file "$1")
   # shellcheck disable=SC2086
-  timeout "${LIMIT:-120}" .ci/mpirun -n 4 "$trireme" bench overlap $wide --set data.global_batch=16 "${@:2}" >"$text" 2>&1 ||
+  timeout "${LIMIT:-120}" slurm/mpirun -n 4 "$trireme" bench overlap $wide --set data.global_batch=16 "${@:2}" >"$text" 2>&1 ||
     status=1
   echo "$1"
   grep -E '^(axis|tp|dp|pp) ' "$text" || tail -1 "$text"

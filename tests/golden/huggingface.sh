@@ -12,4 +12,4 @@ if ! "$python" -c 'import torch, transformers, safetensors' 2>/dev/null; then
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"$python" "$here/huggingface.py" "$build/bin" "$root/.ci/mpirun" "$folder"
+"$python" "$here/huggingface.py" "$build/bin" "$root/slurm/mpirun" "$folder"

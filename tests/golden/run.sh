@@ -34,7 +34,7 @@ settings=(--set parallel.tp=1 --set parallel.pp=1 --set parallel.dp=1 --set para
   --set parallel.schedule=1f1b --set run.sample_tokens=0 --set run.eval_batches=0
   --set "data.sources=[\"$tokens\"]" --set "data.tokenizer=$tokenizer" "$@" --set "run.dir=$out/train")
 "$build/bin/export_run" "$config" "$out" "${settings[@]}"
-"$root/.ci/mpirun" -n 1 "$trireme" train "$config" "${settings[@]}"
+"$root/slurm/mpirun" -n 1 "$trireme" train "$config" "${settings[@]}"
 
 # The curve in the golden files' form.
 fingerprint=$(sed -n 's/^ "fingerprint": "\(.*\)",$/\1/p' "$out/run.json")

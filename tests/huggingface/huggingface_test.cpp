@@ -252,7 +252,7 @@ TEST(HuggingFace, tensors_without_a_place_are_refused_and_old_masks_and_short_na
     const auto file = value_or_throw(SafetensorsFile::open(dir / "hf/model.safetensors"));
     std::vector<SafetensorsEntry> entries = file.entries();
     for (SafetensorsEntry& entry : entries) entry.name = entry.name.substr(std::string("transformer.").size());
-    entries.push_back({more, ElementType::kU8, {3}});
+    entries.push_back({more, StoredType::kU8, {3}});
     auto writer = value_or_throw(SafetensorsWriter::create(dir / "old/model.safetensors", entries));
     for (size_t i = 0; i + 1 < entries.size(); ++i)
       writer.write(entries[i].name, file.data(file.entries()[i]).data(), entries[i].bytes());
@@ -288,7 +288,7 @@ TEST(HuggingFace, bf16_is_rounded_and_half_the_size) {
   const auto file = value_or_throw(SafetensorsFile::open(dir / "hf/model.safetensors"));
   int64_t elements = 0;
   for (const SafetensorsEntry& entry : file.entries()) {
-    EXPECT_EQ(entry.type, ElementType::kBf16);
+    EXPECT_EQ(entry.type, StoredType::kBf16);
     elements += entry.bytes() / 2;
   }
   EXPECT_EQ(summary.bytes, 2 * elements);

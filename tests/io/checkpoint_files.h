@@ -80,14 +80,14 @@ inline std::vector<Region> random_partition(const Coordinates& shape, size_t cou
 
 struct TestTensor {
   std::string name;
-  ElementType type;
+  StoredType type;
   Coordinates shape;
   Bytes bytes;
   int64_t width() const { return element_bytes(type); }
   Piece piece(const Region& region) const { return {name, type, shape, region}; }
 };
 
-inline TestTensor make_tensor(uint64_t seed, const std::string& name, ElementType type, const Coordinates& shape) {
+inline TestTensor make_tensor(uint64_t seed, const std::string& name, StoredType type, const Coordinates& shape) {
   return {name, type, shape, random_bytes(seed, name, num_elements(shape) * element_bytes(type))};
 }
 

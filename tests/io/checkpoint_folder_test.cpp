@@ -11,8 +11,8 @@ namespace {
 using Names = std::vector<std::string>;
 
 std::vector<TestTensor> tensors_of(uint64_t seed) {
-  return {make_tensor(seed, "model/w", ElementType::kF32, {6, 5}),
-          make_tensor(seed, "optimizer/w/exp_avg", ElementType::kF32, {6, 5})};
+  return {make_tensor(seed, "model/w", StoredType::kF32, {6, 5}),
+          make_tensor(seed, "optimizer/w/exp_avg", StoredType::kF32, {6, 5})};
 }
 
 void save(const std::string& dir, int64_t step, const std::string& attempt, uint64_t seed,

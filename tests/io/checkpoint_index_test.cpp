@@ -31,7 +31,7 @@ Example make_example() {
   const Coordinates shape = {6, 4, 5};
   Example example;
   for (int i = 0; i < 120; ++i) example.values.push_back((i - 60) / 8.0);
-  const auto add = [&](const std::string& name, ElementType type, auto convert) {
+  const auto add = [&](const std::string& name, StoredType type, auto convert) {
     TestTensor tensor{name, type, shape, {}};
     for (const double value : example.values) {
       const auto stored = convert(value);
@@ -40,25 +40,25 @@ Example make_example() {
     }
     example.tensors.push_back(tensor);
   };
-  add("model/layers/0/attention/qkv/weight", ElementType::kBf16, [](double value) {
+  add("model/layers/0/attention/qkv/weight", StoredType::kBf16, [](double value) {
     const auto single = static_cast<float>(value);
     uint32_t bits;
     std::memcpy(&bits, &single, 4);
     return static_cast<uint16_t>(bits >> 16);
   });
-  add("optimizer/layers/0/exp_avg", ElementType::kF32, [](double value) { return static_cast<float>(value); });
-  add("data/long", ElementType::kI64, [](double value) { return static_cast<int64_t>(value * 8); });
-  add("data/int", ElementType::kI32, [](double value) { return static_cast<int32_t>(value * 8); });
-  add("data/percent%b", ElementType::kU8, [](double value) { return static_cast<uint8_t>(value * 8 + 60); });
+  add("optimizer/layers/0/exp_avg", StoredType::kF32, [](double value) { return static_cast<float>(value); });
+  add("data/long", StoredType::kI64, [](double value) { return static_cast<int64_t>(value * 8); });
+  add("data/int", StoredType::kI32, [](double value) { return static_cast<int32_t>(value * 8); });
+  add("data/percent%b", StoredType::kU8, [](double value) { return static_cast<uint8_t>(value * 8 + 60); });
   return example;
 }
 
 std::vector<double> expected_of(const Example& example, const TestTensor& tensor) {
   std::vector<double> values = example.values;
   for (double& value : values)
-    value = tensor.type == ElementType::kU8                           ? value * 8 + 60
-            : tensor.width() >= 4 && tensor.type != ElementType::kF32 ? value * 8
-                                                                      : value;
+    value = tensor.type == StoredType::kU8                           ? value * 8 + 60
+            : tensor.width() >= 4 && tensor.type != StoredType::kF32 ? value * 8
+                                                                     : value;
   return values;
 }
 
@@ -93,7 +93,7 @@ TEST(CheckpointIndex, hdf5_reads_every_tensor_whole) {
 
 TEST(CheckpointIndex, many_pieces_of_one_tensor_are_one_dataset) {
   const TemporaryFolder dir;
-  const std::vector<TestTensor> tensors = {make_tensor(1, "w", ElementType::kI32, {64, 64})};
+  const std::vector<TestTensor> tensors = {make_tensor(1, "w", StoredType::kI32, {64, 64})};
   ASSERT_TRUE(write_checkpoint(dir.path(), 5, "a", tensors, 3, 2000, 1));
   const std::string path = attempt_folder(dir.path(), 5, "a") + "/" + kIndexName;
   Bytes got(tensors[0].bytes.size());
@@ -137,9 +137,9 @@ TEST(CheckpointIndex, h5dump_shows_numbers) {
     int64_t lost = 0;
     for (const StoredPiece& piece : tensor.pieces)
       if (piece.file == shard_name(1)) lost += num_elements(piece.region.extent);
-    const double fill = tensor.type == ElementType::kI64   ? 9223372036854775807.0
-                        : tensor.type == ElementType::kI32 ? 2147483647.0
-                                                           : 255.0;
+    const double fill = tensor.type == StoredType::kI64   ? 9223372036854775807.0
+                        : tensor.type == StoredType::kI32 ? 2147483647.0
+                                                          : 255.0;
     int64_t shown = 0;
     for (const double value : dumped(path, tensor.name)) shown += std::isnan(value) || value == fill;
     EXPECT_EQ(shown, lost) << tensor.name;
@@ -164,8 +164,8 @@ TEST(CheckpointIndex, h5py_reads_arrays) {
     const auto json = nlohmann::json::parse(text, nullptr, false);
     ASSERT_FALSE(json.is_discarded()) << text;
     EXPECT_EQ(json[0], tensor.shape);
-    const bool floating = tensor.type == ElementType::kF32 || tensor.type == ElementType::kBf16;
-    EXPECT_EQ(json[1], floating ? "f" : tensor.type == ElementType::kU8 ? "u" : "i");
+    const bool floating = tensor.type == StoredType::kF32 || tensor.type == StoredType::kBf16;
+    EXPECT_EQ(json[1], floating ? "f" : tensor.type == StoredType::kU8 ? "u" : "i");
     EXPECT_EQ(json[2].get<std::vector<double>>(), expected_of(example, tensor)) << tensor.name;
   }
 }

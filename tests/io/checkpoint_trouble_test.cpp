@@ -11,6 +11,7 @@
 
 #include <set>
 
+#include "io/base/file.h"
 #include "io/checkpoint/run_lock.h"
 #include "io/checkpoint/verify.h"
 #include "tests/io/checkpoint_files.h"
@@ -24,8 +25,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 // Tensors whose bytes follow from `seed`.
 std::vector<TestTensor> tensors_of(uint64_t seed, int64_t rows = 6) {
-  return {make_tensor(seed, "model/w", ElementType::kF32, {rows, 256}),
-          make_tensor(seed, "optimizer/w/exp_avg", ElementType::kBf16, {rows, 256})};
+  return {make_tensor(seed, "model/w", StoredType::kF32, {rows, 256}),
+          make_tensor(seed, "optimizer/w/exp_avg", StoredType::kBf16, {rows, 256})};
 }
 
 Result<void> save(const std::string& dir, int64_t step, const std::string& attempt, uint64_t seed, int64_t rows,
@@ -174,6 +175,82 @@ TEST(CheckpointTrouble, a_folder_that_vanishes_is_named) {
   EXPECT_EQ(fault_of_newest(dir.path(), 1, 1, 4), "");
 }
 
+// Runs `act` in a child on storage that obeys `rule`; what it returns.
+std::string on_storage(const std::string& dir, const std::string& rule, const std::function<std::string()>& act) {
+  return in_child([&] {
+    watch_storage(dir, rule);
+    return act();
+  });
+}
+
+std::vector<std::string> names_of(const std::string& dir) {
+  std::vector<std::string> names = value_or_throw(list_folder(dir));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(CheckpointTrouble, a_folder_that_cannot_be_listed_is_an_error_and_nothing_is_removed) {
+  const TemporaryFolder dir;
+  for (const int64_t step : {1, 2, 3}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
+  value_or_throw(begin_attempt(dir.path(), 4, "two"));  // unfinished
+  const std::vector<std::string> before = names_of(dir.path());
+  const auto why = [](const auto& result) { return result ? "no error" : result.error().message; };
+  const std::pair<const char*, std::function<std::string()>> calls[] = {
+      {"list", [&] { return why(list_checkpoints(dir.path())); }},
+      {"newest", [&] { return why(newest_checkpoint(dir.path())); }},
+      {"prune", [&] { return why(prune(dir.path(), 1, 0, "three")); }},
+      {"clean", [&] { return why(remove_stale_attempts(dir.path(), "three")); }}};
+  for (const auto& [error, text] :
+       {std::pair{"EIO", "Input/output error"}, {"ESTALE", "Stale file handle"}, {"EACCES", "Permission denied"}})
+    for (const int point : {1, 2, 5})  // opening it, its first entry, one in the middle
+      for (const auto& [name, call] : calls) {
+        const std::string rule = fmt::format("0/list/{}/fail={}+", point, error);
+        EXPECT_EQ(on_storage(dir.path(), rule, call), fmt::format("{}: listing it: {}", dir.path().string(), text))
+            << name << ", " << rule;
+        EXPECT_EQ(names_of(dir.path()), before) << name << ", " << rule;
+      }
+}
+
+TEST(CheckpointTrouble, only_a_folder_that_is_missing_or_empty_holds_nothing) {
+  const TemporaryFolder dir;
+  for (const std::string& folder : {dir.path().string(), dir / "missing"}) {
+    EXPECT_TRUE(value_or_throw(list_checkpoints(folder)).empty()) << folder;
+    EXPECT_FALSE(value_or_throw(newest_checkpoint(folder))) << folder;
+    EXPECT_TRUE(value_or_throw(prune(folder, 1, 0, "one")).empty()) << folder;
+    EXPECT_TRUE(value_or_throw(remove_stale_attempts(folder, "one")).empty()) << folder;
+  }
+  write_all(dir / "file", "no folder");
+  EXPECT_EQ(list_checkpoints(dir / "file").error().os_error, ENOTDIR);
+}
+
+TEST(CheckpointTrouble, what_cannot_be_read_is_not_taken_for_damaged_and_stays) {
+  const TemporaryFolder dir;
+  for (const int64_t step : {1, 2}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
+  // As a replacement leaves it that was cut short after its second rename: the new one is in its place, the old beside.
+  const std::string old = dir / "step_00000002.old.one";
+  std::filesystem::copy(dir / "step_00000002", old, std::filesystem::copy_options::recursive);
+  const std::vector<std::string> before = names_of(dir.path());
+  const auto clean = [&] {
+    const auto removed = remove_stale_attempts(dir.path(), "two");
+    return removed ? "no error" : removed.error().message;
+  };
+  // The new one's manifest, then the old one's: at its opening, and at its reading.
+  for (const auto& [point, place] : {std::pair{1, "step_00000002/"}, {2, "step_00000002/"}, {3, old.c_str()}}) {
+    const std::string said = on_storage(dir.path(), fmt::format("0/read/{}/fail=EIO+", point), clean);
+    EXPECT_TRUE(contains(said, place) && contains(said, "Input/output error")) << point << ": " << said;
+    EXPECT_EQ(names_of(dir.path()), before);
+  }
+  EXPECT_EQ(on_storage(dir.path(), "0/read/1/fail=EIO+",
+                       [&] {
+                         const auto removed = prune(dir.path(), 1, 0, "two");
+                         return removed ? fmt::format("{}", fmt::join(removed.value(), " ")) : removed.error().message;
+                       }),
+            "");
+  EXPECT_EQ(names_of(dir.path()), before);
+  EXPECT_EQ(on_storage(dir.path(), "", clean), "no error");
+  EXPECT_EQ(names_of(dir.path()), (std::vector<std::string>{"latest", "step_00000001", "step_00000002"}));
+}
+
 // Memory where there is some: a kill needs no disk, and there are more of them.
 class FastFolder {
  public:
@@ -198,7 +275,7 @@ constexpr int64_t kFewRows = 2;
 [[noreturn]] void save_steps(const std::string& dir, int64_t first, int64_t steps, uint64_t seed,
                              const std::string& attempt, int tell) {
   silence_stderr();
-  const auto lock = RunLock::take(dir, attempt);
+  const auto lock = RunLock::take({.run = dir}, attempt);
   if (!lock || !remove_stale_attempts(dir, attempt)) ::_exit(1);
   for (int64_t step = first; step < first + steps; ++step)
     for (const Replace how : {Replace::kSwap, step % 2 == 0 ? Replace::kSwap : Replace::kRenameOld}) {
@@ -270,15 +347,14 @@ TEST(CheckpointTrouble, a_kill_at_any_moment_leaves_the_previous_checkpoint) {
   EXPECT_GT(unfinished, kKills / 4);
   EXPECT_GT(replacing, kKills / 30);
   EXPECT_GT(progressed, kKills / 2);
-  std::printf(
-      "%d kills over %lld calls: %d left something unfinished, %d a replacement or removal; %d after progress\n",
-      kKills, static_cast<long long>(calls * 3 / 4), unfinished, replacing, progressed);
+  fmt::print("{} kills over {} calls: {} left something unfinished, {} a replacement or removal; {} after progress\n",
+             kKills, calls * 3 / 4, unfinished, replacing, progressed);
 }
 
 // Step 2 saved, saved again in both ways of replacing, and step 1 pruned: all that changes a folder of checkpoints.
 void change_everything(const std::string& dir) {
   silence_stderr();
-  const auto lock = value_or_throw(RunLock::take(dir, "b"));
+  const auto lock = value_or_throw(RunLock::take({.run = dir}, "b"));
   value_or_throw(remove_stale_attempts(dir, "b"));
   value_or_throw(save(dir, 2, "b", 21, kFewRows));
   value_or_throw(save(dir, 2, "b", 22, kFewRows, Replace::kRenameOld));
@@ -346,7 +422,7 @@ TEST(CheckpointTrouble, a_kill_at_every_system_call_leaves_a_checkpoint_that_onl
     if (!*killed) break;
     calls = call;
   }
-  std::printf("killed at each of the calls up to the %dth, the last\n", calls);
+  fmt::print("killed at each of the calls up to the {}th, the last\n", calls);
   EXPECT_EQ(mark, 23) << "the last round was not the whole of it";
   for (const char* kind : {".tmp.b", ".old.b", ".trash.b", "latest.b.tmp"}) EXPECT_GT(seen[kind], 0) << kind;
 }

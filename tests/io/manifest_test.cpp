@@ -14,11 +14,11 @@ Manifest small() {
   manifest.info.numbers = {{"samples", int64_t{1} << 62}, {"negative", -5}};
   manifest.files = {{"shard_00000.h5", 100, 1}, {"shard_00001.h5", 50, ~uint64_t{0}}};
   manifest.tensors = {{"a",
-                       ElementType::kU8,
+                       StoredType::kU8,
                        {2, 4},
                        {{"shard_00000.h5", "a/at_0_0", 10, {{0, 0}, {2, 3}}, 5},
                         {"shard_00001.h5", "a/at_0_3", 0, {{0, 3}, {2, 1}}, 6}}},
-                      {"b/c", ElementType::kF32, {3}, {{"shard_00000.h5", "b/c/at_0", 16, {{0}, {3}}, 7}}}};
+                      {"b/c", StoredType::kF32, {3}, {{"shard_00000.h5", "b/c/at_0", 16, {{0}, {3}}, 7}}}};
   return manifest;
 }
 
@@ -104,7 +104,7 @@ TEST(Manifest, writers_that_disagree_are_refused) {
   const auto shard = [](int writer, int64_t size) {
     ShardRecord record;
     record.file.name = shard_name(writer);
-    record.tensors.push_back(TensorRecord{.name = "w", .type = ElementType::kF32, .shape = {size}, .pieces = {}});
+    record.tensors.push_back(TensorRecord{.name = "w", .type = StoredType::kF32, .shape = {size}, .pieces = {}});
     return record;
   };
   Manifest manifest;

@@ -29,7 +29,7 @@ int dead_pid() {
 // The message of a refusal, or what was logged when the lock was taken.
 std::string taking(const std::string& dir, RunLock::How how = RunLock::How::kFlock) {
   testing::internal::CaptureStderr();
-  const auto lock = RunLock::take(dir, "new-1", {}, how);
+  const auto lock = RunLock::take({.run = dir}, "new-1", {}, how);
   const std::string log = testing::internal::GetCapturedStderr();
   return lock ? "taken " + log : lock.error().message;
 }
@@ -38,7 +38,7 @@ TEST(RunLock, a_second_holder_is_refused_and_told_who_has_it) {
   const TemporaryFolder dir;
   for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
     {
-      const auto first = RunLock::take(dir.path(), "old-1", {}, how);
+      const auto first = RunLock::take({.run = dir.path()}, "old-1", {}, how);
       ASSERT_TRUE(first) << first.error().message;
       EXPECT_TRUE(first.value().check());
       const std::string refused = taking(dir.path(), how);
@@ -59,7 +59,7 @@ TEST(RunLock, what_a_killed_holder_left_is_taken_over_with_a_word) {
   ASSERT_EQ(::pipe(ends), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    const auto lock = RunLock::take(dir.path(), "old-1");
+    const auto lock = RunLock::take({.run = dir.path()}, "old-1");
     if (!lock || ::write(ends[1], "x", 1) != 1) ::_exit(1);
     while (true) ::pause();
   }
@@ -97,7 +97,7 @@ TEST(RunLock, a_job_started_again_is_the_heir_of_its_earlier_starts) {
   const TemporaryFolder dir;
   for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
     const auto take = [&](const std::string& attempt, const BatchStart& start) {
-      return RunLock::take(dir.path(), attempt, start, how);
+      return RunLock::take({.run = dir.path()}, attempt, start, how);
     };
     const auto first = take("old-1", {"4711", 1});
     ASSERT_TRUE(first) << first.error().message;
@@ -116,7 +116,7 @@ TEST(RunLock, a_job_started_again_is_the_heir_of_its_earlier_starts) {
 
 TEST(RunLock, a_holder_notices_that_it_lost_it) {
   const TemporaryFolder dir;
-  const auto lock = RunLock::take(dir.path(), "old-1");
+  const auto lock = RunLock::take({.run = dir.path()}, "old-1");
   ASSERT_TRUE(lock);
   ASSERT_TRUE(lock.value().check());
   write_all(dir / "run.lock", text_of("elsewhere", 5));
@@ -128,7 +128,47 @@ TEST(RunLock, a_holder_notices_that_it_lost_it) {
   ASSERT_FALSE(lost);
   EXPECT_NE(lost.error().message.find("removed or replaced"), std::string::npos) << lost.error().message;
   EXPECT_EQ(taking(dir.path()), "taken ") << "the new file is free";
-  EXPECT_FALSE(RunLock::take(dir / "nowhere", "new-1"));
+  EXPECT_FALSE(RunLock::take({.run = dir / "nowhere"}, "new-1"));
+}
+
+TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
+  const TemporaryFolder dir;
+  for (const char* run : {"first run", "second"}) std::filesystem::create_directory(dir / run);
+  const std::string checkpoints = dir / "elsewhere/checkpoints";
+  for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
+    const auto take = [&](const std::string& run) {
+      return RunLock::take({.run = dir / run, .checkpoints = checkpoints}, "some-1", {}, how);
+    };
+    {
+      const auto first = take("first run");
+      ASSERT_TRUE(first) << first.error().message;
+      const auto second = take("second");
+      ASSERT_FALSE(second);
+      const std::string& text = second.error().message;
+      EXPECT_EQ(
+          text.rfind(checkpoints + "/checkpoint.lock: checkpoint.dir is in use by run " + dir / "first run" + ", ", 0),
+          0u)
+          << text;
+      EXPECT_NE(text.find(fmt::format("process {} on {}", ::getpid(), host())), std::string::npos) << text;
+      EXPECT_NE(text.find("so run " + dir / "second" + " can't have it"), std::string::npos) << text;
+      EXPECT_TRUE(first.value().check()) << "the refused one changed it";
+      // What the refused one had taken it gave up.
+      EXPECT_TRUE(RunLock::take({.run = dir / "second"}, "some-2", {}, how));
+      EXPECT_EQ(in_child([&] { return take("second") ? "taken" : "refused"; }), "refused");
+    }
+    EXPECT_TRUE(take("second")) << "given up";
+  }
+}
+
+TEST(RunLock, a_holder_notices_that_it_lost_the_checkpoint_folder) {
+  const TemporaryFolder dir;
+  const auto lock = RunLock::take({.run = dir.path(), .checkpoints = dir / "checkpoints"}, "old-1");
+  ASSERT_TRUE(lock) << lock.error().message;
+  ASSERT_TRUE(lock.value().check());
+  std::filesystem::remove(dir / "checkpoints/checkpoint.lock");
+  const auto lost = lock.value().check();
+  ASSERT_FALSE(lost);
+  EXPECT_NE(lost.error().message.find("checkpoint.lock: removed or replaced"), std::string::npos);
 }
 
 }  // namespace

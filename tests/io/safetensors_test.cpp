@@ -38,7 +38,7 @@ TEST(Safetensors, is_read_as_the_format_says) {
   EXPECT_EQ(file.metadata(), (SafetensorsMetadata{{"format", "pt"}}));
   ASSERT_EQ(file.entries().size(), 4u);
   EXPECT_EQ(file.entries()[0].name, "a");
-  EXPECT_EQ(file.entries()[0].type, ElementType::kBf16);
+  EXPECT_EQ(file.entries()[0].type, StoredType::kBf16);
   EXPECT_EQ(file.find("b")->shape, (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(text_of(file, "a"), "aaaa");
   EXPECT_EQ(text_of(file, "b"), "bbbbBBBB");
@@ -50,7 +50,7 @@ TEST(Safetensors, is_read_as_the_format_says) {
 TEST(Safetensors, is_written_as_the_format_says) {
   const TemporaryFolder dir;
   auto made = SafetensorsWriter::create(
-      dir / "m", {{"a", ElementType::kBf16, {2}}, {"b", ElementType::kF32, {1, 2}}, {"e", ElementType::kF32, {0}}},
+      dir / "m", {{"a", StoredType::kBf16, {2}}, {"b", StoredType::kF32, {1, 2}}, {"e", StoredType::kF32, {0}}},
       {{"format", "pt"}});
   ASSERT_TRUE(made) << made.error().message;
   SafetensorsWriter& writer = made.value();
@@ -76,7 +76,7 @@ TEST(Safetensors, tensors_round_trip) {
     std::vector<SafetensorsEntry> entries;
     std::vector<Bytes> contents;
     for (int64_t t = draw(8); t >= 0; --t) {
-      const ElementType type = EnumNames<ElementType>::table[static_cast<size_t>(draw(5))].first;
+      const StoredType type = EnumNames<StoredType>::table[static_cast<size_t>(draw(5))].first;
       std::vector<int64_t> shape(static_cast<size_t>(draw(4)));
       for (int64_t& size : shape) size = draw(6);
       entries.push_back({fmt::format("layer.{}.\"ü\"", t), type, shape});
@@ -106,14 +106,14 @@ TEST(Safetensors, tensors_round_trip) {
 TEST(Safetensors, a_writer_that_is_given_up_leaves_nothing) {
   const TemporaryFolder dir;
   {
-    auto writer = value_or_throw(SafetensorsWriter::create(dir / "m", {{"a", ElementType::kU8, {4}}}));
+    auto writer = value_or_throw(SafetensorsWriter::create(dir / "m", {{"a", StoredType::kU8, {4}}}));
     writer.write("a", "aaaa", 4);
   }
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
-  EXPECT_FALSE(SafetensorsWriter::create(dir / "m", {{"a", ElementType::kU8, {4}}, {"a", ElementType::kU8, {4}}}));
-  EXPECT_FALSE(SafetensorsWriter::create(dir / "m", {{"__metadata__", ElementType::kU8, {4}}}));
-  EXPECT_FALSE(SafetensorsWriter::create(dir / "m", {{"\xff", ElementType::kU8, {4}}}));
-  EXPECT_FALSE(SafetensorsWriter::create(dir / "none/m", {{"a", ElementType::kU8, {4}}}));
+  EXPECT_FALSE(SafetensorsWriter::create(dir / "m", {{"a", StoredType::kU8, {4}}, {"a", StoredType::kU8, {4}}}));
+  EXPECT_FALSE(SafetensorsWriter::create(dir / "m", {{"__metadata__", StoredType::kU8, {4}}}));
+  EXPECT_FALSE(SafetensorsWriter::create(dir / "m", {{"\xff", StoredType::kU8, {4}}}));
+  EXPECT_FALSE(SafetensorsWriter::create(dir / "none/m", {{"a", StoredType::kU8, {4}}}));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 

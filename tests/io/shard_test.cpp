@@ -7,8 +7,8 @@
 namespace tri {
 namespace {
 
-constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kBf16, ElementType::kI64,
-                                  ElementType::kI32, ElementType::kU8,   ElementType::kF16};
+constexpr StoredType kTypes[] = {StoredType::kF32, StoredType::kBf16, StoredType::kI64,
+                                 StoredType::kI32, StoredType::kU8,   StoredType::kF16};
 
 std::vector<TestTensor> random_tensors(uint64_t seed, int64_t max_size) {
   Draw draw(seed);
@@ -50,8 +50,8 @@ TEST(Shard, any_region_is_assembled_from_any_pieces) {
 // Beyond the sizes at which reading changes its ways: blocks of 4 MiB, long runs straight to their places.
 TEST(Shard, large_pieces_are_assembled_too) {
   const TemporaryFolder dir;
-  const std::vector<TestTensor> tensors = {make_tensor(1, "w", ElementType::kF32, {9, 300, 1100}),
-                                           make_tensor(2, "v", ElementType::kBf16, {5'000'003})};
+  const std::vector<TestTensor> tensors = {make_tensor(1, "w", StoredType::kF32, {9, 300, 1100}),
+                                           make_tensor(2, "v", StoredType::kBf16, {5'000'003})};
   ASSERT_TRUE(write_checkpoint(dir.path(), 5, "a", tensors, 2, 3, 7));
   const std::string folder = attempt_folder(dir.path(), 5, "a");
   expect_holds(folder, tensors);
@@ -80,7 +80,7 @@ TEST(Shard, is_an_hdf5_file_that_says_what_it_holds) {
     bf16.push_back(static_cast<uint16_t>(bits >> 16));
   }
   auto writer = value_or_throw(ShardWriter::create(path, "a"));
-  const Piece piece{"model/w", ElementType::kBf16, {8, 6}, {{4, 0}, {2, 3}}};
+  const Piece piece{"model/w", StoredType::kBf16, {8, 6}, {{4, 0}, {2, 3}}};
   value_or_throw(writer.add(piece, bf16.data()));
   EXPECT_FALSE(std::filesystem::exists(path)) << "visible before it is whole";
   const ShardRecord record = value_or_throw(writer.finish());
@@ -132,7 +132,7 @@ TEST(Shard, is_an_hdf5_file_that_says_what_it_holds) {
 
 TEST(Shard, a_writer_that_is_given_up_leaves_nothing) {
   const TemporaryFolder dir;
-  const TestTensor tensor = make_tensor(1, "w", ElementType::kF32, {10});
+  const TestTensor tensor = make_tensor(1, "w", StoredType::kF32, {10});
   {
     auto writer = value_or_throw(ShardWriter::create(dir / "shard.h5", "a"));
     ASSERT_TRUE(writer.add(tensor.piece({{0}, {10}}), tensor.bytes.data()));
@@ -143,7 +143,7 @@ TEST(Shard, a_writer_that_is_given_up_leaves_nothing) {
 
 TEST(Shard, attempts_do_not_share_temporary_files) {
   const TemporaryFolder dir;
-  const TestTensor old = make_tensor(1, "w", ElementType::kF32, {10}), newer = make_tensor(2, "w", old.type, {10});
+  const TestTensor old = make_tensor(1, "w", StoredType::kF32, {10}), newer = make_tensor(2, "w", old.type, {10});
   {
     auto orphan = value_or_throw(ShardWriter::create(dir / "shard.h5", "first"));
     auto writer = value_or_throw(ShardWriter::create(dir / "shard.h5", "second"));
@@ -159,12 +159,12 @@ TEST(Shard, our_own_mistakes_are_caught) {
   const TemporaryFolder dir;
   auto writer = value_or_throw(ShardWriter::create(dir / "shard.h5", "a"));
   const Bytes bytes(100);
-  EXPECT_THROW((void)writer.add({"w", ElementType::kU8, {4}, {{2}, {3}}}, bytes.data()), Fatal);
-  EXPECT_THROW((void)writer.add({"../w", ElementType::kU8, {4}, {{0}, {4}}}, bytes.data()), Fatal);
-  EXPECT_THROW((void)writer.add({"w//x", ElementType::kU8, {4}, {{0}, {4}}}, bytes.data()), Fatal);
-  EXPECT_TRUE(writer.add({"w", ElementType::kU8, {4}, {{0}, {2}}}, bytes.data()));
-  EXPECT_THROW((void)writer.add({"w", ElementType::kU8, {5}, {{2}, {2}}}, bytes.data()), Fatal);
-  const auto twice = writer.add({"w", ElementType::kU8, {4}, {{0}, {2}}}, bytes.data());
+  EXPECT_THROW((void)writer.add({"w", StoredType::kU8, {4}, {{2}, {3}}}, bytes.data()), Fatal);
+  EXPECT_THROW((void)writer.add({"../w", StoredType::kU8, {4}, {{0}, {4}}}, bytes.data()), Fatal);
+  EXPECT_THROW((void)writer.add({"w//x", StoredType::kU8, {4}, {{0}, {4}}}, bytes.data()), Fatal);
+  EXPECT_TRUE(writer.add({"w", StoredType::kU8, {4}, {{0}, {2}}}, bytes.data()));
+  EXPECT_THROW((void)writer.add({"w", StoredType::kU8, {5}, {{2}, {2}}}, bytes.data()), Fatal);
+  const auto twice = writer.add({"w", StoredType::kU8, {4}, {{0}, {2}}}, bytes.data());
   ASSERT_FALSE(twice);
   EXPECT_NE(twice.error().message.find("HDF5 H5Dcreate2"), std::string::npos) << twice.error().message;
   const auto after = writer.finish();  // the first failure stays
@@ -174,8 +174,8 @@ TEST(Shard, our_own_mistakes_are_caught) {
 
 struct Damaged {
   TemporaryFolder dir;
-  std::vector<TestTensor> tensors = {make_tensor(1, "model/a", ElementType::kF32, {3, 7}),
-                                     make_tensor(2, "model/b", ElementType::kBf16, {40})};
+  std::vector<TestTensor> tensors = {make_tensor(1, "model/a", StoredType::kF32, {3, 7}),
+                                     make_tensor(2, "model/b", StoredType::kBf16, {40})};
   std::string folder, shard;
   Manifest manifest;
   Damaged() {
@@ -297,14 +297,14 @@ TEST(Shard, verify_reads_everything_with_any_number_of_threads) {
 
 TEST(Shard, readers_refuse_other_tensors) {
   const TemporaryFolder dir;
-  const std::vector<TestTensor> tensors = {make_tensor(1, "w", ElementType::kF32, {3, 7})};
+  const std::vector<TestTensor> tensors = {make_tensor(1, "w", StoredType::kF32, {3, 7})};
   ASSERT_TRUE(write_checkpoint(dir.path(), 5, "a", tensors, 1, 1, 3));
   const CheckpointReader reader = value_or_throw(CheckpointReader::open(attempt_folder(dir.path(), 5, "a")));
   Bytes out(1000);
   const std::pair<Piece, std::string> table[] = {
-      {{"v", ElementType::kF32, {3, 7}, whole_region({3, 7})}, "holds no tensor v"},
-      {{"w", ElementType::kBf16, {3, 7}, whole_region({3, 7})}, "tensor w is f32 [3, 7], expected bf16 [3, 7]"},
-      {{"w", ElementType::kF32, {7, 3}, whole_region({7, 3})}, "tensor w is f32 [3, 7], expected f32 [7, 3]"}};
+      {{"v", StoredType::kF32, {3, 7}, whole_region({3, 7})}, "holds no tensor v"},
+      {{"w", StoredType::kBf16, {3, 7}, whole_region({3, 7})}, "tensor w is f32 [3, 7], expected bf16 [3, 7]"},
+      {{"w", StoredType::kF32, {7, 3}, whole_region({7, 3})}, "tensor w is f32 [3, 7], expected f32 [7, 3]"}};
   for (const auto& [piece, message] : table) {
     const auto read = reader.read(piece, out.data());
     ASSERT_FALSE(read);

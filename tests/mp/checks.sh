@@ -3,10 +3,20 @@
 # shellcheck shell=bash
 set -u
 source_dir=$1 trireme=$2 failures=0 output=''
-mpirun=$source_dir/.ci/mpirun
 export CUDA_VISIBLE_DEVICES= # more ranks than GPUs is an error where run.device is auto, and these checks are the CPU's
+mpirun=$source_dir/slurm/mpirun
+# Seconds until what must come counts as missing: a hang. Waits end with what they wait for, so that this costs nothing; a
+# slow machine that others use as well must not exceed it.
+patience=600
+job='' # mpirun, as `start` left it
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+clean_up() {
+  # mpirun takes its ranks along.
+  [[ -z $job ]] || ! kill -TERM "$job" 2>/dev/null || wait "$job" 2>/dev/null
+  rm -rf "$folder"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
 cd "$folder" || exit 1
 
 fail() {
@@ -18,7 +28,7 @@ fail() {
 run() {
   local expected=$1 status=0
   shift
-  output=$(timeout 120 "$@" 2>&1) || status=$?
+  output=$(timeout "$patience" "$@" 2>&1) || status=$?
   [[ $status -eq $expected ]] || fail "exit status $status, expected $expected: $*" "$output"
 }
 has() { [[ $output == *"$1"* ]] || fail "output lacks '$1'" "$output"; }
@@ -59,21 +69,24 @@ start() {
 end_of() {
   local status=0 watch
   # One that hangs is ended, with its ranks, so that this script comes to its end.
-  (for _ in $(seq 120); do sleep 1; done; kill -TERM "$job") 2>/dev/null &
+  (for _ in $(seq "$patience"); do sleep 1; done; kill -TERM "$job") 2>/dev/null &
   watch=$!
   wait "$job" || status=$?
+  job=''
   kill "$watch" 2>/dev/null
   output=$(<"$1.txt")
   [[ $status -eq $2 ]] || fail "$1: exit status $status, expected $2" "$output"
 }
-# until_true COMMAND...: false when that has not come true within two minutes.
+# until_true COMMAND...: false when that has not come true within $patience seconds.
 until_true() {
-  for _ in $(seq 1200); do
-    "$@" && return 0
+  local deadline=$((SECONDS + patience))
+  until "$@"; do
+    if ((SECONDS >= deadline)); then
+      fail "waited in vain: $*" "$(tail -n 40 ./*.txt)"
+      return 1
+    fi
     sleep 0.1
   done
-  fail "waited in vain: $*" "$(tail -n 40 ./*.txt)"
-  return 1
 }
 steps_done() { [[ -s $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]]; }
 # pid_of RANK: of the job of `start`, by the environment that mpirun gave it.

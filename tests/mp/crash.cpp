@@ -44,7 +44,7 @@ using Strings = std::vector<std::string>;
 
 constexpr int kKeepLast = 2;
 constexpr int kCountedSaves = 6;
-constexpr std::chrono::seconds kPatience{120};  // a job that takes longer hangs
+constexpr std::chrono::seconds kPatience{600};  // a job that takes longer hangs
 
 struct Layout {
   const char* name;

@@ -23,7 +23,7 @@ int train_until(const std::string& end, Job& job) {
   Arena measuring;
   allocate_rank(config, mesh, measuring);
   Arena arena(*device, measuring.used());
-  Trainer trainer(config, mesh, &job, *device, arena);
+  Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device, .arena = arena});
   trainer.make_start_values();
   const std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config) * config.data.micro_batch * 16), 5);
   for (int64_t step = 0; step < 20; ++step) {

@@ -7,7 +7,7 @@ mpirun=$1 program=$2 failures=0
 # expect END STATUS TEXT: the job ends by itself (a hang runs into the limit, status 124).
 expect() {
   local output status=0
-  output=$(timeout 60 "$mpirun" -n 4 "$program" "$1" 2>&1) || status=$?
+  output=$(timeout 600 "$mpirun" -n 4 "$program" "$1" 2>&1) || status=$?
   if [[ $status -ne $2 ]]; then
     echo "$1: exit status $status, expected $2"
     echo "$output"
@@ -26,7 +26,9 @@ expect throw 4 "the device of rank 1 has burnt"
 expect task 3 "a task of rank 1 broke"
 expect kill 137 "signal 9"
 expect exit 9 ""
-sleep 0.5
+# mpirun may be gone before the last rank.
+deadline=$((SECONDS + 600))
+while pgrep -f "^$program" >/dev/null && ((SECONDS < deadline)); do sleep 0.1; done
 if pgrep -f "^$program" >/dev/null; then
   echo "ranks are left:"
   pgrep -af "^$program"

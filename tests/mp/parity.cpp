@@ -1,6 +1,6 @@
 // The parity matrix: every layout trains like one rank, whatever is split, late, or on another machine.
 #include "io/base/random.h"
-#include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer/memory.h"
 #include "lib/comm/transfer_hook.h"
 #include "tests/mp/layout.h"
 

@@ -1,6 +1,6 @@
 // The plan of a job, made by its ranks: they find the facts together and decide alike.
 #include "kernels/cpu/device.h"
-#include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer/memory.h"
 #include "lib/engine/job_plan.h"
 #include "tests/mp/mp_test.h"
 

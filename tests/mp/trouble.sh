@@ -27,6 +27,11 @@ train 3 shared 1 # on another layout
 has "in use by process $holder on $host"
 until_true steps_done shared $(($(wc -l <shared/metrics.jsonl) + 10))
 
+echo "another run with the same checkpoint.dir is refused too, and both are named"
+train 3 intruder 2 "checkpoint.dir=$folder/shared/checkpoints"
+has "shared/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $folder/shared, process $holder on $host"
+has "so run $folder/intruder can't have it"
+
 echo "its holder is killed: the lock is taken over, and the run goes on"
 kill -KILL "$holder"
 end_of shared 137
@@ -50,6 +55,15 @@ has "an earlier start of job 4711"
 end_of again 3
 has "failed (1 in a row)" # its files are gone, or it sees that the lock is
 
+echo "checkpoints that can't be listed end the run, which does not begin anew; it goes on when they can be"
+train 0 unlisted 2 run.steps=12
+export TRIREME_TEST_STORAGE=$folder/unlisted/checkpoints TRIREME_TEST_STORAGE_RULES="0/list/1/fail=EACCES+"
+train 3 unlisted 2 run.steps=14
+has "unlisted/checkpoints: listing it: Permission denied"
+unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
+train 0 unlisted 2 run.steps=14
+has "resumed from unlisted/checkpoints/step_00000012:"
+
 echo "storage that hangs: fault.grace_seconds after the signal the run leaves, and says what is lost"
 export TRIREME_TEST_STORAGE=$folder/hangs/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
 start hangs 2 fault.grace_seconds=2
@@ -63,7 +77,23 @@ unset TRIREME_TEST_STORAGE
 train 0 hangs 2 run.steps=12
 has "resumed from hangs/checkpoints/step_00000005:"
 
-echo "the same when the signal reaches only one rank, and when a peer hangs"
+echo "a second SIGINT ends a run at once, whatever it waits for; the first one and SIGTERM wait"
+export TRIREME_TEST_STORAGE=$folder/twice/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
+start twice 2 fault.grace_seconds=0 # without limit
+until_true steps_done twice 15      # where it hangs, as above
+rank=$(pid_of 0)
+# was_taken SIGNAL: none is waiting to be handled; two of a kind would count as one.
+was_taken() { ((!(16#$(awk '$1 == "ShdPnd:" {print $2}' "/proc/$rank/status") >> ($(kill -l "$1") - 1) & 1))); }
+for signal in TERM INT; do
+  kill -"$signal" "$rank"
+  until_true was_taken "$signal"
+done
+kill -0 "$rank" || fail "one SIGINT ended the run"
+kill -INT "$rank"
+end_of twice 130
+unset TRIREME_TEST_STORAGE
+
+echo "fault.grace_seconds when the signal reaches only one rank, and when a peer hangs"
 for rank in 0 1; do
   start silent 2 fault.grace_seconds=1
   until_true has_checkpoint silent
@@ -77,8 +107,8 @@ done
 
 echo "no time for another checkpoint, by what the last one took: the one under way is finished"
 export TRIREME_TEST_STORAGE=$folder/short/checkpoints TRIREME_TEST_STORAGE_TRACE=$folder/trace
-export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=8 0/publish/2/hold=$folder/go"
-start short 2 checkpoint.every=500 fault.grace_seconds=7
+export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=22 0/publish/2/hold=$folder/go"
+start short 2 checkpoint.every=500 fault.grace_seconds=20
 second_is_held() { [[ $(grep -c ^publish trace.0 2>/dev/null) -eq 2 ]]; }
 says() { grep -q "$1" "$2"; }
 until_true second_is_held

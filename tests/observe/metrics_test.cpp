@@ -51,13 +51,6 @@ TEST(Metrics, what_is_not_finite_is_null_in_json) {
 }
 
 TEST(Metrics, numbers_for_people) {
-  EXPECT_EQ(format_bytes(1023), "1023 B");
-  EXPECT_EQ(format_bytes(int64_t{3} << 29), "1.50 GiB");
-  EXPECT_EQ(format_duration(12.34), "12.3 s");
-  EXPECT_EQ(format_duration(187), "3m07s");
-  EXPECT_EQ(format_duration(3720), "1h02m");
-  EXPECT_EQ(format_count(11600), "11.6k");
-  EXPECT_EQ(format_count(175e9), "175B");
   const StepMetrics metrics{
       .step = 5, .loss = 2.5, .grad_norm = 0.5, .learning_rate = 1e-3, .step_ms = 100, .tokens_per_s = 1e4};
   EXPECT_EQ(console_line(metrics, 100, 1 << 20),

@@ -1,11 +1,10 @@
-// ParameterStore::make_start_values against initial_values: parameters, and each rank's slices of the master weights.
+// write_start_values against initial_values: parameters, and each rank's slices of the master weights.
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "kernels/cpu/device.h"
-#include "lib/optim/parameter_store.h"
-#include "lib/tune/null_group.h"
+#include "lib/optim/start_values.h"
 
 namespace tri {
 namespace {
@@ -40,14 +39,12 @@ void expect_start_values(const Config& config, const Mesh& mesh) {
   allocate_store(config, mesh, measuring);
   Arena arena(*device, measuring.used());
   std::memset(arena.memory(), 0xFF, static_cast<size_t>(measuring.used()));  // NaN
-  NullGroup group(mesh.dp);
-  Channel dp(group, *compute, *device, TimeCategory::kDp);
-  ParameterStore store(config, mesh, allocate_store(config, mesh, arena), 1, *device, *compute, dp, nullptr);
-  store.make_start_values();
+  const ParameterMemory memory(config, mesh, allocate_store(config, mesh, arena), *compute);
+  write_start_values(memory, mesh.tp, config.run.seed, *compute);
 
-  const ChunkStoreTensors& chunk = store.tensors().chunks.front();
+  const ChunkStoreTensors& chunk = memory.tensors().chunks.front();
   std::vector<float> expected(static_cast<size_t>(chunk.layout.size), 0.0f);  // 0 between the tensors
-  for (const Parameter& parameter : store.parameters().front()) {
+  for (const Parameter& parameter : memory.parameters().front()) {
     const std::vector<float> values = initial_values(parameter.spec, mesh.tp, config.run.seed);
     std::copy(values.begin(), values.end(),
               expected.begin() + chunk.layout.offset[static_cast<size_t>(parameter.index)]);
@@ -57,8 +54,8 @@ void expect_start_values(const Config& config, const Mesh& mesh) {
     const float value = expected[static_cast<size_t>(i)];
     ASSERT_EQ(value_of(chunk.parameters, i), mixed ? static_cast<float>(bf16(value)) : value) << i;
   }
-  for (const BucketSlice& slice : store.slices()) {
-    const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(slice.bucket)];
+  for (const BucketSlice& slice : memory.slices()) {
+    const Bucket& bucket = *memory.buckets()[static_cast<size_t>(slice.bucket)].bucket;
     const int64_t first = bucket.first + (config.parallel.zero >= 1 ? mesh.dp.rank * slice.master.numel() : 0);
     for (int64_t i = 0; i < slice.master.numel(); ++i)
       ASSERT_EQ(value_of(slice.master, i), expected[static_cast<size_t>(first + i)]) << first + i;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "io/base/random.h"
+#include "lib/comm/peer/channel.h"
 #include "lib/comm/transfer_hook.h"
 #include "tests/schedule/local_group.h"
 
@@ -22,7 +23,7 @@ struct Case {
   int pp, num_microbatches, chunks;
   Overlap overlap = Overlap::kOn;
   bool forward_only = false;
-  bool copies = false;  // PeerLinks instead of a group
+  bool copies = false;  // PeerChannels instead of messages
 };
 
 // A linear "network": virtual stage s maps x to (s + 2) · x + micro; its gradient is (s + 2) · dy, and the "parameter
@@ -111,13 +112,13 @@ Outcome expected_outcome(const Case& c) {
   return outcome;
 }
 
-// A stage's memory and, where the case has them, its ends of the links.
+// A stage's memory and, where the case has them, its ends of the channels.
 struct Rank {
   std::unique_ptr<Device> device = make_cpu_device();
   std::unique_ptr<Arena> arena;
   BoundaryTensors boundaries;
   Plan plan;
-  std::unique_ptr<PeerLink> recv_forward, send_forward, recv_backward, send_backward;
+  std::unique_ptr<StageChannel> recv_forward, send_forward, recv_backward, send_backward;
 };
 
 std::vector<Rank> make_ranks(const Case& c) {
@@ -135,20 +136,20 @@ std::vector<Rank> make_ranks(const Case& c) {
     rank.arena = std::make_unique<Arena>(*rank.device, std::max<int64_t>(measuring.used(), 1));
     rank.boundaries = allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, *rank.arena);
   }
-  const auto connect = [&](int from, int to, std::unique_ptr<PeerLink> Rank::*send,
-                           std::unique_ptr<PeerLink> Rank::*recv, int send_flag, int recv_flag, bool forward) {
+  const auto connect = [&](int from, int to, std::unique_ptr<StageChannel> Rank::*send,
+                           std::unique_ptr<StageChannel> Rank::*recv, int send_flag, int recv_flag, bool forward) {
     Rank &source = ranks[static_cast<size_t>(from)], &target = ranks[static_cast<size_t>(to)];
     PeerMemory peers{.base = {static_cast<char*>(source.arena->memory()), static_cast<char*>(target.arena->memory())}};
     PeerMemory peers_of_target = peers;
     peers_of_target.rank = 1;
-    const PeerLinkEnd send_end{source.boundaries.flags.flat(send_flag, 1), {}};
-    const PeerLinkEnd recv_end{
+    const PeerChannelEnd send_end{source.boundaries.flags.flat(send_flag, 1), {}};
+    const PeerChannelEnd recv_end{
         target.boundaries.flags.flat(recv_flag, 1),
         forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
-    const std::vector<std::string> ends{PeerLink::to_text(peers, send_end),
-                                        PeerLink::to_text(peers_of_target, recv_end)};
-    source.*send = std::make_unique<PeerLink>(peers, send_end, ends);
-    target.*recv = std::make_unique<PeerLink>(peers_of_target, recv_end, ends);
+    const std::vector<std::string> ends{PeerChannel::to_text(peers, send_end),
+                                        PeerChannel::to_text(peers_of_target, recv_end)};
+    source.*send = std::make_unique<PeerChannel>(peers, send_end, ends);
+    target.*recv = std::make_unique<PeerChannel>(peers_of_target, recv_end, ends);
   };
   if (c.copies && c.pp > 1)
     for (int r = 0; r < c.pp; ++r) {
@@ -181,13 +182,23 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
+      if (!c.copies) {
+        own.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
+        own.send_forward = std::make_unique<MessageChannel>(forward_group, next);
+        own.recv_backward = std::make_unique<MessageChannel>(backward_group, next);
+        own.send_backward = std::make_unique<MessageChannel>(backward_group, previous);
+      }
       {
-        Executor executor(pp, c.chunks, own.boundaries,
-                          {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
-                           .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
-                           .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
-                           .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
-                          *streams[0], *own.device, c.overlap);
+        Executor executor({.pp = pp,
+                           .chunks = c.chunks,
+                           .tensors = own.boundaries,
+                           .links = {.recv_forward = {own.recv_forward.get(), streams[1].get()},
+                                     .send_forward = {own.send_forward.get(), streams[2].get()},
+                                     .recv_backward = {own.recv_backward.get(), streams[3].get()},
+                                     .send_backward = {own.send_backward.get(), streams[4].get()}},
+                           .compute = *streams[0],
+                           .device = *own.device,
+                           .overlap = c.overlap});
         for (int round = 0; round < rounds; ++round) executor.run(own.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
@@ -259,8 +270,10 @@ TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
   auto device = make_cpu_device();
   auto compute = device->make_stream("compute");
   Arena arena(*device, 4096);
-  Executor executor(pp, 1, allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena), {}, *compute, *device,
-                    Overlap::kOn);
+  Executor executor({.pp = pp,
+                     .tensors = allocate_boundaries(pp, 1, {1}, kRows, kWidth, Dtype::kF32, arena),
+                     .compute = *compute,
+                     .device = *device});
   ToyStage stage(pp, 1, *compute, [] {});
   const Plan plan{{Op::kForward, 0}, {Op::kForward, 1}, {Op::kBackward, 0}, {Op::kBackward, 1}};
   EXPECT_THROW(executor.run(plan, stage), Fatal);

@@ -5,7 +5,12 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-patience=240 # seconds until an event that must come counts as missing
+# Seconds until an event that must come counts as missing, and until all of the script's events must have come. Waits end
+# with the event, so these cost nothing; a slow machine that others use as well must not exceed them.
+patience=900 limit=3300
+# Likewise the time to save a checkpoint after a signal, and the time that ranks may outlive the first that left; cases
+# in which one of these must pass set their own.
+export DRAIN_SECONDS=900 STRAGGLER_SECONDS=300
 
 for tool in munged slurmctld slurmd sbatch srun scontrol; do
   if ! command -v "$tool" >/dev/null; then
@@ -19,7 +24,9 @@ chmod 755 "$work"
 export CLUSTER_DIR=$work/cluster CLUSTER_NODES TRIREME_ROOT=$work/root
 mkdir "$TRIREME_ROOT"
 cluster=$here/cluster.sh
+background=() # processes of this script
 clean_up() {
+  ((${#background[@]} == 0)) || kill "${background[@]}" 2>/dev/null || true
   "$cluster" stop >/dev/null 2>&1 || true
   if [[ ${KEEP:-0} == 1 ]]; then echo "kept: $work"; else rm -rf "$work"; fi
 }
@@ -28,8 +35,11 @@ trap 'exit 130' INT TERM
 
 fail() {
   echo "FAILED: $*"
+  [[ ${job:-0} == 0 ]] || scontrol show job --oneliner "$job" || true
   squeue -o '%i %j %T %r %N' || true
+  sinfo -N -o '%N %P %T %E' || true
   tail -n 40 "$run_dir"/slurm-*.log 2>/dev/null || true
+  grep -hE "error|fatal|JobId=${job:-0}( |$)" "$CLUSTER_DIR"/log/slurmctld.log | tail -n 40 || true
   exit 1
 }
 # until_true WHAT COMMAND...
@@ -37,26 +47,32 @@ until_true() {
   local what=$1 deadline=$((SECONDS + patience))
   shift
   until "$@"; do
-    ((SECONDS < deadline)) || fail "waited in vain: $what"
-    sleep 0.2
+    ((SECONDS < deadline && SECONDS < limit)) || fail "waited in vain: $what"
+    sleep 0.5
   done
 }
-# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks on a node, unless told otherwise.
+# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks on a node, unless told otherwise; as many steps as
+# the config says where steps is empty.
 start() {
   run_dir=runs/$1
   local name=$1 ranks=(--ranks 2) line
   shift
   [[ " $* " != *" --ranks "* ]] || ranks=()
-  line=$("$root/slurm/submit.sh" "$config" --set run.name="$name" --set run.steps="$steps" --set checkpoint.every="$every" \
+  line=$("$root/slurm/submit.sh" "$config" --set run.name="$name" ${steps:+--set run.steps="$steps"} --set checkpoint.every="$every" \
     ${ranks[@]+"${ranks[@]}"} "$@") || fail "submit.sh"
   job=${line%% *}
   log=$run_dir/slurm-$job.log
 }
-show() { scontrol show job --oneliner "$job" | grep -o " $1=[^ ]*" | head -n 1 | cut -d= -f2-; }
+# show FIELD: what scontrol says of the job.
+show() {
+  local text
+  text=" $(scontrol show job --oneliner "$job")"
+  if [[ $text =~ \ $1=([^ ]*) ]]; then echo "${BASH_REMATCH[1]}"; fi
+}
 state_is() { [[ $(show JobState) == "$1" ]]; }
 ended() { [[ $(show JobState) =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|PREEMPTED)$ ]]; }
 says() { grep -qE -- "$1" "$log" 2>/dev/null; }
-last_step() { sed -nE 's/.*"step": *([0-9]+),.*/\1/p' "$run_dir/metrics.jsonl" 2>/dev/null | tail -n 1; }
+last_step() { tail -n 5 "$run_dir/metrics.jsonl" 2>/dev/null | sed -nE 's/.*"step": *([0-9]+),.*/\1/p' | tail -n 1; }
 beyond() { (($(last_step || true) + 0 > $1)); }
 expect_log() { until_true "'$1' in the log" says "$1"; }
 # finish STATE EXITCODE RESTARTS
@@ -82,4 +98,4 @@ rank_process() {
 # lines TEXT: how often the log has it
 lines() { grep -cE -- "$1" "$log" || true; }
 nodes_of() { scontrol show hostnames "$(show NodeList)"; }
-node_is_idle() { [[ $(sinfo -h -n "$1" -p normal -o %T) == idle ]]; }
+node_is_back() { [[ $(sinfo -h -n "$1" -p normal -o %T) =~ ^(idle|mixed|allocated)$ ]]; }

@@ -92,8 +92,9 @@ SlurmUser=$user
 SlurmdUser=$user
 AuthType=auth/munge
 CredType=cred/munge
-# A requeued job waits until its old credential has expired: cred_expire + 1 seconds, 121 by default.
-AuthInfo=socket=$dir/munge/socket,cred_expire=5
+# A requeued job waits until its old credential has expired: cred_expire + 1 seconds, 121 by default. A launch that takes
+# longer than cred_expire fails, so a slow machine needs some seconds.
+AuthInfo=socket=$dir/munge/socket,cred_expire=15
 StateSaveLocation=$dir/state
 SlurmctldPidFile=$dir/pids/slurmctld
 SlurmctldLogFile=$dir/log/slurmctld.log
@@ -112,12 +113,13 @@ GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-# Failures are noticed within seconds.
-SlurmctldTimeout=10
-SlurmdTimeout=10
-MessageTimeout=5
-TCPTimeout=2
-KillWait=10
+# A dead node is noticed within a minute; a daemon that merely has to wait for a core for some seconds is not taken for dead.
+SlurmctldTimeout=30
+SlurmdTimeout=30
+MessageTimeout=30
+TCPTimeout=10
+# From the first signal to the last, at a time limit, scancel and requeue: time for the batch script to do its part.
+KillWait=60
 InactiveLimit=0
 WaitTime=0
 MinJobAge=3600
@@ -130,7 +132,7 @@ JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=node[0-$last] NodeHostname=node[0-$last] NodeAddr=127.0.0.1 Port=$((port + 1))-$((port + num_nodes)) CPUs=$cpus RealMemory=$megabytes Gres=gpu:$gpus State=UNKNOWN
-PartitionName=normal Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=normal Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=120
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 CONF
 }
@@ -163,7 +165,7 @@ node_processes() {
 # Until none is left: a process may start another one while we look.
 kill_node() {
   local pids
-  for _ in {1..50}; do
+  for _ in {1..600}; do
     mapfile -t pids < <(node_processes "$1")
     ((${#pids[@]})) || return 0
     kill -KILL "${pids[@]}" 2>/dev/null || true
@@ -195,7 +197,7 @@ start() {
       die "slurmctld does not start: $dir/log/slurmctld.out, $dir/log/slurmctld.log"
   fi
   for ((node = 0; node < num_nodes; ++node)); do start_node "node$node"; done
-  if ! await 60 "every node idle" all_idle; then
+  if ! await 600 "every node idle" all_idle; then
     sinfo -N >&2 || true
     tail -n 5 "$dir"/log/*.log >&2
     exit 1
@@ -208,7 +210,7 @@ end() {
   pid=$(pid_in "$1")
   alive "$pid" || return 0
   kill "$pid"
-  for _ in {1..50}; do
+  for _ in {1..200}; do
     alive "$pid" || return 0
     sleep 0.1
   done
@@ -219,7 +221,7 @@ stop() {
   local node
   if alive "$(pid_in "$dir/pids/slurmctld")"; then
     scancel --user="$(id -un)" 2>/dev/null || true
-    await 15 "jobs cancelled" no_jobs || true
+    await 120 "jobs cancelled" no_jobs || true
   fi
   for ((node = 0; node < num_nodes; ++node)); do end "$dir/pids/node$node"; done
   end "$dir/pids/slurmctld"

@@ -8,7 +8,8 @@
 # The config file need only be there; fields come from --set. Beside trireme's own:
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
-#                      status, `kill` (the last rank kills itself) or `deaf` (signals are ignored from here on)
+#                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or `wait`
+#                      (no further step until there is a signal, or a file `go` in the run folder)
 set -euo pipefail
 
 declare -A field=(
@@ -69,8 +70,10 @@ exec {never}<> <(:)
 # A sleep without a process, which a signal to the whole job would hit as well.
 rest() { read -rt "$1" -u "$never" _ || true; }
 
-# The k-th rank has its process id in rank.k: tests kill by it.
+# The k-th rank has its process id in rank.k: tests kill by it. A signal is heard from here on.
 echo "$$ $(hostname)" >"$run_dir/rank.$SLURM_PROCID"
+ready=$run_dir/ready.$SLURM_JOB_ID.$restart
+touch "$ready.$SLURM_PROCID"
 
 if ((SLURM_PROCID > 0)); then
   until [[ -s $verdict ]]; do rest 0.1; done
@@ -79,6 +82,7 @@ if ((SLURM_PROCID > 0)); then
     ((SLURM_PROCID < SLURM_NTASKS - 1)) || kill -KILL $$
     while true; do rest 1; done # as in a collective whose other end is gone
   fi
+  trap '' TERM USR1 USR2 # bash forgets its traps before it is gone
   exit "$end"
 fi
 
@@ -93,8 +97,14 @@ end_all() {
   echo "$1" >"$verdict.tmp"
   mv "$verdict.tmp" "$verdict"
   [[ $1 != kill ]] || while true; do rest 1; done
+  trap '' TERM USR1 USR2 # bash forgets its traps before it is gone
   exit "$1"
 }
+
+# As in MPI_Init: none trains before all are there.
+for ((rank = 1; rank < SLURM_NTASKS; ++rank)); do
+  until [[ -e $ready.$rank ]]; do rest 0.1; done
+done
 
 step=0
 [[ ! -s $checkpoints/latest ]] || step=$((10#$(sed 's/^step_//' "$checkpoints/latest")))
@@ -105,6 +115,8 @@ while true; do
   for end in ${field[stand_in.ends]}; do
     if [[ $end == "$restart:$step:deaf" ]]; then
       trap '' TERM USR1 USR2
+    elif [[ $end == "$restart:$step:wait" ]]; then
+      until [[ $drain != no || -e $run_dir/go ]]; do rest 0.1; done
     elif [[ $end == "$restart:$step:"* ]]; then
       end_all "${end##*:}"
     fi

@@ -1,6 +1,7 @@
 #undef _FORTIFY_SOURCE  // its inline versions would stand in the way
 #include "tests/storage/points.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +25,10 @@
 namespace tri {
 namespace {
 
-enum class Action { kNone, kKill, kSleep, kHold };
+enum class Action { kNone, kKill, kSleep, kHold, kFail };
+
+// What becomes of a call.
+enum class Fate { kMade, kHalfMade, kFailed };  // half of it, after which the caller shall die(); errno is set
 
 struct Rule {
   std::string phase;
@@ -64,7 +69,12 @@ void set_up(Watch& watch, const std::string& folder, const std::string& rules, c
     const size_t equals = action.find('=');
     if (equals != std::string::npos) rule.argument = action.substr(equals + 1);
     const std::string name = action.substr(0, equals);
-    rule.action = name == "kill" ? Action::kKill : name == "sleep" ? Action::kSleep : Action::kHold;
+    for (const auto& [word_of, action_of] : {std::pair{"kill", Action::kKill},
+                                             {"sleep", Action::kSleep},
+                                             {"hold", Action::kHold},
+                                             {"fail", Action::kFail}})
+      if (name == word_of) rule.action = action_of;
+    if (rule.action == Action::kNone) std::abort();
     watch.rules.push_back(rule);
   }
   if (!trace.empty())
@@ -83,6 +93,14 @@ Watch& watch() {
   return *the_watch;
 }
 
+// "EIO" or "EIO+"
+int number_of_error(std::string_view name) {
+  if (name.back() == '+') name.remove_suffix(1);
+  for (const auto& [number, text] : {std::pair{EIO, "EIO"}, {ESTALE, "ESTALE"}, {EACCES, "EACCES"}, {ENOSPC, "ENOSPC"}})
+    if (name == text) return number;
+  std::abort();
+}
+
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 bool starts(std::string_view text, std::string_view part) { return text.substr(0, part.size()) == part; }
 
@@ -91,6 +109,7 @@ const char* phase_of(std::string_view call, std::string_view path, std::string_v
   const size_t slash = path.find('/');
   const std::string_view top = path.substr(0, slash);
   const std::string_view file = slash == std::string_view::npos ? "" : path.substr(slash + 1);
+  if (call == "list" || call == "read") return call.data();
   if (starts(top, "latest")) return call == "unlink" ? "cleaning" : "latest";
   if (has(top, ".trash.") || has(to, ".trash.")) return "prune";
   if (has(top, ".old.") || has(to, ".old.") || call == "swap") return "replace";
@@ -119,43 +138,51 @@ void rest(long milliseconds) {
   }
 }
 
-// To be asked before a call: true when the caller shall do half of it and then die(). Without halves, dies here.
-bool point(const char* call, const std::string& path, const std::string& to, bool halves) {
-  if (inside) return false;
+bool matches(const Rule& rule, std::string_view phase) {
+  const bool reading = phase == "list" || phase == "read";
+  return rule.phase == phase || (rule.phase == "any" && !reading);
+}
+
+// To be asked before a call. A kill that needs no half of the call happens here.
+Fate point(const char* call, const std::string& path, const std::string& to, bool halves) {
+  if (inside) return Fate::kMade;
   inside = true;
   Watch& w = watch();
-  bool half = false;
   Action action = Action::kNone;
   std::string argument;
   if (!w.folder.empty() && starts(path, w.folder) && (path.size() == w.folder.size() || path[w.folder.size()] == '/')) {
     const std::lock_guard lock(w.mutex);
     const std::string relative = path.size() == w.folder.size() ? "" : path.substr(w.folder.size() + 1);
-    const char* phase = phase_of(call, relative, to.substr(to.rfind('/') + 1));
-    if (w.trace >= 0) {
+    const std::string_view phase = phase_of(call, relative, to.substr(to.rfind('/') + 1));
+    const bool reading = phase == "list" || phase == "read", watched = !starts(relative, "checkpoint.lock");
+    if (w.trace >= 0 && watched && !reading) {
       const std::string line = std::string(phase) + " " + relative + "\n";
       if (::syscall(SYS_write, w.trace, line.data(), line.size()) < 0) std::abort();
     }
-    for (Rule& rule : w.rules)
-      if ((rule.phase == "any" || rule.phase == phase) && ++rule.seen == rule.number) {
+    for (Rule& rule : w.rules) {
+      if (!watched || !matches(rule, phase)) continue;
+      const int64_t seen = ++rule.seen;
+      if (seen == rule.number || (seen > rule.number && rule.argument.ends_with('+'))) {
         action = rule.action;
         argument = rule.argument;
       }
-    if (action == Action::kKill) {
-      half = halves;
-      if (!half) ::raise(SIGKILL);
     }
+    if (action == Action::kKill && !halves) ::raise(SIGKILL);
   }
   if (action == Action::kSleep) rest(std::strtol(argument.c_str(), nullptr, 10) * 1000);
   while (action == Action::kHold && ::access(argument.c_str(), F_OK) != 0) rest(20);
   inside = false;
-  return half;
+  if (action == Action::kFail) errno = number_of_error(argument);
+  return action == Action::kFail ? Fate::kFailed : action == Action::kKill ? Fate::kHalfMade : Fate::kMade;
 }
 
-bool point_at(const char* call, int folder, const char* path) {
-  return !inside && !watch().folder.empty() && point(call, absolute(folder, path), "", false);
+bool watching() { return !inside && !watch().folder.empty(); }
+
+Fate point_at(const char* call, int folder, const char* path) {
+  return watching() ? point(call, absolute(folder, path), "", false) : Fate::kMade;
 }
-bool point_of(const char* call, int fd, bool halves) {
-  return !inside && fd > STDERR_FILENO && !watch().folder.empty() && point(call, absolute(fd, ""), "", halves);
+Fate point_of(const char* call, int fd, bool halves) {
+  return fd > STDERR_FILENO && watching() ? point(call, absolute(fd, ""), "", halves) : Fate::kMade;
 }
 [[noreturn]] void die() {
   ::raise(SIGKILL);
@@ -175,47 +202,82 @@ void watch_storage(const std::string& folder, const std::string& rules, const st
 
 }  // namespace tri
 
-// --- What the program and its libraries call in place of the C library
-// ------------------------------------------------
+// What the program and its libraries call in place of the C library.
 extern "C" {
 
+#define TRI_FAILS(point) (tri::point == tri::Fate::kFailed)
 #define TRI_NEXT(name) static const auto real = tri::next<decltype(name)>(#name)
 
-#define TRI_OPEN(name)                                                               \
-  int name(const char* path, int flags, ...) {                                       \
-    TRI_NEXT(name);                                                                  \
-    va_list more;                                                                    \
-    va_start(more, flags);                                                           \
-    const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;           \
-    va_end(more);                                                                    \
-    if ((flags & (O_CREAT | O_TRUNC)) != 0) tri::point_at("create", AT_FDCWD, path); \
-    return real(path, flags, mode);                                                  \
+#define TRI_OPEN(name)                                                                 \
+  int name(const char* path, int flags, ...) {                                         \
+    TRI_NEXT(name);                                                                    \
+    va_list more;                                                                      \
+    va_start(more, flags);                                                             \
+    const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;             \
+    va_end(more);                                                                      \
+    const bool changes = (flags & (O_CREAT | O_TRUNC)) != 0;                           \
+    if (changes || (flags & O_DIRECTORY) == 0)                                         \
+      if (TRI_FAILS(point_at(changes ? "create" : "read", AT_FDCWD, path))) return -1; \
+    return real(path, flags, mode);                                                    \
   }
 TRI_OPEN(open)
 TRI_OPEN(open64)
 
-#define TRI_FOPEN(name)                                          \
-  FILE* name(const char* path, const char* mode) {               \
-    TRI_NEXT(name);                                              \
-    if (mode[0] != 'r') tri::point_at("create", AT_FDCWD, path); \
-    return real(path, mode);                                     \
+#define TRI_FOPEN(name)                                                                          \
+  FILE* name(const char* path, const char* mode) {                                               \
+    TRI_NEXT(name);                                                                              \
+    if (TRI_FAILS(point_at(mode[0] != 'r' ? "create" : "read", AT_FDCWD, path))) return nullptr; \
+    return real(path, mode);                                                                     \
   }
 TRI_FOPEN(fopen)
 TRI_FOPEN(fopen64)
 
-#define TRI_PWRITE(name)                                                         \
-  ssize_t name(int fd, const void* data, size_t bytes, off_t offset) {           \
-    TRI_NEXT(name);                                                              \
-    if (!tri::point_of("write", fd, true)) return real(fd, data, bytes, offset); \
-    real(fd, data, bytes / 2, offset);                                           \
-    tri::die();                                                                  \
+DIR* opendir(const char* path) {
+  TRI_NEXT(opendir);
+  return TRI_FAILS(point_at("list", AT_FDCWD, path)) ? nullptr : real(path);
+}
+
+dirent* readdir(DIR* stream) {
+  TRI_NEXT(readdir);
+  return TRI_FAILS(point_of("list", ::dirfd(stream), false)) ? nullptr : real(stream);
+}
+
+#define TRI_PREAD(name)                                          \
+  ssize_t name(int fd, void* data, size_t bytes, off_t offset) { \
+    TRI_NEXT(name);                                              \
+    if (TRI_FAILS(point_of("read", fd, false))) return -1;       \
+    return real(fd, data, bytes, offset);                        \
+  }
+TRI_PREAD(pread)
+TRI_PREAD(pread64)
+
+#define TRI_PWRITE(name)                                               \
+  ssize_t name(int fd, const void* data, size_t bytes, off_t offset) { \
+    TRI_NEXT(name);                                                    \
+    switch (tri::point_of("write", fd, true)) {                        \
+      case tri::Fate::kMade:                                           \
+        return real(fd, data, bytes, offset);                          \
+      case tri::Fate::kFailed:                                         \
+        return -1;                                                     \
+      case tri::Fate::kHalfMade:                                       \
+        break;                                                         \
+    }                                                                  \
+    real(fd, data, bytes / 2, offset);                                 \
+    tri::die();                                                        \
   }
 TRI_PWRITE(pwrite)
 TRI_PWRITE(pwrite64)
 
 size_t fwrite(const void* data, size_t size, size_t count, FILE* file) {
   TRI_NEXT(fwrite);
-  if (!tri::point_of("write", ::fileno(file), true)) return real(data, size, count, file);
+  switch (tri::point_of("write", ::fileno(file), true)) {
+    case tri::Fate::kMade:
+      return real(data, size, count, file);
+    case tri::Fate::kFailed:
+      return 0;
+    case tri::Fate::kHalfMade:
+      break;
+  }
   real(data, 1, size * count / 2, file);
   ::fflush(file);
   tri::die();
@@ -223,59 +285,51 @@ size_t fwrite(const void* data, size_t size, size_t count, FILE* file) {
 
 int fsync(int fd) {
   TRI_NEXT(fsync);
-  tri::point_of("fsync", fd, false);
-  return real(fd);
+  return TRI_FAILS(point_of("fsync", fd, false)) ? -1 : real(fd);
 }
 
-#define TRI_FTRUNCATE(name)               \
-  int name(int fd, off_t size) noexcept { \
-    TRI_NEXT(name);                       \
-    tri::point_of("write", fd, false);    \
-    return real(fd, size);                \
+#define TRI_FTRUNCATE(name)                                               \
+  int name(int fd, off_t size) noexcept {                                 \
+    TRI_NEXT(name);                                                       \
+    return TRI_FAILS(point_of("write", fd, false)) ? -1 : real(fd, size); \
   }
 TRI_FTRUNCATE(ftruncate)
 TRI_FTRUNCATE(ftruncate64)
 
 int rename(const char* from, const char* to) noexcept {
   TRI_NEXT(rename);
-  tri::point("rename", tri::absolute(AT_FDCWD, from), to, false);
-  return real(from, to);
+  return TRI_FAILS(point("rename", tri::absolute(AT_FDCWD, from), to, false)) ? -1 : real(from, to);
 }
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   TRI_NEXT(renameat2);
-  tri::point("swap", tri::absolute(from_folder, from), to, false);
+  if (TRI_FAILS(point("swap", tri::absolute(from_folder, from), to, false))) return -1;
   return real(from_folder, from, to_folder, to, flags);
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {
   TRI_NEXT(mkdir);
-  tri::point_at("mkdir", AT_FDCWD, path);
-  return real(path, mode);
+  return TRI_FAILS(point_at("mkdir", AT_FDCWD, path)) ? -1 : real(path, mode);
 }
 
 int unlink(const char* path) noexcept {
   TRI_NEXT(unlink);
-  tri::point_at("unlink", AT_FDCWD, path);
-  return real(path);
+  return TRI_FAILS(point_at("unlink", AT_FDCWD, path)) ? -1 : real(path);
 }
 
 int unlinkat(int folder, const char* path, int flags) noexcept {
   TRI_NEXT(unlinkat);
-  tri::point_at("unlink", folder, path);
-  return real(folder, path, flags);
+  return TRI_FAILS(point_at("unlink", folder, path)) ? -1 : real(folder, path, flags);
 }
 
 int remove(const char* path) noexcept {
   TRI_NEXT(remove);
-  tri::point_at("unlink", AT_FDCWD, path);
-  return real(path);
+  return TRI_FAILS(point_at("unlink", AT_FDCWD, path)) ? -1 : real(path);
 }
 
 int rmdir(const char* path) noexcept {
   TRI_NEXT(rmdir);
-  tri::point_at("unlink", AT_FDCWD, path);
-  return real(path);
+  return TRI_FAILS(point_at("unlink", AT_FDCWD, path)) ? -1 : real(path);
 }
 
 }  // extern "C"

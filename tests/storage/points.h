@@ -1,12 +1,18 @@
 // Storage whose calls are numbered, so that a test can name a moment of a save by counting instead of by a clock.
 //
-// A program that is linked with points.cpp makes its calls that change files through it: it defines open, pwrite,
-// fsync, rename and their like, which take the place of the C library's for the program and for the libraries it loads.
-// Those that concern the watched folder are points, each of a phase of a save; before a point's call is made, a rule
-// may have the process killed (in a write: after half of it), asleep or held.
+// A program that is linked with points.cpp makes its calls on files through it: it defines open, pwrite, fsync, rename
+// and their like, which take the place of the C library's for the program and for the libraries it loads. Those that
+// concern the watched folder are points, each of a phase of a save; before a point's call is made, a rule may have the
+// process killed (in a write: after half of it), asleep or held, or the call fail.
 //
 // A rule is RANK/PHASE/NUMBER/ACTION: at the NUMBERth point (from 1) of PHASE, or of "any" phase, in the process of
-// that rank. ACTION is kill, sleep=SECONDS, or hold=FILE: until that file is there.
+// that rank. ACTION is one of
+//   kill
+//   sleep=SECONDS
+//   hold=FILE      until that file is there
+//   fail=EIO       the call, with that error (EIO, ESTALE, EACCES or ENOSPC); with a + behind it, all later ones too
+// Calls that only read are points as well, of the phases "list" (of a folder) and "read"; "any" does not mean them, and
+// they are not traced. The lock file, checkpoint.lock, is not watched.
 //
 // From the environment:
 //   TRIREME_TEST_STORAGE        the watched folder

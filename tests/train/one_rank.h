@@ -43,7 +43,8 @@ class OneRank {
     allocate_rank(config, make_mesh(0, 1, 1, 1), measuring);
     predicted = measuring.bytes_by_name();
     arena = std::make_unique<Arena>(*device, measuring.used());
-    trainer = std::make_unique<Trainer>(config, make_mesh(0, 1, 1, 1), nullptr, *device, *arena);
+    trainer = std::make_unique<Trainer>(
+        TrainerContext{.config = config, .mesh = make_mesh(0, 1, 1, 1), .device = *device, .arena = *arena});
     trainer->make_start_values();
   }
 

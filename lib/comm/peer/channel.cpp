@@ -1,4 +1,4 @@
-#include "lib/comm/peer_link.h"
+#include "lib/comm/peer/channel.h"
 
 #include <sstream>
 
@@ -6,21 +6,21 @@
 
 namespace tri {
 
-std::string PeerLink::to_text(const PeerMemory& peers, const PeerLinkEnd& own) {
+std::string PeerChannel::to_text(const PeerMemory& peers, const PeerChannelEnd& local) {
   const auto offset = [&](const Tensor& tensor) {
     return static_cast<char*>(tensor.data) - peers.base[static_cast<size_t>(peers.rank)];
   };
-  std::string text = fmt::format("{} {}", offset(own.flag), own.rings.size());
-  for (const auto& ring : own.rings) {
+  std::string text = fmt::format("{} {}", offset(local.flag), local.rings.size());
+  for (const auto& ring : local.rings) {
     text += fmt::format(" {}", ring.size());
     for (const Tensor& buffer : ring) text += fmt::format(" {}", offset(buffer));
   }
   return text;
 }
 
-PeerLink::PeerLink(const PeerMemory& peers, PeerLinkEnd own, const std::vector<std::string>& ends)
-    : own_(std::move(own)) {
-  TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a link between {} ranks", peers.size());
+PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<std::string>& ends)
+    : local_(std::move(local)) {
+  TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel between {} ranks", peers.size());
   const int self = peers.rank, other = 1 - self;
   const auto read_rings = [&](int member, int64_t& flag) {
     std::istringstream words(ends[static_cast<size_t>(member)]);
@@ -37,39 +37,39 @@ PeerLink::PeerLink(const PeerMemory& peers, PeerLinkEnd own, const std::vector<s
         places.push_back(base + at);
       }
     }
-    TRI_REQUIRE(!words.fail(), "a peer's end of a link: {}", ends[static_cast<size_t>(member)]);
+    TRI_REQUIRE(!words.fail(), "a peer's end of a channel: {}", ends[static_cast<size_t>(member)]);
   };
-  int64_t flag = 0, own_flag = 0;
+  int64_t flag = 0, local_flag = 0;
   read_rings(other, flag);
   peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[static_cast<size_t>(other)] + flag);
-  if (!own_.rings.empty()) read_rings(self, own_flag);
+  if (!local_.rings.empty()) read_rings(self, local_flag);
   next_.assign(places_.size(), 0);
 }
 
-char* PeerLink::next_place(int ring) {
+char* PeerChannel::next_place(int ring) {
   const auto& places = places_.at(static_cast<size_t>(ring));
-  TRI_REQUIRE(!places.empty(), "ring {} of a link has no buffers", ring);
+  TRI_REQUIRE(!places.empty(), "ring {} of a channel has no buffers", ring);
   return places[next_[static_cast<size_t>(ring)]++ % places.size()];
 }
 
-void PeerLink::send(Tensor tensor, int ring, Stream& stream) {
+void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
   ++counts_.sends;
   counts_.bytes += tensor.bytes();
   ++transfers_;
   before_transfer(stream);
-  stream.wait_flag(reinterpret_cast<uint32_t*>(own_.flag.as<int32_t>()), transfers_);
+  stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
   stream.copy(next_place(ring), tensor.data, tensor.bytes());
   stream.set_flag(peer_flag_, transfers_);
 }
 
-void PeerLink::recv(Tensor tensor, int ring, Stream& stream) {
+void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
   ++counts_.recvs;
   counts_.bytes += tensor.bytes();
   ++transfers_;
   TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} received out of turn", transfers_, ring);
   before_transfer(stream);
   stream.set_flag(peer_flag_, transfers_);
-  stream.wait_flag(reinterpret_cast<uint32_t*>(own_.flag.as<int32_t>()), transfers_);
+  stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
 }
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-#include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer/memory.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// PeerLink: tensors one way between two ranks of a machine, as copies into the receiver's memory that copy engines
-// make. A receive by NCCL that is posted ahead spins on multiprocessors until its sender comes; here streams wait on
-// flags.
+// PeerChannel: a point-to-point channel between two ranks of a machine, by copies into the receiver's memory that copy
+// engines make. A receive by NCCL that is posted ahead spins on multiprocessors until its sender comes; here streams
+// wait on flags.
 //
 // The receiver's buffers are rings, used in turn; the sender knows them, and which one the next tensor goes to. Two
 // flags carry counts of transfers:
@@ -12,35 +12,33 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/device.h"
-#include "lib/comm/comm_group.h"
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/peer/memory.h"
+#include "lib/comm/stage_channel.h"
 
 namespace tri {
 
-// Both ends' own parts; a link uses one of them.
-struct PeerLinkEnd {
+// What a rank contributes to the channel at its end.
+struct PeerChannelEnd {
   Tensor flag;                             // (1) i32: arrived at the receiver's end, ready at the sender's
   std::vector<std::vector<Tensor>> rings;  // the receiver's buffers; none at the sender's end
 };
 
-class PeerLink {
+class PeerChannel final : public StageChannel {
  public:
   // Between the members of `peers`, a pair; `ends`: both members' to_text().
-  PeerLink(const PeerMemory& peers, PeerLinkEnd own, const std::vector<std::string>& ends);
+  PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<std::string>& ends);
   // Where a member has its end in its memory, for the other one.
-  static std::string to_text(const PeerMemory& peers, const PeerLinkEnd& own);
+  static std::string to_text(const PeerMemory& peers, const PeerChannelEnd& local);
 
-  // Into the next buffer of the receiver's `ring`. Complete on the stream when `tensor` may be overwritten.
-  void send(Tensor tensor, int ring, Stream& stream);
-  // `tensor` is the next buffer of `ring`, and free on `stream`. Complete when it is filled.
-  void recv(Tensor tensor, int ring, Stream& stream);
+  // Into the next buffer of the receiver's `ring`.
+  void send(Tensor tensor, int ring, Stream& stream) override;
+  void recv(Tensor tensor, int ring, Stream& stream) override;
   const CommCounts& counts() const { return counts_; }
 
  private:
   char* next_place(int ring);
 
-  PeerLinkEnd own_;
+  PeerChannelEnd local_;
   uint32_t* peer_flag_ = nullptr;
   std::vector<std::vector<char*>> places_;  // the receiver's rings, as this process sees them
   std::vector<size_t> next_;                // [ring]

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The quick start: the King James Bible as text, tokenized to bytes, then eight MPI ranks on this machine's CPU train
+# configs/quickstart.yaml (dp 2 x tp 2 x pp 2). Arguments go to `trireme train`, e.g. --set run.steps=50. What it makes
+# lies in runs/ of the folder where it is called. TRIREME names the executable, if it is not the one that was built or
+# installed together with this script.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(dirname "$here") # of the repository or, installed, PREFIX/share/trireme
+trireme=${TRIREME:-$root/build/bin/trireme}
+[[ -n ${TRIREME:-} || -x $trireme ]] || trireme=$root/../../bin/trireme
+if [[ ! -x $trireme ]]; then
+  echo "quickstart.sh: no executable $trireme; make build makes one" >&2
+  exit 2
+fi
+data=runs/quickstart-data
+
+mkdir -p "$data"
+if [[ ! -s $data/kjv.bin ]]; then
+  # 4.3 MB of public-domain English.
+  bible gen1:1-rev22:21 >"$data/kjv.txt"
+  "$trireme" data prepare --format text --tokenizer bytes --output "$data/kjv" "$data/kjv.txt"
+fi
+
+rm -rf runs/quickstart/checkpoints # begin anew, not where an earlier one ended
+status=0
+"$root/slurm/mpirun" -n 8 "$trireme" train "$here/quickstart.yaml" "$@" || status=$?
+if [[ $status -eq 0 ]]; then
+  echo "quick start: PASSED; the run is in runs/quickstart (metrics.jsonl, log.txt, config.yaml, checkpoints)"
+else
+  echo "quick start: FAILED with exit status $status"
+fi
+exit "$status"

@@ -1,0 +1,94 @@
+#include "lib/engine/engine.h"
+
+#include <exception>
+
+namespace tri {
+namespace {
+
+// Of weights that never change, and whose gradients nothing asks for.
+class ConstantWeights final : public ParameterHooks {
+ public:
+  void begin_backward(int, int) override { no_gradients(); }
+  void before_use(const Parameter&) override {}
+  Tensor gradient(const Parameter&) override { return no_gradients(); }
+  GradientTarget gradient_target(const Parameter&) override { return {no_gradients(), 0.0f}; }
+  void gradient_ready(const Parameter&) override { no_gradients(); }
+
+ private:
+  static Tensor no_gradients() {
+    TRI_REQUIRE(false, "an engine for inference has no gradients");
+    return {};
+  }
+};
+
+// Factor on the gradient of the summed loss: the loss of a step is a mean over its tokens.
+float loss_scale(const Config& config) {
+  return 1.0f / (static_cast<float>(config.data.global_batch) * static_cast<float>(config.model.seq_len));
+}
+
+}  // namespace
+
+Engine::Engine(const EngineContext& context)
+    : config_(context.config),
+      mesh_(context.mesh),
+      job_(context.job),
+      device_(context.device),
+      tensors_(allocate_rank(config_, mesh_, context.arena, context.kind)),
+      runtime_(config_, mesh_, job_, device_, context.arena,
+               {.tp = tensors_.stage.peer_copies, .dp = tensors_.store.peer_copies, .boundaries = tensors_.boundaries}),
+      store_(context.kind == EngineKind::kTraining
+                 ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,
+                                                                          .mesh = mesh_,
+                                                                          .tensors = tensors_.store,
+                                                                          .num_microbatches = microbatches(config_),
+                                                                          .device = device_,
+                                                                          .compute = runtime_.compute(),
+                                                                          .dp = runtime_.dp()})
+                 : nullptr),
+      constant_weights_(context.kind == EngineKind::kInference ? std::make_unique<ConstantWeights>() : nullptr),
+      stage_({.config = config_,
+              .mesh = mesh_,
+              .tensors = tensors_.stage,
+              .parameters = parameters(),
+              .hooks = hooks(),
+              .compute = runtime_.compute(),
+              .tp = runtime_.tp(),
+              .splits = overlap_splits_,
+              .loss_scale = loss_scale(config_)}),
+      executor_({.pp = mesh_.pp,
+                 .chunks = config_.parallel.chunks,
+                 .tensors = tensors_.boundaries,
+                 .links = runtime_.links(),
+                 .compute = runtime_.compute(),
+                 .device = device_,
+                 .overlap = config_.parallel.overlap_pp ? Overlap::kOn : Overlap::kOff}) {
+  device_.lend_workspace(tensors_.kernel_workspace);
+}
+
+// The events of store and executor must outlive the work that uses them, and nobody works on memory that is gone.
+Engine::~Engine() {
+  runtime_.drain();
+  device_.lend_workspace({});
+}
+
+ParameterStore& Engine::store() {
+  TRI_REQUIRE(store_ != nullptr, "an engine for inference has no parameter store");
+  return *store_;
+}
+
+const std::vector<std::vector<Parameter>>& Engine::parameters() const {
+  return store_ != nullptr ? store_->parameters() : tensors_.weights;
+}
+
+ParameterHooks& Engine::hooks() {
+  if (store_ != nullptr) return *store_;
+  return *constant_weights_;
+}
+
+DrainOnThrow::DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
+
+DrainOnThrow::~DrainOnThrow() {
+  if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
+}
+
+}  // namespace tri

@@ -1,0 +1,83 @@
+// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor. The trainer and the loaded model each
+// own one; what they do with it (a step, a batch's loss, text) is theirs.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lib/engine/rank_tensors.h"
+#include "lib/engine/runtime.h"
+#include "lib/model/stage.h"
+#include "lib/optim/parameter_store.h"
+
+namespace tri {
+
+// What an engine is made of. Everything that is referred to outlives the engine.
+struct EngineContext {
+  const Config& config;  // resolved
+  const Mesh& mesh;
+  Job* job = nullptr;  // may be null on a mesh of one rank
+  Device& device;
+  Arena& arena;  // with room for allocate_rank
+  EngineKind kind = EngineKind::kTraining;
+};
+
+class Engine {
+ public:
+  // Allocates the rank's memory and wires it; opens groups and peers' memory: collective over the mesh. The weights have
+  // no values yet.
+  explicit Engine(const EngineContext& context);
+  // Waits for the work under way, or makes it give up where an exception is unwinding.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Config& config() const { return config_; }
+  const Mesh& mesh() const { return mesh_; }
+  Job* job() const { return job_; }
+  Device& device() const { return device_; }
+  const RankTensors& tensors() const { return tensors_; }
+  Runtime& runtime() { return runtime_; }
+  Stage& stage() { return stage_; }
+  Executor& executor() { return executor_; }
+  ParameterStore& store();  // of an engine for training
+  // This rank's weights, [chunk][parameter]; addresses are stable.
+  const std::vector<std::vector<Parameter>>& parameters() const;
+
+  // How GEMMs are split beside tensor-parallel transfers; the default until something was timed (lib/tune).
+  const OverlapSplits& overlap_splits() const { return overlap_splits_; }
+  // Between runs of a plan; the same on all ranks.
+  void set_overlap_splits(const OverlapSplits& splits) { overlap_splits_ = splits; }
+
+ private:
+  ParameterHooks& hooks();
+
+  const Config& config_;
+  const Mesh mesh_;
+  Job* const job_;
+  Device& device_;
+  // Each refers to those above it, and they go in the opposite order.
+  RankTensors tensors_;
+  Runtime runtime_;
+  std::unique_ptr<ParameterStore> store_;             // training
+  std::unique_ptr<ParameterHooks> constant_weights_;  // inference
+  OverlapSplits overlap_splits_;
+  Stage stage_;
+  Executor executor_;
+};
+
+// A scope that enqueues work which reads what its caller lent: an exception that leaves it waits for that work first, or
+// makes it give up.
+class DrainOnThrow {
+ public:
+  explicit DrainOnThrow(Runtime& runtime);
+  ~DrainOnThrow();
+  DrainOnThrow(const DrainOnThrow&) = delete;
+  DrainOnThrow& operator=(const DrainOnThrow&) = delete;
+
+ private:
+  Runtime& runtime_;
+  const int exceptions_;  // under way when the scope began
+};
+
+}  // namespace tri

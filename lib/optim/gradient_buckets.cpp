@@ -1,0 +1,156 @@
+#include "lib/optim/gradient_buckets.h"
+
+#include <algorithm>
+
+#include "kernels/core/dims.h"
+#include "kernels/core/timeline.h"
+#include "kernels/ops.h"
+
+namespace tri {
+
+void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream) {
+  for (const RowBlock& block : dp.begin_reduce(full, {.pieces = 1}, stream)) dp.send(block, stream);
+  const Tensor parts = dp.finish_reduce(stream);
+  const bool is_there = into == SumInto::kOverwrite && parts[0] == 1 && parts.data == out.data;
+  if (!is_there) sum_parts({.into = into, .out = out, .parts = parts}, stream);
+}
+
+struct GradientBuckets::State {
+  const BucketMemory* memory = nullptr;
+  Tensor full;                   // (size) f32: where gradients are added; zero 2: while open
+  int pool = -1;                 // zero 2: index of the pool buffer while open
+  bool open = false;             // zero 2: `full` is valid
+  std::vector<bool> written;     // [parameter of the bucket]: its gradient holds this step's numbers
+  int ready = 0;                 // gradients completed in this pass
+  bool last_pass = false;        // ... which is the step's last
+  std::unique_ptr<Event> freed;  // zero 2: the reduction that read the dedicated buffer is done
+};
+
+GradientBuckets::GradientBuckets(const GradientBucketsContext& context)
+    : memory_(context.memory),
+      num_microbatches_(context.num_microbatches),
+      sharded_(context.config.parallel.zero >= 1),
+      grads_sharded_(context.config.parallel.zero == 2),
+      compute_(context.compute),
+      dp_(context.dp) {
+  for (const BucketMemory& bucket : memory_.buckets()) {
+    auto state = std::make_unique<State>();
+    state->memory = &bucket;
+    if (!grads_sharded_) state->full = bucket.gradients;
+    state->written.assign(bucket.bucket->parameters.size(), false);
+    state->freed = context.device.make_event();
+    states_.push_back(std::move(state));
+  }
+  const size_t pool = memory_.tensors().pool.size();
+  for (size_t i = 0; i < pool; ++i) pool_freed_.push_back(context.device.make_event());
+  pool_open_.assign(pool, false);
+}
+
+GradientBuckets::~GradientBuckets() = default;
+
+GradientBuckets::State& GradientBuckets::state_of(const Parameter& parameter) {
+  return *states_[static_cast<size_t>(memory_.bucket_of(parameter))];
+}
+
+void GradientBuckets::begin_step() {
+  if (grads_sharded_)
+    for (const ChunkStoreTensors& chunk : memory_.tensors().chunks) compute_.zero(chunk.gradients);
+  for (const auto& state : states_) {
+    // Small tensors at once; a matrix is overwritten by its first GEMM.
+    const bool matrices = state->memory->bucket->matrices;
+    if (!matrices && !grads_sharded_) compute_.zero(state->full);
+    state->written.assign(state->written.size(), !matrices);
+  }
+  if (sums_local_) compute_.zero(memory_.tensors().local_sumsq);
+}
+
+void GradientBuckets::begin_backward(int chunk, int microbatch) {
+  for (const auto& state : states_) {
+    if (state->memory->chunk != chunk) continue;
+    state->ready = 0;
+    state->last_pass = microbatch == num_microbatches_ - 1;
+  }
+}
+
+// Zero 2: gives the bucket memory for its full gradients.
+void GradientBuckets::open(State& state) {
+  const Tensor& dedicated = state.memory->gradients;
+  if (!dedicated.empty()) {
+    state.full = dedicated;
+    const TimeCategoryScope scope(compute_, dp_.category());
+    compute_.wait(*state.freed);  // compute waits for the previous microbatch's reduction
+  } else {
+    const std::vector<Tensor>& pool = memory_.tensors().pool;
+    size_t tried = 0;
+    while (pool_open_[pool_next_]) {
+      pool_next_ = (pool_next_ + 1) % pool.size();
+      TRI_REQUIRE(++tried < pool.size(), "all {} gradient buffers are open", pool.size());
+    }
+    state.pool = static_cast<int>(pool_next_);
+    pool_open_[pool_next_] = true;
+    state.full = pool[pool_next_].flat(0, state.memory->bucket->size);
+    const TimeCategoryScope scope(compute_, dp_.category());
+    compute_.wait(*pool_freed_[pool_next_]);  // compute waits for the reduction of its previous bucket
+    pool_next_ = (pool_next_ + 1) % pool.size();
+  }
+  // A matrix is overwritten by its first GEMM, but not the rest of its last block, which counts in sums.
+  const bool overwritten = state.memory->bucket->matrices && !state.memory->ragged;
+  if (!overwritten) compute_.zero(state.full);
+  state.written.assign(state.written.size(), !overwritten);
+  state.open = true;
+}
+
+// Zero 2: the memory may be used again when the reduction just enqueued on the dp stream is done.
+void GradientBuckets::close(State& state) {
+  Event& freed = state.pool >= 0 ? *pool_freed_[static_cast<size_t>(state.pool)] : *state.freed;
+  dp_.collectives().stream().record(freed);
+  if (state.pool >= 0) pool_open_[static_cast<size_t>(state.pool)] = false;
+  state.pool = -1;
+  state.open = false;
+}
+
+ParameterHooks::GradientTarget GradientBuckets::gradient_target(const Parameter& parameter) {
+  State& state = state_of(parameter);
+  if (grads_sharded_ && !state.open) open(state);
+  const auto& members = state.memory->bucket->parameters;
+  const auto member = static_cast<size_t>(std::find(members.begin(), members.end(), parameter.index) - members.begin());
+  const float beta = state.written[member] ? 1.0f : 0.0f;
+  state.written[member] = true;
+  return {memory_.gradient_in(state.full, parameter), beta};
+}
+
+void GradientBuckets::gradient_ready(const Parameter& parameter) {
+  State& state = state_of(parameter);
+  const auto all = static_cast<int>(state.memory->bucket->parameters.size());
+  if (++state.ready == all && (grads_sharded_ || state.last_pass)) reduce(state);
+}
+
+void GradientBuckets::reduce(State& state) {
+  const BucketMemory& bucket = *state.memory;
+  GroupOnStream& collectives = dp_.collectives();
+  Stream& stream = collectives.stream();
+  collectives.after(compute_);  // the dp stream waits for the bucket's last gradient
+  // Before they are summed, the gradients name the rank that made a NaN. Where nothing is added to them, the global
+  // norm's sums tell.
+  if (sums_local_ && (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated))
+    tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
+                 stream);
+  if (!sharded_) return collectives.all_reduce(state.full, ReduceOp::kSum);
+  reduce_bucket(dp_, grads_sharded_ ? SumInto::kAdd : SumInto::kOverwrite, bucket.gradient_slice, state.full, stream);
+  if (grads_sharded_) close(state);
+}
+
+void GradientBuckets::finish(GroupOnStream& tp, GroupOnStream* embedding) {
+  dp_.collectives().before(compute_);  // compute waits for all dp reductions
+  dp_.settle(compute_);
+  tp.after(compute_);
+  if (embedding != nullptr) embedding->after(compute_);
+  for (const BucketSlice& slice : memory_.slices()) {
+    if (slice.scope == GradScope::kReplicated) tp.all_reduce(slice.grad, ReduceOp::kSum);
+    if (slice.scope == GradScope::kTied && embedding != nullptr) embedding->all_reduce(slice.grad, ReduceOp::kSum);
+  }
+  tp.before(compute_);  // compute waits for the sums over tp and over the two embeddings
+  if (embedding != nullptr) embedding->before(compute_);
+}
+
+}  // namespace tri

@@ -1,0 +1,133 @@
+#include "lib/optim/parameter_memory.h"
+
+#include <algorithm>
+
+#include "kernels/core/dims.h"
+
+namespace tri {
+namespace {
+
+// Numbers of the rank's tensors over all chunks: those divided over tp first, replicated ones last.
+std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Parameter>>& parameters) {
+  std::vector<std::vector<int>> numbers;
+  for (const auto& chunk : parameters) numbers.emplace_back(chunk.size());
+  int next = 0;
+  for (const bool replicated : {false, true})
+    for (size_t c = 0; c < parameters.size(); ++c)
+      for (size_t i = 0; i < parameters[c].size(); ++i)
+        if ((parameters[c][i].spec.scope == GradScope::kReplicated) == replicated) numbers[c][i] = next++;
+  return numbers;
+}
+
+}  // namespace
+
+ParameterMemory::ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute)
+    : tensors_(std::move(tensors)),
+      parts_(config.parallel.zero >= 1 ? mesh.dp.size : 1),
+      rank_(config.parallel.zero >= 1 ? mesh.dp.rank : 0) {
+  for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
+    add_parameters(chunk_parameters(config, mesh.pp, chunk), mesh.tp.size);
+    add_buckets(chunk, mesh.tp.size, config.parallel.zero == 2);
+  }
+  fill_tables(config, mesh, compute);
+}
+
+void ParameterMemory::add_parameters(const std::vector<ParamSpec>& specs, int tp) {
+  const auto c = parameters_.size();
+  const ChunkStoreTensors& chunk = tensors_.chunks[c];
+  auto& list = parameters_.emplace_back();
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const std::vector<int64_t> shape = specs[i].local_shape(tp);
+    Tensor weight = chunk.parameters.flat(chunk.layout.offset[i], specs[i].local_numel(tp));
+    weight.dims = static_cast<int>(shape.size());
+    std::copy(shape.begin(), shape.end(), weight.shape.begin());
+    list.push_back({specs[i], weight, static_cast<int>(c), static_cast<int>(i)});
+  }
+}
+
+void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices) {
+  const ChunkStoreTensors& chunk = tensors_.chunks[static_cast<size_t>(c)];
+  const std::vector<Parameter>& parameters = parameters_[static_cast<size_t>(c)];
+  first_bucket_.push_back(static_cast<int>(buckets_.size()));
+  for (size_t b = 0; b < chunk.layout.buckets.size(); ++b) {
+    const Bucket& bucket = chunk.layout.buckets[b];
+    BucketMemory m{.chunk = c, .bucket = &bucket};
+    m.parameters = chunk.parameters.flat(bucket.first, bucket.size);
+    m.block_tensor = chunk.block_tensor.flat(bucket.first / kBlock, bucket.size / kBlock);
+    if (gradient_slices) {
+      m.gradients = chunk.dedicated[b];
+      m.gradient_slice = chunk.gradients.flat(slice_place(bucket), slice_size(bucket));
+    } else {
+      m.gradients = chunk.gradients.flat(bucket.first, bucket.size);
+      m.gradient_slice = slice_of(m.gradients);
+    }
+    for (const int index : bucket.parameters)
+      m.ragged |= parameters[static_cast<size_t>(index)].spec.local_numel(tp) % kBlock != 0;
+    buckets_.push_back(m);
+  }
+  // A chunk's buckets lie in reverse order of use.
+  for (int number = static_cast<int>(buckets_.size()); number-- > first_bucket_.back();) {
+    const BucketMemory& m = buckets_[static_cast<size_t>(number)];
+    const auto part = [&](const Tensor& slices) { return slices.flat(slice_place(*m.bucket), slice_size(*m.bucket)); };
+    const bool master_apart = !chunk.master.empty();
+    slices_.push_back({.bucket = number,
+                       .scope = m.bucket->scope,
+                       .master = master_apart ? part(chunk.master) : slice_of(m.parameters),
+                       .param = master_apart ? slice_of(m.parameters) : Tensor{},
+                       .grad = m.gradient_slice,
+                       .exp_avg = part(chunk.exp_avg),
+                       .exp_avg_sq = part(chunk.exp_avg_sq),
+                       .block_tensor = slice_of(m.block_tensor)});
+  }
+}
+
+// What the optimizer must know of every tensor and every block of the flat buffers.
+void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream& compute) {
+  const auto numbers = number_tensors(parameters_);
+  const bool dp_counts = config.parallel.zero >= 1 || mesh.dp.first();
+  std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
+  tensor_names_.resize(decay.size());
+  for (size_t c = 0; c < parameters_.size(); ++c) {
+    const ChunkStoreTensors& chunk = tensors_.chunks[c];
+    std::vector<ParamSpec> specs;
+    for (const Parameter& parameter : parameters_[c]) specs.push_back(parameter.spec);
+    std::vector<int> owners = block_owners(chunk.layout, specs, mesh.tp.size);
+    for (int& owner : owners)
+      if (owner >= 0) owner = numbers[c][static_cast<size_t>(owner)];
+    compute.copy(chunk.block_tensor.data, owners.data(), chunk.block_tensor.bytes());
+    compute.synchronize();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const ParamSpec& spec = specs[i];
+      const auto number = static_cast<size_t>(numbers[c][i]);
+      tensor_names_[number] = spec.name;
+      decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
+      const bool first_holder = spec.scope != GradScope::kReplicated || mesh.tp.first();
+      weight[number] = dp_counts && first_holder && !spec.tied_copy ? 1.0f : 0.0f;
+    }
+  }
+  compute.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());
+  compute.copy(tensors_.count_weight.data, weight.data(), tensors_.count_weight.bytes());
+  compute.synchronize();
+}
+
+int ParameterMemory::bucket_of(const Parameter& parameter) const {
+  const auto chunk = static_cast<size_t>(parameter.chunk);
+  return first_bucket_[chunk] + tensors_.chunks[chunk].layout.bucket_of[static_cast<size_t>(parameter.index)];
+}
+
+Tensor ParameterMemory::gradient_in(Tensor full, const Parameter& parameter) const {
+  const FlatLayout& layout = tensors_.chunks[static_cast<size_t>(parameter.chunk)].layout;
+  const Bucket& bucket = *buckets_[static_cast<size_t>(bucket_of(parameter))].bucket;
+  const int64_t offset = layout.offset[static_cast<size_t>(parameter.index)] - bucket.first;
+  Tensor gradient = full.flat(offset, parameter.weight.numel());
+  gradient.dims = parameter.weight.dims;
+  gradient.shape = parameter.weight.shape;
+  return gradient;
+}
+
+Tensor ParameterMemory::slice_of(Tensor full) const {
+  const int64_t part = full.numel() / parts_;
+  return full.flat(rank_ * part, part);
+}
+
+}  // namespace tri

@@ -1,0 +1,76 @@
+// What lies where in the store's tensors: the parameters as the layers see them, the buckets as the dp transfers see
+// them, the slices as the optimizer sees them. Views alone, but for the tables, which the constructor fills.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/core/device.h"
+#include "lib/optim/store_tensors.h"
+
+namespace tri {
+
+// One bucket of this rank.
+struct BucketMemory {
+  int chunk = 0;
+  const Bucket* bucket = nullptr;  // in the chunk's layout
+  Tensor parameters;               // (size) compute dtype
+  // (size) f32. Zero 2: the buffer dedicated to the bucket; empty: it takes one of the pool while it is open.
+  Tensor gradients;
+  Tensor gradient_slice;  // (slice) f32
+  Tensor block_tensor;    // (size / kBlock) i32
+  bool ragged = false;    // some tensor ends inside a block of kBlock elements
+};
+
+// This rank's part of one bucket, for the optimizer. All (n), n a multiple of kBlock.
+struct BucketSlice {
+  int bucket = 0;  // in ParameterMemory::buckets()
+  GradScope scope = GradScope::kSplit;
+  Tensor master;               // f32: the weights that are updated
+  Tensor param;                // bf16 copy to write, or empty when `master` is the parameter itself
+  Tensor grad;                 // f32
+  Tensor exp_avg, exp_avg_sq;  // f32
+  Tensor block_tensor;         // (n / kBlock) i32
+};
+
+class ParameterMemory {
+ public:
+  // `tensors`: what allocate_store made of the same `config` and `mesh`. Waits for `compute`, which fills the tables.
+  ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute);
+  ParameterMemory(const ParameterMemory&) = delete;
+  ParameterMemory& operator=(const ParameterMemory&) = delete;
+
+  const StoreTensors& tensors() const { return tensors_; }
+  // [chunk][parameter]; addresses are stable.
+  const std::vector<std::vector<Parameter>>& parameters() const { return parameters_; }
+  const std::vector<std::string>& tensor_names() const { return tensor_names_; }  // [S]
+  // One chunk after the other, each in its layout's order.
+  const std::vector<BucketMemory>& buckets() const { return buckets_; }
+  // In the order of the first use of their parameters.
+  const std::vector<BucketSlice>& slices() const { return slices_; }
+
+  int bucket_of(const Parameter& parameter) const;  // in buckets()
+  // The parameter's place in the gradients `full` of its bucket: local shape, f32.
+  Tensor gradient_in(Tensor full, const Parameter& parameter) const;
+  // This rank's slice of something that lies as a full bucket does.
+  Tensor slice_of(Tensor full) const;
+  // Where it begins in the bucket's chunk: an element of the flat buffer, and one of the buffers of slices.
+  int64_t slice_begin(const Bucket& bucket) const { return bucket.first + rank_ * slice_size(bucket); }
+  int64_t slice_place(const Bucket& bucket) const { return bucket.first / parts_; }
+  int64_t slice_size(const Bucket& bucket) const { return bucket.size / parts_; }
+
+ private:
+  void add_parameters(const std::vector<ParamSpec>& specs, int tp);
+  void add_buckets(int chunk, int tp, bool gradient_slices);
+  void fill_tables(const Config& config, const Mesh& mesh, Stream& compute);
+
+  StoreTensors tensors_;
+  int64_t parts_, rank_;  // slices of a bucket, and which of them is this rank's
+  std::vector<std::vector<Parameter>> parameters_;
+  std::vector<std::string> tensor_names_;
+  std::vector<BucketMemory> buckets_;
+  std::vector<int> first_bucket_;  // [chunk]: in buckets_
+  std::vector<BucketSlice> slices_;
+};
+
+}  // namespace tri

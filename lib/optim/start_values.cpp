@@ -1,0 +1,49 @@
+#include "lib/optim/start_values.h"
+
+#include <algorithm>
+
+#include "kernels/ops.h"
+
+namespace tri {
+
+void write_start_values(const ParameterMemory& memory, Axis tp, uint64_t seed, Stream& compute) {
+  constexpr int64_t kOnes = 1 << 16;  // at a time: vectors alone start with ones
+  const std::vector<float> ones(kOnes, 1.0f);
+  const std::vector<bf16> rounded_ones(kOnes, bf16(1.0f));
+  // Elements [begin, begin + n) of a tensor into out (n).
+  const auto start = [&](const ParamSpec& spec, const Tensor& out, int64_t begin) {
+    if (spec.init == InitRule::kNormal) {
+      NormalValues normal = normal_start(spec, tp, seed);
+      normal.out = out;
+      normal.begin = begin;
+      normal_values(normal, compute);
+    } else if (spec.init == InitRule::kOnes) {
+      const void* from = ones.data();
+      if (out.dtype == Dtype::kBF16) from = rounded_ones.data();
+      for (int64_t first = 0; first < out.numel(); first += kOnes) {
+        const Tensor part = out.flat(first, std::min(kOnes, out.numel() - first));
+        compute.copy(part.data, from, part.bytes());
+      }
+    }
+  };
+  for (size_t c = 0; c < memory.parameters().size(); ++c) {
+    const ChunkStoreTensors& chunk = memory.tensors().chunks[c];
+    compute.zero(chunk.parameters);  // what lies between the tensors, and those that start with zeros
+    if (!chunk.master.empty()) compute.zero(chunk.master);
+    for (const Parameter& parameter : memory.parameters()[c]) {
+      const auto i = static_cast<size_t>(parameter.index);
+      const int64_t offset = chunk.layout.offset[i], count = parameter.weight.numel();
+      start(parameter.spec, chunk.parameters.flat(offset, count), 0);
+      if (chunk.master.empty()) continue;
+      const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
+      const int64_t begin = memory.slice_begin(bucket), size = memory.slice_size(bucket);
+      const int64_t first = std::max(offset, begin), end = std::min(offset + count, begin + size);
+      if (first < end)
+        start(parameter.spec, chunk.master.flat(memory.slice_place(bucket) + first - begin, end - first),
+              first - offset);
+    }
+  }
+  compute.synchronize();
+}
+
+}  // namespace tri

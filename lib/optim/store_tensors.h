@@ -1,0 +1,42 @@
+// The memory of a rank's parameters, gradients and optimizer state: flat buffers, one of a kind a chunk, and the tables
+// that the optimizer needs. Pure set-up: it runs on a measuring arena as well, which is how memory is predicted.
+//
+// A slice is this rank's part of a bucket: all of it (zero 0), or 1/dp.
+#pragma once
+
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "lib/comm/peer/copies.h"
+#include "lib/optim/flat_layout.h"
+
+namespace tri {
+
+struct ChunkStoreTensors {
+  FlatLayout layout;
+  Tensor parameters;              // (size) compute dtype
+  Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
+  Tensor master;                  // (slices) f32 master weights; bf16 only
+  Tensor exp_avg;                 // (slices) f32
+  Tensor exp_avg_sq;              // (slices) f32
+  Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
+  std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
+};
+
+struct StoreTensors {
+  std::vector<ChunkStoreTensors> chunks;
+  std::vector<Tensor> pool;     // zero 2: full gradients of a bucket, taken in turn
+  Tensor decay;                 // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
+  Tensor count_weight;          // (S) f32: 1 where this rank's slice counts in the global norm, else 0
+  Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
+  PeerCopyTensors peer_copies;  // dp > 1 and zero >= 1, where copies_dp_buckets
+  int num_tensors = 0;          // S
+  int num_split_tensors = 0;    // the first ones: divided over tp; the others are full on every tp rank
+};
+
+// Whether buckets are copied into dp peers' memory, if that can be opened; else they go through collectives.
+bool copies_dp_buckets(const Config& config);
+
+StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena);
+
+}  // namespace tri

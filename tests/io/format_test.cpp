@@ -1,0 +1,33 @@
+#include "io/base/format.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tri {
+namespace {
+
+TEST(Format, bytes_come_in_binary_units) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.00 KiB");
+  EXPECT_EQ(format_bytes(int64_t{3} << 29), "1.50 GiB");
+  EXPECT_EQ(format_bytes(int64_t{5000} << 40), "5000.00 TiB");
+}
+
+TEST(Format, durations_change_their_unit_with_their_length) {
+  EXPECT_EQ(format_duration(12.34), "12.3 s");
+  EXPECT_EQ(format_duration(187), "3m07s");
+  EXPECT_EQ(format_duration(3720), "1h02m");
+  EXPECT_EQ(format_duration(std::nan("")), "?");
+}
+
+TEST(Format, counts_have_three_digits_and_a_unit) {
+  EXPECT_EQ(format_count(116), "116");
+  EXPECT_EQ(format_count(11600), "11.6k");
+  EXPECT_EQ(format_count(1.32e6), "1.32M");
+  EXPECT_EQ(format_count(175e9), "175B");
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,239 @@
+// The order of a block's work is written once (lib/model/block_order.h). Here the transfers and GEMMs that a block
+// enqueues are noted one by one, and compared with those of the transfers as they are timed (layer_transfers).
+#include "lib/model/block_order.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/model/block.h"
+#include "lib/tune/layer_transfers.h"
+#include "tests/train/one_rank.h"
+
+namespace tri::test {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+// Notes what is transferred, and moves nothing.
+class NotingGroup final : public CommGroup {
+ public:
+  NotingGroup(Axis axis, Calls& calls) : CommGroup("noting", axis.rank, axis.size), calls_(calls) {}
+  // Rows whose gathers are part of recomputing: no list contains those. {}: none.
+  void leave_out(Tensor rows) { left_out_ = rows.data; }
+
+ private:
+  void do_all_gather(Tensor out, Tensor, Stream&) override {
+    if (out.data != left_out_) calls_.push_back(fmt::format("gather {}", out.data));
+  }
+  void do_reduce_scatter(Tensor, Tensor inp, Stream&) override { calls_.push_back(fmt::format("reduce {}", inp.data)); }
+  void do_all_reduce(Tensor, ReduceOp, Stream&) override { ADD_FAILURE() << "all-reduce in a block"; }
+  void do_broadcast(Tensor, int, Stream&) override { ADD_FAILURE() << "broadcast in a block"; }
+  void do_send(Tensor, int, Stream&) override { ADD_FAILURE() << "send in a block"; }
+  void do_recv(Tensor, int, Stream&) override { ADD_FAILURE() << "receive in a block"; }
+
+  Calls& calls_;
+  const void* left_out_ = nullptr;
+};
+
+// Notes each GEMM by the weight that it reads, or whose gradient it makes.
+class NotingHooks final : public ParameterHooks {
+ public:
+  NotingHooks(const std::vector<Tensor>& gradients, Calls& calls) : gradients_(gradients), calls_(calls) {}
+  void begin_backward(int, int) override {}
+  void before_use(const Parameter& parameter) override {
+    if (parameter.spec.decay) calls_.push_back("weight " + parameter.spec.name);  // matrices alone
+  }
+  Tensor gradient(const Parameter& parameter) override { return gradients_[static_cast<size_t>(parameter.index)]; }
+  GradientTarget gradient_target(const Parameter& parameter) override {
+    calls_.push_back("gradient " + parameter.spec.name);
+    return {gradient(parameter), 0.0f};
+  }
+  void gradient_ready(const Parameter&) override {}
+
+ private:
+  const std::vector<Tensor>& gradients_;  // [Parameter::index]
+  Calls& calls_;
+};
+
+// The first layer of a model on tp rank 0, whose peers do nothing.
+class Layer {
+ public:
+  Layer(const Config& unresolved, int tp)
+      : config_(value_or_throw(resolve_config(unresolved, tp))), mesh_(make_mesh(0, tp, 1, 1)) {
+    Arena measuring;
+    allocate(measuring);
+    arena_ = std::make_unique<Arena>(*device_, measuring.used());
+    allocate(*arena_);
+    block_ = std::make_unique<TransformerBlock>(0, parameters_, config_);
+    ctx_ = std::make_unique<LayerContext>(LayerContext{.config = config_,
+                                                       .dims = stage_dims(config_, mesh_),
+                                                       .work = stage_.work,
+                                                       .compute = *compute_,
+                                                       .tp = channel_,
+                                                       .exchange = nullptr,
+                                                       .splits = splits_,
+                                                       .hooks = hooks_});
+  }
+  ~Layer() { compute_->synchronize(); }
+
+  std::vector<LayerTransfer> transfers() const { return layer_transfers(config_, mesh_, stage_, parameters_); }
+  // What each of them enqueues with its GEMMs.
+  std::vector<Calls> calls_of_transfers() {
+    std::vector<Calls> all;
+    for (const LayerTransfer& transfer : transfers()) all.push_back(noted([&] { transfer.together(*ctx_); }));
+    return all;
+  }
+  Calls forward() {
+    return noted([&] {
+      LayerTensors t = first_layer(config_, stage_);
+      block_->forward(*ctx_, {.inp = input_}, t);
+    });
+  }
+  // `deferred_calls`: what runs when the weight gradient that it defers is enqueued.
+  Calls backward(TransformerBlock::QkvWeight qkv_weight, Calls& deferred_calls) {
+    TransformerBlock::WeightGradient deferred = [this] { calls_.push_back(qkv_gradient()); };  // of the layer above
+    LayerTensors kept = stage_.chunks.front().front().layers.front();
+    kept.input = input_;
+    group_.leave_out(stage_.work.normed);
+    Calls calls = noted([&] { block_->backward(*ctx_, kept, input_, deferred, qkv_weight); });
+    group_.leave_out({});
+    deferred_calls = noted([&] {
+      if (deferred) deferred();
+    });
+    return calls;
+  }
+  static std::string qkv_gradient() { return "gradient layers/0/attention/qkv/weight"; }
+
+ private:
+  void allocate(Arena& arena) {
+    const StageDims d = stage_dims(config_, mesh_);
+    stage_ = allocate_stage(config_, mesh_, {1}, 1, arena);
+    input_ = arena.take("stage input", d.dtype, {d.Rl, d.C});
+    parameters_.clear();
+    gradients_.clear();
+    for (const ParamSpec& spec : chunk_parameters(config_, mesh_.pp, 0)) {
+      const int64_t count = spec.local_numel(mesh_.tp.size);
+      parameters_.push_back({.spec = spec,
+                             .weight = arena.take("parameters", d.dtype, {count}),
+                             .index = static_cast<int>(parameters_.size())});
+      gradients_.push_back(arena.take("gradients", Dtype::kF32, {count}));
+    }
+  }
+  template <class Work>
+  Calls noted(Work work) {
+    calls_.clear();
+    work();
+    return std::move(calls_);
+  }
+
+  Config config_;
+  Mesh mesh_;
+  std::unique_ptr<Device> device_ = make_cpu_device();
+  std::unique_ptr<Stream> compute_ = device_->make_stream("compute"), tp_stream_ = device_->make_stream("tp");
+  std::unique_ptr<Arena> arena_;
+  StageTensors stage_;
+  Tensor input_;
+  std::vector<Parameter> parameters_;
+  std::vector<Tensor> gradients_;
+  Calls calls_;
+  NotingGroup group_{mesh_.tp, calls_};
+  Channel channel_{group_, *tp_stream_, *device_, TimeCategory::kTp};
+  NotingHooks hooks_{gradients_, calls_};
+  OverlapSplits splits_;
+  std::unique_ptr<TransformerBlock> block_;
+  std::unique_ptr<LayerContext> ctx_;
+};
+
+template <class Check>  // check(config, tp)
+void for_all_layers(Check check) {
+  for (const Block block : {Block::kSequential, Block::kParallel})
+    for (const Activation activation : {Activation::kGelu, Activation::kSwiglu})
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull})
+        for (const int tp : {1, 2}) {
+          SCOPED_TRACE(fmt::format("{} block, {}, recompute {}, tp {}", enum_name(block), enum_name(activation),
+                                   enum_name(recompute), tp));
+          Config c = tiny_config();
+          c.model.block = block;
+          c.model.activation = activation;
+          c.parallel.recompute = recompute;
+          c.parallel.tp = tp;
+          check(c, tp);
+        }
+}
+
+Calls joined(const std::vector<Calls>& parts, size_t first, size_t end) {
+  Calls all;
+  for (size_t i = first; i < end; ++i) all.insert(all.end(), parts[i].begin(), parts[i].end());
+  return all;
+}
+
+TEST(BlockOrder, a_pass_enqueues_the_transfers_and_gemms_that_are_timed_in_the_same_order) {
+  for_all_layers([](const Config& c, int tp) {
+    Layer layer(c, tp);
+    const std::vector<Calls> parts = layer.calls_of_transfers();
+    const size_t forward_parts = block_order(c.model.block, Pass::kForward).size();
+    ASSERT_EQ(parts.size(), forward_parts + block_order(c.model.block, Pass::kBackward).size());
+
+    EXPECT_EQ(layer.forward(), joined(parts, 0, forward_parts));
+
+    Calls expected = joined(parts, forward_parts, parts.size());
+    if (c.parallel.recompute == Recompute::kFull) {  // the forward pass but for its last transfer, once more
+      const Calls recomputed = joined(parts, 0, forward_parts - 1);
+      const auto deferred = std::ranges::find(expected, Layer::qkv_gradient());
+      ASSERT_NE(deferred, expected.end());
+      expected.insert(deferred + 1, recomputed.begin(), recomputed.end());
+    }
+    Calls deferred;
+    EXPECT_EQ(layer.backward(TransformerBlock::QkvWeight::kDefer, deferred), expected);
+    EXPECT_EQ(deferred, Calls{Layer::qkv_gradient()});
+
+    const Calls lowest = layer.backward(TransformerBlock::QkvWeight::kEnqueue, deferred);
+    EXPECT_TRUE(deferred.empty());
+    EXPECT_EQ(lowest.size(), expected.size() + 1);
+    EXPECT_EQ(std::ranges::count(lowest, Layer::qkv_gradient()), 2);
+  });
+}
+
+TEST(BlockOrder, each_gemm_of_a_layer_is_timed_once) {
+  for_all_layers([](const Config& c, int tp) {
+    Layer layer(c, tp);
+    const std::vector<Calls> parts = layer.calls_of_transfers();
+    const size_t forward_parts = block_order(c.model.block, Pass::kForward).size();
+    const auto gemms = [&](size_t first, size_t end) {
+      std::multiset<std::string> all;
+      for (const std::string& call : joined(parts, first, end))
+        if (!call.starts_with("gather") && !call.starts_with("reduce")) all.insert(call);
+      return all;
+    };
+    std::multiset<std::string> forward, backward;
+    for (const char* name : {"attention/qkv", "attention/proj", "mlp/fc1", "mlp/fc2"}) {
+      forward.insert(fmt::format("weight layers/0/{}/weight", name));
+      backward.insert(fmt::format("weight layers/0/{}/weight", name));
+      backward.insert(fmt::format("gradient layers/0/{}/weight", name));
+    }
+    EXPECT_EQ(gemms(0, forward_parts), forward);
+    EXPECT_EQ(gemms(forward_parts, parts.size()), backward);
+  });
+}
+
+TEST(BlockOrder, each_transfer_is_timed_once_with_an_overlap_split_of_its_own) {
+  for_all_layers([](const Config& c, int tp) {
+    Layer layer(c, tp);
+    std::set<std::pair<Linear, Pass>> splits;
+    for (const LayerTransfer& transfer : layer.transfers()) {
+      EXPECT_TRUE(splits.emplace(transfer.linear, transfer.pass).second) << transfer.beside;
+      EXPECT_TRUE(transfer.reduces || !transfer.takes_direct) << transfer.beside;
+    }
+    EXPECT_EQ(splits.size(), c.model.block == Block::kParallel ? 4u : 8u);  // two gathers and two reduces, or four
+    for (const Calls& calls : layer.calls_of_transfers())
+      EXPECT_EQ(
+          std::ranges::count_if(
+              calls, [](const std::string& call) { return call.starts_with("gather") || call.starts_with("reduce"); }),
+          tp > 1 ? 1 : 0);
+  });
+}
+
+}  // namespace
+}  // namespace tri::test

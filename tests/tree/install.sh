@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The executable's --version, and the tree that `cmake --install` makes: what users run works from there.
+#   install.sh SOURCE_FOLDER BUILD_FOLDER PATH_OF_trireme VERSION
+set -euo pipefail
+source_dir=$1 build=$2 trireme=$3 version=$4
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+fail() {
+  echo "FAILED: $*"
+  exit 1
+}
+
+echo "--version names the commit, the compiler and the libraries in use"
+output=$("$trireme" --version)
+echo "$output"
+commit=unknown
+if [[ -e $source_dir/.git ]] && command -v git >/dev/null; then
+  commit=$(git -C "$source_dir" rev-parse --short=12 HEAD 2>/dev/null) || commit=unknown
+fi
+[[ $output =~ ^"trireme $version, commit "[0-9a-f]{12} || $commit == unknown ]] || fail "no commit"
+[[ $commit != unknown || $output == "trireme $version, commit unknown"* ]] || fail "a commit where there is none"
+# row NAME: what stands behind it.
+row() { sed -n "s/^$(printf %-10s "$1") //p" <<<"$output"; }
+[[ $(row 'C++') =~ [0-9]+\.[0-9]+ ]] || fail "no compiler"
+[[ $(row MPI) == "Open MPI v$(mpirun --version | sed -n 's/.*(Open MPI) //p')" ]] || fail "another MPI than mpirun's"
+[[ $(row HDF5) =~ ^1\.[0-9]+\.[0-9]+$ ]] || fail "no HDF5"
+[[ $(row UCX) == none || $(row UCX) =~ ^[0-9]+\.[0-9]+ ]] || fail "UCX"
+for name in 'CUDA C++' CUDA NCCL cuBLAS; do
+  if grep -q '^TRIREME_CUDA:STRING=OFF' "$build/CMakeCache.txt"; then
+    [[ $(row "$name") == none ]] || fail "$name in a build without CUDA"
+  else
+    [[ $(row "$name") == none || $(row "$name") =~ [0-9]+\.[0-9]+ ]] || fail "no version of $name"
+  fi
+done
+
+echo "the version's data change with the commit, with a changed file, and not otherwise"
+data=$folder/version_data.h tree=$folder/tree
+mkdir "$tree"
+write() {
+  cmake -DSOURCE="$tree" -DOUTPUT="$data" -DVERSION=1.2.3 -DCXX_COMPILER=cc -DCUDA_COMPILER=none -DBUILD=Release \
+    -P "$source_dir/app/version.cmake"
+}
+expect() { grep -qx "#define $1" "$data" || fail "no '$1' in" "$(cat "$data")"; }
+write
+expect 'TRI_COMMIT "unknown"' # a tarball
+expect 'TRI_VERSION "1.2.3"'
+if command -v git >/dev/null; then
+  in_tree() { git -C "$tree" -c user.name=a -c user.email=a@b "$@"; }
+  in_tree init -q
+  echo 1 >"$tree/file"
+  in_tree add file
+  in_tree commit -qm one
+  write
+  expect "TRI_COMMIT \"$(in_tree rev-parse --short=12 HEAD)\""
+  expect 'TRI_COMMIT_MODIFIED 0'
+  touch -d '1 hour ago' "$data"
+  before=$(stat -c %Y "$data")
+  write
+  [[ $(stat -c %Y "$data") == "$before" ]] || fail "written anew although nothing has changed"
+  echo 2 >"$tree/file"
+  write
+  expect 'TRI_COMMIT_MODIFIED 1'
+fi
+
+echo "the install tree"
+cmake --install "$build" --prefix "$folder/usr" >"$folder/log" 2>&1 || fail "cmake --install" "$(cat "$folder/log")"
+"$folder/usr/bin/trireme" --version >/dev/null || fail "the installed executable"
+share=$folder/usr/share/trireme
+for file in slurm/train.sbatch slurm/submit.sh slurm/env.sh slurm/mpirun configs/quickstart.yaml configs/quickstart.sh; do
+  [[ -s $share/$file ]] || fail "$file is not installed"
+done
+[[ -x $share/slurm/submit.sh && -x $share/slurm/mpirun && -x $share/configs/quickstart.sh ]] || fail "scripts that do not run"
+[[ ! -e $folder/usr/include && ! -e $share/slurm/install-packages ]] || fail "more than users run: $(find "$folder/usr")"
+mkdir "$folder/elsewhere"
+cd "$folder/elsewhere"
+[[ $("$folder/usr/bin/trireme" check "$share/configs/quickstart.yaml" --ranks 8 --get run.name) == quickstart ]] ||
+  fail "the installed executable and config"
+echo "all well"
