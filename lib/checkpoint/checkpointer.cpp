@@ -117,7 +117,7 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
         // A checkpoint of weights alone begins a run: the moments stay zero.
         const bool there =
             !holds_weights_alone(reader.value().manifest()) || pieces_[i].piece.tensor.starts_with(weight_name(""));
-        if (!pieces_[i].own || !there) continue;
+        if (!pieces_[i].local || !there) continue;
         wanted.push_back(i);
         targets.push_back({&pieces_[i].piece, host_.data() + buffer_.offset[i]});
       }

@@ -59,7 +59,7 @@ class Checkpointer {
   explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads the newest checkpoint that can be read into this rank's own pieces (then ParameterStore::state_loaded). None:
+  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded). None:
   // there is none, the state is as it was, and the log says why those that exist were passed over. Error: it is of
   // another model.
   Result<std::optional<RunProgress>> load();
