@@ -233,12 +233,21 @@ void set_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 }  // namespace
 
-int cuda_device_count() {
+Result<std::vector<std::string>> cuda_devices() {
   set_queues();
+  std::vector<std::string> names;
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaError_t status = cudaGetDeviceCount(&count);
+  for (int ordinal = 0; status == cudaSuccess && ordinal < count; ++ordinal) {
+    cudaDeviceProp properties;
+    status = cudaGetDeviceProperties(&properties, ordinal);
+    std::string name;
+    for (const char byte : properties.uuid.bytes) name += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    names.push_back(name);
+  }
+  if (status == cudaSuccess && !names.empty()) return names;
   cudaGetLastError();  // "no device" is an answer here, not an error of the next call
-  return 0;
+  return Error{status == cudaSuccess ? "the CUDA driver shows none" : cudaGetErrorString(status), ExitCode::kDevice};
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {

@@ -24,10 +24,9 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
 
 }  // namespace
 
-StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena arena(*device, rank_bytes(config, mesh, *device));
-  return bench_step(config, mesh, job, *device, arena, bench);
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench) {
+  Arena arena(device, rank_bytes(config, mesh, device));
+  return bench_step(config, mesh, job, device, arena, bench);
 }
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
