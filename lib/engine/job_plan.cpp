@@ -15,8 +15,8 @@ namespace tri {
 
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
-  archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.tp_problem, f.dp_problem,
-          f.pp_problem);
+  archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.tp_problem,
+          f.dp_problem, f.pp_problem);
 }
 
 namespace {
@@ -167,14 +167,20 @@ class Planner {
   void plan_recompute() {
     plan_.recompute = config_.parallel.recompute;
     if (plan_.recompute != Recompute::kAuto) return;
+    const Config tried = with_plan(config_, plan_);
+    Arena on_paper;
+    take_kernel_workspace(tried, mesh_of(tried, 0), on_paper);
+    const int64_t paper_workspace = on_paper.used();
     std::map<int, int64_t> room;  // by stage, the least of its ranks'
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       if (!facts_[rank].free_bytes) return;
-      const int64_t mine = room_for_arena(plan_.device.kind, *facts_[rank].free_bytes, facts_[rank].node_size);
-      const auto [known, is_new] = room.try_emplace(mesh_of(config_, static_cast<int>(rank)).pp.rank, mine);
+      const Mesh mesh = mesh_of(config_, static_cast<int>(rank));
+      int64_t mine = room_for_arena(plan_.device.kind, *facts_[rank].free_bytes, facts_[rank].node_size);
+      // The levels are measured with the workspace of a device on paper.
+      if (facts_[rank].workspace_bytes) mine += paper_workspace - *facts_[rank].workspace_bytes;
+      const auto [known, is_new] = room.try_emplace(mesh.pp.rank, mine);
       if (!is_new) known->second = std::min(known->second, mine);
     }
-    const Config tried = with_plan(config_, plan_);
     plan_.recompute = Recompute::kNone;
     int64_t least = room.begin()->second;
     for (const auto& [stage, bytes] : room) {
@@ -294,7 +300,12 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
   if (!asks_memory && !tp && !dp && !pp) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
-  if (asks_memory) mine.free_bytes = device.free_bytes();
+  if (asks_memory) {
+    mine.free_bytes = device.free_bytes();
+    Arena measuring(device);
+    take_kernel_workspace(config, mesh, measuring);
+    mine.workspace_bytes = measuring.used();
+  }
   const Arena arena(device, Arena::kAlignment);
   const auto problem = [&](const std::vector<int>& group) {
     return problem_of_opening(group, job, device, arena, facts);

@@ -284,6 +284,13 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
     EXPECT_EQ(on_stage(bytes(Recompute::kSelective, stage) - 1), Recompute::kFull);
   }
   EXPECT_EQ(value_or_throw(plan_job(config, on_cpus(4, 4))).recompute, Recompute::kAuto) << "nobody knows the memory";
+  JobFacts facts = on_cpus(4, 4);
+  for (RankFacts& rank : facts)
+    rank.free_bytes = 2 * 4 * bytes(Recompute::kNone, 0) + 2 * 4 * bytes(Recompute::kNone, 1);
+  facts[0].workspace_bytes = bytes(Recompute::kNone, 1) + 1;
+  EXPECT_EQ(value_or_throw(plan_job(config, facts)).recompute, Recompute::kNorms) << "kernels take a byte too many";
+  facts[0].workspace_bytes = bytes(Recompute::kNone, 1);
+  EXPECT_EQ(value_or_throw(plan_job(config, facts)).recompute, Recompute::kNone);
   config.parallel.recompute = Recompute::kSelective;
   EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
 }
