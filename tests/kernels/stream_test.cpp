@@ -316,7 +316,7 @@ TEST(Arena, is_full_at_its_size_and_not_a_byte_earlier) {
   EXPECT_EQ(arena.used(), 1280);
 }
 
-TEST(Timeline, every_moment_of_a_step_belongs_to_one_spend) {
+TEST(Timeline, every_moment_of_a_step_belongs_to_one_category) {
   auto device = make_cpu_device();
   auto stream = device->make_stream("compute");
   Timeline timeline(*device, *stream);
