@@ -1,5 +1,5 @@
-// Which attention kernels take a call: attention_path() (kernels/attention.h) by its shape; under `auto` cuDNN's graph is
-// tried once a shape, and where cuDNN refuses it our own kernels take the call.
+// Which attention kernels take a call: attention_path() (kernels/attention.h) by its shape; under `auto` cuDNN's graph
+// is tried once a shape, and where cuDNN refuses it our own kernels take the call.
 #include "io/base/log.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/flash_attention.h"
