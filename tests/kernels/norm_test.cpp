@@ -358,6 +358,13 @@ TEST(Norm, check_refuses_what_does_not_fit) {
   refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm; });               // a mean and a bias
   refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm, n.mean = {}; });  // a bias
   EXPECT_THROW(check(ResidualAdd{.out = y, .inp = x}), Fatal);
+  const auto wide = [&](int64_t width) {  // only shapes are looked at
+    const Tensor rows(Tensor(x).data, Dtype::kF32, {1, width}), vector(rows.data, Dtype::kF32, {width});
+    const Tensor statistic(rows.data, Dtype::kF32, {1});
+    return NormForward{.kind = Norm::kRmsNorm, .out = rows, .rstd = statistic, .inp = rows, .weight = vector};
+  };
+  EXPECT_NO_THROW(check(wide(int64_t{1} << 29)));
+  EXPECT_THROW(check(wide(int64_t{1} << 30)), Fatal);
   EXPECT_THROW(
       check(NormBackward{.dinp = y, .dweight = w, .dout = half, .inp = x, .weight = w, .mean = row, .rstd = row}),
       Fatal);
