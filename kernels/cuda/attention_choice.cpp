@@ -25,7 +25,7 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
   if (path == AttentionPath::kScalar)
     if (const std::string text = scalar_attention_warning(a.kernel, shape, gpu);
         !text.empty() && context.first_time(text))
-      log_warn("{}", text);
+      log_info("{}", text);  // once a job: all ranks' shapes are alike
   return path;
 }
 

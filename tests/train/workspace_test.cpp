@@ -19,6 +19,7 @@ TEST(KernelWorkspace, is_predicted_without_a_gpu) {
   config.run.device = DeviceChoice::kCuda;
   config.precision.compute = Dtype::kBF16;
   config.model.hidden = 256;
+  config.model.ffn_hidden = 1024;
   config.model.seq_len = 512;
   config = value_or_throw(resolve_config(config, 1));
   const Mesh mesh = make_mesh(0, 1, 1, 1);
@@ -29,7 +30,7 @@ TEST(KernelWorkspace, is_predicted_without_a_gpu) {
                            .batch = config.data.micro_batch,
                            .seq_len = 512,
                            .width = 256,
-                           .widest = 3 * 256,
+                           .widest = 1024,
                            .num_kv_heads = 4,
                            .group = 1,
                            .head_size = 64};
