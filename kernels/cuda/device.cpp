@@ -213,7 +213,9 @@ class CudaDevice final : public Device {
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
   }
-  void lend_workspace(Tensor memory) override { context_->workspace().lend(memory); }
+  void lend_workspace(Tensor memory) override {
+    if (!faulted()) context_->workspace().lend(memory);
+  }
 
  private:
   static Error refused(cudaError_t status) {

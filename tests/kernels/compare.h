@@ -1,9 +1,9 @@
 // How the elements of an operand are compared with what they should be, said at each call.
 //   same_bits         equal as they are stored
 //   elements(t)       each:  |actual - expected| <= t · (|expected| + root mean square of the operand)
-//   vectors(t, n)     each n that follow each other, as vectors:  |actual - expected| <= t · |expected| + t / 20 · the
-//                     root mean square of such vectors' lengths. For kernels whose inner roundings reach single elements
-//                     that all but cancel; a lost or misplaced vector shows however short it is beside others
+//   vectors(t, n)     each n that follow each other, as a vector:  |actual - expected| <= t · (|expected| + root mean
+//                     square of such vectors' lengths / 20). For kernels whose inner roundings show in single elements
+//                     that all but cancel; a vector that is lost shows, short as it may be beside others
 // NaN and infinities must lie at the same places in both; beside them, the finite elements are compared.
 #pragma once
 
