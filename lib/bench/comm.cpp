@@ -59,8 +59,9 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
     for (const Operation& operation : operations())
       for (const int64_t bytes : sizes) {
         const Tensor size = buffer(bytes, channel->size());
-        const double seconds = median_seconds([&] { operation.run(channel->group(), size, channel->stream()); },
-                                              bench.rounds, *device, channel->stream());
+        const double seconds =
+            median_seconds([&, &channel = channel] { operation.run(channel->group(), size, channel->stream()); },
+                           bench.rounds, *device, channel->stream());
         rows.push_back({axis, operation.name, channel->size(), size.bytes(), 1e6 * seconds,
                         static_cast<double>(size.bytes()) / seconds * operation.bus_factor(channel->size())});
       }
