@@ -277,14 +277,7 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
     command->add_option("config", options->config, "YAML run config")->required();
     command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
     command->add_flag("--json", options->json, "JSON instead of a table");
-    command->callback([=, &status] {
-      status = run_job(argc, argv, [&](Job& job) {
-        const auto result = body(*options, job);
-        if (result) return 0;
-        if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-        return static_cast<int>(result.error().code);
-      });
-    });
+    on_job(command, status, argc, argv, [=](Job& job) { return body(*options, job); });
     return command;
   };
   const auto add_count = [](CLI::App* command, const char* name, auto& value, const char* help) {

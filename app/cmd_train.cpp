@@ -6,7 +6,7 @@
 
 #include "app/commands.h"
 #include "app/job_config.h"
-#include "lib/train/loop.h"
+#include "lib/train/run.h"
 
 namespace tri {
 namespace {
@@ -34,12 +34,7 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->footer([] { return "Config fields:\n" + config_help(); });
   command->callback([=, &status] {
     const StartupClock startup;
-    status = run_job(argc, argv, [&](Job& job) {
-      const auto result = train(*options, job, startup);
-      if (result) return 0;
-      if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-      return static_cast<int>(result.error().code);
-    });
+    status = run_job(argc, argv, [&](Job& job) { return job_status(job, train(*options, job, startup)); });
   });
 }
 

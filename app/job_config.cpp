@@ -7,7 +7,7 @@
 #include "io/base/log.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/weights.h"
-#include "lib/comm/peer_arenas.h"
+#include "lib/comm/peer/memory.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/infer/loaded_model.h"
 
@@ -46,7 +46,7 @@ Result<void> choose_recompute(Config& config, const Mesh& mesh, Job& job) {
   auto device = open_device(device_kind(config.run.device), job.node_rank());
   if (auto all = agree(job, device ? Result<void>{} : Result<void>(device.error())); !all) return all;
   const int64_t room = room_for_arena(device.value()->kind(), device.value()->free_bytes(), job.node_size());
-  const Recompute mine = least_recompute(config, mesh, room);
+  const Recompute mine = least_recompute(config, mesh, *device.value(), room);
   config.parallel.recompute = Recompute::kFull;
   for (const Recompute level : {Recompute::kSelective, Recompute::kNorms, Recompute::kNone})
     if (job.all_of(mine <= level)) config.parallel.recompute = level;

@@ -17,4 +17,11 @@ void check(const Accumulate& a) {
               a.inp.shape_text(), a.inout.shape_text());
 }
 
+void check(const SumParts& s) {
+  require_float("sum_parts", "out", s.out);
+  TRI_REQUIRE(s.parts.dims > 1 && s.parts[0] >= 1 && s.parts.numel() == s.parts[0] * s.out.numel() &&
+                  s.parts.dtype == s.out.dtype,
+              "sum_parts: parts {} into {}", s.parts.shape_text(), s.out.shape_text());
+}
+
 }  // namespace tri

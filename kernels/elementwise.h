@@ -19,4 +19,16 @@ struct Accumulate {
 };
 void check(const Accumulate&);
 
+// The sum of P parts, as a reduction whose members' parts lie side by side ends; in fp32, rounded once.
+//   kOverwrite   out = parts[0] + (parts[1] + ... + parts[P-1])
+//   kAdd         out = out      + (parts[0] + ... + parts[P-1])
+// The sum in brackets is made first, in the order of the parts.
+enum class SumInto { kOverwrite, kAdd };
+struct SumParts {
+  SumInto into = SumInto::kOverwrite;
+  Tensor out;    // (n) f32|bf16, or any shape of n elements
+  Tensor parts;  // (P, n), P >= 1, same dtype; lies apart from out
+};
+void check(const SumParts&);
+
 }  // namespace tri

@@ -40,6 +40,7 @@
   ROW(clip_scale, ClipScale)                   \
   ROW(cast, Cast)                              \
   ROW(accumulate, Accumulate)                  \
+  ROW(sum_parts, SumParts)                     \
   ROW(normal_values, NormalValues)
 
 namespace tri {

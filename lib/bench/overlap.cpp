@@ -68,14 +68,14 @@ class Bench {
         runtime_(engine_.runtime()),
         hooks_(engine_.store(), 0.0f),
         null_group_(mesh.tp),
-        null_tp_(null_group_, runtime_.compute(), device, TimeCategory::kTp),
-        ctx_(context(runtime_.tp(), runtime_.row_exchange())),
-        alone_(context(null_tp_, nullptr)),
+        null_tp_(GroupOnStream(null_group_, runtime_.compute(), device, TimeCategory::kTp), device),
+        ctx_(context(runtime_.tp())),
+        alone_(context(null_tp_)),
         layer_(first_layer(config, engine_.tensors().stage)),
         timer_(runtime_, job, device, extra_.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
-    search_gemms(engine_, nullptr, "");  // not split, alone
+    search_gemms(engine_, null_tp_, {}, "");  // not split, alone
     engine_.set_overlap_splits(find_overlap_splits(engine_, {}));
     engine_.store().make_start_values();
     fill();
@@ -97,13 +97,12 @@ class Bench {
   }
 
  private:
-  LayerContext context(Channel& tp, RowExchange* exchange) {
+  LayerContext context(AxisTransfers& tp) {
     return {.config = config_,
             .dims = stage_dims(config_, mesh_),
             .work = engine_.tensors().stage.work,
             .compute = runtime_.compute(),
             .tp = tp,
-            .exchange = exchange,
             .splits = engine_.overlap_splits(),
             .hooks = hooks_};
   }
@@ -127,14 +126,9 @@ class Bench {
   }
 
   Case row_case(const LayerTransfer& transfer) {
-    std::string how = transfer.reduces ? "reduce" : "gather";
-    if (ctx_.exchange != nullptr) {
-      const OverlapSplit split = engine_.overlap_splits().of(transfer.linear, transfer.pass);
-      const int pieces = split.pieces == 0 ? mesh_.tp.size : split.pieces;
-      how += split.direct ? ", direct" : fmt::format(", {} piece{}", pieces, pieces == 1 ? "" : "s");
-    }
+    const OverlapSplit split = engine_.overlap_splits().of(transfer.linear, transfer.pass);
     return {.axis = "tp",
-            .transfer = how,
+            .transfer = transfer.reduces ? ctx_.tp.reduce_name(split) : ctx_.tp.gather_name(split),
             .compute = transfer.beside,
             .bytes = transfer.rows.bytes(),
             .transfer_alone = [=, this] { transfer.alone(ctx_); },
@@ -166,50 +160,42 @@ class Bench {
   }
 
   std::vector<Case> buckets() {
-    Channel& dp = runtime_.dp();
-    RowExchange* const exchange = runtime_.dp_exchange();
+    AxisTransfers& dp = runtime_.dp();
+    GroupOnStream& collectives = dp.collectives();
     const Tensor bucket = extra_.bucket, source = extra_.source;
     const Tensor normed = layer_.normed1;
-    const auto part = [size = mesh_.dp.size, rank = mesh_.dp.rank](Tensor whole) {
-      return whole.flat(rank * (whole.numel() / size), whole.numel() / size);
-    };
     const Work restore = [=, this] {  // sums in place would grow
       runtime_.compute().copy(bucket.data, source.data, source.bytes());
     };
     const bool sharded = config_.parallel.zero >= 1;
+    const OverlapSplit undivided{.pieces = 1};
     std::vector<Case> cases;
     cases.push_back(beside(
         {.axis = "dp",
-         .transfer = !sharded              ? "all-reduce"
-                     : exchange == nullptr ? "reduce-scatter"
-                                           : "reduce by copies",
+         .transfer = sharded ? dp.reduce_name(undivided) : "all-reduce",
          .compute = "fc1 weight gradient",
          .bytes = bucket.bytes(),
          .prepare = restore},
-        [=, this, &dp] {
-          dp.after(runtime_.compute());
-          if (exchange != nullptr)
-            reduce_bucket(*exchange, part(bucket), bucket, false, dp.stream());
+        [=, this, &dp, &collectives] {
+          collectives.after(runtime_.compute());
+          if (sharded)
+            reduce_bucket(dp, SumInto::kOverwrite, dp.local_rows(bucket), bucket, collectives.stream());
           else
-            sharded ? dp.reduce_scatter(part(bucket), bucket) : dp.all_reduce(bucket, ReduceOp::kSum);
+            collectives.all_reduce(bucket, ReduceOp::kSum);
         },
         [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.dfc1, normed); },
-        [this, &dp] { dp.before(runtime_.compute()); }));
+        [this, &collectives] { collectives.before(runtime_.compute()); }));
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
     const Tensor parameters(bucket.data, config_.precision.compute, {bucket.numel()});
     cases.push_back(beside(
         {.axis = "dp",
-         .transfer = exchange == nullptr ? "all-gather" : "gather by copies",
+         .transfer = dp.gather_name(undivided),
          .compute = "fc1 forward",
          .bytes = parameters.bytes(),
          .prepare = restore},
         [=, this, &dp] {
-          if (exchange != nullptr) {
-            exchange->begin_gather(parameters, runtime_.compute());
-            return exchange->start_gather(parameters, runtime_.compute());
-          }
-          dp.after(runtime_.compute());
-          dp.all_gather(parameters, part(parameters));
+          dp.begin_gather(parameters, runtime_.compute());
+          dp.start_gather(parameters, runtime_.compute());
         },
         [=, this] {
           if (config_.model.activation == Activation::kGelu)
@@ -218,9 +204,8 @@ class Bench {
             fc1_.forward(alone_, layer_.fc1, normed);
         },
         [=, this, &dp] {
-          if (exchange == nullptr) return dp.before(runtime_.compute());
-          exchange->finish_gather(parameters, runtime_.compute());
-          exchange->settle(runtime_.compute());
+          dp.finish_gather(parameters, runtime_.compute());
+          dp.settle(runtime_.compute());
         }));
     return cases;
   }
@@ -324,7 +309,7 @@ class Bench {
   Runtime& runtime_;  // the engine's
   NullHooks hooks_;
   NullGroup null_group_;
-  Channel null_tp_;
+  CollectiveTransfers null_tp_;
   LayerContext ctx_, alone_;  // as in a step; with a tp group in which nothing moves
   LayerTensors layer_;
   AlignedTimer timer_;
@@ -346,7 +331,7 @@ Hidden hidden_fraction(double transfer, double compute, double together) {
 std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, const OverlapBench& bench) {
   if (mesh.world_size() == 1) return {};
   auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena measuring;
+  Arena measuring(*device);
   allocate_extra(config, mesh, allocate_rank(config, mesh, measuring).store, measuring);
   Arena arena(*device, measuring.used());
   return Bench(config, mesh, job, *device, arena, bench.rounds).run();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "io/base/median.h"
 #include "io/base/random.h"
 #include "lib/model/flops.h"
 #include "lib/train/trainer.h"
@@ -25,9 +26,7 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
   auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena measuring;
-  allocate_rank(config, mesh, measuring);
-  Arena arena(*device, measuring.used());
+  Arena arena(*device, rank_bytes(config, mesh, *device));
   return bench_step(config, mesh, job, *device, arena, bench);
 }
 
@@ -64,10 +63,10 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   if (device.gemm_search() != nullptr) result.gemms = device.gemm_search()->rows();
   result.memory_bytes = arena.used();
   if (milliseconds.empty()) return result;
-  std::sort(milliseconds.begin(), milliseconds.end());
-  result.median_ms = milliseconds[milliseconds.size() / 2];
-  result.fastest_ms = milliseconds.front();
-  result.slowest_ms = milliseconds.back();
+  const auto [fastest, slowest] = std::minmax_element(milliseconds.begin(), milliseconds.end());
+  result.median_ms = median(milliseconds);
+  result.fastest_ms = *fastest;
+  result.slowest_ms = *slowest;
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   result.tokens_per_s = step_tokens / result.median_ms * 1e3;
   result.tflops_per_rank = model_flops_per_token(config) * result.tokens_per_s / mesh.world_size() / 1e12;

@@ -33,7 +33,7 @@ Result<LayoutChoice> agreed_choice(const Config& config, Job& job, int64_t most_
 
 Result<void> measure(const Config& config, Job& job, Device& device, const StepBench& bench, SweepRow& row) {
   const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
-  Arena measuring;
+  Arena measuring(device);
   allocate_rank(config, mesh, measuring);
   row.memory_bytes = largest(job, measuring.used());
   std::unique_ptr<Arena> arena;

@@ -225,10 +225,10 @@ void Checkpointer::collect() {
   }
 }
 
-RankFlags Checkpointer::flags() {
-  if (phase_ == Phase::kIdle || !phase_done()) return {};
+PartOutcome Checkpointer::part_outcome() {
+  if (phase_ == Phase::kIdle || !phase_done()) return PartOutcome::kNone;
   collect();
-  return {.saved = outcome_->ok(), .failed = !outcome_->ok()};
+  return outcome_->ok() ? PartOutcome::kSaved : PartOutcome::kFailed;
 }
 
 Result<void> Checkpointer::advance(int saved, int failed) {

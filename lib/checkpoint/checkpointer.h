@@ -1,15 +1,15 @@
 // Checkpoints of a run: two stages, so that training hardly waits.
 //
 //   begin()          every rank copies its pieces from the device to host memory, on a stream of its own, beside the
-//   next
-//                    step (whose update waits for the copies); a thread then writes them to a file of the rank's own
+//                    next step (whose update waits for the copies); a thread then writes them to a file of the rank's
+//                    own
 //   advance()        after every step, with the numbers of ranks that are done, which the step's statistics carry: when
 //                    all are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
 //   finish()         waits for what is under way
 //
 // A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. A failure is
 // reported and counted; training goes on until checkpoint.max_failures in a row.
-// All calls but the flags are collective over the job, from the thread that enqueues.
+// All calls but part_outcome() are collective over the job, from the thread that enqueues.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,6 @@
 #include "kernels/core/device.h"
 #include "lib/checkpoint/state.h"
 #include "lib/comm/job.h"
-#include "lib/optim/optimizer.h"
 
 namespace tri {
 
@@ -42,6 +41,9 @@ struct CheckpointStats {
   double slowest_seconds = 0;  // of the ranks' writing
   int slowest_rank = 0;
 };
+
+// Of this rank's part of what is under way; kNone: there is nothing, or it is still being written.
+enum class PartOutcome { kNone, kSaved, kFailed };
 
 class Checkpointer {
  public:
@@ -62,8 +64,8 @@ class Checkpointer {
   // Before the compute stream changes the state: it waits for the copies.
   void before_update();
 
-  // For the next step: whether this rank's part of what is under way is done, or has failed. Not collective.
-  RankFlags flags();
+  // For the next step's statistics. Not collective.
+  PartOutcome part_outcome();
   // `saved`, `failed`: numbers of ranks that said so, the same on all ranks. Error after too many failures.
   Result<void> advance(int saved, int failed);
   // Waits until nothing is under way. Error when the last checkpoint could not be completed.

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "kernels/core/dims.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri {
 namespace {
 
-// Of one bucket: what of the chunk's flat buffer this rank holds, and what of that is its own among the dp ranks.
+// Of one bucket: what of the chunk's flat buffer this rank holds, and what of that it answers for among the dp ranks.
 struct Slice {
   const std::vector<ParamSpec>& specs;
   const FlatLayout& layout;
@@ -15,7 +16,9 @@ struct Slice {
   int64_t begin, end;
   int64_t own_begin, own_end;
   bool replica_writes;  // of the tp ranks that hold the same, this one writes
-  Tensor master, exp_avg, exp_avg_sq;
+  Tensor master;
+  std::vector<Tensor> state;  // of the optimizer, with names
+  const std::vector<std::string>& state_names;
 };
 
 void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
@@ -44,8 +47,8 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
               {{.tensor = name, .shape = spec.shape, .region = region}, memory.flat(at, count), own, writes});
         };
         add("model/" + spec.name, slice.master);
-        add("optimizer/" + spec.name + "/exp_avg", slice.exp_avg);
-        add("optimizer/" + spec.name + "/exp_avg_sq", slice.exp_avg_sq);
+        for (size_t s = 0; s < slice.state.size(); ++s)
+          add(fmt::format("optimizer/{}/{}", spec.name, slice.state_names[s]), slice.state[s]);
         at += count;
       }
     }
@@ -66,6 +69,8 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
       const int64_t own = bucket.size / mesh.dp.size, held = bucket.size / parts;
       const int64_t own_begin = bucket.first + mesh.dp.rank * own, begin = sharded ? own_begin : bucket.first;
       const auto slice_of = [&](const Tensor& slices) { return slices.flat(bucket.first / parts, held); };
+      std::vector<Tensor> state;
+      for (const Tensor& slices : chunk.state) state.push_back(slice_of(slices));
       const bool turn = number++ % mesh.tp.size == mesh.tp.rank;
       add_pieces({.specs = specs,
                   .layout = chunk.layout,
@@ -76,8 +81,8 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
                   .own_end = own_begin + own,
                   .replica_writes = bucket.scope != GradScope::kReplicated || turn,
                   .master = chunk.master.empty() ? chunk.parameters.flat(begin, held) : slice_of(chunk.master),
-                  .exp_avg = slice_of(chunk.exp_avg),
-                  .exp_avg_sq = slice_of(chunk.exp_avg_sq)},
+                  .state = std::move(state),
+                  .state_names = optimizer_row(config.optimizer.name).state},
                  mesh.tp, pieces);
     }
   }

@@ -2,8 +2,8 @@
 // tensor's name and its place in the global tensor. A checkpoint is these pieces, so it does not know the layout that
 // wrote it.
 //
-// Names: "model/<parameter>" for the fp32 weights, "optimizer/<parameter>/exp_avg" and ".../exp_avg_sq" for the
-// moments.
+// Names: "model/<parameter>" for the fp32 weights, "optimizer/<parameter>/<state>" for what the optimizer keeps, such
+// as "exp_avg": lib/optim/optimizers.h.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ struct StatePiece {
   bool writes = false;  // of all ranks that hold this piece, this one saves it
 };
 
-// This rank's pieces, bucket by bucket: weights, first and second moments. Together, the writing pieces of all ranks
+// This rank's pieces, bucket by bucket: weights, then the optimizer's state. Together, the writing pieces of all ranks
 // cover every tensor exactly once. `store`: what allocate_store made of the same `config` and `mesh`.
 std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, const StoreTensors& store);
 

@@ -29,7 +29,7 @@ Piece piece_of(const ParamSpec& spec, Axis tp, const Manifest& manifest) {
     piece.region.start[dim] = tp.rank * piece.region.extent[dim];
   }
   const TensorRecord* stored = manifest.find(piece.tensor);
-  const bool positions = spec.name == "embedding/positions/weight";
+  const bool positions = spec.name == weight_of(modules::kPositions);
   if (positions && stored != nullptr && stored->shape.size() == 2 && stored->shape[0] > piece.shape[0])
     piece.shape[0] = stored->shape[0];
   return piece;

@@ -60,36 +60,36 @@ void CommGroup::recv(Tensor tensor, int peer, Stream& stream) {
   do_recv(tensor, peer, stream);
 }
 
-void Channel::after(Stream& producer) {
+void GroupOnStream::after(Stream& producer) {
   if (&producer == stream_) return;
   producer.record(*ready_);
   stream_->wait(*ready_);
 }
 
-void Channel::before(Stream& consumer) {
+void GroupOnStream::before(Stream& consumer) {
   if (&consumer == stream_) return;
   stream_->record(*done_);
   const TimeCategoryScope scope(consumer, category_);
   consumer.wait(*done_);
 }
 
-// Where the channel's stream is the one that computes, the operation itself is what it waits for.
-void Channel::all_gather(Tensor out, Tensor inp) {
+// Where the stream is the one that computes, the collective itself is what it waits for.
+void GroupOnStream::all_gather(Tensor out, Tensor inp) {
   const TimeCategoryScope scope(*stream_, category_);
   group_->all_gather(out, inp, *stream_);
 }
 
-void Channel::reduce_scatter(Tensor out, Tensor inp) {
+void GroupOnStream::reduce_scatter(Tensor out, Tensor inp) {
   const TimeCategoryScope scope(*stream_, category_);
   group_->reduce_scatter(out, inp, *stream_);
 }
 
-void Channel::all_reduce(Tensor inout, ReduceOp op) {
+void GroupOnStream::all_reduce(Tensor inout, ReduceOp op) {
   const TimeCategoryScope scope(*stream_, category_);
   group_->all_reduce(inout, op, *stream_);
 }
 
-void Channel::broadcast(Tensor inout, int root) {
+void GroupOnStream::broadcast(Tensor inout, int root) {
   const TimeCategoryScope scope(*stream_, category_);
   group_->broadcast(inout, root, *stream_);
 }

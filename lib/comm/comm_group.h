@@ -30,9 +30,10 @@ class CommGroup {
   int size() const { return size_; }
   const CommCounts& counts() const { return counts_; }
 
-  // out (size · n) = the members' inp (n) in rank order. inp may be out's own block.
+  // out (size · n) = the members' inp (n) in rank order. inp may be this rank's block of out.
   void all_gather(Tensor out, Tensor inp, Stream& stream);
-  // out (n) = own block of the sum of the members' inp (size · n), added in rank order. out may be inp's own block.
+  // out (n) = this rank's block of the sum of the members' inp (size · n), added in rank order. out may be that block
+  // of inp.
   void reduce_scatter(Tensor out, Tensor inp, Stream& stream);
   // Equal bits on every member.
   void all_reduce(Tensor inout, ReduceOp op, Stream& stream);
@@ -60,12 +61,12 @@ class CommGroup {
 // The group of this rank alone: gathers and scatters are copies, the rest is nothing.
 std::unique_ptr<CommGroup> make_self_group(const std::string& name);
 
-// A group with the stream on which its operations run. When that is another stream than the caller's, the two are
-// ordered by events; when it is the caller's own (overlap off), by the stream itself.
-class Channel {
+// A group with the stream on which its collectives run. When that is another stream than the caller's, the two are
+// ordered by events; when it is the caller's (overlap off), by the stream itself.
+class GroupOnStream {
  public:
   // `category`: what a stream's waits for it count as. A rank alone waits for nobody: its copies are compute.
-  Channel(CommGroup& group, Stream& stream, Device& device, TimeCategory category)
+  GroupOnStream(CommGroup& group, Stream& stream, Device& device, TimeCategory category)
       : group_(&group),
         stream_(&stream),
         ready_(device.make_event()),
@@ -78,9 +79,9 @@ class Channel {
   int rank() const { return group_->rank(); }
   TimeCategory category() const { return category_; }
 
-  // Later operations of the channel wait for what was enqueued on `producer` so far.
+  // Later collectives wait for what was enqueued on `producer` so far.
   void after(Stream& producer);
-  // `consumer` waits for the channel's operations so far.
+  // `consumer` waits for the collectives so far.
   void before(Stream& consumer);
 
   void all_gather(Tensor out, Tensor inp);

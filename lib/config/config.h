@@ -39,6 +39,8 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
+int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
+
 // The backend of a job whose run.device is decided.
 inline DeviceKind device_kind(DeviceChoice choice) {
   TRI_REQUIRE(choice != DeviceChoice::kAuto, "run.device is still auto");

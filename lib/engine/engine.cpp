@@ -35,10 +35,15 @@ Engine::Engine(const EngineContext& context)
       device_(context.device),
       tensors_(allocate_rank(config_, mesh_, context.arena, context.kind)),
       runtime_(config_, mesh_, job_, device_, context.arena,
-               {.tp = tensors_.stage.exchange, .dp = tensors_.store.exchange, .boundaries = tensors_.boundaries}),
+               {.tp = tensors_.stage.peer_copies, .dp = tensors_.store.peer_copies, .boundaries = tensors_.boundaries}),
       store_(context.kind == EngineKind::kTraining
-                 ? std::make_unique<ParameterStore>(config_, mesh_, tensors_.store, microbatches(config_), device_,
-                                                    runtime_.compute(), runtime_.dp(), runtime_.dp_exchange())
+                 ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,
+                                                                          .mesh = mesh_,
+                                                                          .tensors = tensors_.store,
+                                                                          .num_microbatches = microbatches(config_),
+                                                                          .device = device_,
+                                                                          .compute = runtime_.compute(),
+                                                                          .dp = runtime_.dp()})
                  : nullptr),
       constant_weights_(context.kind == EngineKind::kInference ? std::make_unique<ConstantWeights>() : nullptr),
       stage_({.config = config_,
@@ -48,7 +53,6 @@ Engine::Engine(const EngineContext& context)
               .hooks = hooks(),
               .compute = runtime_.compute(),
               .tp = runtime_.tp(),
-              .exchange = runtime_.row_exchange(),
               .splits = overlap_splits_,
               .loss_scale = loss_scale(config_)}),
       executor_({.pp = mesh_.pp,

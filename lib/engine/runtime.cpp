@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <tuple>
 
 #include "io/base/log.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
-#include "lib/comm/peer_arenas.h"
-#include "lib/comm/peer_link.h"
+#include "lib/comm/peer/channel.h"
 
 namespace tri {
 namespace {
@@ -36,41 +34,42 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  tp_ = std::make_unique<Channel>(add_group("tp", kTpTag, tp, job), tp_stream, device, TimeCategory::kTp);
-  dp_ = std::make_unique<Channel>(add_group("dp", kDpTag, dp, job), dp_stream, device, TimeCategory::kDp);
+  GroupOnStream tp_collectives(add_group("tp", kTpTag, tp, job), tp_stream, device, TimeCategory::kTp);
+  GroupOnStream dp_collectives(add_group("dp", kDpTag, dp, job), dp_stream, device, TimeCategory::kDp);
   // Who sums over stages waits for their work: the end of the pipeline's bubble.
   const TimeCategory over_all = mesh.pp.size > 1   ? TimeCategory::kPp
                                 : mesh.dp.size > 1 ? TimeCategory::kDp
                                                    : TimeCategory::kTp;
-  world_ = std::make_unique<Channel>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
-  if (!shared.tp.flags.empty())
-    std::tie(tp_arenas_, row_exchange_) =
-        open_exchange("tp", config.parallel.tp_transfers, tp, job, arena, shared.tp, TimeCategory::kTp);
-  if (!shared.dp.flags.empty())
-    std::tie(dp_arenas_, dp_exchange_) =
-        open_exchange("dp", config.parallel.dp_transfers, dp, job, arena, shared.dp, TimeCategory::kDp);
+  world_ = std::make_unique<GroupOnStream>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
+  tp_ = connect_axis("tp", config.parallel.tp_transfers, std::move(tp_collectives), tp, job, arena, shared.tp);
+  dp_ = connect_axis("dp", config.parallel.dp_transfers, std::move(dp_collectives), dp, job, arena, shared.dp);
   if (mesh.pp.size == 1) return;
 
   connect_stages(config, mesh, pp, job, arena, shared.boundaries);
   if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
-    embedding_ = std::make_unique<Channel>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}, job),
-                                           dp_stream, device, over_all);
+    embedding_ = std::make_unique<GroupOnStream>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}, job),
+                                                 dp_stream, device, over_all);
 }
 
-Runtime::~Runtime() = default;
+// Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
+Runtime::~Runtime() { drain(); }
 
-Runtime::Exchange Runtime::open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks,
-                                         Job* job, const Arena& arena, const RowExchangeTensors& tensors,
-                                         TimeCategory category) {
-  auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
-  if (!arenas) {
+std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
+                                                     const std::vector<int>& world_ranks, Job* job, const Arena& arena,
+                                                     const PeerCopyTensors& tensors) {
+  if (world_ranks.size() == 1) return std::make_unique<OneRankTransfers>(std::move(collectives));
+  if (!tensors.flags.empty()) {
+    auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
+    if (arenas) {
+      axis_arenas_.push_back(std::move(arenas).value());
+      Stream& copies = add_stream(fmt::format("{} copies", axis));
+      Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
+      return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
+                                                 arrivals, device_);
+    }
     do_without_copies(axis, transfers == Transfers::kCopies, arenas.error().message, *job);
-    return {};
   }
-  auto exchange =
-      std::make_unique<RowExchange>(arenas.value()->memory(), tensors, add_stream(fmt::format("{} copies", axis)),
-                                    add_stream(fmt::format("{} arrivals", axis)), device_, category);
-  return {std::move(arenas).value(), std::move(exchange)};
+  return std::make_unique<CollectiveTransfers>(std::move(collectives), device_);
 }
 
 // Of the two ranks' memory; null where one cannot open the other's.
@@ -94,23 +93,25 @@ void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::
   const int size = mesh.pp.size, self = mesh.pp.rank;
   // `ends`: of the receiver and of the sender.
   const auto connect = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
-                           PeerLinkEnd recv_end, PeerLinkEnd send_end) {
+                           PeerChannelEnd recv_end, PeerChannelEnd send_end) {
     if (from != self && to != self) return;
     const bool receives = to == self;
     Link& link = receives ? recv : send;
     link.stream = &add_stream(fmt::format("pp {} {}", receives ? "receive" : "send", name));
+    const auto add = [&](std::unique_ptr<StageChannel> channel) {
+      channels_.push_back(std::move(channel));
+      link.channel = channels_.back().get();
+    };
     const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
     const std::vector<int> pair{std::min(source, target), std::max(source, target)};
     if (config.parallel.pp_transfers != PpTransfers::kMessages)
       if (const PeerArenas* arenas = arenas_of_neighbour(config.parallel.pp_transfers, pair, *job, arena)) {
-        PeerLinkEnd& own = receives ? recv_end : send_end;
-        const auto ends = gather_among_members(PeerLink::to_text(arenas->memory(), own), pair);
-        pp_links_.push_back(std::make_unique<PeerLink>(arenas->memory(), std::move(own), ends));
-        link.copies = pp_links_.back().get();
+        PeerChannelEnd& local = receives ? recv_end : send_end;
+        const auto ends = gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
+        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends));
         return;
       }
-    link.group = &add_group("pp " + name, tag, {source, target}, job);
-    link.peer = receives ? 0 : 1;
+    add(std::make_unique<MessageChannel>(add_group("pp " + name, tag, {source, target}, job), receives ? 0 : 1));
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
   for (const int parity : {0, 1})

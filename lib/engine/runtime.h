@@ -13,11 +13,9 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "lib/comm/comm_group.h"
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/peer/copies.h"
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
 #include "lib/schedule/executor.h"
@@ -31,7 +29,7 @@ class Runtime {
  public:
   // What peers write to. Without flags: there is none of its kind.
   struct SharedTensors {
-    RowExchangeTensors tp, dp;  // laid out alike on all ranks of the group
+    PeerCopyTensors tp, dp;  // laid out alike on all ranks of the group
     BoundaryTensors boundaries;
   };
   // `job` may be null on a mesh of one rank. `arena` holds `shared`. Collective over the mesh.
@@ -40,12 +38,10 @@ class Runtime {
   ~Runtime();
 
   Stream& compute() { return *compute_; }
-  Channel& tp() { return *tp_; }
-  RowExchange* row_exchange() { return row_exchange_.get(); }  // null: rows go through tp()
-  RowExchange* dp_exchange() { return dp_exchange_.get(); }    // null: buckets go through dp()
-  Channel& dp() { return *dp_; }
-  Channel& world() { return *world_; }
-  Channel* embedding() { return embedding_.get(); }  // null but on the two holders of a tied embedding
+  AxisTransfers& tp() { return *tp_; }
+  AxisTransfers& dp() { return *dp_; }
+  GroupOnStream& world() { return *world_; }
+  GroupOnStream* embedding() { return embedding_.get(); }  // null but on the two holders of a tied embedding
   PipelineLinks links() const { return links_; }
 
   std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
@@ -55,10 +51,11 @@ class Runtime {
   void drain() noexcept;
 
  private:
-  using Exchange = std::pair<std::unique_ptr<PeerArenas>, std::unique_ptr<RowExchange>>;
-  // Among these ranks; nothing where they cannot open each other's memory, or an error if `transfers` insists.
-  Exchange open_exchange(const char* axis, Transfers transfers, const std::vector<int>& world_ranks, Job* job,
-                         const Arena& arena, const RowExchangeTensors& tensors, TimeCategory category);
+  // Chooses the transport of an axis. By copies where there are tensors for them and the members can open each other's
+  // memory, or an error where `transfers` insists and they cannot.
+  std::unique_ptr<AxisTransfers> connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
+                                              const std::vector<int>& world_ranks, Job* job, const Arena& arena,
+                                              const PeerCopyTensors& tensors);
   void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
                       const BoundaryTensors& boundaries);
   PeerArenas* arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
@@ -68,14 +65,14 @@ class Runtime {
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);
 
   Device& device_;
-  std::unique_ptr<PeerArenas> tp_arenas_, dp_arenas_;
+  std::vector<std::unique_ptr<PeerArenas>> axis_arenas_;
   std::map<std::vector<int>, std::unique_ptr<PeerArenas>> pp_arenas_;  // by world ranks, ascending; null: cannot be had
-  std::vector<std::unique_ptr<PeerLink>> pp_links_;
+  std::vector<std::unique_ptr<StageChannel>> channels_;
   std::vector<std::unique_ptr<CommGroup>> groups_;
   std::vector<std::unique_ptr<Stream>> streams_;
   Stream* compute_ = nullptr;
-  std::unique_ptr<Channel> tp_, dp_, world_, embedding_;
-  std::unique_ptr<RowExchange> row_exchange_, dp_exchange_;
+  std::unique_ptr<AxisTransfers> tp_, dp_;
+  std::unique_ptr<GroupOnStream> world_, embedding_;
   PipelineLinks links_;
 };
 

@@ -7,11 +7,11 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};
-// Rank 0 speaks and acts first; the others when it does not: an abort takes mpirun a second.
-constexpr std::chrono::seconds kAfterRank0{3};
-// To abort a job can hang as well.
-constexpr std::chrono::seconds kAbort{10};
+constexpr std::chrono::milliseconds kPollInterval{100};
+// Rank 0 logs and ends the job first; the others do when it does not: to abort takes mpirun a second.
+constexpr std::chrono::seconds kRank0First{3};
+// To abort a job can hang as well: then the process ends by itself.
+constexpr std::chrono::seconds kAbortLimit{10};
 
 }  // namespace
 
@@ -32,27 +32,27 @@ StopDeadline::~StopDeadline() {
 
 void StopDeadline::watch() {
   const auto limit =
-      std::chrono::duration<double>(seconds_) + (job_.world_rank() == 0 ? std::chrono::seconds(0) : kAfterRank0);
+      std::chrono::duration<double>(seconds_) + (job_.world_rank() == 0 ? std::chrono::seconds(0) : kRank0First);
   std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, kLook, [this] { return end_; })) {
-    if (done_) continue;
+  while (!ended_.wait_for(lock, kPollInterval, [this] { return end_; })) {
+    if (lifted_) continue;
     Clock::time_point first{Clock::duration(first_)};
     if (first_ == 0) {
-      const auto own = signals_.first();
-      if (!own) continue;
-      first = *own;
+      const auto here = signals_.first();
+      if (!here) continue;
+      first = *here;
     }
-    if (Clock::now() - first > limit) leave();
+    if (Clock::now() - first > limit) end_job();
   }
 }
 
-void StopDeadline::leave() {
+void StopDeadline::end_job() {
   log_error(
-      "fault.grace_seconds: {:g} s after the stop signal the run has not ended: it leaves as it is, and the steps "
+      "fault.grace_seconds: {:g} s after the stop signal the run has not ended: it is ended as it is, and the steps "
       "after {}, the newest checkpoint, up to {} ARE LOST",
       seconds_, saved_, completed_);
   std::thread([this] { job_.end_all(ExitCode::kDrained); }).detach();
-  std::this_thread::sleep_for(kAbort);
+  std::this_thread::sleep_for(kAbortLimit);
   std::_Exit(static_cast<int>(ExitCode::kDrained));
 }
 

@@ -1,4 +1,4 @@
-// Moves elements between a tensor of ours and one of theirs (layout.h), and between element types.
+// Moves elements between a tensor of ours and one of theirs (weight_format.h), and between element types.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/base/parallel.h"
-#include "lib/huggingface/layout.h"
+#include "lib/huggingface/weight_format.h"
 
 namespace tri::huggingface {
 

@@ -62,10 +62,10 @@ class Source {
     if (loaded_ == &spec) return {};
     loaded_ = nullptr;
     values_.resize(static_cast<size_t>(spec.numel()));
-    const Piece whole{.tensor = weight_name(spec.name),
-                      .shape = spec.shape,
-                      .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
-    auto read = reader_.read(whole, values_.data());
+    const Piece full{.tensor = weight_name(spec.name),
+                     .shape = spec.shape,
+                     .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+    auto read = reader_.read(full, values_.data());
     if (read) loaded_ = &spec;
     return read;
   }
@@ -197,15 +197,15 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   const auto config = checkpoint_config(options.checkpoint, manifest);
   if (!config) return config.error();
   const ModelConfig& model = config.value().model;
-  const auto layout = layout_of(model);
-  if (!layout) return layout.error();
+  const auto format = weight_format_of(model);
+  if (!format) return format.error();
   if (auto begun = begin_folder(options.folder); !begun) return begun.error();
 
   const std::vector<ParamSpec> parameters = model_parameters(config.value());
-  const std::vector<Mapped> tensors = map_tensors(*layout.value(), model, parameters);
+  const std::vector<Mapped> tensors = map_tensors(*format.value(), model, parameters);
   const StoredType type = options.dtype == Dtype::kBF16 ? StoredType::kBf16 : StoredType::kF32;
   std::vector<SafetensorsEntry> entries;
-  ExportSummary summary{.architecture = std::string(layout.value()->architecture)};
+  ExportSummary summary{.architecture = std::string(format.value()->architecture)};
   for (const Mapped& tensor : tensors) {
     entries.push_back({tensor.theirs, type, tensor.shape});
     summary.bytes += entries.back().bytes();
@@ -235,7 +235,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   summary.files = static_cast<int64_t>(files.size());
   summary.tokenizer = tokenizer.value().summary;
   const std::string json =
-      config_json(*layout.value(), model, options.dtype, tokenizer.value().eos, tokenizer.value().name, manifest.step);
+      config_json(*format.value(), model, options.dtype, tokenizer.value().eos, tokenizer.value().name, manifest.step);
   if (auto done = write_file(options.folder + "/config.json", json); !done) return done.error();
   return summary;
 }

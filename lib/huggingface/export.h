@@ -20,7 +20,7 @@ struct ExportSummary {
 };
 
 // Writes config.json, model.safetensors (several with an index, where they would get too large) and what there is of
-// the tokenizer. In memory is one tensor at a time. Error, and nothing is written, when no layout expresses the model
+// the tokenizer. In memory is one tensor at a time. Error, and nothing is written, when no format expresses the model
 // or the folder holds a model already. config.json comes last: without it the folder is unfinished.
 Result<ExportSummary> export_checkpoint(const ExportOptions& options);
 

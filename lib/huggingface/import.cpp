@@ -162,10 +162,10 @@ Result<Config> run_config(const ImportOptions& options, const Described& describ
   return parse_config(to_yaml(config), options.folder, options.overrides);
 }
 
-Result<ShardRecord> write_weights(Theirs& theirs, const Layout& layout, const Config& config, const std::string& path,
-                                  const std::string& attempt, ImportSummary& summary) {
+Result<ShardRecord> write_weights(Theirs& theirs, const WeightFormat& format, const Config& config,
+                                  const std::string& path, const std::string& attempt, ImportSummary& summary) {
   const std::vector<ParamSpec> parameters = model_parameters(config);
-  const std::vector<Mapped> tensors = map_tensors(layout, config.model, parameters);
+  const std::vector<Mapped> tensors = map_tensors(format, config.model, parameters);
   auto writer = ShardWriter::create(path, attempt);
   if (!writer) return writer.error();
   for (const ParamSpec& spec : parameters) summary.bytes += 4 * spec.numel();
@@ -175,21 +175,21 @@ Result<ShardRecord> write_weights(Theirs& theirs, const Layout& layout, const Co
     values.assign(static_cast<size_t>(spec.numel()), 0.0f);  // the vocabulary's padding stays zero
     for (const Mapped& mapped : tensors) {
       if (mapped.spec != &spec) continue;
-      const Theirs::Found found = theirs.find(mapped.theirs, layout.prefix);
+      const Theirs::Found found = theirs.find(mapped.theirs, format.prefix);
       if (found.entry == nullptr) return file_error("tensor {} is missing", mapped.theirs);
       if (auto placed = place(found, mapped, config.model, values); !placed) return placed.error();
     }
-    const Piece whole{.tensor = weight_name(spec.name),
-                      .shape = spec.shape,
-                      .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
-    if (auto added = writer.value().add(whole, values.data()); !added) return added.error();
+    const Piece full{.tensor = weight_name(spec.name),
+                     .shape = spec.shape,
+                     .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+    if (auto added = writer.value().add(full, values.data()); !added) return added.error();
     progress.add(4 * spec.numel());
   }
   summary.tensors = static_cast<int64_t>(parameters.size());
-  std::vector<std::string_view> ignored(layout.ignored.begin(), layout.ignored.end());
+  std::vector<std::string_view> ignored(format.ignored.begin(), format.ignored.end());
   if (config.model.tie_embeddings) ignored.push_back("lm_head.weight");
   if (const std::string name = theirs.left_over(ignored); !name.empty())
-    return file_error("tensor {} has no place in {}", name, layout.architecture);
+    return file_error("tensor {} has no place in {}", name, format.architecture);
   return writer.value().finish();
 }
 
@@ -215,8 +215,8 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   if (!json) return json.error();
   const auto described = parse_config_json(json_path, json.value().text());
   if (!described) return described.error();
-  const Layout& layout = *described.value().layout;
-  ImportSummary summary{.architecture = std::string(layout.architecture)};
+  const WeightFormat& format = *described.value().format;
+  ImportSummary summary{.architecture = std::string(format.architecture)};
   auto config = run_config(options, described.value(), summary);
   if (!config) return config.error();
   auto resolved = resolve_config(config.value(), 1);
@@ -239,7 +239,7 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
   auto folder = begin_attempt(dir, 0, attempt);
   if (!folder) return folder.error();
   const auto record =
-      write_weights(theirs.value(), layout, resolved.value(), folder.value() + "/" + shard_name(0), attempt, summary);
+      write_weights(theirs.value(), format, resolved.value(), folder.value() + "/" + shard_name(0), attempt, summary);
   const Result<void> published = record
                                      ? publish_weights(dir, attempt, resolved.value(), options.folder, record.value())
                                      : Result<void>(record.error());

@@ -104,19 +104,19 @@ std::optional<Evaluation> Evaluator::evaluate(const Dataset& dataset, Split spli
   const int64_t available = dataset.num_samples(split) / config_.data.global_batch;
   batches = std::min(batches, std::max<int64_t>(available, 1));
   if (batches <= 0 || dataset.num_samples(split) == 0) return std::nullopt;
-  const BatchShape own{.global_batch = config_.data.global_batch,
-                       .micro_batch = config_.data.micro_batch,
-                       .dp_rank = mesh_.dp.rank,
-                       .dp_size = mesh_.dp.size};
-  const BatchShape whole{.global_batch = config_.data.global_batch, .micro_batch = 1};  // every dp rank's samples
+  const BatchShape local{.global_batch = config_.data.global_batch,
+                         .micro_batch = config_.data.micro_batch,
+                         .dp_rank = mesh_.dp.rank,
+                         .dp_size = mesh_.dp.size};
+  const BatchShape global{.global_batch = config_.data.global_batch, .micro_batch = 1};  // every dp rank's samples
   Evaluation result{.samples = batches * config_.data.global_batch};
   result.tokens = result.samples * config_.model.seq_len;
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {
-    const Batch batch = make_batch(dataset, split, i, own);
+    const Batch batch = make_batch(dataset, split, i, local);
     sum += evaluate(batch.inputs, batch.targets);
     if (mesh_.world_rank == 0 && tokenizer != nullptr)
-      for (const int32_t token : make_batch(dataset, split, i, whole).targets)
+      for (const int32_t token : make_batch(dataset, split, i, global).targets)
         result.bytes += tokenizer->token_bytes(token);
     if (on_batch) on_batch();
   }
@@ -132,7 +132,7 @@ std::vector<float> Evaluator::next_token_logits(std::span<const int32_t> tokens)
   std::vector<int32_t> padded(static_cast<size_t>(dims.R), 0);
   std::copy(tokens.begin(), tokens.end(), padded.begin());
   load_copies(padded, padded);
-  Channel& tp = runtime_.tp();
+  GroupOnStream& tp = runtime_.tp().collectives();
   stage_.set_on_logits([&](int) {
     const Tensor row = stage_.head().logits.rows(static_cast<int64_t>(tokens.size()) - 1, 1).flat();
     tp.after(runtime_.compute());

@@ -17,7 +17,7 @@ Config forward_config(Config config, int ranks) {
 }
 
 LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Device& device)
-    : arena_(device, rank_bytes(config, mesh, EngineKind::kInference)),
+    : arena_(device, rank_bytes(config, mesh, device, EngineKind::kInference)),
       engine_({.config = config,
                .mesh = mesh,
                .job = job,

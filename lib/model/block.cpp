@@ -21,9 +21,8 @@ struct TransformerBlock::State {
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
     : block_(config.model.block) {
-  const std::string base = fmt::format("layers/{}/", layer);
-  norm1_ = NormLayer::bind(parameters, base + "norm1");
-  if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, base + "norm2");
+  norm1_ = NormLayer::bind(parameters, modules::kNorm1, layer);
+  if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, modules::kNorm2, layer);
   qkv_ = ColumnLinear::bind(Linear::kQkv, parameters, layer);
   proj_ = RowLinear::bind(Linear::kProj, parameters, layer);
   fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
@@ -49,7 +48,7 @@ void TransformerBlock::run_forward(State& s, std::span<const TransferRegion> reg
     if (!region.reduces()) continue;
     const bool attention_alone = region.linear == Linear::kProj;
     s.stream = {.inp = attention_alone || is_parallel() ? s.t.input : s.t.middle,
-                .add = ctx.finish_reduce(rows),
+                .add = ctx.finish_reduce(),
                 .add_bias = (attention_alone ? proj_ : fc2_).bias_to_add(ctx)};
   }
 }
@@ -139,7 +138,7 @@ void TransformerBlock::gather_norm(State& s, Linear linear) const {
 void TransformerBlock::norm_backward(State& s, Linear linear) const {
   const LayerContext& ctx = s.ctx;
   const LayerTensors& t = s.t;
-  const Tensor dstream = ctx.own_rows(ctx.work.dstream), dnormed = ctx.finish_reduce(ctx.work.dnormed);
+  const Tensor dstream = ctx.local_rows(ctx.work.dstream), dnormed = ctx.finish_reduce();
   if (linear == Linear::kQkv) return norm1_.backward(ctx, s.dinput, dstream, dnormed, t.input, t.mean1, t.rstd1);
   norm2_.backward(ctx, dstream, dstream, dnormed, t.middle, t.mean2, t.rstd2);
 }

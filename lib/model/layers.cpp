@@ -5,15 +5,15 @@
 namespace tri {
 namespace {
 
-// A weight of any shape as the matrix (N, K) of a product with K columns.
+// A weight of any shape as the matrix (N, K) of a GEMM with K columns.
 Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
 
-std::string parameter_name(Linear linear, int layer) {
-  static constexpr const char* kNames[] = {"attention/qkv", "attention/proj", "mlp/fc1", "mlp/fc2"};
-  return fmt::format("layers/{}/{}", layer, kNames[static_cast<size_t>(linear)]);
+std::string_view module_of(Linear linear) {
+  static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
+  return kModules[static_cast<size_t>(linear)];
 }
 
-// dweight and, where the whole of `dout` counts for it, dbias: one operation.
+// dweight and, where all of `dout` counts for it, dbias: one operation.
 void add_gradients(const LayerContext& ctx, const Parameter& weight, const Parameter* bias, Tensor dout, Tensor inp) {
   const auto target = ctx.hooks.gradient_target(weight);
   gemm({.out = as_matrix(target.tensor, inp[1]),
@@ -29,55 +29,14 @@ void add_gradients(const LayerContext& ctx, const Parameter& weight, const Param
 
 }  // namespace
 
-void LayerContext::begin_gather(Tensor rows) const {
-  if (exchange == nullptr) return;
-  exchange->settle(compute);
-  exchange->begin_gather(rows, compute);
-}
-
-void LayerContext::start_gather(Tensor rows) const {
-  if (tp.size() == 1) return;
-  if (exchange != nullptr) return exchange->start_gather(rows, compute);
-  tp.after(compute);  // the own rows are being written by the compute stream
-  tp.all_gather(rows, own_rows(rows));
-  tp.before(compute);  // its next kernel reads all rows
-}
-
 void LayerContext::need(Tensor rows) const {
-  if (!arrives_in_blocks(rows)) return;
-  exchange->finish_gather(rows, compute);
-  exchange->settle(compute);
+  if (!tp.gathering(rows)) return;
+  tp.finish_gather(rows, compute);
+  tp.settle(compute);
 }
 
-std::vector<RowBlock> LayerContext::begin_reduce(Tensor rows, OverlapSplit split) const {
-  if (exchange != nullptr) {
-    exchange->settle(compute);
-    return exchange->begin_reduce(rows, split, compute);
-  }
-  return {{.first = 0, .out = rows, .owners = {}}};
-}
-
-void LayerContext::send(const RowBlock& block) const {
-  if (tp.size() == 1) return;
-  if (exchange != nullptr) return exchange->send(block, compute);
-  tp.after(compute);  // the partial sums are being written by the compute stream
-  tp.reduce_scatter(own_rows(block.out), block.out);
-}
-
-Tensor LayerContext::finish_reduce(Tensor rows) const {
-  if (exchange != nullptr) return exchange->finish_reduce(compute);
-  if (tp.size() > 1) tp.before(compute);  // its next kernel reads the summed rows
-  return own_rows(rows);
-}
-
-const Parameter* find_parameter(const std::vector<Parameter>& parameters, const std::string& name) {
-  for (const Parameter& parameter : parameters)
-    if (parameter.spec.name == name) return &parameter;
-  return nullptr;
-}
-
-NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, const std::string& name) {
-  return {find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
+  return {find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
@@ -85,7 +44,7 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
   ctx.begin_gather(gathered);
   norm_forward({.kind = ctx.config.model.norm,
                 .eps = static_cast<float>(ctx.config.model.norm_eps),
-                .out = ctx.own_rows(gathered),
+                .out = ctx.local_rows(gathered),
                 .mean = mean,
                 .rstd = rstd,
                 .sum = stream.add.empty() ? Tensor{} : sum,
@@ -116,8 +75,8 @@ void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual,
 }
 
 ColumnLinear ColumnLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
-  const std::string name = parameter_name(linear, layer);
-  return {linear, find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+  const std::string_view module = module_of(linear);
+  return {linear, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
@@ -167,8 +126,8 @@ void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, T
 }
 
 RowLinear RowLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
-  const std::string name = parameter_name(linear, layer);
-  return {linear, find_parameter(parameters, name + "/weight"), find_parameter(parameters, name + "/bias")};
+  const std::string_view module = module_of(linear);
+  return {linear, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta,
@@ -187,7 +146,7 @@ void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& ou
 void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const {
   ctx.need(dout);
   if (bias != nullptr && ctx.tp.size() > 1) {
-    bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = ctx.own_rows(dout)}, ctx.compute);
+    bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = ctx.local_rows(dout)}, ctx.compute);
     ctx.hooks.gradient_ready(*bias);
   }
   add_gradients(ctx, *weight, ctx.tp.size() > 1 ? nullptr : bias, dout, inp);
@@ -205,18 +164,18 @@ void RowLinear::backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor
   const Tensor matrix = as_matrix(ctx.use(*weight), dpre[1]);
   const Tensor dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat();
   const OverlapSplit split = ctx.splits.of(linear, Pass::kBackward);
-  // Only a whole product can sum a column over all rows in order.
-  const bool whole = !ctx.arrives_in_blocks(dout) || split.pieces == 1;
+  // Only an undivided GEMM can sum a column over all rows in order.
+  const bool undivided = ctx.tp.pieces(dout, split).size() == 1;
   ctx.for_arriving(dout, split, [&](int64_t first, int64_t count) {
     gemm({.out = dpre.rows(first, count),
           .a = dout.rows(first, count),
           .b = matrix,
           .epilogue = Epilogue::kGeluBackward,
           .pre = pre.rows(first, count),
-          .dbias = whole ? dbias : Tensor{}},
+          .dbias = undivided ? dbias : Tensor{}},
          ctx.compute);
   });
-  if (!whole && !dbias.empty()) bias_backward({.dbias = dbias, .dout = dpre}, ctx.compute);
+  if (!undivided && !dbias.empty()) bias_backward({.dbias = dbias, .dout = dpre}, ctx.compute);
   if (previous.bias != nullptr) ctx.hooks.gradient_ready(*previous.bias);
 }
 

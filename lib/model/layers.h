@@ -1,11 +1,10 @@
-// The building bricks of a stage: norms, column- and row-parallel products, and the context they all work in.
+// The building bricks of a stage: norms, column- and row-parallel GEMMs, and the context they all work in.
 #pragma once
 
 #include <array>
 
 #include "kernels/rope.h"
-#include "lib/comm/comm_group.h"
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/axis_transfers.h"
 #include "lib/model/stage_tensors.h"
 
 namespace tri {
@@ -13,15 +12,15 @@ namespace tri {
 // Value of the residual stream = inp + add + add_bias; a fresh stage input has no `add`.
 struct ResidualStream {
   Tensor inp;       // (Rl, C)
-  Tensor add;       // (Rl, C) or in parts (tp, Rl, C), optional
+  Tensor add;       // (Rl, C) or in parts (tp or 1, Rl, C), optional
   Tensor add_bias;  // (C), optional
 };
 
-// The products of a layer whose rows are gathered or reduced over tp.
+// The GEMMs of a layer whose rows are gathered or reduced over tp.
 enum class Linear { kQkv, kProj, kFc1, kFc2 };
 inline constexpr int kNumLinears = 4;
 
-// How each of them is split beside its transfer: lib/train/overlap_splits. Column-parallel ones (qkv, fc1) read
+// How each of them is split beside its transfer: lib/tune/overlap_splits. Column-parallel ones (qkv, fc1) read
 // gathered rows forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
 struct OverlapSplits {
   // [Linear]. Until something is timed: weight gradients hide most of a backward transfer, so pieces would only cost.
@@ -44,40 +43,43 @@ struct LayerContext {
   const StageDims dims;
   const Workspace& work;
   Stream& compute;
-  Channel& tp;
-  RowExchange* exchange;  // null: gathers and reduces of rows go through `tp`, whole
+  AxisTransfers& tp;
   const OverlapSplits& splits;
   ParameterHooks& hooks;
 
   // This tp rank's rows of a gathered (R, n) tensor.
-  Tensor own_rows(Tensor gathered) const { return gathered.rows(tp.rank() * dims.Rl, dims.Rl); }
-  // Completes `rows` (R, C) from every tp rank's own rows. Begins before the own rows are made and starts after; what
-  // reads the rows then goes over those that arrive, or needs them all.
-  void begin_gather(Tensor rows) const;
-  void start_gather(Tensor rows) const;
-  void gather(Tensor rows) const {  // own rows that are made already
+  Tensor local_rows(Tensor gathered) const { return tp.local_rows(gathered); }
+  // Completes `rows` (R, C) from every tp rank's local rows. Begins before the local rows are made and starts after;
+  // what reads the rows then goes over those that arrive, or needs them all.
+  void begin_gather(Tensor rows) const {
+    tp.settle(compute);
+    tp.begin_gather(rows, compute);
+  }
+  void start_gather(Tensor rows) const { tp.start_gather(rows, compute); }
+  void gather(Tensor rows) const {  // local rows that are made already
     begin_gather(rows);
     start_gather(rows);
   }
-  bool arrives_in_blocks(Tensor rows) const { return exchange != nullptr && exchange->gathering(rows); }
-  // product(first, count), which reads rows [first, first + count) only.
-  template <class Product>
-  void for_arriving(Tensor rows, OverlapSplit split, Product product) const {
-    if (!arrives_in_blocks(rows)) return product(int64_t{0}, dims.R);
-    for (const RowPiece& piece : exchange->pieces(rows, split)) {
-      exchange->wait_piece(rows, piece, compute);
-      product(piece.first, piece.count);
+  // gemm(first, count), which reads rows [first, first + count) only.
+  template <class Gemm>
+  void for_arriving(Tensor rows, OverlapSplit split, Gemm gemm) const {
+    for (const RowPiece& piece : tp.pieces(rows, split)) {
+      tp.wait_piece(rows, piece, compute);
+      gemm(piece.first, piece.count);
     }
-    exchange->finish_gather(rows, compute);
+    tp.finish_gather(rows, compute);
   }
-  // compute waits for all rows, where they are still on their way, and may overwrite the own ones.
+  // compute waits for all rows, where they are still on their way, and may overwrite the local ones.
   void need(Tensor rows) const;
 
-  // Sums partial `rows` (R, C) over tp for the ranks that own them: a product makes the blocks and sends each. Work
+  // Sums partial `rows` (R, C) over tp for the ranks that own them: a GEMM makes the blocks and sends each. Work
   // enqueued before finish_reduce runs beside it and must not touch `rows`.
-  std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split) const;
-  void send(const RowBlock& block) const;
-  Tensor finish_reduce(Tensor rows) const;  // the own rows' sum: (Rl, C), or its parts (tp, Rl, C)
+  std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split) const {
+    tp.settle(compute);
+    return tp.begin_reduce(rows, split, compute);
+  }
+  void send(const RowBlock& block) const { tp.send(block, compute); }
+  Tensor finish_reduce() const { return tp.finish_reduce(compute); }  // the local rows' sum, in parts (tp or 1, Rl, C)
 
   // The weight, ready to be read on the compute stream.
   Tensor use(const Parameter& parameter) const {
@@ -86,15 +88,13 @@ struct LayerContext {
   }
 };
 
-const Parameter* find_parameter(const std::vector<Parameter>& parameters, const std::string& name);  // null if absent
-
-// weight and bias under `name`; bias may be absent.
+// The bias may be absent.
 struct NormLayer {
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
-  static NormLayer bind(const std::vector<Parameter>& parameters, const std::string& name);
-  // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the own rows of
+  static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
+  // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the local rows of
   // `gathered` (R, C), and gathers them.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                Tensor gathered) const;
@@ -140,7 +140,7 @@ struct RowLinear {
   // The same where inp = gelu(pre), pre (R, K / tp) from `previous`: dpre, and the gradient of that layer's bias.
   void backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor dout, Tensor pre,
                            const ColumnLinear& previous) const;
-  // The bias sees the own rows only.
+  // The bias sees the local rows only.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
 };
 

@@ -1,10 +1,10 @@
 #include "lib/model/parameter.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
-#include "kernels/cpu/ops.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -16,6 +16,11 @@ int64_t product(const std::vector<int64_t>& shape) {
   return count;
 }
 
+const Parameter* find(const std::vector<Parameter>& parameters, const std::string& name) {
+  const auto at = std::ranges::find(parameters, name, [](const Parameter& parameter) { return parameter.spec.name; });
+  return at == parameters.end() ? nullptr : &*at;
+}
+
 // Builds the specs of one chunk; one function a kind of layer.
 class ListBuilder {
  public:
@@ -23,41 +28,40 @@ class ListBuilder {
   std::vector<ParamSpec> take() { return std::move(specs_); }
 
   void embedding(bool tied_over_stages) {
-    token_table("embedding/tokens/weight", tied_over_stages ? GradScope::kTied : GradScope::kSplit, false);
+    token_table(weight_of(modules::kTokens), tied_over_stages ? GradScope::kTied : GradScope::kSplit, false);
     if (m_.position == Position::kLearned)
-      replicated("embedding/positions/weight", {m_.seq_len, m_.hidden}, InitRule::kNormal, true);
+      replicated(weight_of(modules::kPositions), {m_.seq_len, m_.hidden}, InitRule::kNormal, true);
   }
 
   void block(int layer) {
-    const std::string base = fmt::format("layers/{}/", layer);
     const int64_t width = m_.hidden, head = head_size(m_);
     const bool parallel = m_.block == Block::kParallel;
     // Both outputs join the residual stream: variance kept over depth (Radford et al. 2019).
     const float output_std = static_cast<float>(m_.init_std / std::sqrt(2.0 * m_.layers));
-    norm(base + "norm1");
-    matrix(base + "attention/qkv/weight", {(m_.heads + 2 * m_.kv_heads) * head, width}, 0, m_.init_std);
-    if (m_.bias) split_bias(base + "attention/qkv/bias", {(m_.heads + 2 * m_.kv_heads) * head}, 0);
-    matrix(base + "attention/proj/weight", {width, m_.heads * head}, 1, output_std);
+    norm(modules::kNorm1, layer);
+    matrix(weight_of(modules::kQkv, layer), {(m_.heads + 2 * m_.kv_heads) * head, width}, 0, m_.init_std);
+    if (m_.bias) split_bias(bias_of(modules::kQkv, layer), {(m_.heads + 2 * m_.kv_heads) * head}, 0);
+    matrix(weight_of(modules::kProj, layer), {width, m_.heads * head}, 1, output_std);
     if (!parallel) {  // the parallel block has one output bias: that of fc2
-      if (m_.bias) replicated(base + "attention/proj/bias", {width}, InitRule::kZeros, false);
-      norm(base + "norm2");
+      if (m_.bias) replicated(bias_of(modules::kProj, layer), {width}, InitRule::kZeros, false);
+      norm(modules::kNorm2, layer);
     }
     if (m_.activation == Activation::kSwiglu) {
-      matrix(base + "mlp/fc1/weight", {2, m_.ffn_hidden, width}, 1, m_.init_std);
-      if (m_.bias) split_bias(base + "mlp/fc1/bias", {2, m_.ffn_hidden}, 1);
+      matrix(weight_of(modules::kFc1, layer), {2, m_.ffn_hidden, width}, 1, m_.init_std);
+      if (m_.bias) split_bias(bias_of(modules::kFc1, layer), {2, m_.ffn_hidden}, 1);
     } else {
-      matrix(base + "mlp/fc1/weight", {m_.ffn_hidden, width}, 0, m_.init_std);
-      if (m_.bias) split_bias(base + "mlp/fc1/bias", {m_.ffn_hidden}, 0);
+      matrix(weight_of(modules::kFc1, layer), {m_.ffn_hidden, width}, 0, m_.init_std);
+      if (m_.bias) split_bias(bias_of(modules::kFc1, layer), {m_.ffn_hidden}, 0);
     }
-    matrix(base + "mlp/fc2/weight", {width, m_.ffn_hidden}, 1, output_std);
-    if (m_.bias) replicated(base + "mlp/fc2/bias", {width}, InitRule::kZeros, false);
+    matrix(weight_of(modules::kFc2, layer), {width, m_.ffn_hidden}, 1, output_std);
+    if (m_.bias) replicated(bias_of(modules::kFc2, layer), {width}, InitRule::kZeros, false);
   }
 
   // `holds_embedding`: a tied head on the stage of the embedding uses the table itself.
   void head(bool holds_embedding) {
-    norm("final_norm");
-    if (!m_.tie_embeddings) return token_table("head/weight", GradScope::kSplit, false);
-    if (!holds_embedding) token_table("embedding/tokens/weight", GradScope::kTied, true);
+    norm(modules::kFinalNorm, kNoLayer);
+    if (!m_.tie_embeddings) return token_table(weight_of(modules::kHead), GradScope::kSplit, false);
+    if (!holds_embedding) token_table(weight_of(modules::kTokens), GradScope::kTied, true);
   }
 
  private:
@@ -94,9 +98,10 @@ class ListBuilder {
     specs_.back().init = init;
     specs_.back().decay = decay;
   }
-  void norm(const std::string& name) {
-    replicated(name + "/weight", {m_.hidden}, InitRule::kOnes, false);
-    if (m_.norm == Norm::kLayerNorm && m_.bias) replicated(name + "/bias", {m_.hidden}, InitRule::kZeros, false);
+  void norm(std::string_view module, int layer) {
+    replicated(weight_of(module, layer), {m_.hidden}, InitRule::kOnes, false);
+    if (m_.norm == Norm::kLayerNorm && m_.bias)
+      replicated(bias_of(module, layer), {m_.hidden}, InitRule::kZeros, false);
   }
 
   const ModelConfig& m_;
@@ -118,7 +123,16 @@ std::vector<int64_t> ParamSpec::local_shape(int tp_size) const {
 
 int64_t ParamSpec::local_numel(int tp_size) const { return product(local_shape(tp_size)); }
 
-int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
+const Parameter* find_bias(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
+  return find(parameters, bias_of(module, layer));
+}
+
+const Parameter* find_weight(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
+  const std::string name = weight_of(module, layer);
+  const Parameter* weight = find(parameters, name);
+  TRI_REQUIRE(weight != nullptr, "no parameter {} among {}", name, parameters.size());
+  return weight;
+}
 
 int head_size(const ModelConfig& model) { return model.hidden / model.heads; }
 
@@ -159,17 +173,6 @@ NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed) {
           .stride = spec.shape[split_dim] * inner,
           .offset = spec.split_dim < 0 ? 0 : tp.rank * block,
           .valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * (spec.numel() / spec.shape[0])};
-}
-
-std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed) {
-  const int64_t count = spec.local_numel(tp.size);
-  std::vector<float> values(static_cast<size_t>(count), spec.init == InitRule::kOnes ? 1.0f : 0.0f);
-  if (spec.init != InitRule::kNormal) return values;
-  NormalValues normal = normal_start(spec, tp, seed);
-  normal.out = {values.data(), Dtype::kF32, {count}};
-  check(normal);
-  cpu::normal_values(normal);
-  return values;
 }
 
 }  // namespace tri

@@ -8,6 +8,7 @@
 
 #include "kernels/random.h"
 #include "lib/config/config.h"
+#include "lib/model/parameter_names.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
@@ -16,13 +17,13 @@ namespace tri {
 enum class GradScope {
   kSplit,       // divided over tp: complete on this rank
   kTied,        // token embedding shared with the head, when first and last stage both hold it: summed over the two
-  kReplicated,  // whole on every tp rank, each of which saw its own rows only: summed over tp
+  kReplicated,  // in full on every tp rank, each of which saw its local rows only: summed over tp
 };
 
 enum class InitRule { kNormal, kZeros, kOnes };
 
 struct ParamSpec {
-  std::string name;            // "layers/0/attention/qkv/weight": the same on every layout
+  std::string name;            // parameter_names.h
   std::vector<int64_t> shape;  // global
   int split_dim = -1;          // dim divided over tp into equal contiguous parts; -1: replicated
   GradScope scope = GradScope::kSplit;
@@ -45,6 +46,11 @@ struct Parameter {
   int index = 0;  // in the chunk's list
 };
 
+// The weight of a module, which must be among `parameters`.
+const Parameter* find_weight(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
+// Its bias; null where the model has none there.
+const Parameter* find_bias(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
+
 // Global layers [first, first + count) of a virtual stage.
 struct LayerRange {
   int first = 0, count = 0;
@@ -62,17 +68,13 @@ std::vector<ParamSpec> model_parameters(const Config& config);
 // An element is a pure function of (seed, name, global element).
 NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed);
 
-// Start values of this rank's part by any rule, as floats on the host.
-std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed);
-
-int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
-int head_size(const ModelConfig& model);         // HS
+int head_size(const ModelConfig& model);  // HS
 
 // Where the layers get gradient memory, and whom they tell. The layers call, in this order for each use:
-//   before_use(p)   the weight is about to be read on the compute stream
-//   gradient(p)     where to add the gradient, local shape, f32; valid until gradient_ready(p)
-//   gradient_target(p)  the same for a product, which can as well overwrite: it says which
-//   gradient_ready(p)  the last addition of this backward pass is enqueued
+//   before_use(p)       the weight is about to be read on the compute stream
+//   gradient(p)         where to add the gradient, local shape, f32; valid until gradient_ready(p)
+//   gradient_target(p)  the same for a GEMM, which can as well overwrite: it says which
+//   gradient_ready(p)   the last addition of this backward pass is enqueued
 class ParameterHooks {
  public:
   struct GradientTarget {
@@ -82,7 +84,7 @@ class ParameterHooks {
 
   virtual ~ParameterHooks() = default;
   // Before the first use in the backward pass of a microbatch.
-  virtual void begin_backward(int chunk, int micro) = 0;
+  virtual void begin_backward(int chunk, int microbatch) = 0;
   virtual void before_use(const Parameter& parameter) = 0;
   virtual Tensor gradient(const Parameter& parameter) = 0;
   virtual GradientTarget gradient_target(const Parameter& parameter) = 0;

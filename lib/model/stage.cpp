@@ -17,7 +17,6 @@ Stage::Stage(StageContext context)
            .work = tensors_.work,
            .compute = context.compute,
            .tp = context.tp,
-           .exchange = context.exchange,
            .splits = context.splits,
            .hooks = context.hooks},
       vocab_(context.config.model.vocab),
@@ -33,13 +32,13 @@ Stage::Stage(StageContext context)
     const LayerRange layers = layers_of(config, mesh.pp, c);
     for (int i = 0; i < layers.count; ++i) chunk.blocks.emplace_back(layers.first + i, parameters[c], config);
     if (chunk.first) {
-      chunk.tokens = find_parameter(parameters[c], "embedding/tokens/weight");
-      chunk.positions = find_parameter(parameters[c], "embedding/positions/weight");
+      chunk.tokens = find_weight(parameters[c], modules::kTokens);
+      if (config.model.position == Position::kLearned)
+        chunk.positions = find_weight(parameters[c], modules::kPositions);
     }
     if (chunk.last) {
-      chunk.final_norm = NormLayer::bind(parameters[c], "final_norm");
-      chunk.head =
-          find_parameter(parameters[c], config.model.tie_embeddings ? "embedding/tokens/weight" : "head/weight");
+      chunk.final_norm = NormLayer::bind(parameters[c], modules::kFinalNorm);
+      chunk.head = find_weight(parameters[c], config.model.tie_embeddings ? modules::kTokens : modules::kHead);
     }
     chunks_.push_back(std::move(chunk));
   }
@@ -55,18 +54,19 @@ void Stage::begin(Mode mode) {
   }
 }
 
-void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
+void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output) {
   Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
-  TRI_REQUIRE(!chunk.free_slots.empty(), "chunk {} has no free slot for microbatch {}", chunk_index, micro);
+  TRI_REQUIRE(!chunk.free_slots.empty(), "chunk {} has no free slot for microbatch {}", chunk_index, microbatch);
   const int slot = chunk.free_slots.back();
   if (mode_ == Mode::kTrain) {
     chunk.free_slots.pop_back();
-    if (static_cast<int>(chunk.slot_of.size()) <= micro) chunk.slot_of.resize(static_cast<size_t>(micro) + 1, -1);
-    chunk.slot_of[static_cast<size_t>(micro)] = slot;
+    if (static_cast<int>(chunk.slot_of.size()) <= microbatch)
+      chunk.slot_of.resize(static_cast<size_t>(microbatch) + 1, -1);
+    chunk.slot_of[static_cast<size_t>(microbatch)] = slot;
   }
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
 
-  if (chunk.first) embed(chunk, micro, input);
+  if (chunk.first) embed(chunk, microbatch, input);
   ResidualStream stream{.inp = input};
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
@@ -85,22 +85,22 @@ void Stage::forward(int chunk_index, int micro, Tensor input, Tensor output) {
   residual_add({.out = end, .inp = stream.inp, .add = stream.add, .add_bias = stream.add_bias}, ctx_.compute);
   if (!chunk.last || mode_ == Mode::kTrain) return;
   head_forward(chunk, end);
-  if (mode_ == Mode::kEvaluate) loss(micro, LogitGradient::kNone);
-  if (mode_ == Mode::kLogits && on_logits_) on_logits_(micro);
+  if (mode_ == Mode::kEvaluate) loss(microbatch, LogitGradient::kNone);
+  if (mode_ == Mode::kLogits && on_logits_) on_logits_(microbatch);
 }
 
-void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, Tensor dinput) {
+void Stage::backward(int chunk_index, int microbatch, Tensor input, Tensor doutput, Tensor dinput) {
   Chunk& chunk = chunks_[static_cast<size_t>(chunk_index)];
-  const int slot = chunk.slot_of[static_cast<size_t>(micro)];
-  TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} before its forward", micro, chunk_index);
+  const int slot = chunk.slot_of[static_cast<size_t>(microbatch)];
+  TRI_REQUIRE(slot >= 0, "backward of microbatch {} of chunk {} before its forward", microbatch, chunk_index);
   MicrobatchTensors& kept = tensors_.chunks[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)];
   kept.layers.front().input = input;  // the stage input of this very microbatch
 
-  ctx_.hooks.begin_backward(chunk_index, micro);
-  const Tensor dstream = ctx_.own_rows(ctx_.work.dstream);
+  ctx_.hooks.begin_backward(chunk_index, microbatch);
+  const Tensor dstream = ctx_.local_rows(ctx_.work.dstream);
   if (chunk.last) {
     head_forward(chunk, kept.output);
-    loss(micro, LogitGradient::kInPlace);
+    loss(microbatch, LogitGradient::kInPlace);
     head_backward(chunk, kept.output);
   } else {
     ctx_.compute.copy(dstream.data, doutput.data, doutput.bytes());
@@ -111,13 +111,13 @@ void Stage::backward(int chunk_index, int micro, Tensor input, Tensor doutput, T
     chunk.blocks[i].backward(ctx_, kept.layers[i], leaves_stage ? dinput : dstream, deferred,
                              i == 0 ? TransformerBlock::QkvWeight::kEnqueue : TransformerBlock::QkvWeight::kDefer);
   }
-  if (chunk.first) embed_backward(chunk, micro);
-  chunk.slot_of[static_cast<size_t>(micro)] = -1;
+  if (chunk.first) embed_backward(chunk, microbatch);
+  chunk.slot_of[static_cast<size_t>(microbatch)] = -1;
   chunk.free_slots.push_back(slot);
 }
 
-void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
-  const Tensor tokens = tensors_.inputs.rows(micro, 1).flat(), weight = ctx_.use(*chunk.tokens);
+void Stage::embed(const Chunk& chunk, int microbatch, Tensor out) {
+  const Tensor tokens = tensors_.inputs.rows(microbatch, 1).flat(), weight = ctx_.use(*chunk.tokens);
   const auto embed_rows = [&](Tensor rows, int64_t first) {
     embedding_forward(
         {.out = rows, .tokens = tokens.flat(first, rows[0]), .weight = weight, .first_token = first_token_},
@@ -131,23 +131,18 @@ void Stage::embed(const Chunk& chunk, int micro, Tensor out) {
       embed_rows(block.out, block.first);
       ctx_.send(block);
     }
-    const Tensor sum = ctx_.finish_reduce(ctx_.work.partial);
-    if (sum.dims == 2)
-      ctx_.compute.copy(out.data, sum.data, sum.bytes());
-    else
-      residual_add({.out = out, .inp = sum.rows(0, 1).view({out[0], out[1]}), .add = sum.rows(1, sum[0] - 1)},
-                   ctx_.compute);
+    sum_parts({.out = out, .parts = ctx_.finish_reduce()}, ctx_.compute);
   }
   if (chunk.positions != nullptr)
     position_forward({.inout = out, .weight = ctx_.use(*chunk.positions), .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
                      ctx_.compute);
 }
 
-void Stage::embed_backward(const Chunk& chunk, int micro) {
+void Stage::embed_backward(const Chunk& chunk, int microbatch) {
   const Workspace& w = ctx_.work;
   if (chunk.positions != nullptr) {
     position_backward({.dweight = ctx_.hooks.gradient(*chunk.positions),
-                       .dout = ctx_.own_rows(w.dstream),
+                       .dout = ctx_.local_rows(w.dstream),
                        .first_row = ctx_.tp.rank() * ctx_.dims.Rl},
                       ctx_.compute);
     ctx_.hooks.gradient_ready(*chunk.positions);
@@ -156,7 +151,7 @@ void Stage::embed_backward(const Chunk& chunk, int micro) {
   ctx_.need(w.dstream);
   embedding_backward({.dweight = ctx_.hooks.gradient(*chunk.tokens),
                       .dout = w.dstream,
-                      .tokens = tensors_.inputs.rows(micro, 1).flat(),
+                      .tokens = tensors_.inputs.rows(microbatch, 1).flat(),
                       .first_token = first_token_},
                      ctx_.compute);
   ctx_.hooks.gradient_ready(*chunk.tokens);
@@ -173,22 +168,23 @@ void Stage::head_forward(const Chunk& chunk, Tensor inp) {
   });
 }
 
-void Stage::loss(int micro, LogitGradient gradient) {
+void Stage::loss(int microbatch, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
-  const Tensor targets = tensors_.targets.rows(micro, 1).flat();
+  const Tensor targets = tensors_.targets.rows(microbatch, 1).flat();
   if (ctx_.tp.size() > 1) {
-    const Tensor own_stats = h.stats.rows(ctx_.tp.rank(), 1);
-    cross_entropy_stats({.stats = own_stats.view({ctx_.dims.R, 3}),
+    const Tensor local_stats = h.stats.rows(ctx_.tp.rank(), 1);
+    cross_entropy_stats({.stats = local_stats.view({ctx_.dims.R, 3}),
                          .logits = h.logits,
                          .targets = targets,
                          .first_token = first_token_,
                          .vocab = vocab_},
                         ctx_.compute);
-    ctx_.tp.after(ctx_.compute);
-    ctx_.tp.all_gather(h.stats, own_stats);
-    ctx_.tp.before(ctx_.compute);
+    GroupOnStream& tp = ctx_.tp.collectives();
+    tp.after(ctx_.compute);
+    tp.all_gather(h.stats, local_stats);
+    tp.before(ctx_.compute);
   }
-  cross_entropy_loss({.loss = h.losses.rows(micro, 1),
+  cross_entropy_loss({.loss = h.losses.rows(microbatch, 1),
                       .logits = h.logits,
                       .stats = h.stats,
                       .targets = targets,
@@ -210,7 +206,7 @@ void Stage::head_backward(const Chunk& chunk, Tensor inp) {
   gemm({.out = target.tensor, .a = h.logits, .b = w.normed, .trans_a = Trans::kYes, .beta = target.beta},
        ctx_.compute);                                                      // beside the reduce
   if (chunk.head != chunk.tokens) ctx_.hooks.gradient_ready(*chunk.head);  // else the embedding still adds to it
-  chunk.final_norm.backward(ctx_, ctx_.own_rows(w.dstream), {}, ctx_.finish_reduce(w.dnormed), inp, h.mean, h.rstd);
+  chunk.final_norm.backward(ctx_, ctx_.local_rows(w.dstream), {}, ctx_.finish_reduce(), inp, h.mean, h.rstd);
 }
 
 }  // namespace tri

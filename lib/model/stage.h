@@ -20,10 +20,9 @@ struct StageContext {
   const std::vector<std::vector<Parameter>>& parameters;  // [chunk][parameter]
   ParameterHooks& hooks;
   Stream& compute;
-  Channel& tp;
-  RowExchange* exchange = nullptr;  // null: gathers and reduces of rows go through `tp`
-  const OverlapSplits& splits;      // may change between runs of a plan
-  float loss_scale = 1.0f;          // factor on the gradient of the summed loss: 1 / tokens of a step
+  AxisTransfers& tp;
+  const OverlapSplits& splits;  // may change between runs of a plan
+  float loss_scale = 1.0f;      // factor on the gradient of the summed loss: 1 / tokens of a step
 };
 
 class Stage final : public StageCompute {
@@ -37,10 +36,10 @@ class Stage final : public StageCompute {
     kLogits,    // the last virtual stage leaves its logits in head().logits and calls `on_logits`
   };
   void begin(Mode mode);
-  void set_on_logits(std::function<void(int micro)> on_logits) { on_logits_ = std::move(on_logits); }
+  void set_on_logits(std::function<void(int microbatch)> on_logits) { on_logits_ = std::move(on_logits); }
 
-  void forward(int chunk, int micro, Tensor input, Tensor output) override;
-  void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) override;
+  void forward(int chunk, int microbatch, Tensor input, Tensor output) override;
+  void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override;
 
   const HeadTensors& head() const { return tensors_.head; }
   Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty but on the first stage
@@ -56,14 +55,14 @@ class Stage final : public StageCompute {
     NormLayer final_norm;                  // last
     const Parameter* head = nullptr;       // last; may be `tokens`
     std::vector<int> free_slots;           // of tensors_.chunks[chunk]
-    std::vector<int> slot_of;              // [micro]
+    std::vector<int> slot_of;              // [microbatch]
   };
 
-  void embed(const Chunk& chunk, int micro, Tensor out);
-  void embed_backward(const Chunk& chunk, int micro);
+  void embed(const Chunk& chunk, int microbatch, Tensor out);
+  void embed_backward(const Chunk& chunk, int microbatch);
   // Logits of final-norm rows `inp` (Rl, C); the gathered norm stays in work.normed.
   void head_forward(const Chunk& chunk, Tensor inp);
-  void loss(int micro, LogitGradient gradient);
+  void loss(int microbatch, LogitGradient gradient);
   // From logits' gradient to the own rows of work.dstream.
   void head_backward(const Chunk& chunk, Tensor inp);
 

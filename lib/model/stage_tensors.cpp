@@ -133,7 +133,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   if (mesh.pp.last()) stage.head = allocator.head(num_microbatches);
   const StageDims d = stage_dims(config, mesh);
   if (mesh.tp.size > 1 && copies_tp_rows(config))
-    stage.exchange = allocate_row_exchange("tp exchange", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
+    stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
   if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
   if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
   return stage;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/peer/copies.h"
 #include "lib/model/parameter.h"
 #include "lib/parallel/mesh.h"
 
@@ -49,11 +49,11 @@ struct MicrobatchTensors {
 };
 
 struct Workspace {
-  Tensor partial;     // (R, C): outputs of row-parallel GEMMs; without an exchange the local rows hold their sum
+  Tensor partial;     // (R, C): outputs of row-parallel GEMMs; by collectives, the local rows hold their sum
   Tensor normed;      // (R, C): a gathered norm, recomputed; aliases nothing. Also the head's input
   Tensor activated;   // (R, Fl): an activation, recomputed; parallel.recompute: selective
   Tensor dstream;     // (R, C): the local rows are the running gradient of the residual stream, the rest its gather
-  Tensor dnormed;     // (R, C): gradient of a gathered norm; without an exchange the local rows hold its sum
+  Tensor dnormed;     // (R, C): gradient of a gathered norm; by collectives, the local rows hold its sum
   Tensor dfc1;        // (R, fc1_width)
   Tensor dactivated;  // (R, Fl); SwiGLU only: GeLU's gradient is taken in place
   Tensor dattention;  // (R, NHl · HS)
@@ -78,7 +78,7 @@ struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
   Workspace work;
   HeadTensors head;
-  RowExchangeTensors exchange;  // tp > 1, where copies_tp_rows
+  PeerCopyTensors peer_copies;  // tp > 1, where copies_tp_rows
   Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
 };
 

@@ -8,16 +8,11 @@
 
 namespace tri {
 
-void reduce_bucket(RowExchange& exchange, Tensor out, Tensor full, bool add, Stream& stream) {
-  for (const RowBlock& block : exchange.begin_reduce(full, {.pieces = 1}, stream)) exchange.send(block, stream);
-  const Tensor parts = exchange.finish_reduce(stream);
-  const int64_t rows = out.numel() / kBlock;
-  const Tensor sum = out.view({rows, kBlock});
-  const int first = add ? 0 : 1;  // of the parts that are added
-  residual_add({.out = sum,
-                .inp = add ? sum : parts.rows(0, 1).view({rows, kBlock}),
-                .add = parts.rows(first, parts[0] - first).view({parts[0] - first, rows, kBlock})},
-               stream);
+void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream) {
+  for (const RowBlock& block : dp.begin_reduce(full, {.pieces = 1}, stream)) dp.send(block, stream);
+  const Tensor parts = dp.finish_reduce(stream);
+  const bool is_there = into == SumInto::kOverwrite && parts[0] == 1 && parts.data == out.data;
+  if (!is_there) sum_parts({.into = into, .out = out, .parts = parts}, stream);
 }
 
 struct GradientBuckets::State {
@@ -34,11 +29,9 @@ struct GradientBuckets::State {
 GradientBuckets::GradientBuckets(const GradientBucketsContext& context)
     : memory_(context.memory),
       num_microbatches_(context.num_microbatches),
-      sharded_(context.config.parallel.zero >= 1),
       grads_sharded_(context.config.parallel.zero == 2),
       compute_(context.compute),
-      dp_(context.dp),
-      exchange_(context.exchange) {
+      dp_(context.dp) {
   for (const BucketMemory& bucket : memory_.buckets()) {
     auto state = std::make_unique<State>();
     state->memory = &bucket;
@@ -109,7 +102,7 @@ void GradientBuckets::open(State& state) {
 // Zero 2: the memory may be used again when the reduction just enqueued on the dp stream is done.
 void GradientBuckets::close(State& state) {
   Event& freed = state.pool >= 0 ? *pool_freed_[static_cast<size_t>(state.pool)] : *state.freed;
-  dp_.stream().record(freed);
+  dp_.collectives().stream().record(freed);
   if (state.pool >= 0) pool_open_[static_cast<size_t>(state.pool)] = false;
   state.pool = -1;
   state.open = false;
@@ -133,26 +126,22 @@ void GradientBuckets::gradient_ready(const Parameter& parameter) {
 
 void GradientBuckets::reduce(State& state) {
   const BucketMemory& bucket = *state.memory;
-  dp_.after(compute_);  // the dp channel waits for the bucket's last gradient
-  // While they are still this rank's own, the gradients name the rank that made a NaN. Where nothing is added to them,
-  // the global norm's sums tell.
+  GroupOnStream& collectives = dp_.collectives();
+  Stream& stream = collectives.stream();
+  collectives.after(compute_);  // the dp stream waits for the bucket's last gradient
+  // Before they are summed, the gradients name the rank that made a NaN. Where nothing is added to them, the global
+  // norm's sums tell.
   if (sums_local_ && (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated))
     tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
-                 dp_.stream());
-  if (!sharded_) return dp_.all_reduce(state.full, ReduceOp::kSum);
-  const Tensor slice = memory_.slice_of(state.full);
-  if (exchange_ != nullptr)
-    reduce_bucket(*exchange_, bucket.gradient_slice, state.full, grads_sharded_, dp_.stream());
-  else
-    dp_.reduce_scatter(slice, state.full);
-  if (!grads_sharded_) return;
-  if (exchange_ == nullptr) accumulate({.inout = bucket.gradient_slice, .inp = slice}, dp_.stream());
-  close(state);
+                 stream);
+  if (!memory_.sharded()) return collectives.all_reduce(state.full, ReduceOp::kSum);
+  reduce_bucket(dp_, grads_sharded_ ? SumInto::kAdd : SumInto::kOverwrite, bucket.gradient_slice, state.full, stream);
+  if (grads_sharded_) close(state);
 }
 
-void GradientBuckets::finish(Channel& tp, Channel* embedding) {
-  dp_.before(compute_);  // compute waits for all dp reductions
-  if (exchange_ != nullptr) exchange_->settle(compute_);
+void GradientBuckets::finish(GroupOnStream& tp, GroupOnStream* embedding) {
+  dp_.collectives().before(compute_);  // compute waits for all dp reductions
+  dp_.settle(compute_);
   tp.after(compute_);
   if (embedding != nullptr) embedding->after(compute_);
   for (const BucketSlice& slice : memory_.slices()) {

@@ -1,25 +1,25 @@
 // Where the layers add gradients, and how the buckets of gradients are summed over dp. A counter a bucket starts its
-// reduction on the dp channel when the last gradient of the pass is enqueued.
+// reduction on the dp stream when the last gradient of the pass is enqueued.
 //   zero 0   all-reduce after the last microbatch
 //   zero 1   reduce-scatter then, in place; this rank's slice is summed
 //   zero 2   full gradients live in a small pool only while their bucket's backward runs; every microbatch is
 //            reduce-scattered and added to this rank's slice
-// As copies into the peers' memory where it can be opened: beside GEMMs that leave a collective's kernels no
-// multiprocessor, or that those would slow down.
+// As copies into the peers' memory where it can be opened (lib/comm/peer): beside GEMMs that leave a collective's kernels
+// no multiprocessor, or that those would slow down.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "lib/comm/comm_group.h"
-#include "lib/comm/row_exchange.h"
+#include "kernels/elementwise.h"
+#include "lib/comm/axis_transfers.h"
 #include "lib/optim/parameter_memory.h"
 
 namespace tri {
 
-// out (n) = the own block of the sum of the members' `full` (dp · n), or is added to; n a multiple of kBlock. `stream`
-// does the sums, and has waited for all of it afterwards.
-void reduce_bucket(RowExchange& exchange, Tensor out, Tensor full, bool add, Stream& stream);
+// out (n) is, or takes, the local block of the sum of the members' `full` (dp · n). out may be that block. `stream` does
+// the sums, and has waited for all of it afterwards. f32.
+void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream);
 
 struct GradientBucketsContext {
   const Config& config;
@@ -27,8 +27,7 @@ struct GradientBucketsContext {
   int num_microbatches;  // of a step
   Device& device;
   Stream& compute;
-  Channel& dp;
-  RowExchange* exchange;  // null: buckets go through `dp`
+  AxisTransfers& dp;
 };
 
 class GradientBuckets {
@@ -47,7 +46,7 @@ class GradientBuckets {
 
   // Enqueues what completes the slices' gradients after the last backward: the compute stream waits for the dp
   // reductions, replicated gradients are summed over tp, tied ones over `embedding` (null where no such group is).
-  void finish(Channel& tp, Channel* embedding);
+  void finish(GroupOnStream& tp, GroupOnStream* embedding);
 
  private:
   struct State;
@@ -59,11 +58,9 @@ class GradientBuckets {
 
   const ParameterMemory& memory_;
   const int num_microbatches_;
-  const bool sharded_;        // zero >= 1
   const bool grads_sharded_;  // zero 2
   Stream& compute_;
-  Channel& dp_;
-  RowExchange* exchange_;
+  AxisTransfers& dp_;
   std::vector<std::unique_ptr<State>> states_;      // [bucket]
   std::vector<std::unique_ptr<Event>> pool_freed_;  // [pool buffer]: its reduction is done
   std::vector<bool> pool_open_;                     // [pool buffer]: a bucket is being filled

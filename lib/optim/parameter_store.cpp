@@ -15,14 +15,8 @@ ParameterStore::ParameterStore(const ParameterStoreContext& context)
                   .num_microbatches = context.num_microbatches,
                   .device = context.device,
                   .compute = context.compute,
-                  .dp = context.dp,
-                  .exchange = context.exchange}),
-      gathers_({.config = context.config,
-                .memory = memory_,
-                .device = context.device,
-                .compute = context.compute,
-                .dp = context.dp,
-                .exchange = context.exchange}) {}
+                  .dp = context.dp}),
+      gathers_({.memory = memory_, .compute = context.compute, .dp = context.dp}) {}
 
 void ParameterStore::make_start_values() { write_start_values(memory_, tp_, config_.run.seed, compute_); }
 

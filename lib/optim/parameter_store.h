@@ -15,8 +15,7 @@ struct ParameterStoreContext {
   int num_microbatches;  // of a step
   Device& device;
   Stream& compute;
-  Channel& dp;
-  RowExchange* exchange;  // null: buckets go through `dp`
+  AxisTransfers& dp;
 };
 
 class ParameterStore final : public ParameterHooks {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/peer/copies.h"
 #include "lib/optim/flat_layout.h"
 
 namespace tri {
@@ -17,8 +17,7 @@ struct ChunkStoreTensors {
   Tensor parameters;              // (size) compute dtype
   Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
   Tensor master;                  // (slices) f32 master weights; bf16 only
-  Tensor exp_avg;                 // (slices) f32
-  Tensor exp_avg_sq;              // (slices) f32
+  std::vector<Tensor> state;      // (slices) f32, each: what the optimizer's row (optimizers.h) keeps
   Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
 };
@@ -29,7 +28,7 @@ struct StoreTensors {
   Tensor decay;                 // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;          // (S) f32: 1 where this rank's slice counts in the global norm, else 0
   Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
-  RowExchangeTensors exchange;  // dp > 1 and zero >= 1, where copies_dp_buckets
+  PeerCopyTensors peer_copies;  // dp > 1 and zero >= 1, where copies_dp_buckets
   int num_tensors = 0;          // S
   int num_split_tensors = 0;    // the first ones: divided over tp; the others are full on every tp rank
 };

@@ -1,6 +1,7 @@
 #include "lib/schedule/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "kernels/core/timeline.h"
@@ -17,9 +18,9 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
     take(tensors.inputs.emplace_back(), max_inputs[static_cast<size_t>(chunk)], "stage inputs");
   if (pp.size > 1) {
     tensors.flags = arena.take("transfer buffers", Dtype::kI32, {4});
-    take(tensors.outputs, kOutputBuffers, "transfer buffers");
-    take(tensors.dinputs, kOutputBuffers, "transfer buffers");
-    take(tensors.doutputs, kGradientBuffers, "transfer buffers");
+    take(tensors.outputs, ring_size(BufferRing::kOutputs, 0), "transfer buffers");
+    take(tensors.dinputs, ring_size(BufferRing::kDInputs, 0), "transfer buffers");
+    take(tensors.doutputs, ring_size(BufferRing::kDOutputs, 0), "transfer buffers");
   }
   return tensors;
 }
@@ -79,91 +80,129 @@ Executor::Executor(const ExecutorContext& context)
 
 Executor::~Executor() = default;
 
+Executor::Ring& Executor::ring(BufferRing ring, int chunk) {
+  switch (ring) {
+    case BufferRing::kInputs:
+      return *inputs_[static_cast<size_t>(chunk)];
+    case BufferRing::kOutputs:
+      return *outputs_;
+    case BufferRing::kDOutputs:
+      return *doutputs_;
+    case BufferRing::kDInputs:
+      break;
+  }
+  return *dinputs_;
+}
+
 // One pass over a plan; knows which buffer holds what.
 class Executor::Run {
  public:
-  Run(Executor& executor, StageCompute& stage, bool forward_only)
-      : x_(executor), stage_(stage), forward_only_(forward_only) {}
+  Run(Executor& executor, StageCompute& stage, const Plan& plan) : x_(executor), stage_(stage) {
+    for (int chunk = 0; chunk < x_.chunks_; ++chunk)
+      rules_.push_back(buffer_rules(x_.pp_, chunk, x_.chunks_, last_use(plan, chunk)));
+  }
 
   void issue(const Action& action) {
-    const Key key{action.chunk, action.micro};
-    switch (action.op) {
-      case Op::kRecvForward:
-        return recv(*x_.inputs_[static_cast<size_t>(action.chunk)], action.chunk, inputs_[key], x_.links_.recv_forward);
-      case Op::kRecvBackward:
-        return recv(*x_.doutputs_, 0, doutputs_[key], x_.links_.recv_backward);
-      case Op::kForward:
-        return forward(key);
-      case Op::kBackward:
-        return backward(key);
-      case Op::kSendForward:
-        return send(outputs_[key], x_.pp_.last() ? action.chunk + 1 : action.chunk, x_.links_.send_forward);
-      case Op::kSendBackward:
-        return send(dinputs_[key], 0, x_.links_.send_backward);
+    switch (action.kind) {
+      case ActionKind::kForward:
+      case ActionKind::kBackward:
+        return compute(action);
+      case ActionKind::kRecvForward:
+        return recv(action, action.chunk, x_.links_.recv_forward);
+      case ActionKind::kRecvBackward:
+        return recv(action, 0, x_.links_.recv_backward);
+      case ActionKind::kSendForward:
+        return send(action, x_.pp_.last() ? action.chunk + 1 : action.chunk, x_.links_.send_forward);
+      case ActionKind::kSendBackward:
+        return send(action, 0, x_.links_.send_backward);
     }
   }
 
  private:
   struct Key {
-    int chunk, micro;
+    int chunk, microbatch;
     auto operator<=>(const Key&) const = default;
   };
+  // An action's buffers, [BufferRing]; null where it uses none.
+  struct Held {
+    std::array<Buffer*, kNumBufferRings> buffers{};
 
-  void recv(Ring& ring, int index, Buffer*& held, const Link& link) {
-    held = &ring.take(*link.stream);  // the receive waits for the buffer's last reader
+    Buffer*& operator[](BufferRing ring) { return buffers[static_cast<size_t>(ring)]; }
+    Tensor tensor(BufferRing ring) const {
+      const Buffer* buffer = buffers[static_cast<size_t>(ring)];
+      return buffer == nullptr ? Tensor{} : buffer->tensor;
+    }
+    // Of a transfer, which uses one.
+    Buffer* only() const {
+      return *std::ranges::find_if(buffers, [](const Buffer* buffer) { return buffer != nullptr; });
+    }
+  };
+
+  const std::vector<BufferRule>& rules(const Action& action) const { return rules_[static_cast<size_t>(action.chunk)]; }
+
+  // The buffers of an action; what `user` does from here on waits until it may use them.
+  Held take(const Action& action, Stream& user) {
+    const Key key{action.chunk, action.microbatch};
+    Held held;
+    for (const BufferRule& rule : rules(action)) {
+      const bool fills = rule.fills == action.kind, reads = rule.reads == action.kind;
+      if (!fills && !reads && rule.releases != action.kind) continue;
+      Buffer*& buffer = in_use_[static_cast<size_t>(rule.ring)][key];
+      if (fills) buffer = &x_.ring(rule.ring, action.chunk).take(user);
+      TRI_REQUIRE(buffer != nullptr, "{} before {}", to_string(action), enum_name(rule.fills));
+      if (reads && !fills) wait(user, *buffer->filled);
+      held[rule.ring] = buffer;
+    }
+    return held;
+  }
+
+  // `user` has done the action.
+  void finish(const Action& action, Stream& user, Held& held) {
+    for (const BufferRule& rule : rules(action))
+      if (rule.fills == action.kind && rule.reads != action.kind) user.record(*held[rule.ring]->filled);
+    for (const BufferRule& rule : rules(action))
+      if (rule.releases == action.kind) held[rule.ring]->free(user);
+  }
+
+  void compute(const Action& action) {
+    Held held = take(action, x_.compute_);
+    const Tensor input = held.tensor(BufferRing::kInputs);
+    if (action.kind == ActionKind::kForward)
+      stage_.forward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kOutputs));
+    else
+      stage_.backward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kDOutputs),
+                      held.tensor(BufferRing::kDInputs));
+    finish(action, x_.compute_, held);
+  }
+
+  void recv(const Action& action, int index, const Link& link) {
+    Held buffers = take(action, *link.stream);
+    const Buffer* held = buffers.only();
     link.recv(held->tensor, index);
-    link.stream->record(*held->filled);
+    finish(action, *link.stream, buffers);
   }
 
   // `ring`: of the receiver.
-  void send(Buffer* held, int ring, const Link& link) {
-    link.stream->wait(*held->filled);  // the send waits for its compute
+  void send(const Action& action, int ring, const Link& link) {
+    Held buffers = take(action, *link.stream);
+    const Buffer* held = buffers.only();
     TimedSend& times = x_.next_send();
     link.stream->record(*times.begin);
     link.send(held->tensor, ring);
     link.stream->record(*times.end);
-    held->free(*link.stream);
-    if (x_.overlap_ == Overlap::kOff) wait_for_neighbour(*held->freed);  // coupled: compute stands still while sending
+    finish(action, *link.stream, buffers);
+    if (x_.overlap_ == Overlap::kOff) wait(x_.compute_, *held->freed);  // coupled: compute stands still while sending
   }
 
-  void wait_for_neighbour(Event& event) {
-    const TimeCategoryScope scope(x_.compute_, x_.waits_);
-    x_.compute_.wait(event);
-  }
-
-  void forward(Key key) {
-    const bool last = is_last_virtual_stage(x_.pp_, key.chunk, x_.chunks_);
-    Buffer*& input = inputs_[key];
-    if (is_first_virtual_stage(x_.pp_, key.chunk))
-      input = &x_.inputs_[static_cast<size_t>(key.chunk)]->take(x_.compute_);
-    else
-      wait_for_neighbour(*input->filled);  // compute waits for the receive
-    // compute waits for the send that last used the output buffer
-    Buffer* output = last ? nullptr : (outputs_[key] = &x_.outputs_->take(x_.compute_));
-    stage_.forward(key.chunk, key.micro, input->tensor, output == nullptr ? Tensor{} : output->tensor);
-    if (output != nullptr) x_.compute_.record(*output->filled);
-    if (forward_only_) input->free(x_.compute_);
-  }
-
-  void backward(Key key) {
-    const bool first = is_first_virtual_stage(x_.pp_, key.chunk);
-    const bool last = is_last_virtual_stage(x_.pp_, key.chunk, x_.chunks_);
-    Buffer* input = inputs_[key];
-    Buffer* doutput = last ? nullptr : doutputs_[key];
-    if (doutput != nullptr) wait_for_neighbour(*doutput->filled);  // compute waits for the receive
-    // compute waits for the send that last used the gradient buffer
-    Buffer* dinput = first ? nullptr : (dinputs_[key] = &x_.dinputs_->take(x_.compute_));
-    stage_.backward(key.chunk, key.micro, input->tensor, doutput == nullptr ? Tensor{} : doutput->tensor,
-                    dinput == nullptr ? Tensor{} : dinput->tensor);
-    if (dinput != nullptr) x_.compute_.record(*dinput->filled);
-    if (doutput != nullptr) doutput->free(x_.compute_);
-    input->free(x_.compute_);
+  void wait(Stream& user, Event& event) {
+    const TimeCategoryScope scope(user, x_.waits_);
+    user.wait(event);
   }
 
   Executor& x_;
   StageCompute& stage_;
-  const bool forward_only_;
-  std::map<Key, Buffer*> inputs_, outputs_, doutputs_, dinputs_;
+  std::vector<std::vector<BufferRule>> rules_;                    // [chunk]
+  std::array<std::map<Key, Buffer*>, kNumBufferRings> in_use_{};  // [BufferRing]
 };
 
 Executor::TimedSend& Executor::next_send() {
@@ -183,10 +222,8 @@ double Executor::fastest_send() {
 }
 
 void Executor::run(const Plan& plan, StageCompute& stage) {
-  bool forward_only = true;
-  for (const Action& action : plan) forward_only &= action.op != Op::kBackward;
   num_sends_ = 0;
-  Run run(*this, stage, forward_only);
+  Run run(*this, stage, plan);
   for (const Action& action : plan) run.issue(action);
 }
 

@@ -1,8 +1,8 @@
 // Runs any Plan. The host only enqueues: compute actions go to the compute stream, each of the four kinds of transfer
-// to a stream of its own, and events order them:
-//   a forward    waits for its receive, and for the send that last used its output buffer
-//   a send       waits for its compute
-//   a receive    waits for the last user of its buffer; it is issued one compute action ahead of its use
+// to a stream of its own, and events order them by the buffers that they share (buffer_rules.h):
+//   a compute action  waits for its receive, and for the send that last used its output buffer
+//   a send            waits for its compute action
+//   a receive         waits for the last user of its buffer; it is issued one compute action ahead of its use
 // So no transfer waits for another kind of transfer, and a stage input lives until its backward has read it.
 #pragma once
 
@@ -11,9 +11,8 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/device.h"
-#include "lib/comm/comm_group.h"
-#include "lib/comm/peer_link.h"
-#include "lib/schedule/plan.h"
+#include "lib/comm/stage_channel.h"
+#include "lib/schedule/buffer_rules.h"
 
 namespace tri {
 
@@ -23,12 +22,12 @@ class StageCompute {
  public:
   virtual ~StageCompute() = default;
   // On the first virtual stage the forward fills `input` itself (the embedding).
-  virtual void forward(int chunk, int micro, Tensor input, Tensor output) = 0;
-  virtual void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) = 0;
+  virtual void forward(int chunk, int microbatch, Tensor input, Tensor output) = 0;
+  virtual void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) = 0;
 };
 
 struct BoundaryTensors {
-  Tensor flags;                             // (4) i32: one an end of a PeerLink, in PipelineLinks' order
+  Tensor flags;                             // (4) i32: one an end of a PeerChannel, in PipelineLinks' order
   std::vector<std::vector<Tensor>> inputs;  // [chunk][max_inputs]
   std::vector<Tensor> outputs, dinputs;     // [kOutputBuffers]
   std::vector<Tensor> doutputs;             // [kGradientBuffers]
@@ -39,23 +38,14 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
                                     int64_t width, Dtype dtype, Arena& arena);
 
 // One end of a one-way connection between neighbouring stages, with a stream of its own: nothing else can stand in
-// front of its transfers. Through `copies` where the neighbour's memory can be opened, else through `group`. All are
-// null where the stage has no such neighbour.
+// front of its transfers. Both are null where the stage has no such neighbour.
 struct Link {
-  CommGroup* group = nullptr;
+  StageChannel* channel = nullptr;
   Stream* stream = nullptr;
-  int peer = 0;  // in the group
-  PeerLink* copies = nullptr;
 
-  bool exists() const { return stream != nullptr; }
-  // `ring`: the receiver's chunk on the way forward, 0 on the way back; `tensor` of a receive is that ring's next
-  // buffer.
-  void send(Tensor tensor, int ring) const {
-    copies != nullptr ? copies->send(tensor, ring, *stream) : group->send(tensor, peer, *stream);
-  }
-  void recv(Tensor tensor, int ring) const {
-    copies != nullptr ? copies->recv(tensor, ring, *stream) : group->recv(tensor, peer, *stream);
-  }
+  bool exists() const { return channel != nullptr; }
+  void send(Tensor tensor, int ring) const { channel->send(tensor, ring, *stream); }
+  void recv(Tensor tensor, int ring) const { channel->recv(tensor, ring, *stream); }
 };
 
 // Activations come from pp rank - 1 and go to rank + 1, gradients the other way, both modulo the size.
@@ -92,6 +82,7 @@ class Executor {
     std::unique_ptr<Event> begin, end;
   };
   TimedSend& next_send();
+  Ring& ring(BufferRing ring, int chunk);
 
   Axis pp_;
   int chunks_;

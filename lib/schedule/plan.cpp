@@ -12,11 +12,11 @@ namespace {
 // The k-th forward or backward of every stage: chunk-major inside each group of `group` microbatches, so that
 // a chunk is left only when `group` results are on their way through the other stages (Narayanan et al. 2021,
 // fig. 4). Backward meets the chunks from the last to the first. With one chunk: microbatch k.
-Action nth(Op op, int k, int group, int chunks) {
+Action nth(ActionKind kind, int k, int group, int chunks) {
   const int group_index = k / (group * chunks);
   const int in_group = k % (group * chunks);
   const int chunk = in_group / group;
-  return {op, group_index * group + in_group % group, op == Op::kBackward ? chunks - 1 - chunk : chunk};
+  return {kind, group_index * group + in_group % group, kind == ActionKind::kBackward ? chunks - 1 - chunk : chunk};
 }
 
 // The shape of every schedule here: `warmup` forwards, one-forward-one-backward pairs, the backwards that are
@@ -28,16 +28,16 @@ Plan warmup_pairs_cooldown(Axis pp, int num_microbatches, int chunks, int warmup
   warmup = std::min(warmup, total);
   Plan plan;
   plan.reserve(2 * num_microbatches * chunks);
-  const auto push = [&](Op op, int k) {
-    const Action action = nth(op, k, pp.size, chunks);
-    if (action.micro < num_microbatches) plan.push_back(action);
+  const auto push = [&](ActionKind kind, int k) {
+    const Action action = nth(kind, k, pp.size, chunks);
+    if (action.microbatch < num_microbatches) plan.push_back(action);
   };
-  for (int k = 0; k < warmup; ++k) push(Op::kForward, k);
+  for (int k = 0; k < warmup; ++k) push(ActionKind::kForward, k);
   for (int k = warmup; k < total; ++k) {
-    push(Op::kForward, k);
-    push(Op::kBackward, k - warmup);
+    push(ActionKind::kForward, k);
+    push(ActionKind::kBackward, k - warmup);
   }
-  for (int k = total - warmup; k < total; ++k) push(Op::kBackward, k);
+  for (int k = total - warmup; k < total; ++k) push(ActionKind::kBackward, k);
   return plan;
 }
 
@@ -84,33 +84,33 @@ void require_sizes(Axis pp, int num_microbatches, int chunks) {
 
 // The receive that brings what `compute` works on; none at the ends of the pipeline.
 std::optional<Action> receive_for(const Action& compute, Axis pp, int chunks) {
-  if (compute.op == Op::kForward && !is_first_virtual_stage(pp, compute.chunk))
-    return Action{Op::kRecvForward, compute.micro, compute.chunk};
-  if (compute.op == Op::kBackward && !is_last_virtual_stage(pp, compute.chunk, chunks))
-    return Action{Op::kRecvBackward, compute.micro, compute.chunk};
+  if (compute.kind == ActionKind::kForward && !is_first_virtual_stage(pp, compute.chunk))
+    return Action{ActionKind::kRecvForward, compute.microbatch, compute.chunk};
+  if (compute.kind == ActionKind::kBackward && !is_last_virtual_stage(pp, compute.chunk, chunks))
+    return Action{ActionKind::kRecvBackward, compute.microbatch, compute.chunk};
   return std::nullopt;
 }
 
 // The send that takes away what `compute` produced; none at the ends of the pipeline.
 std::optional<Action> send_of(const Action& compute, Axis pp, int chunks) {
-  if (compute.op == Op::kForward && !is_last_virtual_stage(pp, compute.chunk, chunks))
-    return Action{Op::kSendForward, compute.micro, compute.chunk};
-  if (compute.op == Op::kBackward && !is_first_virtual_stage(pp, compute.chunk))
-    return Action{Op::kSendBackward, compute.micro, compute.chunk};
+  if (compute.kind == ActionKind::kForward && !is_last_virtual_stage(pp, compute.chunk, chunks))
+    return Action{ActionKind::kSendForward, compute.microbatch, compute.chunk};
+  if (compute.kind == ActionKind::kBackward && !is_first_virtual_stage(pp, compute.chunk))
+    return Action{ActionKind::kSendBackward, compute.microbatch, compute.chunk};
   return std::nullopt;
 }
 
-bool contains(const Plan& plan, Op op, int chunk) {
-  return std::ranges::any_of(plan, [&](const Action& a) { return a.op == op && a.chunk == chunk; });
+bool contains(const Plan& plan, ActionKind kind, int chunk) {
+  return std::ranges::any_of(plan, [&](const Action& a) { return a.kind == kind && a.chunk == chunk; });
 }
 
 // Most microbatches of `chunk` between the issue of `begin` and the end of `end`.
-int max_between(const Plan& plan, int chunk, Op begin, Op end) {
+int max_between(const Plan& plan, int chunk, ActionKind begin, ActionKind end) {
   int alive = 0, most = 0;
   for (const Action& action : plan) {
     if (action.chunk != chunk) continue;
-    if (action.op == begin) most = std::max(most, ++alive);
-    if (action.op == end) --alive;
+    if (action.kind == begin) most = std::max(most, ++alive);
+    if (action.kind == end) --alive;
   }
   return most;
 }
@@ -133,7 +133,7 @@ double ideal_bubble(int pp, int num_microbatches, int chunks) {
 Plan forward_only(Axis pp, int num_microbatches, int chunks) {
   require_sizes(pp, num_microbatches, chunks);
   Plan plan = warmup_pairs_cooldown(pp, num_microbatches, chunks, 0);
-  std::erase_if(plan, [](const Action& action) { return action.op == Op::kBackward; });
+  std::erase_if(plan, [](const Action& action) { return action.kind == ActionKind::kBackward; });
   return plan;
 }
 
@@ -156,17 +156,22 @@ bool is_first_virtual_stage(Axis pp, int chunk) { return pp.first() && chunk == 
 
 bool is_last_virtual_stage(Axis pp, int chunk, int chunks) { return pp.last() && chunk == chunks - 1; }
 
-Op last_use(const Plan& plan, int chunk) { return contains(plan, Op::kBackward, chunk) ? Op::kBackward : Op::kForward; }
+ActionKind last_use(const Plan& plan, int chunk) {
+  return contains(plan, ActionKind::kBackward, chunk) ? ActionKind::kBackward : ActionKind::kForward;
+}
 
-int max_in_flight(const Plan& plan, int chunk) { return max_between(plan, chunk, Op::kForward, last_use(plan, chunk)); }
+int max_in_flight(const Plan& plan, int chunk) {
+  return max_between(plan, chunk, ActionKind::kForward, last_use(plan, chunk));
+}
 
 int max_inputs(const Plan& plan, int chunk) {
-  const Op begin = contains(plan, Op::kRecvForward, chunk) ? Op::kRecvForward : Op::kForward;
+  const ActionKind begin =
+      contains(plan, ActionKind::kRecvForward, chunk) ? ActionKind::kRecvForward : ActionKind::kForward;
   return max_between(plan, chunk, begin, last_use(plan, chunk));
 }
 
 std::string to_string(const Action& action) {
-  std::string text = fmt::format("{}{}", enum_name(action.op), action.micro);
+  std::string text = fmt::format("{}{}", enum_name(action.kind), action.microbatch);
   if (action.chunk > 0) text += fmt::format(".{}", action.chunk);
   return text;
 }

@@ -30,25 +30,24 @@ struct EnumNames<Schedule> {
 // receives still run ahead.
 enum class Overlap { kOn, kOff };
 
-enum class Op { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward };
-inline constexpr int kNumOps = 6;
+// What an action of a stage does: computes, or passes a boundary tensor on.
+enum class ActionKind { kForward, kBackward, kRecvForward, kSendForward, kRecvBackward, kSendBackward };
+inline constexpr int kNumActionKinds = 6;
 
 template <>
-struct EnumNames<Op> {
-  static constexpr std::array table{
-      std::pair{Op::kForward, std::string_view("F")},       std::pair{Op::kBackward, std::string_view("B")},
-      std::pair{Op::kRecvForward, std::string_view("RF")},  std::pair{Op::kSendForward, std::string_view("SF")},
-      std::pair{Op::kRecvBackward, std::string_view("RB")}, std::pair{Op::kSendBackward, std::string_view("SB")}};
+struct EnumNames<ActionKind> {
+  static constexpr std::array table{std::pair{ActionKind::kForward, std::string_view("F")},
+                                    std::pair{ActionKind::kBackward, std::string_view("B")},
+                                    std::pair{ActionKind::kRecvForward, std::string_view("RF")},
+                                    std::pair{ActionKind::kSendForward, std::string_view("SF")},
+                                    std::pair{ActionKind::kRecvBackward, std::string_view("RB")},
+                                    std::pair{ActionKind::kSendBackward, std::string_view("SB")}};
 };
 
-// Buffers of one stage beside its inputs (max_inputs of them for each chunk). All are taken in turn.
-inline constexpr int kGradientBuffers = 2;  // gradients received, all chunks together: in use, and one ahead
-inline constexpr int kOutputBuffers = 2;    // results on their way out, for each of the two directions
-
 struct Action {
-  Op op;
-  int micro;      // microbatch, 0 .. num_microbatches-1
-  int chunk = 0;  // virtual stage on this rank, 0 .. chunks-1
+  ActionKind kind;
+  int microbatch;  // 0 .. num_microbatches-1
+  int chunk = 0;   // virtual stage on this rank, 0 .. chunks-1
   bool operator==(const Action&) const = default;
 };
 
@@ -79,9 +78,9 @@ Plan with_transfers(const Plan& compute, Axis pp, int chunks);
 bool is_first_virtual_stage(Axis pp, int chunk);
 bool is_last_virtual_stage(Axis pp, int chunk, int chunks);
 
-// The op after which a microbatch's input and activations are free: kBackward; kForward in a forward-only
-// plan.
-Op last_use(const Plan& plan, int chunk);
+// The kind of action after which a microbatch's input and activations are free: kBackward; kForward in a
+// forward-only plan.
+ActionKind last_use(const Plan& plan, int chunk);
 
 // Most microbatches of `chunk` whose activations are alive at once: from the forward's start to the
 // backward's end. A forward-only plan keeps none beyond the action itself: 1.

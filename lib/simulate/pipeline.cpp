@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "io/base/error.h"
+#include "lib/schedule/buffer_rules.h"
 
 namespace tri {
 
@@ -15,7 +16,9 @@ namespace {
 constexpr double kNotOver = -1;  // end time of an action that has not taken place
 constexpr int kNumQueues = 5;
 
-int queue_of(Op op) { return op == Op::kForward || op == Op::kBackward ? 0 : static_cast<int>(op) - 1; }
+int queue_of(ActionKind kind) {
+  return kind == ActionKind::kForward || kind == ActionKind::kBackward ? 0 : static_cast<int>(kind) - 1;
+}
 
 struct QueueEntry {
   Action action;
@@ -46,13 +49,15 @@ struct Ring {
 class Stage {
  public:
   Stage(const Plan& plan, Axis pp, int chunks, int num_microbatches, Overlap overlap)
-      : chunks_(chunks), num_microbatches_(num_microbatches), ends_(kNumOps * chunks * num_microbatches, kNotOver) {
+      : chunks_(chunks),
+        num_microbatches_(num_microbatches),
+        ends_(kNumActionKinds * chunks * num_microbatches, kNotOver) {
     issue(plan, pp, overlap);
   }
 
   // When the head of the queue could start as far as this stage is concerned; none: not yet known.
-  std::optional<double> ready(Op op) const {
-    const Queue& queue = queues_[queue_of(op)];
+  std::optional<double> ready(ActionKind kind) const {
+    const Queue& queue = queues_[queue_of(kind)];
     if (!queue.head()) return std::nullopt;
     double start = queue.free_at;
     for (const Action& before : queue.head()->after) {
@@ -63,74 +68,61 @@ class Stage {
   }
 
   // Takes the head off its queue; it ends at `end`.
-  void finish(Op op, double end) {
-    Queue& queue = queues_[queue_of(op)];
+  void finish(ActionKind kind, double end) {
+    Queue& queue = queues_[queue_of(kind)];
     ends_[slot(queue.head()->action)] = end;
     queue.free_at = end;
     ++queue.next;
   }
 
   double end(const Action& action) const { return ends_[slot(action)]; }
-  const Queue& queue(Op op) const { return queues_[queue_of(op)]; }
+  const Queue& queue(ActionKind kind) const { return queues_[queue_of(kind)]; }
   const std::array<Queue, kNumQueues>& queues() const { return queues_; }
 
  private:
   size_t slot(const Action& action) const {
-    return (static_cast<size_t>(action.op) * chunks_ + action.chunk) * num_microbatches_ + action.micro;
+    return (static_cast<size_t>(action.kind) * chunks_ + action.chunk) * num_microbatches_ + action.microbatch;
   }
   void issue(const Plan& plan, Axis pp, Overlap overlap);
 
   int chunks_, num_microbatches_;
-  std::vector<double> ends_;  // (kNumOps, chunks, num_microbatches)
+  std::vector<double> ends_;  // (kNumActionKinds, chunks, num_microbatches)
   std::array<Queue, kNumQueues> queues_;
 };
 
 // Walks through the plan as the executor's host thread does, and notes for each action what it has to wait
 // for.
 void Stage::issue(const Plan& plan, Axis pp, Overlap overlap) {
-  std::vector<Ring> inputs;
-  std::vector<Op> input_release;
+  std::vector<std::vector<BufferRule>> rules;            // [chunk]
+  std::array<std::vector<Ring>, kNumBufferRings> rings;  // [BufferRing][chunk]; one for all chunks but of the inputs
   for (int chunk = 0; chunk < chunks_; ++chunk) {
-    inputs.push_back({.size = std::max(1, max_inputs(plan, chunk))});  // a broken plan may count below 1
-    input_release.push_back(last_use(plan, chunk));
+    rules.push_back(buffer_rules(pp, chunk, chunks_, last_use(plan, chunk)));
+    const int inputs = std::max(1, max_inputs(plan, chunk));  // a broken plan may count below 1
+    for (int ring = 0; ring < kNumBufferRings; ++ring)
+      rings[ring].push_back({.size = ring_size(static_cast<BufferRing>(ring), inputs)});
   }
-  Ring gradients{kGradientBuffers}, outputs{kOutputBuffers}, output_gradients{kOutputBuffers};
   std::vector<Action> unsent;  // sends since the last compute action
 
   for (const Action& action : plan) {
     std::vector<Action> after;
-    const auto same = [&](Op op) { return Action{op, action.micro, action.chunk}; };
-    switch (action.op) {
-      case Op::kForward:
-        if (!is_first_virtual_stage(pp, action.chunk)) after.push_back(same(Op::kRecvForward));
-        if (!is_last_virtual_stage(pp, action.chunk, chunks_)) outputs.take(same(Op::kSendForward), after);
-        break;
-      case Op::kBackward:
-        after.push_back(same(Op::kForward));
-        if (!is_last_virtual_stage(pp, action.chunk, chunks_)) after.push_back(same(Op::kRecvBackward));
-        if (!is_first_virtual_stage(pp, action.chunk)) output_gradients.take(same(Op::kSendBackward), after);
-        break;
-      case Op::kRecvForward:
-        inputs[action.chunk].take(same(input_release[action.chunk]), after);
-        break;
-      case Op::kRecvBackward:
-        gradients.take(same(Op::kBackward), after);
-        break;
-      case Op::kSendForward:
-        after.push_back(same(Op::kForward));
-        break;
-      case Op::kSendBackward:
-        after.push_back(same(Op::kBackward));
-        break;
+    const auto same = [&](ActionKind kind) { return Action{kind, action.microbatch, action.chunk}; };
+    for (const BufferRule& rule : rules[action.chunk]) {
+      if (rule.fills == action.kind)
+        rings[static_cast<size_t>(rule.ring)][rule.ring == BufferRing::kInputs ? action.chunk : 0].take(
+            same(rule.releases), after);
+      else if (rule.reads == action.kind)
+        after.push_back(same(rule.fills));
+      else if (rule.releases == action.kind)
+        after.push_back(same(rule.reads));
     }
     if (overlap == Overlap::kOff) {
-      if (action.op == Op::kSendForward || action.op == Op::kSendBackward) unsent.push_back(action);
-      if (queue_of(action.op) == 0) {
+      if (action.kind == ActionKind::kSendForward || action.kind == ActionKind::kSendBackward) unsent.push_back(action);
+      if (queue_of(action.kind) == 0) {
         after.insert(after.end(), unsent.begin(), unsent.end());
         unsent.clear();
       }
     }
-    queues_[queue_of(action.op)].entries.push_back({action, std::move(after)});
+    queues_[queue_of(action.kind)].entries.push_back({action, std::move(after)});
   }
 }
 
@@ -142,9 +134,9 @@ class Pipeline {
     int num_microbatches = 0;
     for (const Plan& plan : plans)
       for (const Action& action : plan) {
-        TRI_REQUIRE(action.micro >= 0 && action.chunk >= 0 && action.chunk < chunks, "{} with {} chunks",
+        TRI_REQUIRE(action.microbatch >= 0 && action.chunk >= 0 && action.chunk < chunks, "{} with {} chunks",
                     to_string(action), chunks);
-        num_microbatches = std::max(num_microbatches, action.micro + 1);
+        num_microbatches = std::max(num_microbatches, action.microbatch + 1);
       }
     for (int rank = 0; rank < size_; ++rank)
       stages_.emplace_back(plans[rank], Axis{rank, size_}, chunks, num_microbatches, overlap);
@@ -157,8 +149,8 @@ class Pipeline {
       moved = false;
       for (int rank = 0; rank < size_; ++rank) {
         while (compute(rank)) moved = true;
-        while (transfer(rank, Op::kSendForward)) moved = true;
-        while (transfer(rank, Op::kSendBackward)) moved = true;
+        while (transfer(rank, ActionKind::kSendForward)) moved = true;
+        while (transfer(rank, ActionKind::kSendBackward)) moved = true;
       }
     }
   }
@@ -167,7 +159,7 @@ class Pipeline {
 
  private:
   bool compute(int rank);
-  bool transfer(int sender, Op send);
+  bool transfer(int sender, ActionKind send);
   std::string stuck() const;
   std::string reason(int rank, const QueueEntry& entry) const;
 
@@ -176,12 +168,12 @@ class Pipeline {
   // The other side of a transfer: activations flow to the next rank, gradients to the one before; past the
   // ends of the ring of ranks they change the chunk.
   std::pair<int, Action> other_side(int rank, const Action& action) const {
-    const bool up = action.op == Op::kSendForward || action.op == Op::kRecvBackward;
+    const bool up = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kRecvBackward;
     const int virtual_stage = action.chunk * size_ + rank + (up ? 1 : -1);
-    constexpr std::array kOtherOp{Op::kForward,     Op::kBackward,     Op::kSendForward,
-                                  Op::kRecvForward, Op::kSendBackward, Op::kRecvBackward};
+    constexpr std::array kOtherSide{ActionKind::kForward,     ActionKind::kBackward,     ActionKind::kSendForward,
+                                    ActionKind::kRecvForward, ActionKind::kSendBackward, ActionKind::kRecvBackward};
     return {(virtual_stage + size_) % size_,
-            {kOtherOp[static_cast<size_t>(action.op)], action.micro, (virtual_stage + size_) / size_ - 1}};
+            {kOtherSide[static_cast<size_t>(action.kind)], action.microbatch, (virtual_stage + size_) / size_ - 1}};
   }
 
   int size_;
@@ -193,26 +185,26 @@ class Pipeline {
 
 bool Pipeline::compute(int rank) {
   Stage& stage = stages_[rank];
-  const std::optional<double> start = stage.ready(Op::kForward);
+  const std::optional<double> start = stage.ready(ActionKind::kForward);
   if (!start) return false;
-  const Action action = stage.queue(Op::kForward).head()->action;
+  const Action action = stage.queue(ActionKind::kForward).head()->action;
   const StageCost& costs = cost(rank, action.chunk);
-  const double time = action.op == Op::kForward ? costs.forward : costs.backward;
+  const double time = action.kind == ActionKind::kForward ? costs.forward : costs.backward;
   spans_.push_back({rank, action, *start, *start + time});
   busy_[rank] += time;
-  stage.finish(action.op, *start + time);
+  stage.finish(action.kind, *start + time);
   return true;
 }
 
 // The next transfer of `sender` in this direction, if both sides have reached it. A receiver that expects
 // another microbatch stops it: without tags the data would land in the wrong place.
-bool Pipeline::transfer(int sender, Op send) {
+bool Pipeline::transfer(int sender, ActionKind send) {
   const std::optional<double> ready = stages_[sender].ready(send);
   if (!ready) return false;
   const Action action = stages_[sender].queue(send).head()->action;
   const auto [receiver, receive] = other_side(sender, action);
-  const QueueEntry* head = stages_[receiver].queue(receive.op).head();
-  const std::optional<double> receiver_ready = stages_[receiver].ready(receive.op);
+  const QueueEntry* head = stages_[receiver].queue(receive.kind).head();
+  const std::optional<double> receiver_ready = stages_[receiver].ready(receive.kind);
   if (!receiver_ready || head->action != receive) return false;
 
   const double start = std::max(*ready, *receiver_ready);
@@ -220,7 +212,7 @@ bool Pipeline::transfer(int sender, Op send) {
   spans_.push_back({sender, action, start, end});
   spans_.push_back({receiver, receive, start, end});
   stages_[sender].finish(send, end);
-  stages_[receiver].finish(receive.op, end);
+  stages_[receiver].finish(receive.kind, end);
   return true;
 }
 
@@ -228,7 +220,7 @@ std::string Pipeline::reason(int rank, const QueueEntry& entry) const {
   for (const Action& before : entry.after)
     if (stages_[rank].end(before) == kNotOver) return fmt::format("its own {}", to_string(before));
   const auto [peer, counterpart] = other_side(rank, entry.action);
-  const QueueEntry* head = stages_[peer].queue(counterpart.op).head();
+  const QueueEntry* head = stages_[peer].queue(counterpart.kind).head();
   return fmt::format("{} of stage {}, {}", to_string(counterpart), peer,
                      !head                         ? "which that plan does not have"
                      : head->action != counterpart ? "where " + to_string(head->action) + " comes first"

@@ -2,10 +2,7 @@
 //
 // A stage has one compute queue and four transfer queues (one each for RF, SF, RB, SB), each in strict order.
 //   A transfer takes place once both sides have reached it, and holds both sides' queues while it lasts.
-//   A compute action waits for its receive, a send for the compute action that made its data.
-//   A buffer is taken again only when its user before is done: an input (max_inputs of them for each chunk)
-//   after last_use; a gradient received (kGradientBuffers) after its backward; an output (kOutputBuffers for
-//   each direction) after its send.
+//   An action waits for others of its stage as their common buffers demand: lib/schedule/buffer_rules.h.
 // The order of each queue is fixed, so every start is the latest end among what it waits for: times follow
 // from the plans alone, and what can never start is a deadlock.
 #pragma once

@@ -1,338 +1,204 @@
 #include "lib/train/loop.h"
 
-#include <chrono>
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <memory>
-#include <optional>
-
 #include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/random.h"
-#include "io/checkpoint/folder.h"
-#include "io/checkpoint/run_lock.h"
-#include "lib/checkpoint/checkpointer.h"
-#include "lib/fault/stop_deadline.h"
-#include "lib/fault/stop_signals.h"
 #include "lib/model/flops.h"
-#include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/observe/step_times.h"
-#include "lib/train/inputs.h"
-#include "lib/train/node_loader.h"
-#include "lib/train/trainer.h"
+#include "lib/train/not_finite.h"
 
 namespace tri {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Where Slurm runs this.
-BatchStart batch_start() {
-  const char *job = std::getenv("SLURM_JOB_ID"), *restart = std::getenv("SLURM_RESTART_COUNT");
-  return {job == nullptr ? "" : job, restart == nullptr ? 0 : std::atoi(restart)};
+double seconds_between(std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
 }
-
-// The run's folders, locked against other jobs, and its config. For one rank.
-Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
-  std::error_code problem;
-  std::filesystem::create_directories(config.run.dir, problem);
-  if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
-  auto lock = RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
-  if (!lock) return lock;
-  std::ofstream out(config.run.dir + "/config.yaml");
-  out << to_yaml(config);
-  if (!out.flush()) return file_error("{}/config.yaml can't be written", config.run.dir);
-  return lock;
-}
-
-// The earlier run's figures up to the step where this one begins stay; all of them are kept aside too.
-Result<void> begin_metrics(const std::string& path, int64_t completed) {
-  if (!std::filesystem::exists(path)) return {};
-  std::error_code problem;
-  int number = 1;
-  const auto aside = [&] { return fmt::format("{}.{}.jsonl", path.substr(0, path.rfind(".jsonl")), number); };
-  while (std::filesystem::exists(aside())) ++number;
-  std::filesystem::rename(path, aside(), problem);
-  if (problem) return file_error("{}: {}", aside(), problem.message());
-  if (completed == 0) return {};
-  std::ifstream earlier(aside());
-  std::ofstream kept(path);
-  for (std::string line; std::getline(earlier, line);)
-    if (step_of_line(line) <= completed) kept << line << '\n';
-  if (!kept.flush()) return file_error("{} can't be written", path);
-  return {};
-}
-
-class Loop {
- public:
-  Loop(const Config& config, const Mesh& mesh, Job& job, Device& device, Inputs& inputs, Trainer& trainer,
-       Checkpointer& checkpoints, RunProgress begun, int64_t memory_bytes, StartupClock startup)
-      : config_(config),
-        mesh_(mesh),
-        job_(job),
-        device_(device),
-        inputs_(inputs),
-        trainer_(trainer),
-        checkpoints_(checkpoints),
-        begun_(begun),
-        grace_(config.fault.grace_seconds, job, signals_),
-        memory_bytes_(memory_bytes),
-        startup_(std::move(startup)),
-        loader_(config, mesh, &job, job.node_ranks(), device, *inputs.dataset, begun.samples / config.data.global_batch,
-                config.run.steps - begun.steps) {
-    if (mesh.world_rank == 0) metrics_ = std::make_unique<MetricsFile>(config.run.dir + "/metrics.jsonl");
-  }
-
-  Result<void> run() {
-    const auto start = Clock::now();
-    int64_t completed = begun_.steps;
-    Stop stop = Stop::kNo;
-    while (completed < config_.run.steps && stop == Stop::kNo) {
-      const int64_t step = completed++;
-      auto answer = train_step(step);
-      if (!answer) return answer.error();
-      stop = answer.value();
-      grace_.at(completed, checkpoints_.saved_step());
-      if (step == begun_.steps) {
-        startup_.phase_done("first step");
-        log_info("{}", startup_.report());
-      }
-      const bool last = completed == config_.run.steps;
-      const int64_t every = config_.checkpoint.every;
-      if (stop != Stop::kAsItIs && (last || stop == Stop::kSave || (every > 0 && completed % every == 0)))
-        if (auto begun = checkpoints_.begin(progress_after(completed)); !begun) return begun;
-      if (stop != Stop::kNo) break;
-      if (last || (config_.run.eval_every > 0 && completed % config_.run.eval_every == 0)) evaluate(completed);
-      if (last || (config_.run.sample_every > 0 && completed % config_.run.sample_every == 0)) sample(completed);
-    }
-    if (auto finished = checkpoints_.finish(); !finished) return finished;
-    grace_.done();
-    report_checkpoints();
-    log_summary(job_, mesh_, times_, trainer_.runtime().times(), seconds_since(start));
-    log_data(job_, mesh_, loader_.bytes_read(), completed - begun_.steps);
-    if (stop == Stop::kAsItIs)
-      return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
-                               "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",
-                               completed, config_.run.steps, checkpoints_.saved_step()),
-                   ExitCode::kDrained};
-    if (stop == Stop::kSave && completed < config_.run.steps)
-      return Error{fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: run me again",
-                               completed, config_.run.steps),
-                   ExitCode::kDrained};
-    return {};
-  }
-
- private:
-  enum class Stop { kNo, kSave, kAsItIs };  // the last: what is under way is finished, for more there is no time
-
-  RunProgress progress_after(int64_t completed) const {
-    return {completed, begun_.samples + (completed - begun_.steps) * config_.data.global_batch};
-  }
-
-  void report_checkpoints() {
-    for (const CheckpointStats& stats : checkpoints_.published()) {
-      metrics_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
-      log_info("checkpoint of step {}: {}, training waited {:.0f} ms, written in {} ({:.2f} GB/s; slowest rank {}: {})",
-               stats.step, format_bytes(stats.bytes), 1e3 * stats.stall_seconds, format_duration(stats.seconds),
-               static_cast<double>(stats.bytes) / std::max(stats.seconds, 1e-9) / 1e9, stats.slowest_rank,
-               format_duration(stats.slowest_seconds));
-      if (stats.behind)
-        log_warn(
-            "checkpoint of step {}: the one before was still being written, so training waited for it; storage is "
-            "too slow for checkpoint.every {}",
-            stats.step, config_.checkpoint.every);
-    }
-  }
-
-  // What all ranks make of a stop signal, from numbers that are the same on all of them.
-  Stop answer_to_signal(const StepResult& result, Clock::time_point flags_sent) {
-    if (result.stop == 0) return Stop::kNo;
-    grace_.agreed(flags_sent -
-                  std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
-    const double grace = config_.fault.grace_seconds;
-    const bool enough = StopDeadline::enough(grace, result.stop_age, result.time_needed);
-    const std::optional<int64_t> under_way = checkpoints_.under_way();
-    if (!enough && mesh_.world_rank == 0)
-      log_warn(
-          "fault.grace_seconds: {:g} s are too short: {:.1f} s were gone when all knew of the stop signal, a step and "
-          "a checkpoint take about {:.1f} s{}",
-          grace, result.stop_age, result.time_needed,
-          under_way ? fmt::format("; only the one under way, of step {}, is finished", *under_way) : "");
-    return enough || !under_way ? Stop::kSave : Stop::kAsItIs;
-  }
-
-  Result<Stop> train_step(int64_t step) {
-    const auto start = Clock::now();
-    const double waited = loader_.wait_seconds();
-    const int64_t read = loader_.bytes_read();
-    const StepTokens tokens = loader_.next();
-    RankFlags flags = checkpoints_.flags();
-    if (const auto signalled = signals_.first()) {
-      flags.stop = true;
-      flags.stop_age = static_cast<float>(seconds_since(*signalled));
-    }
-    flags.time_needed = static_cast<float>(step_seconds_ + checkpoints_.seconds_needed());
-    const auto flags_sent = Clock::now();
-    const StepResult result = trainer_.step(step, tokens.inputs, tokens.targets, flags);
-    const double seconds = seconds_since(start);
-    step_seconds_ = seconds;
-    const StepTimes times =
-        step_times(result.timeline, result.pp_transfer_seconds, seconds, loader_.wait_seconds() - waited);
-    times_ += times;
-
-    const auto step_samples = static_cast<int64_t>(config_.data.global_batch);
-    const double step_tokens = static_cast<double>(step_samples) * config_.model.seq_len;
-    const double tflops = model_flops_per_token(config_) * step_tokens / seconds / mesh_.world_size() / 1e12;
-    const std::optional<double> peak = device_.peak_tflops(config_.precision.compute);
-    StepMetrics metrics{.step = step + 1,
-                        .samples = progress_after(step + 1).samples,
-                        .tokens = progress_after(step + 1).samples * config_.model.seq_len,
-                        .loss = result.loss,
-                        .grad_norm = result.grad_norm,
-                        .learning_rate = result.learning_rate,
-                        .step_ms = seconds * 1e3,
-                        .tokens_per_s = step_tokens / seconds,
-                        .tflops_per_rank = tflops,
-                        .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
-                        .times = times,
-                        .data_bytes = loader_.bytes_read() - read};
-    if (metrics_) {
-      metrics_->step(metrics);
-      const bool keep = metrics.step % config_.metrics.log_every == 0 || metrics.step == config_.run.steps;
-      progress_.show(console_line(metrics, config_.run.steps, memory_bytes_), keep || !result.finite());
-    }
-    if (!result.finite()) return not_finite(metrics);
-    if (auto advanced = checkpoints_.advance(result.saved, result.failed); !advanced) return advanced.error();
-    report_checkpoints();
-    return answer_to_signal(result, flags_sent);
-  }
-
-  // Every rank says where its own numbers went wrong; rank 0 tells the user.
-  Error not_finite(const StepMetrics& metrics) {
-    const std::vector<std::string> names = trainer_.not_finite_names();
-    std::optional<std::string> mine;
-    if (!names.empty()) {
-      mine = fmt::format("  rank {} [{}]: {}", mesh_.world_rank, mesh_.place(), names.front());
-      if (names.size() > 1) *mine += fmt::format(" and {} more", names.size() - 1);
-    }
-    std::string report =
-        fmt::format("step {}: loss {} and gradient norm {} are not finite; stopped before the next step", metrics.step,
-                    metrics.loss, metrics.grad_norm);
-    bool anyone = false;
-    for (const auto& of_rank : job_.gather(mine)) {
-      if (of_rank) report += "\n" + *of_rank;
-      anyone |= of_rank.has_value();
-    }
-    if (!anyone)
-      report += "\n  when the step was repeated, every rank's numbers were finite: a device or its memory may fail";
-    return Error{job_.broadcast(report) + "\nLower lr.peak, raise lr.warmup_steps, or look at the data of this step.",
-                 ExitCode::kNotFinite};
-  }
-
-  void evaluate(int64_t completed) {
-    const auto result = trainer_.evaluator().evaluate(*inputs_.dataset, Split::kValidation, config_.run.eval_batches,
-                                                      inputs_.tokenizer.get());
-    if (!result || mesh_.world_rank != 0) return;
-    metrics_->evaluation(completed, result->loss);
-    log_info(
-        "step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
-        completed, result->loss, result->perplexity(), result->perplexity_per_byte(), result->samples);
-  }
-
-  void sample(int64_t completed) {
-    if (config_.run.sample_tokens == 0) return;
-    std::vector<int32_t> prompt = inputs_.tokenizer->encode(config_.run.sample_prompt);
-    const size_t begin = prompt.empty() ? 1 : 0;
-    if (prompt.empty()) prompt.push_back(inputs_.tokenizer->eod());  // as if a document began
-    const auto text = trainer_.evaluator().generate(
-        std::move(prompt),
-        {.tokens = config_.run.sample_tokens,
-         .sampling = {.temperature = config_.run.sample_temperature, .top_k = config_.run.sample_top_k},
-         .key = derive_key(config_.run.seed, fmt::format("sample at step {}", completed)),
-         .vocab = inputs_.tokenizer->vocab_size()});
-    log_info("step {}: sample\n---\n{}\n---", completed, inputs_.tokenizer->decode(std::span(text).subspan(begin)));
-  }
-
-  const Config& config_;
-  const Mesh& mesh_;
-  Job& job_;
-  Device& device_;
-  Inputs& inputs_;
-  Trainer& trainer_;
-  Checkpointer& checkpoints_;
-  const RunProgress begun_;
-  const StopSignals signals_;
-  StopDeadline grace_;  // after the signals, which it watches
-  const int64_t memory_bytes_;
-  StartupClock startup_;
-  NodeLoader loader_;
-  StepTimes times_;                       // of all steps
-  double step_seconds_ = 0;               // of the last step
-  std::unique_ptr<MetricsFile> metrics_;  // world rank 0
-  ProgressLine progress_;
-};
 
 }  // namespace
 
-Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
-  Inputs inputs;
-  if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  auto device = agree(job, open_device(device_kind(config.run.device), job.node_rank()));
-  if (!device) return device.error();
-  // Only a run that can start leaves a folder; the agreement is also the barrier behind which all may write into it.
-  const std::string attempt = job.broadcast(new_attempt());
-  std::optional<RunLock> lock;  // rank 0
-  Result<void> folder;
-  if (mesh.world_rank == 0) {
-    auto opened = open_run_folder(config, attempt);
-    if (opened)
-      lock.emplace(std::move(opened).value());
-    else
-      folder = opened.error();
-  }
-  if (auto agreed = agree(job, folder); !agreed) return agreed;
-  if (mesh.world_rank == 0) log_open(config.run.dir + "/log.txt");
-  startup.phase_done("data and device");
+TrainingLoop::TrainingLoop(const LoopContext& context)
+    : context_(context),
+      deadline_(context.config.fault.grace_seconds, context.job, signals_),
+      loader_({.config = context.config,
+               .mesh = context.mesh,
+               .job = &context.job,
+               .node_ranks = context.job.node_ranks(),
+               .device = context.device,
+               .dataset = *context.inputs.dataset,
+               .first_step = context.begun.samples / context.config.data.global_batch,
+               .steps = context.config.run.steps - context.begun.steps}),
+      progress_(context.begun) {
+  if (context.mesh.world_rank == 0) metrics_ = std::make_unique<MetricsFile>(context.config.run.dir + "/metrics.jsonl");
+}
 
-  Arena measuring;
-  allocate_rank(config, mesh, measuring);
-  Arena arena(*device.value(), measuring.used());
-  startup.phase_done("arena");
-  Trainer trainer(config, mesh, &job, *device.value(), arena, &startup, config.run.dir);
-  log_run(config, mesh, *inputs.dataset, arena);
+Result<void> TrainingLoop::run() {
+  const RunConfig& run = context_.config.run;
+  const auto start = Clock::now();
+  while (progress_.steps < run.steps && stop_ == Stop::kNo) {
+    if (auto trained = train_step(); !trained) return trained;
+    deadline_.set_progress(progress_.steps, context_.checkpoints.saved_step());
+    if (progress_.steps == context_.begun.steps + 1) {
+      context_.startup.phase_done("first step");
+      log_info("{}", context_.startup.report());
+    }
+    if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_due(context_.config.checkpoint.every)))
+      if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
+    if (stop_ != Stop::kNo) break;
+    if (is_due(run.eval_every)) evaluate();
+    if (is_due(run.sample_every)) sample();
+  }
+  return finish(start);
+}
 
-  Checkpointer checkpoints(config, mesh, job, *device.value(), trainer.runtime().compute(), trainer.store().tensors(),
-                           attempt);
-  trainer.set_before_update([&] { checkpoints.before_update(); });
-  checkpoints.set_may_publish([&] { return lock ? lock->check() : Result<void>{}; });
-  RunProgress begun;
-  auto loaded = checkpoints.load();
-  if (!loaded) return loaded.error();
-  if (loaded.value()) {
-    begun = *loaded.value();
-    trainer.state_loaded();
-    startup.phase_done("checkpoint");
-  } else {
-    trainer.make_start_values();
-    startup.phase_done("start values");
+// One step of all ranks, its figures, and what they agree on with it.
+Result<void> TrainingLoop::train_step() {
+  const auto start = Clock::now();
+  const double data_wait = loader_.wait_seconds();
+  const int64_t data_bytes = loader_.bytes_read();
+  const StepTokens tokens = loader_.next();
+  const StepStatistics told = to_tell();
+  const auto told_at = Clock::now();
+  const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, told,
+                                                  [this] { context_.checkpoints.before_update(); });
+  step_seconds_ = seconds_between(start, Clock::now());
+  progress_.steps += 1;
+  progress_.samples += context_.config.data.global_batch;
+
+  const StepTimes times =
+      step_times(result.timeline, result.pp_transfer_seconds, step_seconds_, loader_.wait_seconds() - data_wait);
+  times_ += times;
+  const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
+  show(metrics, result.finite());
+  if (!result.finite()) return not_finite_error(context_.trainer, context_.job, metrics);
+  if (auto advanced = context_.checkpoints.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced) return advanced;
+  report_checkpoints();
+  stop_ = answer_to_signal(result, told_at);
+  return {};
+}
+
+// What this rank tells the others with the next step.
+StepStatistics TrainingLoop::to_tell() const {
+  const PartOutcome part = context_.checkpoints.part_outcome();
+  StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
+                      .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
+  if (const auto signalled = signals_.first()) {
+    told.stop = 1;
+    told.stop_age = static_cast<float>(seconds_between(*signalled, Clock::now()));
   }
-  if (begun.samples % config.data.global_batch != 0)
-    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
-                       config.data.global_batch, begun.samples);
-  const Result<void> metrics =
-      mesh.world_rank == 0 ? begin_metrics(config.run.dir + "/metrics.jsonl", begun.steps) : Result<void>{};
-  if (auto agreed = agree(job, metrics); !agreed) return agreed;
-  if (begun.steps >= config.run.steps) {
-    log_info("step {} of {}: the run is complete", begun.steps, config.run.steps);
-    return {};
+  if (context_.mesh.world_rank == 0)
+    told.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
+  return told;
+}
+
+StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
+                                     int64_t data_bytes) const {
+  const Config& config = context_.config;
+  const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  const double tflops = model_flops_per_token(config) * step_tokens / seconds / context_.mesh.world_size() / 1e12;
+  const std::optional<double> peak = context_.device.peak_tflops(config.precision.compute);
+  return {.step = progress_.steps,
+          .samples = progress_.samples,
+          .tokens = progress_.samples * config.model.seq_len,
+          .loss = result.loss,
+          .grad_norm = result.grad_norm,
+          .learning_rate = result.learning_rate,
+          .step_ms = seconds * 1e3,
+          .tokens_per_s = step_tokens / seconds,
+          .tflops_per_rank = tflops,
+          .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
+          .times = times,
+          .data_bytes = data_bytes};
+}
+
+// World rank 0: a line in metrics.jsonl, and one on the console that stays every metrics.log_every steps.
+void TrainingLoop::show(const StepMetrics& metrics, bool finite) {
+  if (!metrics_) return;
+  metrics_->step(metrics);
+  const bool keep = metrics.step % context_.config.metrics.log_every == 0 || is_last() || !finite;
+  progress_line_.show(console_line(metrics, context_.config.run.steps, context_.memory_bytes), keep);
+}
+
+// What all ranks make of a stop signal, from numbers that are the same on all of them.
+TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point told_at) {
+  if (result.sums.stop == 0) return Stop::kNo;
+  const double stop_age = result.sums.mean_stop_age(), time_needed = result.sums.time_needed;
+  deadline_.count_from(told_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
+  const double grace = context_.config.fault.grace_seconds;
+  const bool enough = StopDeadline::enough(grace, stop_age, time_needed);
+  const std::optional<int64_t> under_way = context_.checkpoints.under_way();
+  if (!enough && context_.mesh.world_rank == 0)
+    log_warn(
+        "fault.grace_seconds: {:g} s are too short: {:.1f} s were gone when all knew of the stop signal, a step and "
+        "a checkpoint take about {:.1f} s{}",
+        grace, stop_age, time_needed,
+        under_way ? fmt::format("; only the one under way, of step {}, is finished", *under_way) : "");
+  if (!enough && under_way) return Stop::kLeave;
+  log_info("a stop signal: the state after step {} is saved, then the run ends; a second SIGINT ends it at once",
+           progress_.steps);
+  return Stop::kSave;
+}
+
+// World rank 0: what was published since the last call.
+void TrainingLoop::report_checkpoints() {
+  for (const CheckpointStats& stats : context_.checkpoints.published()) {
+    metrics_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
+    log_info("checkpoint of step {}: {}, training waited {:.0f} ms, written in {} ({:.2f} GB/s; slowest rank {}: {})",
+             stats.step, format_bytes(stats.bytes), 1e3 * stats.stall_seconds, format_duration(stats.seconds),
+             static_cast<double>(stats.bytes) / std::max(stats.seconds, 1e-9) / 1e9, stats.slowest_rank,
+             format_duration(stats.slowest_seconds));
+    if (stats.behind)
+      log_warn(
+          "checkpoint of step {}: the one before was still being written, so training waited for it; storage is "
+          "too slow for checkpoint.every {}",
+          stats.step, context_.config.checkpoint.every);
   }
-  return Loop(config, mesh, job, *device.value(), inputs, trainer, checkpoints, begun, arena.used(), std::move(startup))
-      .run();
+}
+
+void TrainingLoop::evaluate() {
+  const auto result = context_.trainer.evaluator().evaluate(
+      *context_.inputs.dataset, Split::kValidation, context_.config.run.eval_batches, context_.inputs.tokenizer.get());
+  if (!result || context_.mesh.world_rank != 0) return;
+  metrics_->evaluation(progress_.steps, result->loss);
+  log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
+           progress_.steps, result->loss, result->perplexity(), result->perplexity_per_byte(), result->samples);
+}
+
+void TrainingLoop::sample() {
+  const RunConfig& run = context_.config.run;
+  const Tokenizer& tokenizer = *context_.inputs.tokenizer;
+  if (run.sample_tokens == 0) return;
+  std::vector<int32_t> prompt = tokenizer.encode(run.sample_prompt);
+  const size_t begin = prompt.empty() ? 1 : 0;
+  if (prompt.empty()) prompt.push_back(tokenizer.eod());  // as if a document began
+  const auto text = context_.trainer.evaluator().generate(
+      std::move(prompt), {.tokens = run.sample_tokens,
+                          .sampling = {.temperature = run.sample_temperature, .top_k = run.sample_top_k},
+                          .key = derive_key(run.seed, fmt::format("sample at step {}", progress_.steps)),
+                          .vocab = tokenizer.vocab_size()});
+  log_info("step {}: sample\n---\n{}\n---", progress_.steps, tokenizer.decode(std::span(text).subspan(begin)));
+}
+
+// After the last step of a run that began at `start`: completes the checkpoint under way, and closes with the summary
+// and, where a signal stopped the run, what became of its steps.
+Result<void> TrainingLoop::finish(Clock::time_point start) {
+  if (auto finished = context_.checkpoints.finish(); !finished) return finished;
+  deadline_.lift();
+  report_checkpoints();
+  log_summary(context_.job, context_.mesh, times_, context_.trainer.runtime().times(),
+              seconds_between(start, Clock::now()));
+  log_data(context_.job, context_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
+  if (stop_ == Stop::kLeave)
+    return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
+                             "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",
+                             progress_.steps, context_.config.run.steps, context_.checkpoints.saved_step()),
+                 ExitCode::kDrained};
+  if (stop_ == Stop::kSave && !is_last())
+    return Error{fmt::format("stopped by a signal after step {} of {}; the checkpoint is saved: run me again",
+                             progress_.steps, context_.config.run.steps),
+                 ExitCode::kDrained};
+  return {};
 }
 
 }  // namespace tri

@@ -1,17 +1,77 @@
-// A whole run: data, steps, evaluation, samples, metrics, the closing summary.
+// The steps of a run, with what stands between them: checkpoints, evaluations, samples, figures, the answer to stop
+// signals.
 #pragma once
 
-#include <string>
+#include <chrono>
+#include <memory>
+#include <optional>
 
-#include "lib/comm/job.h"
-#include "lib/config/config.h"
+#include "io/base/progress.h"
+#include "lib/checkpoint/checkpointer.h"
+#include "lib/fault/stop_deadline.h"
+#include "lib/fault/stop_signals.h"
+#include "lib/observe/metrics.h"
 #include "lib/observe/startup.h"
-#include "lib/parallel/mesh.h"
+#include "lib/train/inputs.h"
+#include "lib/train/node_loader.h"
+#include "lib/train/trainer.h"
 
 namespace tri {
 
-// `config` resolved for job.world_size(). Collective. Errors that the user can fix come back equal on all ranks.
-// `startup` has timed what came before.
-Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup);
+// What a loop works with. Everything that is referred to outlives the loop.
+struct LoopContext {
+  const Config& config;
+  const Mesh& mesh;
+  Job& job;
+  Device& device;
+  const Inputs& inputs;
+  Trainer& trainer;  // has its state
+  Checkpointer& checkpoints;
+  RunProgress begun;         // what that state has behind it
+  int64_t memory_bytes = 0;  // of the rank's arena, for the console
+  StartupClock& startup;     // reports after the first step
+};
+
+class TrainingLoop {
+ public:
+  // Collective: the ranks of a node share their loader.
+  explicit TrainingLoop(const LoopContext& context);
+
+  // Trains until config.run.steps, or until a signal stops it, and closes with a summary. Collective; errors that the
+  // user can mend come back equal on all ranks: a step that is not finite, checkpoints that fail, a stop (kDrained).
+  Result<void> run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Stop {
+    kNo,
+    kSave,   // after one more checkpoint
+    kLeave,  // there is no time for one: what is under way is finished
+  };
+
+  Result<void> train_step();
+  StepStatistics to_tell() const;
+  StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
+  void show(const StepMetrics& metrics, bool finite);
+  Stop answer_to_signal(const StepResult& result, Clock::time_point told_at);
+
+  bool is_last() const { return progress_.steps == context_.config.run.steps; }
+  bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
+  void report_checkpoints();
+  void evaluate();
+  void sample();
+  Result<void> finish(Clock::time_point start);
+
+  const LoopContext context_;
+  const StopSignals signals_;
+  StopDeadline deadline_;  // after the signals, which it watches
+  NodeLoader loader_;
+  RunProgress progress_;  // of the run, with the step under way
+  Stop stop_ = Stop::kNo;
+  double step_seconds_ = 0;               // of the last step
+  StepTimes times_;                       // of all steps
+  std::unique_ptr<MetricsFile> metrics_;  // world rank 0
+  ProgressLine progress_line_;
+};
 
 }  // namespace tri

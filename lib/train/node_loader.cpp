@@ -20,11 +20,14 @@ std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& memb
 
 }  // namespace
 
-NodeLoader::NodeLoader(const Config& config, const Mesh& mesh, Job* job, const std::vector<int>& node_ranks,
-                       Device& device, const Dataset& dataset, int64_t first_step, int64_t steps) {
+NodeLoader::NodeLoader(const NodeLoaderContext& context) {
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  Device& device = context.device;
+  const Dataset& dataset = context.dataset;
   if (!takes_tokens(mesh)) return;
   std::vector<int> members, dp_ranks;
-  for (const int rank : config.data.shared ? node_ranks : std::vector{mesh.world_rank}) {
+  for (const int rank : config.data.shared ? context.node_ranks : std::vector{mesh.world_rank}) {
     const Mesh place = make_mesh(rank, mesh.tp.size, mesh.dp.size, mesh.pp.size);
     if (!takes_tokens(place)) continue;
     members.push_back(rank);
@@ -40,10 +43,10 @@ NodeLoader::NodeLoader(const Config& config, const Mesh& mesh, Job* job, const s
                         .dp_ranks = std::move(dp_ranks),
                         .member = static_cast<int>(self - members.begin()),
                         .members = static_cast<int>(members.size()),
-                        .first_step = first_step,
-                        .end_step = first_step + steps,
+                        .first_step = context.first_step,
+                        .end_step = context.first_step + context.steps,
                         .prefetch = config.data.prefetch};
-  window_ = open_window(job, members, BatchRing::bytes(plan.ring(dataset.seq_len())));
+  window_ = open_window(context.job, members, BatchRing::bytes(plan.ring(dataset.seq_len())));
 
   const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(dataset.seq_len());
   const size_t inputs = mesh.pp.first() ? count : 0, targets = mesh.pp.last() ? count : 0;

@@ -13,12 +13,21 @@
 
 namespace tri {
 
+// What a loader reads, and for whom. What is referred to outlives the loader.
+struct NodeLoaderContext {
+  const Config& config;  // resolved
+  const Mesh& mesh;
+  Job* job = nullptr;           // may be null on a mesh of one rank
+  std::vector<int> node_ranks;  // the world ranks of this node
+  Device& device;
+  const Dataset& dataset;
+  int64_t first_step = 0, steps = 0;  // data steps [first_step, first_step + steps)
+};
+
 class NodeLoader {
  public:
-  // For `steps` steps from data step `first_step` on. `config` is resolved; `node_ranks`: the world ranks of this node;
-  // `job` may be null on a mesh of one rank. Collective over the node. What is referred to outlives the loader.
-  NodeLoader(const Config& config, const Mesh& mesh, Job* job, const std::vector<int>& node_ranks, Device& device,
-             const Dataset& dataset, int64_t first_step, int64_t steps);
+  // Collective over the node.
+  explicit NodeLoader(const NodeLoaderContext& context);
 
   // The next step's tokens in host memory of the device's kind, valid until the following call; empty what this rank's
   // stage does not take. Throws Fatal with the words of the rank that reads, or of the device's fault.

@@ -13,7 +13,7 @@ AlignedTimer::AlignedTimer(Runtime& runtime, Job& job, Device& device, Tensor nu
 
 double AlignedTimer::sample(const std::function<void()>& work, int repeats) {
   Stream& compute = runtime_.compute();
-  Channel& world = runtime_.world();
+  GroupOnStream& world = runtime_.world();
   world.after(compute);
   world.all_reduce(number_, ReduceOp::kMax);
   world.before(compute);

@@ -15,22 +15,15 @@ namespace tri {
 namespace {
 
 // Each GEMM is asked for as a first and as a later addition to its gradient.
-std::vector<Gemm> gemms_of_a_step(Engine& engine, const OverlapSplits* splits) {
+std::vector<Gemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits) {
   const Config& config = engine.config();
   const Mesh& mesh = engine.mesh();
   Device& device = engine.device();
   const StageTensors& tensors = engine.tensors().stage;
   GemmRecorder recorder;
   NullGroup group(mesh.tp);
-  Channel tp(group, recorder, device, TimeCategory::kTp);
+  const auto null_tp = tp.null_twin(GroupOnStream(group, recorder, device, TimeCategory::kTp), device);
   const Tensor rows = tensors.work.partial.rows(0, stage_dims(config, mesh).Rl);
-  std::unique_ptr<RowExchange> exchange;
-  if (splits != nullptr) {  // its copies go nowhere: nothing is executed
-    const auto peers = static_cast<size_t>(mesh.tp.size);
-    const PeerMemory nowhere{mesh.tp.rank, std::vector<char*>(peers, static_cast<char*>(rows.data))};
-    exchange = std::make_unique<RowExchange>(nowhere, tensors.exchange, recorder, recorder, device, TimeCategory::kTp);
-  }
-  const OverlapSplits unused;
   const bool several = microbatches(config) > 1;
   for (const float beta : {0.0f, 1.0f}) {
     if (beta == 1.0f && !several) break;
@@ -41,9 +34,8 @@ std::vector<Gemm> gemms_of_a_step(Engine& engine, const OverlapSplits* splits) {
                  .parameters = engine.parameters(),
                  .hooks = hooks,
                  .compute = recorder,
-                 .tp = tp,
-                 .exchange = exchange.get(),
-                 .splits = splits == nullptr ? unused : *splits});
+                 .tp = *null_tp,
+                 .splits = splits});
     stage.begin(Stage::Mode::kTrain);
     for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
       stage.forward(chunk, 0, rows, rows);
@@ -84,7 +76,7 @@ std::string merge(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-void search_gemms(Engine& engine, const OverlapSplits* splits, const std::string& file) {
+void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& file) {
   GemmSearch* search = engine.device().gemm_search();
   if (search == nullptr || !engine.config().run.gemm_search) return;
   Job* const job = engine.job();
@@ -92,7 +84,7 @@ void search_gemms(Engine& engine, const OverlapSplits* splits, const std::string
   std::string kept = writes && !file.empty() ? read_text(file) : "";
   if (job != nullptr) kept = job->broadcast(kept);
   search->import_choices(kept);
-  search->search(gemms_of_a_step(engine, splits), engine.runtime().compute());
+  search->search(gemms_of_a_step(engine, tp, splits), engine.runtime().compute());
   std::vector<std::string> exports{search->export_choices()};
   if (job != nullptr) exports = job->gather(exports.front());
   std::string merged = writes ? merge(exports) : "";

@@ -10,7 +10,7 @@ namespace {
 void transfer_alone(const LayerContext& ctx, bool reduces, Tensor rows) {
   if (reduces) {
     for (const RowBlock& block : ctx.begin_reduce(rows, {})) ctx.send(block);
-    ctx.finish_reduce(rows);
+    ctx.finish_reduce();
   } else {
     ctx.gather(rows);
     ctx.need(rows);
@@ -22,7 +22,7 @@ void transfer_with_gemms(const LayerContext& ctx, const TransformerBlock& block,
   const Tensor rows = region.rows(ctx.work, t);
   if (region.reduces()) {
     block.run_gemms(region, ctx, t, ctx.begin_reduce(rows, ctx.splits.of(region.linear, region.pass)));
-    ctx.finish_reduce(rows);
+    ctx.finish_reduce();
   } else {
     ctx.gather(rows);
     block.run_gemms(region, ctx, t, {});

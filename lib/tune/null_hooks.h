@@ -8,17 +8,22 @@ namespace tri {
 class NullHooks final : public ParameterHooks {
  public:
   // GEMMs overwrite their gradients (beta 0) or add to them (1).
-  NullHooks(ParameterStore& store, float beta) : store_(store), beta_(beta) {}
+  NullHooks(const ParameterStore& store, float beta) : memory_(store.memory()), beta_(beta) {}
   void begin_backward(int, int) override {}
   void before_use(const Parameter&) override {}
-  Tensor gradient(const Parameter& parameter) override { return store_.any_gradient_place(parameter); }
-  GradientTarget gradient_target(const Parameter& parameter) override {
-    return {store_.any_gradient_place(parameter), beta_};
-  }
+  Tensor gradient(const Parameter& parameter) override { return place(parameter); }
+  GradientTarget gradient_target(const Parameter& parameter) override { return {place(parameter), beta_}; }
   void gradient_ready(const Parameter&) override {}
 
  private:
-  ParameterStore& store_;
+  // Memory of the gradient's shape and alignment, whatever stands there.
+  Tensor place(const Parameter& parameter) const {
+    const BucketMemory& bucket = memory_.buckets()[static_cast<size_t>(memory_.bucket_of(parameter))];
+    const Tensor& full = bucket.gradients.empty() ? memory_.tensors().pool.front() : bucket.gradients;
+    return memory_.gradient_in(full, parameter);
+  }
+
+  const ParameterMemory& memory_;
   const float beta_;
 };
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "io/base/log.h"
+#include "io/base/median.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
 #include "lib/tune/aligned_timer.h"
@@ -73,7 +74,6 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
                          .work = tensors.stage.work,
                          .compute = runtime.compute(),
                          .tp = runtime.tp(),
-                         .exchange = runtime.row_exchange(),
                          .splits = tried,
                          .hooks = hooks};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
@@ -88,8 +88,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
         const double one = timer.sample([&] { transfer.together(ctx); }, kRepeats);
         if (round >= 0) rounds.push_back(one);
       }
-      std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
-      seconds.push_back(rounds[kRounds / 2]);
+      seconds.push_back(median(rounds));
     }
   seconds = timer.slowest(seconds);
 
@@ -111,11 +110,12 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
 OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   const Config& config = engine.config();
   const Mesh& mesh = engine.mesh();
+  const AxisTransfers& tp = engine.runtime().tp();
   GemmSearch* const gemm_search = engine.device().gemm_search();
   const bool splits_matter = mesh.tp.size > 1 && copies_tp_rows(config);
   if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
     const OverlapSplits standard;
-    search_gemms(engine, engine.runtime().row_exchange() == nullptr ? nullptr : &standard, files.gemms);
+    search_gemms(engine, tp, standard, files.gemms);
     return standard;
   }
   const std::string library = gemm_search->export_choices();
@@ -125,13 +125,10 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
     if (const auto splits = overlap_splits_of(kept_line(files.splits, key), mesh.tp.size)) kept = splits.value();
   kept = engine.job()->broadcast(kept);
   if (kept) {
-    search_gemms(engine, &*kept, files.gemms);
+    search_gemms(engine, tp, *kept, files.gemms);
     return *kept;
   }
-  for (const OverlapSplit split : candidates(mesh.tp.size)) {
-    const OverlapSplits splits = splits_alike(split);
-    search_gemms(engine, &splits, files.gemms);
-  }
+  for (const OverlapSplit split : candidates(mesh.tp.size)) search_gemms(engine, tp, splits_alike(split), files.gemms);
   const OverlapSplits best = timed_overlap_splits(engine);
   if (mesh.world_rank == 0) keep_line(files.splits, key, to_text(best));
   return best;

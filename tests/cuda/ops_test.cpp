@@ -4,7 +4,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/cuda/cudnn_attention.h"
-#include "kernels/cuda/plain_attention.h"
+#include "kernels/cuda/scalar_attention.h"
 #include "tests/cuda/cuda_test.h"
 
 namespace tri::test {
@@ -172,6 +172,14 @@ TEST(CudaOps, activation_elementwise_and_bias) {
                                  Buffer(dtype, {n}, random_values(n, "inp"))};
       TRI_COMPARE(accumulate, what, sum, ([&](const Operand& at) { return Accumulate{.inout = at(0), .inp = at(1)}; }),
                   tolerance_of(dtype));
+      for (const int64_t num_parts : {1, 2, 5})
+        for (const SumInto into : {SumInto::kOverwrite, SumInto::kAdd}) {
+          std::vector<Buffer> parts = {
+              into == SumInto::kAdd ? Buffer(dtype, {n}, random_values(n, "out")) : Buffer(dtype, {n}),
+              Buffer(dtype, {num_parts, n}, random_values(num_parts * n, "parts"))};
+          TRI_COMPARE(sum_parts, fmt::format("{} P {}", what, num_parts), parts,
+                      ([&](const Operand& at) { return SumParts{.into = into, .out = at(0), .parts = at(1)}; }), 0.0);
+        }
     }
 }
 
@@ -455,7 +463,7 @@ void compare_attention(Dtype dtype, int T, int kv, int group, int HS, int window
       dtype == Dtype::kF32 ? 5e-5 : kWholeTolerance);
 }
 
-TEST(CudaOps, plain_attention) {
+TEST(CudaOps, scalar_attention) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
     for (const int T : {1, 3, 65, 200})

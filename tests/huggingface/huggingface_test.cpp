@@ -66,10 +66,10 @@ void write_run(const Config& config, const std::string& dir) {
     const int64_t row = spec.numel() / spec.shape[0];
     const int64_t valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * row;
     for (int64_t i = 0; i < valid; ++i) values[static_cast<size_t>(i)] = next++ * 0.37f;
-    const Piece whole{.tensor = weight_name(spec.name),
+    const Piece full{.tensor = weight_name(spec.name),
                       .shape = spec.shape,
                       .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
-    value_or_throw(writer.add(whole, values.data()));
+    value_or_throw(writer.add(full, values.data()));
   }
   Manifest manifest{.attempt = "a", .step = 7};
   manifest.info.texts["config"] = to_yaml(config);
@@ -155,11 +155,11 @@ TEST(HuggingFace, halves_become_the_same_numbers) {
   EXPECT_TRUE(std::signbit(float_of_half(0x8000)));
 }
 
-TEST(HuggingFace, a_model_that_no_layout_expresses_is_refused_by_its_field) {
+TEST(HuggingFace, a_model_that_no_format_expresses_is_refused_by_its_field) {
   const auto refused = [](const Config& base, auto change) {
     Config c = base;
     change(c.model);
-    return message(layout_of(value_or_throw(resolve_config(c, 1)).model));
+    return message(weight_format_of(value_or_throw(resolve_config(c, 1)).model));
   };
   EXPECT_EQ(refused(gpt2(), [](ModelConfig& m) { m.block = Block::kParallel; }),
             "model.block: parallel can't be expressed as GPT2LMHeadModel, which has sequential\n1 error");
@@ -174,7 +174,7 @@ TEST(HuggingFace, a_model_that_no_layout_expresses_is_refused_by_its_field) {
 
 TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
   nlohmann::json good = nlohmann::json::parse(
-      config_json(*value_or_throw(layout_of(llama().model)), llama().model, Dtype::kF32, -1, "bytes", 0));
+      config_json(*value_or_throw(weight_format_of(llama().model)), llama().model, Dtype::kF32, -1, "bytes", 0));
   const auto refused = [&](const std::string& key, nlohmann::json value) {
     nlohmann::json json = good;
     json[key] = std::move(value);

@@ -1,4 +1,4 @@
-// cast and accumulate against their definitions.
+// cast, accumulate and sum_parts against their definitions.
 #include "kernels/elementwise.h"
 
 #include <gtest/gtest.h>
@@ -62,6 +62,47 @@ TEST(Accumulate, adds_in_fp32_and_rounds_once) {
     }
 }
 
+TEST(SumParts, adds_to_the_first_part_or_to_out_the_sum_of_the_others) {
+  for (const int64_t count : {int64_t{1}, int64_t{3}, int64_t{1024}, int64_t{2500}})
+    for (const int64_t num_parts : {1, 2, 3, 8})
+      for (const Dtype dtype : kDtypes)
+        for (const SumInto into : {SumInto::kOverwrite, SumInto::kAdd}) {
+          SCOPED_TRACE(fmt::format("{} parts of {} {}", num_parts, count, enum_name(dtype)));
+          const bool adds = into == SumInto::kAdd;
+          const Values values = random_values(num_parts * count, "parts"), start = random_values(count, "start");
+          const Buffer parts(dtype, {num_parts, count}, values);
+          const Buffer out = adds ? Buffer(dtype, {count}, start) : Buffer(dtype, {count});
+          check(SumParts{.into = into, .out = out, .parts = parts});
+          cpu::sum_parts({.into = into, .out = out, .parts = parts});
+          Values expected;
+          for (int64_t i = 0; i < count; ++i) {
+            const auto part = [&](int64_t p) { return static_cast<float>(values[static_cast<size_t>(p * count + i)]); };
+            const int64_t first = adds ? 0 : 1;
+            float others = first < num_parts ? part(first) : 0.0f;
+            for (int64_t p = first + 1; p < num_parts; ++p) others += part(p);
+            const float sum = (adds ? static_cast<float>(start[static_cast<size_t>(i)]) : part(0)) + others;
+            expected.push_back(dtype == Dtype::kBF16 ? rounded(sum) : sum);
+          }
+          EXPECT_EQ(out.values(), expected);
+        }
+}
+
+// A bucket's sum is what it was when the residual addition made it.
+TEST(SumParts, gives_the_bits_of_residual_add_in_fp32) {
+  const int64_t rows = 3, width = 257, count = rows * width;
+  for (const int64_t num_parts : {2, 3, 8}) {
+    const Buffer parts(Dtype::kF32, {num_parts, rows, width}, fine_values(num_parts * count));
+    const Tensor all = parts;
+    const Buffer sum(Dtype::kF32, {rows, width}), by_norm(Dtype::kF32, {rows, width});
+    cpu::sum_parts({.out = sum, .parts = parts});
+    cpu::residual_add({.out = by_norm, .inp = all.rows(0, 1).view({rows, width}), .add = all.rows(1, num_parts - 1)});
+    EXPECT_TRUE(sum.same_bits(by_norm));
+    cpu::sum_parts({.into = SumInto::kAdd, .out = sum, .parts = parts});
+    cpu::residual_add({.out = by_norm, .inp = by_norm, .add = parts});
+    EXPECT_TRUE(sum.same_bits(by_norm));
+  }
+}
+
 TEST(Elementwise, check_refuses_what_does_not_fit) {
   const Buffer three(Dtype::kF32, {3}), four(Dtype::kF32, {4}), half(Dtype::kBF16, {3}), ids(Dtype::kI32, {3});
   EXPECT_THROW(check(Cast{.out = three, .inp = four}), Fatal);
@@ -69,6 +110,12 @@ TEST(Elementwise, check_refuses_what_does_not_fit) {
   EXPECT_THROW(check(Cast{.out = three}), Fatal);
   EXPECT_THROW(check(Accumulate{.inout = three, .inp = four}), Fatal);
   EXPECT_THROW(check(Accumulate{.inout = three, .inp = half}), Fatal);
+  const Buffer parts(Dtype::kF32, {2, 3}), none(Dtype::kF32, {0, 3});
+  EXPECT_NO_THROW(check(SumParts{.out = three, .parts = parts}));
+  EXPECT_THROW(check(SumParts{.out = four, .parts = parts}), Fatal);
+  EXPECT_THROW(check(SumParts{.out = half, .parts = parts}), Fatal);
+  EXPECT_THROW(check(SumParts{.out = three, .parts = three}), Fatal);
+  EXPECT_THROW(check(SumParts{.out = three, .parts = none}), Fatal);
 }
 
 }  // namespace

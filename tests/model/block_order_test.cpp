@@ -67,12 +67,16 @@ class Layer {
     arena_ = std::make_unique<Arena>(*device_, measuring.used());
     allocate(*arena_);
     block_ = std::make_unique<TransformerBlock>(0, parameters_, config_);
+    GroupOnStream collectives(group_, *tp_stream_, *device_, TimeCategory::kTp);
+    if (tp == 1)
+      tp_ = std::make_unique<OneRankTransfers>(std::move(collectives));
+    else
+      tp_ = std::make_unique<CollectiveTransfers>(std::move(collectives), *device_);
     ctx_ = std::make_unique<LayerContext>(LayerContext{.config = config_,
                                                        .dims = stage_dims(config_, mesh_),
                                                        .work = stage_.work,
                                                        .compute = *compute_,
-                                                       .tp = channel_,
-                                                       .exchange = nullptr,
+                                                       .tp = *tp_,
                                                        .splits = splits_,
                                                        .hooks = hooks_});
   }
@@ -104,7 +108,7 @@ class Layer {
     });
     return calls;
   }
-  static std::string qkv_gradient() { return "gradient layers/0/attention/qkv/weight"; }
+  static std::string qkv_gradient() { return "gradient " + weight_of(modules::kQkv, 0); }
 
  private:
   void allocate(Arena& arena) {
@@ -139,7 +143,7 @@ class Layer {
   std::vector<Tensor> gradients_;
   Calls calls_;
   NotingGroup group_{mesh_.tp, calls_};
-  Channel channel_{group_, *tp_stream_, *device_, TimeCategory::kTp};
+  std::unique_ptr<AxisTransfers> tp_;
   NotingHooks hooks_{gradients_, calls_};
   OverlapSplits splits_;
   std::unique_ptr<TransformerBlock> block_;
@@ -208,10 +212,10 @@ TEST(BlockOrder, each_gemm_of_a_layer_is_timed_once) {
       return all;
     };
     std::multiset<std::string> forward, backward;
-    for (const char* name : {"attention/qkv", "attention/proj", "mlp/fc1", "mlp/fc2"}) {
-      forward.insert(fmt::format("weight layers/0/{}/weight", name));
-      backward.insert(fmt::format("weight layers/0/{}/weight", name));
-      backward.insert(fmt::format("gradient layers/0/{}/weight", name));
+    for (const std::string_view linear : {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2}) {
+      forward.insert("weight " + weight_of(linear, 0));
+      backward.insert("weight " + weight_of(linear, 0));
+      backward.insert("gradient " + weight_of(linear, 0));
     }
     EXPECT_EQ(gemms(0, forward_parts), forward);
     EXPECT_EQ(gemms(forward_parts, parts.size()), backward);

@@ -2,6 +2,8 @@
 // and its finite differences.
 #include <gtest/gtest.h>
 
+#include "lib/model/block.h"
+#include "tests/model/initial_values.h"
 #include "tests/model/reference.h"
 #include "tests/train/one_rank.h"
 
@@ -93,12 +95,12 @@ TEST(ModelGradients, equal_finite_differences_for_every_combination_of_switches)
 }
 
 TEST(ModelGradients, padded_vocabulary_stays_zero) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kLamb}) {
+  for (const OptimizerRow& row : optimizers()) {
     Config c = tiny_config();
-    c.optimizer.name = kind;
+    c.optimizer.name = row.kind;
     OneRank rank(c);
     for (int step = 0; step < 3; ++step) rank.step(step);
-    const auto table = rank.weights().at("embedding/tokens/weight");
+    const auto table = rank.weights().at(weight_of(modules::kTokens));
     ASSERT_EQ(table.size(), 128u * 8);
     for (size_t i = 0; i < table.size(); ++i) EXPECT_EQ(table[i] == 0.0f, i >= 11u * 8) << i;
   }
@@ -173,6 +175,26 @@ TEST(InitialValues, any_tp_share_is_a_slice_of_the_whole) {
   const std::vector<float> padded = initial_values(specs[3], {0, 1}, 9);
   for (size_t i = 0; i < padded.size(); ++i) EXPECT_EQ(padded[i] == 0.0f, i >= 5u * 4);
   EXPECT_NE(initial_values(specs[0], {0, 1}, 9), initial_values(specs[0], {0, 1}, 10)) << "the seed does nothing";
+}
+
+TEST(Parameters, a_missing_weight_is_an_error_that_names_it_and_a_missing_bias_is_not) {
+  const Config c = tiny_config();
+  std::vector<Parameter> parameters;
+  for (const ParamSpec& spec : model_parameters(value_or_throw(resolve_config(c, 1))))
+    parameters.push_back({.spec = spec});
+  for (const Parameter& absent : parameters) {
+    if (absent.spec.name.find("layers/1/") != 0) continue;
+    std::vector<Parameter> others;
+    for (const Parameter& parameter : parameters)
+      if (parameter.spec.name != absent.spec.name) others.push_back(parameter);
+    std::string problem;
+    try {
+      TransformerBlock(1, others, c);
+    } catch (const Fatal& error) {
+      problem = error.what();
+    }
+    EXPECT_EQ(problem.find(absent.spec.name) != std::string::npos, !is_bias(absent.spec.name)) << absent.spec.name;
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/config/config.h"
+#include "lib/model/parameter_names.h"
 
 namespace tri::test {
 
@@ -24,24 +25,23 @@ class ReferenceModel {
     Matrix x(T, Doubles(C));
     for (int t = 0; t < T; ++t)
       for (int c = 0; c < C; ++c) {
-        x[t][c] = p.at("embedding/tokens/weight")[inputs[t] * C + c];
-        if (m_.position == Position::kLearned) x[t][c] += p.at("embedding/positions/weight")[t * C + c];
+        x[t][c] = p.at(weight_of(modules::kTokens))[inputs[t] * C + c];
+        if (m_.position == Position::kLearned) x[t][c] += p.at(weight_of(modules::kPositions))[t * C + c];
       }
     for (int layer = 0; layer < m_.layers; ++layer) {
-      const std::string base = "layers/" + std::to_string(layer) + "/";
-      const Matrix n1 = norm(p, base + "norm1", x);
-      const Matrix a = attention(p, base + "attention/", n1);
+      const Matrix n1 = norm(p, {modules::kNorm1, layer}, x);
+      const Matrix a = attention(p, layer, n1);
       if (m_.block == Block::kParallel) {
-        const Matrix f = mlp(p, base + "mlp/", n1);
+        const Matrix f = mlp(p, layer, n1);
         for (int t = 0; t < T; ++t)
           for (int c = 0; c < C; ++c) x[t][c] += a[t][c] + f[t][c];
         continue;
       }
       add(x, a);
-      add(x, mlp(p, base + "mlp/", norm(p, base + "norm2", x)));
+      add(x, mlp(p, layer, norm(p, {modules::kNorm2, layer}, x)));
     }
-    const Matrix n = norm(p, "final_norm", x);
-    const Doubles& head = p.at(m_.tie_embeddings ? "embedding/tokens/weight" : "head/weight");
+    const Matrix n = norm(p, {modules::kFinalNorm, kNoLayer}, x);
+    const Doubles& head = p.at(weight_of(m_.tie_embeddings ? modules::kTokens : modules::kHead));
     double sum = 0;
     for (int t = 0; t < T; ++t) {
       double total = 0, target = 0;
@@ -58,6 +58,10 @@ class ReferenceModel {
 
  private:
   using Matrix = std::vector<Doubles>;
+  struct Where {
+    std::string_view module;
+    int layer;
+  };
 
   static void add(Matrix& x, const Matrix& y) {
     for (size_t t = 0; t < x.size(); ++t)
@@ -65,9 +69,9 @@ class ReferenceModel {
   }
 
   // weight (N, K) row-major, bias (N) where the model has it.
-  static Matrix linear(const ParameterValues& p, const std::string& name, const Matrix& x, int N) {
-    const Doubles& w = p.at(name + "/weight");
-    const auto bias = p.find(name + "/bias");
+  static Matrix linear(const ParameterValues& p, Where where, const Matrix& x, int N) {
+    const Doubles& w = p.at(weight_of(where.module, where.layer));
+    const auto bias = p.find(bias_of(where.module, where.layer));
     Matrix y(x.size(), Doubles(N));
     for (size_t t = 0; t < x.size(); ++t)
       for (int n = 0; n < N; ++n) {
@@ -78,9 +82,9 @@ class ReferenceModel {
     return y;
   }
 
-  Matrix norm(const ParameterValues& p, const std::string& name, const Matrix& x) const {
-    const Doubles& w = p.at(name + "/weight");
-    const auto bias = p.find(name + "/bias");
+  Matrix norm(const ParameterValues& p, Where where, const Matrix& x) const {
+    const Doubles& w = p.at(weight_of(where.module, where.layer));
+    const auto bias = p.find(bias_of(where.module, where.layer));
     Matrix y = x;
     for (Doubles& row : y) {
       double mean = 0, square = 0;
@@ -94,9 +98,9 @@ class ReferenceModel {
     return y;
   }
 
-  Matrix attention(const ParameterValues& p, const std::string& name, const Matrix& n) const {
+  Matrix attention(const ParameterValues& p, int layer, const Matrix& n) const {
     const int T = m_.seq_len, HS = m_.hidden / m_.heads, G = m_.heads / m_.kv_heads;
-    Matrix qkv = linear(p, name + "qkv", n, (m_.heads + 2 * m_.kv_heads) * HS);
+    Matrix qkv = linear(p, {modules::kQkv, layer}, n, (m_.heads + 2 * m_.kv_heads) * HS);
     const auto slot = [&](int kv, int index) { return (kv * (G + 2) + index) * HS; };
     if (m_.position == Position::kRope)
       for (int t = 0; t < T; ++t)
@@ -125,13 +129,13 @@ class ReferenceModel {
             for (int i = 0; i < HS; ++i)
               out[t][(kv * G + g) * HS + i] += weights[s] / total * qkv[s][slot(kv, G + 1) + i];
         }
-    return linear(p, name + "proj", out, m_.hidden);
+    return linear(p, {modules::kProj, layer}, out, m_.hidden);
   }
 
-  Matrix mlp(const ParameterValues& p, const std::string& name, const Matrix& n) const {
+  Matrix mlp(const ParameterValues& p, int layer, const Matrix& n) const {
     const int F = m_.ffn_hidden;
     const bool swiglu = m_.activation == Activation::kSwiglu;
-    const Matrix h = linear(p, name + "fc1", n, swiglu ? 2 * F : F);
+    const Matrix h = linear(p, {modules::kFc1, layer}, n, swiglu ? 2 * F : F);
     Matrix u(h.size(), Doubles(F));
     for (size_t t = 0; t < h.size(); ++t)
       for (int f = 0; f < F; ++f) {
@@ -139,7 +143,7 @@ class ReferenceModel {
         u[t][f] = swiglu ? x / (1 + std::exp(-x)) * h[t][F + f]
                          : 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
       }
-    return linear(p, name + "fc2", u, m_.hidden);
+    return linear(p, {modules::kFc2, layer}, u, m_.hidden);
   }
 
   ModelConfig m_;

@@ -88,15 +88,22 @@ overlap tp,dp,pp 8 --set parallel.dp_transfers=copies
 for layer in "qkv forward" "proj forward" "fc1 forward" "fc2 forward" "qkv weight, fc2 backward" "fc1 backward, fc2 weight" "fc1 weight, proj backward" "qkv backward, proj weight"; do
   grep -q "\"compute\":\"$layer\"" out.json || fail "no $layer" "$(<out.json)"
 done
-for transfer in "gather, 2 pieces" "reduce, 1 piece" "reduce by copies" "gather by copies" "send and receive"; do
-  grep -q "\"transfer\":\"$transfer" out.json || fail "no $transfer" "$(<out.json)"
-done
+while read -r axis transfer; do
+  grep -o '{[^{}]*}' out.json | grep "\"axis\":\"$axis\"" | grep -q "\"transfer\":\"$transfer" ||
+    fail "no $transfer over $axis" "$(<out.json)"
+done <<END
+tp gather by copies, 2 pieces
+tp reduce by copies, 1 piece
+dp reduce by copies, 1 piece
+dp gather by copies, 1 piece
+pp send and receive
+END
 overlap tp,dp 4 --set parallel.pp=1 --set model.block=parallel --set model.activation=swiglu --set model.position=rope \
   --set model.norm=rmsnorm --set precision.compute=bf16 --set parallel.zero=2 --set parallel.recompute=full
 grep -q '"transfer":"reduce-scatter"' out.json || fail "dp copies where tp copies too" "$(<out.json)"
 overlap tp,pp 4 --set parallel.overlap_tp=false --set parallel.overlap_pp=false --set parallel.recompute=selective \
   --set model.kv_heads=2 --set model.bias=false --set parallel.schedule=interleaved --set parallel.chunks=2
-grep -q '"transfer":"gather"' out.json || fail "overlap_tp off still gathers in pieces" "$(<out.json)"
+grep -q '"transfer":"all-gather"' out.json || fail "overlap_tp off still gathers in pieces" "$(<out.json)"
 overlap dp 2 --set parallel.tp=1 --set parallel.pp=1 --set parallel.zero=0 --set parallel.overlap_dp=false
 grep -q '"transfer":"all-reduce"' out.json || fail "zero 0 without an all-reduce" "$(<out.json)"
 

@@ -59,16 +59,6 @@ void fields(Archive& archive, Share& share) {
   archive(share.parameter, share.tp_rank, share.values);
 }
 
-// Of both ways that rows of activations take.
-CommCounts tp_counts(Runtime& runtime) {
-  CommCounts counts = runtime.tp().group().counts();
-  if (const RowExchange* exchange = runtime.row_exchange()) {
-    counts.all_gathers += exchange->counts().all_gathers;
-    counts.reduce_scatters += exchange->counts().reduce_scatters;
-  }
-  return counts;
-}
-
 }  // namespace
 
 Config config_of(const Layout& layout) {
@@ -123,9 +113,7 @@ History train(const Layout& layout, bool alone) {
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
-    Arena measuring;
-    allocate_rank(config, mesh, measuring);
-    Arena arena(*device, measuring.used());
+    Arena arena(*device, rank_bytes(config, mesh, *device));
     Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
@@ -133,7 +121,7 @@ History train(const Layout& layout, bool alone) {
       splits.backward.fill(layout.split);
       trainer.engine().set_overlap_splits(splits);
     }
-    if (layout.timed_cuts && !alone) {
+    if (layout.timed_splits && !alone) {
       const OverlapSplits splits = timed_overlap_splits(trainer.engine());
       for (const OverlapSplits& theirs : job.all_gather(splits)) EXPECT_EQ(theirs, splits);
       EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), layout.tp)), splits);
@@ -141,10 +129,10 @@ History train(const Layout& layout, bool alone) {
     }
     trainer.make_start_values();
     for (int64_t step = 0; step < layout.steps; ++step) {
-      const CommCounts before = tp_counts(trainer.runtime());
+      const CommCounts before = trainer.runtime().tp().counts();
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
-      history.tp_counts = tp_counts(trainer.runtime());
+      history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
     }

@@ -95,7 +95,14 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
         const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
         const std::vector<int> node = node_of(job.world_rank(), node_size);
         constexpr int64_t kFirst = 7, kSteps = 12;
-        NodeLoader loader(config_of(layout, shared), mesh, &job, node, *device, data, kFirst, kSteps);
+        NodeLoader loader({.config = config_of(layout, shared),
+                           .mesh = mesh,
+                           .job = &job,
+                           .node_ranks = node,
+                           .device = *device,
+                           .dataset = data,
+                           .first_step = kFirst,
+                           .steps = kSteps});
         for (int64_t step = kFirst; step < kFirst + kSteps; ++step) {
           const StepTokens tokens = loader.next();
           const Batch expected = make_batch(
@@ -123,7 +130,13 @@ TEST(NodeLoader, a_failure_of_the_reading_rank_reaches_all_ranks_of_its_node) {
   const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0, 1, 300));
   const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};
   const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
-  NodeLoader loader(config_of(layout, true), mesh, &job, job.node_ranks(), *device, data, 0, 1000);
+  NodeLoader loader({.config = config_of(layout, true),
+                     .mesh = mesh,
+                     .job = &job,
+                     .node_ranks = job.node_ranks(),
+                     .device = *device,
+                     .dataset = data,
+                     .steps = 1000});
   try {
     for (int step = 0; step < 1000; ++step) loader.next();
     FAIL() << "nothing was thrown";
@@ -143,7 +156,14 @@ TEST(NodeLoader, ranks_may_stop_at_any_step) {
   const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};
   const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
   for (int stop = 0; stop < 6; ++stop) {
-    NodeLoader loader(config_of(layout, true), mesh, &job, job.node_ranks(), *device, data, stop, 1000);
+    NodeLoader loader({.config = config_of(layout, true),
+                       .mesh = mesh,
+                       .job = &job,
+                       .node_ranks = job.node_ranks(),
+                       .device = *device,
+                       .dataset = data,
+                       .first_step = stop,
+                       .steps = 1000});
     for (int step = 0; step < stop; ++step) loader.next();
   }
 }
@@ -154,7 +174,13 @@ TEST(NodeLoader, one_rank_needs_no_job) {
   if (test_job()->world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
   test_job()->barrier();
   const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
-  NodeLoader loader(config_of({1, 1, 1}, true), make_mesh(0, 1, 1, 1), nullptr, {0}, *device, data, 3, 4);
+  NodeLoader loader({.config = config_of({1, 1, 1}, true),
+                     .mesh = make_mesh(0, 1, 1, 1),
+                     .node_ranks = {0},
+                     .device = *device,
+                     .dataset = data,
+                     .first_step = 3,
+                     .steps = 4});
   const BatchShape shape{.global_batch = kGlobalBatch, .micro_batch = 2};
   for (int64_t step = 3; step < 7; ++step)
     EXPECT_EQ(copy_of(loader.next().inputs), make_batch(data, Split::kTrain, step, shape).inputs);

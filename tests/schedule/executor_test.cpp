@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "io/base/random.h"
+#include "lib/comm/peer/channel.h"
 #include "lib/comm/transfer_hook.h"
 #include "tests/schedule/local_group.h"
 
@@ -22,10 +23,10 @@ struct Case {
   int pp, num_microbatches, chunks;
   Overlap overlap = Overlap::kOn;
   bool forward_only = false;
-  bool copies = false;  // PeerLinks instead of a group
+  bool copies = false;  // PeerChannels instead of messages
 };
 
-// A linear "network": virtual stage s maps x to (s + 2) · x + micro; its gradient is (s + 2) · dy, and the "parameter
+// A linear "network": virtual stage s maps x to (s + 2) · x + microbatch; its gradient is (s + 2) · dy, and the "parameter
 // gradient" of s is the sum over microbatches of x · dy. A buffer that is reused too early changes the sums.
 class ToyStage final : public StageCompute {
  public:
@@ -36,7 +37,7 @@ class ToyStage final : public StageCompute {
         delay_(std::move(delay)),
         gradients_(static_cast<size_t>(chunks)) {}
 
-  void forward(int chunk, int micro, Tensor input, Tensor output) override {
+  void forward(int chunk, int microbatch, Tensor input, Tensor output) override {
     const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
     const float factor = factor_of(chunk);
     EXPECT_EQ(last, output.empty());
@@ -44,8 +45,8 @@ class ToyStage final : public StageCompute {
       delay_();
       float* x = input.as<float>();
       for (int64_t i = 0; i < kElements; ++i) {
-        if (first) x[i] = start_value(micro, i);
-        const float y = factor * x[i] + static_cast<float>(micro);
+        if (first) x[i] = start_value(microbatch, i);
+        const float y = factor * x[i] + static_cast<float>(microbatch);
         if (last)
           sum_of_outputs_ += y;
         else
@@ -54,7 +55,7 @@ class ToyStage final : public StageCompute {
     });
   }
 
-  void backward(int chunk, int micro, Tensor input, Tensor doutput, Tensor dinput) override {
+  void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override {
     const bool first = is_first_virtual_stage(pp_, chunk), last = is_last_virtual_stage(pp_, chunk, chunks_);
     const float factor = factor_of(chunk);
     EXPECT_EQ(last, doutput.empty());
@@ -62,14 +63,16 @@ class ToyStage final : public StageCompute {
     cpu_stream(compute_).submit([=, this] {
       delay_();
       for (int64_t i = 0; i < kElements; ++i) {
-        const float dy = last ? 1.0f / static_cast<float>(micro + 1) : doutput.as<float>()[i];
+        const float dy = last ? 1.0f / static_cast<float>(microbatch + 1) : doutput.as<float>()[i];
         gradients_[static_cast<size_t>(chunk)] += double{input.as<float>()[i]} * dy;
         if (!first) dinput.as<float>()[i] = factor * dy;
       }
     });
   }
 
-  static float start_value(int micro, int64_t i) { return random_normal(5, static_cast<uint64_t>(micro * 100 + i)); }
+  static float start_value(int microbatch, int64_t i) {
+    return random_normal(5, static_cast<uint64_t>(microbatch * 100 + i));
+  }
   float factor_of(int chunk) const { return 0.25f * static_cast<float>(chunk * pp_.size + pp_.rank + 2); }
   double sum_of_outputs() const { return sum_of_outputs_; }
   const std::vector<double>& gradients() const { return gradients_; }
@@ -93,16 +96,16 @@ struct Outcome {
 Outcome expected_outcome(const Case& c) {
   const int stages = c.pp * c.chunks;
   Outcome outcome{0, std::vector<double>(static_cast<size_t>(stages))};
-  for (int micro = 0; micro < c.num_microbatches; ++micro)
+  for (int microbatch = 0; microbatch < c.num_microbatches; ++microbatch)
     for (int64_t i = 0; i < kElements; ++i) {
       std::vector<float> x(static_cast<size_t>(stages) + 1);
-      x[0] = ToyStage::start_value(micro, i);
+      x[0] = ToyStage::start_value(microbatch, i);
       for (int s = 0; s < stages; ++s)
         x[static_cast<size_t>(s) + 1] =
-            0.25f * static_cast<float>(s + 2) * x[static_cast<size_t>(s)] + static_cast<float>(micro);
+            0.25f * static_cast<float>(s + 2) * x[static_cast<size_t>(s)] + static_cast<float>(microbatch);
       outcome.sum_of_outputs += x[static_cast<size_t>(stages)];
       if (c.forward_only) continue;
-      float dy = 1.0f / static_cast<float>(micro + 1);
+      float dy = 1.0f / static_cast<float>(microbatch + 1);
       for (int s = stages - 1; s >= 0; --s) {
         outcome.gradients[static_cast<size_t>(s)] += double{x[static_cast<size_t>(s)]} * dy;
         dy *= 0.25f * static_cast<float>(s + 2);
@@ -111,13 +114,13 @@ Outcome expected_outcome(const Case& c) {
   return outcome;
 }
 
-// A stage's memory and, where the case has them, its ends of the links.
+// A stage's memory and, where the case has them, its ends of the channels.
 struct Rank {
   std::unique_ptr<Device> device = make_cpu_device();
   std::unique_ptr<Arena> arena;
   BoundaryTensors boundaries;
   Plan plan;
-  std::unique_ptr<PeerLink> recv_forward, send_forward, recv_backward, send_backward;
+  std::unique_ptr<StageChannel> recv_forward, send_forward, recv_backward, send_backward;
 };
 
 std::vector<Rank> make_ranks(const Case& c) {
@@ -135,20 +138,20 @@ std::vector<Rank> make_ranks(const Case& c) {
     rank.arena = std::make_unique<Arena>(*rank.device, std::max<int64_t>(measuring.used(), 1));
     rank.boundaries = allocate_boundaries(pp, c.chunks, inputs, kRows, kWidth, Dtype::kF32, *rank.arena);
   }
-  const auto connect = [&](int from, int to, std::unique_ptr<PeerLink> Rank::*send,
-                           std::unique_ptr<PeerLink> Rank::*recv, int send_flag, int recv_flag, bool forward) {
+  const auto connect = [&](int from, int to, std::unique_ptr<StageChannel> Rank::*send,
+                           std::unique_ptr<StageChannel> Rank::*recv, int send_flag, int recv_flag, bool forward) {
     Rank &source = ranks[static_cast<size_t>(from)], &target = ranks[static_cast<size_t>(to)];
     PeerMemory peers{.base = {static_cast<char*>(source.arena->memory()), static_cast<char*>(target.arena->memory())}};
     PeerMemory peers_of_target = peers;
     peers_of_target.rank = 1;
-    const PeerLinkEnd send_end{source.boundaries.flags.flat(send_flag, 1), {}};
-    const PeerLinkEnd recv_end{
+    const PeerChannelEnd send_end{source.boundaries.flags.flat(send_flag, 1), {}};
+    const PeerChannelEnd recv_end{
         target.boundaries.flags.flat(recv_flag, 1),
         forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
-    const std::vector<std::string> ends{PeerLink::to_text(peers, send_end),
-                                        PeerLink::to_text(peers_of_target, recv_end)};
-    source.*send = std::make_unique<PeerLink>(peers, send_end, ends);
-    target.*recv = std::make_unique<PeerLink>(peers_of_target, recv_end, ends);
+    const std::vector<PeerChannelPlaces> ends{PeerChannel::places_of(peers, send_end),
+                                              PeerChannel::places_of(peers_of_target, recv_end)};
+    source.*send = std::make_unique<PeerChannel>(peers, send_end, ends);
+    target.*recv = std::make_unique<PeerChannel>(peers_of_target, recv_end, ends);
   };
   if (c.copies && c.pp > 1)
     for (int r = 0; r < c.pp; ++r) {
@@ -169,7 +172,7 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
   for (int rank = 0; rank < c.pp; ++rank) {
     threads.emplace_back([&, rank] {
       const Axis pp{rank, c.pp};
-      Rank& own = ranks[static_cast<size_t>(rank)];
+      Rank& local = ranks[static_cast<size_t>(rank)];
       std::atomic<uint64_t> counter{0};
       const auto delay = [&, rank] {
         if (delay_seed == 0) return;
@@ -177,23 +180,28 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
         if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % 300));
       };
       std::vector<std::unique_ptr<Stream>> streams;
-      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(own.device->make_stream(name));
+      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(local.device->make_stream(name));
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
+      if (!c.copies) {
+        local.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
+        local.send_forward = std::make_unique<MessageChannel>(forward_group, next);
+        local.recv_backward = std::make_unique<MessageChannel>(backward_group, next);
+        local.send_backward = std::make_unique<MessageChannel>(backward_group, previous);
+      }
       {
-        Executor executor(
-            {.pp = pp,
-             .chunks = c.chunks,
-             .tensors = own.boundaries,
-             .links = {.recv_forward = {&forward_group, streams[1].get(), previous, own.recv_forward.get()},
-                       .send_forward = {&forward_group, streams[2].get(), next, own.send_forward.get()},
-                       .recv_backward = {&backward_group, streams[3].get(), next, own.recv_backward.get()},
-                       .send_backward = {&backward_group, streams[4].get(), previous, own.send_backward.get()}},
-             .compute = *streams[0],
-             .device = *own.device,
-             .overlap = c.overlap});
-        for (int round = 0; round < rounds; ++round) executor.run(own.plan, stage);
+        Executor executor({.pp = pp,
+                           .chunks = c.chunks,
+                           .tensors = local.boundaries,
+                           .links = {.recv_forward = {local.recv_forward.get(), streams[1].get()},
+                                     .send_forward = {local.send_forward.get(), streams[2].get()},
+                                     .recv_backward = {local.recv_backward.get(), streams[3].get()},
+                                     .send_backward = {local.send_backward.get(), streams[4].get()}},
+                           .compute = *streams[0],
+                           .device = *local.device,
+                           .overlap = c.overlap});
+        for (int round = 0; round < rounds; ++round) executor.run(local.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
       std::lock_guard lock(mutex);
@@ -269,7 +277,8 @@ TEST(Executor, too_few_buffers_are_an_error_not_a_corruption) {
                      .compute = *compute,
                      .device = *device});
   ToyStage stage(pp, 1, *compute, [] {});
-  const Plan plan{{Op::kForward, 0}, {Op::kForward, 1}, {Op::kBackward, 0}, {Op::kBackward, 1}};
+  const Plan plan{
+      {ActionKind::kForward, 0}, {ActionKind::kForward, 1}, {ActionKind::kBackward, 0}, {ActionKind::kBackward, 1}};
   EXPECT_THROW(executor.run(plan, stage), Fatal);
   compute->synchronize();
 }

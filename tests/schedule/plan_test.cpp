@@ -11,7 +11,7 @@
 namespace tri {
 namespace {
 
-constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicros = 32;
+constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicrobatches = 32;
 
 // Most activations of one stage, all chunks together.
 int gpipe_in_flight(Axis, int num_microbatches, int) { return num_microbatches; }
@@ -34,7 +34,7 @@ void for_all_plans(Check check) {
     for (int chunks = 1; chunks <= (takes_chunks(row.schedule) ? kMaxChunks : 1); ++chunks)
       for (int size = 1; size <= kMaxStages; ++size)
         for (int rank = 0; rank < size; ++rank)
-          for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches) {
+          for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches) {
             SCOPED_TRACE(fmt::format("{} stage {} of {}, num_microbatches {}, chunks {}", enum_name(row.schedule), rank,
                                      size, num_microbatches, chunks));
             check(row, Axis{rank, size}, num_microbatches, chunks);
@@ -42,11 +42,11 @@ void for_all_plans(Check check) {
           }
 }
 
-std::vector<int> micros_of(const Plan& plan, Op op, int chunk) {
-  std::vector<int> num_microbatches;
+std::vector<int> microbatches_of(const Plan& plan, ActionKind kind, int chunk) {
+  std::vector<int> microbatches;
   for (const Action& action : plan)
-    if (action.op == op && action.chunk == chunk) num_microbatches.push_back(action.micro);
-  return num_microbatches;
+    if (action.kind == kind && action.chunk == chunk) microbatches.push_back(action.microbatch);
+  return microbatches;
 }
 
 std::vector<int> counting(int count) {
@@ -59,15 +59,16 @@ size_t position(const Plan& plan, const Action& action) { return std::ranges::fi
 
 // Number of compute actions before `index`.
 size_t computes_before(const Plan& plan, size_t index) {
-  return std::count_if(plan.begin(), plan.begin() + index,
-                       [](const Action& a) { return a.op == Op::kForward || a.op == Op::kBackward; });
+  return std::count_if(plan.begin(), plan.begin() + index, [](const Action& a) {
+    return a.kind == ActionKind::kForward || a.kind == ActionKind::kBackward;
+  });
 }
 
 int most_in_flight(const Plan& plan) {
   int alive = 0, most = 0;
   for (const Action& action : plan) {
-    if (action.op == Op::kForward) most = std::max(most, ++alive);
-    if (action.op == Op::kBackward) --alive;
+    if (action.kind == ActionKind::kForward) most = std::max(most, ++alive);
+    if (action.kind == ActionKind::kBackward) --alive;
   }
   return most;
 }
@@ -83,10 +84,11 @@ TEST(Plan, each_microbatch_goes_forward_once_and_backward_once_in_order) {
     const Plan plan = make_plan(row.schedule, pp, num_microbatches, chunks);
     EXPECT_EQ(plan.size(), size_t(2 * num_microbatches * chunks));
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      EXPECT_EQ(micros_of(plan, Op::kForward, chunk), counting(num_microbatches));
-      EXPECT_EQ(micros_of(plan, Op::kBackward, chunk), counting(num_microbatches));
-      for (int micro = 0; micro < num_microbatches; ++micro)
-        EXPECT_LT(position(plan, {Op::kForward, micro, chunk}), position(plan, {Op::kBackward, micro, chunk}));
+      EXPECT_EQ(microbatches_of(plan, ActionKind::kForward, chunk), counting(num_microbatches));
+      EXPECT_EQ(microbatches_of(plan, ActionKind::kBackward, chunk), counting(num_microbatches));
+      for (int microbatch = 0; microbatch < num_microbatches; ++microbatch)
+        EXPECT_LT(position(plan, {ActionKind::kForward, microbatch, chunk}),
+                  position(plan, {ActionKind::kBackward, microbatch, chunk}));
     }
   });
 }
@@ -113,7 +115,7 @@ TEST(Plan, activations_of_each_chunk_equal_the_closed_form) {
   for (int size = 1; size <= kMaxStages; ++size)
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
       for (int rank = 0; rank < size; ++rank)
-        for (int num_microbatches = size; num_microbatches <= kMaxMicros; num_microbatches += size) {
+        for (int num_microbatches = size; num_microbatches <= kMaxMicrobatches; num_microbatches += size) {
           const int total = num_microbatches * chunks;
           const int warmup = std::min(2 * (size - rank - 1) + (chunks - 1) * size, total);
           const auto met = [&](int n, int c) {
@@ -138,17 +140,17 @@ TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
     size_t transfers = 0;
     for (size_t i = 0; i < compute.size(); ++i) {
       const Action& action = compute[i];
-      const bool forward = action.op == Op::kForward;
+      const bool forward = action.kind == ActionKind::kForward;
       const bool first = is_first_virtual_stage(pp, action.chunk);
       const bool last = is_last_virtual_stage(pp, action.chunk, chunks);
       if (!(forward ? first : last)) {
-        const Op op = forward ? Op::kRecvForward : Op::kRecvBackward;
-        EXPECT_EQ(computes_before(plan, position(plan, {op, action.micro, action.chunk})), i == 0 ? 0 : i - 1);
+        const ActionKind kind = forward ? ActionKind::kRecvForward : ActionKind::kRecvBackward;
+        EXPECT_EQ(computes_before(plan, position(plan, {kind, action.microbatch, action.chunk})), i == 0 ? 0 : i - 1);
         ++transfers;
       }
       if (!(forward ? last : first)) {
-        const Op op = forward ? Op::kSendForward : Op::kSendBackward;
-        EXPECT_EQ(position(plan, {op, action.micro, action.chunk}), position(plan, action) + 1);
+        const ActionKind kind = forward ? ActionKind::kSendForward : ActionKind::kSendBackward;
+        EXPECT_EQ(position(plan, {kind, action.microbatch, action.chunk}), position(plan, action) + 1);
         ++transfers;
       }
     }
@@ -158,15 +160,15 @@ TEST(Plan, receives_are_issued_one_compute_action_ahead_and_sends_right_after) {
 
 // What crosses a link, named by the virtual stage that sends it.
 struct Message {
-  int virtual_stage, micro;
+  int virtual_stage, microbatch;
   bool operator==(const Message&) const = default;
 };
 
 // The messages of one queue; `hop`: from the virtual stage of the action to the one that sends.
-std::vector<Message> messages(const Plan& plan, Op op, Axis pp, int hop) {
+std::vector<Message> messages(const Plan& plan, ActionKind kind, Axis pp, int hop) {
   std::vector<Message> list;
   for (const Action& a : plan)
-    if (a.op == op) list.push_back({a.chunk * pp.size + pp.rank + hop, a.micro});
+    if (a.kind == kind) list.push_back({a.chunk * pp.size + pp.rank + hop, a.microbatch});
   return list;
 }
 
@@ -174,8 +176,8 @@ TEST(Plan, sends_and_receives_of_each_link_and_direction_have_the_same_order) {
   for_all_plans([](const Expected& row, Axis pp, int num_microbatches, int chunks) {
     const Axis next{(pp.rank + 1) % pp.size, pp.size};
     const auto same = [&](const Plan& here, const Plan& there) {
-      EXPECT_EQ(messages(here, Op::kSendForward, pp, 0), messages(there, Op::kRecvForward, next, -1));
-      EXPECT_EQ(messages(here, Op::kRecvBackward, pp, +1), messages(there, Op::kSendBackward, next, 0));
+      EXPECT_EQ(messages(here, ActionKind::kSendForward, pp, 0), messages(there, ActionKind::kRecvForward, next, -1));
+      EXPECT_EQ(messages(here, ActionKind::kRecvBackward, pp, +1), messages(there, ActionKind::kSendBackward, next, 0));
     };
     same(with_transfers(make_plan(row.schedule, pp, num_microbatches, chunks), pp, chunks),
          with_transfers(make_plan(row.schedule, next, num_microbatches, chunks), next, chunks));
@@ -198,13 +200,13 @@ TEST(Plan, inputs_need_at_most_one_buffer_more_than_activations) {
 TEST(Plan, forward_only_runs_each_microbatch_once_in_order_and_keeps_nothing) {
   for (int size = 1; size <= kMaxStages; ++size)
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
-      for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches) {
+      for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches) {
         const Axis pp{size - 1, size};
         const Plan plan = forward_only(pp, num_microbatches, chunks);
         ASSERT_EQ(plan.size(), size_t(num_microbatches * chunks));
         const Plan transfers = with_transfers(plan, pp, chunks);
         for (int chunk = 0; chunk < chunks; ++chunk) {
-          ASSERT_EQ(micros_of(plan, Op::kForward, chunk), counting(num_microbatches));
+          ASSERT_EQ(microbatches_of(plan, ActionKind::kForward, chunk), counting(num_microbatches));
           ASSERT_EQ(max_in_flight(plan, chunk), 1);
           // One in use and one ahead, where the next action is of the same chunk.
           ASSERT_EQ(max_inputs(transfers, chunk),

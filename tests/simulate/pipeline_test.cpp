@@ -9,11 +9,12 @@
 #include <tuple>
 
 #include "io/base/error.h"
+#include "lib/schedule/buffer_rules.h"
 
 namespace tri {
 namespace {
 
-constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicros = 32;
+constexpr int kMaxStages = 8, kMaxChunks = 4, kMaxMicrobatches = 32;
 
 std::vector<StageCost> same_cost(int virtual_stages, StageCost cost) {
   return std::vector<StageCost>(virtual_stages, cost);
@@ -29,7 +30,7 @@ void for_all_pipelines(Check check) {
   for (const auto& [schedule, name] : EnumNames<Schedule>::table)
     for (int chunks = 1; chunks <= (takes_chunks(schedule) ? kMaxChunks : 1); ++chunks)
       for (int size = 1; size <= kMaxStages; ++size)
-        for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches) {
+        for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches) {
           SCOPED_TRACE(fmt::format("{} p {}, m {}, v {}", name, size, num_microbatches, chunks));
           check(schedule, size, num_microbatches, chunks);
           if (::testing::Test::HasFailure()) return;  // one report is enough
@@ -81,7 +82,7 @@ TEST(Pipeline, peak_activations_are_those_of_the_plans) {
 TEST(Pipeline, forward_only_never_deadlocks_and_has_the_same_bubble) {
   for (int size = 1; size <= kMaxStages; ++size)
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks)
-      for (int num_microbatches = 1; num_microbatches <= kMaxMicros; ++num_microbatches)
+      for (int num_microbatches = 1; num_microbatches <= kMaxMicrobatches; ++num_microbatches)
         for (const Overlap overlap : kBothModes) {
           std::vector<Plan> plans;
           for (int rank = 0; rank < size; ++rank)
@@ -108,56 +109,57 @@ int most_alive(const std::vector<std::pair<double, double>>& intervals) {
   return most;
 }
 
-using SpanKey = std::tuple<int, Op, int, int>;  // stage, op, micro, chunk
+using SpanKey = std::tuple<int, ActionKind, int, int>;  // stage, kind, microbatch, chunk
 
 // The rules of the queues, checked on the times that came out.
 void check_times(const PipelineRun& run, const std::vector<Plan>& plans, int chunks) {
   const int size = static_cast<int>(plans.size());
   std::map<SpanKey, PipelineSpan> spans;
-  for (const PipelineSpan& s : run.spans) spans[{s.stage, s.action.op, s.action.micro, s.action.chunk}] = s;
+  for (const PipelineSpan& s : run.spans) spans[{s.stage, s.action.kind, s.action.microbatch, s.action.chunk}] = s;
   for (int rank = 0; rank < size; ++rank) {
     std::map<int, double> queue_end;  // queue -> end of the action before
     std::vector<std::pair<double, double>> gradients, outputs, output_gradients;
     std::map<int, std::vector<std::pair<double, double>>> inputs;  // by chunk
     for (const Action& a : plans[rank]) {
-      const auto at = [&](Op op) { return spans.at({rank, op, a.micro, a.chunk}); };
-      const PipelineSpan span = at(a.op);
-      const int queue = a.op == Op::kBackward ? 0 : static_cast<int>(a.op);
+      const auto at = [&](ActionKind kind) { return spans.at({rank, kind, a.microbatch, a.chunk}); };
+      const PipelineSpan span = at(a.kind);
+      const int queue = a.kind == ActionKind::kBackward ? 0 : static_cast<int>(a.kind);
       EXPECT_GE(span.start, queue_end[queue]) << to_string(a);
       queue_end[queue] = span.end;
       const bool first = is_first_virtual_stage({rank, size}, a.chunk);
       const bool last = is_last_virtual_stage({rank, size}, a.chunk, chunks);
-      switch (a.op) {
-        case Op::kForward:
+      switch (a.kind) {
+        case ActionKind::kForward:
           if (!first) {
-            EXPECT_GE(span.start, at(Op::kRecvForward).end);
+            EXPECT_GE(span.start, at(ActionKind::kRecvForward).end);
           }
-          if (!last) outputs.push_back({span.start, at(Op::kSendForward).end});
+          if (!last) outputs.push_back({span.start, at(ActionKind::kSendForward).end});
           break;
-        case Op::kBackward:
-          EXPECT_GE(span.start, at(Op::kForward).end);
+        case ActionKind::kBackward:
+          EXPECT_GE(span.start, at(ActionKind::kForward).end);
           if (!last) {
-            EXPECT_GE(span.start, at(Op::kRecvBackward).end);
+            EXPECT_GE(span.start, at(ActionKind::kRecvBackward).end);
           }
-          if (!first) output_gradients.push_back({span.start, at(Op::kSendBackward).end});
+          if (!first) output_gradients.push_back({span.start, at(ActionKind::kSendBackward).end});
           break;
-        case Op::kRecvForward:
-          inputs[a.chunk].push_back({span.start, at(Op::kBackward).end});
+        case ActionKind::kRecvForward:
+          inputs[a.chunk].push_back({span.start, at(ActionKind::kBackward).end});
           break;
-        case Op::kRecvBackward:
-          gradients.push_back({span.start, at(Op::kBackward).end});
+        case ActionKind::kRecvBackward:
+          gradients.push_back({span.start, at(ActionKind::kBackward).end});
           break;
-        case Op::kSendForward: {
-          EXPECT_GE(span.start, at(Op::kForward).end);
+        case ActionKind::kSendForward: {
+          EXPECT_GE(span.start, at(ActionKind::kForward).end);
           const int chunk = a.chunk + (rank == size - 1);
-          const PipelineSpan other = spans.at({(rank + 1) % size, Op::kRecvForward, a.micro, chunk});
+          const PipelineSpan other = spans.at({(rank + 1) % size, ActionKind::kRecvForward, a.microbatch, chunk});
           EXPECT_TRUE(other.start == span.start && other.end == span.end) << to_string(a);
           break;
         }
-        case Op::kSendBackward: {
-          EXPECT_GE(span.start, at(Op::kBackward).end);
+        case ActionKind::kSendBackward: {
+          EXPECT_GE(span.start, at(ActionKind::kBackward).end);
           const int chunk = a.chunk - (rank == 0);
-          const PipelineSpan other = spans.at({(rank + size - 1) % size, Op::kRecvBackward, a.micro, chunk});
+          const PipelineSpan other =
+              spans.at({(rank + size - 1) % size, ActionKind::kRecvBackward, a.microbatch, chunk});
           EXPECT_TRUE(other.start == span.start && other.end == span.end) << to_string(a);
           break;
         }
@@ -227,8 +229,9 @@ TEST(Pipeline, with_overlap_transfers_cost_only_their_latency_except_in_1f1b) {
 TEST(Pipeline, plans_that_wait_for_each_other_are_reported_with_their_stages) {
   // Stage 0 waits for the first gradient before its second forward; stage 1 wants both forwards first.
   const Axis first{0, 2}, last{1, 2};
-  const Plan eager =
-      with_transfers({{Op::kForward, 0}, {Op::kBackward, 0}, {Op::kForward, 1}, {Op::kBackward, 1}}, first, 1);
+  const Plan eager = with_transfers(
+      {{ActionKind::kForward, 0}, {ActionKind::kBackward, 0}, {ActionKind::kForward, 1}, {ActionKind::kBackward, 1}},
+      first, 1);
   const Plan patient = with_transfers(make_plan(Schedule::kGpipe, last, 2, 1), last, 1);
   const PipelineRun run = simulate_pipeline({eager, patient}, 1, same_cost(2, {}), Overlap::kOn);
   EXPECT_EQ(run.deadlock,
@@ -243,8 +246,8 @@ TEST(Pipeline, plans_that_wait_for_each_other_are_reported_with_their_stages) {
 
 TEST(Pipeline, transfers_out_of_order_are_a_deadlock_not_a_mixup) {
   std::vector<Plan> plans = plans_of_all_stages(Schedule::kGpipe, 2, 2, 1);
-  std::ranges::swap(*std::ranges::find(plans[1], Action{Op::kRecvForward, 0}),
-                    *std::ranges::find(plans[1], Action{Op::kRecvForward, 1}));
+  std::ranges::swap(*std::ranges::find(plans[1], Action{ActionKind::kRecvForward, 0}),
+                    *std::ranges::find(plans[1], Action{ActionKind::kRecvForward, 1}));
   const PipelineRun run = simulate_pipeline(plans, 1, same_cost(2, {}), Overlap::kOn);
   EXPECT_NE(run.deadlock.find("stage 0: SF0 waits for RF0 of stage 1, where RF1 comes first\n"), std::string::npos)
       << run.deadlock;
@@ -252,7 +255,7 @@ TEST(Pipeline, transfers_out_of_order_are_a_deadlock_not_a_mixup) {
 
 TEST(Pipeline, a_missing_send_is_reported) {
   std::vector<Plan> plans = plans_of_all_stages(Schedule::k1F1B, 3, 4, 1);
-  std::erase(plans[1], Action{Op::kSendForward, 3});
+  std::erase(plans[1], Action{ActionKind::kSendForward, 3});
   const PipelineRun run = simulate_pipeline(plans, 1, same_cost(3, {}), Overlap::kOn);
   EXPECT_NE(run.deadlock.find("stage 2: RF3 waits for SF3 of stage 1, which that plan does not have\n"),
             std::string::npos)
@@ -266,7 +269,7 @@ TEST(Pipeline, a_forward_waits_for_its_output_buffer) {
     for (int rank = 0; rank < 2; ++rank) plans.push_back(with_transfers(forward_only({rank, 2}, 6, 1), {rank, 2}, 1));
     const PipelineRun run = simulate_pipeline(plans, 1, {{1, 2, 0}, {receiver_forward, 2, 0}}, Overlap::kOn);
     for (const PipelineSpan& span : run.spans)
-      if (span.stage == 0 && span.action == Action{Op::kForward, 4}) return span.start;
+      if (span.stage == 0 && span.action == Action{ActionKind::kForward, 4}) return span.start;
     return -1.0;
   };
   EXPECT_EQ(start_of_fifth(1), 4);

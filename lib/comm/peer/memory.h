@@ -1,4 +1,4 @@
-// The arenas of a group's members on one machine, opened in this process.
+// Peer memory: the arenas of a group's members on one machine, opened in this process.
 #pragma once
 
 #include <memory>
@@ -6,11 +6,24 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
-#include "lib/comm/row_exchange.h"
 
 namespace tri {
 
 class Job;
+
+// Where the members of a group have their memory, as this process sees it.
+struct PeerMemory {
+  int rank = 0;
+  std::vector<char*> base;  // [member]; base[rank] is this rank's
+
+  int size() const { return static_cast<int>(base.size()); }
+  // What lies at `local` here, in the memory of `member`.
+  template <class T>
+  T* at(int member, T* local) const {
+    return reinterpret_cast<T*>(base[static_cast<size_t>(member)] +
+                                (reinterpret_cast<char*>(local) - base[static_cast<size_t>(rank)]));
+  }
+};
 
 // The same for all processes of a running machine, and for no others.
 std::string machine_name();

@@ -1,4 +1,4 @@
-#include "lib/huggingface/layout.h"
+#include "lib/huggingface/weight_format.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -12,48 +12,48 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr TensorRule kGpt2Tensors[] = {
-    {"embedding/tokens/weight", "transformer.wte.weight", Rows::kVocab},
-    {"embedding/positions/weight", "transformer.wpe.weight"},
-    {"layers/{}/norm1/weight", "transformer.h.{}.ln_1.weight"},
-    {"layers/{}/norm1/bias", "transformer.h.{}.ln_1.bias"},
-    {"layers/{}/attention/qkv/weight", "transformer.h.{}.attn.c_attn.weight", Rows::kQueryKeyValue, Form::kTransposed},
-    {"layers/{}/attention/qkv/bias", "transformer.h.{}.attn.c_attn.bias", Rows::kQueryKeyValue},
-    {"layers/{}/attention/proj/weight", "transformer.h.{}.attn.c_proj.weight", Rows::kAll, Form::kTransposed},
-    {"layers/{}/attention/proj/bias", "transformer.h.{}.attn.c_proj.bias"},
-    {"layers/{}/norm2/weight", "transformer.h.{}.ln_2.weight"},
-    {"layers/{}/norm2/bias", "transformer.h.{}.ln_2.bias"},
-    {"layers/{}/mlp/fc1/weight", "transformer.h.{}.mlp.c_fc.weight", Rows::kAll, Form::kTransposed},
-    {"layers/{}/mlp/fc1/bias", "transformer.h.{}.mlp.c_fc.bias"},
-    {"layers/{}/mlp/fc2/weight", "transformer.h.{}.mlp.c_proj.weight", Rows::kAll, Form::kTransposed},
-    {"layers/{}/mlp/fc2/bias", "transformer.h.{}.mlp.c_proj.bias"},
-    {"final_norm/weight", "transformer.ln_f.weight"},
-    {"final_norm/bias", "transformer.ln_f.bias"},
-    {"head/weight", "lm_head.weight", Rows::kVocab},  // untied only
+    {modules::kTokens, Part::kWeight, "transformer.wte.weight", Rows::kVocab},
+    {modules::kPositions, Part::kWeight, "transformer.wpe.weight"},
+    {modules::kNorm1, Part::kWeight, "transformer.h.{}.ln_1.weight"},
+    {modules::kNorm1, Part::kBias, "transformer.h.{}.ln_1.bias"},
+    {modules::kQkv, Part::kWeight, "transformer.h.{}.attn.c_attn.weight", Rows::kQueryKeyValue, Form::kTransposed},
+    {modules::kQkv, Part::kBias, "transformer.h.{}.attn.c_attn.bias", Rows::kQueryKeyValue},
+    {modules::kProj, Part::kWeight, "transformer.h.{}.attn.c_proj.weight", Rows::kAll, Form::kTransposed},
+    {modules::kProj, Part::kBias, "transformer.h.{}.attn.c_proj.bias"},
+    {modules::kNorm2, Part::kWeight, "transformer.h.{}.ln_2.weight"},
+    {modules::kNorm2, Part::kBias, "transformer.h.{}.ln_2.bias"},
+    {modules::kFc1, Part::kWeight, "transformer.h.{}.mlp.c_fc.weight", Rows::kAll, Form::kTransposed},
+    {modules::kFc1, Part::kBias, "transformer.h.{}.mlp.c_fc.bias"},
+    {modules::kFc2, Part::kWeight, "transformer.h.{}.mlp.c_proj.weight", Rows::kAll, Form::kTransposed},
+    {modules::kFc2, Part::kBias, "transformer.h.{}.mlp.c_proj.bias"},
+    {modules::kFinalNorm, Part::kWeight, "transformer.ln_f.weight"},
+    {modules::kFinalNorm, Part::kBias, "transformer.ln_f.bias"},
+    {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
 };
 
 constexpr TensorRule kLlamaTensors[] = {
-    {"embedding/tokens/weight", "model.embed_tokens.weight", Rows::kVocab},
-    {"layers/{}/norm1/weight", "model.layers.{}.input_layernorm.weight"},
-    {"layers/{}/attention/qkv/weight", "model.layers.{}.self_attn.q_proj.weight", Rows::kQuery},
-    {"layers/{}/attention/qkv/weight", "model.layers.{}.self_attn.k_proj.weight", Rows::kKey},
-    {"layers/{}/attention/qkv/weight", "model.layers.{}.self_attn.v_proj.weight", Rows::kValue},
-    {"layers/{}/attention/qkv/bias", "model.layers.{}.self_attn.q_proj.bias", Rows::kQuery},
-    {"layers/{}/attention/qkv/bias", "model.layers.{}.self_attn.k_proj.bias", Rows::kKey},
-    {"layers/{}/attention/qkv/bias", "model.layers.{}.self_attn.v_proj.bias", Rows::kValue},
-    {"layers/{}/attention/proj/weight", "model.layers.{}.self_attn.o_proj.weight"},
-    {"layers/{}/attention/proj/bias", "model.layers.{}.self_attn.o_proj.bias"},
-    {"layers/{}/norm2/weight", "model.layers.{}.post_attention_layernorm.weight"},
-    {"layers/{}/mlp/fc1/weight", "model.layers.{}.mlp.gate_proj.weight", Rows::kGate},
-    {"layers/{}/mlp/fc1/weight", "model.layers.{}.mlp.up_proj.weight", Rows::kUp},
-    {"layers/{}/mlp/fc1/bias", "model.layers.{}.mlp.gate_proj.bias", Rows::kGate},
-    {"layers/{}/mlp/fc1/bias", "model.layers.{}.mlp.up_proj.bias", Rows::kUp},
-    {"layers/{}/mlp/fc2/weight", "model.layers.{}.mlp.down_proj.weight"},
-    {"layers/{}/mlp/fc2/bias", "model.layers.{}.mlp.down_proj.bias"},
-    {"final_norm/weight", "model.norm.weight"},
-    {"head/weight", "lm_head.weight", Rows::kVocab},  // untied only
+    {modules::kTokens, Part::kWeight, "model.embed_tokens.weight", Rows::kVocab},
+    {modules::kNorm1, Part::kWeight, "model.layers.{}.input_layernorm.weight"},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.q_proj.weight", Rows::kQuery},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.k_proj.weight", Rows::kKey},
+    {modules::kQkv, Part::kWeight, "model.layers.{}.self_attn.v_proj.weight", Rows::kValue},
+    {modules::kQkv, Part::kBias, "model.layers.{}.self_attn.q_proj.bias", Rows::kQuery},
+    {modules::kQkv, Part::kBias, "model.layers.{}.self_attn.k_proj.bias", Rows::kKey},
+    {modules::kQkv, Part::kBias, "model.layers.{}.self_attn.v_proj.bias", Rows::kValue},
+    {modules::kProj, Part::kWeight, "model.layers.{}.self_attn.o_proj.weight"},
+    {modules::kProj, Part::kBias, "model.layers.{}.self_attn.o_proj.bias"},
+    {modules::kNorm2, Part::kWeight, "model.layers.{}.post_attention_layernorm.weight"},
+    {modules::kFc1, Part::kWeight, "model.layers.{}.mlp.gate_proj.weight", Rows::kGate},
+    {modules::kFc1, Part::kWeight, "model.layers.{}.mlp.up_proj.weight", Rows::kUp},
+    {modules::kFc1, Part::kBias, "model.layers.{}.mlp.gate_proj.bias", Rows::kGate},
+    {modules::kFc1, Part::kBias, "model.layers.{}.mlp.up_proj.bias", Rows::kUp},
+    {modules::kFc2, Part::kWeight, "model.layers.{}.mlp.down_proj.weight"},
+    {modules::kFc2, Part::kBias, "model.layers.{}.mlp.down_proj.bias"},
+    {modules::kFinalNorm, Part::kWeight, "model.norm.weight"},
+    {modules::kHead, Part::kWeight, "lm_head.weight", Rows::kVocab},  // untied only
 };
 
-// A whole number that both sides have.
+// An integer that both sides have.
 struct SizeField {
   std::string_view theirs;
   int ModelConfig::*ours;
@@ -66,8 +66,8 @@ struct FixedField {
   bool any = false;
 };
 
-struct LayoutTable {
-  Layout layout;
+struct FormatTable {
+  WeightFormat format;
   Norm norm;
   Activation activation;
   Position position;
@@ -104,7 +104,7 @@ constexpr std::span<const SizeField> kLlamaSizes{kMistralSizes, std::size(kMistr
 constexpr FixedField kLlamaFixed[] = {{"hidden_act", "\"silu\"", "\"swish\""}};
 constexpr std::string_view kLlamaIgnored[] = {".rotary_emb.inv_freq"};
 
-constexpr LayoutTable kLayouts[] = {{.layout = {.model_type = "gpt2",
+constexpr FormatTable kFormats[] = {{.format = {.model_type = "gpt2",
                                                 .architecture = "GPT2LMHeadModel",
                                                 .prefix = "transformer.",
                                                 .tensors = kGpt2Tensors,
@@ -121,7 +121,7 @@ constexpr LayoutTable kLayouts[] = {{.layout = {.model_type = "gpt2",
                                      .eps_when_absent = 1e-5,
                                      .sizes = kGpt2Sizes,
                                      .fixed = kGpt2Fixed},
-                                    {.layout = {.model_type = "llama",
+                                    {.format = {.model_type = "llama",
                                                 .architecture = "LlamaForCausalLM",
                                                 .prefix = "model.",
                                                 .tensors = kLlamaTensors,
@@ -137,7 +137,7 @@ constexpr LayoutTable kLayouts[] = {{.layout = {.model_type = "gpt2",
                                      .eps_when_absent = 1e-6,
                                      .sizes = kLlamaSizes,
                                      .fixed = kLlamaFixed},
-                                    {.layout = {.model_type = "mistral",
+                                    {.format = {.model_type = "mistral",
                                                 .architecture = "MistralForCausalLM",
                                                 .prefix = "model.",
                                                 .tensors = kLlamaTensors,
@@ -154,20 +154,20 @@ constexpr LayoutTable kLayouts[] = {{.layout = {.model_type = "gpt2",
                                      .sizes = kMistralSizes,
                                      .fixed = kLlamaFixed}};
 
-const LayoutTable& table_of(const Layout& layout) {
-  for (const LayoutTable& table : kLayouts)
-    if (table.layout.model_type == layout.model_type) return table;
-  TRI_REQUIRE(false, "layout {}", layout.model_type);
-  return kLayouts[0];
+const FormatTable& table_of(const WeightFormat& format) {
+  for (const FormatTable& table : kFormats)
+    if (table.format.model_type == format.model_type) return table;
+  TRI_REQUIRE(false, "weight format {}", format.model_type);
+  return kFormats[0];
 }
 
-// What of the model the layout can't express, a line each.
-std::vector<std::string> objections(const LayoutTable& t, const ModelConfig& m) {
+// What of the model the format can't express, a line each.
+std::vector<std::string> objections(const FormatTable& t, const ModelConfig& m) {
   std::vector<std::string> lines;
   const auto must_be = [&](const char* field, auto value, auto expected) {
     if (value != expected)
       lines.push_back(fmt::format("model.{}: {} can't be expressed as {}, which has {}", field, enum_name(value),
-                                  t.layout.architecture, enum_name(expected)));
+                                  t.format.architecture, enum_name(expected)));
   };
   must_be("norm", m.norm, t.norm);
   must_be("activation", m.activation, t.activation);
@@ -175,12 +175,12 @@ std::vector<std::string> objections(const LayoutTable& t, const ModelConfig& m) 
   must_be("block", m.block, Block::kSequential);
   if (m.kv_heads != m.heads && !t.groups)
     lines.push_back(fmt::format("model.kv_heads: {} can't be expressed as {}, which has as many as model.heads ({})",
-                                m.kv_heads, t.layout.architecture, m.heads));
+                                m.kv_heads, t.format.architecture, m.heads));
   if (m.window > 0 && !t.window)
     lines.push_back(fmt::format("model.window: {} can't be expressed as {}, which attends to all tokens before",
-                                m.window, t.layout.architecture));
+                                m.window, t.format.architecture));
   if (m.bias && !t.biases)
-    lines.push_back(fmt::format("model.bias: {} can't be expressed as {}", m.bias, t.layout.architecture));
+    lines.push_back(fmt::format("model.bias: {} can't be expressed as {}", m.bias, t.format.architecture));
   return lines;
 }
 
@@ -203,15 +203,15 @@ Result<void> read_rope(const std::string& path, const Json& json, ModelConfig& m
 
 Result<Described> read_model(const std::string& path, const Json& json) {
   const std::string type = json.value("model_type", "");
-  const LayoutTable* table = nullptr;
+  const FormatTable* table = nullptr;
   std::vector<std::string_view> known;
-  for (const LayoutTable& candidate : kLayouts) {
-    known.push_back(candidate.layout.model_type);
-    if (candidate.layout.model_type == type) table = &candidate;
+  for (const FormatTable& candidate : kFormats) {
+    known.push_back(candidate.format.model_type);
+    if (candidate.format.model_type == type) table = &candidate;
   }
   if (table == nullptr)
     return file_error("{}: model_type: \"{}\" is not known; known are {}", path, type, fmt::join(known, ", "));
-  Described described{.layout = &table->layout};
+  Described described{.format = &table->format};
   ModelConfig& m = described.model;
   m.norm = table->norm;
   m.activation = table->activation;
@@ -236,7 +236,7 @@ Result<Described> read_model(const std::string& path, const Json& json) {
     if (!field.any && found != field.json && found != field.also)
       return file_error("{}: {}: {} can't be expressed; only {} can", path, field.theirs, found, field.json);
   }
-  if (const auto own = json.find("trireme"); own != json.end()) described.tokenizer = own->value("tokenizer", "");
+  if (const auto ours = json.find("trireme"); ours != json.end()) described.tokenizer = ours->value("tokenizer", "");
   m.norm_eps = json.value(std::string(table->eps), table->eps_when_absent);
   m.tie_embeddings = json.value("tie_word_embeddings", table->tied_when_absent);
   m.init_std = json.value("initializer_range", m.init_std);
@@ -257,12 +257,12 @@ Result<Described> read_model(const std::string& path, const Json& json) {
 
 }  // namespace
 
-Result<const Layout*> layout_of(const ModelConfig& model) {
-  const LayoutTable* nearest = nullptr;
+Result<const WeightFormat*> weight_format_of(const ModelConfig& model) {
+  const FormatTable* nearest = nullptr;
   std::vector<std::string> fewest;
-  for (const LayoutTable& table : kLayouts) {
+  for (const FormatTable& table : kFormats) {
     std::vector<std::string> lines = objections(table, model);
-    if (lines.empty()) return &table.layout;
+    if (lines.empty()) return &table.format;
     if (nearest == nullptr || lines.size() < fewest.size()) {
       nearest = &table;
       fewest = std::move(lines);
@@ -271,10 +271,10 @@ Result<const Layout*> layout_of(const ModelConfig& model) {
   return join_errors(fewest);
 }
 
-std::string config_json(const Layout& layout, const ModelConfig& model, Dtype dtype, int eos,
+std::string config_json(const WeightFormat& format, const ModelConfig& model, Dtype dtype, int eos,
                         const std::string& tokenizer, int64_t step) {
-  const LayoutTable& table = table_of(layout);
-  Json json = {{"architectures", {layout.architecture}}, {"model_type", layout.model_type}};
+  const FormatTable& table = table_of(format);
+  Json json = {{"architectures", {format.architecture}}, {"model_type", format.model_type}};
   json["torch_dtype"] = dtype == Dtype::kF32 ? "float32" : "bfloat16";
   for (const SizeField& field : table.sizes) json[std::string(field.theirs)] = model.*field.ours;
   for (const FixedField& field : table.fixed) json[std::string(field.theirs)] = Json::parse(field.json);
@@ -304,7 +304,7 @@ Result<Described> parse_config_json(const std::string& path, std::string_view te
 }
 
 int64_t row_width(const ParamSpec& spec) {
-  return spec.shape.size() == 1 || spec.name.ends_with("/bias") ? 1 : spec.shape.back();
+  return spec.shape.size() == 1 || is_bias(spec.name) ? 1 : spec.shape.back();
 }
 
 std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_rows) {
@@ -348,7 +348,7 @@ std::vector<int64_t> row_map(Rows rows, const ModelConfig& model, int64_t our_ro
   return map;
 }
 
-std::vector<Mapped> map_tensors(const Layout& layout, const ModelConfig& model,
+std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& model,
                                 const std::vector<ParamSpec>& parameters) {
   const auto find = [&](const std::string& name) {
     const auto at = std::find_if(parameters.begin(), parameters.end(), [&](const auto& p) { return p.name == name; });
@@ -356,16 +356,16 @@ std::vector<Mapped> map_tensors(const Layout& layout, const ModelConfig& model,
   };
   std::vector<Mapped> all;
   const auto add = [&](const TensorRule& rule, int layer) {
-    const std::string name = fmt::format(fmt::runtime(rule.ours), layer);
+    const bool bias = rule.part == Part::kBias;
+    const std::string name = bias ? bias_of(rule.module, layer) : weight_of(rule.module, layer);
     Mapped mapped{.theirs = fmt::format(fmt::runtime(rule.theirs), layer),
                   .spec = find(name),
                   .rows = rule.rows,
                   .form = rule.form};
-    const bool bias = name.ends_with("/bias");
-    if (mapped.spec == nullptr && !(bias && layout.zero_biases)) return;
+    if (mapped.spec == nullptr && !(bias && format.zero_biases)) return;
     // A bias that we do not have is as long as its weight has rows.
     const ParamSpec* shaped = mapped.spec;
-    if (shaped == nullptr) shaped = find(name.substr(0, name.rfind('/')) + "/weight");
+    if (shaped == nullptr) shaped = find(weight_of(rule.module, layer));
     TRI_REQUIRE(shaped != nullptr, "{}: neither it nor its weight", name);
     const int64_t width = row_width(*shaped);
     const auto count = static_cast<int64_t>(row_map(rule.rows, model, shaped->numel() / width).size());
@@ -376,13 +376,13 @@ std::vector<Mapped> map_tensors(const Layout& layout, const ModelConfig& model,
     all.push_back(std::move(mapped));
   };
   // The layers' rules stand together: they are gone through once a layer.
-  const auto of_layer = [](const TensorRule& rule) { return rule.ours.find("{}") != std::string_view::npos; };
-  const auto first = std::find_if(layout.tensors.begin(), layout.tensors.end(), of_layer);
-  const auto last = std::find_if_not(first, layout.tensors.end(), of_layer);
-  for (auto rule = layout.tensors.begin(); rule != first; ++rule) add(*rule, 0);
+  const auto of_layers = [](const TensorRule& rule) { return of_layer(rule.module); };
+  const auto first = std::find_if(format.tensors.begin(), format.tensors.end(), of_layers);
+  const auto last = std::find_if_not(first, format.tensors.end(), of_layers);
+  for (auto rule = format.tensors.begin(); rule != first; ++rule) add(*rule, kNoLayer);
   for (int layer = 0; layer < model.layers; ++layer)
     for (auto rule = first; rule != last; ++rule) add(*rule, layer);
-  for (auto rule = last; rule != layout.tensors.end(); ++rule) add(*rule, 0);
+  for (auto rule = last; rule != format.tensors.end(); ++rule) add(*rule, kNoLayer);
   return all;
 }
 

@@ -1,4 +1,4 @@
-#include "lib/comm/row_exchange.h"
+#include "lib/comm/peer/copies.h"
 
 #include <algorithm>
 #include <numeric>
@@ -35,58 +35,64 @@ std::vector<std::vector<int>> groups_of(const std::vector<int>& order, int piece
 
 }  // namespace
 
-RowExchangeTensors allocate_row_exchange(const std::string& name, int members, int64_t elements, Dtype dtype,
-                                         int buffers, Arena& arena) {
-  RowExchangeTensors t;
+PeerCopyTensors allocate_peer_copies(const std::string& name, int members, int64_t elements, Dtype dtype, int buffers,
+                                     Arena& arena) {
+  PeerCopyTensors t;
   t.flags = arena.take(name, Dtype::kI32, {2, members});
   for (int i = 0; i < buffers; ++i) t.incoming.push_back(arena.take(name, dtype, {elements}));
   return t;
 }
 
-RowExchange::RowExchange(PeerMemory peers, RowExchangeTensors tensors, Stream& copies, Stream& arrivals, Device& device,
-                         TimeCategory category)
-    : peers_(std::move(peers)),
-      tensors_(tensors),
+PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers, PeerCopyTensors tensors,
+                                     Stream& copies, Stream& arrivals, Device& device)
+    : AxisTransfers(std::move(collectives)),
+      peers_(std::move(peers)),
+      tensors_(std::move(tensors)),
       copies_(copies),
       arrivals_(arrivals),
       device_(device),
-      category_(category),
       made_(device.make_event()),
       sent_(device.make_event()),
-      reduced_(device.make_event()) {}
-
-Tensor RowExchange::block(Tensor rows, int member) const {
-  const int64_t own = rows[0] / size();
-  return rows.rows(member * own, own);
+      reduced_(device.make_event()) {
+  TRI_REQUIRE(peers_.size() == size() && peers_.rank == rank(), "member {} of {} with the memory of {} of {}", rank(),
+              size(), peers_.rank, peers_.size());
 }
 
-Tensor RowExchange::incoming(int member) const {
-  Tensor part = own_rows_;
+CommCounts PeerCopyTransfers::counts() const {
+  CommCounts all = AxisTransfers::counts();
+  all.all_gathers += counts_.all_gathers;
+  all.reduce_scatters += counts_.reduce_scatters;
+  all.bytes += counts_.bytes;
+  return all;
+}
+
+Tensor PeerCopyTransfers::incoming(int member) const {
+  Tensor part = part_;
   part.data = static_cast<char*>(tensors_.incoming[turn_].data) + member * part.bytes();
   return part;
 }
 
-uint32_t* RowExchange::flag(int row, int member) const {
+uint32_t* PeerCopyTransfers::flag(int row, int member) const {
   return reinterpret_cast<uint32_t*>(tensors_.flags.as<int32_t>()) + row * size() + member;
 }
 
 // The blocks of all members are on their way at the same time, the one of `rank - 1` first.
-std::vector<int> RowExchange::arrival_order() const {
+std::vector<int> PeerCopyTransfers::arrival_order() const {
   std::vector<int> order;
   for (int step = 0; step < size(); ++step) order.push_back((rank() + size() - step) % size());
   return order;
 }
 
-RowExchange::Gather* RowExchange::find(Tensor rows) {
+PeerCopyTransfers::Gather* PeerCopyTransfers::find(Tensor rows) {
   const auto found =
       std::find_if(gathers_.begin(), gathers_.end(), [&](const Gather& g) { return g.rows == rows.data; });
   return found == gathers_.end() ? nullptr : &*found;
 }
 
 // Counts the operation and tells the peers that this rank is ready for it.
-void RowExchange::begin(Stream& compute) {
+void PeerCopyTransfers::begin(Stream& stream) {
   ++operation_;
-  compute.record(*made_);
+  stream.record(*made_);
   copies_.wait(*made_);
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();
@@ -94,31 +100,30 @@ void RowExchange::begin(Stream& compute) {
   }
 }
 
-// Hardly ever waits, since what peers sent at the same time has arrived; so the timeline is spared its marks.
-void RowExchange::settle(Stream& compute) { compute.wait(*sent_); }
+void PeerCopyTransfers::settle(Stream& stream) { stream.wait(*sent_); }
 
-// After what compute had done at the last record of made_: `src` to the place that this rank calls `own_place` in the
-// peer's memory.
-void RowExchange::push(int peer, void* own_place, const void* src, int64_t bytes) {
+// After what the caller's stream had done at the last record of made_: `src` to the place that this rank calls
+// `local_place` in the peer's memory.
+void PeerCopyTransfers::push(int peer, void* local_place, const void* src, int64_t bytes) {
   before_transfer(copies_);
   counts_.bytes += bytes;
   copies_.wait_flag(flag(kReady, peer), operation_);
-  copies_.copy(peers_.at(peer, static_cast<char*>(own_place)), src, bytes);
+  copies_.copy(peers_.at(peer, static_cast<char*>(local_place)), src, bytes);
   copies_.set_flag(peers_.at(peer, flag(kArrived, rank())), operation_);
   copies_.record(*sent_);
 }
 
-void RowExchange::begin_gather(Tensor rows, Stream& compute) {
+void PeerCopyTransfers::begin_gather(Tensor rows, Stream& stream) {
   TRI_REQUIRE(!gathering(rows), "rows {} gathered twice at once", rows.shape_text());
   ++counts_.all_gathers;
-  begin(compute);
+  begin(stream);
 }
 
-void RowExchange::start_gather(Tensor rows, Stream& compute) {
-  compute.record(*made_);
+void PeerCopyTransfers::start_gather(Tensor rows, Stream& stream) {
+  stream.record(*made_);
   copies_.wait(*made_);
-  const Tensor own = block(rows, rank());
-  for (int step = 1; step < size(); ++step) push((rank() + step) % size(), own.data, own.data, own.bytes());
+  const Tensor local = local_rows(rows);
+  for (int step = 1; step < size(); ++step) push((rank() + step) % size(), local.data, local.data, local.bytes());
 
   Gather* gather = find(Tensor{});
   if (gather == nullptr) {
@@ -137,58 +142,59 @@ void RowExchange::start_gather(Tensor rows, Stream& compute) {
   }
 }
 
-bool RowExchange::gathering(Tensor rows) const {
+bool PeerCopyTransfers::gathering(Tensor rows) const {
   return std::any_of(gathers_.begin(), gathers_.end(), [&](const Gather& g) { return g.rows == rows.data; });
 }
 
-std::vector<RowPiece> RowExchange::pieces(Tensor rows, OverlapSplit split) const {
-  const int64_t own = rows[0] / size();
+std::vector<RowPiece> PeerCopyTransfers::pieces(Tensor rows, OverlapSplit split) const {
+  if (!gathering(rows)) return one_piece(rows);
+  const int64_t local = rows[0] / size();
   std::vector<RowPiece> pieces;
   for (const auto& members : groups_of(arrival_order(), split.pieces == 0 ? size() : split.pieces))
-    pieces.push_back({members.front() * own, static_cast<int64_t>(members.size()) * own, members});
+    pieces.push_back({members.front() * local, static_cast<int64_t>(members.size()) * local, members});
   return pieces;
 }
 
-void RowExchange::wait_piece(Tensor rows, const RowPiece& piece, Stream& compute) {
+void PeerCopyTransfers::wait_piece(Tensor rows, const RowPiece& piece, Stream& stream) {
   Gather* gather = find(rows);
   if (gather == nullptr) return;
   const auto waited = [&](int member) { return gather->waited[static_cast<size_t>(member)]; };
   if (std::all_of(piece.members.begin(), piece.members.end(), waited)) return;
-  const TimeCategoryScope scope(compute, category_);
+  const TimeCategoryScope scope(stream, category());
   for (const int member : piece.members) {
     if (waited(member)) continue;
-    compute.wait(*gather->arrived[static_cast<size_t>(member)]);
+    stream.wait(*gather->arrived[static_cast<size_t>(member)]);
     gather->waited[static_cast<size_t>(member)] = true;
   }
 }
 
-void RowExchange::finish_gather(Tensor rows, Stream& compute) {
+void PeerCopyTransfers::finish_gather(Tensor rows, Stream& stream) {
   Gather* gather = find(rows);
   if (gather == nullptr) return;
-  wait_piece(rows, {.members = arrival_order()}, compute);
+  wait_piece(rows, {.members = arrival_order()}, stream);
   gather->rows = nullptr;
 }
 
-std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, OverlapSplit split, Stream& compute) {
+std::vector<RowBlock> PeerCopyTransfers::begin_reduce(Tensor rows, OverlapSplit split, Stream& stream) {
   ++counts_.reduce_scatters;
-  begin(compute);
+  begin(stream);
   reduce_ = operation_;
   turn_ = (turn_ + 1) % tensors_.incoming.size();
   direct_ = split.direct;
-  own_rows_ = block(rows, 0);
+  part_ = local_rows(rows);
   TRI_REQUIRE(rows.bytes() <= tensors_.incoming[turn_].bytes(), "a reduce of {} into buffers of {}", rows.shape_text(),
               tensors_.incoming[turn_].shape_text());
   const int count = split.pieces == 0 || split.direct ? size() : split.pieces;
-  std::vector<int> order;  // of making; the own block last, which groups_of wants first
+  std::vector<int> order;  // of making; the local block last, which groups_of wants first
   for (int step = 0; step < size(); ++step) order.push_back((rank() + step) % size());
   std::vector<std::vector<int>> groups = groups_of(order, count);
   std::rotate(groups.begin(), groups.begin() + (groups.size() > 1 ? 1 : 0), groups.end());
 
-  const int64_t own = rows[0] / size();
+  const int64_t local = rows[0] / size();
   std::vector<RowBlock> blocks;
   for (const auto& owners : groups) {
-    RowBlock block{.first = owners.front() * own,
-                   .out = rows.rows(owners.front() * own, static_cast<int64_t>(owners.size()) * own),
+    RowBlock block{.first = owners.front() * local,
+                   .out = rows.rows(owners.front() * local, static_cast<int64_t>(owners.size()) * local),
                    .owners = owners};
     if (owners.size() == 1 && owners.front() == rank()) block.out = incoming(rank());
     if (owners.size() == 1 && owners.front() != rank() && direct_) {
@@ -198,50 +204,70 @@ std::vector<RowBlock> RowExchange::begin_reduce(Tensor rows, OverlapSplit split,
     blocks.push_back(std::move(block));
   }
   if (direct_) {
-    const TimeCategoryScope scope(compute, category_);
-    for (int step = 1; step < size(); ++step) compute.wait_flag(flag(kReady, (rank() + step) % size()), operation_);
+    const TimeCategoryScope scope(stream, category());
+    for (int step = 1; step < size(); ++step) stream.wait_flag(flag(kReady, (rank() + step) % size()), operation_);
   }
   return blocks;
 }
 
-void RowExchange::send(const RowBlock& block, Stream& compute) {
+void PeerCopyTransfers::send(const RowBlock& block, Stream& stream) {
   TRI_REQUIRE(reduce_ == operation_, "a block of reduce {} sent in operation {}", reduce_, operation_);
   if (block.owners.size() == 1 && block.owners.front() == rank()) return;
-  const int64_t own = block.out[0] / static_cast<int64_t>(block.owners.size());
+  const int64_t local = block.out[0] / static_cast<int64_t>(block.owners.size());
   if (direct_) {
-    before_transfer(compute);
+    before_transfer(stream);
     counts_.bytes += block.out.bytes();
-    compute.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
+    stream.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
     return;
   }
-  compute.record(*made_);
+  stream.record(*made_);
   copies_.wait(*made_);
   for (int step = 1; step <= size(); ++step) {
     const int owner = (rank() + step) % size();
     const auto place = std::find(block.owners.begin(), block.owners.end(), owner) - block.owners.begin();
     if (place == static_cast<int64_t>(block.owners.size())) continue;
-    const Tensor part = block.out.rows(place * own, own);
-    const Tensor own_place = incoming(rank());
+    const Tensor part = block.out.rows(place * local, local);
+    const Tensor local_place = incoming(rank());
     if (owner != rank()) {
-      push(owner, own_place.data, part.data, part.bytes());
+      push(owner, local_place.data, part.data, part.bytes());
       continue;
     }
-    copies_.copy(own_place.data, part.data, part.bytes());
+    copies_.copy(local_place.data, part.data, part.bytes());
     copies_.record(*sent_);
   }
 }
 
-Tensor RowExchange::finish_reduce(Stream& compute) {
+Tensor PeerCopyTransfers::finish_reduce(Stream& stream) {
   for (int step = 1; step < size(); ++step)
     arrivals_.wait_flag(flag(kArrived, (rank() + size() - step) % size()), reduce_);
   arrivals_.record(*reduced_);
-  const TimeCategoryScope scope(compute, category_);
-  compute.wait(*reduced_);
-  compute.wait(*sent_);  // the own part is copied as well
+  const TimeCategoryScope scope(stream, category());
+  stream.wait(*reduced_);
+  stream.wait(*sent_);  // the local part is copied as well
   Tensor parts = incoming(0);
-  for (int d = parts.dims++; d > 0; --d) parts.shape[static_cast<size_t>(d)] = parts.shape[static_cast<size_t>(d) - 1];
-  parts.shape[0] = size();
-  return parts;
+  parts.shape[0] *= size();
+  return with_parts(parts, size());
+}
+
+namespace {
+
+std::string split_name(const char* what, OverlapSplit split, int members) {
+  const int pieces = split.pieces == 0 ? members : split.pieces;
+  if (split.direct) return fmt::format("{} by copies, direct", what);
+  return fmt::format("{} by copies, {} piece{}", what, pieces, pieces == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string PeerCopyTransfers::gather_name(OverlapSplit split) const { return split_name("gather", split, size()); }
+std::string PeerCopyTransfers::reduce_name(OverlapSplit split) const { return split_name("reduce", split, size()); }
+
+// Every peer's memory is this rank's, and no stream does anything.
+std::unique_ptr<AxisTransfers> PeerCopyTransfers::null_twin(GroupOnStream null, Device& device) const {
+  PeerMemory nowhere = peers_;
+  std::fill(nowhere.base.begin(), nowhere.base.end(), peers_.base[static_cast<size_t>(peers_.rank)]);
+  Stream& stream = null.stream();
+  return std::make_unique<PeerCopyTransfers>(std::move(null), nowhere, tensors_, stream, stream, device);
 }
 
 }  // namespace tri

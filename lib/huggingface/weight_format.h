@@ -1,9 +1,11 @@
-// The models that Hugging Face's transformers and we both know, as data: how their tensors are called there and how
-// their elements lie (the tables stand in layout.cpp), and which config fields mean the same.
+// The models that both Hugging Face's transformers and this program know, as data: how their tensors are called there
+// and how their elements lie (the tables stand in weight_format.cpp), and which config fields mean the same.
 //
-//   gpt2     GPT2LMHeadModel      layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs,
-//   outputs) llama    LlamaForCausalLM     rmsnorm, swiglu, rope (the same pairing of halves), GQA mistral
-//   MistralForCausalLM   llama with a window, without biases
+//   gpt2     GPT2LMHeadModel     layernorm, gelu (tanh form: "gelu_new"), learned positions, matrices (inputs, outputs)
+//   llama    LlamaForCausalLM    rmsnorm, swiglu, rope (the same pairing of halves), GQA
+//   mistral  MistralForCausalLM  llama with a window, without biases
+//
+// "Ours" are the names and tensors of a checkpoint of this program, "theirs" those of transformers.
 #pragma once
 
 #include <optional>
@@ -33,13 +35,17 @@ enum class Form {
   kTransposed,  // (inputs, outputs): GPT-2's Conv1D
 };
 
+enum class Part { kWeight, kBias };
+
 struct TensorRule {
-  std::string_view ours, theirs;  // "{}" is the layer
+  std::string_view module;  // ours: parameter_names.h
+  Part part;                // of the module
+  std::string_view theirs;  // "{}" stands for the layer
   Rows rows = Rows::kAll;
   Form form = Form::kSame;
 };
 
-struct Layout {
+struct WeightFormat {
   std::string_view model_type;  // in config.json
   std::string_view architecture;
   std::string_view prefix;  // of most names; some files leave it out
@@ -48,15 +54,15 @@ struct Layout {
   bool zero_biases = false;                   // theirs always has biases: ours without exports zeros
 };
 
-// The layout that expresses the model; or an Error naming the config fields that none expresses.
-Result<const Layout*> layout_of(const ModelConfig& model);
+// The format that expresses the model; or an Error naming the config fields that none expresses.
+Result<const WeightFormat*> weight_format_of(const ModelConfig& model);
 
 // config.json. `eos`: the token that ends a document, -1: unknown. `tokenizer`, `step`: where the model comes from.
-std::string config_json(const Layout& layout, const ModelConfig& model, Dtype dtype, int eos,
+std::string config_json(const WeightFormat& format, const ModelConfig& model, Dtype dtype, int eos,
                         const std::string& tokenizer, int64_t step);
 
 struct Described {
-  const Layout* layout = nullptr;
+  const WeightFormat* format = nullptr;
   ModelConfig model;      // resolved but for what an absent field leaves open
   std::string tokenizer;  // of a model that we exported: its fingerprint; else empty
 };
@@ -72,7 +78,7 @@ struct Mapped {
   Form form = Form::kSame;
 };
 // All tensors of the model in the order of our parameters, which `parameters` (model_parameters) lists.
-std::vector<Mapped> map_tensors(const Layout& layout, const ModelConfig& model,
+std::vector<Mapped> map_tensors(const WeightFormat& format, const ModelConfig& model,
                                 const std::vector<ParamSpec>& parameters);
 
 // [row of theirs] = row of ours.

@@ -1,0 +1,58 @@
+#include "lib/comm/peer/channel.h"
+
+#include "lib/comm/transfer_hook.h"
+
+namespace tri {
+
+PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChannelEnd& local) {
+  const auto offset = [&](const Tensor& tensor) {
+    return int64_t{static_cast<char*>(tensor.data) - peers.base[static_cast<size_t>(peers.rank)]};
+  };
+  PeerChannelPlaces places{.flag = offset(local.flag)};
+  for (const auto& ring : local.rings) {
+    auto& offsets = places.rings.emplace_back();
+    for (const Tensor& buffer : ring) offsets.push_back(offset(buffer));
+  }
+  return places;
+}
+
+PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends)
+    : local_(std::move(local)) {
+  TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel between {} ranks", peers.size());
+  const auto other = static_cast<size_t>(1 - peers.rank);
+  peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[other] + ends[other].flag);
+  const size_t receiver = local_.rings.empty() ? other : static_cast<size_t>(peers.rank);
+  for (const auto& offsets : ends[receiver].rings) {
+    auto& ring = rings_.emplace_back();
+    for (const int64_t offset : offsets) ring.push_back(peers.base[receiver] + offset);
+  }
+  next_.assign(rings_.size(), 0);
+}
+
+char* PeerChannel::next_place(int ring) {
+  const auto& buffers = rings_.at(static_cast<size_t>(ring));
+  TRI_REQUIRE(!buffers.empty(), "ring {} of a channel has no buffers", ring);
+  return buffers[next_[static_cast<size_t>(ring)]++ % buffers.size()];
+}
+
+void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
+  ++counts_.sends;
+  counts_.bytes += tensor.bytes();
+  ++transfers_;
+  before_transfer(stream);
+  stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
+  stream.copy(next_place(ring), tensor.data, tensor.bytes());
+  stream.set_flag(peer_flag_, transfers_);
+}
+
+void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
+  ++counts_.recvs;
+  counts_.bytes += tensor.bytes();
+  ++transfers_;
+  TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} received out of turn", transfers_, ring);
+  before_transfer(stream);
+  stream.set_flag(peer_flag_, transfers_);
+  stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
+}
+
+}  // namespace tri

@@ -1,0 +1,57 @@
+// PeerChannel: a point-to-point channel between two ranks of a machine, by copies into the receiver's memory that copy
+// engines make. A receive by NCCL that is posted ahead spins on multiprocessors until its sender comes; here streams
+// wait on flags.
+//
+// The receiver's buffers are rings, used in turn; the sender knows them, and which one the next tensor goes to. Two
+// flags carry counts of transfers:
+//   ready    set in the sender's memory by the receiver: the buffer of transfer n may be written to
+//   arrived  set in the receiver's memory by the sender: transfer n is there
+// Nothing waits on the host.
+#pragma once
+
+#include <vector>
+
+#include "lib/comm/peer/memory.h"
+#include "lib/comm/stage_channel.h"
+
+namespace tri {
+
+// What a rank contributes to the channel at its end.
+struct PeerChannelEnd {
+  Tensor flag;                             // (1) i32: arrived at the receiver's end, ready at the sender's
+  std::vector<std::vector<Tensor>> rings;  // the receiver's buffers; none at the sender's end
+};
+
+// Where a member has its end: bytes from the beginning of its memory. What the members tell each other.
+struct PeerChannelPlaces {
+  int64_t flag = 0;
+  std::vector<std::vector<int64_t>> rings;
+};
+template <class Archive>
+void fields(Archive& archive, PeerChannelPlaces& places) {
+  archive(places.flag, places.rings);
+}
+
+class PeerChannel final : public StageChannel {
+ public:
+  // Between the members of `peers`, a pair. `local`: this rank's end; `ends`: where both members have theirs.
+  PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends);
+  static PeerChannelPlaces places_of(const PeerMemory& peers, const PeerChannelEnd& local);
+
+  // Into the next buffer of the receiver's `ring`.
+  void send(Tensor tensor, int ring, Stream& stream) override;
+  void recv(Tensor tensor, int ring, Stream& stream) override;
+  const CommCounts& counts() const { return counts_; }
+
+ private:
+  char* next_place(int ring);
+
+  PeerChannelEnd local_;
+  uint32_t* peer_flag_ = nullptr;
+  std::vector<std::vector<char*>> rings_;  // the receiver's, as this process sees them
+  std::vector<size_t> next_;               // [ring]: buffers used so far
+  uint32_t transfers_ = 0;
+  CommCounts counts_;
+};
+
+}  // namespace tri

@@ -1,0 +1,87 @@
+// PeerCopyTransfers: an axis' gathers and reduces as copies into the peers' memory (peer-copy collectives), which copy
+// engines make beside kernels: of activation rows over tp, beside the GEMMs that read or make them; of buckets over dp.
+//
+//   gather   the local block goes to every peer; a GEMM reads the blocks, in pieces, as they land
+//   reduce   a GEMM makes the owners' blocks, in pieces, and each goes to its owner as it is made; the owner's next
+//            kernel adds the parts (an operand (members, local rows, …): kernels/norm.h)
+//
+// All members have the same memory layout and issue the same operations in the same order; each operation sends one
+// block from every member to every other one. Operations are counted; two flags a pair of members carry the counts:
+//   ready    set in the sender's memory by the receiver: its part of operation n may be written to
+//   arrived  set in the receiver's memory by the sender: the block of operation n is there
+// Nothing waits on the host, and no collective is called. A member's copies follow each other, every one to another
+// member than its neighbours' at that time: copies side by side would share the links and all land last.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "lib/comm/axis_transfers.h"
+#include "lib/comm/peer/memory.h"
+
+namespace tri {
+
+struct PeerCopyTensors {
+  Tensor flags;                  // (2, members) i32: ready, arrived; a column a peer
+  std::vector<Tensor> incoming;  // (elements): the parts of a reduce, used in turn
+};
+// For reduces of up to `elements`; `buffers`: reduces whose parts are there at once.
+PeerCopyTensors allocate_peer_copies(const std::string& name, int members, int64_t elements, Dtype dtype, int buffers,
+                                     Arena& arena);
+
+class PeerCopyTransfers final : public AxisTransfers {
+ public:
+  // Copies run on `copies`; `arrivals` waits for the peers' blocks and does nothing else.
+  PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers, PeerCopyTensors tensors, Stream& copies,
+                    Stream& arrivals, Device& device);
+
+  CommCounts counts() const override;
+  // Hardly ever waits, since what peers sent at the same time has arrived; so the timeline is spared its marks.
+  void settle(Stream& stream) override;
+  void begin_gather(Tensor rows, Stream& stream) override;
+  void start_gather(Tensor rows, Stream& stream) override;
+  bool gathering(Tensor rows) const override;
+  std::vector<RowPiece> pieces(Tensor rows, OverlapSplit split) const override;
+  void wait_piece(Tensor rows, const RowPiece& piece, Stream& stream) override;
+  void finish_gather(Tensor rows, Stream& stream) override;
+  std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split, Stream& stream) override;
+  void send(const RowBlock& block, Stream& stream) override;
+  Tensor finish_reduce(Stream& stream) override;
+  std::string gather_name(OverlapSplit split) const override;
+  std::string reduce_name(OverlapSplit split) const override;
+  std::unique_ptr<AxisTransfers> null_twin(GroupOnStream null, Device& device) const override;
+
+ private:
+  struct Gather {
+    void* rows = nullptr;                         // null: not in use
+    std::vector<std::unique_ptr<Event>> arrived;  // [member]
+    std::vector<bool> waited;                     // [member]: the caller's stream has waited for its block
+  };
+
+  void begin(Stream& stream);
+  void push(int peer, void* local_place, const void* src, int64_t bytes);
+  Tensor incoming(int member) const;  // its part of the last reduce
+  uint32_t* flag(int row, int member) const;
+  std::vector<int> arrival_order() const;  // members; this one first
+  Gather* find(Tensor rows);
+
+  PeerMemory peers_;
+  PeerCopyTensors tensors_;
+  Stream& copies_;
+  Stream& arrivals_;
+  Device& device_;
+  std::unique_ptr<Event> made_;     // the caller has made what is to be sent, or has no use for what is overwritten
+  std::unique_ptr<Event> sent_;     // all that was sent was read from this rank's memory
+  std::unique_ptr<Event> reduced_;  // the parts of a reduce are there
+  CommCounts counts_;               // gathers and reduces by copies
+  uint32_t operation_ = 0;
+  std::vector<Gather> gathers_;
+  uint32_t reduce_ = 0;  // operation of the last reduce
+  bool direct_ = false;  // ... its split
+  Tensor part_;          // ... and the shape of a part
+  size_t turn_ = 0;      // of the incoming buffers
+};
+
+}  // namespace tri

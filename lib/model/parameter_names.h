@@ -1,0 +1,33 @@
+// The names of all parameters: "layers/0/attention/qkv/weight". They are the same on every layout of ranks; start
+// values, checkpoints and models of other formats refer to parameters by them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tri {
+
+// What holds a weight and perhaps a bias. "{}" stands for the layer, counted over the whole model.
+namespace modules {
+
+inline constexpr std::string_view kTokens = "embedding/tokens";  // also the head's, where they are tied
+inline constexpr std::string_view kPositions = "embedding/positions";
+inline constexpr std::string_view kNorm1 = "layers/{}/norm1";
+inline constexpr std::string_view kQkv = "layers/{}/attention/qkv";
+inline constexpr std::string_view kProj = "layers/{}/attention/proj";
+inline constexpr std::string_view kNorm2 = "layers/{}/norm2";
+inline constexpr std::string_view kFc1 = "layers/{}/mlp/fc1";
+inline constexpr std::string_view kFc2 = "layers/{}/mlp/fc2";
+inline constexpr std::string_view kFinalNorm = "final_norm";
+inline constexpr std::string_view kHead = "head";
+
+}  // namespace modules
+
+inline constexpr int kNoLayer = -1;  // of a module that stands outside the layers
+
+bool of_layer(std::string_view module);  // there is one in every layer
+std::string weight_of(std::string_view module, int layer = kNoLayer);
+std::string bias_of(std::string_view module, int layer = kNoLayer);
+bool is_bias(std::string_view parameter);
+
+}  // namespace tri

@@ -1,0 +1,97 @@
+#include "lib/train/run.h"
+
+#include <optional>
+
+#include "io/base/log.h"
+#include "io/checkpoint/folder.h"
+#include "lib/observe/report.h"
+#include "lib/train/loop.h"
+#include "lib/train/run_folder.h"
+
+namespace tri {
+namespace {
+
+// World rank 0 opens the folder and holds its lock; the others get none. Only a run that can start makes a folder; the
+// agreement is also the barrier behind which all ranks may write into it.
+Result<std::optional<RunLock>> open_folder(const Config& config, Job& job, const std::string& attempt) {
+  std::optional<RunLock> lock;
+  Result<void> mine;
+  if (job.world_rank() == 0) {
+    auto opened = open_run_folder(config, attempt);
+    if (opened)
+      lock.emplace(std::move(opened).value());
+    else
+      mine = opened.error();
+  }
+  if (auto agreed = agree(job, mine); !agreed) return agreed.error();
+  if (job.world_rank() == 0) log_open(config.run.dir + "/log.txt");
+  return lock;
+}
+
+// The newest checkpoint's state, or start values; what the run has behind it then.
+Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints, Trainer& trainer,
+                                StartupClock& startup) {
+  const auto loaded = checkpoints.load();
+  if (!loaded) return loaded.error();
+  if (!loaded.value()) {
+    trainer.make_start_values();
+    startup.phase_done("start values");
+    return RunProgress{};
+  }
+  trainer.state_loaded();
+  startup.phase_done("checkpoint");
+  if (loaded.value()->samples % config.data.global_batch != 0)
+    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
+                       config.data.global_batch, loaded.value()->samples);
+  return *loaded.value();
+}
+
+}  // namespace
+
+Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
+  Inputs inputs;
+  if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
+  auto device = agree(job, open_device(device_kind(config.run.device), job.node_rank()));
+  if (!device) return device.error();
+  const std::string attempt = job.broadcast(new_attempt());
+  const auto lock = open_folder(config, job, attempt);
+  if (!lock) return lock.error();
+  startup.phase_done("data and device");
+
+  Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
+  startup.phase_done("arena");
+  Trainer trainer({.config = config,
+                   .mesh = mesh,
+                   .job = &job,
+                   .device = *device.value(),
+                   .arena = arena,
+                   .startup = &startup,
+                   .tuning_dir = config.run.dir});
+  log_run(config, mesh, *inputs.dataset, arena);
+
+  Checkpointer checkpoints(config, mesh, job, *device.value(), trainer.runtime().compute(), trainer.store().tensors(),
+                           attempt);
+  checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
+  const auto begun = begin_state(config, checkpoints, trainer, startup);
+  if (!begun) return begun.error();
+  const Result<void> metrics =
+      mesh.world_rank == 0 ? begin_metrics(config.run.dir + "/metrics.jsonl", begun.value().steps) : Result<void>{};
+  if (auto agreed = agree(job, metrics); !agreed) return agreed;
+  if (begun.value().steps >= config.run.steps) {
+    log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
+    return {};
+  }
+  return TrainingLoop({.config = config,
+                       .mesh = mesh,
+                       .job = job,
+                       .device = *device.value(),
+                       .inputs = inputs,
+                       .trainer = trainer,
+                       .checkpoints = checkpoints,
+                       .begun = begun.value(),
+                       .memory_bytes = arena.used(),
+                       .startup = startup})
+      .run();
+}
+
+}  // namespace tri

@@ -1,0 +1,282 @@
+// Gathers and reduces of an axis by every transport, between several ranks that live in one process: one host thread
+// enqueues for all of them. Also run under ThreadSanitizer.
+#include "lib/comm/axis_transfers.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "io/base/random.h"
+#include "kernels/cpu/device.h"
+#include "kernels/gemm_search.h"
+#include "lib/comm/peer/copies.h"
+#include "lib/comm/transfer_hook.h"
+#include "lib/tune/null_group.h"
+#include "tests/comm/local_collectives.h"
+
+namespace tri {
+namespace {
+
+constexpr int64_t kRows = 3, kWidth = 5;  // of a block
+
+enum class Transport { kOneRank, kCollectives, kCollectivesOnCompute, kPeerCopies };
+
+struct Case {
+  Transport transport;
+  int size;
+};
+constexpr Case kCases[] = {{Transport::kOneRank, 1},     {Transport::kCollectives, 2},
+                           {Transport::kCollectives, 3}, {Transport::kCollectivesOnCompute, 3},
+                           {Transport::kPeerCopies, 2},  {Transport::kPeerCopies, 3},
+                           {Transport::kPeerCopies, 4}};
+
+// A number that no other place or time has.
+float value_of(int round, int rank, int64_t row, int64_t column) {
+  return static_cast<float>(((round * 8 + rank) * 64 + row) * 8 + column);
+}
+
+struct Rank {
+  std::unique_ptr<Device> device = make_cpu_device();
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Stream> compute, collectives, copies, arrivals;
+  std::unique_ptr<CommGroup> group;
+  PeerCopyTensors tensors;
+  Tensor gathered, gathered_too, partial;
+  std::unique_ptr<AxisTransfers> transfers;
+};
+
+std::vector<Rank> make_ranks(Case c) {
+  const auto allocate = [&](Arena& arena, Rank& rank) {
+    rank.tensors = allocate_peer_copies("copies", c.size, c.size * kRows * kWidth, Dtype::kF32, 2, arena);
+    for (Tensor* rows : {&rank.gathered, &rank.gathered_too, &rank.partial})
+      *rows = arena.take("rows", Dtype::kF32, {c.size * kRows, kWidth});
+  };
+  std::vector<Rank> ranks(static_cast<size_t>(c.size));
+  PeerMemory peers;
+  for (Rank& rank : ranks) {
+    Arena measuring;
+    allocate(measuring, rank);
+    rank.arena = std::make_unique<Arena>(*rank.device, measuring.used());
+    allocate(*rank.arena, rank);
+    peers.base.push_back(static_cast<char*>(rank.arena->memory()));
+  }
+  const auto place = std::make_shared<MeetingPlace>(c.size);
+  for (int r = 0; r < c.size; ++r) {
+    Rank& rank = ranks[static_cast<size_t>(r)];
+    const auto stream = [&](const char* name) { return rank.device->make_stream(name); };
+    rank.compute = stream("compute");
+    rank.collectives = stream("collectives");
+    const bool on_compute = c.transport == Transport::kCollectivesOnCompute;
+    if (c.transport == Transport::kPeerCopies)
+      rank.group = std::make_unique<NullGroup>(Axis{r, c.size});
+    else
+      rank.group = std::make_unique<LocalCollectives>(r, c.size, place);
+    GroupOnStream collectives(*rank.group, on_compute ? *rank.compute : *rank.collectives, *rank.device,
+                              TimeCategory::kTp);
+    if (c.transport == Transport::kPeerCopies) {
+      rank.copies = stream("copies");
+      rank.arrivals = stream("arrivals");
+      peers.rank = r;
+      rank.transfers = std::make_unique<PeerCopyTransfers>(std::move(collectives), peers, rank.tensors, *rank.copies,
+                                                           *rank.arrivals, *rank.device);
+    } else if (c.transport == Transport::kOneRank) {
+      rank.transfers = std::make_unique<OneRankTransfers>(std::move(collectives));
+    } else {
+      rank.transfers = std::make_unique<CollectiveTransfers>(std::move(collectives), *rank.device);
+    }
+  }
+  return ranks;
+}
+
+void make_and_start(Rank& rank, Tensor rows, int round) {
+  AxisTransfers& transfers = *rank.transfers;
+  transfers.settle(*rank.compute);
+  transfers.begin_gather(rows, *rank.compute);
+  cpu_stream(*rank.compute).submit([local = transfers.local_rows(rows), round, self = transfers.rank()] {
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t c = 0; c < kWidth; ++c) local.as<float>()[r * kWidth + c] = value_of(round, self, r, c);
+  });
+  transfers.start_gather(rows, *rank.compute);
+  EXPECT_EQ(transfers.gathering(rows), transfers.size() > 1);
+}
+
+void read(Rank& rank, Tensor rows, int round, OverlapSplit split, std::atomic<int>& wrong) {
+  AxisTransfers& transfers = *rank.transfers;
+  int64_t read = 0;
+  for (const RowPiece& piece : transfers.pieces(rows, split)) {
+    transfers.wait_piece(rows, piece, *rank.compute);
+    read += piece.count;
+    cpu_stream(*rank.compute).submit([=, &wrong] {
+      for (int64_t r = piece.first; r < piece.first + piece.count; ++r)
+        for (int64_t c = 0; c < kWidth; ++c)
+          wrong += rows.as<float>()[r * kWidth + c] != value_of(round, static_cast<int>(r / kRows), r % kRows, c);
+    });
+  }
+  EXPECT_EQ(read, rows[0]);
+  transfers.finish_gather(rows, *rank.compute);
+  EXPECT_FALSE(transfers.gathering(rows));
+  EXPECT_EQ(transfers.pieces(rows, split).size(), 1u) << "nothing is on its way";
+}
+
+// Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o. One part is the sum, several are one a rank.
+void reduce(Rank& rank, int round, OverlapSplit split, std::atomic<int>& wrong) {
+  AxisTransfers& transfers = *rank.transfers;
+  int64_t made = 0;
+  transfers.settle(*rank.compute);
+  for (const RowBlock& block : transfers.begin_reduce(rank.partial, split, *rank.compute)) {
+    EXPECT_EQ(block.first, block.owners.empty() ? 0 : block.owners.front() * kRows);
+    made += block.out[0];
+    cpu_stream(*rank.compute).submit([=, self = transfers.rank()] {
+      for (int64_t r = 0; r < block.out[0]; ++r)
+        for (int64_t c = 0; c < kWidth; ++c)
+          block.out.as<float>()[r * kWidth + c] =
+              value_of(round, self, r % kRows, c) + static_cast<float>((block.first + r) / kRows);
+    });
+    transfers.send(block, *rank.compute);
+  }
+  EXPECT_EQ(made, rank.partial[0]);
+  const Tensor parts = transfers.finish_reduce(*rank.compute);
+  ASSERT_TRUE(parts[0] == 1 || parts[0] == transfers.size()) << parts.shape_text();
+  ASSERT_EQ(parts.shape_text(), Tensor(nullptr, Dtype::kF32, {parts[0], kRows, kWidth}).shape_text());
+  cpu_stream(*rank.compute).submit([=, &wrong, self = transfers.rank(), size = transfers.size()] {
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t c = 0; c < kWidth; ++c) {
+        float sum = 0;
+        for (int p = 0; p < size; ++p) {
+          const float expected = value_of(round, p, r, c) + static_cast<float>(self);
+          sum += expected;
+          if (parts[0] > 1) wrong += parts.as<float>()[(p * kRows + r) * kWidth + c] != expected;
+        }
+        if (parts[0] == 1) wrong += parts.as<float>()[r * kWidth + c] != sum;
+      }
+  });
+}
+
+void synchronize(std::vector<Rank>& ranks) {
+  for (Rank& rank : ranks)
+    for (Stream* stream : {rank.compute.get(), rank.collectives.get(), rank.copies.get()})
+      if (stream != nullptr) stream->synchronize();
+}
+
+TEST(AxisTransfers, every_block_is_there_when_it_is_read_and_not_overwritten_before) {
+  for (const bool late : {false, true}) {
+    uint64_t transfers = 0;
+    if (late)
+      set_transfer_hook([&](Stream& stream) {
+        const double chance = random_uniform(1, ++transfers);
+        if (chance < 0.3) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 1000)));
+      });
+    for (const Case& c : kCases) {
+      std::atomic<int> wrong = 0;
+      {
+        std::vector<Rank> ranks = make_ranks(c);
+        for (int round = 0; round < 60; ++round)
+          for (Rank& rank : ranks) {
+            const OverlapSplit split{.pieces = round % (c.size + 1), .direct = round % (c.size + 2) == 0};
+            if (round % 3 != 1) {
+              make_and_start(rank, rank.gathered, round);
+              read(rank, rank.gathered, round, split, wrong);
+            }
+            if (round % 3 != 2) reduce(rank, round, split, wrong);
+          }
+        synchronize(ranks);
+        for (Rank& rank : ranks) {
+          const CommCounts counts = rank.transfers->counts();
+          EXPECT_EQ(counts.all_gathers, c.size > 1 ? 40 : 0);
+          EXPECT_EQ(counts.reduce_scatters, c.size > 1 ? 40 : 0);
+          EXPECT_EQ(counts.bytes > 0, c.size > 1);
+        }
+      }
+      EXPECT_EQ(wrong, 0) << static_cast<int>(c.transport) << " of " << c.size << " ranks";
+    }
+    set_transfer_hook({});
+  }
+}
+
+TEST(AxisTransfers, several_gathers_and_a_reduce_are_in_flight_at_once) {
+  for (const Case& c : kCases) {
+    std::atomic<int> wrong = 0;
+    {
+      std::vector<Rank> ranks = make_ranks(c);
+      for (int round = 0; round < 40; ++round)
+        for (Rank& rank : ranks) {
+          const bool in_order = round % 2 == 0;
+          make_and_start(rank, rank.gathered, round);
+          make_and_start(rank, rank.gathered_too, round + 100);
+          reduce(rank, round, {.pieces = round % (c.size + 1)}, wrong);
+          if (in_order) read(rank, rank.gathered, round, {}, wrong);
+          read(rank, rank.gathered_too, round + 100, {}, wrong);
+          if (!in_order) read(rank, rank.gathered, round, {}, wrong);
+        }
+      synchronize(ranks);
+    }
+    EXPECT_EQ(wrong, 0) << static_cast<int>(c.transport) << " of " << c.size << " ranks";
+  }
+}
+
+// Those who record what layers enqueue see the pieces and blocks of the real transfers, and nothing waits or moves.
+TEST(AxisTransfers, the_null_twin_has_the_same_pieces_and_moves_nothing) {
+  for (const Case& c : kCases) {
+    std::vector<Rank> ranks = make_ranks(c);
+    std::atomic<int> wrong = 0;
+    for (Rank& rank : ranks) make_and_start(rank, rank.gathered, 7);
+    const Rank& last = ranks.back();
+    const Tensor rows = last.gathered;
+    const std::vector<RowPiece> pieces = last.transfers->pieces(rows, {});
+    for (Rank& rank : ranks) read(rank, rank.gathered, 7, {}, wrong);
+    synchronize(ranks);
+    const std::string before(static_cast<const char*>(last.arena->memory()), static_cast<size_t>(last.arena->used()));
+
+    GemmRecorder recorder;
+    NullGroup nothing(Axis{c.size - 1, c.size});
+    const auto twin =
+        last.transfers->null_twin(GroupOnStream(nothing, recorder, *last.device, TimeCategory::kTp), *last.device);
+    twin->begin_gather(rows, recorder);
+    twin->start_gather(rows, recorder);
+    const std::vector<RowPiece> twins = twin->pieces(rows, {});
+    ASSERT_EQ(twins.size(), pieces.size());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      EXPECT_EQ(twins[i].first, pieces[i].first);
+      EXPECT_EQ(twins[i].count, pieces[i].count);
+      twin->wait_piece(rows, twins[i], recorder);
+    }
+    twin->finish_gather(rows, recorder);
+    for (const RowBlock& block : twin->begin_reduce(last.partial, {.direct = true}, recorder))
+      twin->send(block, recorder);
+    const Tensor parts = twin->finish_reduce(recorder);
+    EXPECT_EQ(parts[0], c.transport == Transport::kPeerCopies ? c.size : 1);
+    EXPECT_EQ(before, std::string(static_cast<const char*>(last.arena->memory()), before.size()));
+    EXPECT_EQ(wrong, 0);
+  }
+}
+
+TEST(PeerCopyTransfers, a_fault_ends_the_waits) {
+  std::vector<Rank> ranks = make_ranks({Transport::kPeerCopies, 2});
+  std::atomic<int> wrong = 0;
+  make_and_start(ranks[0], ranks[0].gathered, 0);  // rank 1 never answers
+  read(ranks[0], ranks[0].gathered, 0, {}, wrong);
+  ranks[0].device->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "gone")));
+  EXPECT_THROW(ranks[0].compute->synchronize(), Fatal);
+}
+
+TEST(Flags, count_modulo_2_to_the_32) {
+  auto device = make_cpu_device();
+  auto sets = device->make_stream("sets"), waits = device->make_stream("waits");
+  Arena arena(*device, 256);
+  auto* flag = reinterpret_cast<uint32_t*>(arena.take("flag", Dtype::kI32, {1}).as<int32_t>());
+  sets->set_flag(flag, 0xfffffffeU);
+  sets->synchronize();
+  waits->wait_flag(flag, 0xfffffffdU);  // reached
+  waits->synchronize();
+  bool reached = false;
+  waits->wait_flag(flag, 1);  // three more to come
+  cpu_stream(*waits).submit([&] { reached = true; });
+  sets->set_flag(flag, 0);
+  sets->idle(std::chrono::microseconds(100));
+  sets->set_flag(flag, 1);
+  waits->synchronize();
+  EXPECT_TRUE(reached);
+}
+
+}  // namespace
+}  // namespace tri

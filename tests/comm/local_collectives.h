@@ -1,0 +1,64 @@
+// Collectives among ranks that live in one process, for tests without MPI, under ThreadSanitizer and with delays. Each
+// rank's stream is a thread; they meet in every operation.
+#pragma once
+
+#include <barrier>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/device.h"
+#include "lib/comm/comm_group.h"
+
+namespace tri {
+
+// What the members of one group share.
+struct MeetingPlace {
+  explicit MeetingPlace(int size) : barrier(size), shown(static_cast<size_t>(size)) {}
+  std::barrier<> barrier;
+  std::vector<const char*> shown;  // [member]: what the others may read until all have met again
+};
+
+// f32; all-gathers and reduce-scatters alone.
+class LocalCollectives final : public CommGroup {
+ public:
+  LocalCollectives(int rank, int size, std::shared_ptr<MeetingPlace> place)
+      : CommGroup("local", rank, size), place_(std::move(place)) {}
+
+ private:
+  void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {
+    cpu_stream(stream).submit([=, this] {
+      meet(inp.data);
+      for (int r = 0; r < size(); ++r)
+        if (r != rank())
+          std::memcpy(static_cast<char*>(out.data) + r * inp.bytes(), shown(r), static_cast<size_t>(inp.bytes()));
+      place_->barrier.arrive_and_wait();
+    });
+  }
+  void do_reduce_scatter(Tensor out, Tensor inp, Stream& stream) override {
+    cpu_stream(stream).submit([=, this] {
+      meet(inp.data);
+      std::vector<float> sum(static_cast<size_t>(out.numel()));
+      for (int r = 0; r < size(); ++r) {
+        const auto* theirs = reinterpret_cast<const float*>(shown(r) + rank() * out.bytes());
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += theirs[i];
+      }
+      place_->barrier.arrive_and_wait();  // before any of them overwrites what the others read
+      std::memcpy(out.data, sum.data(), static_cast<size_t>(out.bytes()));
+    });
+  }
+  void do_all_reduce(Tensor, ReduceOp, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
+  void do_broadcast(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
+  void do_send(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
+  void do_recv(Tensor, int, Stream&) override { TRI_REQUIRE(false, "gathers and reduces only"); }
+
+  void meet(const void* data) {
+    place_->shown[static_cast<size_t>(rank())] = static_cast<const char*>(data);
+    place_->barrier.arrive_and_wait();
+  }
+  const char* shown(int member) const { return place_->shown[static_cast<size_t>(member)]; }
+
+  std::shared_ptr<MeetingPlace> place_;
+};
+
+}  // namespace tri
