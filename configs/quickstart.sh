@@ -25,8 +25,8 @@ rm -rf runs/quickstart/checkpoints # begin anew, not where an earlier one ended
 status=0
 "$root/slurm/mpirun" -n 8 "$trireme" train "$here/quickstart.yaml" "$@" || status=$?
 if [[ $status -eq 0 ]]; then
-  echo "quick start: PASSED; the run is in runs/quickstart (metrics.jsonl, log.txt, config.yaml, checkpoints)"
+  echo "the run is in runs/quickstart (metrics.jsonl, log.txt, config.yaml, checkpoints)"
 else
-  echo "quick start: FAILED with exit status $status"
+  echo "the quick start failed with exit status $status"
 fi
 exit "$status"

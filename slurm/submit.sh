@@ -7,10 +7,11 @@
 #   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp is what 4 nodes leave
 #   slurm/submit.sh a.yaml b.yaml c.yaml --set run.steps=1000       one after the other
 #
-# A node takes cluster.ranks_per_node ranks, one a GPU, or one a share of its cores where run.device is cpu. --ranks,
-# -n or -N is needed where parallel.dp is 0. Of several CONFIGs each starts when the one before it has finished with
+# A node takes cluster.ranks_per_node ranks, one a GPU, or one a share of its cores where run.device is cpu; they share all
+# of its CPUs, unless --cpus-per-task says otherwise. --ranks, -n or -N is needed where parallel.dp is 0. Of several CONFIGs each starts when the one before it has finished with
 # status 0, restarts included; when one ends otherwise, those after it are cancelled. AFTER=afterany starts them all the
-# same. --set goes to every run. Logs: slurm-JOB.log in the run folder. Prints "JOB RUN_FOLDER" a run.
+# same. --set goes to every run. Logs: slurm-JOB.log in the run folder. Prints "JOB RUN_FOLDER" a run. A run folder whose
+# job is still in the queue is refused, unless --dependency says what to wait for.
 #
 # Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable.
 set -euo pipefail
@@ -26,11 +27,15 @@ die() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export TRIREME_ROOT=${TRIREME_ROOT:-$PWD}
-export TRIREME=${TRIREME:-$(dirname "$here")/build/bin/trireme}
+if [[ -z ${TRIREME:-} ]]; then
+  TRIREME=$(dirname "$here")/build/bin/trireme
+  [[ -x $TRIREME ]] || TRIREME=$(dirname "$here")/../../bin/trireme # installed
+fi
+export TRIREME
 export TRIREME_ENV=${TRIREME_ENV:-$here/env.sh}
 after=${AFTER:-afterok}
 
-configs=() settings=() options=() ranks='' nodes=''
+configs=() settings=() options=() ranks='' nodes='' partition='' cpus='' waits=no
 while (($#)) && [[ $1 != -* ]]; do
   configs+=("$1")
   shift
@@ -40,7 +45,7 @@ done
 number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: not a number of 1 or more"; }
 while (($#)); do
   case $1 in
-    --set | --ranks | --ntasks | --nodes | -n | -N) (($# > 1)) || die "$1 needs a value" ;;
+    --set | --ranks | --ntasks | --nodes | --partition | -n | -N | -p) (($# > 1)) || die "$1 needs a value" ;;
   esac
   case $1 in
     --set)
@@ -60,6 +65,18 @@ while (($#)); do
       ;;
     --nodes=*) nodes=${1#*=} ;;
     -N*) nodes=${1#-N} ;;
+    --partition | -p)
+      partition=$2
+      options+=("--partition=$2")
+      shift
+      ;;
+    --partition=*) partition=${1#*=} options+=("$1") ;;
+    -p*) partition=${1#-p} options+=("$1") ;;
+    --array | --array=* | -a*)
+      die "$1: the tasks of an array would all train in one run folder; name several configs instead"
+      ;;
+    --cpus-per-task | --cpus-per-task=* | -c*) cpus=given options+=("$1") ;;
+    --dependency | --dependency=* | -d*) waits=yes options+=("$1") ;;
     *) options+=("$1") ;;
   esac
   shift
@@ -69,6 +86,22 @@ done
 
 cd "$TRIREME_ROOT"
 check() { "$TRIREME" check "$@" ${settings[@]+"${settings[@]}"}; }
+
+# CPUs of a node of the partition, of the smallest one.
+cpus_of_node() {
+  sinfo --noheader ${partition:+--partition="$partition"} --format='%P %c' |
+    awk -v any="$partition" 'any != "" || $1 ~ /[*]$/ {sub(/[+]/, "", $2); if (!least || $2 < least) least = $2}
+      END {print least + 0}'
+}
+
+# free RUN_DIR: no other job is at it.
+free() {
+  local other state
+  [[ $waits == no && -r $1/slurm.state ]] || return 0
+  other=$(sed -nE 's/^job=([0-9]+)$/\1/p' "$1/slurm.state")
+  state=$(squeue --noheader --jobs="$other" --format=%T 2>/dev/null | head -n 1) || true
+  [[ -z $state || $state == COMPLETING ]] || die "$1 is the run of job $other, which is $state"
+}
 
 # plan CONFIG: sets the variables below; every mistake is met before anything is submitted.
 plan() {
@@ -99,10 +132,17 @@ plan() {
   [[ -z $nodes || $nodes -eq $run_nodes ]] || die "$config: $run_ranks ranks take $run_nodes nodes, not $nodes"
   gpus=$per_node
   [[ $device != cpu ]] || gpus=0
-  shape=(--nodes="$run_nodes" --ntasks="$run_ranks" --ntasks-per-node="$per_node" --gpus-per-node="$gpus")
+  # Whole nodes, but not by --exclusive: a job with it that is requeued when a node has died may pend for ever.
+  share=()
+  if [[ -z $cpus ]]; then share=(--cpus-per-task=$(($(cpus_of_node) / per_node))); fi
+  if [[ ${share[*]} == --cpus-per-task=0 ]]; then share=(--cpus-per-task=1); fi
+  shape=(${share[@]+"${share[@]}"} --nodes="$run_nodes" --ntasks="$run_ranks" --ntasks-per-node="$per_node" --gpus-per-node="$gpus")
 }
 
-for config in "${configs[@]}"; do plan "$config"; done
+for config in "${configs[@]}"; do
+  plan "$config"
+  free "$run_dir"
+done
 previous=''
 for config in "${configs[@]}"; do
   plan "$config"

@@ -138,7 +138,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
-  if (error_ == 0 && std::fwrite(data, 1, bytes, file_) != bytes) error_ = errno;
+  if (error_ == 0 && bytes > 0 && std::fwrite(data, 1, bytes, file_) != bytes) error_ = errno;
 }
 
 Result<void> AtomicFile::flush() {

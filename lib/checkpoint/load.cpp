@@ -101,7 +101,7 @@ void share_out(const Needs& needs, Job& job) {
   std::vector<Job::Incoming> incoming;
   for (const auto& [number, need] : needs) {
     if (need.reader != job.world_rank()) {
-      incoming.push_back({need.reader, need.bytes(), [&](const char* elements) { need.place(elements); }});
+      incoming.push_back({need.reader, need.bytes(), [&need = need](const char* elements) { need.place(elements); }});
       continue;
     }
     for (const int rank : need.ranks)

@@ -63,7 +63,7 @@ TEST(Prepare, the_result_does_not_depend_on_threads) {
   const TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 60000; ++i)
-    lines += fmt::format("line {} of a text that is cut into several pieces {}\n", i, i * i);
+    lines += fmt::format("line {} of a text that is cut into several pieces {}\n", i, int64_t{i} * i);
   write_all(folder / "long.txt", lines);
   std::vector<std::string> bins;
   for (const int threads : {1, 2, 7}) {

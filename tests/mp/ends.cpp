@@ -1,5 +1,5 @@
 // A job whose rank 1 comes to a bad end at step 3 while the others sit in collectives. tests/mp/ends.sh looks on.
-//   ends throw|task|kill|exit|none
+//   ends throw|throw=STATUS|task|kill|exit|none
 #include <csignal>
 #include <cstdlib>
 #include <string>
@@ -26,6 +26,8 @@ int train_until(const std::string& end, Job& job) {
   const std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config) * config.data.micro_batch * 16), 5);
   for (int64_t step = 0; step < 20; ++step) {
     if (step == 3 && job.world_rank() == 1) {
+      if (end.rfind("throw=", 0) == 0)
+        throw Fatal(static_cast<ExitCode>(std::stoi(end.substr(6))), "rank 1 can't go on");
       if (end == "throw") throw Fatal(ExitCode::kDevice, "the device of rank 1 has burnt");
       if (end == "task")
         cpu_stream(trainer.runtime().compute()).submit([] { throw Fatal(ExitCode::kFile, "a task of rank 1 broke"); });

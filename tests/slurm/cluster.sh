@@ -221,7 +221,7 @@ stop() {
   local node
   if alive "$(pid_in "$dir/pids/slurmctld")"; then
     scancel --user="$(id -un)" 2>/dev/null || true
-    await 120 "jobs cancelled" no_jobs || true
+    await 15 "jobs cancelled" no_jobs || true
   fi
   for ((node = 0; node < num_nodes; ++node)); do end "$dir/pids/node$node"; done
   end "$dir/pids/slurmctld"

@@ -3,10 +3,11 @@
 # and that loses a rank, a node and a slurmd, restarts itself each time and has, in the end, the loss history of a run that
 # nothing happened to, bit for bit.
 #
-#   history.sh PATH_OF_trireme      exit status 77 and "skipped" without Slurm or without its PMIx plugin
+#   history.sh PATH_OF_trireme PATH_OF_mp_ends      exit status 77 and "skipped" without Slurm or without its PMIx plugin
 #
 # KEEP     1: keep the folder with all logs
-TRAINER=$(realpath "${1:?history.sh PATH_OF_trireme}")
+TRAINER=$(realpath "${1:?history.sh PATH_OF_trireme PATH_OF_mp_ends}")
+ends=$(realpath "${2:?history.sh PATH_OF_trireme PATH_OF_mp_ends}")
 CLUSTER_NODES=4
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 export TRIREME=$TRAINER STRAGGLER_SECONDS=20
@@ -31,6 +32,16 @@ lr: {peak: 1e-2, decay_steps: 1000}
 cluster: {ranks_per_node: 2}
 metrics: {log_every: 100}
 YAML
+
+# What srun makes of the ends that train.sbatch tells apart, with its options: one rank's status is that of the step, and a
+# killed rank ends the step with a status that is retried (the signal's, or that of the others, who miss it).
+for end in none:0 throw=4:4 throw=5:5 throw=7:7 kill:137,5,6; do
+  status=0
+  srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --kill-on-bad-exit=0 --wait="$STRAGGLER_SECONDS" \
+    "$ends" "${end%:*}" >ends.txt 2>&1 || status=$?
+  [[ ,${end#*:}, == *,$status,* ]] || fail "${end%:*}: srun ends with $status, not ${end#*:}: $(tail -n 20 ends.txt)"
+  echo "srun, ${end%:*}: status $status"
+done
 
 # Step, loss and gradient norm, as they stand there.
 history() { sed -nE 's/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl"; }

@@ -14,7 +14,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 # Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any trainer
 # can do.
-together=(faults_are_retried budget node_dies orphaned_script finished mistake_in_config not_retried killed_rank signal
+together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_script dead_node_noticed_first budget
+  budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config not_retried killed_rank signal
   time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
   plain_sbatch preempted)
 alone=(controller_dies)
@@ -44,7 +45,7 @@ case_mistake_in_config() {
   [[ $status -eq 2 && $output == *run.steppes* ]] || fail "submit.sh takes it: $status, $output"
   # A config that was edited while the job waited.
   local bad=$TRIREME_ROOT/mistake.log
-  job=$(TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$bad" --nodes=1 --ntasks-per-node=2 --gpus-per-node=0 "$root/slurm/train.sbatch" \
+  job=$(TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$bad" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 "$root/slurm/train.sbatch" \
     "$config" --set run.steppes=3)
   finish FAILED 2:0 0
   grep -q run.steppes "$bad" || fail "the log does not say why: $(cat "$bad")"
@@ -163,11 +164,20 @@ case_requeued_by_hand() {
 case_budget() {
   RESTART_BUDGET=2 start budget --set stand_in.ends="0:12:5 1:12:5 2:12:5 3:12:5"
   finish FAILED 5:0 2
-  expect_log "restart 2: stopped: 2 restarts in a row got no further than step 12; .* resumes from step 10"
-  # Progress fills it up again.
+  expect_log "restart 2: stopped: 2 restarts in a row got no further than the checkpoint of step 10; .* resumes from step 10"
+}
+
+# Steps that no checkpoint holds are done again and again: they are no progress.
+case_budget_counts_checkpoints() {
+  RESTART_BUDGET=2 start steps_only --set stand_in.ends="0:12:5 1:13:5 2:14:5 3:14:5"
+  finish FAILED 5:0 2
+  expect_log "restart 2: stopped: 2 restarts in a row got no further than the checkpoint of step 10; .* resumes from step 10"
+}
+
+case_checkpoints_fill_the_budget() {
   RESTART_BUDGET=1 start progress --set stand_in.ends="0:12:5 1:17:5 2:22:5 3:22:5"
   finish FAILED 5:0 3
-  expect_log "restart 3: stopped: 1 restarts in a row got no further than step 22"
+  expect_log "restart 3: stopped: 1 restarts in a row got no further than the checkpoint of step 20"
 }
 
 case_budget_at_start() {
@@ -177,6 +187,80 @@ case_budget_at_start() {
   scontrol requeue "$job"
   finish FAILED 1:0 1
   expect_log "restart 1: stopped: 0 restarts in a row"
+}
+
+# What fails beside the training does not end the run.
+case_books_fail() {
+  start books_fail --hold --set stand_in.ends=0:12:5
+  mkdir -p "$run_dir/slurm.state.$job.0" # a file of this name is to be written
+  scontrol release "$job"
+  finish COMPLETED 0:0 1
+  expect_log "restart 0: the books, .* could not be written"
+  expect_log "restart 1: .* resumes from step 10"
+}
+
+# A config that can't be asked any more, as on a storage that is away; at the first start that is a mistake.
+case_storage_away() {
+  STORAGE_SECONDS=3 start storage_away --set stand_in.ends=0:12:5 --set stand_in.check=1:3
+  finish COMPLETED 0:0 2
+  expect_log "restart 1: .* can't be asked \(status 3\): requeued"
+  expect_log "restart 2: .* resumes from step 10"
+  log=$run_dir/slurm-first.log
+  job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
+    "$root/slurm/train.sbatch" "$config" --set run.name=never --set stand_in.check=0:3)
+  finish FAILED 3:0 0
+}
+
+# One run folder, two jobs: the second is refused, and touches nothing of the first's.
+case_submitted_twice() {
+  start twice "${held[@]}"
+  local first=$job first_log=$log output
+  until_true "step 7" beyond 6
+  cp "$run_dir/slurm.state" "$work/state.before"
+  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
+  [[ $output == *"runs/twice is the run of job $first, which is RUNNING"* ]] || fail "submit.sh says: $output"
+  # Past submit.sh, as when both were submitted before either began.
+  log=$run_dir/slurm-second.log
+  job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
+    "$root/slurm/train.sbatch" "$config" --set run.name=twice)
+  finish FAILED 2:0 0
+  expect_log "runs/twice is the run of job $first, which is RUNNING; nothing of it was touched"
+  cmp "$run_dir/slurm.state" "$work/state.before" || fail "the first job's books were touched"
+  touch "$run_dir/go"
+  job=$first log=$first_log
+  finish COMPLETED 0:0 0
+}
+
+case_array() {
+  local output
+  run_dir=runs/array log=$TRIREME_ROOT/array.log
+  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --array=0-1 2>&1); then fail "submit.sh takes an array"; fi
+  [[ $output == *"one run folder"* ]] || fail "submit.sh says: $output"
+  job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 --array=3 \
+    "$root/slurm/train.sbatch" "$config" --set run.name=array)
+  finish FAILED 2:0 0
+  expect_log "stopped: tasks of a job array"
+  [[ ! -e $run_dir ]] || fail "a task of an array has begun"
+}
+
+# Nothing depends on where the scripts are called: executable and settings are those beside the script.
+case_any_folder() {
+  local tree=$work/tree submit_to
+  mkdir -p "$tree/build/bin" "$work/elsewhere"
+  cp -r "$root/slurm" "$tree"
+  cp "$here/trainer.sh" "$tree/build/bin/trireme"
+  run_dir=$work/elsewhere/runs/any
+  unset TRIREME TRIREME_ENV TRIREME_ROOT
+  cd "$work/elsewhere"
+  echo "# nothing" >here.yaml
+  submit_to=$("$tree/slurm/submit.sh" here.yaml --ranks 2 --set run.name=any --set run.steps=8) || fail "submit.sh"
+  job=${submit_to%% *} log=$run_dir/slurm-$job.log
+  finish COMPLETED 0:0 0
+  log=$work/elsewhere/plain.log
+  job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
+    "$tree/slurm/train.sbatch" here.yaml --set run.name=any --set run.steps=12)
+  finish COMPLETED 0:0 0
+  expect_log "resumes from step 8"
 }
 
 case_in_a_row() {
@@ -248,7 +332,7 @@ case_plain_sbatch() {
   mkdir -p "$run_dir"
   # In the repository, as its first lines say; nodes are small here, and the run stays in the test's folder.
   log=$run_dir/slurm-plain.log
-  job=$(cd "$root" && env --unset=TRIREME_ROOT sbatch --parsable --ntasks-per-node=2 --gpus-per-node=2 \
+  job=$(cd "$root" && env --unset=TRIREME_ROOT sbatch --parsable --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=2 \
     --output="$TRIREME_ROOT/$log" slurm/train.sbatch "$config" --set run.name=plain \
     --set run.dir="$TRIREME_ROOT/$run_dir" --set run.steps="$steps" --set checkpoint.every="$every")
   [[ $(show Requeue) == 1 ]] || fail "not to be requeued"
@@ -288,6 +372,27 @@ case_node_dies() {
     "$cluster" start-node "${dead[which]}"
     until_true "${dead[which]} is back" node_is_back "${dead[which]}"
   done
+}
+
+# The ranks notice a dead node before Slurm does. A job that is put back at once may pend for ever then.
+case_dead_node_noticed_first() {
+  local node
+  STRAGGLER_SECONDS=5 start noticed_first --ranks 4 --set run.steps=1000000
+  until_true "step 7" beyond 6
+  node=$(nodes_of | tail -n 1)
+  "$cluster" kill-daemon "$node"
+  kill -KILL "$(rank_process 3)"
+  expect_log "restart 0: status"
+  "$cluster" kill-node "$node"
+  # Which of the two depends on what takes longer: srun's end, or Slurm's noticing.
+  expect_log "restart 0: (a node of .* does not answer; requeued when Slurm has taken note|the job is back in the queue already)"
+  expect_log "restart 1: 4 ranks"
+  until_true "progress" beyond $(($(last_step) + 10))
+  ! nodes_of | grep -qx "$node" || fail "restarted on the dead node"
+  [[ $(show Restarts) == 1 ]] || fail "$(show Restarts) restarts"
+  scancel "$job"
+  "$cluster" start-node "$node"
+  until_true "$node is back" node_is_back "$node"
 }
 
 # slurmd alone dies: the batch script and its ranks live on while the job runs elsewhere. When they come to their end,

@@ -10,13 +10,14 @@
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
 #                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or `wait`
 #                      (no further step until there is a signal, or a file `go` in the run folder)
+#   stand_in.check     RESTART:STATUS: `check` ends with that status in that start of the job
 set -euo pipefail
 
 declare -A field=(
   [run.name]='' [run.dir]='' [run.steps]=40 [run.device]=cpu
   [parallel.tp]=1 [parallel.pp]=1 [parallel.dp]=0 [cluster.ranks_per_node]=2
   [checkpoint.dir]='' [checkpoint.every]=5
-  [stand_in.step_ms]=100 [stand_in.ends]=''
+  [stand_in.step_ms]=100 [stand_in.ends]='' [stand_in.check]=''
 )
 
 mistake() {
@@ -50,6 +51,7 @@ field[parallel.dp]=$dp
 : "${field[checkpoint.dir]:=${field[run.dir]}/checkpoints}"
 
 if [[ $command == check ]]; then
+  if [[ ${field[stand_in.check]} == "${SLURM_RESTART_COUNT:-0}:"* ]]; then exit "${field[stand_in.check]#*:}"; fi
   for name in "${get[@]}"; do
     [[ -n ${field[$name]+known} ]] || mistake "$name: no such field"
     echo "${field[$name]}"
@@ -90,6 +92,7 @@ save() {
   local name
   name=$(printf 'step_%08d' "$1")
   mkdir -p "$checkpoints/$name"
+  echo '{}' >"$checkpoints/$name/manifest.json"
   echo "$name" >"$checkpoints/latest.tmp"
   mv "$checkpoints/latest.tmp" "$checkpoints/latest"
 }
