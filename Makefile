@@ -9,7 +9,8 @@ JOBS ?= $(shell nproc)
 CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
-.PHONY: build all configure run test unit bench install deps format clean
+SOAKS := soak-clang soak-address soak-thread soak-crash
+.PHONY: build all configure run test unit bench soak $(SOAKS) install deps format clean
 
 # The executable alone: the tests would take three times as long again.
 build: configure
@@ -27,8 +28,9 @@ run: build
 	@TRIREME=$(BUILD)/bin/trireme bash configs/quickstart.sh \
 	  && echo "make run: PASSED" || { echo "make run: FAILED"; exit 1; }
 
+# One test more than cores at a time: those of Slurm mostly wait.
 test: all
-	@ctest --test-dir $(BUILD) --output-on-failure --timeout 1800 \
+	@ctest -j $$(($(JOBS) + 1)) --test-dir $(BUILD) --output-on-failure --timeout 1800 \
 	  && echo "make test: PASSED" || { echo "make test: FAILED"; exit 1; }
 
 unit: all
@@ -38,6 +40,11 @@ unit: all
 bench: build
 	@slurm/mpirun -n 1 $(BUILD)/bin/trireme bench step $(CONFIG) --set run.device=cuda --set data.global_batch=32
 	@slurm/mpirun -n 1 $(BUILD)/bin/trireme bench kernels $(CONFIG) --set run.device=cuda --set data.global_batch=32
+
+soak: $(SOAKS)
+
+$(SOAKS): deps
+	@JOBS=$(JOBS) bash tests/soak.sh $(@:soak-%=%)
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)

@@ -95,12 +95,15 @@ const char* const kSweepHelp =
 
 Result<void> bench_layouts(const std::string& path, const std::vector<std::string>& overrides, const LayoutSweep& sweep,
                            bool json, Job& job) {
-  const auto config = load_open_config(path, overrides, job);
-  if (!config) return config.error();
+  const auto open = load_open_config(path, overrides, job);
+  if (!open) return open.error();
+  const Config& config = open.value().config;
+  auto device = open_planned_device(open.value().device, job);
+  if (!device) return device.error();
   const bool speaks = job.world_rank() == 0;
   ProgressLine progress;
   const auto result =
-      sweep_layouts(config.value(), job, sweep, [&](const ParallelLayout& layout, int number, int count) {
+      sweep_layouts(config, job, *device.value(), sweep, [&](const ParallelLayout& layout, int number, int count) {
         if (speaks) progress.show(fmt::format("layout {}/{}: {}", number, count, to_string(layout)), false);
       });
   if (!result) return result.error();
@@ -110,9 +113,9 @@ Result<void> bench_layouts(const std::string& path, const std::vector<std::strin
   if (!speaks) return end;
   progress.show(fmt::format("{} layouts tried", result.value().rows.size()), true);
   if (json)
-    std::printf("%s\n", to_json(config.value(), result.value(), job.world_size()).dump().c_str());
+    std::printf("%s\n", to_json(config, result.value(), job.world_size()).dump().c_str());
   else
-    print(config.value(), result.value(), job.world_size());
+    print(config, result.value(), job.world_size());
   return end;
 }
 

@@ -125,19 +125,20 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
 Result<void> bench_steps(const Options& options, Job& job) {
   if (!options.sweep.empty())
     return bench_layouts(options.config, options.overrides, options.layouts, options.json, job);
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.step);
-  if (job.world_rank() == 0) print(loaded.value().config, result, options.step.timed, options.json);
+  const StepBenchResult result =
+      bench_step(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, options.step);
+  if (job.world_rank() == 0) print(loaded.value().config(), result, options.step.timed, options.json);
   return {};
 }
 
 // The products alone: the search, no steps.
 Result<void> bench_gemms(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const StepBenchResult result =
-      bench_step(loaded.value().config, loaded.value().mesh, job, {.steps = 0, .warmup = 0, .profiled = 0});
+  const StepBenchResult result = bench_step(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device,
+                                            {.steps = 0, .warmup = 0, .profiled = 0});
   if (job.world_rank() != 0) return {};
   if (options.json) {
     std::printf("%s\n", gemms_json(result).dump().c_str());
@@ -145,19 +146,17 @@ Result<void> bench_gemms(const Options& options, Job& job) {
   }
   if (result.gemms.empty())
     std::printf("nothing to search: the %s backend has one algorithm\n",
-                std::string(enum_name(loaded.value().config.run.device)).c_str());
+                std::string(enum_name(loaded.value().config().run.device)).c_str());
   print_gemms(result);
   return {};
 }
 
 Result<void> bench_the_kernels(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   if (job.world_size() != 1) return usage_error("bench kernels measures one device: start it on one rank");
-  const Config& config = loaded.value().config;
-  auto device = open_device(device_kind(config.run.device), 0);
-  if (!device) return device.error();
-  const KernelBenchResult result = bench_kernels(config, *device.value(), options.kernels);
+  const Config& config = loaded.value().config();
+  const KernelBenchResult result = bench_kernels(config, *loaded.value().device, options.kernels);
   if (options.json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const KernelRow& row : result.rows)
@@ -188,9 +187,10 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
 }
 
 Result<void> bench_the_comm(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const auto rows = bench_comm(loaded.value().config, loaded.value().mesh, job, options.comm);
+  const auto rows =
+      bench_comm(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, options.comm);
   if (job.world_rank() != 0) return {};
   if (options.json) {
     nlohmann::ordered_json objects = nlohmann::ordered_json::array();
@@ -236,9 +236,10 @@ nlohmann::ordered_json checkpoint_json(const CheckpointBenchResult& r) {
 }
 
 Result<void> bench_the_checkpoint(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const auto result = bench_checkpoint(loaded.value().config, loaded.value().mesh, job, options.checkpoint);
+  const auto result =
+      bench_checkpoint(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, options.checkpoint);
   if (!result) return result.error();
   if (job.world_rank() != 0) return {};
   const CheckpointBenchResult& r = result.value();
@@ -281,14 +282,7 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
     command->add_option("config", options->config, "YAML run config")->required();
     command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
     command->add_flag("--json", options->json, "JSON instead of a table");
-    command->callback([=, &status] {
-      status = run_job(argc, argv, [&](Job& job) {
-        const auto result = body(*options, job);
-        if (result) return 0;
-        if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-        return static_cast<int>(result.error().code);
-      });
-    });
+    on_job(command, status, argc, argv, [=](Job& job) { return body(*options, job); });
     return command;
   };
   const auto add_count = [](CLI::App* command, const char* name, auto& value, const char* help) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/tokens/prepare.h"
 #include "io/tokens/token_file.h"
@@ -23,21 +24,28 @@ void add_prepare(CLI::App& data, int& status) {
   auto* command = data.add_subcommand("prepare", "Tokenize text into PREFIX.bin and PREFIX.idx (Megatron's format)");
   auto options = std::make_shared<PrepareOptions>();
   options->threads = available_threads();
-  auto format = std::make_shared<std::string>(enum_name(options->format));
-  command->add_option("inputs", options->inputs, "Text files")->required();
+  auto format = std::make_shared<std::string>("auto");
+  auto force = std::make_shared<bool>(false);
+  command->add_option("inputs", options->inputs, "Text files in UTF-8, as they are or packed (gzip, zstd)")->required();
   command->add_option("--output", options->output, "PREFIX of the files to write")->required();
   command->add_option("--tokenizer", options->tokenizer, "bytes, or the path of a SentencePiece model")
       ->capture_default_str();
-  command->add_option("--format", *format, "text: a file is a document; lines: a line is; jsonl: a JSON object a line")
-      ->check(CLI::IsMember({"text", "lines", "jsonl"}))
+  command
+      ->add_option(
+          "--format", *format,
+          "text: a file is a document; lines: a line is; jsonl: a JSON object a line; auto: by each name (.txt, "
+          ".text, .md: text; .jsonl, .ndjson, .json: jsonl)")
+      ->check(CLI::IsMember({"auto", "text", "lines", "jsonl"}))
       ->capture_default_str();
   command->add_option("--text-field", options->text_field, "jsonl: the field that holds the text")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Tokenizing threads; the result is the same for any")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  on_run(command, status, [options, format]() -> Result<void> {
-    options->format = *enum_from_name<TextFormat>(*format);
+  command->add_flag("--force", *force, "Overwrite output that is there already");
+  on_run(command, status, [options, format, force]() -> Result<void> {
+    options->format = enum_from_name<TextFormat>(*format);  // none: auto
+    options->existing = *force ? Existing::kOverwrite : Existing::kRefuse;
     auto summary = prepare(*options);
     if (!summary) return summary.error();
     const PrepareSummary& s = summary.value();

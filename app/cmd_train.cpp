@@ -21,7 +21,7 @@ Result<void> train(const Options& options, Job& job, StartupClock startup) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   startup.phase_done("config");
-  return run_training(loaded.value().config, loaded.value().mesh, job, std::move(startup));
+  return run_training(loaded.value(), job, std::move(startup));
 }
 
 }  // namespace
@@ -34,12 +34,7 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->footer([] { return "Config fields:\n" + config_help(); });
   command->callback([=, &status] {
     const StartupClock startup;
-    status = run_job(argc, argv, [&](Job& job) {
-      const auto result = train(*options, job, startup);
-      if (result) return 0;
-      if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-      return static_cast<int>(result.error().code);
-    });
+    status = run_job(argc, argv, [&](Job& job) { return job_status(job, train(*options, job, startup)); });
   });
 }
 

@@ -13,14 +13,15 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
   });
 }
 
+int job_status(const Job& job, const Result<void>& result) {
+  if (result) return 0;
+  if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
+  return static_cast<int>(result.error().code);
+}
+
 void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action) {
   command->callback([&status, argc, argv, action = std::move(action)] {
-    status = run_job(argc, argv, [&](Job& job) {
-      const auto result = action(job);
-      if (result) return 0;
-      if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
-      return static_cast<int>(result.error().code);
-    });
+    status = run_job(argc, argv, [&](Job& job) { return job_status(job, action(job)); });
   });
 }
 

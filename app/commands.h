@@ -21,5 +21,7 @@ void add_checkpoint_command(CLI::App& app, int& status);
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
 // The same for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
 void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
+// The exit status of a job that ended with `result`; rank 0 prints its Error, which all ranks bring.
+int job_status(const Job& job, const Result<void>& result);
 
 }  // namespace tri

@@ -35,4 +35,54 @@ void check(const AttentionBackward& a) {
   TRI_REQUIRE(a.dqkv.data != a.qkv.data, "attention_backward: dqkv may not be qkv, which later blocks still read");
 }
 
+bool flash_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
+  return s.dtype == Dtype::kBF16 && (s.head_size == 64 || s.head_size == 96 || s.head_size == 128) &&
+         gpu.max_shared_bytes >= kFlashSharedBytes;
+}
+
+bool cudnn_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
+  return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.group == 1 && s.head_size % 8 == 0 && s.head_size <= 128;
+}
+
+Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const AttentionShape& s,
+                                     const GpuProperties& gpu) {
+  const bool flash = flash_attention_takes(s, gpu), cudnn = cudnn_attention_takes(s, gpu);
+  if (kernel == AttentionKernel::kCudnn) {
+    if (cudnn) return AttentionPath::kCudnn;
+    return usage_error(
+        "model.attention: cudnn does not take {} with head size {} and {} query heads a key/value head{}; set "
+        "model.attention: auto",
+        enum_name(s.dtype), s.head_size, s.group, gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
+  }
+  // cuDNN's deterministic backward pass goes over the blocks outside the window as well.
+  const bool slow = pass == Pass::kBackward && s.window > 0 && 2 * s.window <= s.seq_len && flash;
+  if (kernel == AttentionKernel::kAuto && cudnn && !slow) return AttentionPath::kCudnn;
+  if (flash) return AttentionPath::kFlash;
+  // The scores of a query lie in shared memory; backward the scores' gradients beside them.
+  const int64_t token_bytes = pass == Pass::kForward ? 4 : 8;
+  if (s.seq_len * token_bytes + kScalarStaticBytes > gpu.max_shared_bytes)
+    return usage_error(
+        "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which take at most {} "
+        "tokens on this GPU; use precision.compute: bf16 with a head size (model.hidden / model.heads) of 64, 96 or 128",
+        s.seq_len, enum_name(s.dtype), s.head_size, (gpu.max_shared_bytes - kScalarStaticBytes) / 8);
+  if (s.head_size > kScalarMaxHeadSize)
+    return usage_error(
+        "model.heads: a head size of {} is beyond the {} that attention on a GPU takes; raise model.heads", s.head_size,
+        kScalarMaxHeadSize);
+  return AttentionPath::kScalar;
+}
+
+std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShape& s, const GpuProperties& gpu) {
+  if (s.dtype != Dtype::kBF16) return {};
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const auto path = attention_path(kernel, pass, s, gpu);
+    if (!path || path.value() != AttentionPath::kScalar) continue;
+    return fmt::format(
+        "attention with head size {} and {} query heads a key/value head has no kernel on tensor cores here and runs on "
+        "the scalar ones, many times slower; head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
+        s.head_size, s.group);
+  }
+  return {};
+}
+
 }  // namespace tri

@@ -1,9 +1,13 @@
 // Causal self-attention over grouped QKV rows (dims.h), softmax statistics kept, scores never stored.
-//   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s,  band(t) = (t - W, t] with W = window, or [0, t] for
-//   0 lse[b, h, t] = log sum_s exp(scale · q_t·k_s)
+//   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s
+//   lse[b, h, t] = log sum_{s in band(t)} exp(scale · q_t·k_s)
+//   band(t) = (t - W, t] with W = window; [0, t] when the window is 0
 // Blocks outside the band are skipped, forward and backward.  Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2.
 #pragma once
 
+#include <string>
+
+#include "kernels/core/gpu.h"
 #include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
@@ -37,5 +41,47 @@ struct AttentionBackward {
   AttentionKernel kernel = AttentionKernel::kAuto;  // the forward's
 };
 void check(const AttentionBackward&);
+
+// What of a call decides which of a GPU's kernels take it.
+struct AttentionShape {
+  Dtype dtype = Dtype::kF32;
+  int seq_len = 0;
+  int group = 0;
+  int64_t head_size = 0;
+  int window = 0;
+};
+template <class Args>
+AttentionShape attention_shape(const Args& a) {
+  return {a.qkv.dtype, a.seq_len, a.group, a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)), a.window};
+}
+
+// kScalar: any dtype and head size, without tensor cores, far slower. kFlash: our FlashAttention kernels. kCudnn.
+enum class AttentionPath { kScalar, kFlash, kCudnn };
+template <>
+struct EnumNames<AttentionPath> {
+  static constexpr std::array table{std::pair{AttentionPath::kScalar, std::string_view("scalar kernels")},
+                                    std::pair{AttentionPath::kFlash, std::string_view("FlashAttention kernels")},
+                                    std::pair{AttentionPath::kCudnn, std::string_view("cuDNN")}};
+};
+
+// The kernels that take this pass on a GPU. Decided by shapes alone, so that `trireme check` can say it without a GPU;
+// one more thing shows only when a call is made: cuDNN may refuse a graph, and kAuto then takes the next path.
+// Usage error where none can: cuDNN asked for a shape that it does not take, or a sequence too long for the scalar
+// kernels' shared memory.
+Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const AttentionShape& shape,
+                                     const GpuProperties& gpu);
+// Why bf16 attention of this shape is left to the scalar kernels, for people; empty where it is not.
+std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShape& shape, const GpuProperties& gpu);
+
+// bf16 and head sizes 64, 96 and 128; any group, window and sequence length.
+bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
+// bf16, head size a multiple of 8 up to 128, and one query head a key/value head, because grouped QKV rows of larger
+// groups have no single stride from head to head.
+bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
+
+// Shared memory of a block that the FlashAttention kernels need, at most; and of the scalar ones, beside the scores.
+inline constexpr int64_t kFlashSharedBytes = 163 * 1024;
+inline constexpr int64_t kScalarStaticBytes = 1024;
+inline constexpr int64_t kScalarMaxHeadSize = 1024;
 
 }  // namespace tri

@@ -1,5 +1,7 @@
 #include "kernels/norm.h"
 
+#include <limits>
+
 #include "kernels/core/checks.h"
 
 namespace tri {
@@ -21,6 +23,11 @@ void check_bias(const char* op, const char* operand, Norm kind, const Tensor& bi
   require_optional(op, operand, bias, dtype, {width});
 }
 
+// Kernels count the columns of both parameter gradients in ints.
+void check_width(const char* op, int64_t width) {
+  TRI_REQUIRE(width <= std::numeric_limits<int>::max() / 2, "{}: rows of {} elements", op, width);
+}
+
 // (R, C), or (P, R, C) of any P.
 void check_parts(const char* op, const char* operand, const Tensor& tensor, Dtype dtype, int64_t rows, int64_t width) {
   if (tensor.dims == 3)
@@ -36,6 +43,7 @@ void check(const NormForward& n) {
   require_matrix(op, "inp", n.inp);
   const Dtype dtype = n.inp.dtype;
   const int64_t rows = n.inp[0], width = n.inp[1];
+  check_width(op, width);
   require_tensor(op, "out", n.out, dtype, {rows, width});
   check_statistics(op, n.kind, rows, n.mean, n.rstd);
   TRI_REQUIRE(n.add.empty() == n.sum.empty(), "{}: add {} and sum {} go together", op, n.add.shape_text(),
@@ -53,6 +61,7 @@ void check(const NormBackward& n) {
   require_matrix(op, "inp", n.inp);
   const Dtype dtype = n.inp.dtype;
   const int64_t rows = n.inp[0], width = n.inp[1];
+  check_width(op, width);
   require_tensor(op, "dinp", n.dinp, dtype, {rows, width});
   require_optional(op, "dresidual", n.dresidual, dtype, {rows, width});
   check_parts(op, "dout", n.dout, dtype, rows, width);

@@ -4,11 +4,10 @@
 // The backward pass is the inverse rotation of the gradient.
 #pragma once
 
+#include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
-
-enum class Pass { kForward, kBackward };
 
 struct Rope {
   Pass pass = Pass::kForward;

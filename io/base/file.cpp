@@ -3,9 +3,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
@@ -21,6 +23,15 @@ Result<void> sync_folder_of(const std::string& path) {
 
 void Descriptor::close() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+void allow_open_files(int64_t count) {
+  constexpr rlim_t kOthers = 512;  // libraries, devices, peers
+  const rlim_t wanted = static_cast<rlim_t>(count) + kOthers;
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // where that fails, opening the file too many does, with a name
 }
 
 Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset) {

@@ -33,6 +33,9 @@ class Descriptor {
   int fd_;
 };
 
+// Lets this process hold `count` files open and some more, as far as its hard limit allows: the usual soft limit is 1,024.
+void allow_open_files(int64_t count);
+
 // All of `bytes` at byte `offset`, in as many calls as it takes; `path` is for messages. A file that ends too early is
 // an error that says where.
 Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset);

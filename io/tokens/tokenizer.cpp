@@ -9,6 +9,7 @@
 
 #include "io/base/file.h"
 #include "io/base/random.h"
+#include "io/tokens/text_reader.h"
 
 namespace tri {
 namespace {
@@ -97,6 +98,21 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::vector<int> bytes_;  // [token]
 };
 
+// SentencePiece reads the file itself, as it is.
+Result<void> plain_text(const std::string& path) {
+  constexpr int64_t kLooked = 1 << 20;
+  auto reader = TextReader::open(path);
+  if (!reader) return reader.error();
+  if (reader.value().packed()) return usage_error("{}: packed; training a tokenizer needs plain text: unpack it", path);
+  if (const auto format = format_of(path); format && format.value() == TextFormat::kJsonl)
+    return usage_error("{}: JSON; training a tokenizer needs plain text: take the text out of it", path);
+  std::string block;
+  if (auto got = reader.value().next_lines(kLooked, block); !got) return got;
+  TextCheck check(path);
+  if (auto text = check.add(faults_of(block)); !text) return text;
+  return check.finish();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
@@ -108,7 +124,7 @@ Result<void> train_tokenizer(const TokenizerTraining& t) {
   if (!t.model_path.ends_with(".model"))
     return usage_error("--output {}: a tokenizer's name ends in .model", t.model_path);
   for (const std::string& input : t.inputs) {
-    if (auto file = MappedFile::open(input); !file) return file.error();
+    if (auto text = plain_text(input); !text) return text;
     if (input.find(',') != std::string::npos)
       return usage_error("{}: SentencePiece takes a comma for the end of a path; give the file another name", input);
   }

@@ -28,7 +28,7 @@ class Tokenizer {
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec);
 
 struct TokenizerTraining {
-  std::vector<std::string> inputs;  // text files
+  std::vector<std::string> inputs;  // plain text, in UTF-8
   std::string model_path;           // ends in ".model"
   int vocab_size = 8000;
   int threads = 1;

@@ -18,13 +18,15 @@ class Arena {
  public:
   static constexpr int64_t kAlignment = 256;  // bytes
 
-  Arena() = default;                     // measuring: no memory
-  Arena(Device& device, int64_t bytes);  // reserves `bytes`, zeroed
+  Arena() = default;                                    // measuring, for a device that is not there
+  explicit Arena(Device& device) : device_(&device) {}  // measuring, for this device: no memory
+  Arena(Device& device, int64_t bytes);                 // reserves `bytes`, zeroed
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   bool measuring() const { return memory_ == nullptr; }
+  const Device* device() const { return device_; }  // null: none is there
 
   // The next slice, accounted under `name`; slices of one name add up. Requires room.
   Tensor take(const std::string& name, Dtype dtype, std::initializer_list<int64_t> shape);

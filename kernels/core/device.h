@@ -19,6 +19,7 @@
 #include <string>
 
 #include "kernels/core/fault.h"
+#include "kernels/core/gpu.h"
 #include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
@@ -105,8 +106,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  // Dense matrix-product peak of the vendor's data sheet, the denominator of MFU; none for a CPU, or a GPU
-  // unknown here.
+  // Dense GEMM peak of the vendor's data sheet, the denominator of MFU; none for a CPU, or a GPU unknown here.
   virtual std::optional<double> peak_tflops(Dtype dtype) const = 0;
   virtual std::unique_ptr<Stream> make_stream(const std::string& name,
                                               StreamPriority priority = StreamPriority::kNormal) = 0;
@@ -123,8 +123,10 @@ class Device {
   // Host memory that the device copies from and to at full speed, and asynchronously.
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) noexcept = 0;
-  // Device memory for what kernels and libraries need beside their operands, until lent anew; an empty tensor takes it
-  // back, with the device idle. What it does not hold, the backend allocates.
+  // Bytes that kernels and libraries need beside their operands on one rank's compute stream, at most.
+  virtual int64_t workspace_bytes(const WorkspaceDims&) const { return 0; }
+  // The memory for that, until lent anew; an empty tensor takes it back, with the device idle. What it does not hold,
+  // the backend allocates.
   virtual void lend_workspace(Tensor) {}
 
   // The first fault is kept. Raised by failing tasks, and by a host that unwinds while tasks may wait for peers.
@@ -166,7 +168,9 @@ class HostBuffer {
   size_t size_;
 };
 
-int num_gpus();  // that this process can use
+// The GPUs that this process can use, by ordinal: names that tell the GPUs of a job apart, whatever each of its processes
+// sees. kDevice error: why there is none.
+Result<std::vector<std::string>> visible_gpus();
 
 // The CPU, or CUDA device `ordinal`. kDevice error when the build or the machine lacks it.
 Result<std::unique_ptr<Device>> open_device(DeviceKind kind, int ordinal);

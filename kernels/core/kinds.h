@@ -9,6 +9,7 @@ enum class DeviceKind { kCpu, kCuda };
 enum class Norm { kLayerNorm, kRmsNorm };
 enum class Activation { kGelu, kSwiglu };
 enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one
+enum class Pass { kForward, kBackward };
 
 template <>
 struct EnumNames<DeviceKind> {

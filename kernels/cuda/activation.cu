@@ -72,7 +72,7 @@ __global__ void backward_kernel(T* dinp, const T* dout, const T* inp, int64_t pa
 }
 
 template <class T, class Kind>
-void forward(const ActivationForward& a, cudaStream_t stream) {
+void forward(const ActivationForward& a, CudaStream& stream) {
   constexpr int kPack = 16 / sizeof(T);
   const int64_t count = a.out.numel(), width = a.out[1];
   const bool packed = aligned<T>(width, {a.out, a.inp});
@@ -84,7 +84,7 @@ void forward(const ActivationForward& a, cudaStream_t stream) {
 }
 
 template <class T, class Kind>
-void backward(const ActivationBackward& a, cudaStream_t stream) {
+void backward(const ActivationBackward& a, CudaStream& stream) {
   constexpr int kPack = 16 / sizeof(T);
   const int64_t count = a.dout.numel(), width = a.dout[1];
   const bool packed = aligned<T>(width, {a.dout, a.inp, a.dinp});
@@ -97,7 +97,7 @@ void backward(const ActivationBackward& a, cudaStream_t stream) {
 
 }  // namespace
 
-void activation_forward(const ActivationForward& a, cudaStream_t stream) {
+void activation_forward(const ActivationForward& a, CudaStream& stream) {
   if (a.out.numel() == 0) return;
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
@@ -105,7 +105,7 @@ void activation_forward(const ActivationForward& a, cudaStream_t stream) {
   });
 }
 
-void activation_backward(const ActivationBackward& a, cudaStream_t stream) {
+void activation_backward(const ActivationBackward& a, CudaStream& stream) {
   if (a.dout.numel() == 0) return;
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);

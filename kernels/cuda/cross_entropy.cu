@@ -228,7 +228,7 @@ Columns columns_of(const Args& a) {
 }
 
 template <class T, int kVec>
-void launch_loss(const CrossEntropyLoss& a, float* row_losses, cudaStream_t stream) {
+void launch_loss(const CrossEntropyLoss& a, float* row_losses, CudaStream& stream) {
   const Loss<T> args{row_losses,
                      pointer<T>(a.logits),
                      pointer<float>(a.stats),
@@ -257,7 +257,7 @@ void launch_loss(const CrossEntropyLoss& a, float* row_losses, cudaStream_t stre
 
 }  // namespace
 
-void cross_entropy_stats(const CrossEntropyStats& a, cudaStream_t stream) {
+void cross_entropy_stats(const CrossEntropyStats& a, CudaStream& stream) {
   if (a.logits.numel() == 0) return;
   dispatch(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
@@ -268,7 +268,7 @@ void cross_entropy_stats(const CrossEntropyStats& a, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("cross_entropy_stats");
 }
 
-void cross_entropy_loss(const CrossEntropyLoss& a, cudaStream_t stream) {
+void cross_entropy_loss(const CrossEntropyLoss& a, CudaStream& stream) {
   const int64_t rows = a.logits[0];
   if (a.logits.numel() == 0) return;
   auto* row_losses =

@@ -1,6 +1,5 @@
-// Causal attention by cuDNN's SDPA graphs. A graph is built and its plan chosen once a shape; calls only execute it.
-// Queries, keys and values are read where they lie in the grouped QKV rows (strided), gradients written likewise.
-// The backward pass uses cuDNN's deterministic algorithm.
+// Causal attention by cuDNN's SDPA graphs. Queries, keys and values are read where they lie in the grouped QKV rows
+// (strided), gradients written likewise. The backward pass uses cuDNN's deterministic algorithm.
 #include "kernels/cuda/cudnn_attention.h"
 
 #include <cudnn_frontend.h>
@@ -11,7 +10,6 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "kernels/cuda/check.h"
 #include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
@@ -34,11 +32,11 @@ Shape shape_of(const Args& a) {
   return {a.qkv[0] / a.seq_len, heads, a.seq_len, a.qkv[1] / (3 * heads), a.window, a.scale};
 }
 
-void require_good(fe::error_t status, const char* what) {
-  if (status.is_bad())
-    throw Fatal(ExitCode::kDevice, fmt::format("cuDNN attention, {}: {}", what, status.get_message()));
+Error refusal(fe::error_t status, const char* what) {
+  return {fmt::format("cuDNN attention, {}: {}", what, status.get_message()), ExitCode::kDevice};
 }
 
+using GraphPtr = std::shared_ptr<fe::graph::Graph>;
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 // (B, NH, T, HS) inside rows of `row` elements, heads `head` elements apart.
@@ -76,77 +74,39 @@ void set_band(Options& options, const Shape& s) {
   if (s.window > 0) options.set_diagonal_band_left_bound(s.window);  // the token itself and W - 1 before it
 }
 
-class Context {
- public:
-  static Context& instance() {
-    static Context context;
-    return context;
-  }
+GraphPtr new_graph() {
+  auto graph = std::make_shared<fe::graph::Graph>();
+  graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  return graph;
+}
 
-  void execute(const Shape& shape, bool backward, std::unordered_map<int64_t, void*> pointers, cudaStream_t stream) {
-    std::lock_guard lock(mutex_);
-    if (cudnnSetStream(handle_, stream) != CUDNN_STATUS_SUCCESS) throw Fatal(ExitCode::kDevice, "cudnnSetStream");
-    auto& graph = graphs_[shape.key(backward)];
-    if (!graph) graph = backward ? build_backward(shape) : build_forward(shape);
-    int64_t bytes = 0;
-    require_good(graph->get_workspace_size(bytes), "workspace");
-    require_good(graph->execute(handle_, pointers, workspace(stream, Scratch::kAttention, static_cast<size_t>(bytes))),
-                 "execute");
-  }
+GraphPtr describe_forward(const Shape& s) {
+  auto graph = new_graph();
+  auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
+  set_band(options, s);
+  auto [out, stats] = graph->sdpa(graph->tensor(qkv_part("q", kQ, s)), graph->tensor(qkv_part("k", kK, s)),
+                                  graph->tensor(qkv_part("v", kV, s)), options);
+  describe_output(out, out_like("o", kO, s));
+  describe_output(stats, stats_like(s));
+  stats->set_data_type(fe::DataType_t::FLOAT);
+  return graph;
+}
 
- private:
-  Context() {
-    if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS) throw Fatal(ExitCode::kDevice, "cudnnCreate");
-  }
-
-  std::shared_ptr<fe::graph::Graph> finish(std::shared_ptr<fe::graph::Graph> graph) {
-    require_good(graph->validate(), "validate");
-    require_good(graph->build_operation_graph(handle_), "build");
-    require_good(graph->create_execution_plans({fe::HeurMode_t::A}), "plans");
-    require_good(graph->check_support(handle_), "support");
-    require_good(graph->build_plans(handle_), "build plans");
-    return graph;
-  }
-
-  static std::shared_ptr<fe::graph::Graph> new_graph() {
-    auto graph = std::make_shared<fe::graph::Graph>();
-    graph->set_io_data_type(fe::DataType_t::BFLOAT16)
-        .set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
-    return graph;
-  }
-
-  std::shared_ptr<fe::graph::Graph> build_forward(const Shape& s) {
-    auto graph = new_graph();
-    auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
-    set_band(options, s);
-    auto [out, stats] = graph->sdpa(graph->tensor(qkv_part("q", kQ, s)), graph->tensor(qkv_part("k", kK, s)),
-                                    graph->tensor(qkv_part("v", kV, s)), options);
-    describe_output(out, out_like("o", kO, s));
-    describe_output(stats, stats_like(s));
-    stats->set_data_type(fe::DataType_t::FLOAT);
-    return finish(graph);
-  }
-
-  std::shared_ptr<fe::graph::Graph> build_backward(const Shape& s) {
-    auto graph = new_graph();
-    auto options =
-        fe::graph::SDPA_backward_attributes().set_name("attention gradient").set_deterministic_algorithm(true);
-    set_band(options, s);
-    auto [dq, dk, dv] =
-        graph->sdpa_backward(graph->tensor(qkv_part("q", kQ, s)), graph->tensor(qkv_part("k", kK, s)),
-                             graph->tensor(qkv_part("v", kV, s)), graph->tensor(out_like("o", kO, s)),
-                             graph->tensor(out_like("do", kDO, s)), graph->tensor(stats_like(s)), options);
-    describe_output(dq, qkv_part("dq", kDQ, s));
-    describe_output(dk, qkv_part("dk", kDK, s));
-    describe_output(dv, qkv_part("dv", kDV, s));
-    return finish(graph);
-  }
-
-  std::mutex mutex_;
-  cudnnHandle_t handle_ = nullptr;
-  std::map<decltype(Shape{}.key(false)), std::shared_ptr<fe::graph::Graph>> graphs_;
-};
+GraphPtr describe_backward(const Shape& s) {
+  auto graph = new_graph();
+  auto options = fe::graph::SDPA_backward_attributes().set_name("attention gradient").set_deterministic_algorithm(true);
+  set_band(options, s);
+  auto [dq, dk, dv] =
+      graph->sdpa_backward(graph->tensor(qkv_part("q", kQ, s)), graph->tensor(qkv_part("k", kK, s)),
+                           graph->tensor(qkv_part("v", kV, s)), graph->tensor(out_like("o", kO, s)),
+                           graph->tensor(out_like("do", kDO, s)), graph->tensor(stats_like(s)), options);
+  describe_output(dq, qkv_part("dq", kDQ, s));
+  describe_output(dk, qkv_part("dk", kDK, s));
+  describe_output(dv, qkv_part("dv", kDV, s));
+  return graph;
+}
 
 // Where q, k and v begin in grouped rows with one query head a key/value head.
 void* part(const Tensor& rows, int64_t head_size, int index) {
@@ -155,34 +115,110 @@ void* part(const Tensor& rows, int64_t head_size, int index) {
 
 }  // namespace
 
-bool cudnn_takes(Dtype dtype, int64_t head_size, int group) {
-  return dtype == Dtype::kBF16 && group == 1 && head_size % 8 == 0 && head_size <= 128;
+struct CudnnAttention::State {
+  // A graph with its plan, or why there is none.
+  struct Entry {
+    GraphPtr graph;
+    int64_t workspace_bytes = 0;
+    Result<void> prepared;
+  };
+  std::mutex mutex;
+  cudnnHandle_t handle = nullptr;
+  std::map<decltype(Shape{}.key(false)), Entry> entries;
+
+  State() {
+    if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
+  }
+  ~State() {
+    entries.clear();
+    if (handle != nullptr) cudnnDestroy(handle);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  Result<void> build(Entry& entry) {
+    if (handle == nullptr) return Error{"cuDNN attention: cuDNN does not start on this GPU", ExitCode::kDevice};
+    fe::graph::Graph& graph = *entry.graph;
+    if (const auto status = graph.validate(); status.is_bad()) return refusal(status, "validate");
+    if (const auto status = graph.build_operation_graph(handle); status.is_bad()) return refusal(status, "build");
+    if (const auto status = graph.create_execution_plans({fe::HeurMode_t::A}); status.is_bad())
+      return refusal(status, "plans");
+    if (const auto status = graph.check_support(handle); status.is_bad()) return refusal(status, "support");
+    if (const auto status = graph.build_plans(handle); status.is_bad()) return refusal(status, "build plans");
+    if (const auto status = graph.get_workspace_size(entry.workspace_bytes); status.is_bad())
+      return refusal(status, "workspace");
+    return {};
+  }
+
+  Entry& entry_of(const Shape& shape, Pass pass) {
+    const bool backward = pass == Pass::kBackward;
+    const auto [at, is_new] = entries.try_emplace(shape.key(backward));
+    Entry& entry = at->second;
+    if (is_new) {
+      entry.graph = backward ? describe_backward(shape) : describe_forward(shape);
+      entry.prepared = build(entry);
+      if (!entry.prepared) entry.graph.reset();
+    }
+    return entry;
+  }
+
+  void execute(const Shape& shape, Pass pass, std::unordered_map<int64_t, void*> pointers, CudaStream& stream) {
+    std::lock_guard lock(mutex);
+    Entry& entry = entry_of(shape, pass);
+    value_or_throw(entry.prepared);
+    if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) throw Fatal(ExitCode::kDevice, "cudnnSetStream");
+    void* scratch = workspace(stream, Scratch::kAttention, static_cast<size_t>(entry.workspace_bytes));
+    if (const auto status = entry.graph->execute(handle, pointers, scratch); status.is_bad())
+      value_or_throw(Result<void>(refusal(status, "execute")));
+  }
+};
+
+bool built_with_cudnn() { return true; }
+
+CudnnAttention::CudnnAttention() : state_(std::make_unique<State>()) {}
+CudnnAttention::~CudnnAttention() = default;
+
+Result<void> CudnnAttention::prepare(const AttentionForward& a) {
+  std::lock_guard lock(state_->mutex);
+  return state_->entry_of(shape_of(a), Pass::kForward).prepared;
+}
+Result<void> CudnnAttention::prepare(const AttentionBackward& a) {
+  std::lock_guard lock(state_->mutex);
+  return state_->entry_of(shape_of(a), Pass::kBackward).prepared;
+}
+int64_t CudnnAttention::workspace_bytes(const AttentionForward& a) {
+  std::lock_guard lock(state_->mutex);
+  return state_->entry_of(shape_of(a), Pass::kForward).workspace_bytes;
+}
+int64_t CudnnAttention::workspace_bytes(const AttentionBackward& a) {
+  std::lock_guard lock(state_->mutex);
+  return state_->entry_of(shape_of(a), Pass::kBackward).workspace_bytes;
 }
 
-void cudnn_attention_forward(const AttentionForward& a, cudaStream_t stream) {
+void CudnnAttention::forward(const AttentionForward& a, CudaStream& stream) {
   const Shape s = shape_of(a);
-  Context::instance().execute(s, false,
-                              {{kQ, part(a.qkv, s.head_size, 0)},
-                               {kK, part(a.qkv, s.head_size, 1)},
-                               {kV, part(a.qkv, s.head_size, 2)},
-                               {kO, a.out.data},
-                               {kStats, a.lse.data}},
-                              stream);
+  state_->execute(s, Pass::kForward,
+                  {{kQ, part(a.qkv, s.head_size, 0)},
+                   {kK, part(a.qkv, s.head_size, 1)},
+                   {kV, part(a.qkv, s.head_size, 2)},
+                   {kO, a.out.data},
+                   {kStats, a.lse.data}},
+                  stream);
 }
 
-void cudnn_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
+void CudnnAttention::backward(const AttentionBackward& a, CudaStream& stream) {
   const Shape s = shape_of(a);
-  Context::instance().execute(s, true,
-                              {{kQ, part(a.qkv, s.head_size, 0)},
-                               {kK, part(a.qkv, s.head_size, 1)},
-                               {kV, part(a.qkv, s.head_size, 2)},
-                               {kO, a.out.data},
-                               {kStats, a.lse.data},
-                               {kDO, a.dout.data},
-                               {kDQ, part(a.dqkv, s.head_size, 0)},
-                               {kDK, part(a.dqkv, s.head_size, 1)},
-                               {kDV, part(a.dqkv, s.head_size, 2)}},
-                              stream);
+  state_->execute(s, Pass::kBackward,
+                  {{kQ, part(a.qkv, s.head_size, 0)},
+                   {kK, part(a.qkv, s.head_size, 1)},
+                   {kV, part(a.qkv, s.head_size, 2)},
+                   {kO, a.out.data},
+                   {kStats, a.lse.data},
+                   {kDO, a.dout.data},
+                   {kDQ, part(a.dqkv, s.head_size, 0)},
+                   {kDK, part(a.dqkv, s.head_size, 1)},
+                   {kDV, part(a.dqkv, s.head_size, 2)}},
+                  stream);
 }
 
 }  // namespace tri::cuda

@@ -2,17 +2,35 @@
 // cudnn_attention.cpp, or no_cudnn.cpp where cuDNN or its frontend was not found.
 #pragma once
 
-#include <cuda_runtime.h>
+#include <memory>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/stream.h"
 
 namespace tri::cuda {
 
-// Whether cuDNN takes this call: bf16, head size a multiple of 8 up to 128, and one query head a key/value head,
-// because grouped QKV rows of larger groups have no single stride from head to head.
-bool cudnn_takes(Dtype dtype, int64_t head_size, int group);
+bool built_with_cudnn();
 
-void cudnn_attention_forward(const AttentionForward& args, cudaStream_t stream);
-void cudnn_attention_backward(const AttentionBackward& args, cudaStream_t stream);
+// One GPU's attention graphs, for shapes that cudnn_attention_takes() (kernels/attention.h). A graph is built and its
+// plan chosen at a shape's first call; later calls only execute it. Thread-safe.
+class CudnnAttention {
+ public:
+  CudnnAttention();  // on the current device
+  ~CudnnAttention();
+
+  // Whether cuDNN makes a graph for the call's shape: tried once a shape. If not, its words.
+  Result<void> prepare(const AttentionForward& args);
+  Result<void> prepare(const AttentionBackward& args);
+  // Bytes beside the operands. The shape is prepared.
+  int64_t workspace_bytes(const AttentionForward& args);
+  int64_t workspace_bytes(const AttentionBackward& args);
+  // Enqueues a call whose shape is prepared.
+  void forward(const AttentionForward& args, CudaStream& stream);
+  void backward(const AttentionBackward& args, CudaStream& stream);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace tri::cuda

@@ -1,5 +1,5 @@
-// CUDA's Device, Stream and Event. Streams do not block each other or the default stream; events carry no
-// time.
+// CUDA's Device, Stream and Event. Streams do not block each other or the default stream; events carry the time where
+// that is asked for (EventKind::kTimed).
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -11,15 +11,12 @@
 #include <mutex>
 #include <thread>
 
-#include "io/base/log.h"
 #include "kernels/core/arena.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/stream.h"
-#include "kernels/cuda/workspace.h"
 #include "kernels/cuda_device.h"
+#include "kernels/workspace.h"
 
 namespace tri {
 namespace {
@@ -33,8 +30,7 @@ const OpTable& cuda_ops() {
   return table;
 }
 
-// Polls instead of blocking inside the driver: a fault raised elsewhere (a peer lost, NCCL's word) must end
-// the wait.
+// Polls instead of blocking inside the driver: a fault raised elsewhere (a peer lost, NCCL's word) must end the wait.
 template <class Query>
 void wait_until_done(Query query, const Device& device) {
   constexpr int kSpins = 2000, kBetweenChecks = 64;
@@ -92,8 +88,9 @@ class CudaEvent final : public Event {
 
 class CudaStreamImpl final : public CudaStream {
  public:
-  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device)
-      : CudaStream(std::move(name), cuda_ops()), device_(device) {
+  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device, cuda::Context& context,
+                 unsigned wait_flags)
+      : CudaStream(std::move(name), cuda_ops(), context), device_(device), wait_flags_(wait_flags) {
     int least = 0, greatest = 0;
     TRI_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     TRI_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
@@ -121,8 +118,7 @@ class CudaStreamImpl final : public CudaStream {
   }
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
-    driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, CU_STREAM_WAIT_VALUE_GEQ),
-                 "cuStreamWaitValue32");
+    driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
   }
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
@@ -137,14 +133,29 @@ class CudaStreamImpl final : public CudaStream {
 
   cudaStream_t stream_ = nullptr;
   const Device& device_;
+  const unsigned wait_flags_;  // of cuStreamWaitValue32
 };
+
+int attribute(cudaDeviceAttr which, int ordinal) {
+  int value = 0;
+  TRI_CUDA(cudaDeviceGetAttribute(&value, which, ordinal));
+  return value;
+}
 
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
     TRI_CUDA(cudaSetDevice(ordinal));
-    TRI_CUDA(cudaDeviceGetAttribute(&major_, cudaDevAttrComputeCapabilityMajor, ordinal));
-    TRI_CUDA(cudaDeviceGetAttribute(&minor_, cudaDevAttrComputeCapabilityMinor, ordinal));
+    major_ = attribute(cudaDevAttrComputeCapabilityMajor, ordinal);
+    minor_ = attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
+    // What a peer wrote before it set the flag must be seen by what follows the wait.
+    if (attribute(cudaDevAttrCanFlushRemoteWrites, ordinal) != 0) wait_flags_ |= CU_STREAM_WAIT_VALUE_FLUSH;
+    context_ = std::make_unique<cuda::Context>(cuda::gpu_properties(ordinal));
+  }
+  ~CudaDevice() override {
+    // Releasing memory and libraries waits for the device, which after a fault may wait for a lost peer for ever. The
+    // process is about to end.
+    if (faulted()) (void)context_.release();
   }
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   void use_on_this_thread() override { TRI_CUDA(cudaSetDevice(ordinal_)); }
@@ -155,10 +166,10 @@ class CudaDevice final : public Device {
     return std::nullopt;
   }
   std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override {
-    return std::make_unique<CudaStreamImpl>(name, priority, *this);
+    return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_, wait_flags_);
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
-  GemmSearch* gemm_search() override { return &cuda::GemmEngine::instance(); }
+  GemmSearch* gemm_search() override { return &context_->gemms(); }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
     size_t free = 0, total = 0;
@@ -199,7 +210,10 @@ class CudaDevice final : public Device {
     return memory;
   }
   void release_host(void* memory) noexcept override { cudaFreeHost(memory); }
-  void lend_workspace(Tensor memory) override { cuda::lend_workspace(memory); }
+  int64_t workspace_bytes(const WorkspaceDims& dims) const override {
+    return tri::workspace_bytes(kind(), dims, context_->properties());
+  }
+  void lend_workspace(Tensor memory) override { context_->workspace().lend(memory); }
 
  private:
   static Error refused(cudaError_t status) {
@@ -209,6 +223,8 @@ class CudaDevice final : public Device {
 
   const int ordinal_;
   int major_ = 0, minor_ = 0;  // compute capability
+  unsigned wait_flags_ = CU_STREAM_WAIT_VALUE_GEQ;
+  std::unique_ptr<cuda::Context> context_;
 };
 
 // Before the first call: a hardware queue a stream. Streams that share one (there are 8 by default) wait for each
@@ -217,22 +233,21 @@ void set_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 }  // namespace
 
-int cuda::num_multiprocessors() {
-  static const int count = [] {
-    int device = 0, value = 0;
-    TRI_CUDA(cudaGetDevice(&device));
-    TRI_CUDA(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
-    return value;
-  }();
-  return count;
-}
-
-int cuda_device_count() {
+Result<std::vector<std::string>> cuda_devices() {
   set_queues();
+  std::vector<std::string> names;
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaError_t status = cudaGetDeviceCount(&count);
+  for (int ordinal = 0; status == cudaSuccess && ordinal < count; ++ordinal) {
+    cudaDeviceProp properties;
+    status = cudaGetDeviceProperties(&properties, ordinal);
+    std::string name;
+    for (const char byte : properties.uuid.bytes) name += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    names.push_back(name);
+  }
+  if (status == cudaSuccess && !names.empty()) return names;
   cudaGetLastError();  // "no device" is an answer here, not an error of the next call
-  return 0;
+  return Error{status == cudaSuccess ? "the CUDA driver shows none" : cudaGetErrorString(status), ExitCode::kDevice};
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {

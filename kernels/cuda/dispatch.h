@@ -33,7 +33,4 @@ bool aligned(int64_t width, std::initializer_list<Tensor> tensors) {
   return bits % 16 == 0;
 }
 
-// Multiprocessors of the current device, asked once.
-int num_multiprocessors();
-
 }  // namespace tri::cuda

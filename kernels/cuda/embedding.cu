@@ -13,18 +13,16 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr std::integral_constant<int, 1> kElement{};
 template <class T>
 constexpr std::integral_constant<int, Pack<T>::kSize> kPackOf{};
-unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
-__device__ int64_t thread_index() { return blockIdx.x * int64_t{kThreads} + threadIdx.x; }
 
 // Blocks of (x, y) threads for rows of `packs` packs: y rows at a time, x threads a row.
 struct RowGrid {
@@ -185,7 +183,7 @@ __global__ void position_gradient_kernel(float* dweight, const T* dout, int64_t 
 
 }  // namespace
 
-void embedding_forward(const EmbeddingForward& e, cudaStream_t stream) {
+void embedding_forward(const EmbeddingForward& e, CudaStream& stream) {
   if (e.out.numel() == 0) return;
   dispatch(e.out.dtype, [&](auto type) {
     using T = decltype(type);
@@ -201,7 +199,7 @@ void embedding_forward(const EmbeddingForward& e, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("embedding_forward");
 }
 
-void embedding_backward(const EmbeddingBackward& e, cudaStream_t stream) {
+void embedding_backward(const EmbeddingBackward& e, CudaStream& stream) {
   const int64_t count = e.dout[0], width = e.dout[1];
   if (e.dout.numel() == 0) return;
   // Scratch: what is sorted, sorted, parts of runs, then the sort's own. Places take few bits: fewer passes.
@@ -237,7 +235,7 @@ void embedding_backward(const EmbeddingBackward& e, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("embedding_backward");
 }
 
-void position_forward(const PositionForward& p, cudaStream_t stream) {
+void position_forward(const PositionForward& p, CudaStream& stream) {
   if (p.inout.numel() == 0) return;
   dispatch(p.inout.dtype, [&](auto type) {
     using T = decltype(type);
@@ -253,7 +251,7 @@ void position_forward(const PositionForward& p, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("position_forward");
 }
 
-void position_backward(const PositionBackward& p, cudaStream_t stream) {
+void position_backward(const PositionBackward& p, CudaStream& stream) {
   if (p.dout.numel() == 0) return;
   dispatch(p.dout.dtype, [&](auto type) {
     using T = decltype(type);

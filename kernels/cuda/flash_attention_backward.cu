@@ -338,7 +338,7 @@ constexpr int kPairsTogether = 32;
 
 using namespace flash;
 
-void flash_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
+void flash_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
   const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group;
@@ -367,6 +367,7 @@ void flash_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
     delta_kernel<kHead>
         <<<rows, 256, 0, stream>>>(pointer<float>(a.delta), pointer<Bf16>(a.dout), pointer<Bf16>(a.out), d);
     TRI_CUDA_LAUNCH("flash_attention_delta");
+    static_assert(Tiles::kShared <= kFlashSharedBytes);
     allow_shared(backward_kernel<kHead>, Tiles::kShared);
     backward_kernel<kHead><<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
         pointer<Bf16>(a.dqkv), dq, pointer<Bf16>(a.dout), pointer<float>(a.lse), pointer<float>(a.delta),

@@ -154,16 +154,13 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
 
 using namespace flash;
 
-bool flash_takes(Dtype dtype, int64_t head_size) {
-  return dtype == Dtype::kBF16 && (head_size == 64 || head_size == 96 || head_size == 128);
-}
-
-void flash_attention_forward(const AttentionForward& a, cudaStream_t stream) {
+void flash_attention_forward(const AttentionForward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
   with_head_size(head_size_of(a), [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = ForwardTiles<kHead>;
+    static_assert(Tiles::kShared <= kFlashSharedBytes);
     allow_shared(forward_kernel<kHead>, Tiles::kShared);
     const dim3 grid(static_cast<unsigned>(d.kv_heads * d.group),
                     static_cast<unsigned>(ceil_div(d.seq_len, Tiles::kQueries)),

@@ -1,11 +1,12 @@
 // out = epilogue(op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, gemm_plan.h.
 // Plans and choices are made once a shape and kept. A shape that was searched runs the algorithm, and the form
-// (epilogue and bias gradient inside the product or as kernels of their own), that was fastest; any other the first
+// (epilogue and bias gradient inside the GEMM or as kernels of their own), that was fastest; any other the first
 // heuristic in the plain form. Bound: matrix units, 2·M·N·K FLOPs. Mirror: kernels/cpu/gemm.cpp.
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <sstream>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/gemm_plan.h"
 #include "kernels/cuda/ops.h"
@@ -58,6 +60,14 @@ struct GemmEngine::State {
   std::map<std::string, Choice> imported;  // by GemmKey::text(); checked when the shape first comes
   std::string library;                     // GPU and version that choices belong to
 
+  State() { TRI_CUBLAS(cublasLtCreate(&handle)); }
+  ~State() {
+    entries.clear();  // the plans, before their library's handle
+    cublasLtDestroy(handle);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
   GemmPlan& plan(Entry& entry, const Gemm& g, GemmForm form) {
     auto& plan = entry.plans[static_cast<int>(form)];
     if (!plan) plan = std::make_unique<GemmPlan>(g, form);
@@ -84,7 +94,7 @@ struct GemmEngine::State {
     return entry;
   }
 
-  void run(Entry& entry, const Gemm& g, const Choice& choice, cudaStream_t stream) {
+  void run(Entry& entry, const Gemm& g, const Choice& choice, CudaStream& stream) {
     GemmPlan& chosen = plan(entry, g, choice.form);
     // cuBLASLt overwrites its bias gradient; ours is added to.
     const bool fused_dbias = choice.form == GemmForm::kFused && !g.dbias.empty();
@@ -102,8 +112,8 @@ struct GemmEngine::State {
     if (!g.dbias.empty() && !fused_dbias && !dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.out}, stream);
   }
 
-  // Microseconds of one call, the middle of `rounds`; negative when the algorithm refuses.
-  double time(Entry& entry, const Gemm& g, const Choice& choice, int rounds, cudaStream_t stream) {
+  // Microseconds of one call, the median of `rounds`; infinite when the algorithm refuses to run.
+  double time(Entry& entry, const Gemm& g, const Choice& choice, int rounds, CudaStream& stream) {
     std::vector<float> times;
     std::array<cudaEvent_t, 2> events{};
     for (cudaEvent_t& event : events) TRI_CUDA(cudaEventCreate(&event));
@@ -120,12 +130,13 @@ struct GemmEngine::State {
       times.clear();
     }
     for (cudaEvent_t event : events) cudaEventDestroy(event);
-    if (times.empty()) return -1;
+    if (times.empty()) return INFINITY;
     std::sort(times.begin(), times.end());
     return times[times.size() / 2] * 1e3;
   }
 
-  void search(const Gemm& g, cudaStream_t stream) {
+  // Where every algorithm refuses, what was there before the search stays.
+  void search(const Gemm& g, CudaStream& stream) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entry_of(g);
     if (entry.choice->microseconds > 0) return;
@@ -136,7 +147,7 @@ struct GemmEngine::State {
       for (const auto& algorithm : plan(entry, g, form).algorithms(handle, kCandidates, key.alignment)) {
         Choice candidate{form, algorithm};
         candidate.microseconds = time(entry, g, candidate, 1, stream);
-        if (candidate.microseconds > 0) candidates.push_back(candidate);
+        candidates.push_back(candidate);
       }
     }
     const auto faster = [](const Choice& a, const Choice& b) { return a.microseconds < b.microseconds; };
@@ -144,19 +155,14 @@ struct GemmEngine::State {
     if (candidates.size() > kFinalists) candidates.resize(kFinalists);
     for (Choice& candidate : candidates) candidate.microseconds = time(entry, g, candidate, kRounds, stream);
     const double first_microseconds = time(entry, g, first, kRounds, stream);
-    Choice best = *std::min_element(candidates.begin(), candidates.end(), faster);
-    best.first_microseconds = first_microseconds;
-    *entry.choice = best;
+    const auto best = std::min_element(candidates.begin(), candidates.end(), faster);
+    if (best == candidates.end() || !std::isfinite(best->microseconds)) return;
+    *entry.choice = *best;
+    entry.choice->first_microseconds = std::isfinite(first_microseconds) ? first_microseconds : best->microseconds;
   }
 };
 
-GemmEngine& GemmEngine::instance() {
-  static GemmEngine engine;
-  return engine;
-}
-
 GemmEngine::GemmEngine() : state_(std::make_unique<State>()) {
-  TRI_CUBLAS(cublasLtCreate(&state_->handle));
   int device = 0;
   cudaDeviceProp properties;
   TRI_CUDA(cudaGetDevice(&device));
@@ -166,13 +172,13 @@ GemmEngine::GemmEngine() : state_(std::make_unique<State>()) {
 
 GemmEngine::~GemmEngine() = default;
 
-void GemmEngine::multiply(const Gemm& g, cudaStream_t stream) {
+void GemmEngine::multiply(const Gemm& g, CudaStream& stream) {
   std::lock_guard lock(state_->mutex);
   State::Entry& entry = state_->entry_of(g);
   state_->run(entry, g, *entry.choice, stream);
 }
 
-bool GemmEngine::multiply_as(const Gemm& g, GemmForm form, cudaStream_t stream) {
+bool GemmEngine::multiply_as(const Gemm& g, GemmForm form, CudaStream& stream) {
   std::lock_guard lock(state_->mutex);
   State::Entry& entry = state_->entry_of(g);
   const auto algorithms = state_->plan(entry, g, form).algorithms(state_->handle, 1, GemmKey::of(g).alignment);
@@ -183,8 +189,9 @@ bool GemmEngine::multiply_as(const Gemm& g, GemmForm form, cudaStream_t stream) 
 
 void GemmEngine::search(std::span<const Gemm> gemms, Stream& stream) {
   std::lock_guard lock(state_->mutex);
-  for (const Gemm& g : gemms) state_->search(g, cuda_stream(stream));
-  TRI_CUDA(cudaStreamSynchronize(cuda_stream(stream)));
+  CudaStream& on = cuda_stream(stream);
+  for (const Gemm& g : gemms) state_->search(g, on);
+  TRI_CUDA(cudaStreamSynchronize(on));
 }
 
 std::string GemmEngine::export_choices() const {
@@ -215,9 +222,12 @@ void GemmEngine::import_choices(const std::string& text) {
     state_->imported.emplace(key, choice);
   }
   // Every rank goes by the same text: what was chosen here gives way to it.
-  for (auto& [key, entry] : state_->entries)
-    if (const auto kept = state_->imported.find(key.text()); entry.choice && kept != state_->imported.end())
-      *entry.choice = kept->second;
+  for (auto& [key, entry] : state_->entries) {
+    const auto kept = state_->imported.find(key.text());
+    if (!entry.choice || kept == state_->imported.end()) continue;
+    const auto& plan = entry.plans[static_cast<int>(kept->second.form)];
+    if (plan == nullptr || plan->takes(state_->handle, kept->second.algorithm)) *entry.choice = kept->second;
+  }
 }
 
 std::vector<GemmSearch::Row> GemmEngine::rows() const {
@@ -231,9 +241,9 @@ std::vector<GemmSearch::Row> GemmEngine::rows() const {
   return rows;
 }
 
-void gemm(const Gemm& g, cudaStream_t stream) {
+void gemm(const Gemm& g, CudaStream& stream) {
   if (g.out.numel() == 0) return;
-  GemmEngine::instance().multiply(g, stream);
+  stream.context().gemms().multiply(g, stream);
 }
 
 }  // namespace tri::cuda

@@ -1,7 +1,5 @@
-// The process's matrix products on its one GPU: plans, choices, search. Thread-safe.
+// One GPU's GEMMs: cuBLASLt's handle, plans, choices, search. Thread-safe.
 #pragma once
-
-#include <cuda_runtime.h>
 
 #include <memory>
 
@@ -12,11 +10,12 @@ namespace tri::cuda {
 
 class GemmEngine final : public GemmSearch {
  public:
-  static GemmEngine& instance();  // lives as long as the process
+  GemmEngine();  // on the current device
+  ~GemmEngine() override;
 
-  void multiply(const Gemm& g, cudaStream_t stream);
-  // In this form whatever was chosen, by the first heuristic; false when cuBLASLt cannot. For tests.
-  bool multiply_as(const Gemm& g, GemmForm form, cudaStream_t stream);
+  void multiply(const Gemm& g, CudaStream& stream);
+  // In this form whatever was chosen, by the first heuristic; false when cuBLASLt cannot.
+  bool multiply_as(const Gemm& g, GemmForm form, CudaStream& stream);
 
   void search(std::span<const Gemm> gemms, Stream& stream) override;
   std::string export_choices() const override;
@@ -24,9 +23,6 @@ class GemmEngine final : public GemmSearch {
   std::vector<Row> rows() const override;
 
  private:
-  GemmEngine();
-  ~GemmEngine() override;
-
   struct State;
   std::unique_ptr<State> state_;
 };

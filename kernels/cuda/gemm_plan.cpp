@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/workspace.h"
 
 namespace tri::cuda {
 namespace {
@@ -25,6 +26,13 @@ cublasLtEpilogue_t epilogue_of(const Gemm& g, GemmForm form) {
     if (g.epilogue == Epilogue::kGeluBackward) return CUBLASLT_EPILOGUE_DGELU;
   }
   return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// How the partial sums of a K that is split over blocks may be added: in fp32. The compute type is that; the other
+// schemes add in the output's type.
+uint32_t reduction_schemes(Dtype out) {
+  if (out == Dtype::kF32) return CUBLASLT_REDUCTION_SCHEME_MASK;
+  return CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
 }  // namespace
@@ -62,7 +70,7 @@ std::string GemmKey::text() const {
                      kEpilogues[static_cast<int>(epilogue)], dbias ? ",dbias" : "", alignment);
 }
 
-GemmPlan::GemmPlan(const Gemm& g, GemmForm form) : form_(form) {
+GemmPlan::GemmPlan(const Gemm& g, GemmForm form) : form_(form), reduction_schemes_(reduction_schemes(g.out.dtype)) {
   a_ = make_layout(g.b.dtype, g.b[1], g.b[0]);
   b_ = make_layout(g.a.dtype, g.a[1], g.a[0]);
   out_ = make_layout(g.out.dtype, g.out[1], g.out[0]);
@@ -96,7 +104,8 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlan::algorithms(cublasLtHandle_t handle, 
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
     TRI_CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmWorkspaceBytes);
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kGemmWorkspaceBytes});
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction_schemes_);
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     prefer(attribute, static_cast<uint32_t>(alignment));
@@ -115,13 +124,17 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlan::algorithms(cublasLtHandle_t handle, 
 
 bool GemmPlan::takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result;
+  uint32_t reduction = 0;
   return cublasLtMatmulAlgoCheck(handle, operation_, a_, b_, out_, out_, &algorithm, &result) ==
              CUBLAS_STATUS_SUCCESS &&
-         result.workspaceSize <= kGemmWorkspaceBytes;
+         result.workspaceSize <= size_t{kGemmWorkspaceBytes} &&
+         cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
+                                              sizeof reduction, nullptr) == CUBLAS_STATUS_SUCCESS &&
+         (reduction & ~reduction_schemes_) == 0;
 }
 
 void GemmPlan::run(cublasLtHandle_t handle, const Gemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
-                   cudaStream_t stream) {
+                   CudaStream& stream) {
   if (!g.bias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
   if (form_ == GemmForm::kFused && !g.dbias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
   if (form_ != GemmForm::kPlain && g.epilogue != Epilogue::kNone)

@@ -1,4 +1,4 @@
-// A matrix product as cuBLASLt wants it, and the algorithm that does it.
+// A GEMM as cuBLASLt wants it, and the algorithm that does it.
 // cuBLASLt is column-major: a row-major (M, N) is its transpose (N, M), so it is asked for out^T = op(b)^T · op(a)^T
 // and nothing is copied. The bias is a number a row of out^T; dbias, a sum over the rows of our a, is the sum over the
 // columns of its B.
@@ -11,12 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/stream.h"
 #include "kernels/gemm.h"
 
 namespace tri::cuda {
-
-// Also the size of the start of every stream's cuBLASLt workspace: kernels/cuda/workspace.h.
-constexpr size_t kGemmWorkspaceBytes = size_t{64} << 20;
 
 void check_blas(cublasStatus_t status, const char* what);
 #define TRI_CUBLAS(call) ::tri::cuda::check_blas((call), #call)
@@ -36,7 +34,7 @@ struct GemmKey {
   std::string text() const;  // without blanks
 };
 
-// kPlain: the product and its bias alone. kEpilogue: GeLU or its gradient with it. kFused: the bias gradient too.
+// kPlain: the GEMM and its bias alone. kEpilogue: GeLU or its gradient with it. kFused: the bias gradient too.
 enum class GemmForm { kPlain, kEpilogue, kFused };
 std::vector<GemmForm> forms_of(const Gemm& g);  // those that differ
 const char* name_of(GemmForm form);
@@ -48,12 +46,13 @@ class GemmPlan {
   GemmPlan(const GemmPlan&) = delete;
   GemmPlan& operator=(const GemmPlan&) = delete;
 
-  // cuBLASLt's proposals, best guess first; none when it cannot do this form.
+  // cuBLASLt's proposals, best guess first, of those that add in fp32; none when it cannot do this form.
   std::vector<cublasLtMatmulAlgo_t> algorithms(cublasLtHandle_t handle, int most, int alignment) const;
+  // Whether `algorithm`, chosen by an earlier run, does this GEMM, and adds in fp32.
   bool takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
   // dbias, which cuBLASLt overwrites, goes to `dbias` (M) f32.
   void run(cublasLtHandle_t handle, const Gemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
-           cudaStream_t stream);
+           CudaStream& stream);
 
  private:
   template <class T>
@@ -62,6 +61,7 @@ class GemmPlan {
   }
 
   GemmForm form_;
+  uint32_t reduction_schemes_;  // cublasLtReductionScheme_t that may be used
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, out_ = nullptr;  // in cuBLASLt's order: a_ is the caller's b
 };

@@ -4,12 +4,14 @@
 // written once. Blocks are persistent: a thread keeps its columns' weights in shared memory over all its rows, and
 // while a group works on a row, the next one's operands are on their way to shared memory (cp.async, each thread its
 // own packs, so that no barrier is needed). The warps of a row meet at a barrier.
-// Limits: C up to 32768 in bf16, 16384 in fp32; up to 4096 where rows are no multiple of 16 bytes. Bound: memory; parts
-// of an operand are read when they are needed. Mirror: kernels/cpu/norm.cpp.
+// Limits: rows of whole 16-byte packs, 24 KiB of them (C 12288 in bf16), as far as the GPU's shared memory goes (C 11520
+// on sm_80 with a residual); all other rows go to norm_wide.cu. Bound: memory; parts of an operand are read when they
+// are needed. Mirror: kernels/cpu/norm.cpp.
 #pragma once
 
 #include <algorithm>
 
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
@@ -27,6 +29,58 @@ struct Shape {
   int64_t rows;
   int width;  // C
 };
+template <class Args>
+Shape shape_of(const Args& n) {
+  return {n.inp[0], static_cast<int>(n.inp[1])};
+}
+
+template <class T>
+struct Forward {
+  T *out, *sum;
+  const T *inp, *add, *add_bias, *weight, *bias;
+  float *mean, *rstd;  // mean: LayerNorm only
+  float eps;
+  MoreParts<T> more_adds;
+};
+template <class T>
+Forward<T> forward_args(const NormForward& n) {
+  return {
+      pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
+      pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps,
+      more_parts<T>(n.add)};
+}
+
+template <class T>
+struct Backward {
+  T* dinp;
+  const T *dresidual, *dout, *inp, *weight;
+  const float *mean, *rstd;
+  float* partial;  // (blocks, 2, C): sums of this block's rows for dweight and dbias
+  MoreParts<T> more_douts;
+};
+template <class T>
+Backward<T> backward_args(const NormBackward& n, float* partial) {
+  return {pointer<T>(n.dinp),   pointer<T>(n.dresidual), pointer<T>(n.dout),     pointer<T>(n.inp),
+          pointer<T>(n.weight), pointer<float>(n.mean),  pointer<float>(n.rstd), partial,
+          more_parts<T>(n.dout)};
+}
+// Scratch for Backward::partial, and its second pass: norm_backward.cu.
+float* column_partials(const Shape& s, unsigned blocks, CudaStream& stream);
+void add_column_partials(const NormBackward& n, const float* partial, unsigned blocks, CudaStream& stream);
+
+// Whether rows can be read sixteen bytes at a time.
+template <class T>
+bool in_packs(const NormForward& n) {
+  return aligned<T>(n.inp[1], {n.out, n.sum, n.inp, n.add, n.add_bias, n.weight, n.bias});
+}
+template <class T>
+bool in_packs(const NormBackward& n) {
+  return aligned<T>(n.inp[1], {n.dinp, n.dresidual, n.dout, n.inp, n.weight});
+}
+
+// Any rows: norm_wide.cu.
+void wide_forward(const NormForward& n, CudaStream& stream);
+void wide_backward(const NormBackward& n, CudaStream& stream);
 
 // A thread's way through its rows: it owns packs p = 0 ... kPacks - 1 of each, blockDim.x packs apart.
 template <int kVec>
@@ -56,15 +110,14 @@ struct Walk {
 
 // What a kernel reads, in shared memory: kVectors (C) vectors for the whole block, and every thread's packs of kArrays
 // rows in two stages, one of them on its way while the other is worked on; neighbouring threads' packs are neighbours
-// (asynchronous copies to scattered places take a third more time). Where kStaged is false (rows too long, or of single
-// elements) everything is read from global memory when it is needed.
+// (asynchronous copies to scattered places take a third more time).
 template <class T, int kVec, int kPacks, int kArrays, int kVectors>
 class Operands {
  public:
   using Vector = Pack<T, kVec>;
-  static constexpr bool kStaged = sizeof(Vector) == 16 && kPacks <= 3;
+  static_assert(sizeof(Vector) == 16);
   static constexpr size_t bytes(dim3 block) {
-    return kStaged ? sizeof(Vector) * kPacks * block.x * (2 * kArrays * block.y + kVectors) : 0;
+    return sizeof(Vector) * kPacks * block.x * (2 * kArrays * block.y + kVectors);
   }
 
   __device__ Operands(unsigned char* shared, const T* const (&arrays)[kArrays], const T* const (&vectors)[kVectors],
@@ -74,61 +127,40 @@ class Operands {
         threads_(blockDim.x * blockDim.y) {
 #pragma unroll
     for (int a = 0; a < kArrays; ++a) arrays_[a] = arrays[a];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) vectors_[v] = vectors[v];
     fetch(walk, 0);
-    if constexpr (kStaged) {
-      if (threadIdx.y == 0)
+    if (threadIdx.y == 0)
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v)
+      for (int v = 0; v < kVectors; ++v)
 #pragma unroll
-          for (int p = 0; p < kPacks; ++p)
-            if (vectors[v] != nullptr && walk.owns(p))
-              shared_vectors_[vector_slot(v, p)] = load_pack<kVec>(vectors[v] + walk.column(p));
-      __syncthreads();
-    }
+        for (int p = 0; p < kPacks; ++p)
+          if (vectors[v] != nullptr && walk.owns(p))
+            shared_vectors_[vector_slot(v, p)] = load_pack<kVec>(vectors[v] + walk.column(p));
+    __syncthreads();
   }
 
   // Starts the copies of the row that `ahead` steps are to come; every call is one to wait for.
   __device__ void fetch(const Walk<kVec>& walk, int ahead) {
-    if constexpr (kStaged) {
-      const int64_t at = walk.at + ahead * walk.at_step;
-      if (walk.row + ahead * walk.row_step < walk.rows)
+    const int64_t at = walk.at + ahead * walk.at_step;
+    if (walk.row + ahead * walk.row_step < walk.rows)
 #pragma unroll
-        for (int p = 0; p < kPacks; ++p)
-          if (walk.owns(p))
+      for (int p = 0; p < kPacks; ++p)
+        if (walk.owns(p))
 #pragma unroll
-            for (int a = 0; a < kArrays; ++a)
-              copy_async16(shared_address(own_ + slot(stage_ ^ ahead, a, p)), arrays_[a] + at + p * walk.pack_step,
-                           true);
-      copy_async_commit();
-    }
+          for (int a = 0; a < kArrays; ++a)
+            copy_async16(shared_address(own_ + slot(stage_ ^ ahead, a, p)), arrays_[a] + at + p * walk.pack_step, true);
+    copy_async_commit();
   }
   // The next row on its way, this one there.
   __device__ void begin_row(const Walk<kVec>& walk) {
-    if constexpr (kStaged) {
-      fetch(walk, 1);
-      copy_async_wait<1>();
-    }
+    fetch(walk, 1);
+    copy_async_wait<1>();
   }
   __device__ void end_row() { stage_ ^= 1; }
 
-  __device__ void row(const Walk<kVec>& walk, int array, int p, float (&x)[kVec]) const {
-    if constexpr (kStaged)
-      unpack(own_[slot(stage_, array, p)], x);
-    else
-      unpack(load_pack<kVec>(arrays_[array] + walk.at + p * walk.pack_step), x);
-  }
-  // Later reads of the pack give `x`; where nothing is staged they do not.
-  __device__ void keep(int array, int p, const float (&x)[kVec]) {
-    if constexpr (kStaged) own_[slot(stage_, array, p)] = pack_floats<T>(x);
-  }
-  __device__ void vector(const Walk<kVec>& walk, int v, int p, float (&x)[kVec]) const {
-    if constexpr (kStaged)
-      unpack(shared_vectors_[vector_slot(v, p)], x);
-    else
-      unpack(load_pack<kVec>(vectors_[v] + walk.column(p)), x);
-  }
+  __device__ void row(int array, int p, float (&x)[kVec]) const { unpack(own_[slot(stage_, array, p)], x); }
+  // Later reads of the pack give `x`.
+  __device__ void keep(int array, int p, const float (&x)[kVec]) { own_[slot(stage_, array, p)] = pack_floats<T>(x); }
+  __device__ void vector(int v, int p, float (&x)[kVec]) const { unpack(shared_vectors_[vector_slot(v, p)], x); }
 
  private:
   __device__ static unsigned vector_slot(int v, int p) {
@@ -141,7 +173,7 @@ class Operands {
 
   Vector *shared_vectors_, *own_;
   unsigned threads_;
-  const T *arrays_[kArrays], *vectors_[kVectors];
+  const T* arrays_[kArrays];
   int stage_ = 0;
 };
 
@@ -174,36 +206,40 @@ class RowSums {
   int slot_ = 0;
 };
 
+// What RowSums takes of shared memory, beside the operands.
+constexpr size_t kStaticBytes = sizeof(float) * 2 * kMaxGroups * kMaxWarps * 2;
+
 // Calls launch(kPacks, dim3(32 · W, groups)) for rows of `width` elements read `vec` at a time: `most` packs a thread
-// where that many warps suffice.
+// where that many warps suffice. What it returns; false for rows too wide for that.
 template <int kVec, class Launch>
-void choose_mapping(int64_t width, int64_t most, Launch launch) {
-  const int64_t packs = (width + kVec - 1) / kVec;
+bool choose_mapping(int64_t width, int64_t most, Launch launch) {
+  const int64_t packs = width / kVec;
   const auto warps_with = [&](int64_t per_lane) { return (packs + 32 * per_lane - 1) / (32 * per_lane); };
   const auto launch_with = [&](auto per_lane) {
     const auto warps = static_cast<unsigned>(warps_with(decltype(per_lane)::value));
-    launch(per_lane, dim3(32 * warps, std::max(1U, kMaxGroups / warps)));
+    return launch(per_lane, dim3(32 * warps, std::max(1U, kMaxGroups / warps)));
   };
-  if (kVec > 1 && warps_with(3) <= kMaxWarps) {
-    const int64_t per_lane = std::min(most, warps_with(1));
-    if (per_lane == 1) return launch_with(std::integral_constant<int, 1>{});
-    if (per_lane == 2) return launch_with(std::integral_constant<int, 2>{});
-    return launch_with(std::integral_constant<int, 3>{});
-  }
-  TRI_REQUIRE(warps_with(8) <= kMaxWarps, "norm of rows of {} elements{}", width,
-              kVec == 1 ? " that are no multiple of 16 bytes" : "");
-  launch_with(std::integral_constant<int, 8>{});
+  if (warps_with(3) > kMaxWarps) return false;
+  const int64_t per_lane = std::min(most, warps_with(1));
+  if (per_lane == 1) return launch_with(std::integral_constant<int, 1>{});
+  if (per_lane == 2) return launch_with(std::integral_constant<int, 2>{});
+  return launch_with(std::integral_constant<int, 3>{});
+}
+
+// Whether a block may have this much dynamic shared memory on the stream's GPU.
+inline bool fits(size_t shared, CudaStream& stream) {
+  return static_cast<int64_t>(shared + kStaticBytes) <= stream.context().properties().max_shared_bytes;
 }
 
 // Blocks of `kernel` that fill the device, at most one a group of rows.
 template <class Kernel>
-unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t rows) {
+unsigned persistent_blocks(Kernel kernel, dim3 block, size_t shared, int64_t rows, CudaStream& stream) {
   if (shared > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
     TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   int per_sm = 1;
   TRI_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, static_cast<int>(block.x * block.y), shared));
   const int64_t wanted = (rows + block.y - 1) / block.y;
-  return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors()));
+  return static_cast<unsigned>(std::min<int64_t>(wanted, int64_t{std::max(per_sm, 1)} * num_multiprocessors(stream)));
 }
 
 }  // namespace tri::cuda::norm

@@ -7,15 +7,6 @@ namespace tri::cuda {
 namespace norm {
 namespace {
 
-template <class T>
-struct Backward {
-  T* dinp;
-  const T *dresidual, *dout, *inp, *weight;
-  const float *mean, *rstd;
-  float* partial;  // (blocks, 2, C): sums of this block's rows for dweight and dbias
-  MoreParts<T> more_douts;
-};
-
 // kAdds: dresidual is added to dinp. kParts: dout comes in parts.
 template <class T, int kVec, int kPacks, bool kAdds>
 struct BackwardKernel {
@@ -55,13 +46,13 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
     for (int p = 0; p < kPacks; ++p) {
       if (!active || !walk.owns(p)) continue;
       float x[kVec], dy[kVec], weight[kVec];
-      operands.row(walk, 0, p, x);
-      operands.row(walk, 1, p, dy);
+      operands.row(0, p, x);
+      operands.row(1, p, dy);
       if constexpr (kParts) {
         add_parts(a.more_douts, walk.at + p * walk.pack_step, dy);
         operands.keep(1, p, dy);
       }
-      operands.vector(walk, 0, p, weight);
+      operands.vector(0, p, weight);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         x[i] = fmaf(x[i], rstd, shift);
@@ -80,17 +71,16 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
     for (int p = 0; p < kPacks; ++p) {
       if (!active || !walk.owns(p)) continue;
       float x[kVec], dy[kVec], other[kVec];
-      operands.row(walk, 0, p, x);
-      operands.row(walk, 1, p, dy);
-      if constexpr (kParts && !decltype(operands)::kStaged) add_parts(a.more_douts, walk.at + p * walk.pack_step, dy);
-      operands.vector(walk, 0, p, other);
+      operands.row(0, p, x);
+      operands.row(1, p, dy);
+      operands.vector(0, p, other);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
         x[i] = fmaf(x[i], rstd, shift);
         x[i] = fmaf(dy[i] * other[i], rstd, fmaf(x[i], slope, offset));
       }
       if constexpr (kAdds) {
-        operands.row(walk, 2, p, other);
+        operands.row(2, p, other);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[i] += other[i];
       }
@@ -119,44 +109,54 @@ __global__ void __launch_bounds__(512) norm_backward_kernel(Backward<T> a, Shape
     a.partial[int64_t{blockIdx.x} * 2 * s.width + i] = columns[i];
 }
 
-template <class T, int kVec>
-void backward(const NormBackward& n, cudaStream_t stream) {
-  const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
+// False: the rows are too wide for this GPU's shared memory.
+template <class T>
+bool backward(const NormBackward& n, CudaStream& stream) {
+  constexpr int kVec = Pack<T>::kSize;
+  const Shape shape = shape_of(n);
   // Short rows: fewer registers and more rows at once. Long rows: fewer warps at a barrier. Both as measured.
   const int64_t most = n.inp[1] <= 4 * 2 * 32 * kVec ? 2 : 3;
-  choose_mapping<kVec>(n.inp[1], most, [&](auto packs, dim3 block) {
+  return choose_mapping<kVec>(n.inp[1], most, [&](auto packs, dim3 block) {
     const auto launch = [&](auto adds, auto parts) {
       constexpr int kPacks = decltype(packs)::value;
       constexpr bool kAdds = decltype(adds)::value;
       auto kernel = norm_backward_kernel<T, kVec, kPacks, kAdds, decltype(parts)::value>;
       const size_t columns = 2 * sizeof(float) * static_cast<size_t>(shape.width);
       const size_t shared = std::max(columns, BackwardKernel<T, kVec, kPacks, kAdds>::Inputs::bytes(block));
-      const unsigned blocks = persistent_blocks(kernel, block, shared, shape.rows);
-      auto* partial = static_cast<float*>(workspace(stream, Scratch::kColumnSums, columns * blocks));
-      kernel<<<blocks, block, shared, stream>>>(
-          {pointer<T>(n.dinp), pointer<T>(n.dresidual), pointer<T>(n.dout), pointer<T>(n.inp), pointer<T>(n.weight),
-           pointer<float>(n.mean), pointer<float>(n.rstd), partial, more_parts<T>(n.dout)},
-          shape);
+      if (!fits(shared, stream)) return false;
+      const unsigned blocks = persistent_blocks(kernel, block, shared, shape.rows, stream);
+      float* partial = column_partials(shape, blocks, stream);
+      kernel<<<blocks, block, shared, stream>>>(backward_args<T>(n, partial), shape);
       TRI_CUDA_LAUNCH("norm_backward");
-      add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], static_cast<int>(blocks),
-                   stream);
+      add_column_partials(n, partial, blocks, stream);
+      return true;
     };
     const auto launch_with = [&](auto adds) {
-      num_parts(n.dout) == 1 ? launch(adds, std::false_type{}) : launch(adds, std::true_type{});
+      return num_parts(n.dout) == 1 ? launch(adds, std::false_type{}) : launch(adds, std::true_type{});
     };
-    n.dresidual.empty() ? launch_with(std::false_type{}) : launch_with(std::true_type{});
+    return n.dresidual.empty() ? launch_with(std::false_type{}) : launch_with(std::true_type{});
   });
 }
 
 }  // namespace
+
+float* column_partials(const Shape& s, unsigned blocks, CudaStream& stream) {
+  const size_t bytes = 2 * sizeof(float) * static_cast<size_t>(s.width) * blocks;
+  return static_cast<float*>(workspace(stream, Scratch::kColumnSums, bytes));
+}
+
+void add_column_partials(const NormBackward& n, const float* partial, unsigned blocks, CudaStream& stream) {
+  add_slabs<2>({{pointer<float>(n.dweight), pointer<float>(n.dbias)}}, partial, n.inp[1], static_cast<int>(blocks),
+               stream);
+}
+
 }  // namespace norm
 
-void norm_backward(const NormBackward& n, cudaStream_t stream) {
+void norm_backward(const NormBackward& n, CudaStream& stream) {
   if (n.inp.numel() == 0) return;
   dispatch(n.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    const bool packs = aligned<T>(n.inp[1], {n.dinp, n.dresidual, n.dout, n.inp, n.weight});
-    packs ? norm::backward<T, Pack<T>::kSize>(n, stream) : norm::backward<T, 1>(n, stream);
+    if (!norm::in_packs<T>(n) || !norm::backward<T>(n, stream)) norm::wide_backward(n, stream);
   });
 }
 

@@ -6,15 +6,6 @@ namespace tri::cuda {
 namespace norm {
 namespace {
 
-template <class T>
-struct Forward {
-  T *out, *sum;
-  const T *inp, *add, *add_bias, *weight, *bias;
-  float *mean, *rstd;  // mean: LayerNorm only
-  float eps;
-  MoreParts<T> more_adds;
-};
-
 // What is normalised: inp, or inp + add (+ add_bias), where add may come in parts.
 enum class Add { kNothing, kWhole, kParts };
 template <class T, int kVec, int kPacks, Add kAdd>
@@ -44,15 +35,15 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (!active || !walk.owns(p)) continue;
-      operands.row(walk, 0, p, x[p]);
+      operands.row(0, p, x[p]);
       if constexpr (kAdds) {
         float y[kVec];
-        operands.row(walk, 1, p, y);
+        operands.row(1, p, y);
         if constexpr (kAdd == Add::kParts) add_parts(a.more_adds, walk.at + p * walk.pack_step, y);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
         if (a.add_bias != nullptr) {
-          operands.vector(walk, 2, p, y);
+          operands.vector(2, p, y);
 #pragma unroll
           for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
         }
@@ -81,11 +72,11 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
     for (int p = 0; p < kPacks; ++p) {
       if (!active || !walk.owns(p)) continue;
       float y[kVec];
-      operands.vector(walk, 0, p, y);
+      operands.vector(0, p, y);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) x[p][i] *= rstd * y[i];
       if (a.bias != nullptr) {
-        operands.vector(walk, 1, p, y);
+        operands.vector(1, p, y);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
       }
@@ -97,37 +88,37 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Shape s
   }
 }
 
-template <class T, int kVec>
-void forward(const NormForward& n, cudaStream_t stream) {
-  const Forward<T> args{
-      pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
-      pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps,
-      more_parts<T>(n.add)};
-  const Shape shape{n.inp[0], static_cast<int>(n.inp[1])};
-  choose_mapping<kVec>(n.inp[1], 3, [&](auto packs, dim3 block) {
+// False: the rows are too wide for this GPU's shared memory.
+template <class T>
+bool forward(const NormForward& n, CudaStream& stream) {
+  constexpr int kVec = Pack<T>::kSize;
+  const Forward<T> args = forward_args<T>(n);
+  const Shape shape = shape_of(n);
+  return choose_mapping<kVec>(n.inp[1], 3, [&](auto packs, dim3 block) {
     const auto launch = [&](auto add) {
       constexpr int kPacks = decltype(packs)::value;
       constexpr Add kAdd = decltype(add)::value;
       const size_t shared = ForwardKernel<T, kVec, kPacks, kAdd>::Inputs::bytes(block);
+      if (!fits(shared, stream)) return false;
       auto kernel = norm_forward_kernel<T, kVec, kPacks, kAdd>;
-      kernel<<<persistent_blocks(kernel, block, shared, shape.rows), block, shared, stream>>>(args, shape);
+      kernel<<<persistent_blocks(kernel, block, shared, shape.rows, stream), block, shared, stream>>>(args, shape);
+      TRI_CUDA_LAUNCH("norm_forward");
+      return true;
     };
     if (n.add.empty()) return launch(std::integral_constant<Add, Add::kNothing>{});
-    num_parts(n.add) == 1 ? launch(std::integral_constant<Add, Add::kWhole>{})
-                          : launch(std::integral_constant<Add, Add::kParts>{});
+    return num_parts(n.add) == 1 ? launch(std::integral_constant<Add, Add::kWhole>{})
+                                 : launch(std::integral_constant<Add, Add::kParts>{});
   });
-  TRI_CUDA_LAUNCH("norm_forward");
 }
 
 }  // namespace
 }  // namespace norm
 
-void norm_forward(const NormForward& n, cudaStream_t stream) {
+void norm_forward(const NormForward& n, CudaStream& stream) {
   if (n.inp.numel() == 0) return;
   dispatch(n.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    const bool packs = aligned<T>(n.inp[1], {n.out, n.sum, n.inp, n.add, n.add_bias, n.weight, n.bias});
-    packs ? norm::forward<T, Pack<T>::kSize>(n, stream) : norm::forward<T, 1>(n, stream);
+    if (!norm::in_packs<T>(n) || !norm::forward<T>(n, stream)) norm::wide_forward(n, stream);
   });
 }
 

@@ -1,14 +1,13 @@
-// The CUDA backend: every operation as a function that launches on a CUDA stream and returns. Operands lie in
-// device memory; shapes were checked by the caller. Deterministic: no floating-point atomics.
+// The CUDA backend: every operation as a function that launches on a CUDA stream and returns. Operands lie in device
+// memory; shapes were checked by the caller. Deterministic: no floating-point atomics.
 #pragma once
 
-#include <cuda_runtime.h>
-
+#include "kernels/cuda/stream.h"
 #include "kernels/ops.h"
 
 namespace tri::cuda {
 
-#define TRI_ROW(name, Args) void name(const Args& args, cudaStream_t stream);
+#define TRI_ROW(name, Args) void name(const Args& args, CudaStream& stream);
 TRI_FOR_EACH_OP(TRI_ROW)
 #undef TRI_ROW
 

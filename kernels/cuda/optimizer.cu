@@ -198,7 +198,7 @@ __global__ void clip_scale_kernel(float* scale, float* norm, const float* norm_s
 
 }  // namespace
 
-void adamw_update(const AdamwUpdate& a, cudaStream_t stream) {
+void adamw_update(const AdamwUpdate& a, CudaStream& stream) {
   const int64_t packs = a.moments.master.numel() / kPack;
   if (packs == 0) return;
   adamw_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of(a.moments), pointer<__nv_bfloat16>(a.param),
@@ -206,14 +206,14 @@ void adamw_update(const AdamwUpdate& a, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("adamw_update");
 }
 
-void lamb_direction(const LambDirection& a, cudaStream_t stream) {
+void lamb_direction(const LambDirection& a, CudaStream& stream) {
   const int64_t packs = a.moments.master.numel() / kPack;
   if (packs == 0) return;
   lamb_direction_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of(a.moments), packs);
   TRI_CUDA_LAUNCH("lamb_direction");
 }
 
-void lamb_apply(const LambApply& a, cudaStream_t stream) {
+void lamb_apply(const LambApply& a, CudaStream& stream) {
   const int64_t packs = a.master.numel() / kPack;
   if (packs == 0) return;
   lamb_apply_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(
@@ -223,7 +223,7 @@ void lamb_apply(const LambApply& a, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("lamb_apply");
 }
 
-void tensor_sumsq(const TensorSumsq& a, cudaStream_t stream) {
+void tensor_sumsq(const TensorSumsq& a, CudaStream& stream) {
   const int64_t blocks = a.inp.numel() / kBlock, num_runs = (blocks + kRun - 1) / kRun;
   if (blocks == 0) return;
   const size_t tensor_bytes = sizeof(TensorRange) * static_cast<size_t>(a.sumsq.numel());
@@ -238,13 +238,13 @@ void tensor_sumsq(const TensorSumsq& a, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("tensor_sumsq");
 }
 
-void weighted_sum(const WeightedSum& a, cudaStream_t stream) {
+void weighted_sum(const WeightedSum& a, CudaStream& stream) {
   weighted_sum_kernel<<<1, kThreads, 0, stream>>>(pointer<float>(a.out), pointer<float>(a.inp),
                                                   pointer<float>(a.weight), a.inp.numel());
   TRI_CUDA_LAUNCH("weighted_sum");
 }
 
-void clip_scale(const ClipScale& a, cudaStream_t stream) {
+void clip_scale(const ClipScale& a, CudaStream& stream) {
   clip_scale_kernel<<<1, 1, 0, stream>>>(pointer<float>(a.scale), pointer<float>(a.norm), pointer<float>(a.norm_sq),
                                          a.max_norm);
   TRI_CUDA_LAUNCH("clip_scale");

@@ -27,7 +27,7 @@ __global__ void normal_kernel(T* out, int64_t count, const NormalValues v) {
 
 }  // namespace
 
-void normal_values(const NormalValues& v, cudaStream_t stream) {
+void normal_values(const NormalValues& v, CudaStream& stream) {
   const int64_t count = v.out.numel();
   if (count == 0) return;
   dispatch(v.out.dtype, [&](auto type) {

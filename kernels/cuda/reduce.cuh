@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(32 * kSlabThreads)
 }
 
 template <int kSums>
-void add_slabs(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs, cudaStream_t stream) {
+void add_slabs(ColumnSums<kSums> sums, const float* partial, int64_t columns, int slabs, CudaStream& stream) {
   add_slabs_kernel<kSums><<<static_cast<unsigned>((columns + 31) / 32), dim3(32, kSlabThreads), 0, stream>>>(
       sums, partial, columns, slabs);
   TRI_CUDA_LAUNCH("add_slabs");

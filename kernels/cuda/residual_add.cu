@@ -32,7 +32,7 @@ __global__ void residual_add_kernel(T* out, const T* inp, const T* add, const T*
 
 }  // namespace
 
-void residual_add(const ResidualAdd& a, cudaStream_t stream) {
+void residual_add(const ResidualAdd& a, CudaStream& stream) {
   const int64_t count = a.inp.numel();
   if (count == 0) return;
   dispatch(a.inp.dtype, [&](auto type) {

@@ -1,5 +1,4 @@
-// The CUDA backend's streams, for those who launch on them: kernels and NCCL groups. Included by CUDA code
-// only.
+// The CUDA backend's streams, for those who launch on them: kernels and NCCL groups. Included by CUDA code only.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,12 +7,24 @@
 
 namespace tri {
 
+namespace cuda {
+class Context;  // kernels/cuda/context.h
+}
+
 class CudaStream : public Stream {
  public:
-  using Stream::Stream;
   virtual cudaStream_t get() const = 0;
+  operator cudaStream_t() const { return get(); }  // a launch takes it as it is
+  cuda::Context& context() const { return *context_; }
+
+ protected:
+  CudaStream(std::string name, const OpTable& ops, cuda::Context& context)
+      : Stream(std::move(name), ops), context_(&context) {}
+
+ private:
+  cuda::Context* context_;
 };
 
-inline cudaStream_t cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
+inline CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
 
 }  // namespace tri

@@ -1,71 +1,65 @@
 #include "kernels/cuda/workspace.h"
 
-#include <map>
-#include <mutex>
-#include <utility>
-#include <vector>
-
 #include "io/base/log.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/context.h"
 
 namespace tri::cuda {
-namespace {
 
-struct Pieces {
-  std::mutex mutex;
-  std::map<std::pair<cudaStream_t, Scratch>, std::pair<void*, size_t>> pieces;
-  char* lent = nullptr;
-  size_t lent_bytes = 0, used = 0;
-  std::vector<void*> own;  // allocated here
-  size_t beyond = 0;       // their bytes
+Workspace::~Workspace() { free_own(); }
 
-  static Pieces& instance() {
-    static Pieces pieces;
-    return pieces;
-  }
-};
+void Workspace::free_own() {
+  for (void* piece : own_) cudaFree(piece);
+  own_.clear();
+  beyond_ = 0;
+}
 
-}  // namespace
-
-void* workspace(cudaStream_t stream, Scratch use, size_t bytes) {
+void* Workspace::piece(cudaStream_t stream, Scratch use, size_t bytes) {
   constexpr size_t kAlignment = 256;
-  Pieces& p = Pieces::instance();
-  std::lock_guard lock(p.mutex);
-  auto& [memory, size] = p.pieces[{stream, use}];
+  std::lock_guard lock(mutex_);
+  auto& [memory, size] = pieces_[{stream, use}];
   if (size >= bytes) return memory;
   size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   // The smaller piece is left to the work that still uses it: freeing would make the host wait for the device, and
   // the device may be waiting for a peer whose host waits for this one.
-  if (p.lent_bytes - p.used >= size) {
-    memory = p.lent + p.used;
-    p.used += size;
+  if (lent_bytes_ - used_ >= size) {
+    memory = lent_ + used_;
+    used_ += size;
     return memory;
   }
   TRI_CUDA(cudaMalloc(&memory, size));
-  p.own.push_back(memory);
-  p.beyond += size;
-  if (p.lent != nullptr)
-    log_info("workspace of kernels: {} MiB more than the arena's {} MiB", (p.beyond + (1 << 20) - 1) >> 20,
-             p.lent_bytes >> 20);
+  own_.push_back(memory);
+  beyond_ += size;
+  if (lent_ != nullptr)
+    log_info("workspace of kernels: {} MiB more than the arena's {} MiB", (beyond_ + (1 << 20) - 1) >> 20,
+             lent_bytes_ >> 20);
   return memory;
 }
 
-void lend_workspace(const Tensor& memory) {
-  Pieces& p = Pieces::instance();
-  std::lock_guard lock(p.mutex);
+void Workspace::lend(const Tensor& memory) {
+  std::lock_guard lock(mutex_);
   if (memory.empty()) {  // the device is idle, and the streams that the pieces are of may end
-    for (void* piece : p.own) cudaFree(piece);
-    p.own.clear();
-    p.pieces.clear();
-    p.beyond = 0;
+    free_own();
+    pieces_.clear();
   }
-  std::erase_if(p.pieces, [&](const auto& entry) {
+  std::erase_if(pieces_, [&](const auto& entry) {
     const char* at = static_cast<const char*>(entry.second.first);
-    return at >= p.lent && at < p.lent + p.lent_bytes;
+    return at >= lent_ && at < lent_ + lent_bytes_;
   });
-  p.lent = static_cast<char*>(memory.data);
-  p.lent_bytes = memory.empty() ? 0 : static_cast<size_t>(memory.bytes());
-  p.used = 0;
+  lent_ = static_cast<char*>(memory.data);
+  lent_bytes_ = memory.empty() ? 0 : static_cast<size_t>(memory.bytes());
+  used_ = 0;
 }
+
+size_t Workspace::bytes_beyond() const {
+  std::lock_guard lock(mutex_);
+  return beyond_;
+}
+
+void* workspace(CudaStream& stream, Scratch use, size_t bytes) {
+  return stream.context().workspace().piece(stream.get(), use, bytes);
+}
+
+int num_multiprocessors(CudaStream& stream) { return stream.context().properties().num_multiprocessors; }
 
 }  // namespace tri::cuda

@@ -6,17 +6,49 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "kernels/core/tensor.h"
+#include "kernels/cuda/stream.h"
 
 namespace tri::cuda {
 
 enum class Scratch { kGemm, kBiasGradient, kAttention, kColumnSums, kSort, kRowLosses, kSumsq };
 
-void* workspace(cudaStream_t stream, Scratch use, size_t bytes);
+// One GPU's. Thread-safe.
+class Workspace {
+ public:
+  Workspace() = default;
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
 
-// The memory that pieces are cut from henceforth. The pieces of the memory lent before are forgotten; an empty tensor,
-// with the device idle, also frees what was allocated beyond.
-void lend_workspace(const Tensor& memory);
+  void* piece(cudaStream_t stream, Scratch use, size_t bytes);
+
+  // The memory that pieces are cut from henceforth. The pieces of the memory lent before are forgotten; an empty
+  // tensor, with the device idle, also frees what was allocated beyond.
+  void lend(const Tensor& memory);
+
+  size_t bytes_beyond() const;  // allocated because what was lent did not suffice
+
+ private:
+  void free_own();
+
+  mutable std::mutex mutex_;
+  std::map<std::pair<cudaStream_t, Scratch>, std::pair<void*, size_t>> pieces_;
+  char* lent_ = nullptr;
+  size_t lent_bytes_ = 0, used_ = 0;
+  std::vector<void*> own_;  // allocated here
+  size_t beyond_ = 0;       // their bytes
+};
+
+// The stream's piece for `use`, 256-byte aligned, of at least `bytes`.
+void* workspace(CudaStream& stream, Scratch use, size_t bytes);
+
+// Multiprocessors of the stream's GPU.
+int num_multiprocessors(CudaStream& stream);
 
 }  // namespace tri::cuda

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "io/base/format.h"
+#include "io/base/median.h"
 #include "io/base/random.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/shard_writer.h"
@@ -22,11 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 // The bench's own folder, gone at the end. Rank 0 makes and removes it.
 class Folder {
@@ -71,8 +67,14 @@ class Bench {
         folder_(folder),
         rounds_(rounds),
         trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
-        checkpoints_(config, mesh, job, device, trainer_.runtime().compute(), trainer_.store().tensors(),
-                     job.broadcast(new_attempt())) {
+        checkpoints_({.config = config,
+                      .asked = config,
+                      .mesh = mesh,
+                      .job = job,
+                      .device = device,
+                      .compute = trainer_.runtime().compute(),
+                      .store = trainer_.store().tensors(),
+                      .attempt = job.broadcast(new_attempt())}) {
     trainer_.make_start_values();
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
@@ -164,7 +166,7 @@ class Bench {
     result_.bytes = stats.value().bytes;
     const int64_t own = checkpoints_.host_bytes();
     HostBuffer<char> host(device_, static_cast<size_t>(own));
-    const Tensor from = trainer_.store().tensors().chunks.front().exp_avg;
+    const Tensor from = trainer_.store().tensors().chunks.front().gradients;
     Stream& compute = trainer_.runtime().compute();
     const auto copy_once = [&]() -> Result<void> {
       // As many bytes, by the largest copies that one tensor gives.
@@ -187,28 +189,32 @@ class Bench {
     return done;
   }
 
-  double step(RankFlags flags, StepResult& result) {
+  // `part`: what the step tells of this rank's part of the checkpoint under way.
+  double step(PartOutcome part, StepResult& result) {
+    const StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
+                              .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
     const auto start = Clock::now();
-    result = trainer_.step(steps_++, tokens_, tokens_, flags, [this] { checkpoints_.before_update(); });
+    result = trainer_.step(steps_++, tokens_, tokens_, told, [this] { checkpoints_.before_update(); });
     return seconds_since(start);
   }
 
   Result<void> measure_stall() {
     std::vector<double> plain, stalls, beside;
     StepResult result;
-    for (int i = 0; i < 2; ++i) step({}, result);
+    for (int i = 0; i < 2; ++i) step(PartOutcome::kNone, result);
     for (int round = 0; round < rounds_; ++round) {
       folder_.empty();
       job_.barrier();
-      const double without = (step({}, result) + step({}, result)) / 2;
+      const double without = (step(PartOutcome::kNone, result) + step(PartOutcome::kNone, result)) / 2;
       const auto start = Clock::now();
       if (auto begun = checkpoints_.begin({.steps = ++saved_, .samples = saved_}); !begun) return begun;
-      step(checkpoints_.flags(), result);
+      step(checkpoints_.part_outcome(), result);
       const double with = seconds_since(start);
       double extra = with - without;
       for (bool published = false; !published;) {
-        const double seconds = step(checkpoints_.flags(), result);
-        if (auto advanced = checkpoints_.advance(result.saved, result.failed); !advanced) return advanced;
+        const double seconds = step(checkpoints_.part_outcome(), result);
+        if (auto advanced = checkpoints_.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced)
+          return advanced;
         extra += seconds - without;
         published = job_.broadcast(!checkpoints_.published().empty());
       }
@@ -290,7 +296,7 @@ class Bench {
 
 }  // namespace
 
-Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mesh& mesh, Job& job,
+Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mesh& mesh, Job& job, Device& device,
                                                const CheckpointBench& bench) {
   const std::string dir = bench.dir.empty() ? fs::path(original.checkpoint.dir).parent_path().string() : bench.dir;
   Folder folder(dir + "/bench_" + job.broadcast(new_attempt()), job.world_rank() == 0);
@@ -298,7 +304,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
 
-  Arena measuring;
+  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
+  Arena measuring(*device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
   const int64_t own = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
   Result<void> fits;
@@ -312,9 +319,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   const Result<void> room = job.world_rank() == 0 ? check_room(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
   if (auto agreed = agree(job, room); !agreed) return agreed.error();
 
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena arena(*device, measuring.used());
-  auto result = Bench(config, mesh, job, *device, arena, folder, bench.rounds).run();
+  Arena arena(device, measuring.used());
+  auto result = Bench(config, mesh, job, device, arena, folder, bench.rounds).run();
   job.barrier();  // nobody reads any more when the folder goes
   return result;
 }

@@ -11,39 +11,38 @@ namespace {
 
 struct Operation {
   const char* name;
-  std::function<void(CommGroup&, Tensor whole, Stream&)> run;
+  std::function<void(CommGroup&, Tensor full, Stream&)> run;
   double (*bus_factor)(double ranks);
 };
 
-Tensor own_part(CommGroup& group, Tensor whole) {
-  const int64_t part = whole.numel() / group.size();
-  return whole.flat(group.rank() * part, part);
+Tensor local_part(CommGroup& group, Tensor full) {
+  const int64_t part = full.numel() / group.size();
+  return full.flat(group.rank() * part, part);
 }
 
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> table = {
-      {"all-gather", [](CommGroup& g, Tensor whole, Stream& s) { g.all_gather(whole, own_part(g, whole), s); },
+      {"all-gather", [](CommGroup& g, Tensor full, Stream& s) { g.all_gather(full, local_part(g, full), s); },
        [](double n) { return (n - 1) / n; }},
-      {"reduce-scatter", [](CommGroup& g, Tensor whole, Stream& s) { g.reduce_scatter(own_part(g, whole), whole, s); },
+      {"reduce-scatter", [](CommGroup& g, Tensor full, Stream& s) { g.reduce_scatter(local_part(g, full), full, s); },
        [](double n) { return (n - 1) / n; }},
-      {"all-reduce", [](CommGroup& g, Tensor whole, Stream& s) { g.all_reduce(whole, ReduceOp::kSum, s); },
+      {"all-reduce", [](CommGroup& g, Tensor full, Stream& s) { g.all_reduce(full, ReduceOp::kSum, s); },
        [](double n) { return 2 * (n - 1) / n; }},
-      {"broadcast", [](CommGroup& g, Tensor whole, Stream& s) { g.broadcast(whole, 0, s); },
-       [](double) { return 1.0; }},
+      {"broadcast", [](CommGroup& g, Tensor full, Stream& s) { g.broadcast(full, 0, s); }, [](double) { return 1.0; }},
   };
   return table;
 }
 
 }  // namespace
 
-std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, const CommBench& bench) {
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena arena(*device, bench.most_bytes);
-  const Tensor whole = arena.take("buffer", config.precision.compute,
+std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                const CommBench& bench) {
+  Arena arena(device, bench.most_bytes);
+  const Tensor full = arena.take("buffer", config.precision.compute,
                                   {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
   Config by_messages = config;  // of any size; copies go into the stages' own buffers
   by_messages.parallel.pp_transfers = PpTransfers::kMessages;
-  Runtime runtime(by_messages, mesh, &job, *device, arena, {});
+  Runtime runtime(by_messages, mesh, &job, device, arena, {});
   std::vector<CommRow> rows;
   const auto sizes = [&] {
     std::vector<int64_t> list;
@@ -52,7 +51,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
   }();
   const auto buffer = [&](int64_t bytes, int parts) {
     const int64_t elements = bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute));
-    return whole.flat(0, elements / parts * parts);
+    return full.flat(0, elements / parts * parts);
   };
   for (const auto& [axis, transfers] : {std::pair{"tp", &runtime.tp()}, {"dp", &runtime.dp()}}) {
     const int ranks = transfers->size();
@@ -62,7 +61,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
       for (const int64_t bytes : sizes) {
         const Tensor size = buffer(bytes, ranks);
         const double seconds = median_seconds([&] { operation.run(collectives.group(), size, collectives.stream()); },
-                                              bench.rounds, *device, collectives.stream());
+                                              bench.rounds, device, collectives.stream());
         rows.push_back({axis, operation.name, ranks, size.bytes(), 1e6 * seconds,
                         static_cast<double>(size.bytes()) / seconds * operation.bus_factor(ranks)});
       }
@@ -75,7 +74,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
       const bool sends = mesh.pp.rank == 0;
       const Link& link = sends ? links.send_forward : links.recv_forward;
       const auto transfer = [&] { sends ? link.send(size, 0) : link.recv(size, 0); };
-      const double seconds = median_seconds(transfer, bench.rounds, *device, *link.stream);
+      const double seconds = median_seconds(transfer, bench.rounds, device, *link.stream);
       rows.push_back(
           {"pp", "send/receive", 2, size.bytes(), 1e6 * seconds, static_cast<double>(size.bytes()) / seconds});
     }

@@ -15,7 +15,7 @@ struct CommBench {
   int rounds = 11;                        // the middle one counts
 };
 
-// nccl-tests' formulas: size is the whole buffer (all-gather's output, reduce-scatter's input); algorithm bandwidth is
+// nccl-tests' formulas: size is the full buffer (all-gather's output, reduce-scatter's input); algorithm bandwidth is
 // size / time; bus bandwidth multiplies it by 2(n-1)/n for an all-reduce, (n-1)/n for all-gather and reduce-scatter,
 // and 1 for broadcast and send/receive, so that it compares with the wires.
 struct CommRow {
@@ -27,6 +27,7 @@ struct CommRow {
 };
 
 // Collective; every rank gets its own clock's rows. Axes of one rank have none.
-std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, const CommBench& bench);
+std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                const CommBench& bench);
 
 }  // namespace tri

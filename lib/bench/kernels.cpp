@@ -93,6 +93,9 @@ class Cases {
                 [=](Stream& s) { residual_add({.out = out, .inp = inp, .add = add, .add_bias = add_bias}, s); });
     memory_case("accumulate", shape, 3 * rows,
                 [=](Stream& s) { accumulate({.inout = out.flat(), .inp = inp.flat()}, s); });
+    const Tensor parts = take({2, R_ * C});
+    memory_case("sum_parts of 2", shape, 3 * rows,
+                [=](Stream& s) { sum_parts({.out = out.flat(), .parts = parts}, s); });
     const Tensor wide = take(Dtype::kF32, {R_, C});
     memory_case(
         "cast to fp32", shape, rows, [=](Stream& s) { cast({.out = wide.flat(), .inp = inp.flat()}, s); }, 4 * rows);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <tuple>
 
+#include "kernels/core/dims.h"
 #include "lib/engine/rank_tensors.h"
 
 namespace tri {
@@ -179,7 +180,7 @@ std::string as_settings(const ParallelLayout& l) {
 double guessed_slowness(const Config& c) {
   const int num_microbatches = microbatches(c), pp = c.parallel.pp, chunks = c.parallel.chunks;
   // interleaved works in groups of pp microbatches
-  const int rounds = chunks > 1 ? (num_microbatches + pp - 1) / pp * pp : num_microbatches;
+  const int64_t rounds = chunks > 1 ? round_up(num_microbatches, pp) : num_microbatches;
   const double pipeline =
       (static_cast<double>(rounds) * chunks + pp - 1) / (static_cast<double>(num_microbatches) * chunks);
   // A forward pass is a third of the work; norms and activations are a few per cent of it.

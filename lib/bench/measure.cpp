@@ -6,11 +6,6 @@
 
 namespace tri {
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
 double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream) {
   const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
   std::vector<double> seconds;

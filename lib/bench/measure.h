@@ -4,11 +4,10 @@
 #include <functional>
 #include <vector>
 
+#include "io/base/median.h"
 #include "kernels/core/device.h"
 
 namespace tri {
-
-double median(std::vector<double> values);  // 0 of none
 
 // Of `rounds` runs, after two that do not count.
 double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream);

@@ -28,19 +28,20 @@ struct OverlapRow {
   std::string transfer;  // AxisTransfers::gather_name, reduce_name: "all-gather", "reduce by copies, 3 pieces"
   std::string compute;   // "fc1 forward"; "fc1 forward x 3" where one alone is shorter than the transfer
   int ranks = 0;         // of the axis
-  int64_t bytes = 0;     // the gathered or reduced rows, the bucket, the boundary tensor: whole
+  int64_t bytes = 0;     // the gathered or reduced rows, the bucket, the boundary tensor: full
   double transfer_us = 0, compute_us = 0, together_us = 0;
   Hidden hidden;
   bool uncertain = false;  // together - compute scatters over more than half the transfer: half of the rounds differ so
 };
 
-// tp   a gather of rows with the product that reads them, and products with the reduce of their rows: the layers' own
-//      code, forward and backward, with `parallel.overlap_tp` and `tp_transfers` as they are. Compute alone: whole
-//      products, so that what cutting them into pieces costs counts as not hidden.
-// dp   a bucket's gradient reduction beside weight-gradient products, its parameter gather beside forward products
+// tp   a gather of rows with the GEMM that reads them, and GEMMs with the reduce of their rows: the code of the layers,
+//      forward and backward, with `parallel.overlap_tp` and `tp_transfers` as they are. Compute alone: undivided GEMMs,
+//      so that what splitting them costs counts as not hidden.
+// dp   a bucket's gradient reduction beside weight-gradient GEMMs, its parameter gather beside forward GEMMs
 // pp   sends and receives of a boundary tensor, activations and gradients, beside a block's forward pass
 // On weights and activations of random numbers; in the memory of a run of this config. `config` resolved. Collective;
 // all ranks have the same rows. Axes of one rank have none.
-std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, const OverlapBench& bench);
+std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                      const OverlapBench& bench);
 
 }  // namespace tri

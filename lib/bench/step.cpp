@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "io/base/median.h"
 #include "io/base/random.h"
 #include "lib/model/flops.h"
 #include "lib/train/trainer.h"
@@ -31,12 +32,9 @@ void fill_samples(const Config& config, int64_t first, const HostBuffer<int32_t>
 
 }  // namespace
 
-StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena measuring;
-  allocate_rank(config, mesh, measuring);
-  Arena arena(*device, measuring.used());
-  return bench_step(config, mesh, job, *device, arena, bench);
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench) {
+  Arena arena(device, rank_bytes(config, mesh, device));
+  return bench_step(config, mesh, job, device, arena, bench);
 }
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
@@ -71,10 +69,10 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   if (device.gemm_search() != nullptr) result.gemms = device.gemm_search()->rows();
   result.memory_bytes = arena.used();
   if (milliseconds.empty()) return result;
-  std::sort(milliseconds.begin(), milliseconds.end());
-  result.median_ms = milliseconds[milliseconds.size() / 2];
-  result.fastest_ms = milliseconds.front();
-  result.slowest_ms = milliseconds.back();
+  const auto [fastest, slowest] = std::minmax_element(milliseconds.begin(), milliseconds.end());
+  result.median_ms = median(milliseconds);
+  result.fastest_ms = *fastest;
+  result.slowest_ms = *slowest;
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   result.tokens_per_s = step_tokens / result.median_ms * 1e3;
   const auto tflops_per_rank = [&](AttentionWork work) {

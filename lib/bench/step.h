@@ -34,7 +34,7 @@ struct StepBenchResult {
 };
 
 // Random tokens (the same on every layout). `config` resolved. Collective; every rank gets its own clock's numbers.
-StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench);
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench);
 // On a device and an arena (of allocate_rank's size) that are there already; streams and groups end with the call.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
                            const StepBench& bench);

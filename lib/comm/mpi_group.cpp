@@ -41,8 +41,8 @@ class MpiGroup final : public CommGroup {
   void do_all_gather(Tensor out, Tensor inp, Stream& stream) override {
     cpu_stream(stream).submit([=, this] {
       char* base = static_cast<char*>(out.data);
-      char* own = base + rank() * inp.bytes();
-      if (own != inp.data) std::memcpy(own, inp.data, static_cast<size_t>(inp.bytes()));
+      char* local = base + rank() * inp.bytes();
+      if (local != inp.data) std::memcpy(local, inp.data, static_cast<size_t>(inp.bytes()));
       exchange_blocks(base, inp.bytes());
     });
   }
@@ -59,7 +59,7 @@ class MpiGroup final : public CommGroup {
       float* data = inout.as<float>();
       const int64_t count = inout.numel();
       const int64_t block = count / size();
-      // Large sums: reduce own blocks, then gather them. The rest, and small tensors, in one call of MPI's.
+      // Large sums: reduce local blocks, then gather them. The rest, and small tensors, in one call of MPI's.
       const bool split = op == ReduceOp::kSum && block >= 1024;
       if (split) {
         reduce_blocks<float>(data + rank() * block, data, block);
@@ -110,7 +110,7 @@ class MpiGroup final : public CommGroup {
                         comm_, &requests.emplace_back()));
   }
 
-  // base holds `size` blocks, the own one filled; on return all are.
+  // base holds `size` blocks, the local one filled; on return all are.
   void exchange_blocks(char* base, int64_t block_bytes) {
     std::vector<MPI_Request> requests;
     for (int step = 1; step < size(); ++step) {

@@ -64,10 +64,10 @@ class NcclGroup final : public CommGroup {
     const auto stream = device_.make_stream("connect");
     const int64_t n = 64;
     void* memory = device_.allocate(static_cast<size_t>(2 * n * size()) * sizeof(float));
-    const Tensor whole(memory, Dtype::kF32, {n * size()});
+    const Tensor full(memory, Dtype::kF32, {n * size()});
     const Tensor part = Tensor(memory, Dtype::kF32, {2 * n * size()}).flat(n * size(), n);
-    do_all_gather(whole, part, *stream);
-    do_reduce_scatter(part, whole, *stream);
+    do_all_gather(full, part, *stream);
+    do_reduce_scatter(part, full, *stream);
     do_all_reduce(part, ReduceOp::kSum, *stream);
     do_broadcast(part, 0, *stream);
     if (size() == 2) {  // a link between stages: either way

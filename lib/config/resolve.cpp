@@ -14,8 +14,6 @@ using Numbers = std::vector<int64_t>;
 
 constexpr int64_t kFfnMultiple = 64;
 
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 // 1 .. n that divide n.
 Numbers divisors(int64_t n) {
   Numbers low, high;
@@ -109,7 +107,6 @@ class Resolver {
           m.window, m.seq_len, m.seq_len);
   }
 
-  int64_t padded_vocab() const { return round_up(c_.model.vocab, kVocabMultiple); }
   int64_t micro_rows() const { return int64_t{c_.data.micro_batch} * c_.model.seq_len; }
 
   bool suits_world(int64_t tp, int64_t pp, int64_t dp) const {
@@ -122,7 +119,7 @@ class Resolver {
     const ModelConfig& m = c_.model;
     Numbers shape_fits, rank_fits;
     for (const int64_t tp : divisors(std::gcd(std::gcd(m.heads, m.kv_heads), m.ffn_hidden))) {
-      if (padded_vocab() % tp != 0 || micro_rows() % tp != 0 || tp > c_.cluster.ranks_per_node) continue;
+      if (padded_vocab(c_.model) % tp != 0 || micro_rows() % tp != 0 || tp > c_.cluster.ranks_per_node) continue;
       shape_fits.push_back(tp);
       if (suits_world(tp, c_.parallel.pp, given_dp_)) rank_fits.push_back(tp);
     }
@@ -139,8 +136,8 @@ class Resolver {
     must_divide(m.heads, fmt::format("model.heads {}", m.heads));
     if (m.kv_heads != m.heads) must_divide(m.kv_heads, fmt::format("model.kv_heads {}", m.kv_heads));
     must_divide(m.ffn_hidden, fmt::format("model.ffn_hidden {}", m.ffn_hidden));
-    must_divide(padded_vocab(), fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
-                                            padded_vocab(), m.vocab, kVocabMultiple));
+    must_divide(padded_vocab(c_.model), fmt::format("the padded vocabulary {} (model.vocab {} up to a multiple of {})",
+                                                    padded_vocab(c_.model), m.vocab, kVocabMultiple));
     must_divide(micro_rows(), fmt::format("the {} rows of a microbatch (data.micro_batch {} x model.seq_len {})",
                                           micro_rows(), c_.data.micro_batch, m.seq_len));
     if (tp > c_.cluster.ranks_per_node)
@@ -223,6 +220,8 @@ class Resolver {
 };
 
 }  // namespace
+
+int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
 
 Result<Config> resolve_config(Config config, int world_size) {
   TRI_REQUIRE(world_size >= 1, "world size {}", world_size);

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "kernels/core/dims.h"
+
 namespace tri {
 namespace {
 
@@ -16,16 +18,14 @@ static_assert(std::atomic_ref<int64_t>::is_always_lock_free, "locks of one proce
 int64_t load(int64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_acquire); }
 void store(int64_t& counter, int64_t value) { std::atomic_ref(counter).store(value, std::memory_order_release); }
 
-int64_t slot_bytes(int64_t tokens) {
-  return kLine + (tokens * static_cast<int64_t>(sizeof(int32_t)) + kLine - 1) / kLine * kLine;
-}
+int64_t slot_bytes(int64_t tokens) { return kLine + round_up(tokens * static_cast<int64_t>(sizeof(int32_t)), kLine); }
 
 }  // namespace
 
 struct BatchRing::Header {
   alignas(kLine) int64_t written;
   alignas(kLine) int64_t state;
-  int64_t code, length;  // of a failure; whole when `state` says so
+  int64_t code, length;  // of a failure; complete when `state` says so
   alignas(kLine) char text[kTextBytes];
 };
 

@@ -1,6 +1,6 @@
 // BatchRing: a ring of step slots in memory that several processes see. One of them writes, all of them take.
 //
-//   written       turns that are whole in the ring              set by the writer, seen by the takers
+//   written       turns that are complete in the ring           set by the writer, seen by the takers
 //   taken[k]      turns that taker k has copied out             set by taker k, seen by the writer
 //   state         running, ended, failed with status and words  set by the writer, seen by the takers
 //

@@ -15,6 +15,7 @@ constexpr uint64_t kValidationKey = 0x7472692D76616C69;  // the same order for e
 Result<Dataset> Dataset::open(const std::vector<SourceSpec>& specs, int seq_len, double validation_fraction,
                               uint64_t seed, int vocab) {
   TRI_REQUIRE(!specs.empty() && seq_len >= 1, "{} sources, {} tokens a sample", specs.size(), seq_len);
+  allow_open_files(static_cast<int64_t>(specs.size()));
   std::vector<double> weights;
   for (const SourceSpec& spec : specs) weights.push_back(spec.weight);
   Dataset dataset{Mixer(seed, weights)};

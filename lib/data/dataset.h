@@ -21,6 +21,8 @@ enum class Split { kTrain, kValidation };
 // A source's stream of T-token samples: sample k covers tokens [k·T, k·T + T], so that neighbours share one token and
 // every token is a target once. The last validation_fraction of each source's samples is the validation split (at least
 // one sample of two when the fraction is positive). Training order: shuffled anew each epoch, sources mixed by weight.
+// Any number of sources, weights of any size: the shares are exact in the long run, and the order follows from (seed,
+// contents of the sources, weights) alone (sampler.h says what holds).
 // Validation order: all sources' samples in one fixed shuffle, repeating. Reading is thread-safe.
 class Dataset {
  public:

@@ -1,7 +1,7 @@
 #include "lib/data/sampler.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
 
 #include "io/base/error.h"
 #include "io/base/random.h"
@@ -34,40 +34,66 @@ uint64_t shuffled(uint64_t seed, uint64_t size, uint64_t index) {
 }
 
 Mixer::Mixer(uint64_t seed, const std::vector<double>& weights) : seed_(derive_key(seed, "mixer")) {
-  TRI_REQUIRE(!weights.empty() && weights.size() <= kBlockSamples, "{} sources", weights.size());
-  for (const double weight : weights) TRI_REQUIRE(weight > 0, "weight {}", weight);
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  // Everybody has a place; the rest goes by largest remainder, the first source of equals first.
-  const auto open = static_cast<double>(kBlockSamples - static_cast<int>(weights.size()));
-  std::vector<std::pair<double, int>> remainders;
-  int given = 0;
-  for (size_t s = 0; s < weights.size(); ++s) {
-    const double share = std::max(0.0, weights[s] / total * kBlockSamples - 1);
-    remainders.emplace_back(share, static_cast<int>(s));
-  }
-  double shares = 0;
-  for (const auto& [share, source] : remainders) shares += share;
-  for (auto& [share, source] : remainders) {
-    share = shares > 0 ? share * open / shares : 0;
-    const int whole = static_cast<int>(share);
-    places_.push_back(1 + whole);
-    given += 1 + whole;
-    share -= whole;
-  }
-  std::stable_sort(remainders.begin(), remainders.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (size_t i = 0; given < kBlockSamples; i = (i + 1) % remainders.size(), ++given)
-    ++places_[static_cast<size_t>(remainders[i].second)];
+  TRI_REQUIRE(!weights.empty(), "no sources");
+  for (const double weight : weights) TRI_REQUIRE(weight > 0 && std::isfinite(weight), "weight {}", weight);
+  const Subtree tree = build(weights, 0, static_cast<int>(weights.size()));
+  TRI_REQUIRE(std::isfinite(tree.weight), "the weights' sum {}", tree.weight);
+  root_ = tree.root;
+}
+
+Mixer::Subtree Mixer::build(const std::vector<double>& weights, int begin, int end) {
+  if (end - begin == 1) return {-1 - begin, weights[static_cast<size_t>(begin)]};
+  const int middle = begin + (end - begin) / 2;
+  const Subtree left = build(weights, begin, middle), right = build(weights, middle, end);
+  // The smaller side's share: the other's, being close to one, would lose what a tiny weight is.
+  const double weight = left.weight + right.weight, share = std::min(left.weight, right.weight) / weight;
+  nodes_.push_back({.left = left.root,
+                    .right = right.root,
+                    .middle = middle,
+                    .left_is_smaller = left.weight <= right.weight,
+                    .share = static_cast<uint64_t>(std::ldexp(share, 64))});
+  return {static_cast<int>(nodes_.size()) - 1, weight};
+}
+
+uint64_t Mixer::Node::to_left(uint64_t samples) const {
+  __extension__ using Wide = unsigned __int128;
+  const auto smaller = static_cast<uint64_t>((static_cast<Wide>(samples) * share + (uint64_t{1} << 63)) >> 64);
+  return left_is_smaller ? smaller : samples - smaller;
 }
 
 Mixer::Place Mixer::at(uint64_t index) const {
-  if (places_.size() == 1) return {0, index};
+  if (nodes_.empty()) return {0, index};
   const uint64_t block = index / kBlockSamples;
-  // Places in order of source, then shuffled: where does this one come from?
-  auto place = static_cast<int64_t>(Permutation(random_u64(seed_, block), kBlockSamples)(index % kBlockSamples));
-  int source = 0;
-  while (place >= places_[static_cast<size_t>(source)]) place -= places_[static_cast<size_t>(source++)];
-  return {source, block * static_cast<uint64_t>(places_[static_cast<size_t>(source)]) + static_cast<uint64_t>(place)};
+  // Of the samples that reach a node: how many before this block, how many in it, and which of these it is.
+  uint64_t before = block * kBlockSamples, inside = kBlockSamples;
+  uint64_t place = Permutation(random_u64(seed_, block), kBlockSamples)(index % kBlockSamples);
+  int at = root_;
+  while (at >= 0) {
+    const Node& node = nodes_[static_cast<size_t>(at)];
+    const uint64_t left_before = node.to_left(before), left_inside = node.to_left(before + inside) - left_before;
+    if (place < left_inside) {
+      at = node.left;
+      before = left_before;
+      inside = left_inside;
+    } else {
+      at = node.right;
+      place -= left_inside;
+      before -= left_before;
+      inside -= left_inside;
+    }
+  }
+  return {-1 - at, before + place};
+}
+
+uint64_t Mixer::count(int source, uint64_t blocks) const {
+  uint64_t samples = blocks * kBlockSamples;
+  for (int at = root_; at >= 0;) {
+    const Node& node = nodes_[static_cast<size_t>(at)];
+    const uint64_t left = node.to_left(samples);
+    at = source < node.middle ? node.left : node.right;
+    samples = source < node.middle ? left : samples - left;
+  }
+  return samples;
 }
 
 }  // namespace tri

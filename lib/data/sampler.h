@@ -20,29 +20,56 @@ class Permutation {
   int half_bits_;
 };
 
-// Sample `index` of an endless shuffled stream over `size` samples: every sample once an epoch, each epoch in an order
-// of its own.
+// Sample `index` of an endless shuffled stream over `size` samples: every sample comes once an epoch, each epoch in an
+// order of its own.
 uint64_t shuffled(uint64_t seed, uint64_t size, uint64_t index);
 
-// Mixes sources in proportion to weights. Time is cut into blocks of kBlockSamples; in each, source s has a fixed
-// number of places (largest remainder), shuffled by the block's key. Any block-long stretch therefore holds the exact
-// proportions, to 1 / kBlockSamples.
+// Mixes any number of sources in proportion to their weights: which source global sample i comes from, and which sample
+// of that source's own stream it is, as a function of (seed, weights, i) that takes O(log n) for n sources.
+//
+// A balanced binary tree over the sources, in their order, shares samples out. A node whose smaller side has the share q
+// of the node's weight gives that side  round(q·x)  of the first x samples that reach the node, and the rest to the
+// other: both counts only grow. So after any N samples, source s has had  T_s(N) = w_s·N / sum(w),  give or take half a
+// sample a level of the tree: the shares are exact in the long run, to the precision of doubles (weights below 2^-64 of
+// a node never come).
+//
+// Time is cut into blocks of kBlockSamples. A block holds T_s(end) - T_s(begin) samples of source s, which stand in the
+// order of sources and are then shuffled by the block's key. Weights that are multiples of 1/kBlockSamples of their sum
+// have the same number in each block. One source alone is not shuffled here: sample i is its sample i.
 class Mixer {
  public:
   static constexpr int kBlockSamples = 1024;
-  Mixer(uint64_t seed, const std::vector<double>& weights);  // positive weights
+  Mixer(uint64_t seed, const std::vector<double>& weights);  // positive, finite weights; their sum is finite
 
   struct Place {
     int source;
-    uint64_t index;  // in the source's own stream
+    uint64_t index;  // in the source's own stream: none is left out, none comes twice
   };
-  Place at(uint64_t index) const;
+  Place at(uint64_t index) const;  // index < 2^63
 
-  int places(int source) const { return places_[static_cast<size_t>(source)]; }  // in a block; >= 1
+  // How many samples of `source` the first `blocks` blocks hold.
+  uint64_t count(int source, uint64_t blocks) const;
 
  private:
+  // Of the sources [begin, end), at least two; the left side is [begin, middle).
+  struct Node {
+    int left, right;  // nodes; -1 - s: source s
+    int middle;       // first source of the right side
+    bool left_is_smaller;
+    uint64_t share;  // the smaller side's share of the node's weight, in units of 2^-64; at most 2^63
+
+    // How many of the first `samples` samples that reach the node go to its left side.
+    uint64_t to_left(uint64_t samples) const;
+  };
+  struct Subtree {
+    int root;
+    double weight;
+  };
+  Subtree build(const std::vector<double>& weights, int begin, int end);
+
   uint64_t seed_;
-  std::vector<int> places_;
+  int root_;
+  std::vector<Node> nodes_;
 };
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor. The trainer and the loaded model each
-// own one; what they do with it (a step, a batch's loss, text) is theirs.
+// One rank, wired: memory -> streams and groups -> parameters -> stage -> executor. The trainer and the loaded model
+// each own one; what they do with it (a step, a batch's loss, text) is theirs.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ struct EngineContext {
 
 class Engine {
  public:
-  // Allocates the rank's memory and wires it; opens groups and peers' memory: collective over the mesh. The weights have
-  // no values yet.
+  // Allocates the rank's memory and wires it; opens groups and peers' memory: collective over the mesh. The weights
+  // have no values yet.
   explicit Engine(const EngineContext& context);
   // Waits for the work under way, or makes it give up where an exception is unwinding.
   ~Engine();
@@ -66,8 +66,8 @@ class Engine {
   Executor executor_;
 };
 
-// A scope that enqueues work which reads what its caller lent: an exception that leaves it waits for that work first, or
-// makes it give up.
+// A scope that enqueues work which reads what its caller lent: an exception that leaves it waits for that work first,
+// or makes it give up.
 class DrainOnThrow {
  public:
   explicit DrainOnThrow(Runtime& runtime);

@@ -2,15 +2,26 @@
 
 #include <algorithm>
 
+#include "kernels/workspace.h"
+
 namespace tri {
 
-// cuBLASLt's workspace, attention's fp32 sums of dq (cuDNN's deterministic backward: as much again), the embedding's
-// sort, partial sums of column and row reductions.
-int64_t kernel_workspace_bytes(const StageDims& d) {
-  constexpr int64_t kMiB = 1 << 20;
-  const int64_t attention = 2 * 4 * d.R * d.NHl * d.HS + 8 * kMiB;
-  const int64_t columns = int64_t{16} * 132 * std::max<int64_t>({d.C, d.qkv_width, d.fc1_width});
-  return 64 * kMiB + attention + columns + 32 * d.R + 32 * kMiB;
+Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& arena) {
+  const StageDims d = stage_dims(config, mesh);
+  const WorkspaceDims dims{.dtype = d.dtype,
+                           .attention = config.model.attention,
+                           .batch = d.B,
+                           .seq_len = d.T,
+                           .width = d.C,
+                           .widest = std::max<int64_t>({d.C, d.qkv_width, d.fc1_width}),
+                           .num_kv_heads = d.NKVl,
+                           .group = d.G,
+                           .head_size = d.HS,
+                           .window = config.model.window};
+  const bool cuda = config.run.device == DeviceChoice::kCuda;
+  const int64_t bytes = arena.device() != nullptr ? arena.device()->workspace_bytes(dims)
+                                                  : workspace_bytes(cuda ? DeviceKind::kCuda : DeviceKind::kCpu, dims);
+  return bytes == 0 ? Tensor() : arena.take("kernel workspace", Dtype::kI32, {bytes / 4});
 }
 
 int microbatches(const Config& config) {
@@ -63,6 +74,7 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   if (training) {
     t.store = allocate_store(config, mesh, arena);
     t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
+    t.step_statistics = arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics});
   } else {
     t.weights = allocate_weights(config, mesh, arena);
     t.loss = arena.take("head", Dtype::kF32, {1});
@@ -73,14 +85,13 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
     t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});
     t.sample_logits = arena.take("head", dims.dtype, {padded_vocab(config.model)});
   }
-  if (config.run.device == DeviceChoice::kCuda)
-    t.kernel_workspace = arena.take("kernel workspace", Dtype::kI32, {kernel_workspace_bytes(dims) / 4});
+  t.kernel_workspace = take_kernel_workspace(config, mesh, arena);
   t.sample_token = arena.take("tokens", Dtype::kI32, {1});
   return t;
 }
 
-int64_t rank_bytes(const Config& config, const Mesh& mesh, EngineKind kind) {
-  Arena measuring;
+int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, EngineKind kind) {
+  Arena measuring(device);
   allocate_rank(config, mesh, measuring, kind);
   return measuring.used();
 }
@@ -91,11 +102,11 @@ int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
   return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
 }
 
-Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room) {
+Recompute least_recompute(const Config& config, const Mesh& mesh, Device& device, int64_t room) {
   Config tried = config;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
     tried.parallel.recompute = recompute;
-    if (rank_bytes(tried, mesh) <= room) return recompute;
+    if (rank_bytes(tried, mesh, device) <= room) return recompute;
   }
   return Recompute::kFull;
 }

@@ -10,8 +10,9 @@ namespace tri {
 // Microbatches of one step on every pipeline.
 int microbatches(const Config& config);
 
-// What the CUDA backend's kernels and libraries take beside their operands on the compute stream, at most.
-int64_t kernel_workspace_bytes(const StageDims& dims);
+// What kernels and libraries take beside their operands, as Device::workspace_bytes() says for the arena's device; for
+// one that measures without a device as an H200 would. Absent where it is nothing: on the CPU.
+Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& arena);
 
 // The schedule's plan of this stage, with transfers.
 Plan train_plan(const Config& config, Axis pp);
@@ -19,12 +20,15 @@ Plan evaluation_plan(const Config& config, Axis pp, int num_microbatches);
 
 // What a rank's memory is for: steps of training, or forward passes alone with weights that never change.
 enum class EngineKind { kTraining, kInference };
+// Room for lib/train/step_statistics.h.
+inline constexpr int kMaxStepStatistics = 16;
 
 struct RankTensors {
   StageTensors stage;
   BoundaryTensors boundaries;
   StoreTensors store;                           // training: weights, gradients, moments
   OptimizerTensors optimizer;                   // training
+  Tensor step_statistics;                       // training; (kMaxStepStatistics) f32: numbers that ranks sum in a step
   std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
   Tensor loss;              // (1) f32; inference (a step of training keeps its loss among its statistics)
   Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only
@@ -36,8 +40,8 @@ struct RankTensors {
 // `config` resolved. On a measuring arena nothing is touched.
 RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena,
                           EngineKind kind = EngineKind::kTraining);
-// What it takes, measured.
-int64_t rank_bytes(const Config& config, const Mesh& mesh, EngineKind kind = EngineKind::kTraining);
+// What it takes on `device`, measured.
+int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, EngineKind kind = EngineKind::kTraining);
 
 // Bytes that a rank's arena may take of `free` bytes, which on the CPU the `node_size` ranks of a machine share.
 // The rest is for communicators and libraries; on the CPU for the start values, MPI and the system.
@@ -45,6 +49,6 @@ int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
 
 // The first of none, norms, selective with which allocate_rank's memory stays within `room` bytes on this rank; else
 // full. Ranks may differ; a job takes the one that spares most.
-Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room);
+Recompute least_recompute(const Config& config, const Mesh& mesh, Device& device, int64_t room);
 
 }  // namespace tri

@@ -107,7 +107,7 @@ void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::
     if (config.parallel.pp_transfers != PpTransfers::kMessages)
       if (const PeerArenas* arenas = arenas_of_neighbour(config.parallel.pp_transfers, pair, *job, arena)) {
         PeerChannelEnd& local = receives ? recv_end : send_end;
-        const auto ends = gather_among_members(PeerChannel::to_text(arenas->memory(), local), pair);
+        const auto ends = gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
         add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends));
         return;
       }

@@ -1,6 +1,6 @@
-// Signals that ask a run to stop: SIGTERM, SIGUSR1 and SIGUSR2 from schedulers, SIGINT from the keyboard. The handler only
-// notes the first of them. More of them change nothing, but for a second SIGINT: whoever sends it does not want to wait,
-// and the process ends by it at once.
+// Signals that ask a run to stop: SIGTERM, SIGUSR1 and SIGUSR2 from schedulers, SIGINT from the keyboard. The handler
+// only notes the first of them. More of them change nothing, but for a second SIGINT: whoever sends it does not want to
+// wait, and the process ends by it at once.
 // Installed after MPI and NCCL have started, since they install handlers of their own. One object at a time.
 #pragma once
 

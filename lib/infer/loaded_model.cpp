@@ -11,13 +11,14 @@ Config forward_config(Config config, int ranks) {
     p.schedule = Schedule::k1F1B;
   }
   p.dp = 0;
-  p.recompute = Recompute::kFull;  // keeps one layer's activations
+  p.recompute = Recompute::kFull;            // keeps one layer's activations
+  p.dp_transfers = Transfers::kCollectives;  // there are no gradients
   config.run.device = DeviceChoice::kAuto;
   return config;
 }
 
 LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Device& device)
-    : arena_(device, rank_bytes(config, mesh, EngineKind::kInference)),
+    : arena_(device, rank_bytes(config, mesh, device, EngineKind::kInference)),
       engine_({.config = config,
                .mesh = mesh,
                .job = job,

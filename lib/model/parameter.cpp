@@ -5,7 +5,6 @@
 
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
-#include "kernels/cpu/ops.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -135,8 +134,6 @@ const Parameter* find_weight(const std::vector<Parameter>& parameters, std::stri
   return weight;
 }
 
-int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
-
 int head_size(const ModelConfig& model) { return model.hidden / model.heads; }
 
 LayerRange layers_of(const Config& config, Axis pp, int chunk) {
@@ -176,17 +173,6 @@ NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed) {
           .stride = spec.shape[split_dim] * inner,
           .offset = spec.split_dim < 0 ? 0 : tp.rank * block,
           .valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * (spec.numel() / spec.shape[0])};
-}
-
-std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed) {
-  const int64_t count = spec.local_numel(tp.size);
-  std::vector<float> values(static_cast<size_t>(count), spec.init == InitRule::kOnes ? 1.0f : 0.0f);
-  if (spec.init != InitRule::kNormal) return values;
-  NormalValues normal = normal_start(spec, tp, seed);
-  normal.out = {values.data(), Dtype::kF32, {count}};
-  check(normal);
-  cpu::normal_values(normal);
-  return values;
 }
 
 }  // namespace tri

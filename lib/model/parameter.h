@@ -68,11 +68,7 @@ std::vector<ParamSpec> model_parameters(const Config& config);
 // An element is a pure function of (seed, name, global element).
 NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed);
 
-// Start values of this rank's part by any rule, as floats on the host.
-std::vector<float> initial_values(const ParamSpec& spec, Axis tp, uint64_t seed);
-
-int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
-int head_size(const ModelConfig& model);         // HS
+int head_size(const ModelConfig& model);  // HS
 
 // Where the layers get gradient memory, and whom they tell. The layers call, in this order for each use:
 //   before_use(p)       the weight is about to be read on the compute stream

@@ -110,7 +110,8 @@ std::string bubble(const Config& config, const Mesh& mesh) {
 
 }  // namespace
 
-std::string check_report(const Config& config, int ranks) {
+std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
+  const Config config = with_plan(asked, plan);
   const Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
   TRI_REQUIRE(mesh.world_size() == ranks, "config resolved for {} ranks, asked about {}", mesh.world_size(), ranks);
   int64_t parameters = 0;
@@ -123,6 +124,7 @@ std::string check_report(const Config& config, int ranks) {
       fmt::format("{}: {} parameters ({}), {}\n", config.run.name, format_count(static_cast<double>(parameters)),
                   parameters, enum_name(config.precision.compute));
   text += topology(config, mesh);
+  text += to_string(plan) + "\n";
   text += fmt::format(
       "batch: {} samples a step = micro_batch {} x {} microbatches x dp {}; {} tokens a sample, {} tokens a step\n",
       config.data.global_batch, config.data.micro_batch, microbatches(config), mesh.dp.size, config.model.seq_len,

@@ -1,8 +1,8 @@
 // Flat buffers: where each parameter of a chunk lies in one contiguous array, cut into buckets for the dp collectives.
 // Parameters lie in reverse order of use, the order in which backward completes gradients. Every tensor starts at a
 // multiple of kBlock and every bucket's size is a multiple of dp · kBlock, so that slice r of each bucket belongs to dp
-// rank r whatever tensors lie there. A bucket holds parameters of one GradScope; the small ones of
-// kSplit (norms, biases), which backward completes all along, have buckets of their own.
+// rank r whatever tensors lie there. A bucket holds parameters of one GradScope; the small ones of kSplit (norms,
+// biases), which backward completes all along, have buckets apart from the matrices'.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace tri {
 
 struct Bucket {
   GradScope scope = GradScope::kSplit;
-  bool matrices = false;        // kSplit only: products write the gradients, else small kernels add to them
+  bool matrices = false;        // kSplit only: GEMMs write the gradients, else small kernels add to them
   int64_t first = 0;            // element of the flat buffer
   int64_t size = 0;             // elements
   std::vector<int> parameters;  // indices into the chunk's list

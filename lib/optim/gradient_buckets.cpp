@@ -29,7 +29,6 @@ struct GradientBuckets::State {
 GradientBuckets::GradientBuckets(const GradientBucketsContext& context)
     : memory_(context.memory),
       num_microbatches_(context.num_microbatches),
-      sharded_(context.config.parallel.zero >= 1),
       grads_sharded_(context.config.parallel.zero == 2),
       compute_(context.compute),
       dp_(context.dp) {
@@ -135,7 +134,7 @@ void GradientBuckets::reduce(State& state) {
   if (sums_local_ && (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated))
     tensor_sumsq({.sumsq = memory_.tensors().local_sumsq, .inp = state.full, .block_tensor = bucket.block_tensor},
                  stream);
-  if (!sharded_) return collectives.all_reduce(state.full, ReduceOp::kSum);
+  if (!memory_.sharded()) return collectives.all_reduce(state.full, ReduceOp::kSum);
   reduce_bucket(dp_, grads_sharded_ ? SumInto::kAdd : SumInto::kOverwrite, bucket.gradient_slice, state.full, stream);
   if (grads_sharded_) close(state);
 }

@@ -58,7 +58,6 @@ class GradientBuckets {
 
   const ParameterMemory& memory_;
   const int num_microbatches_;
-  const bool sharded_;        // zero >= 1
   const bool grads_sharded_;  // zero 2
   Stream& compute_;
   AxisTransfers& dp_;

@@ -1,4 +1,5 @@
 // Learning-rate rules: a pure function of the step. Every rule starts with a linear warm-up from 0.
+// A new rule is one function and one row in lr.cpp, and a name in lib/config/kinds.h.
 #pragma once
 
 #include <cstdint>

@@ -4,12 +4,11 @@ namespace tri {
 
 ParameterGathers::ParameterGathers(const ParameterGathersContext& context)
     : memory_(context.memory),
-      sharded_(context.config.parallel.zero >= 1),
       compute_(context.compute),
       dp_(context.dp) {}
 
 void ParameterGathers::publish(const BucketSlice& slice) {
-  if (!sharded_) return;
+  if (!memory_.sharded()) return;
   const Tensor full = memory_.buckets()[static_cast<size_t>(slice.bucket)].parameters;
   dp_.finish_gather(full, compute_);  // the one before, where nothing has used it
   dp_.begin_gather(full, compute_);
@@ -22,12 +21,14 @@ void ParameterGathers::before_use(const Parameter& parameter) {
 }
 
 void ParameterGathers::complete_state() {
-  if (sharded_ || dp_.size() == 1) return;
+  if (memory_.sharded() || dp_.size() == 1) return;
   GroupOnStream& collectives = dp_.collectives();
   collectives.after(compute_);
-  for (const BucketSlice& slice : memory_.slices())
-    for (const Tensor& full : {slice.master, slice.exp_avg, slice.exp_avg_sq})
-      collectives.all_gather(full, dp_.local_rows(full));
+  const auto gather = [&](const Tensor& full) { collectives.all_gather(full, dp_.local_rows(full)); };
+  for (const BucketSlice& slice : memory_.slices()) {
+    gather(slice.master);
+    for (const Tensor& full : slice.state) gather(full);
+  }
   collectives.before(compute_);
 }
 

@@ -8,7 +8,6 @@
 namespace tri {
 
 struct ParameterGathersContext {
-  const Config& config;
   const ParameterMemory& memory;
   Stream& compute;
   AxisTransfers& dp;
@@ -28,7 +27,6 @@ class ParameterGathers {
 
  private:
   const ParameterMemory& memory_;
-  const bool sharded_;  // zero >= 1
   Stream& compute_;
   AxisTransfers& dp_;
 };

@@ -23,8 +23,9 @@ std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Param
 
 ParameterMemory::ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute)
     : tensors_(std::move(tensors)),
-      parts_(config.parallel.zero >= 1 ? mesh.dp.size : 1),
-      rank_(config.parallel.zero >= 1 ? mesh.dp.rank : 0) {
+      sharded_(config.parallel.zero >= 1),
+      parts_(sharded_ ? mesh.dp.size : 1),
+      rank_(sharded_ ? mesh.dp.rank : 0) {
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
     add_parameters(chunk_parameters(config, mesh.pp, chunk), mesh.tp.size);
     add_buckets(chunk, mesh.tp.size, config.parallel.zero == 2);
@@ -70,13 +71,14 @@ void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices) {
     const BucketMemory& m = buckets_[static_cast<size_t>(number)];
     const auto part = [&](const Tensor& slices) { return slices.flat(slice_place(*m.bucket), slice_size(*m.bucket)); };
     const bool master_apart = !chunk.master.empty();
+    std::vector<Tensor> state;
+    for (const Tensor& slices : chunk.state) state.push_back(part(slices));
     slices_.push_back({.bucket = number,
                        .scope = m.bucket->scope,
                        .master = master_apart ? part(chunk.master) : slice_of(m.parameters),
                        .param = master_apart ? slice_of(m.parameters) : Tensor{},
                        .grad = m.gradient_slice,
-                       .exp_avg = part(chunk.exp_avg),
-                       .exp_avg_sq = part(chunk.exp_avg_sq),
+                       .state = std::move(state),
                        .block_tensor = slice_of(m.block_tensor)});
   }
 }
@@ -84,7 +86,7 @@ void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices) {
 // What the optimizer must know of every tensor and every block of the flat buffers.
 void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream& compute) {
   const auto numbers = number_tensors(parameters_);
-  const bool dp_counts = config.parallel.zero >= 1 || mesh.dp.first();
+  const bool dp_counts = sharded_ || mesh.dp.first();
   std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
   tensor_names_.resize(decay.size());
   for (size_t c = 0; c < parameters_.size(); ++c) {

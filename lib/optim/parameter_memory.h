@@ -26,11 +26,11 @@ struct BucketMemory {
 struct BucketSlice {
   int bucket = 0;  // in ParameterMemory::buckets()
   GradScope scope = GradScope::kSplit;
-  Tensor master;               // f32: the weights that are updated
-  Tensor param;                // bf16 copy to write, or empty when `master` is the parameter itself
-  Tensor grad;                 // f32
-  Tensor exp_avg, exp_avg_sq;  // f32
-  Tensor block_tensor;         // (n / kBlock) i32
+  Tensor master;              // f32: the weights that are updated
+  Tensor param;               // bf16 copy to write, or empty when `master` is the parameter itself
+  Tensor grad;                // f32
+  std::vector<Tensor> state;  // f32, in the order of the optimizer's row
+  Tensor block_tensor;        // (n / kBlock) i32
 };
 
 class ParameterMemory {
@@ -49,6 +49,7 @@ class ParameterMemory {
   // In the order of the first use of their parameters.
   const std::vector<BucketSlice>& slices() const { return slices_; }
 
+  bool sharded() const { return sharded_; }         // zero >= 1
   int bucket_of(const Parameter& parameter) const;  // in buckets()
   // The parameter's place in the gradients `full` of its bucket: local shape, f32.
   Tensor gradient_in(Tensor full, const Parameter& parameter) const;
@@ -65,7 +66,8 @@ class ParameterMemory {
   void fill_tables(const Config& config, const Mesh& mesh, Stream& compute);
 
   StoreTensors tensors_;
-  int64_t parts_, rank_;  // slices of a bucket, and which of them is this rank's
+  const bool sharded_;
+  const int64_t parts_, rank_;  // slices of a bucket, and which of them is this rank's
   std::vector<std::vector<Parameter>> parameters_;
   std::vector<std::string> tensor_names_;
   std::vector<BucketMemory> buckets_;

@@ -16,7 +16,7 @@ ParameterStore::ParameterStore(const ParameterStoreContext& context)
                   .device = context.device,
                   .compute = context.compute,
                   .dp = context.dp}),
-      gathers_({.config = context.config, .memory = memory_, .compute = context.compute, .dp = context.dp}) {}
+      gathers_({.memory = memory_, .compute = context.compute, .dp = context.dp}) {}
 
 void ParameterStore::make_start_values() { write_start_values(memory_, tp_, config_.run.seed, compute_); }
 

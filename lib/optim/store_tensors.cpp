@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/dims.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri {
 namespace {
@@ -35,8 +36,8 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
     chunk.parameters = arena.take("parameters", config.precision.compute, {size});
     chunk.gradients = arena.take("gradients", Dtype::kF32, {zero == 2 ? slices : size});
     if (config.precision.compute != Dtype::kF32) chunk.master = arena.take("master weights", Dtype::kF32, {slices});
-    chunk.exp_avg = arena.take("optimizer moments", Dtype::kF32, {slices});
-    chunk.exp_avg_sq = arena.take("optimizer moments", Dtype::kF32, {slices});
+    for (size_t i = 0; i < optimizer_row(config.optimizer.name).state.size(); ++i)
+      chunk.state.push_back(arena.take("optimizer moments", Dtype::kF32, {slices}));
     chunk.block_tensor = arena.take("optimizer tables", Dtype::kI32, {size / kBlock});
     for (const Bucket& bucket : chunk.layout.buckets) {
       Tensor& dedicated = chunk.dedicated.emplace_back();

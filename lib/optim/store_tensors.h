@@ -17,8 +17,7 @@ struct ChunkStoreTensors {
   Tensor parameters;              // (size) compute dtype
   Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
   Tensor master;                  // (slices) f32 master weights; bf16 only
-  Tensor exp_avg;                 // (slices) f32
-  Tensor exp_avg_sq;              // (slices) f32
+  std::vector<Tensor> state;      // (slices) f32, each: what the optimizer's row (optimizers.h) keeps
   Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
 };

@@ -58,9 +58,9 @@ Result<void> TrainingLoop::train_step() {
   const double data_wait = loader_.wait_seconds();
   const int64_t data_bytes = loader_.bytes_read();
   const StepTokens tokens = loader_.next();
-  const RankFlags sent = flags();
-  const auto flags_sent = Clock::now();
-  const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, sent,
+  const StepStatistics told = to_tell();
+  const auto told_at = Clock::now();
+  const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, told,
                                                   [this] { context_.checkpoints.before_update(); });
   step_seconds_ = seconds_between(start, Clock::now());
   progress_.steps += 1;
@@ -72,21 +72,24 @@ Result<void> TrainingLoop::train_step() {
   const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
   show(metrics, result.finite());
   if (!result.finite()) return not_finite_error(context_.trainer, context_.job, metrics);
-  if (auto advanced = context_.checkpoints.advance(result.saved, result.failed); !advanced) return advanced;
+  if (auto advanced = context_.checkpoints.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced) return advanced;
   report_checkpoints();
-  stop_ = answer_to_signal(result, flags_sent);
+  stop_ = answer_to_signal(result, told_at);
   return {};
 }
 
 // What this rank tells the others with the next step.
-RankFlags TrainingLoop::flags() const {
-  RankFlags flags = context_.checkpoints.flags();
+StepStatistics TrainingLoop::to_tell() const {
+  const PartOutcome part = context_.checkpoints.part_outcome();
+  StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
+                      .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
   if (const auto signalled = signals_.first()) {
-    flags.stop = true;
-    flags.stop_age = static_cast<float>(seconds_between(*signalled, Clock::now()));
+    told.stop = 1;
+    told.stop_age = static_cast<float>(seconds_between(*signalled, Clock::now()));
   }
-  flags.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
-  return flags;
+  if (context_.mesh.world_rank == 0)
+    told.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
+  return told;
 }
 
 StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
@@ -122,18 +125,18 @@ void TrainingLoop::show(const StepMetrics& metrics, bool finite) {
 }
 
 // What all ranks make of a stop signal, from numbers that are the same on all of them.
-TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point flags_sent) {
-  if (result.stop == 0) return Stop::kNo;
-  deadline_.count_from(flags_sent -
-                       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(result.stop_age)));
+TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Clock::time_point told_at) {
+  if (result.sums.stop == 0) return Stop::kNo;
+  const double stop_age = result.sums.mean_stop_age(), time_needed = result.sums.time_needed;
+  deadline_.count_from(told_at - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(stop_age)));
   const double grace = context_.config.fault.grace_seconds;
-  const bool enough = StopDeadline::enough(grace, result.stop_age, result.time_needed);
+  const bool enough = StopDeadline::enough(grace, stop_age, time_needed);
   const std::optional<int64_t> under_way = context_.checkpoints.under_way();
   if (!enough && context_.mesh.world_rank == 0)
     log_warn(
         "fault.grace_seconds: {:g} s are too short: {:.1f} s were gone when all knew of the stop signal, a step and "
         "a checkpoint take about {:.1f} s{}",
-        grace, result.stop_age, result.time_needed,
+        grace, stop_age, time_needed,
         under_way ? fmt::format("; only the one under way, of step {}, is finished", *under_way) : "");
   if (!enough && under_way) return Stop::kLeave;
   log_info("a stop signal: the state after step {} is saved, then the run ends; a second SIGINT ends it at once",

@@ -50,10 +50,10 @@ class TrainingLoop {
   };
 
   Result<void> train_step();
-  RankFlags flags() const;
+  StepStatistics to_tell() const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, bool finite);
-  Stop answer_to_signal(const StepResult& result, Clock::time_point flags_sent);
+  Stop answer_to_signal(const StepResult& result, Clock::time_point told_at);
 
   bool is_last() const { return progress_.steps == context_.config.run.steps; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }

@@ -7,8 +7,8 @@
 
 namespace tri {
 
-// After `trainer` made such a step, of which `metrics` tell: every rank looks where its own numbers went wrong; the error
-// names them all (kNotFinite). Collective; the same on all ranks.
+// After `trainer` made such a step, of which `metrics` tell: every rank looks where its own numbers went wrong; the
+// error names them all (kNotFinite). Collective; the same on all ranks.
 Error not_finite_error(Trainer& trainer, Job& job, const StepMetrics& metrics);
 
 }  // namespace tri

@@ -1,12 +1,14 @@
 #include "lib/train/trainer.h"
 
-#include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include "lib/optim/lr.h"
 #include "lib/tune/overlap_splits.h"
 
 namespace tri {
+
+static_assert(kNumStepStatistics <= kMaxStepStatistics);
 
 bool StepResult::finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 
@@ -21,18 +23,24 @@ Trainer::Trainer(const TrainerContext& context)
       runtime_(engine_.runtime()),
       store_(engine_.store()),
       stage_(engine_.stage()),
-      optimizer_(context.config, store_, tensors_.optimizer,
-                 {.tp = runtime_.tp().collectives(),
+      statistics_(tensors_.step_statistics.flat(0, kNumStepStatistics)),
+      optimizer_({.config = context.config,
+                  .store = store_,
+                  .tensors = tensors_.optimizer,
+                  .sums = statistics_,
+                  .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
+                  .tp = runtime_.tp().collectives(),
                   .dp = runtime_.dp().collectives(),
                   .embedding = runtime_.embedding(),
-                  .world = runtime_.world()},
-                 runtime_.compute()),
-      evaluator_(engine_, tensors_.optimizer.stats.flat(kStatLoss, 1)),
+                  .world = runtime_.world(),
+                  .compute = runtime_.compute()}),
+      evaluator_(engine_, step_statistic(statistics_, offsetof(StepStatistics, loss))),
       timeline_(context.device, runtime_.compute()),
       plan_(train_plan(context.config, mesh_.pp)),
       timing_(context.timing),
-      h_flags_(context.device, kNumStats - kStatStop),
-      h_stats_(context.device, kNumStats + 1) {
+      h_told_(context.device, 1),
+      h_sums_(context.device, 1),
+      h_norm_(context.device, 1) {
   const auto phase_done = [&](const char* name) {
     if (context.startup != nullptr) context.startup->phase_done(name);
   };
@@ -67,19 +75,14 @@ void Trainer::run_plan() {
 }
 
 StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                         RankFlags flags, const std::function<void()>& before_update) {
+                         const StepStatistics& told, const std::function<void()>& before_update) {
   TRI_REQUIRE(has_state_, "a step before make_start_values() or state_loaded()");
   Stream& compute = runtime_.compute();
   const DrainOnThrow drain(runtime_);
   if (timing_ == StepTiming::kOn) timeline_.begin();
   evaluator_.load_tokens(inputs, targets);
-  h_flags_.data()[kStatStop - kStatStop] = flags.stop ? 1.0f : 0.0f;
-  h_flags_.data()[kStatSaved - kStatStop] = flags.saved ? 1.0f : 0.0f;
-  h_flags_.data()[kStatFailed - kStatStop] = flags.failed ? 1.0f : 0.0f;
-  h_flags_.data()[kStatStopAge - kStatStop] = flags.stop ? flags.stop_age : 0.0f;
-  h_flags_.data()[kStatTimeNeeded - kStatStop] = mesh_.world_rank == 0 ? flags.time_needed : 0.0f;
-  const Tensor device_flags = tensors_.optimizer.stats.flat(kStatStop, kNumStats - kStatStop);
-  compute.copy(device_flags.data, h_flags_.data(), device_flags.bytes());
+  *h_told_.data() = told;
+  compute.copy(statistics_.data, h_told_.data(), statistics_.bytes());
   run_plan();
   evaluator_.sum_losses();
   timeline_.enter(TimeCategory::kOptimizer);
@@ -87,19 +90,15 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
   optimizer_.update(step, result.learning_rate);
-  compute.copy(h_stats_.data(), tensors_.optimizer.stats.data, tensors_.optimizer.stats.bytes());
-  compute.copy(h_stats_.data() + kNumStats, tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
+  compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
+  compute.copy(h_norm_.data(), tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
   timeline_.end();
   compute.synchronize();  // the step's only wait of the host
   result.timeline = timeline_.take();
   result.pp_transfer_seconds = engine_.executor().fastest_send();
-  result.loss = h_stats_.data()[kStatLoss];
-  result.grad_norm = h_stats_.data()[kNumStats];
-  result.stop = static_cast<int>(h_stats_.data()[kStatStop]);
-  result.saved = static_cast<int>(h_stats_.data()[kStatSaved]);
-  result.failed = static_cast<int>(h_stats_.data()[kStatFailed]);
-  result.stop_age = h_stats_.data()[kStatStopAge] / std::max(1, result.stop);
-  result.time_needed = h_stats_.data()[kStatTimeNeeded];
+  result.sums = *h_sums_.data();
+  result.loss = result.sums.loss;
+  result.grad_norm = *h_norm_.data();
   return result;
 }
 

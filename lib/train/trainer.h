@@ -1,5 +1,5 @@
-// Trainer: one rank's part of a training step, an evaluation, a sampled token. An engine with an optimizer; knows nothing
-// of files or logs. All calls are collective over the mesh.
+// Trainer: one rank's part of a training step, an evaluation, a sampled token. An engine with an optimizer; knows
+// nothing of files or logs. All calls are collective over the mesh.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,16 @@
 #include "lib/engine/engine.h"
 #include "lib/infer/evaluator.h"
 #include "lib/observe/startup.h"
+#include "lib/train/step_statistics.h"
 
 namespace tri {
 
 struct StepResult {
+  // The same numbers on every rank.
   double loss = 0;       // mean over the step's tokens, nats
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
-  // The same numbers on every rank.
-  int stop = 0, saved = 0, failed = 0;   // ranks whose flag was set
-  double stop_age = 0, time_needed = 0;  // mean over the ranks that were asked to stop; rank 0's
+  StepStatistics sums;  // over all ranks
   // This rank's.
   Timeline::Times timeline;        // of the compute stream
   double pp_transfer_seconds = 0;  // what a transfer between stages takes by itself: the fastest send of the step
@@ -51,9 +51,10 @@ class Trainer {
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
-  // device's kind. `before_update` is called once, before what changes the state is enqueued. A step whose result is not
-  // finite leaves parameters and moments as they were.
-  StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets, RankFlags flags = {},
+  // device's kind. `told`: what this rank tells the others. `before_update` is called once, before what changes the state
+  // is enqueued. A step whose result is not finite leaves parameters and moments as they were.
+  StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
+                  const StepStatistics& told = {},
                   const std::function<void()>& before_update = nullptr);
 
   void make_start_values();
@@ -84,13 +85,15 @@ class Trainer {
   Runtime& runtime_;
   ParameterStore& store_;
   Stage& stage_;
+  const Tensor statistics_;  // (kNumStepStatistics) f32: a StepStatistics
   Optimizer optimizer_;
   Evaluator evaluator_;
   Timeline timeline_;
   const Plan plan_;
   const StepTiming timing_;
   bool has_state_ = false;
-  HostBuffer<float> h_flags_, h_stats_;  // a step's flags, its statistics and norm
+  HostBuffer<StepStatistics> h_told_, h_sums_;
+  HostBuffer<float> h_norm_;
 };
 
 }  // namespace tri

@@ -22,8 +22,8 @@ struct LayerTransfer {
   std::function<void(const LayerContext&)> alone, together;
 };
 
-// Of the first layer of the rank's first chunk, forward then backward; `parameters` are that chunk's. On the memory of a
-// step, whatever stands there. What is returned refers to `parameters`.
+// Of the first layer of the rank's first chunk, forward then backward; `parameters` are that chunk's. On the memory of
+// a step, whatever stands there. What is returned refers to `parameters`.
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,
                                            const std::vector<Parameter>& parameters);
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "io/base/log.h"
+#include "io/base/median.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
 #include "lib/tune/aligned_timer.h"
@@ -87,8 +88,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
         const double one = timer.sample([&] { transfer.together(ctx); }, kRepeats);
         if (round >= 0) rounds.push_back(one);
       }
-      std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
-      seconds.push_back(rounds[kRounds / 2]);
+      seconds.push_back(median(rounds));
     }
   seconds = timer.slowest(seconds);
 

@@ -15,14 +15,14 @@ struct TuningFiles {
 
 // The GEMMs of a step with all splits that are tried get their algorithms first (gemm_tuning.h); then each transfer is
 // timed beside its GEMMs with every split, and the slowest rank decides. What `files.splits` holds for this shape and
-// kind of GPU is taken as it is: splits that differ between two starts would change bits. Where the device has no search,
-// or the config wants none, or no rows are copied: OverlapSplits{}.
+// kind of GPU is taken as it is: splits that differ between two starts would change bits. Where the device has no
+// search, or the config wants none, or no rows are copied: OverlapSplits{}.
 // Scribbles over activations, weights and gradients. Collective over the mesh of an engine for training; all ranks have
 // the same splits.
 OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files);
 
-// The timing alone, with whatever algorithms the GEMMs have. Needs a job. Scribbles likewise. Collective; the same on all
-// ranks.
+// The timing alone, with whatever algorithms the GEMMs have. Needs a job. Scribbles likewise. Collective; the same on
+// all ranks.
 OverlapSplits timed_overlap_splits(Engine& engine);
 
 // One line: each GEMM's pieces, forward then backward, "d" behind those that write into the peers' memory.

@@ -8,6 +8,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/cpu/device.h"
 #include "lib/config/config.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri::test {
 namespace {
@@ -27,7 +28,7 @@ void for_elements(const std::vector<int64_t>& shape, const Region& block, F f) {
   }
 }
 
-Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute, bool tied) {
+Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute, bool tied, OptimizerKind optimizer) {
   Config c;
   c.model.layers = 4;
   c.model.hidden = 24;
@@ -45,6 +46,7 @@ Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute,
   c.parallel.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
   c.parallel.zero = zero;
   c.parallel.bucket_elements = 3000;
+  c.optimizer.name = optimizer;
   c.precision.compute = compute;
   return value_or_throw(resolve_config(c, tp * pp * dp));
 }
@@ -55,70 +57,80 @@ struct Layout {
   bool tied;
 };
 
-TEST(StatePieces, written_ones_cover_every_tensor_once_on_any_layout) {
+void expect_covered(const Layout& l, OptimizerKind optimizer) {
   const auto device = make_cpu_device();
-  for (const Layout& l : {Layout{1, 1, 1, 1, 0, Dtype::kF32, false}, Layout{2, 2, 2, 1, 1, Dtype::kF32, true},
-                          Layout{2, 1, 2, 1, 2, Dtype::kBF16, false}, Layout{1, 2, 2, 2, 0, Dtype::kBF16, true},
-                          Layout{2, 2, 2, 2, 1, Dtype::kBF16, true}, Layout{1, 1, 4, 1, 1, Dtype::kF32, true}}) {
-    SCOPED_TRACE(testing::Message() << "tp " << l.tp << " pp " << l.pp << " dp " << l.dp << " chunks " << l.chunks
-                                    << " zero " << l.zero << " tied " << l.tied);
-    const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied);
-    std::map<std::string, std::vector<int>> written;  // times each element is
-    for (const ParamSpec& spec : model_parameters(config))
-      for (const std::string& name :
-           {"model/" + spec.name, "optimizer/" + spec.name + "/exp_avg", "optimizer/" + spec.name + "/exp_avg_sq"})
-        written[name].assign(static_cast<size_t>(spec.numel()), 0);
-    const auto check_rank = [&](const Mesh& mesh) {
-      Arena measuring;
-      allocate_store(config, mesh, measuring);
-      Arena arena(*device, measuring.used());
-      const StoreTensors store = allocate_store(config, mesh, arena);
-      // Every element knows which one of its parameter it is.
-      const int64_t parts = l.zero >= 1 ? l.dp : 1;
-      for (size_t c = 0; c < store.chunks.size(); ++c) {
-        const ChunkStoreTensors& chunk = store.chunks[c];
-        const auto specs = chunk_parameters(config, mesh.pp, static_cast<int>(c));
-        for (size_t i = 0; i < specs.size(); ++i) {
-          const std::vector<int64_t> local = specs[i].local_shape(l.tp);
-          Region block{std::vector<int64_t>(local.size(), 0), local};
-          if (specs[i].split_dim >= 0) {
-            const auto dim = static_cast<size_t>(specs[i].split_dim);
-            block.start[dim] = mesh.tp.rank * local[dim];
-          }
-          const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
-          const int64_t size = bucket.size / parts;
-          const int64_t first = bucket.first + (parts > 1 ? mesh.dp.rank * size : 0);
-          int64_t at = chunk.layout.offset[i];
-          for_elements(specs[i].shape, block, [&](int64_t index) {
-            const int64_t place = at++ - first;
-            if (place < 0 || place >= size) return;
-            const auto value = static_cast<float>(index);
-            if (chunk.master.empty())
-              chunk.parameters.as<float>()[first + place] = value;
-            else
-              chunk.master.as<float>()[bucket.first / parts + place] = value;
-            chunk.exp_avg.as<float>()[bucket.first / parts + place] = value + 0.25f;
-            chunk.exp_avg_sq.as<float>()[bucket.first / parts + place] = value + 0.5f;
-          });
+  SCOPED_TRACE(testing::Message() << "tp " << l.tp << " pp " << l.pp << " dp " << l.dp << " chunks " << l.chunks
+                                  << " zero " << l.zero << " tied " << l.tied << " " << enum_name(optimizer));
+  const Config config = small_config(l.tp, l.pp, l.dp, l.chunks, l.zero, l.compute, l.tied, optimizer);
+  const std::vector<std::string>& state_names = optimizer_row(optimizer).state;
+  const auto shift_of = [](size_t state) { return 0.25f * static_cast<float>(state + 1); };  // exact beside an index
+  const auto names_of = [&](const ParamSpec& spec) {
+    std::vector<std::string> names{"model/" + spec.name};
+    for (const std::string& state : state_names) names.push_back("optimizer/" + spec.name + "/" + state);
+    return names;
+  };
+  std::map<std::string, std::vector<int>> written;  // times each element is
+  for (const ParamSpec& spec : model_parameters(config))
+    for (const std::string& name : names_of(spec)) written[name].assign(static_cast<size_t>(spec.numel()), 0);
+  const auto check_rank = [&](const Mesh& mesh) {
+    Arena measuring;
+    allocate_store(config, mesh, measuring);
+    Arena arena(*device, measuring.used());
+    const StoreTensors store = allocate_store(config, mesh, arena);
+    // Every element knows which one of its parameter it is.
+    const int64_t parts = l.zero >= 1 ? l.dp : 1;
+    for (size_t c = 0; c < store.chunks.size(); ++c) {
+      const ChunkStoreTensors& chunk = store.chunks[c];
+      const auto specs = chunk_parameters(config, mesh.pp, static_cast<int>(c));
+      for (size_t i = 0; i < specs.size(); ++i) {
+        const std::vector<int64_t> local = specs[i].local_shape(l.tp);
+        Region block{std::vector<int64_t>(local.size(), 0), local};
+        if (specs[i].split_dim >= 0) {
+          const auto dim = static_cast<size_t>(specs[i].split_dim);
+          block.start[dim] = mesh.tp.rank * local[dim];
         }
-      }
-      for (const StatePiece& piece : state_pieces(config, mesh, store)) {
-        ASSERT_TRUE(written.count(piece.piece.tensor)) << piece.piece.tensor;
-        const float shift = piece.piece.tensor.ends_with("/exp_avg")      ? 0.25f
-                            : piece.piece.tensor.ends_with("/exp_avg_sq") ? 0.5f
-                                                                          : 0.0f;
-        ASSERT_EQ(piece.memory.numel(), num_elements(piece.piece.region.extent));
-        int64_t at = 0;
-        for_elements(piece.piece.shape, piece.piece.region, [&](int64_t index) {
-          ASSERT_EQ(piece.memory.as<float>()[at++], static_cast<float>(index) + shift) << piece.piece.tensor;
-          if (piece.writes) ++written[piece.piece.tensor][static_cast<size_t>(index)];
+        const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
+        const int64_t size = bucket.size / parts;
+        const int64_t first = bucket.first + (parts > 1 ? mesh.dp.rank * size : 0);
+        int64_t at = chunk.layout.offset[i];
+        for_elements(specs[i].shape, block, [&](int64_t index) {
+          const int64_t place = at++ - first;
+          if (place < 0 || place >= size) return;
+          const auto value = static_cast<float>(index);
+          if (chunk.master.empty())
+            chunk.parameters.as<float>()[first + place] = value;
+          else
+            chunk.master.as<float>()[bucket.first / parts + place] = value;
+          for (size_t s = 0; s < state_names.size(); ++s)
+            chunk.state[s].as<float>()[bucket.first / parts + place] = value + shift_of(s);
         });
       }
-    };
-    for (int rank = 0; rank < l.tp * l.pp * l.dp; ++rank) check_rank(make_mesh(rank, l.tp, l.dp, l.pp));
-    for (const auto& [name, times] : written)
-      for (size_t i = 0; i < times.size(); ++i) ASSERT_EQ(times[i], 1) << name << " element " << i;
-  }
+    }
+    for (const StatePiece& piece : state_pieces(config, mesh, store)) {
+      ASSERT_TRUE(written.count(piece.piece.tensor)) << piece.piece.tensor;
+      float shift = 0;
+      for (size_t s = 0; s < state_names.size(); ++s)
+        if (piece.piece.tensor.starts_with("optimizer/") && piece.piece.tensor.ends_with("/" + state_names[s]))
+          shift = shift_of(s);
+      ASSERT_EQ(piece.memory.numel(), num_elements(piece.piece.region.extent));
+      int64_t at = 0;
+      for_elements(piece.piece.shape, piece.piece.region, [&](int64_t index) {
+        ASSERT_EQ(piece.memory.as<float>()[at++], static_cast<float>(index) + shift) << piece.piece.tensor;
+        if (piece.writes) ++written[piece.piece.tensor][static_cast<size_t>(index)];
+      });
+    }
+  };
+  for (int rank = 0; rank < l.tp * l.pp * l.dp; ++rank) check_rank(make_mesh(rank, l.tp, l.dp, l.pp));
+  for (const auto& [name, times] : written)
+    for (size_t i = 0; i < times.size(); ++i) ASSERT_EQ(times[i], 1) << name << " element " << i;
+}
+
+TEST(StatePieces, written_ones_cover_every_tensor_once_on_any_layout) {
+  for (const OptimizerRow& row : optimizers())
+    for (const Layout& l : {Layout{1, 1, 1, 1, 0, Dtype::kF32, false}, Layout{2, 2, 2, 1, 1, Dtype::kF32, true},
+                            Layout{2, 1, 2, 1, 2, Dtype::kBF16, false}, Layout{1, 2, 2, 2, 0, Dtype::kBF16, true},
+                            Layout{2, 2, 2, 2, 1, Dtype::kBF16, true}, Layout{1, 1, 4, 1, 1, Dtype::kF32, true}})
+      expect_covered(l, row.kind);
 }
 
 }  // namespace

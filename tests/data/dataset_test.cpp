@@ -1,8 +1,10 @@
 #include "lib/data/dataset.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "tests/data/token_files.h"
@@ -87,6 +89,35 @@ TEST(Dataset, an_added_source_changes_no_other_sources_order) {
   std::multiset<int32_t> expected;
   for (size_t i = 0; i < mixed.size(); ++i) expected.insert(first_token(alone, Split::kTrain, static_cast<int64_t>(i)));
   EXPECT_EQ(mixed, expected);
+}
+
+TEST(Dataset, more_sources_than_a_block_has_samples_or_the_usual_limit_has_files) {
+  const TemporaryFolder folder;
+  constexpr int kSources = 1100;
+  constexpr int kTokens = 3 * kSeqLen + 1;
+  write_counting(folder / "0", kTokens);
+  std::vector<SourceSpec> sources;
+  for (int s = 0; s < kSources; ++s) {  // without the writer's fsyncs
+    sources.push_back({folder / std::to_string(s), 1.0 + s % 7});
+    if (s == 0) continue;
+    std::filesystem::copy(folder / "0.idx", sources.back().path + ".idx");
+    std::vector<int32_t> tokens(kTokens);
+    std::iota(tokens.begin(), tokens.end(), s * 100);
+    write_all(sources.back().path + ".bin",
+              {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof tokens[0]});
+  }
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const struct rlimit usual { std::min<rlim_t>(1024, before.rlim_max), before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  if (before.rlim_max < kSources + 100) GTEST_SKIP() << "skipped: no right to open so many files";
+  const auto opened = Dataset::open(sources, kSeqLen, 0, 1, 1 << 30);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_TRUE(opened) << opened.error().message;
+  std::vector<int> seen(kSources);
+  for (int64_t i = 0; i < 20 * kSources; ++i)
+    ++seen[static_cast<size_t>(first_token(opened.value(), Split::kTrain, i) / 100)];
+  for (int s = 0; s < kSources; ++s) EXPECT_NEAR(seen[static_cast<size_t>(s)], 20 * (1.0 + s % 7) / 4, 7) << s;
 }
 
 TEST(Dataset, problems_of_all_sources_come_together_at_the_start) {

@@ -14,7 +14,7 @@ namespace {
 struct InferenceEngine {
   explicit InferenceEngine(const Config& config)
       : device(make_cpu_device()),
-        arena(*device, rank_bytes(config, mesh, EngineKind::kInference)),
+        arena(*device, rank_bytes(config, mesh, *device, EngineKind::kInference)),
         engine({.config = config, .mesh = mesh, .device = *device, .arena = arena, .kind = EngineKind::kInference}) {}
 
   const Mesh mesh = make_mesh(0, 1, 1, 1);
@@ -67,7 +67,7 @@ TEST(Engine, inference_takes_the_memory_that_was_predicted_and_none_for_training
     Arena measuring;
     allocate_rank(config, inference.mesh, measuring, EngineKind::kInference);
     EXPECT_EQ(inference.arena.bytes_by_name(), measuring.bytes_by_name());
-    EXPECT_LT(inference.arena.used(), rank_bytes(config, inference.mesh, EngineKind::kTraining));
+    EXPECT_LT(inference.arena.used(), rank_bytes(config, inference.mesh, *inference.device));
     std::set<std::string> names;
     for (const auto& [name, bytes] : inference.arena.bytes_by_name()) names.insert(name);
     EXPECT_TRUE(names.count("parameters"));

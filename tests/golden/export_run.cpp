@@ -19,6 +19,7 @@
 #include "lib/data/loader.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/lr.h"
+#include "tests/model/initial_values.h"
 
 namespace tri {
 namespace {

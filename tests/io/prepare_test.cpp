@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "io/base/random.h"
 #include "io/tokens/token_file.h"
+#include "tests/io/packed.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -27,8 +29,9 @@ TEST(Prepare, each_format_makes_its_documents) {
   write_all(folder / "a.txt", "first line\nsecond line\n");
   write_all(folder / "b.txt", "third\r\n\nfourth");
   write_all(folder / "c.jsonl", "{\"text\": \"one \\u00e9\", \"id\": 1}\n{\"id\": 2, \"text\": \"two\\nlines\"}\n");
-  const auto run = [&](std::vector<std::string> inputs, TextFormat format) {
-    auto summary = prepare({.inputs = std::move(inputs), .output = folder / "out", .format = format});
+  const auto run = [&](std::vector<std::string> inputs, std::optional<TextFormat> format) {
+    auto summary = prepare(
+        {.inputs = std::move(inputs), .output = folder / "out", .format = format, .existing = Existing::kOverwrite});
     EXPECT_TRUE(summary) << summary.error().message;
     const std::vector<std::string> documents = documents_of(folder / "out");
     EXPECT_EQ(summary.value().documents, static_cast<int64_t>(documents.size()));
@@ -43,6 +46,12 @@ TEST(Prepare, each_format_makes_its_documents) {
   EXPECT_EQ(run({folder / "a.txt", folder / "b.txt"}, TextFormat::kLines),
             (Texts{"first line", "second line", "third", "fourth"}));
   EXPECT_EQ(run({folder / "c.jsonl"}, TextFormat::kJsonl), (Texts{"one \xc3\xa9", "two\nlines"}));
+  EXPECT_EQ(nlohmann::json::parse(read_all(folder / "out.json"))["format"], "jsonl");
+  EXPECT_EQ(run({folder / "b.txt", folder / "c.jsonl"}, std::nullopt),
+            (Texts{"third\r\n\nfourth", "one \xc3\xa9", "two\nlines"}))
+      << "by their names";
+  EXPECT_EQ(nlohmann::json::parse(read_all(folder / "out.json"))["format"], "jsonl, text");
+  run({folder / "c.jsonl"}, TextFormat::kJsonl);
   const auto sidecar = nlohmann::json::parse(read_all(folder / "out.json"));
   EXPECT_EQ(sidecar["tokenizer"], "bytes");
   EXPECT_EQ(sidecar["vocab"], 257);
@@ -58,8 +67,11 @@ TEST(Prepare, the_result_does_not_depend_on_threads) {
   write_all(folder / "long.txt", lines);
   std::vector<std::string> bins;
   for (const int threads : {1, 2, 7}) {
-    ASSERT_TRUE(prepare(
-        {.inputs = {folder / "long.txt"}, .output = folder / "out", .format = TextFormat::kLines, .threads = threads}));
+    ASSERT_TRUE(prepare({.inputs = {folder / "long.txt"},
+                         .output = folder / "out",
+                         .format = TextFormat::kLines,
+                         .threads = threads,
+                         .existing = Existing::kOverwrite}));
     bins.push_back(read_all(folder / "out.bin") + read_all(folder / "out.idx"));
   }
   EXPECT_EQ(documents_of(folder / "out").size(), 60000u);
@@ -88,6 +100,101 @@ TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
   const TemporaryFolder folder;
   EXPECT_FALSE(prepare({.inputs = {folder / "missing"}, .output = folder / "out"}));
   EXPECT_FALSE(prepare({.inputs = {}, .output = folder / "out"}));
+}
+
+TEST(Prepare, packed_inputs_make_what_plain_ones_make) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 40000; ++i) lines += fmt::format("{{\"text\": \"document {} of \u00e9 {}\"}}\n", i, i * 7919);
+  ASSERT_GT(lines.size(), size_t{1} << 20) << "one block only";
+  write_all(folder / "a.jsonl", lines);
+  write_all(folder / "a.jsonl.gz", gzip(lines));
+  write_all(folder / "a.json.zst", zstd(lines));
+  std::vector<std::string> bins;
+  for (const char* name : {"a.jsonl", "a.jsonl.gz", "a.json.zst"}) {
+    const auto summary = prepare({.inputs = {folder / name}, .output = folder / (std::string("of_") + name)});
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_EQ(summary.value().documents, 40000);
+    bins.push_back(read_all(folder / (std::string("of_") + name + ".bin")));
+  }
+  EXPECT_TRUE(bins[0] == bins[1] && bins[0] == bins[2]);
+  // A line is named by its number in the text.
+  write_all(folder / "bad.jsonl.gz", gzip(lines + "{broken\n"));
+  const auto bad = prepare({.inputs = {folder / "bad.jsonl.gz"}, .output = folder / "bad"});
+  ASSERT_FALSE(bad);
+  EXPECT_NE(bad.error().message.find("bad.jsonl.gz:40001: not valid JSON"), std::string::npos) << bad.error().message;
+}
+
+TEST(Prepare, what_is_no_text_is_refused_and_leaves_nothing) {
+  std::string noise, latin, wide, late(3 << 20, 'a');
+  for (uint64_t i = 0; i < 50000; ++i) noise += static_cast<char>(random_u64(1, i));
+  for (int i = 0; i < 1000; ++i) latin += "un caf\xe9 cr\xe8me\n";
+  for (const char c : std::string("UTF-16 has a NUL for every letter\n")) wide += {c, '\0'};
+  for (int i = 0; i < 4000; ++i) late[(2 << 20) + i * 100] = '\0';
+  const std::tuple<const char*, std::string, const char*> table[] = {{"noise", noise, "not UTF-8 text"},
+                                                                     {"latin", latin, "the first at offset 6;"},
+                                                                     {"wide", wide, "the first at offset 1;"},
+                                                                     {"late", late, "the first at offset 2097152;"},
+                                                                     {"packed", gzip(latin), "at offset 6;"}};
+  for (const auto& [name, text, message] : table)
+    for (const TextFormat format : {TextFormat::kText, TextFormat::kLines}) {
+      const TemporaryFolder folder;
+      write_all(folder / "good.txt", "a good text before\n");
+      write_all(folder / "a.txt", text);
+      const auto result =
+          prepare({.inputs = {folder / "good.txt", folder / "a.txt"}, .output = folder / "out", .format = format});
+      ASSERT_FALSE(result) << name;
+      EXPECT_NE(result.error().message.find(folder / "a.txt"), std::string::npos) << result.error().message;
+      EXPECT_NE(result.error().message.find(message), std::string::npos) << name << ": " << result.error().message;
+      for (const char* extension : {".bin", ".idx", ".json"})
+        EXPECT_FALSE(std::filesystem::exists(folder / (std::string("out") + extension))) << name;
+    }
+  // A broken character in a long text is kept, and counted.
+  const TemporaryFolder folder;
+  std::string text(20000, 'a');
+  text[777] = '\xff';
+  write_all(folder / "a.txt", text);
+  const auto summary = prepare({.inputs = {folder / "a.txt"}, .output = folder / "out"});
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_EQ(summary.value().text_faults, 1);
+  EXPECT_TRUE(documents_of(folder / "out") == std::vector<std::string>{text});
+  EXPECT_FALSE(prepare({.inputs = {folder / "out.bin"}, .output = folder / "other"})) << "no format, no text";
+}
+
+TEST(Prepare, only_a_sidecar_that_is_missing_says_nothing_of_the_tokenizer) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(value_or_throw(prepared_with(folder / "none")), "");
+  std::filesystem::create_directory(folder / "out.json");  // there, and can't be read
+  EXPECT_FALSE(prepared_with(folder / "out"));
+  write_all(folder / "a.txt", "text");
+  ASSERT_TRUE(prepare({.inputs = {folder / "a.txt"}, .output = folder / "made"}));
+  EXPECT_EQ(value_or_throw(prepared_with(folder / "made")), "bytes");
+}
+
+TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {
+  const TemporaryFolder folder;
+  write_all(folder / "a.txt", "first");
+  write_all(folder / "b.txt", "second");
+  const auto run = [&](const std::string& input, Existing existing) {
+    return prepare({.inputs = {folder / input}, .output = folder / "out", .existing = existing});
+  };
+  ASSERT_TRUE(run("a.txt", Existing::kRefuse));
+  for (const char* there : {".bin", ".idx", ".json"}) {
+    const auto refused = run("b.txt", Existing::kRefuse);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().message, folder / (std::string("out") + there) +
+                                           ": is there already; overwrite it with --force, or give another --output");
+    EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+    if (there == std::string(".bin")) {
+      EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"first"});
+    }
+    std::filesystem::remove(folder / (std::string("out") + there));  // any of the three is enough
+  }
+  ASSERT_TRUE(run("a.txt", Existing::kRefuse));
+  ASSERT_TRUE(run("b.txt", Existing::kOverwrite));
+  EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"second"});
+  EXPECT_FALSE(run("missing.txt", Existing::kOverwrite));
+  EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"second"}) << "a failure leaves what was there";
 }
 
 }  // namespace

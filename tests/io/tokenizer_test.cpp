@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "io/base/random.h"
+#include "tests/io/packed.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -73,6 +74,16 @@ TEST(SentencePiece, what_is_no_model_is_refused) {
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "missing.txt"}, .model_path = folder / "y.model"}));
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "x.model"}, .model_path = folder / "y.bin"}));
   write_all(folder / "a,b.txt", "text");
+  // SentencePiece would take these for text.
+  write_all(folder / "x.txt.gz", gzip("some text, packed\n"));
+  write_all(folder / "x.jsonl", "{\"text\": \"some text\"}\n");
+  write_all(folder / "x.txt", std::string(100, '\xff'));
+  for (const auto& [name, message] :
+       {std::pair{"x.txt.gz", "packed"}, {"x.jsonl", "JSON"}, {"x.txt", "not UTF-8 text"}}) {
+    const auto refused = train_tokenizer({.inputs = {folder / name}, .model_path = folder / "y.model"});
+    ASSERT_FALSE(refused) << name;
+    EXPECT_NE(refused.error().message.find(message), std::string::npos) << refused.error().message;
+  }
   const auto comma = train_tokenizer({.inputs = {folder / "a,b.txt"}, .model_path = folder / "y.model"});
   ASSERT_FALSE(comma);
   EXPECT_NE(comma.error().message.find("comma"), std::string::npos);

@@ -68,6 +68,7 @@ class Buffer {
     }
     return result;
   }
+  bool is_absent() const { return bytes_.empty(); }
   bool same_bits(const Buffer& other) const { return bytes_ == other.bytes_; }
 
  private:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lib/model/block.h"
+#include "tests/model/initial_values.h"
 #include "tests/model/reference.h"
 #include "tests/train/one_rank.h"
 
@@ -94,9 +95,9 @@ TEST(ModelGradients, equal_finite_differences_for_every_combination_of_switches)
 }
 
 TEST(ModelGradients, padded_vocabulary_stays_zero) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kLamb}) {
+  for (const OptimizerRow& row : optimizers()) {
     Config c = tiny_config();
-    c.optimizer.name = kind;
+    c.optimizer.name = row.kind;
     OneRank rank(c);
     for (int step = 0; step < 3; ++step) rank.step(step);
     const auto table = rank.weights().at(weight_of(modules::kTokens));

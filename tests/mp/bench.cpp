@@ -47,11 +47,12 @@ Held held() {
 
 TEST(Sweep, gives_back_threads_files_and_arenas_of_every_layout) {
   Job& job = *test_job();
+  const auto device = open_test_device();
   const LayoutSweep sweep{.limit = 6, .step = {.steps = 1, .warmup = 1, .profiled = 0}};
   std::vector<Held> before;
   const auto once = [&] {
     const auto result =
-        sweep_layouts(small_config(), job, sweep, [&](const ParallelLayout&, int, int) { before.push_back(held()); });
+        sweep_layouts(small_config(), job, *device, sweep, [&](const ParallelLayout&, int, int) { before.push_back(held()); });
     ASSERT_TRUE(result.ok()) << result.error().message;
     EXPECT_EQ(result.value().rows.size(), 6u);
     for (const SweepRow& row : result.value().rows) EXPECT_EQ(row.problem, "") << to_string(row.layout);
@@ -69,8 +70,10 @@ TEST(Sweep, gives_back_threads_files_and_arenas_of_every_layout) {
 
 TEST(Sweep, every_rank_has_the_same_rows) {
   Job& job = *test_job();
-  const auto result = sweep_layouts(small_config(), job, {.limit = 3, .step = {.steps = 2, .warmup = 1, .profiled = 0}},
-                                    [](const ParallelLayout&, int, int) {});
+  const auto device = open_test_device();
+  const auto result =
+      sweep_layouts(small_config(), job, *device, {.limit = 3, .step = {.steps = 2, .warmup = 1, .profiled = 0}},
+                    [](const ParallelLayout&, int, int) {});
   ASSERT_TRUE(result.ok());
   std::string text;
   for (const SweepRow& row : result.value().rows)
@@ -102,7 +105,7 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
   const Mesh mesh = make_mesh(job.world_rank(), 1, resolved.parallel.dp, resolved.parallel.pp);
   set_transfer_hook([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
-  const auto rows = bench_overlap(resolved, mesh, job, {.rounds = 5});
+  const auto rows = bench_overlap(resolved, mesh, job, *open_test_device(), {.rounds = 5});
   set_transfer_hook({});
   return rows;
 }

@@ -1,8 +1,11 @@
-// Collectives of MpiGroup against sums computed on the spot, for every group size up to the number of ranks.
+// Collectives of MpiGroup, and an axis' gathers and reduces by every transport, against sums computed on the spot, for
+// every group size up to the number of ranks.
 #include <cmath>
 
 #include "io/base/random.h"
 #include "kernels/cpu/device.h"
+#include "kernels/ops.h"
+#include "lib/comm/peer/copies.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {
@@ -48,7 +51,7 @@ TEST(MpiGroup, reduce_scatter_sums_in_rank_order_bit_for_bit) {
       std::vector<float> mine(total);
       for (int64_t i = 0; i < total; ++i) mine[i] = value_of(group.rank(), i);
       const int64_t first = group.rank() * n;
-      // In place: the result replaces the own block.
+      // In place: the result replaces the local block.
       group.reduce_scatter(Tensor(mine.data() + first, Dtype::kF32, {n}), Tensor(mine.data(), Dtype::kF32, {total}),
                            stream);
       stream.synchronize();
@@ -122,6 +125,114 @@ TEST(MpiGroup, sends_on_independent_streams_cross_without_deadlock) {
     EXPECT_EQ(group.counts().sends, kMessages);
     EXPECT_EQ(group.counts().bytes, 2 * kMessages * n * 4);
   });
+}
+
+// A member's rows and partial sums, and what carries them.
+class Member {
+ public:
+  static constexpr int64_t kRows = 7, kWidth = 300;  // of a block
+
+  enum class Transport { kCollectives, kPeerCopies };
+  Member(const std::vector<int>& ranks, Transport transport) : size_(static_cast<int>(ranks.size())) {
+    Job& job = *test_job();
+    const auto allocate = [&](Arena& arena) {
+      tensors_ = allocate_peer_copies("copies", size_, size_ * kRows * kWidth, Dtype::kF32, 2, arena);
+      rows_ = arena.take("rows", Dtype::kF32, {size_ * kRows, kWidth});
+      sum_ = arena.take("sum", Dtype::kF32, {kRows, kWidth});
+    };
+    Arena measuring;
+    allocate(measuring);
+    arena_ = std::make_unique<Arena>(*device_, measuring.used());
+    allocate(*arena_);
+    group_ = job.make_group("test", ranks, size_, *device_);
+    GroupOnStream collectives(*group_, *streams_[1], *device_, TimeCategory::kTp);
+    if (transport == Transport::kCollectives) {
+      transfers_ = std::make_unique<CollectiveTransfers>(std::move(collectives), *device_);
+    } else {
+      peers_ = value_or_throw(PeerArenas::open(ranks, job, *device_, *arena_));
+      transfers_ = std::make_unique<PeerCopyTransfers>(std::move(collectives), peers_->memory(), tensors_, *streams_[2],
+                                                       *streams_[3], *device_);
+    }
+  }
+  ~Member() {
+    for (const auto& stream : streams_) stream->synchronize();
+  }
+
+  // All rows, of which each member has made its own block.
+  std::vector<float> gathered(const std::vector<float>& local) {
+    poison();
+    transfers_->begin_gather(rows_, compute());
+    const Tensor block = transfers_->local_rows(rows_);
+    compute().copy(block.data, local.data(), block.bytes());
+    transfers_->start_gather(rows_, compute());
+    transfers_->finish_gather(rows_, compute());
+    return read(rows_);
+  }
+  // The local block of the sum of the members' `partial`, which is sent in `pieces`.
+  std::vector<float> reduced(const std::vector<float>& partial, int pieces) {
+    poison();
+    for (const RowBlock& block : transfers_->begin_reduce(rows_, {.pieces = pieces}, compute())) {
+      compute().copy(block.out.data, partial.data() + block.first * kWidth, block.out.bytes());
+      transfers_->send(block, compute());
+    }
+    sum_parts({.out = sum_, .parts = transfers_->finish_reduce(compute())}, compute());
+    return read(sum_);
+  }
+
+ private:
+  Stream& compute() { return *streams_[0]; }
+  // What was sent so far has been read, and no row holds what it should.
+  void poison() {
+    transfers_->settle(compute());
+    compute().copy(rows_.data, nans_.data(), rows_.bytes());
+  }
+  std::vector<float> read(Tensor tensor) {
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    compute().copy(values.data(), tensor.data, tensor.bytes());
+    compute().synchronize();
+    return values;
+  }
+
+  const int size_;
+  std::unique_ptr<Device> device_ = open_test_device();
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<PeerArenas> peers_;
+  std::unique_ptr<CommGroup> group_;
+  std::unique_ptr<Stream> streams_[4] = {device_->make_stream("compute"), device_->make_stream("collectives"),
+                                         device_->make_stream("copies"), device_->make_stream("arrivals")};
+  PeerCopyTensors tensors_;
+  Tensor rows_, sum_;
+  const std::vector<float> nans_ = std::vector<float>(static_cast<size_t>(size_ * kRows * kWidth), NAN);
+  std::unique_ptr<AxisTransfers> transfers_;
+};
+
+TEST(AxisTransfers, gather_and_sum_the_same_rows_by_every_transport) {
+  Job& job = *test_job();
+  const auto number = [](int rank, int64_t i) { return static_cast<float>((rank * 97 + i * 31) % 1009 - 500); };
+  constexpr int64_t kBlock = Member::kRows * Member::kWidth;
+  for (int size = 2; size <= job.world_size(); ++size) {
+    if (job.world_rank() < size) {
+      std::vector<int> ranks;
+      for (int r = 0; r < size; ++r) ranks.push_back(r);
+      const int self = job.world_rank();
+      std::vector<float> local, partial, all, sum;
+      for (int64_t i = 0; i < kBlock; ++i) local.push_back(number(self, i));
+      for (int64_t i = 0; i < size * kBlock; ++i) partial.push_back(number(self, i));
+      for (int64_t i = 0; i < size * kBlock; ++i) all.push_back(number(static_cast<int>(i / kBlock), i % kBlock));
+      for (int64_t i = self * kBlock; i < (self + 1) * kBlock; ++i) {
+        sum.push_back(0);  // of whole numbers: exact in any order
+        for (int r = 0; r < size; ++r) sum.back() += number(r, i);
+      }
+      for (const auto transport : {Member::Transport::kCollectives, Member::Transport::kPeerCopies}) {
+        Member member(ranks, transport);
+        for (int pieces = 0; pieces <= size; ++pieces) {
+          EXPECT_EQ(member.gathered(local), all) << size;
+          EXPECT_EQ(member.reduced(partial, pieces), sum) << size;
+        }
+      }
+    }
+    job.barrier();
+  }
 }
 
 }  // namespace

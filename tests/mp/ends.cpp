@@ -20,9 +20,7 @@ int train_until(const std::string& end, Job& job) {
   config = value_or_throw(resolve_config(config, job.world_size()));
   const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
   auto device = make_cpu_device();
-  Arena measuring;
-  allocate_rank(config, mesh, measuring);
-  Arena arena(*device, measuring.used());
+  Arena arena(*device, rank_bytes(config, mesh, *device));
   Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device, .arena = arena});
   trainer.make_start_values();
   const std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config) * config.data.micro_batch * 16), 5);

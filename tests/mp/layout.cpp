@@ -113,9 +113,7 @@ History train(const Layout& layout, bool alone) {
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
-    Arena measuring;
-    allocate_rank(config, mesh, measuring);
-    Arena arena(*device, measuring.used());
+    Arena arena(*device, rank_bytes(config, mesh, *device));
     Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
@@ -123,7 +121,7 @@ History train(const Layout& layout, bool alone) {
       splits.backward.fill(layout.split);
       trainer.engine().set_overlap_splits(splits);
     }
-    if (layout.timed_cuts && !alone) {
+    if (layout.timed_splits && !alone) {
       const OverlapSplits splits = timed_overlap_splits(trainer.engine());
       for (const OverlapSplits& theirs : job.all_gather(splits)) EXPECT_EQ(theirs, splits);
       EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), layout.tp)), splits);

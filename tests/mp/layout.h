@@ -27,8 +27,8 @@ struct Layout {
   Transfers transfers = Transfers::kCopies;  // of tp and dp
   PpTransfers pp_transfers = PpTransfers::kCopies;
   int steps = kSteps;
-  bool timed_cuts = false;
-  OverlapSplit split{};            // of all products beside tp transfers, where it is not the standard one
+  bool timed_splits = false;
+  OverlapSplit split{};            // of all GEMMs beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
   int micro_batch = 1;             // sequences
 

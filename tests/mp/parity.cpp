@@ -97,7 +97,7 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
-// Bit for bit but where tp goes in pieces, since a product of fewer rows may round otherwise, and where more than two
+// Bit for bit but where tp goes in pieces, since a GEMM of fewer rows may round otherwise, and where more than two
 // parts of a gradient are added: a sum of collectives has its own order.
 TEST(Parity, overlap_on_equals_off) {
   const Layout plain{.dp = 4, .pp = 2, .zero = 1};
@@ -185,11 +185,11 @@ TEST(Parity, copies_that_are_insisted_on_and_cannot_be_are_an_error) {
 }
 
 // On the CPU no search runs at the start; its timing does here. It scribbles over the state, which is made anew.
-TEST(Parity, timed_cuts_are_the_same_on_all_ranks_and_train_like_one) {
+TEST(Parity, timed_splits_are_the_same_on_all_ranks_and_train_like_one) {
   Layout layout{.dp = 2, .tp = 4};
   if (layout.ranks() > test_job()->world_size()) layout.dp = 1;
   if (layout.ranks() != test_job()->world_size()) GTEST_SKIP() << "needs 4 or 8 ranks";
-  layout.timed_cuts = true;
+  layout.timed_splits = true;
   expect_like_one_rank(layout);
 }
 

@@ -9,6 +9,13 @@ near() { awk -v a="$1" -v b="$2" 'BEGIN {d = a - b; if (d < 0) d = -d; exit !(b 
 bottles >text.txt
 run 0 "$trireme" data train-tokenizer --vocab 400 --output bpe.model text.txt
 run 0 "$trireme" data prepare --format text --tokenizer bpe.model --output text text.txt
+cp text.bin first.bin
+run 2 "$trireme" data prepare --tokenizer bytes --output text text.txt
+has "text.bin: is there already; overwrite it with --force"
+cmp -s text.bin first.bin || fail "output that was refused was written"
+gzip -k text.txt
+run 0 "$trireme" data prepare --tokenizer bpe.model --output text --force text.txt.gz
+cmp -s text.bin first.bin || fail "packed text makes other tokens"
 cat >tiny.yaml <<'YAML'
 run: {name: tiny, steps: 40, eval_batches: 1000, sample_tokens: 0}
 model: {layers: 4, hidden: 32, heads: 4, kv_heads: 2, vocab: 400, seq_len: 32, norm: rmsnorm, activation: swiglu,

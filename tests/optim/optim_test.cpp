@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/core/dims.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/optim/lr.h"
+#include "lib/optim/optimizers.h"
 
 namespace tri {
 namespace {
@@ -66,6 +68,20 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
       }
 }
 
+// Their states are tensors of a checkpoint, so that each needs a name of its own.
+TEST(Optimizers, every_kind_has_one_row_with_names_of_its_state) {
+  EXPECT_EQ(optimizers().size(), EnumNames<OptimizerKind>::table.size());
+  for (const auto& [kind, name] : EnumNames<OptimizerKind>::table) {
+    const OptimizerRow& row = optimizer_row(kind);
+    EXPECT_EQ(row.kind, kind) << name;
+    EXPECT_NE(row.update, nullptr) << name;
+    for (const std::string& state : row.state) {
+      EXPECT_FALSE(state.empty() || state.find('/') != std::string::npos) << name << ": " << state;
+      EXPECT_EQ(std::count(row.state.begin(), row.state.end(), state), 1) << name << ": " << state;
+    }
+  }
+}
+
 TEST(LearningRate, every_rule_at_its_corners) {
   LrConfig lr;
   lr.peak = 1.0;
@@ -73,13 +89,13 @@ TEST(LearningRate, every_rule_at_its_corners) {
   lr.warmup_steps = 9;
   lr.decay_steps = 109;
   lr.wsd_decay_fraction = 20.0 / 109;
-  for (const LrRule rule : {LrRule::kConstant, LrRule::kLinear, LrRule::kCosine, LrRule::kWsd}) {
+  for (const auto& [rule, name] : EnumNames<LrRule>::table) {
     lr.rule = rule;
     EXPECT_DOUBLE_EQ(learning_rate(lr, 0), 0.1) << "warm-up begins above zero";
     EXPECT_DOUBLE_EQ(learning_rate(lr, 4), 0.5);
     EXPECT_DOUBLE_EQ(learning_rate(lr, 9), 1.0);
-    EXPECT_DOUBLE_EQ(learning_rate(lr, 109), rule == LrRule::kConstant ? 1.0 : 0.1) << enum_name(rule);
-    EXPECT_DOUBLE_EQ(learning_rate(lr, 100000), rule == LrRule::kConstant ? 1.0 : 0.1) << enum_name(rule);
+    EXPECT_DOUBLE_EQ(learning_rate(lr, 109), rule == LrRule::kConstant ? 1.0 : 0.1) << name;
+    EXPECT_DOUBLE_EQ(learning_rate(lr, 100000), rule == LrRule::kConstant ? 1.0 : 0.1) << name;
   }
   lr.rule = LrRule::kLinear;
   EXPECT_DOUBLE_EQ(learning_rate(lr, 59), 0.55);

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/device.h"
 #include "lib/optim/start_values.h"
+#include "tests/model/initial_values.h"
 
 namespace tri {
 namespace {

@@ -148,8 +148,8 @@ std::vector<Rank> make_ranks(const Case& c) {
     const PeerChannelEnd recv_end{
         target.boundaries.flags.flat(recv_flag, 1),
         forward ? target.boundaries.inputs : std::vector<std::vector<Tensor>>{target.boundaries.doutputs}};
-    const std::vector<std::string> ends{PeerChannel::to_text(peers, send_end),
-                                        PeerChannel::to_text(peers_of_target, recv_end)};
+    const std::vector<PeerChannelPlaces> ends{PeerChannel::places_of(peers, send_end),
+                                              PeerChannel::places_of(peers_of_target, recv_end)};
     source.*send = std::make_unique<PeerChannel>(peers, send_end, ends);
     target.*recv = std::make_unique<PeerChannel>(peers_of_target, recv_end, ends);
   };
@@ -172,7 +172,7 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
   for (int rank = 0; rank < c.pp; ++rank) {
     threads.emplace_back([&, rank] {
       const Axis pp{rank, c.pp};
-      Rank& here = ranks[static_cast<size_t>(rank)];
+      Rank& local = ranks[static_cast<size_t>(rank)];
       std::atomic<uint64_t> counter{0};
       const auto delay = [&, rank] {
         if (delay_seed == 0) return;
@@ -180,28 +180,28 @@ Outcome run_on_threads(const Case& c, uint64_t delay_seed, int rounds = 1) {
         if (draw % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw / 4 % 300));
       };
       std::vector<std::unique_ptr<Stream>> streams;
-      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(here.device->make_stream(name));
+      for (const char* name : {"compute", "rf", "sf", "rb", "sb"}) streams.push_back(local.device->make_stream(name));
       LocalGroup forward_group(rank, c.pp, forward, delay), backward_group(rank, c.pp, backward, delay);
       ToyStage stage(pp, c.chunks, *streams[0], delay);
       const int next = (rank + 1) % c.pp, previous = (rank + c.pp - 1) % c.pp;
       if (!c.copies) {
-        here.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
-        here.send_forward = std::make_unique<MessageChannel>(forward_group, next);
-        here.recv_backward = std::make_unique<MessageChannel>(backward_group, next);
-        here.send_backward = std::make_unique<MessageChannel>(backward_group, previous);
+        local.recv_forward = std::make_unique<MessageChannel>(forward_group, previous);
+        local.send_forward = std::make_unique<MessageChannel>(forward_group, next);
+        local.recv_backward = std::make_unique<MessageChannel>(backward_group, next);
+        local.send_backward = std::make_unique<MessageChannel>(backward_group, previous);
       }
       {
         Executor executor({.pp = pp,
                            .chunks = c.chunks,
-                           .tensors = here.boundaries,
-                           .links = {.recv_forward = {here.recv_forward.get(), streams[1].get()},
-                                     .send_forward = {here.send_forward.get(), streams[2].get()},
-                                     .recv_backward = {here.recv_backward.get(), streams[3].get()},
-                                     .send_backward = {here.send_backward.get(), streams[4].get()}},
+                           .tensors = local.boundaries,
+                           .links = {.recv_forward = {local.recv_forward.get(), streams[1].get()},
+                                     .send_forward = {local.send_forward.get(), streams[2].get()},
+                                     .recv_backward = {local.recv_backward.get(), streams[3].get()},
+                                     .send_backward = {local.send_backward.get(), streams[4].get()}},
                            .compute = *streams[0],
-                           .device = *here.device,
+                           .device = *local.device,
                            .overlap = c.overlap});
-        for (int round = 0; round < rounds; ++round) executor.run(here.plan, stage);
+        for (int round = 0; round < rounds; ++round) executor.run(local.plan, stage);
         for (auto& stream : streams) stream->synchronize();
       }
       std::lock_guard lock(mutex);

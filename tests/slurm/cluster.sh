@@ -119,7 +119,7 @@ SlurmdTimeout=30
 MessageTimeout=30
 TCPTimeout=10
 # From the first signal to the last, at a time limit, scancel and requeue: time for the batch script to do its part.
-KillWait=60
+KillWait=30
 InactiveLimit=0
 WaitTime=0
 MinJobAge=3600

@@ -34,7 +34,8 @@ YAML
 
 # Step, loss and gradient norm, as they stand there.
 history() { sed -nE 's/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl"; }
-# The run stands still, as its ranks wait for this one, until that is let go.
+# The run stands still, as its ranks wait for this one, until that is let go: so no steps are done while Slurm takes its
+# time. Slurm lets it go itself when it ends the job.
 freeze() {
   frozen=$(rank_process 0)
   kill -STOP "$frozen"
@@ -48,6 +49,7 @@ restarted() {
   until_true "step $((from + 30))" beyond $((from + 30))
   echo "$2: $(sed -nE "s/.* restart $1: .* (resumes from step [0-9]+, [0-9]+ steps lost),.*/\1/p" "$log") ($((SECONDS - since)) s)"
   since=$SECONDS
+  freeze
 }
 since=0
 
@@ -59,10 +61,10 @@ expect_log "restart 0: status 75 \(drained\)"
 restarted 1 "a signal"
 
 kill -KILL "$(rank_process 3)"
+thaw
 expect_log "restart 1: status [0-9]+ "
 restarted 2 "a killed rank"
 
-freeze # until Slurm, which preempts, lets it go on in order to end it
 sbatch --partition=urgent --nodelist="$(show NodeList)" --exclusive --output=/dev/null --wrap='sleep 2' >/dev/null
 expect_log "restart 2: status 75 \(drained\)"
 restarted 3 "preemption"
@@ -72,13 +74,11 @@ node=$(nodes_of | head -n 1) # with rank 0 and the batch script
 restarted 4 "a node without power"
 [[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
 
-freeze
 node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
 "$cluster" kill-daemon "$node"
 restarted 5 "a dead slurmd"
 [[ $(show NodeList) != *"$node"* ]] || fail "restarted on a node without slurmd"
 
-freeze
 steps=$(($(last_step) + 200)) # the end: until here the run had none, so that all came before it
 sed -i "s/steps: 1000000/steps: $steps/" "$config"
 scontrol update JobId="$job" EndTime=now+120 # the signal comes two minutes before the end: now, when Slurm looks
@@ -87,6 +87,7 @@ thaw
 expect_log "restart 5: status 75 \(drained\)"
 scontrol update JobId="$job" TimeLimit=60
 restarted 6 "the time limit"
+thaw
 
 finish COMPLETED 0:0 6
 expect_log "finished at step $steps"

@@ -12,20 +12,43 @@ namespace tri::test {
 namespace {
 
 TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
-  for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
-    for (const int zero : {0, 1, 2}) {
-      Config c = tiny_config();
-      c.precision.compute = precision;
-      c.parallel.zero = zero;
-      const OneRank rank(c);
-      EXPECT_EQ(rank.predicted, rank.arena->bytes_by_name());
-    }
+  for (const OptimizerRow& row : optimizers())
+    for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
+      for (const int zero : {0, 1, 2}) {
+        Config c = tiny_config();
+        c.optimizer.name = row.kind;
+        c.precision.compute = precision;
+        c.parallel.zero = zero;
+        const OneRank rank(c);
+        EXPECT_EQ(rank.predicted, rank.arena->bytes_by_name());
+      }
+}
+
+// A rank alone: the sums are what it told, beside what the step fills in.
+TEST(Trainer, a_step_sums_what_the_ranks_told) {
+  OneRank rank(tiny_config());
+  const StepStatistics told{
+      .norm_sq = 7, .loss = 7, .stop = 1, .saved = 2, .failed = 3, .stop_age = 4.5f, .time_needed = 6};
+  const auto step = [&](const StepStatistics& numbers) {
+    return rank.trainer->step(0, rank.tokens(0, 0), rank.tokens(0, 1), numbers);
+  };
+  const StepResult result = step(told);
+  EXPECT_EQ(result.sums.loss, static_cast<float>(result.loss));
+  EXPECT_NEAR(result.sums.norm_sq, result.grad_norm * result.grad_norm, 1e-5 * result.sums.norm_sq);
+  EXPECT_NE(result.sums.loss, told.loss);
+  EXPECT_EQ(result.sums.stop, 1);
+  EXPECT_EQ(result.sums.num_saved(), 2);
+  EXPECT_EQ(result.sums.num_failed(), 3);
+  EXPECT_EQ(result.sums.mean_stop_age(), 4.5);
+  EXPECT_EQ(result.sums.time_needed, 6);
+  const StepStatistics next = step({}).sums;
+  EXPECT_EQ(next.stop + next.saved + next.failed + next.stop_age + next.time_needed, 0) << "left from the step before";
 }
 
 TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
-  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kLamb}) {
+  for (const OptimizerRow& row : optimizers()) {
     Config c = tiny_config();
-    c.optimizer.name = optimizer;
+    c.optimizer.name = row.kind;
     OneRank rank(c);
     EXPECT_TRUE(rank.step(0).finite());
     rank.trainer->runtime().synchronize();
@@ -65,15 +88,15 @@ TEST(Trainer, logits_of_a_prefix_do_not_depend_on_what_follows) {
   EXPECT_EQ(three.size(), 11u);
 }
 
-// Zero 2 adds up microbatches one reduction at a time, zero 0 and 1 inside the products: other roundings.
+// Zero 2 adds up microbatches one reduction at a time, zero 0 and 1 inside the GEMMs: other roundings.
 TEST(Zero, kinds_agree_on_one_rank_and_0_equals_1_bit_for_bit) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kLamb})
+  for (const OptimizerRow& row : optimizers())
     for (const Dtype precision : {Dtype::kF32, Dtype::kBF16}) {
       std::map<std::string, std::vector<float>> weights[3];
       std::vector<StepResult> results[3];
       for (const int zero : {0, 1, 2}) {
         Config c = tiny_config();
-        c.optimizer.name = kind;
+        c.optimizer.name = row.kind;
         c.precision.compute = precision;
         c.parallel.zero = zero;
         c.parallel.bucket_elements = 1024;

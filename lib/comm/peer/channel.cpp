@@ -1,55 +1,38 @@
 #include "lib/comm/peer/channel.h"
 
-#include <sstream>
-
 #include "lib/comm/transfer_hook.h"
 
 namespace tri {
 
-std::string PeerChannel::to_text(const PeerMemory& peers, const PeerChannelEnd& local) {
+PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChannelEnd& local) {
   const auto offset = [&](const Tensor& tensor) {
-    return static_cast<char*>(tensor.data) - peers.base[static_cast<size_t>(peers.rank)];
+    return int64_t{static_cast<char*>(tensor.data) - peers.base[static_cast<size_t>(peers.rank)]};
   };
-  std::string text = fmt::format("{} {}", offset(local.flag), local.rings.size());
+  PeerChannelPlaces places{.flag = offset(local.flag)};
   for (const auto& ring : local.rings) {
-    text += fmt::format(" {}", ring.size());
-    for (const Tensor& buffer : ring) text += fmt::format(" {}", offset(buffer));
+    auto& offsets = places.rings.emplace_back();
+    for (const Tensor& buffer : ring) offsets.push_back(offset(buffer));
   }
-  return text;
+  return places;
 }
 
-PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<std::string>& ends)
+PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends)
     : local_(std::move(local)) {
   TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel between {} ranks", peers.size());
-  const int self = peers.rank, other = 1 - self;
-  const auto read_rings = [&](int member, int64_t& flag) {
-    std::istringstream words(ends[static_cast<size_t>(member)]);
-    char* base = peers.base[static_cast<size_t>(member)];
-    size_t rings = 0;
-    words >> flag >> rings;
-    for (size_t r = 0; r < rings; ++r) {
-      size_t count = 0;
-      words >> count;
-      auto& places = places_.emplace_back();
-      for (size_t i = 0; i < count; ++i) {
-        int64_t at = 0;
-        words >> at;
-        places.push_back(base + at);
-      }
-    }
-    TRI_REQUIRE(!words.fail(), "a peer's end of a channel: {}", ends[static_cast<size_t>(member)]);
-  };
-  int64_t flag = 0, local_flag = 0;
-  read_rings(other, flag);
-  peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[static_cast<size_t>(other)] + flag);
-  if (!local_.rings.empty()) read_rings(self, local_flag);
-  next_.assign(places_.size(), 0);
+  const auto other = static_cast<size_t>(1 - peers.rank);
+  peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[other] + ends[other].flag);
+  const size_t receiver = local_.rings.empty() ? other : static_cast<size_t>(peers.rank);
+  for (const auto& offsets : ends[receiver].rings) {
+    auto& ring = rings_.emplace_back();
+    for (const int64_t offset : offsets) ring.push_back(peers.base[receiver] + offset);
+  }
+  next_.assign(rings_.size(), 0);
 }
 
 char* PeerChannel::next_place(int ring) {
-  const auto& places = places_.at(static_cast<size_t>(ring));
-  TRI_REQUIRE(!places.empty(), "ring {} of a channel has no buffers", ring);
-  return places[next_[static_cast<size_t>(ring)]++ % places.size()];
+  const auto& buffers = rings_.at(static_cast<size_t>(ring));
+  TRI_REQUIRE(!buffers.empty(), "ring {} of a channel has no buffers", ring);
+  return buffers[next_[static_cast<size_t>(ring)]++ % buffers.size()];
 }
 
 void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {

@@ -9,7 +9,6 @@
 // Nothing waits on the host.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "lib/comm/peer/memory.h"
@@ -23,12 +22,21 @@ struct PeerChannelEnd {
   std::vector<std::vector<Tensor>> rings;  // the receiver's buffers; none at the sender's end
 };
 
+// Where a member has its end: bytes from the beginning of its memory. What the members tell each other.
+struct PeerChannelPlaces {
+  int64_t flag = 0;
+  std::vector<std::vector<int64_t>> rings;
+};
+template <class Archive>
+void fields(Archive& archive, PeerChannelPlaces& places) {
+  archive(places.flag, places.rings);
+}
+
 class PeerChannel final : public StageChannel {
  public:
-  // Between the members of `peers`, a pair; `ends`: both members' to_text().
-  PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<std::string>& ends);
-  // Where a member has its end in its memory, for the other one.
-  static std::string to_text(const PeerMemory& peers, const PeerChannelEnd& local);
+  // Between the members of `peers`, a pair. `local`: this rank's end; `ends`: where both members have theirs.
+  PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends);
+  static PeerChannelPlaces places_of(const PeerMemory& peers, const PeerChannelEnd& local);
 
   // Into the next buffer of the receiver's `ring`.
   void send(Tensor tensor, int ring, Stream& stream) override;
@@ -40,8 +48,8 @@ class PeerChannel final : public StageChannel {
 
   PeerChannelEnd local_;
   uint32_t* peer_flag_ = nullptr;
-  std::vector<std::vector<char*>> places_;  // the receiver's rings, as this process sees them
-  std::vector<size_t> next_;                // [ring]
+  std::vector<std::vector<char*>> rings_;  // the receiver's, as this process sees them
+  std::vector<size_t> next_;               // [ring]: buffers used so far
   uint32_t transfers_ = 0;
   CommCounts counts_;
 };

@@ -38,8 +38,9 @@ Result<std::unique_ptr<PeerArenas>> PeerArenas::open(const std::vector<int>& wor
   for (const std::string& machine : machines)
     if (machine != machines.front()) problem = "the group's ranks are on several machines";
   for (size_t i = 0; i < names.size() && problem.empty(); ++i) {
-    const bool own = static_cast<int>(i) == arenas->memory_.rank;
-    auto view = own || names[i].empty() ? Result<void*>(own ? arena.memory() : nullptr) : device.open_shared(names[i]);
+    const bool is_self = static_cast<int>(i) == arenas->memory_.rank;
+    auto view =
+        is_self || names[i].empty() ? Result<void*>(is_self ? arena.memory() : nullptr) : device.open_shared(names[i]);
     if (!view) problem = view.error().message;
     if (view) arenas->memory_.base[i] = static_cast<char*>(view.value());
   }

@@ -5,7 +5,7 @@
 // speed. Limits: T · 8 bytes of shared memory (T up to 28,000), head sizes up to 8 · 128.  Bound: fp32 units. Mirror:
 // kernels/cpu/attention.cpp.
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/plain_attention.h"
+#include "kernels/cuda/scalar_attention.h"
 #include "kernels/cuda/reduce.cuh"
 
 namespace tri::cuda {
@@ -140,7 +140,7 @@ size_t shared_bytes(Kernel kernel, int floats) {
 
 }  // namespace
 
-void plain_attention_forward(const AttentionForward& a, cudaStream_t stream) {
+void scalar_attention_forward(const AttentionForward& a, CudaStream& stream) {
   const Shape d = shape_of(a);
   const dim3 grid(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group),
                   static_cast<unsigned>(a.qkv[0] / d.seq_len));
@@ -152,7 +152,7 @@ void plain_attention_forward(const AttentionForward& a, cudaStream_t stream) {
   TRI_CUDA_LAUNCH("attention_forward");
 }
 
-void plain_attention_backward(const AttentionBackward& a, cudaStream_t stream) {
+void scalar_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   const Shape d = shape_of(a);
   const auto batch = static_cast<unsigned>(a.qkv[0] / d.seq_len);
   const dim3 queries(static_cast<unsigned>(d.seq_len), static_cast<unsigned>(d.kv_heads * d.group), batch);

@@ -1,0 +1,274 @@
+#include "io/tokens/text_reader.h"
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <vector>
+
+#include "io/base/file.h"
+
+namespace tri {
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 18;  // of the file at once
+constexpr std::string_view kGzipMagic = "\x1f\x8b";
+constexpr std::string_view kZstdMagic = "\x28\xb5\x2f\xfd";
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// Length of the well-formed UTF-8 sequence at the beginning of `text`; 0 when there is none.
+size_t sequence_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto within = [&](size_t i, int low, int high) { return i < text.size() && byte(i) >= low && byte(i) <= high; };
+  const int lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return within(1, 0x80, 0xBF) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    const int low = lead == 0xE0 ? 0xA0 : 0x80, high = lead == 0xED ? 0x9F : 0xBF;  // overlong; surrogates
+    return within(1, low, high) && within(2, 0x80, 0xBF) ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    const int low = lead == 0xF0 ? 0x90 : 0x80, high = lead == 0xF4 ? 0x8F : 0xBF;  // overlong; above U+10FFFF
+    return within(1, low, high) && within(2, 0x80, 0xBF) && within(3, 0x80, 0xBF) ? 4 : 0;
+  }
+  return 0;
+}
+
+// Eight bytes of ASCII without a NUL.
+bool plain(const char* at) {
+  uint64_t word;
+  std::memcpy(&word, at, sizeof word);
+  constexpr uint64_t kOnes = 0x0101010101010101, kHigh = 0x8080808080808080;
+  return ((word | (word - kOnes)) & kHigh) == 0;  // no high bit, and no byte from which a one was borrowed
+}
+
+}  // namespace
+
+Result<TextFormat> format_of(const std::string& path) {
+  std::string name = lower(path.substr(path.rfind('/') + 1));
+  for (const char* packed : {".gz", ".zst"})
+    if (name.ends_with(packed)) name.resize(name.size() - std::strlen(packed));
+  constexpr std::pair<std::string_view, TextFormat> kExtensions[] = {
+      {".txt", TextFormat::kText},    {".text", TextFormat::kText},    {".md", TextFormat::kText},
+      {".jsonl", TextFormat::kJsonl}, {".ndjson", TextFormat::kJsonl}, {".json", TextFormat::kJsonl}};
+  for (const auto& [extension, format] : kExtensions)
+    if (name.ends_with(extension)) return format;
+  return usage_error("{}: its name does not say what it holds; say it with --format {}", path,
+                     enum_choices<TextFormat>());
+}
+
+TextFaults faults_of(std::string_view text) {
+  TextFaults found{.bytes = static_cast<int64_t>(text.size())};
+  for (size_t at = 0; at < text.size();) {
+    if (at + 8 <= text.size() && plain(text.data() + at)) {
+      at += 8;
+      continue;
+    }
+    const size_t length = text[at] == '\0' ? 0 : sequence_length(text.substr(at, 4));
+    if (length == 0 && found.faults++ == 0) found.first = static_cast<int64_t>(at);
+    at += std::max<size_t>(length, 1);
+  }
+  return found;
+}
+
+Error TextCheck::refusal() const {
+  return file_error(
+      "{}: not UTF-8 text: of its first {} bytes (unpacked), {} are NUL or no UTF-8 ({:.2g} %; at most {:g} % "
+      "are taken), the first at offset {}; convert it, or give another file",
+      path_, total_.bytes, total_.faults, 100 * static_cast<double>(total_.faults) / static_cast<double>(total_.bytes),
+      100 * kMaxShare, total_.first);
+}
+
+Result<void> TextCheck::add(const TextFaults& block) {
+  if (total_.first < 0 && block.first >= 0) total_.first = total_.bytes + block.first;
+  total_.bytes += block.bytes;
+  total_.faults += block.faults;
+  constexpr int64_t kSettled = 1 << 20;
+  if (static_cast<double>(total_.faults) <= kMaxShare * static_cast<double>(std::max(total_.bytes, kSettled)))
+    return {};
+  return refusal();
+}
+
+Result<void> TextCheck::finish() const {
+  if (static_cast<double>(total_.faults) <= kMaxShare * static_cast<double>(total_.bytes)) return {};
+  return refusal();
+}
+
+// The file's bytes as they are; decoders put themselves before it.
+class TextReader::Source {
+ public:
+  explicit Source(std::string path, InputFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  virtual ~Source() = default;
+
+  // Appends some of the text to `out`; false at its end.
+  virtual Result<bool> more(std::string& out) {
+    auto got = fill();
+    if (!got || !got.value()) return got;
+    out += input_;
+    return true;
+  }
+
+  virtual bool packed() const { return false; }
+
+  const std::string path_;
+  int64_t consumed_ = 0;
+  const InputFile& file() const { return file_; }
+
+ protected:
+  // Replaces input_ by the next bytes of the file; false at its end.
+  Result<bool> fill() {
+    input_.resize(static_cast<size_t>(std::min<int64_t>(kReadBytes, file_.bytes() - consumed_)));
+    if (auto got = file_.read(input_.data(), static_cast<int64_t>(input_.size()), consumed_); !got) return got.error();
+    consumed_ += static_cast<int64_t>(input_.size());
+    return !input_.empty();
+  }
+  Error truncated() const { return file_error("{}: ends within its compressed stream; truncated", path_); }
+
+  std::string input_;
+
+ private:
+  InputFile file_;
+};
+
+namespace {
+
+constexpr size_t kOutputBytes = size_t{1} << 18;  // of a decoder at once
+
+class GzipSource final : public TextReader::Source {
+ public:
+  GzipSource(std::string path, InputFile file) : Source(std::move(path), std::move(file)), output_(kOutputBytes) {
+    TRI_REQUIRE(::inflateInit2(&stream_, 15 + 16) == Z_OK, "{}: zlib", path_);  // the largest window; gzip's header
+  }
+  ~GzipSource() override { ::inflateEnd(&stream_); }
+
+  bool packed() const override { return true; }
+  Result<bool> more(std::string& out) override {
+    // A full output may mean that more of it waits inside, though all input is taken.
+    if (stream_.avail_in == 0 && !full_) {
+      auto got = fill();
+      if (!got) return got;
+      if (!got.value()) return within_ ? Result<bool>(truncated()) : Result<bool>(false);
+      stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
+      stream_.avail_in = static_cast<uInt>(input_.size());
+    }
+    within_ = within_ || stream_.avail_in > 0;
+    stream_.next_out = reinterpret_cast<Bytef*>(output_.data());
+    stream_.avail_out = static_cast<uInt>(output_.size());
+    const int status = ::inflate(&stream_, Z_NO_FLUSH);
+    if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
+      return file_error("{}: gzip before byte {}: {}; damaged", path_, consumed_ - stream_.avail_in,
+                        stream_.msg == nullptr ? "no stream of it" : stream_.msg);
+    out.append(output_.data(), output_.size() - stream_.avail_out);
+    full_ = stream_.avail_out == 0;
+    if (status == Z_STREAM_END) {  // another member may follow
+      within_ = full_ = false;
+      ::inflateReset(&stream_);
+    }
+    return true;
+  }
+
+ private:
+  z_stream stream_{};
+  std::vector<char> output_;
+  bool within_ = false, full_ = false;  // a member has begun and not ended
+};
+
+class ZstdSource final : public TextReader::Source {
+ public:
+  ZstdSource(std::string path, InputFile file)
+      : Source(std::move(path), std::move(file)), stream_(::ZSTD_createDStream()), output_(kOutputBytes) {
+    TRI_REQUIRE(stream_ != nullptr, "{}: zstd", path_);
+    ::ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);  // files packed with --long are read, too
+  }
+  ~ZstdSource() override { ::ZSTD_freeDStream(stream_); }
+
+  bool packed() const override { return true; }
+  Result<bool> more(std::string& out) override {
+    if (in_.pos == in_.size && !full_) {
+      auto got = fill();
+      if (!got) return got;
+      if (!got.value()) return within_ ? Result<bool>(truncated()) : Result<bool>(false);
+      in_ = {input_.data(), input_.size(), 0};
+    }
+    ZSTD_outBuffer produced{output_.data(), output_.size(), 0};
+    const size_t hint = ::ZSTD_decompressStream(stream_, &produced, &in_);
+    if (::ZSTD_isError(hint))
+      return file_error("{}: zstd before byte {}: {}; damaged", path_,
+                        consumed_ - static_cast<int64_t>(in_.size - in_.pos), ::ZSTD_getErrorName(hint));
+    out.append(output_.data(), produced.pos);
+    within_ = hint != 0;  // 0: a frame ended; another may follow
+    full_ = within_ && produced.pos == produced.size;
+    return true;
+  }
+
+ private:
+  ZSTD_DStream* stream_;
+  std::vector<char> output_;
+  ZSTD_inBuffer in_{nullptr, 0, 0};
+  bool within_ = false, full_ = false;  // a frame has begun and not ended
+};
+
+// A frame, or a skippable one, which parallel compressors put first.
+bool is_zstd(std::string_view magic) {
+  return magic == kZstdMagic || (magic.ends_with("\x2a\x4d\x18") && (magic[0] & 0xF0) == 0x50);
+}
+
+}  // namespace
+
+TextReader::TextReader(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+TextReader::TextReader(TextReader&&) noexcept = default;
+TextReader::~TextReader() = default;
+
+Result<TextReader> TextReader::open(const std::string& path) {
+  auto file = InputFile::open(path);
+  if (!file) return file.error();
+  std::string magic(static_cast<size_t>(std::min<int64_t>(4, file.value().bytes())), '\0');
+  if (auto got = file.value().read(magic.data(), static_cast<int64_t>(magic.size()), 0); !got) return got.error();
+  InputFile input = std::move(file).value();
+  if (magic.starts_with(kGzipMagic)) return TextReader(std::make_unique<GzipSource>(path, std::move(input)));
+  if (is_zstd(magic)) return TextReader(std::make_unique<ZstdSource>(path, std::move(input)));
+  for (const char* packed : {".gz", ".zst"})
+    if (lower(path).ends_with(packed)) return file_error("{}: not what its name says: no {} stream", path, packed + 1);
+  return TextReader(std::make_unique<Source>(path, std::move(input)));
+}
+
+Result<void> TextReader::next_lines(int64_t bytes, std::string& block) {
+  block = std::move(ahead_);
+  ahead_.clear();
+  const auto enough = static_cast<size_t>(bytes);
+  size_t searched = 0;  // no line of at least `enough` bytes ends before
+  while (true) {
+    const size_t newline = block.find('\n', std::max(searched, std::max<size_t>(enough, 1) - 1));
+    if (newline != std::string::npos) {
+      ahead_ = block.substr(newline + 1);
+      block.resize(newline + 1);
+      return {};
+    }
+    searched = block.size();
+    auto got = source_->more(block);
+    if (!got) return got.error();
+    if (!got.value()) return {};
+  }
+}
+
+Result<void> TextReader::rest(std::string& block) {
+  block = std::move(ahead_);
+  ahead_.clear();
+  while (true) {
+    auto got = source_->more(block);
+    if (!got) return got.error();
+    if (!got.value()) return {};
+  }
+}
+
+bool TextReader::packed() const { return source_->packed(); }
+int64_t TextReader::file_bytes() const { return source_->file().bytes(); }
+int64_t TextReader::consumed() const { return source_->consumed_; }
+
+}  // namespace tri

@@ -1,0 +1,32 @@
+// What kernels must know of the GPU they run on, and what decides the memory that they take beside their operands.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/core/dtype.h"
+#include "kernels/core/kinds.h"
+
+namespace tri {
+
+// The defaults are an H200's, in a build with cuDNN: what `trireme check` assumes where there is no GPU to ask.
+struct GpuProperties {
+  int num_multiprocessors = 132;
+  int64_t max_shared_bytes = 227 * 1024;  // shared memory of a block, at most (opted in)
+  bool has_cudnn = true;                  // this build can call cuDNN's attention
+};
+
+// The shapes of one rank's share of the model that its kernels' workspace depends on.
+struct WorkspaceDims {
+  Dtype dtype = Dtype::kF32;
+  AttentionKernel attention = AttentionKernel::kAuto;
+  int64_t batch = 0;      // B
+  int seq_len = 0;        // T
+  int64_t width = 0;      // C
+  int64_t widest = 0;     // columns of the widest activation, of which a bias gradient sums the rows
+  int num_kv_heads = 0;   // NKVl
+  int group = 0;          // G
+  int64_t head_size = 0;  // HS
+  int window = 0;         // W; 0 = full causal
+};
+
+}  // namespace tri

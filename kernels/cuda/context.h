@@ -1,0 +1,51 @@
+// What the streams of one GPU share: its properties, the scratch memory of kernels, plans and choices of GEMMs, cuDNN's
+// attention graphs. The device object owns it and its streams lead to it; two devices of a process share nothing.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "kernels/core/gpu.h"
+#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/workspace.h"
+
+namespace tri::cuda {
+
+GpuProperties gpu_properties(int ordinal);
+
+class Context {
+ public:
+  explicit Context(const GpuProperties& properties) : properties_(properties) {}
+
+  const GpuProperties& properties() const { return properties_; }
+  Workspace& workspace() { return workspace_; }
+  // Both are made at the first use: they load the libraries' code.
+  GemmEngine& gemms() { return made(gemms_); }
+  CudnnAttention& cudnn() { return made(cudnn_); }
+
+  // Whether this is the first call with this text: for what is said once a device.
+  bool first_time(const std::string& text) {
+    std::lock_guard lock(mutex_);
+    return said_.insert(text).second;
+  }
+
+ private:
+  template <class T>
+  T& made(std::unique_ptr<T>& object) {
+    std::lock_guard lock(mutex_);
+    if (!object) object = std::make_unique<T>();
+    return *object;
+  }
+
+  const GpuProperties properties_;
+  std::mutex mutex_;
+  Workspace workspace_;
+  std::unique_ptr<GemmEngine> gemms_;
+  std::unique_ptr<CudnnAttention> cudnn_;
+  std::set<std::string> said_;
+};
+
+}  // namespace tri::cuda

@@ -1,0 +1,60 @@
+#include "kernels/workspace.h"
+
+#include <algorithm>
+
+#include "kernels/attention.h"
+#include "kernels/core/dims.h"
+
+namespace tri {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+}  // namespace
+
+// The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm stores
+// them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats, and room
+// for what cuDNN's engines keep for themselves.
+int64_t cudnn_workspace_bytes(const WorkspaceDims& d) {
+  const int64_t heads = d.batch * d.num_kv_heads * d.group;
+  return heads * (round_up(d.seq_len, 64) * round_up(d.seq_len, 128) * 2 + int64_t{d.seq_len} * 4) + 8 * kMiB;
+}
+
+// The query gradients' sums in fp32 and a counter a tile of them: flash_attention_backward.cu.
+int64_t flash_workspace_bytes(const WorkspaceDims& d) {
+  const int64_t heads = d.batch * d.num_kv_heads * d.group, rows = round_up(d.seq_len, 128);
+  return heads * (rows * d.head_size * 4 + rows / 64 * 4) + 256;
+}
+
+int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& gpu) {
+  const AttentionShape shape{d.dtype, d.seq_len, d.group, d.head_size, d.window};
+  int64_t bytes = 0;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const auto path = attention_path(d.attention, pass, shape, gpu);
+    if (path && path.value() == AttentionPath::kCudnn) bytes = std::max(bytes, cudnn_workspace_bytes(d));
+    // Also where it stands in for cuDNN.
+    if (flash_attention_takes(shape, gpu)) bytes = std::max(bytes, flash_workspace_bytes(d));
+  }
+  return bytes;
+}
+
+int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProperties& gpu) {
+  if (kind == DeviceKind::kCpu) return 0;
+  const int64_t rows = d.batch * d.seq_len, element = static_cast<int64_t>(dtype_bytes(d.dtype));
+  // A norm's backward pass: every block leaves two sums a column. As many blocks as the shared memory of a
+  // multiprocessor holds, which stage at least two operands of a row twice and the weights; where rows are too wide for
+  // that, two.
+  const int64_t blocks =
+      std::clamp<int64_t>(gpu.max_shared_bytes / (5 * element * std::max<int64_t>(d.width, 1)), 2, 8);
+  const int64_t norm = 8 * d.width * blocks * gpu.num_multiprocessors;
+  // A bias gradient: sixteen blocks a multiprocessor, each with the sums of at most 256 columns; or one row of blocks.
+  const int64_t bias = 4 * std::max<int64_t>(int64_t{16} * 256 * gpu.num_multiprocessors, d.widest + 256);
+  // Embedding gradients: four lists of the rows and what their sort needs, and the sums of runs that cross tiles.
+  const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
+  // Row losses, sums of squares, cuBLASLt's bias gradients, and pieces that were outgrown.
+  const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;
+  return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max(norm, bias) + embedding + rest,
+                  256);
+}
+
+}  // namespace tri

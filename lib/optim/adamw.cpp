@@ -1,0 +1,14 @@
+// AdamW (Loshchilov & Hutter 2019): formulas in kernels/optimizer.h. State: first and second moment.
+#include "kernels/ops.h"
+#include "lib/optim/update.h"
+
+namespace tri {
+
+void update_adamw(const Update& u) {
+  for (const BucketSlice& slice : u.slices()) {
+    adamw_update({.moments = u.adam_moments(slice), .param = slice.param, .lr = u.lr}, u.compute);
+    u.publish(slice);
+  }
+}
+
+}  // namespace tri

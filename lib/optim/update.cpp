@@ -1,0 +1,35 @@
+#include "lib/optim/update.h"
+
+#include <cmath>
+
+namespace tri {
+
+// A tensor's parts lie on the dp ranks (their slices) and, when it is divided, on the tp ranks.
+void Update::sum_over_parts(Tensor sums) const {
+  if (memory.sharded()) {
+    dp.after(compute);
+    dp.all_reduce(sums, ReduceOp::kSum);
+    dp.before(compute);
+  }
+  tp.after(compute);
+  tp.all_reduce(sums.flat(0, memory.tensors().num_split_tensors), ReduceOp::kSum);
+  tp.before(compute);
+}
+
+Moments Update::adam_moments(const BucketSlice& slice) const {
+  const auto count = static_cast<double>(step + 1);
+  return {.master = slice.master,
+          .exp_avg = slice.state[0],
+          .exp_avg_sq = slice.state[1],
+          .grad = slice.grad,
+          .grad_scale = grad_scale,
+          .block_tensor = slice.block_tensor,
+          .decay = decay(),
+          .beta1 = static_cast<float>(config.beta1),
+          .beta2 = static_cast<float>(config.beta2),
+          .eps = static_cast<float>(config.eps),
+          .bias_correction1 = static_cast<float>(1.0 - std::pow(config.beta1, count)),
+          .bias_correction2 = static_cast<float>(1.0 - std::pow(config.beta2, count))};
+}
+
+}  // namespace tri

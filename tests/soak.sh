@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# The long tests, which are no part of CI: `make soak`, or one of them, `make soak-clang`.
+#
+#   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors; unit tests
+#   soak.sh address    unit tests, and a training of four ranks, under AddressSanitizer and UndefinedBehaviorSanitizer
+#   soak.sh thread     unit tests under ThreadSanitizer
+#   soak.sh crash      ranks of the executable killed at 500 moments of a save
+#
+# KILLS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
+# JOBS          compilers and tests at a time
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+kind=${1:?soak.sh clang|address|thread|crash}
+jobs=${JOBS:-$(nproc)}
+verdict() {
+  local status=$?
+  if ((status == 0)); then echo "soak $kind: PASSED"; else echo "soak $kind: FAILED with exit status $status"; fi
+}
+trap verdict EXIT
+
+# build OPTIONS...: in build-KIND, for the CPU alone.
+build() {
+  cmake -S . -B "build-$kind" -G Ninja -DTRIREME_CUDA=OFF "$@" >"build-$kind.log" || {
+    cat "build-$kind.log"
+    return 1
+  }
+  rm -f "build-$kind.log"
+  cmake --build "build-$kind" -j "$jobs"
+}
+unit_tests() { ctest --test-dir "build-$kind" --output-on-failure --timeout 7200 -j "$jobs" -L unit; }
+
+case $kind in
+  clang)
+    command -v clang++ >/dev/null || {
+      echo "clang++ is not installed (Debian, Ubuntu: clang)"
+      exit 1
+    }
+    build -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+    unit_tests
+    ;;
+  address)
+    build -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTRIREME_SANITIZE=address,undefined
+    # Leaks are not looked for: MPI keeps what it has, and a process that is traced, as some tests do, cannot look.
+    export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+    unit_tests
+    bash tests/mp/resume.sh "$PWD" "$PWD/build-$kind/bin/trireme"
+    ;;
+  thread)
+    build -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTRIREME_SANITIZE=thread
+    export TSAN_OPTIONS=halt_on_error=1
+    unit_tests
+    ;;
+  crash)
+    build
+    "build-$kind/bin/mp_crash" slurm/mpirun "build-$kind/bin/trireme_on_points" "${KILLS:-500}" "${SEED:-$(date +%Y%m%d)}"
+    ;;
+  *)
+    echo "soak.sh: no $kind; there are clang, address, thread, crash"
+    exit 2
+    ;;
+esac
