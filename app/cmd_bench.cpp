@@ -81,25 +81,29 @@ nlohmann::ordered_json times_json(const StepBenchResult& r) {
 
 void print(const Config& config, const StepBenchResult& r, bool timed, bool json) {
   if (json) {
-    const nlohmann::ordered_json object = {{"name", config.run.name},
-                                           {"ms", r.median_ms},
-                                           {"fastest_ms", r.fastest_ms},
-                                           {"slowest_ms", r.slowest_ms},
-                                           {"tokens_per_s", r.tokens_per_s},
-                                           {"tflops_per_rank", r.tflops_per_rank},
-                                           {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
-                                           {"memory_bytes", r.memory_bytes},
-                                           {"loss", r.last_loss},
-                                           {"spent_ms", times_json(r)},
-                                           {"ops", ops_json(r)},
-                                           {"gemms", gemms_json(r)}};
+    const nlohmann::ordered_json object = {
+        {"name", config.run.name},
+        {"ms", r.median_ms},
+        {"fastest_ms", r.fastest_ms},
+        {"slowest_ms", r.slowest_ms},
+        {"tokens_per_s", r.tokens_per_s},
+        {"tflops_per_rank", r.tflops_per_rank},
+        {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
+        {"mfu_causal", r.mfu_causal ? nlohmann::ordered_json(*r.mfu_causal) : nlohmann::ordered_json()},
+        {"memory_bytes", r.memory_bytes},
+        {"loss", r.last_loss},
+        {"spent_ms", times_json(r)},
+        {"ops", ops_json(r)},
+        {"gemms", gemms_json(r)}};
     std::printf("%s\n", object.dump().c_str());
     return;
   }
-  std::printf("%s: %.2f ms a step (%.2f to %.2f), %s tokens/s, %.1f TFLOP/s a rank%s, %s a rank\n",
-              config.run.name.c_str(), r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(),
-              r.tflops_per_rank, r.mfu ? fmt::format(", MFU {:.1f} %", 100 * *r.mfu).c_str() : "",
-              format_bytes(r.memory_bytes).c_str());
+  std::printf(
+      "%s: %.2f ms a step (%.2f to %.2f), %s tokens/s, %.1f TFLOP/s a rank%s, %s a rank\n", config.run.name.c_str(),
+      r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(), r.tflops_per_rank,
+      r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal).c_str()
+            : "",
+      format_bytes(r.memory_bytes).c_str());
   for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
     const auto values = r.times[stage].values();

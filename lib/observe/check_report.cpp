@@ -117,6 +117,7 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
   const double flops = model_flops_per_token(config);
+  const double causal = model_flops_per_token(config, AttentionWork::kCausal);
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
 
   std::string text =
@@ -130,9 +131,11 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
       format_count(step_tokens));
   text += layers(config, mesh);
   text += memory(config, mesh);
-  text += fmt::format("FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, full attention square)\n",
-                      format_count(flops), format_count(flops * step_tokens),
-                      format_count(flops * step_tokens / mesh.world_size()));
+  text += fmt::format(
+      "FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, attention over the {}); {} a token where "
+      "attention counts what the causal mask leaves\n",
+      format_count(flops), format_count(flops * step_tokens), format_count(flops * step_tokens / mesh.world_size()),
+      config.model.window > 0 ? "window's band" : "full square", format_count(causal));
   return text + bubble(config, mesh);
 }
 
