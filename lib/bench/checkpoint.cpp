@@ -304,8 +304,7 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
 
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena measuring(*device);
+  Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
   const int64_t own = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
   Result<void> fits;
