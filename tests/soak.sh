@@ -4,10 +4,10 @@
 #   soak.sh clang      a second compiler: all of the CPU backend built with clang++, warnings are errors; unit tests
 #   soak.sh address    unit tests, and a training of four ranks, under AddressSanitizer and UndefinedBehaviorSanitizer
 #   soak.sh thread     unit tests under ThreadSanitizer
-#   soak.sh crash      ranks of the executable killed at 500 moments of a save
+#   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
 #
-# KILLS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
-# JOBS          compilers and tests at a time
+# KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
+# JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 kind=${1:?soak.sh clang|address|thread|crash}
@@ -52,7 +52,8 @@ case $kind in
     ;;
   crash)
     build
-    "build-$kind/bin/mp_crash" slurm/mpirun "build-$kind/bin/trireme_on_points" "${KILLS:-500}" "${SEED:-$(date +%Y%m%d)}"
+    "build-$kind/bin/mp_crash" slurm/mpirun "build-$kind/bin/trireme_on_points" "${KILLS:-500}" \
+      "${SEED:-$(date +%Y%m%d)}" "${ERRORS:-200}"
     ;;
   *)
     echo "soak.sh: no $kind; there are clang, address, thread, crash"

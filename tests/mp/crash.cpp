@@ -1,13 +1,14 @@
 // Ranks of a training job killed at chosen moments of a save: the newest checkpoint is always whole and the right one,
 // and the run goes on from it.
-//   mp_crash MPIRUN TRIREME [KILLS] [SEED]       TRIREME is built with tests/storage/points.cpp
+//   mp_crash MPIRUN TRIREME [KILLS] [SEED] [ERRORS]       TRIREME is built with tests/storage/points.cpp
 //
 // A chain is one run folder. Job after job is started in it, and of each one rank is killed at one storage call of its
 // first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
 // which of the phase's calls it is, is drawn. After each kill the folder is compared with a run of the same config that
 // nobody killed: its newest valid checkpoint must be no older than what was published, with the same pieces and
-// checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. At its end the
-// chain's run finishes by itself: its losses are the other run's.
+// checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come jobs of
+// a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards. At its end
+// the chain's run finishes by itself: its losses are the other run's.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -44,6 +45,8 @@ using Strings = std::vector<std::string>;
 
 constexpr int kKeepLast = 2;
 constexpr int kCountedSaves = 6;
+constexpr int64_t kErrorSteps = 3;  // of a job with a storage error
+constexpr const char* kErrors[] = {"fail=EIO", "fail=ENOSPC", "fail=ESTALE", "fail=EACCES", "sleep=1"};
 constexpr std::chrono::seconds kPatience{600};  // a job that takes longer hangs
 
 struct Layout {
@@ -165,6 +168,23 @@ class Chain {
     check(published, begun, what);
   }
 
+  // Runs a job of kErrorSteps steps, in which the `number`th point of its kind fails. Training goes on without that
+  // checkpoint; status 3 when the last one could not be saved. False when the job came to no such point.
+  bool fail_at(const Point& point, int64_t number, const std::string& error) {
+    const int64_t last = newest_ + kErrorSteps;
+    const std::string what =
+        fmt::format("{}: rank {}, point {} of {}: {}", layout_.name, point.rank, number, point.phase, error);
+    const int status =
+        train("run", last, kKeepLast, fmt::format("{}/{}/{}/{}", point.rank, point.phase, number, error));
+    require(status == 0 || status == static_cast<int>(ExitCode::kFile), "{}: the job ended with status {}\n{}", what,
+            status, output());
+    require_resumed();
+    check(status == 0 ? last : newest_, last, what);
+    const Strings reached = lines_of(trace(point.rank));
+    return std::count_if(reached.begin(), reached.end(),
+                         [&](const std::string& line) { return line.rfind(point.phase + " ", 0) == 0; }) >= number;
+  }
+
   // The newest checkpoint is one of those steps, and what the other run has of that step.
   void check(int64_t first, int64_t last, const std::string& what) {
     int64_t newest = 0;
@@ -199,7 +219,7 @@ class Chain {
       if (entry.path().filename().string().find(".tmp.") != std::string::npos) return Point{0, "cleaning", 1};
     return std::nullopt;
   }
-  bool room() const { return newest_ + 4 < steps_; }
+  bool room() const { return newest_ + 4 + kErrorSteps < steps_; }
   const Layout& layout() const { return layout_; }
   int64_t newest() const { return newest_; }
 
@@ -260,7 +280,12 @@ class Tally {
     ++ranks_[point.rank];
     ++kills_;
   }
+  void add_error() {
+    const std::lock_guard lock(mutex_);
+    ++errors_;
+  }
   int kills() const { return kills_; }
+  int errors() const { return errors_; }
   void print() const {
     for (const char* phase : kStoragePhases)
       if (phases_.count(phase) != 0) std::printf("  %-13s %d\n", phase, phases_.at(phase));
@@ -272,10 +297,10 @@ class Tally {
   std::mutex mutex_;
   std::map<std::string, int> phases_;
   std::map<int, int> ranks_;
-  int kills_ = 0;
+  int kills_ = 0, errors_ = 0;
 };
 
-void run_chain(Chain& chain, int kills, uint64_t seed, Tally& tally) {
+void run_chain(Chain& chain, int kills, int errors, uint64_t seed, Tally& tally) {
   const uint64_t key = derive_key(seed, chain.layout().name);
   uint64_t drawn = 0;
   const auto draw = [&](int64_t below) {
@@ -302,10 +327,16 @@ void run_chain(Chain& chain, int kills, uint64_t seed, Tally& tally) {
     chain.kill_at(point, 1 + draw(2 * point.a_save));
     tally.add(point);
   }
+  for (int error = 0; error < errors; ++error) {
+    require(chain.room(), "{}: the run is too short for {} errors", chain.layout().name, errors);
+    const Point& point = chain.points()[static_cast<size_t>(draw(static_cast<int64_t>(chain.points().size())))];
+    if (chain.fail_at(point, 1 + draw(kErrorSteps * point.a_save), kErrors[draw(std::size(kErrors))]))
+      tally.add_error();
+  }
   chain.finish();
 }
 
-int crash(const std::string& mpirun, const std::string& program, int kills, uint64_t seed) {
+int crash(const std::string& mpirun, const std::string& program, int kills, int errors, uint64_t seed) {
   std::string folder = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/trireme-XXXXXX" : "/tmp/trireme-XXXXXX";
   require(::mkdtemp(folder.data()) != nullptr, "no temporary folder");
   std::ofstream(folder + "/tiny.yaml") << R"(
@@ -323,16 +354,18 @@ checkpoint: {every: 1}
           "{}", read_all(folder + "/output"));
 
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  const int num_chains = static_cast<int>(std::size(kLayouts)), share = (kills + num_chains - 1) / num_chains;
+  const int num_chains = static_cast<int>(std::size(kLayouts));
+  const int share = (kills + num_chains - 1) / num_chains, error_share = (errors + num_chains - 1) / num_chains;
   Tally tally;
   std::atomic<int> next{0}, failures{0};
   const auto work = [&] {
     for (int c = next++; c < num_chains; c = next++) {
       const Layout& layout = kLayouts[c];
       try {
-        Chain chain(mpirun, program, fmt::format("{}/chain{}", folder, c), layout, 2 * share + kCountedSaves + 5);
-        run_chain(chain, share, seed, tally);
-        std::printf("ok %s: %d kills, then the same losses as without\n", layout.name, share);
+        Chain chain(mpirun, program, fmt::format("{}/chain{}", folder, c), layout,
+                    2 * share + kErrorSteps * (error_share + 1) + kCountedSaves + 5);
+        run_chain(chain, share, error_share, seed, tally);
+        std::printf("ok %s: %d kills, %d errors, then the same losses as without\n", layout.name, share, error_share);
       } catch (const std::exception& problem) {
         std::printf("FAILED %s (seed %llu): %s\n", layout.name, static_cast<unsigned long long>(seed), problem.what());
         ++failures;
@@ -344,7 +377,11 @@ checkpoint: {every: 1}
   for (unsigned i = 0; i < std::max(2u, std::min(4u, std::thread::hardware_concurrency() / 2)); ++i)
     workers.emplace_back(work);
   for (std::thread& worker : workers) worker.join();
-  std::printf("%d kills, by phase of the save:\n", tally.kills());
+  std::printf("%d storage calls failed or were slow\n%d kills, by phase of the save:\n", tally.errors(), tally.kills());
+  if (2 * tally.errors() < errors) {
+    std::printf("FAILED: most of %d errors were never met\n", errors);
+    ++failures;
+  }
   tally.print();
   for (const char* phase : kStoragePhases)
     if (kills >= 200 && !tally.covers(phase) && std::string(phase) != "replace") {  // no step is saved twice here
@@ -360,12 +397,12 @@ checkpoint: {every: 1}
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "mp_crash MPIRUN TRIREME [KILLS] [SEED]\n");
+    std::fprintf(stderr, "mp_crash MPIRUN TRIREME [KILLS] [SEED] [ERRORS]\n");
     return 2;
   }
   try {
     return tri::crash(argv[1], std::filesystem::absolute(argv[2]), argc > 3 ? std::atoi(argv[3]) : 200,
-                      argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 42);
+                      argc > 5 ? std::atoi(argv[5]) : 24, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 42);
   } catch (const std::exception& problem) {
     std::printf("FAILED: %s\n", problem.what());
     return 1;
