@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The executable in trouble: two runs in one folder, and stops for which the time is too short.
-#   trouble.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
+#   trouble_loses_no_saved_step.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'

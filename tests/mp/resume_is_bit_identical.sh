@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs that stop and go on: the same bits on the same layout, rounding on another, signals, failing storage.
-#   resume.sh SOURCE_FOLDER PATH_OF_trireme
+#   resume_is_bit_identical.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
