@@ -55,6 +55,13 @@ has "an earlier start of job 4711"
 end_of again 3
 has "failed (1 in a row)" # its files are gone, or it sees that the lock is
 
+echo "storage that fails: reported, training goes on; too often: status 3"
+export TRIREME_TEST_STORAGE=$folder/full/checkpoints TRIREME_TEST_STORAGE_RULES="0/shard/1/fail=ENOSPC+"
+train 3 full 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_failures=3
+has "failed (3 in a row)"
+[[ $(curve full | wc -l) -ge 6 ]] || fail "training did not go on after a failure" "$output"
+unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
+
 echo "checkpoints that can't be listed end the run, which does not begin anew; it goes on when they can be"
 train 0 unlisted 2 run.steps=12
 export TRIREME_TEST_STORAGE=$folder/unlisted/checkpoints TRIREME_TEST_STORAGE_RULES="0/list/1/fail=EACCES+"
