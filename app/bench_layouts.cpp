@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 Json to_json(const SweepRow& row) {
-  const Layout& l = row.layout;
+  const ParallelLayout& l = row.layout;
   Json object = {{"tp", l.tp},
                  {"pp", l.pp},
                  {"dp", l.dp},
@@ -58,7 +58,7 @@ void print(const Config& config, const SweepResult& result, int ranks) {
   std::printf("%3s%4s%5s  %-12s%7s%5s%7s  %-10s%11s%12s%8s%12s\n", "tp", "pp", "dp", "schedule", "chunks", "zero",
               "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
   for (const SweepRow& row : result.rows) {
-    const Layout& l = row.layout;
+    const ParallelLayout& l = row.layout;
     const std::string numbers = row.problem.empty()
                                     ? fmt::format("{:>11.2f}{:>12}{:>8}", row.ms, format_count(row.tokens_per_s),
                                                   row.mfu ? fmt::format("{:.1f} %", 100 * *row.mfu) : "")
@@ -95,13 +95,17 @@ const char* const kSweepHelp =
 
 Result<void> bench_layouts(const std::string& path, const std::vector<std::string>& overrides, const LayoutSweep& sweep,
                            bool json, Job& job) {
-  const auto config = load_open_config(path, overrides, job);
-  if (!config) return config.error();
+  const auto open = load_open_config(path, overrides, job);
+  if (!open) return open.error();
+  const Config& config = open.value().config;
+  auto device = open_planned_device(open.value().device, job);
+  if (!device) return device.error();
   const bool speaks = job.world_rank() == 0;
   ProgressLine progress;
-  const auto result = sweep_layouts(config.value(), job, sweep, [&](const Layout& layout, int number, int count) {
-    if (speaks) progress.show(fmt::format("layout {}/{}: {}", number, count, to_string(layout)), false);
-  });
+  const auto result =
+      sweep_layouts(config, job, *device.value(), sweep, [&](const ParallelLayout& layout, int number, int count) {
+        if (speaks) progress.show(fmt::format("layout {}/{}: {}", number, count, to_string(layout)), false);
+      });
   if (!result) return result.error();
   const SweepRow& best = result.value().rows.front();
   const Result<void> end =
@@ -109,9 +113,9 @@ Result<void> bench_layouts(const std::string& path, const std::vector<std::strin
   if (!speaks) return end;
   progress.show(fmt::format("{} layouts tried", result.value().rows.size()), true);
   if (json)
-    std::printf("%s\n", to_json(config.value(), result.value(), job.world_size()).dump().c_str());
+    std::printf("%s\n", to_json(config, result.value(), job.world_size()).dump().c_str());
   else
-    print(config.value(), result.value(), job.world_size());
+    print(config, result.value(), job.world_size());
   return end;
 }
 

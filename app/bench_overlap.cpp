@@ -70,9 +70,9 @@ const char* const kOverlapHelp =
 
 Result<void> bench_overlaps(const std::string& path, const std::vector<std::string>& overrides,
                             const OverlapBench& bench, bool json, Job& job) {
-  const auto loaded = load_job_config(path, overrides, job);
+  const auto loaded = open_bench_job(path, overrides, job);
   if (!loaded) return loaded.error();
-  const auto rows = bench_overlap(loaded.value().config, loaded.value().mesh, job, bench);
+  const auto rows = bench_overlap(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, bench);
   if (job.world_rank() != 0) return {};
   if (!json) {
     print(rows);

@@ -81,25 +81,29 @@ nlohmann::ordered_json times_json(const StepBenchResult& r) {
 
 void print(const Config& config, const StepBenchResult& r, bool timed, bool json) {
   if (json) {
-    const nlohmann::ordered_json object = {{"name", config.run.name},
-                                           {"ms", r.median_ms},
-                                           {"fastest_ms", r.fastest_ms},
-                                           {"slowest_ms", r.slowest_ms},
-                                           {"tokens_per_s", r.tokens_per_s},
-                                           {"tflops_per_rank", r.tflops_per_rank},
-                                           {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
-                                           {"memory_bytes", r.memory_bytes},
-                                           {"loss", r.last_loss},
-                                           {"spent_ms", times_json(r)},
-                                           {"ops", ops_json(r)},
-                                           {"gemms", gemms_json(r)}};
+    const nlohmann::ordered_json object = {
+        {"name", config.run.name},
+        {"ms", r.median_ms},
+        {"fastest_ms", r.fastest_ms},
+        {"slowest_ms", r.slowest_ms},
+        {"tokens_per_s", r.tokens_per_s},
+        {"tflops_per_rank", r.tflops_per_rank},
+        {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
+        {"mfu_causal", r.mfu_causal ? nlohmann::ordered_json(*r.mfu_causal) : nlohmann::ordered_json()},
+        {"memory_bytes", r.memory_bytes},
+        {"loss", r.last_loss},
+        {"spent_ms", times_json(r)},
+        {"ops", ops_json(r)},
+        {"gemms", gemms_json(r)}};
     std::printf("%s\n", object.dump().c_str());
     return;
   }
-  std::printf("%s: %.2f ms a step (%.2f to %.2f), %s tokens/s, %.1f TFLOP/s a rank%s, %s a rank\n",
-              config.run.name.c_str(), r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(),
-              r.tflops_per_rank, r.mfu ? fmt::format(", MFU {:.1f} %", 100 * *r.mfu).c_str() : "",
-              format_bytes(r.memory_bytes).c_str());
+  std::printf(
+      "%s: %.2f ms a step (%.2f to %.2f), %s tokens/s, %.1f TFLOP/s a rank%s, %s a rank\n", config.run.name.c_str(),
+      r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(), r.tflops_per_rank,
+      r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal).c_str()
+            : "",
+      format_bytes(r.memory_bytes).c_str());
   for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
     const auto values = r.times[stage].values();
@@ -121,19 +125,20 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
 Result<void> bench_steps(const Options& options, Job& job) {
   if (!options.sweep.empty())
     return bench_layouts(options.config, options.overrides, options.layouts, options.json, job);
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const StepBenchResult result = bench_step(loaded.value().config, loaded.value().mesh, job, options.step);
-  if (job.world_rank() == 0) print(loaded.value().config, result, options.step.timed, options.json);
+  const StepBenchResult result =
+      bench_step(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, options.step);
+  if (job.world_rank() == 0) print(loaded.value().config(), result, options.step.timed, options.json);
   return {};
 }
 
 // The products alone: the search, no steps.
 Result<void> bench_gemms(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const StepBenchResult result =
-      bench_step(loaded.value().config, loaded.value().mesh, job, {.steps = 0, .warmup = 0, .profiled = 0});
+  const StepBenchResult result = bench_step(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device,
+                                            {.steps = 0, .warmup = 0, .profiled = 0});
   if (job.world_rank() != 0) return {};
   if (options.json) {
     std::printf("%s\n", gemms_json(result).dump().c_str());
@@ -141,19 +146,17 @@ Result<void> bench_gemms(const Options& options, Job& job) {
   }
   if (result.gemms.empty())
     std::printf("nothing to search: the %s backend has one algorithm\n",
-                std::string(enum_name(loaded.value().config.run.device)).c_str());
+                std::string(enum_name(loaded.value().config().run.device)).c_str());
   print_gemms(result);
   return {};
 }
 
 Result<void> bench_the_kernels(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   if (job.world_size() != 1) return usage_error("bench kernels measures one device: start it on one rank");
-  const Config& config = loaded.value().config;
-  auto device = open_device(device_kind(config.run.device), 0);
-  if (!device) return device.error();
-  const KernelBenchResult result = bench_kernels(config, *device.value(), options.kernels);
+  const Config& config = loaded.value().config();
+  const KernelBenchResult result = bench_kernels(config, *loaded.value().device, options.kernels);
   if (options.json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const KernelRow& row : result.rows)
@@ -184,9 +187,10 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
 }
 
 Result<void> bench_the_comm(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const auto rows = bench_comm(loaded.value().config, loaded.value().mesh, job, options.comm);
+  const auto rows =
+      bench_comm(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, options.comm);
   if (job.world_rank() != 0) return {};
   if (options.json) {
     nlohmann::ordered_json objects = nlohmann::ordered_json::array();
@@ -232,9 +236,10 @@ nlohmann::ordered_json checkpoint_json(const CheckpointBenchResult& r) {
 }
 
 Result<void> bench_the_checkpoint(const Options& options, Job& job) {
-  auto loaded = load_job_config(options.config, options.overrides, job);
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
-  const auto result = bench_checkpoint(loaded.value().config, loaded.value().mesh, job, options.checkpoint);
+  const auto result =
+      bench_checkpoint(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, options.checkpoint);
   if (!result) return result.error();
   if (job.world_rank() != 0) return {};
   const CheckpointBenchResult& r = result.value();

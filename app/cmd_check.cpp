@@ -38,8 +38,10 @@ Result<void> check(const Options& options) {
                        mesh.dp);
   auto config = resolve_config(std::move(parsed).value(), static_cast<int>(ranks));
   if (!config) return config.error();
+  const auto plan = plan_job(config.value(), facts_on_paper(config.value(), static_cast<int>(ranks)));
+  if (!plan) return plan.error();
   if (options.get.empty()) {
-    std::printf("%s", check_report(config.value(), static_cast<int>(ranks)).c_str());
+    std::printf("%s", check_report(config.value(), plan.value(), static_cast<int>(ranks)).c_str());
     return {};
   }
   std::string values;

@@ -74,8 +74,8 @@ Result<void> eval(const Options& options, Job& job) {
   const auto bytes = knows_bytes(config);
   if (!bytes) return bytes.error();
 
-  auto device = open_device(device_kind(config.run.device), job.node_rank());
-  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  auto device = open_planned_device(loaded.value().job.plan.device, job);
+  if (!device) return device.error();
   auto model = LoadedModel::load(loaded.value().checkpoint, config, mesh, &job, *device.value());
   if (!model) return model.error();
   const int64_t all = std::max<int64_t>(available / config.data.global_batch, 1);

@@ -109,11 +109,12 @@ Result<void> generate(const Options& options, Job& job) {
     config.data.micro_batch = 1;
     config.data.global_batch = std::max(1, job.world_size() / (p.tp * p.pp));
   });
-  if (auto agreed = agree(job, prompt ? Result<void>{} : Result<void>(prompt.error())); !agreed) return agreed;
+  prompt = agree(job, std::move(prompt));
+  if (!prompt) return prompt.error();
   if (!loaded) return loaded.error();
   const Config& config = loaded.value().job.config;
-  auto device = open_device(device_kind(config.run.device), job.node_rank());
-  if (auto agreed = agree(job, device ? Result<void>{} : Result<void>(device.error())); !agreed) return agreed;
+  auto device = open_planned_device(loaded.value().job.plan.device, job);
+  if (!device) return device.error();
   auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, &job, *device.value());
   if (!model) return model.error();
   log_info("{}: step {}", loaded.value().checkpoint, loaded.value().step);

@@ -21,7 +21,7 @@ Result<void> train(const Options& options, Job& job, StartupClock startup) {
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   startup.phase_done("config");
-  return run_training(loaded.value().config, loaded.value().mesh, job, std::move(startup));
+  return run_training(loaded.value(), job, std::move(startup));
 }
 
 }  // namespace

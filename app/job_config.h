@@ -1,32 +1,40 @@
-// The config of a job, for the subcommands that run under mpirun.
+// The config of a job, for the subcommands that run under mpirun: read by rank 0, resolved by all, planned.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lib/comm/job.h"
-#include "lib/config/config.h"
-#include "lib/parallel/mesh.h"
+#include "lib/engine/job_plan.h"
 
 namespace tri {
 
-struct JobConfig {
-  Config config;  // resolved for the job's size
-  Mesh mesh;      // seen from this rank
-};
-
 // Rank 0 reads the file; everybody resolves the same text, so everybody meets the same errors. Collective.
-Result<JobConfig> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
+Result<PlannedJob> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
 
-// The same for what tries several layouts: unresolved, but run.device is decided. Collective.
-Result<Config> load_open_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
+// The same for what is measured, with the plan in the log and this rank's device. Collective.
+struct BenchJob {
+  PlannedJob planned;
+  std::unique_ptr<Device> device;
+  const Config& config() const { return planned.config; }
+  const Mesh& mesh() const { return planned.mesh; }
+};
+Result<BenchJob> open_bench_job(const std::string& path, const std::vector<std::string>& overrides, Job& job);
+
+// The same for what tries several layouts: unresolved, but for run.device. Collective.
+struct OpenConfig {
+  Config config;
+  DevicePlan device;
+};
+Result<OpenConfig> load_open_config(const std::string& path, const std::vector<std::string>& overrides, Job& job);
 
 // A checkpoint's model in a job that only runs it.
 struct CheckpointJob {
   std::string checkpoint;  // its folder
   int64_t step = 0;
-  JobConfig job;
+  PlannedJob job;
 };
 
 // Finds the checkpoint that `path` means (lib/checkpoint/weights.h); its config, as forward_config leaves it, after the

@@ -63,7 +63,7 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   if (s.seq_len * token_bytes + kScalarStaticBytes > gpu.max_shared_bytes)
     return usage_error(
         "model.seq_len: {} with {} and head size {} is left to the scalar attention kernels, which take at most {} "
-        "tokens on this GPU; use precision.compute: bf16 with a head size (model.hidden / model.heads) of 64, 96 or 128",
+        "tokens on this GPU; use precision.compute: bf16 and a head size (model.hidden / model.heads) of 64, 96 or 128",
         s.seq_len, enum_name(s.dtype), s.head_size, (gpu.max_shared_bytes - kScalarStaticBytes) / 8);
   if (s.head_size > kScalarMaxHeadSize)
     return usage_error(
@@ -78,8 +78,8 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     const auto path = attention_path(kernel, pass, s, gpu);
     if (!path || path.value() != AttentionPath::kScalar) continue;
     return fmt::format(
-        "attention with head size {} and {} query heads a key/value head has no kernel on tensor cores here and runs on "
-        "the scalar ones, many times slower; head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
+        "attention with head size {} and {} query heads a key/value head has no kernel on tensor cores here and runs "
+        "on the scalar ones, many times slower; head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
         s.head_size, s.group);
   }
   return {};

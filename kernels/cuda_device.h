@@ -5,7 +5,7 @@
 
 namespace tri {
 
-int cuda_device_count();  // GPUs that this process can use; 0 without CUDA, a driver or a GPU
+Result<std::vector<std::string>> cuda_devices();  // see visible_gpus()
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal);
 

@@ -1,5 +1,5 @@
-// The timed search over a backend's algorithms for matrix products, at start-up. Choices are text that can be kept, so
-// that a run started again computes the same bits.
+// The timed search over a backend's algorithms for GEMMs, at start-up. Choices are text that can be kept, so that a run
+// started again computes the same bits.
 #pragma once
 
 #include <span>
@@ -17,14 +17,14 @@ class GemmSearch {
   struct Row {
     std::string shape;
     double flops = 0;
-    double microseconds = 0;        // of the choice, with all that the product carries
+    double microseconds = 0;        // of the choice, with all that the GEMM carries
     double first_microseconds = 0;  // of the library's first heuristic, epilogue and bias gradient apart
-    std::string form;               // "plain", or what is inside the product: "epilogue", "fused" (bias gradient too)
+    std::string form;               // "plain", or what is inside the GEMM: "epilogue", "fused" (bias gradient too)
   };
 
   virtual ~GemmSearch() = default;
 
-  // Times the algorithms of each product that has no choice yet, on the operands' own memory: all of it, outputs
+  // Times the algorithms of each GEMM that has no choice yet, on the operands' own memory: all of it, outputs
   // included, is overwritten with numbers. Waits for the stream.
   virtual void search(std::span<const Gemm> gemms, Stream& stream) = 0;
 
@@ -36,7 +36,7 @@ class GemmSearch {
   virtual std::vector<Row> rows() const = 0;
 };
 
-// A stream that keeps the products it is asked for and does nothing: how a model's shapes are found.
+// A stream that keeps the GEMMs it is asked for and does nothing: how a model's shapes are found.
 class GemmRecorder final : public Stream {
  public:
   GemmRecorder();

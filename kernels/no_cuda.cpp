@@ -2,7 +2,9 @@
 
 namespace tri {
 
-int cuda_device_count() { return 0; }
+Result<std::vector<std::string>> cuda_devices() {
+  return Error{"this trireme was built without CUDA", ExitCode::kDevice};
+}
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
   return Error{fmt::format("run.device: cuda asks for GPU {}, but this trireme was built without CUDA; set run.device: "

@@ -1,6 +1,7 @@
 // Every operation, one row each: name, argument struct. From these rows come the backends' tables and the functions
-// that callers use:  norm_forward({.out = y, .inp = x, ...}, stream); A call checks the shapes, then enqueues on the
-// stream's backend and returns.
+// that callers use:
+//   norm_forward({.out = y, .inp = x, ...}, stream);
+// A call checks the shapes, then enqueues on the stream's backend and returns.
 #pragma once
 
 #include "kernels/activation.h"

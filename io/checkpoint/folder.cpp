@@ -55,8 +55,8 @@ std::optional<Name> parse_name(const std::string& text) {
 }
 
 // Only a folder that is not there has no names; one that can't be listed is an error.
-Result<std::vector<Name>> names_in(const std::string& dir) {
-  auto listed = list_folder(dir);
+Result<std::vector<Name>> names_in(const std::string& dir, const Retry& retry) {
+  auto listed = retried(retry, [&] { return list_folder(dir); });
   if (!listed && listed.error().os_error == ENOENT) return std::vector<Name>();
   if (!listed) return listed.error();
   std::vector<Name> names;
@@ -98,12 +98,12 @@ Result<void> make_folders(const std::string& path) {
   return {};
 }
 
-Result<void> usable(const std::string& folder, int64_t step) {
-  auto manifest = read_manifest(folder);
+Result<void> usable(const std::string& folder, int64_t step, const Retry& retry = {}) {
+  auto manifest = read_manifest(folder, retry);
   if (!manifest) return manifest.error();
   if (manifest.value().step != step)
     return file_error("{}: its manifest is of step {}, expected {}", folder, manifest.value().step, step);
-  return check_files(folder, manifest.value());
+  return check_files(folder, manifest.value(), retry);
 }
 
 // Whether storage did not answer, so that what it holds is not known. A file that is not there is an answer.
@@ -208,8 +208,8 @@ Result<void> publish(const std::string& dir, int64_t step, const std::string& at
   return write_file(dir + "/latest", step_name(step) + "\n", attempt);
 }
 
-Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir) {
-  auto names = names_in(dir);
+Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, const Retry& retry) {
+  auto names = names_in(dir, retry);
   if (!names) return names.error();
   std::vector<CheckpointEntry> entries;
   for (const Name& name : names.value()) {
@@ -218,7 +218,7 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir) {
     if (name.kind == Kind::kUnfinished) {
       entry.why = fmt::format("{}: attempt {} has not finished it", entry.path, name.attempt);
     } else {
-      const auto fit = usable(entry.path, name.step);
+      const auto fit = usable(entry.path, name.step, retry);
       entry.valid = fit.ok();
       if (!fit) entry.why = fit.error().message;
     }
@@ -227,8 +227,8 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir) {
   return entries;
 }
 
-Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir) {
-  auto entries = list_checkpoints(dir);
+Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir, const Retry& retry) {
+  auto entries = list_checkpoints(dir, retry);
   if (!entries) return entries.error();
   for (CheckpointEntry& entry : entries.value()) {
     if (entry.valid) return std::optional(std::move(entry));
@@ -237,9 +237,10 @@ Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir)
   return std::optional<CheckpointEntry>();
 }
 
-Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt) {
+Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt,
+                                                       const Retry& retry) {
   TRI_REQUIRE(valid_attempt(attempt), "attempt \"{}\"", attempt);
-  auto names = names_in(dir);
+  auto names = names_in(dir, retry);
   if (!names) return names.error();
   std::vector<std::string> removed;
   for (const Name& name : names.value()) {
@@ -248,7 +249,8 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
     if (name.kind == Kind::kUnfinished && name.attempt == attempt) continue;
     if (name.kind == Kind::kOld) {
       const Name published{name.step, Kind::kPublished, ""};
-      const Result<void> new_fit = usable(path_of(dir, published), name.step), old_fit = usable(path, name.step);
+      const Result<void> new_fit = usable(path_of(dir, published), name.step, retry),
+                         old_fit = usable(path, name.step, retry);
       // Neither is removed before it is known what they are.
       for (const Result<void>& fit : {new_fit, old_fit})
         if (unknown(fit)) return fit.error();
@@ -260,7 +262,7 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
     if (auto gone = remove_folder(path); !gone) return gone.error();
     removed.push_back(folder_name(name.step, name.kind, name.attempt));
   }
-  auto listed = list_folder(dir);
+  auto listed = retried(retry, [&] { return list_folder(dir); });
   if (!listed && listed.error().os_error == ENOENT) return removed;
   if (!listed) return listed.error();
   for (const std::string& name : listed.value()) {
@@ -274,10 +276,10 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
 }
 
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
-                                       const std::string& attempt) {
+                                       const std::string& attempt, const Retry& retry) {
   TRI_REQUIRE(keep_last >= 1 && keep_every >= 0 && valid_attempt(attempt), "keep {} and every {}th, attempt {}",
               keep_last, keep_every, attempt);
-  auto entries = list_checkpoints(dir);
+  auto entries = list_checkpoints(dir, retry);
   if (!entries) return entries.error();
   std::vector<std::string> removed;
   int kept = 0;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/base/retry.h"
 
 namespace tri {
 
@@ -46,23 +47,26 @@ struct CheckpointEntry {
   std::string why;  // it is passed over, when it is not valid
 };
 
+// Listing and reading are tried again by `retry` where storage fails for a while, here and below.
+//
 // All that looks like a checkpoint: newest step first, of a step the published one first. Valid means: a valid manifest
 // of that step, and all files with their sizes; their contents are for verify(). No `dir`, no entries; a `dir` that can't
 // be listed is an error: what it holds is then not known, which is not the same as nothing.
-Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir);
+Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, const Retry& retry = {});
 
 // The newest valid one; those passed over on the way are logged as warnings.
-Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir);
+Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir, const Retry& retry = {});
 
 // Removes what other attempts left unfinished, and finishes a replacement or removal that was cut short. Returns the
 // names of what was removed. Error, and nothing more is removed, when storage does not say what there is. Call it while
 // holding the run's lock.
-Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt);
+Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt,
+                                                       const Retry& retry = {});
 
 // Removes valid checkpoints, except the `keep_last` newest and, when keep_every > 0, those of its multiples. Those that
 // are not valid, or can't be read at present, neither count nor go. Nothing goes when `dir` can't be listed. Requires
 // keep_last >= 1. Returns the names of what was removed.
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
-                                       const std::string& attempt);
+                                       const std::string& attempt, const Retry& retry = {});
 
 }  // namespace tri

@@ -273,11 +273,15 @@ Result<void> check(const Manifest& manifest) {
   return check_places(manifest);
 }
 
-Result<void> check_files(const std::string& folder, const Manifest& manifest) {
+Result<void> check_files(const std::string& folder, const Manifest& manifest, const Retry& retry) {
   for (const FileRecord& file : manifest.files) {
     const std::string path = folder + "/" + file.name;
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) return system_error(errno, "{}", path);
+    const auto found = retried(retry, [&]() -> Result<void> {
+      if (::stat(path.c_str(), &status) != 0) return system_error(errno, "{}", path);
+      return {};
+    });
+    if (!found) return found;
     if (!S_ISREG(status.st_mode)) return file_error("{}: not a regular file", path);
     if (status.st_size != file.bytes)
       return file_error("{}: {} bytes, the manifest says {}", path, status.st_size, file.bytes);
@@ -304,12 +308,17 @@ Result<void> write_manifest(const std::string& folder, const Manifest& manifest)
   return write_file(path, text, manifest.attempt);
 }
 
-Result<Manifest> read_manifest(const std::string& folder) {
+Result<Manifest> read_manifest(const std::string& folder, const Retry& retry) {
   const std::string path = folder + "/" + kManifestName;
-  const auto file = InputFile::open(path);  // not mapped: storage that fails is an error then, not a signal
-  if (!file) return file.error();
-  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
-  if (auto got = file.value().read(text.data(), file.value().bytes(), 0); !got) return got.error();
+  auto content = retried(retry, [&]() -> Result<std::string> {
+    const auto file = InputFile::open(path);  // not mapped: storage that fails is an error then, not a signal
+    if (!file) return file.error();
+    std::string bytes(static_cast<size_t>(file.value().bytes()), '\0');
+    if (auto got = file.value().read(bytes.data(), file.value().bytes(), 0); !got) return got.error();
+    return bytes;
+  });
+  if (!content) return content.error();
+  std::string text = std::move(content).value();
   const size_t key = text.find(kChecksumKey);
   if (key == std::string::npos || text.size() < key + kChecksumKey.size() + kNoChecksum.size())
     return file_error("{}: no checksum of its own; truncated, or not a manifest", path);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/base/retry.h"
 #include "io/base/stored_type.h"
 #include "io/checkpoint/region.h"
 
@@ -88,13 +89,15 @@ bool valid_tensor_name(std::string_view name);
 // names valid and unique. Error naming the first fault.
 Result<void> check(const Manifest& manifest);
 
-// All files are there and have their sizes. Error naming the first that has not.
-Result<void> check_files(const std::string& folder, const Manifest& manifest);
+// All files are there and have their sizes. Error naming the first that has not. Trouble of storage that passes is tried
+// again.
+Result<void> check_files(const std::string& folder, const Manifest& manifest, const Retry& retry = {});
 
 // Checks, then writes FOLDER/manifest.json atomically and durably.
 Result<void> write_manifest(const std::string& folder, const Manifest& manifest);
 
-// The checked manifest of a folder. Contents of the other files are not looked at.
-Result<Manifest> read_manifest(const std::string& folder);
+// The checked manifest of a folder. Contents of the other files are not looked at. Trouble of storage that passes is
+// tried again.
+Result<Manifest> read_manifest(const std::string& folder, const Retry& retry = {});
 
 }  // namespace tri

@@ -96,9 +96,10 @@ std::string now() {
 }
 
 std::string contents(int fd) {
-  char buffer[1024];
-  const ssize_t got = ::pread(fd, buffer, sizeof buffer, 0);
-  return {buffer, static_cast<size_t>(got > 0 ? got : 0)};
+  std::string text(16 << 10, '\0');  // paths may be long
+  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
+  text.resize(static_cast<size_t>(got > 0 ? got : 0));
+  return text;
 }
 
 // Two names of one file.

@@ -23,7 +23,7 @@ Error damaged(const std::string& path, const TensorRecord& tensor, const StoredP
 }
 
 Error for_tensor(const Error& error, const TensorRecord& tensor) {
-  return {fmt::format("{} (tensor {})", error.message, tensor.name), error.code};
+  return {fmt::format("{} (tensor {})", error.message, tensor.name), error.code, error.os_error};
 }
 
 }  // namespace
@@ -160,12 +160,13 @@ Result<void> ShardReader::verify_structures(
   return {};
 }
 
-Result<CheckpointReader> CheckpointReader::open(const std::string& folder) {
-  auto manifest = read_manifest(folder);
+Result<CheckpointReader> CheckpointReader::open(const std::string& folder, const Retry& retry) {
+  auto manifest = read_manifest(folder, retry);
   if (!manifest) return manifest.error();
-  if (auto there = check_files(folder, manifest.value()); !there) return there.error();
+  if (auto there = check_files(folder, manifest.value(), retry); !there) return there.error();
   CheckpointReader reader;
   reader.folder_ = folder;
+  reader.retry_ = retry;
   reader.manifest_ = std::move(manifest).value();
   for (const FileRecord& file : reader.manifest_.files) reader.files_[file.name] = file;
   return reader;
@@ -182,6 +183,11 @@ Result<std::shared_ptr<const ShardReader>> CheckpointReader::shard(const std::st
   return std::shared_ptr<const ShardReader>(shared);
 }
 
+void CheckpointReader::forget(const std::string& name) const {
+  const std::lock_guard lock(open_->mutex);
+  open_->shards.erase(name);
+}
+
 Result<const TensorRecord*> CheckpointReader::find(const Piece& target) const {
   const TensorRecord* tensor = manifest_.find(target.tensor);
   if (tensor == nullptr) return file_error("{}: holds no tensor {}", folder_, target.tensor);
@@ -196,9 +202,13 @@ Result<const TensorRecord*> CheckpointReader::find(const Piece& target) const {
 Result<void> CheckpointReader::read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target,
                                     void* out, Checking checking) const {
   if (!intersect(piece.region, target)) return {};
-  auto file = shard(piece.file);
-  if (!file) return for_tensor(file.error(), tensor);
-  return file.value()->read(tensor, piece, target, out, checking);
+  return retried(retry_, [&]() -> Result<void> {
+    auto file = shard(piece.file);
+    if (!file) return for_tensor(file.error(), tensor);
+    auto done = file.value()->read(tensor, piece, target, out, checking);
+    if (!done) forget(piece.file);
+    return done;
+  });
 }
 
 Result<void> CheckpointReader::read(const Piece& target, void* out, Checking checking) const {

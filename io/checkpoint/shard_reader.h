@@ -54,8 +54,9 @@ class ShardReader {
 // A checkpoint folder opened for reading. Thread-safe; reads of different threads run at the same time.
 class CheckpointReader {
  public:
-  // Error when there is no valid manifest, or a file is missing or has a wrong size.
-  static Result<CheckpointReader> open(const std::string& folder);
+  // Error when there is no valid manifest, or a file is missing or has a wrong size. Trouble of storage that passes is
+  // tried again by `retry`, here and in read(), which opens the file anew: a stale handle stays stale.
+  static Result<CheckpointReader> open(const std::string& folder, const Retry& retry = {});
 
   const Manifest& manifest() const { return manifest_; }
 
@@ -72,12 +73,14 @@ class CheckpointReader {
 
  private:
   Result<std::shared_ptr<const ShardReader>> shard(const std::string& name) const;
+  void forget(const std::string& name) const;  // the open shard: the next use opens it anew
 
   struct Open {
     std::mutex mutex;
     std::map<std::string, std::shared_ptr<const ShardReader>> shards;  // guarded by mutex
   };
   std::string folder_;
+  Retry retry_;
   Manifest manifest_;
   std::map<std::string, FileRecord> files_;
   std::unique_ptr<Open> open_ = std::make_unique<Open>();

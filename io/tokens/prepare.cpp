@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -152,8 +153,9 @@ Result<std::vector<Input>> check_inputs(const PrepareOptions& options, int64_t& 
 
 Result<void> check_output(const PrepareOptions& options) {
   if (options.existing == Existing::kOverwrite) return {};
+  std::error_code ignored;  // a folder that can't be looked into can't be written into
   for (const char* extension : {".bin", ".idx", ".json"})
-    if (const std::string path = options.output + extension; std::filesystem::exists(path))
+    if (const std::string path = options.output + extension; std::filesystem::exists(path, ignored))
       return usage_error("{}: is there already; overwrite it with --force, or give another --output", path);
   return {};
 }
@@ -170,7 +172,8 @@ std::string formats_of(const std::vector<Input>& inputs) {
 Result<std::string> prepared_with(const std::string& prefix) {
   const std::string path = prefix + ".json";
   auto file = MappedFile::open(path);
-  if (!file) return std::string();
+  if (!file && file.error().os_error == ENOENT) return std::string();
+  if (!file) return file.error();
   const auto sidecar = nlohmann::json::parse(file.value().text(), nullptr, false);
   if (!sidecar.is_object() || !sidecar.contains("fingerprint") || !sidecar["fingerprint"].is_string())
     return file_error("{}: does not say which tokenizer made {}.bin; prepare it again, or remove this file", path,

@@ -1,5 +1,4 @@
-// What check(Args) of an operation asks of its operands. Messages name the operation, the operand and both
-// shapes.
+// What check(Args) of an operation asks of its operands. Messages name the operation, the operand and both shapes.
 #pragma once
 
 #include <initializer_list>

@@ -16,7 +16,7 @@ void Stream::zero(Tensor tensor) {
   do_zero(tensor);
 }
 
-int num_gpus() { return cuda_device_count(); }
+Result<std::vector<std::string>> visible_gpus() { return cuda_devices(); }
 
 Result<std::unique_ptr<Device>> open_device(DeviceKind kind, int ordinal) {
   if (kind == DeviceKind::kCpu) return make_cpu_device();

@@ -18,13 +18,13 @@ enum class TimeCategory {
   kDp,       // waits for data-parallel transfers. Sums over all ranks: kPp, where there are stages; else kDp; else kTp
   kOptimizer,  // norms, clipping, the update
 };
-inline constexpr int kNumSpends = 5;
+inline constexpr int kNumTimeCategories = 5;
 
 class Timeline {
  public:
   struct Times {
-    std::array<double, kNumSpends> seconds{};  // [TimeCategory]
-    std::vector<double> pp_waits;              // one a wait; their sum is seconds[kPp]
+    std::array<double, kNumTimeCategories> seconds{};  // [TimeCategory]
+    std::vector<double> pp_waits;                      // one a wait; their sum is seconds[kPp]
     double of(TimeCategory category) const { return seconds[static_cast<size_t>(category)]; }
     double total() const;
   };

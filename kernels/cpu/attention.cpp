@@ -7,7 +7,7 @@
 //             dv += p^T dout;  dq += ds k;  dk += ds^T q
 // dk and dv sum over the G query heads, and inside a head over its blocks, in that order.
 //
-// The matrix products are OpenBLAS's, on strided views; bf16 operands are widened to fp32 scratch first.
+// The GEMMs are OpenBLAS's, on strided views; bf16 operands are widened to fp32 scratch first.
 // Limit: a masked score counts as zero times its value, so a NaN value reaches earlier rows of its block too.
 // Bound: OpenBLAS, 4 · HS FLOPs a score forward and 10 · HS backward.  Source: Dao 2023 (FlashAttention-2).
 #include "kernels/attention.h"
@@ -30,12 +30,12 @@ constexpr int kBlockCols = 64;
 constexpr int kLanes = 16;  // independent partial results, so that the loops vectorise
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Where a head lies. A row of qkv is (NKVl, G + 2, HS): slots 0..G-1 queries, G the key, G + 1 the value.
-struct Layout {
+// Where heads lie. A row of qkv is (NKVl, G + 2, HS): slots 0..G-1 queries, G the key, G + 1 the value.
+struct Heads {
   int64_t batch, seq_len, kv_heads, group, head_size, window;
 
   template <class Args>
-  explicit Layout(const Args& a)
+  explicit Heads(const Args& a)
       : batch(a.qkv[0] / a.seq_len),
         seq_len(a.seq_len),
         kv_heads(a.num_kv_heads),
@@ -104,21 +104,21 @@ Scratch& scratch_of_this_thread() {
 // Calls f(first key, number of keys) for the key blocks that meet the band of queries [first, first + rows).
 // They start at multiples of kBlockCols: a window that reaches the start cuts the same blocks as none does.
 template <class F>
-void for_each_key_block(const Layout& layout, int64_t first, int64_t rows, F f) {
+void for_each_key_block(const Heads& heads, int64_t first, int64_t rows, F f) {
   const int64_t end = first + rows;
-  const int64_t begin = layout.first_key(first) / kBlockCols * kBlockCols;
+  const int64_t begin = heads.first_key(first) / kBlockCols * kBlockCols;
   for (int64_t key = begin; key < end; key += kBlockCols) f(key, std::min<int64_t>(kBlockCols, end - key));
 }
 
 // scores (rows, kBlockCols) = scale · q k^T, -inf outside the band and beyond `cols`.
-void block_scores(const Layout& layout, float scale, Matrix q, Matrix k, int64_t first, int64_t rows, int64_t key,
+void block_scores(const Heads& heads, float scale, Matrix q, Matrix k, int64_t first, int64_t rows, int64_t key,
                   int64_t cols, float* scores) {
-  sgemm(CblasNoTrans, CblasTrans, rows, cols, layout.head_size, scale, q, k.from_row(key), 0.0f, scores, kBlockCols);
-  const bool inside = cols == kBlockCols && key + cols <= first + 1 && layout.first_key(first + rows - 1) <= key;
+  sgemm(CblasNoTrans, CblasTrans, rows, cols, heads.head_size, scale, q, k.from_row(key), 0.0f, scores, kBlockCols);
+  const bool inside = cols == kBlockCols && key + cols <= first + 1 && heads.first_key(first + rows - 1) <= key;
   if (inside) return;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t t = first + r;
-    const int64_t lo = std::clamp<int64_t>(layout.first_key(t) - key, 0, cols);
+    const int64_t lo = std::clamp<int64_t>(heads.first_key(t) - key, 0, cols);
     const int64_t hi = std::clamp<int64_t>(t + 1 - key, lo, cols);
     float* row = scores + r * kBlockCols;
     std::fill(row, row + lo, kMinusInfinity);
@@ -176,37 +176,37 @@ struct OnlineSoftmax {
 
 template <class T>
 void forward(const AttentionForward& a) {
-  const Layout layout(a);
+  const Heads heads(a);
   Scratch& scratch = scratch_of_this_thread();
-  const int64_t seq_len = layout.seq_len, HS = layout.head_size, ld = layout.qkv_row();
+  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.qkv_row();
   const T* qkv = a.qkv.as<T>();
 
   const auto query_block = [&](int64_t b, int64_t n, int64_t g, int64_t first, Matrix k, Matrix v) {
-    const int64_t rows = layout.rows_from(first), head = n * layout.group + g;
-    const Matrix q = as_float(qkv + layout.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
+    const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
+    const Matrix q = as_float(qkv + heads.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
     float* p = scratch.p.data();
     scratch.acc.assign(rows * HS, 0.0f);
     OnlineSoftmax softmax;
-    for_each_key_block(layout, first, rows, [&](int64_t key, int64_t cols) {
-      block_scores(layout, a.scale, q, k, first, rows, key, cols, p);
+    for_each_key_block(heads, first, rows, [&](int64_t key, int64_t cols) {
+      block_scores(heads, a.scale, q, k, first, rows, key, cols, p);
       for (int64_t r = 0; r < rows; ++r) softmax.absorb(r, p + r * kBlockCols, &scratch.acc[r * HS], HS);
       sgemm(CblasNoTrans, CblasNoTrans, rows, HS, cols, 1.0f, {p, kBlockCols}, v.from_row(key), 1.0f,
             scratch.acc.data(), HS);
     });
-    float* lse = a.lse.as<float>() + layout.stat_at(b, head) + first;
+    float* lse = a.lse.as<float>() + heads.stat_at(b, head) + first;
     for (int64_t r = 0; r < rows; ++r) {
       const float inverse = 1.0f / softmax.sum[r];
       for (int64_t c = 0; c < HS; ++c) scratch.acc[r * HS + c] *= inverse;
       lse[r] = softmax.max[r] + std::log(softmax.sum[r]);
     }
-    store(scratch.acc, rows, HS, a.out.as<T>() + layout.out_at(b, first, head), layout.out_row());
+    store(scratch.acc, rows, HS, a.out.as<T>() + heads.out_at(b, first, head), heads.out_row());
   };
 
-  for (int64_t b = 0; b < layout.batch; ++b) {
-    for (int64_t n = 0; n < layout.kv_heads; ++n) {
-      const Matrix k = as_float(qkv + layout.qkv_at(b, 0, n, layout.group), ld, seq_len, HS, scratch.k);
-      const Matrix v = as_float(qkv + layout.qkv_at(b, 0, n, layout.group + 1), ld, seq_len, HS, scratch.v);
-      for (int64_t g = 0; g < layout.group; ++g) {
+  for (int64_t b = 0; b < heads.batch; ++b) {
+    for (int64_t n = 0; n < heads.kv_heads; ++n) {
+      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, n, heads.group), ld, seq_len, HS, scratch.k);
+      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, n, heads.group + 1), ld, seq_len, HS, scratch.v);
+      for (int64_t g = 0; g < heads.group; ++g) {
         for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
       }
     }
@@ -232,26 +232,26 @@ void score_gradient(const float* __restrict p, float* __restrict dp, float delta
 
 template <class T>
 void backward(const AttentionBackward& a) {
-  const Layout layout(a);
+  const Heads heads(a);
   Scratch& scratch = scratch_of_this_thread();
-  const int64_t seq_len = layout.seq_len, HS = layout.head_size, ld = layout.qkv_row();
+  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.qkv_row();
   const T* qkv = a.qkv.as<T>();
   T* dqkv = a.dqkv.as<T>();
 
   const auto query_block = [&](int64_t b, int64_t n, int64_t g, int64_t first, Matrix k, Matrix v) {
-    const int64_t rows = layout.rows_from(first), head = n * layout.group + g;
-    const T* dout_rows = a.dout.as<T>() + layout.out_at(b, first, head);
-    const Matrix q = as_float(qkv + layout.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
-    const Matrix dout = as_float(dout_rows, layout.out_row(), rows, HS, scratch.dout);
-    const float* lse = a.lse.as<float>() + layout.stat_at(b, head) + first;
-    float* delta = a.delta.as<float>() + layout.stat_at(b, head) + first;
-    output_dots(a.out.as<T>() + layout.out_at(b, first, head), dout_rows, layout.out_row(), rows, HS, delta);
+    const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
+    const T* dout_rows = a.dout.as<T>() + heads.out_at(b, first, head);
+    const Matrix q = as_float(qkv + heads.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
+    const Matrix dout = as_float(dout_rows, heads.out_row(), rows, HS, scratch.dout);
+    const float* lse = a.lse.as<float>() + heads.stat_at(b, head) + first;
+    float* delta = a.delta.as<float>() + heads.stat_at(b, head) + first;
+    output_dots(a.out.as<T>() + heads.out_at(b, first, head), dout_rows, heads.out_row(), rows, HS, delta);
 
     float* p = scratch.p.data();
     float* dp = scratch.dp.data();
     scratch.acc.assign(rows * HS, 0.0f);
-    for_each_key_block(layout, first, rows, [&](int64_t key, int64_t cols) {
-      block_scores(layout, a.scale, q, k, first, rows, key, cols, p);
+    for_each_key_block(heads, first, rows, [&](int64_t key, int64_t cols) {
+      block_scores(heads, a.scale, q, k, first, rows, key, cols, p);
       for (int64_t r = 0; r < rows; ++r) exponentiate(p + r * kBlockCols, lse[r]);
       sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {p, kBlockCols}, dout, 1.0f, &scratch.dv[key * HS], HS);
       sgemm(CblasNoTrans, CblasTrans, rows, cols, HS, 1.0f, dout, v.from_row(key), 0.0f, dp, kBlockCols);
@@ -260,20 +260,20 @@ void backward(const AttentionBackward& a) {
             scratch.acc.data(), HS);
       sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS], HS);
     });
-    store(scratch.acc, rows, HS, dqkv + layout.qkv_at(b, first, n, g), ld);
+    store(scratch.acc, rows, HS, dqkv + heads.qkv_at(b, first, n, g), ld);
   };
 
-  for (int64_t b = 0; b < layout.batch; ++b) {
-    for (int64_t n = 0; n < layout.kv_heads; ++n) {
-      const Matrix k = as_float(qkv + layout.qkv_at(b, 0, n, layout.group), ld, seq_len, HS, scratch.k);
-      const Matrix v = as_float(qkv + layout.qkv_at(b, 0, n, layout.group + 1), ld, seq_len, HS, scratch.v);
+  for (int64_t b = 0; b < heads.batch; ++b) {
+    for (int64_t n = 0; n < heads.kv_heads; ++n) {
+      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, n, heads.group), ld, seq_len, HS, scratch.k);
+      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, n, heads.group + 1), ld, seq_len, HS, scratch.v);
       scratch.dk.assign(seq_len * HS, 0.0f);
       scratch.dv.assign(seq_len * HS, 0.0f);
-      for (int64_t g = 0; g < layout.group; ++g) {
+      for (int64_t g = 0; g < heads.group; ++g) {
         for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
       }
-      store(scratch.dk, seq_len, HS, dqkv + layout.qkv_at(b, 0, n, layout.group), ld);
-      store(scratch.dv, seq_len, HS, dqkv + layout.qkv_at(b, 0, n, layout.group + 1), ld);
+      store(scratch.dk, seq_len, HS, dqkv + heads.qkv_at(b, 0, n, heads.group), ld);
+      store(scratch.dv, seq_len, HS, dqkv + heads.qkv_at(b, 0, n, heads.group + 1), ld);
     }
   }
 }

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -230,19 +229,20 @@ class CpuDevice final : public Device {
   }
   Result<std::string> share(void* memory) override {
     const Block& block = blocks_.at(memory);
-    return fmt::format("{} {} {}", getpid(), block.file, block.bytes);
+    const SharedName name{getpid(), block.file, block.bytes};
+    return std::string(reinterpret_cast<const char*>(&name), sizeof name);
   }
-  Result<void*> open_shared(const std::string& name) override {
-    int pid = 0, descriptor = 0;
-    size_t bytes = 0;
-    TRI_REQUIRE(std::sscanf(name.c_str(), "%d %d %zu", &pid, &descriptor, &bytes) == 3, "shared memory '{}'", name);
-    const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor);
+  Result<void*> open_shared(const std::string& bytes_of_name) override {
+    SharedName name{};
+    TRI_REQUIRE(bytes_of_name.size() == sizeof name, "a name of {} bytes", bytes_of_name.size());
+    std::memcpy(&name, bytes_of_name.data(), sizeof name);
+    const std::string path = fmt::format("/proc/{}/fd/{}", name.pid, name.file);
     const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    void* view = file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* view = file < 0 ? MAP_FAILED : mmap(nullptr, name.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     const int problem = errno;
     if (file >= 0) close(file);
     if (view == MAP_FAILED) return Error{fmt::format("{}: {}", path, std::strerror(problem)), ExitCode::kDevice};
-    blocks_[view] = {-1, bytes};
+    blocks_[view] = {-1, name.bytes};
     return view;
   }
   void close_shared(void* view) noexcept override { release(view); }
@@ -258,6 +258,12 @@ class CpuDevice final : public Device {
   struct Block {
     int file = -1;  // -1: another process's memory
     size_t bytes = 0;
+  };
+  // By which another process of this machine finds a block: the file that this one has open.
+  struct SharedName {
+    pid_t pid;
+    int file;
+    size_t bytes;
   };
   std::map<void*, Block> blocks_;
 };

@@ -1,6 +1,5 @@
 // Token and position embeddings, the reference.  Formulas and shapes: kernels/embedding.h.
-// Rows in ascending order, so the gradient of a token that occurs often has one order of summation.  Bound:
-// memory.
+// Rows in ascending order, so the gradient of a token that occurs often has one order of summation.  Bound: memory.
 #include "kernels/embedding.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Matrix products by OpenBLAS, the reference.  Formulas and shapes: kernels/gemm.h.
+// GEMM by OpenBLAS, the reference.  Formulas and shapes: kernels/gemm.h.
 // bf16 operands are widened to fp32 scratch, so products and sums are fp32; the result is rounded once.
 // Bound: 2 · M · N · K FLOPs.
 #include "kernels/gemm.h"

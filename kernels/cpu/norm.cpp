@@ -1,6 +1,6 @@
 // Residual sum and normalisation, the reference.  Formulas and shapes: kernels/norm.h.
-// A row at a time, in fp32. The variance is taken around the mean in a second pass, so it loses no digits to
-// a large mean. Bound: memory, the bytes of the operands once.
+// A row at a time, in fp32. The variance is taken around the mean in a second pass, so it loses no digits to a large
+// mean.  Bound: memory, the bytes of the operands once.
 #include "kernels/norm.h"
 
 #include <cmath>
@@ -40,8 +40,7 @@ void load_parts(const Tensor& operand, int64_t r, int64_t rows, int64_t width, f
     for (int64_t c = 0; c < width; ++c) x[c] = to_float(from_float<T>(x[c]));
 }
 
-// x <- inp + add + add_bias in fp32; with `add`, rounded to storage and kept in `sum`, which is what backward
-// will see.
+// x <- inp + add + add_bias in fp32; with `add`, rounded to storage and kept in `sum`, which is what backward will see.
 template <class T>
 void load_row(const NormForward& n, int64_t r, float* __restrict x) {
   const int64_t width = n.inp[1], first = r * width;

@@ -1,5 +1,5 @@
-// Which attention kernels take a call: attention_path() (kernels/attention.h) by its shape; under `auto` cuDNN's graph is
-// tried once a shape, and where cuDNN refuses it our own kernels take the call.
+// Which attention kernels take a call: attention_path() (kernels/attention.h) by its shape; under `auto` cuDNN's graph
+// is tried once a shape, and where cuDNN refuses it our own kernels take the call.
 #include "io/base/log.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/flash_attention.h"
@@ -25,7 +25,7 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
   if (path == AttentionPath::kScalar)
     if (const std::string text = scalar_attention_warning(a.kernel, shape, gpu);
         !text.empty() && context.first_time(text))
-      log_warn("{}", text);
+      log_info("{}", text);  // once a job: all ranks' shapes are alike
   return path;
 }
 

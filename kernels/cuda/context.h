@@ -14,6 +14,8 @@
 
 namespace tri::cuda {
 
+GpuProperties gpu_properties(int ordinal);
+
 class Context {
  public:
   explicit Context(const GpuProperties& properties) : properties_(properties) {}

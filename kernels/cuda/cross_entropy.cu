@@ -9,6 +9,7 @@
 // Mirror: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>
 
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr size_t kStagedBytes = 112 * 1024;  // a row: half of a multiprocessor's shared memory
+constexpr size_t kStaticBytes = 1024;        // at most, beside the row
 
 // This rank's part of the vocabulary.
 struct Columns {
@@ -244,7 +246,8 @@ void launch_loss(const CrossEntropyLoss& a, float* row_losses, CudaStream& strea
   }
   if constexpr (kVec * sizeof(T) == 16) {
     const size_t bytes = static_cast<size_t>(columns.stride) * sizeof(T);
-    if (bytes <= kStagedBytes && args.gradient) {
+    const bool fits = static_cast<int64_t>(bytes + kStaticBytes) <= stream.context().properties().max_shared_bytes;
+    if (bytes <= kStagedBytes && fits && args.gradient) {
       auto kernel = staged_loss_kernel<T, kVec>;
       TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
       kernel<<<rows, kThreads, bytes, stream>>>(args, columns);

@@ -4,6 +4,7 @@
 
 #include <cudnn_frontend.h>
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -155,8 +156,12 @@ struct CudnnAttention::State {
     const auto [at, is_new] = entries.try_emplace(shape.key(backward));
     Entry& entry = at->second;
     if (is_new) {
-      entry.graph = backward ? describe_backward(shape) : describe_forward(shape);
-      entry.prepared = build(entry);
+      try {
+        entry.graph = backward ? describe_backward(shape) : describe_forward(shape);
+        entry.prepared = build(entry);
+      } catch (const std::exception& refusal) {  // the frontend has both: statuses and exceptions
+        entry.prepared = Error{fmt::format("cuDNN attention: {}", refusal.what()), ExitCode::kDevice};
+      }
       if (!entry.prepared) entry.graph.reset();
     }
     return entry;

@@ -150,10 +150,7 @@ class CudaDevice final : public Device {
     minor_ = attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
     // What a peer wrote before it set the flag must be seen by what follows the wait.
     if (attribute(cudaDevAttrCanFlushRemoteWrites, ordinal) != 0) wait_flags_ |= CU_STREAM_WAIT_VALUE_FLUSH;
-    context_ = std::make_unique<cuda::Context>(
-        GpuProperties{.num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount, ordinal),
-                      .max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
-                      .has_cudnn = cuda::built_with_cudnn()});
+    context_ = std::make_unique<cuda::Context>(cuda::gpu_properties(ordinal));
   }
   ~CudaDevice() override {
     // Releasing memory and libraries waits for the device, which after a fault may wait for a lost peer for ever. The
@@ -216,7 +213,9 @@ class CudaDevice final : public Device {
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
   }
-  void lend_workspace(Tensor memory) override { context_->workspace().lend(memory); }
+  void lend_workspace(Tensor memory) override {
+    if (!faulted()) context_->workspace().lend(memory);
+  }
 
  private:
   static Error refused(cudaError_t status) {
@@ -236,12 +235,21 @@ void set_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 }  // namespace
 
-int cuda_device_count() {
+Result<std::vector<std::string>> cuda_devices() {
   set_queues();
+  std::vector<std::string> names;
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaError_t status = cudaGetDeviceCount(&count);
+  for (int ordinal = 0; status == cudaSuccess && ordinal < count; ++ordinal) {
+    cudaDeviceProp properties;
+    status = cudaGetDeviceProperties(&properties, ordinal);
+    std::string name;
+    for (const char byte : properties.uuid.bytes) name += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    names.push_back(name);
+  }
+  if (status == cudaSuccess && !names.empty()) return names;
   cudaGetLastError();  // "no device" is an answer here, not an error of the next call
-  return 0;
+  return Error{status == cudaSuccess ? "the CUDA driver shows none" : cudaGetErrorString(status), ExitCode::kDevice};
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {

@@ -4,8 +4,8 @@
 // a counter that says whose turn it is. Blocks that run at the same time walk through the query tiles one handover
 // apart, so a turn is mostly there when it is wanted; key tiles are taken in ascending order from a ticket counter, so
 // a block waits only for blocks that run or are done. Two small kernels take delta before and round dq after.
-//   Limits: 162 KiB of shared memory, a workspace of 4 bytes an element of q, and B · NKV · T / 128 blocks are all the
-//   parallelism there is.
+// Limits: 163 KiB of shared memory, a workspace of 4 bytes an element of q, and B · NKV · T / 128 blocks are all the
+// parallelism there is.
 #include "kernels/cuda/flash_attention.cuh"
 #include "kernels/cuda/workspace.h"
 
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
         [&](uint32_t(&to)[4], int k, int n) {
           load_matrix(to, Tile::step(values + key_at, 2 * k) + n * 16 * Tile::kRow);
         });
-    // After the second product, so that the exponentials can run beside it.
+    // After the second GEMM, so that the exponentials can run beside it.
     const bool edge = first_key + kKeys - 1 > first_query || first_key <= d.below(first_query + kQueries - 1);
     if (edge) mask(p, first_query + score_row, first_key + score_key, lane, 0.0f, d);
 #pragma unroll
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     const int64_t item = (int64_t{b} * d.heads() + kv * d.group + g) * dq.tiles + tile;
     turn = dq.turns + item;
     own_turn = key_tile - d.first_key(first_query) / kKeys;
-    int seen = load_relaxed(turn);  // early, so that it is there after the product
+    int seen = load_relaxed(turn);  // early, so that it is there after the GEMM
     multiply<kQueries / 16, 2, Tiles::kColumnPairs>(
         dv,
         [&](uint32_t(&to)[4], int k, int m) {

@@ -1,6 +1,6 @@
 // The forward pass of our attention: kernels/cuda/flash_attention.cuh. A block of four warps owns 128 queries of a
 // head, a warp 32 of them, and goes over the band's key tiles from the diagonal down; scores stay in the accumulators,
-// where they are the next product's A operand. Tiles of keys and values arrive by cp.async while the tile before them
+// where they are the next GEMM's A operand. Tiles of keys and values arrive by cp.async while the tile before them
 // is worked on.
 #include "kernels/cuda/flash_attention.cuh"
 

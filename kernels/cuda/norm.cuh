@@ -4,7 +4,7 @@
 // written once. Blocks are persistent: a thread keeps its columns' weights in shared memory over all its rows, and
 // while a group works on a row, the next one's operands are on their way to shared memory (cp.async, each thread its
 // own packs, so that no barrier is needed). The warps of a row meet at a barrier.
-// Limits: rows of whole 16-byte packs, 24 KiB of them (C 12288 in bf16), as far as the GPU's shared memory goes (C 11520
+// Limits: rows of whole 16-byte packs, up to 24 KiB (C 12288 in bf16), as far as the GPU's shared memory goes (C 11520
 // on sm_80 with a residual); all other rows go to norm_wide.cu. Bound: memory; parts of an operand are read when they
 // are needed. Mirror: kernels/cpu/norm.cpp.
 #pragma once

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_backward_kernel(Backward<T>
 #pragma unroll
       for (int i = 0; i < kVec; ++i) x[i] = fmaf(x[i], rstd, shift);
     };
-    float sum = 0, product_sum = 0;  // of g and of g · x
+    float sum = 0, scaled_sum = 0;  // of g and of g · x
     for_each_pack<kVec>(s.width, [&](int c) {
       float x[kVec], dy[kVec], weight[kVec];
       load_row(c, x, dy, weight);
@@ -109,16 +109,16 @@ __global__ void __launch_bounds__(kWideThreads) wide_backward_kernel(Backward<T>
       for (int i = 0; i < kVec; ++i) {
         const float g = dy[i] * weight[i];
         sum += g;
-        product_sum += g * x[i];
+        scaled_sum += g * x[i];
         dweight[c + i] = first ? dy[i] * x[i] : dweight[c + i] + dy[i] * x[i];
         dbias[c + i] = first ? dy[i] : dbias[c + i] + dy[i];
       }
     });
     sum = block_sum<kWideThreads>(sum, reduce);
-    product_sum = block_sum<kWideThreads>(product_sum, reduce);
+    scaled_sum = block_sum<kWideThreads>(scaled_sum, reduce);
     // dinp = rstd · (g - mean(g) - x · mean(g · x))
     const float offset = a.mean == nullptr ? 0.0f : -rstd * sum * mean_factor;
-    const float slope = -rstd * product_sum * mean_factor;
+    const float slope = -rstd * scaled_sum * mean_factor;
     for_each_pack<kVec>(s.width, [&](int c) {
       float x[kVec], dy[kVec], weight[kVec];
       load_row(c, x, dy, weight);

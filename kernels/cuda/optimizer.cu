@@ -1,8 +1,9 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: a thread four elements (16 bytes of fp32); a block of kBlock elements has one owner, so a
 // thread looks it up once. Sums of squares: a warp a run of blocks into scratch (double), then one block a tensor adds
-// its runs in a fixed order.  Bound: memory; AdamW reads 16 and writes 12 bytes an element, and 2 for the
-// bf16 copy. Mirror: kernels/cpu/optimizer.cpp.
+// its runs in a fixed order.
+// Bound: memory; AdamW reads 16 and writes 12 bytes an element, and 2 for the bf16 copy.
+// Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/ops.h"

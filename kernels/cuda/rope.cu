@@ -1,7 +1,7 @@
 // Rotary position embedding: formulas in kernels/rope.h.
 //   qkv (R, NKVl · (G + 2) · HS) bf16|f32, in place    table (T, HS/2, 2) f32
-// Mapping: a thread sixteen bytes of a head's first half and the sixteen that they pair with in its second, where halves
-// are aligned; else a pair of elements.  Bound: memory, each query and key once.  Mirror: kernels/cpu/rope.cpp.
+// Mapping: a thread sixteen bytes of a head's first half and the sixteen that they pair with in its second, where
+// halves are aligned; else a pair of elements.  Bound: memory, each query and key once.  Mirror: kernels/cpu/rope.cpp.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"

@@ -1,12 +1,12 @@
 // Causal attention for any dtype, head size, group and window: formulas in kernels/attention.h.
 // Mapping: forward and dq: a block a (query, head, sequence), the band's scores in shared memory; dk, dv: a block a
 // (key, key/value head, sequence) that goes over the group's heads and the band's queries in a fixed order. No tensor
-// cores: this kernel serves fp32 and head sizes that flash_attention.cu does not take; it is for correctness, not
-// speed. Limits: T · 8 bytes of shared memory (T up to 28,000), head sizes up to 8 · 128.  Bound: fp32 units. Mirror:
-// kernels/cpu/attention.cpp.
+// cores: it serves fp32 and the head sizes that nothing else takes, for correctness, not for speed.
+// Limits: T · 8 bytes of shared memory (attention_path() refuses longer sequences), head sizes up to 8 · 128.
+// Bound: fp32 units.  Mirror: kernels/cpu/attention.cpp.
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/scalar_attention.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/scalar_attention.h"
 
 namespace tri::cuda {
 namespace {
@@ -125,7 +125,7 @@ __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* 
 template <class Args>
 Shape shape_of(const Args& a) {
   const int head_size = static_cast<int>(a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)));
-  TRI_REQUIRE(head_size <= kMaxPerThread * kThreads, "head size {}", head_size);
+  static_assert(kMaxPerThread * kThreads == kScalarMaxHeadSize);
   return {a.seq_len, a.num_kv_heads, a.group, head_size, a.window, a.scale};
 }
 
@@ -133,7 +133,6 @@ template <class Kernel>
 size_t shared_bytes(Kernel kernel, int floats) {
   const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
   if (bytes > 40 * 1024)  // the rest of the 48 KiB that need no asking is for static arrays
-
     TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   return bytes;
 }

@@ -36,7 +36,7 @@ __global__ void sum_parts_kernel(T* out, const T* base, const T* added, int num_
 
 }  // namespace
 
-void sum_parts(const SumParts& s, cudaStream_t stream) {
+void sum_parts(const SumParts& s, CudaStream& stream) {
   const int64_t count = s.out.numel();
   if (count == 0) return;
   dispatch(s.out.dtype, [&](auto type) {

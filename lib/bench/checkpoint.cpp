@@ -67,8 +67,14 @@ class Bench {
         folder_(folder),
         rounds_(rounds),
         trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
-        checkpoints_(config, mesh, job, device, trainer_.runtime().compute(), trainer_.store().tensors(),
-                     job.broadcast(new_attempt())) {
+        checkpoints_({.config = config,
+                      .asked = config,
+                      .mesh = mesh,
+                      .job = job,
+                      .device = device,
+                      .compute = trainer_.runtime().compute(),
+                      .store = trainer_.store().tensors(),
+                      .attempt = job.broadcast(new_attempt())}) {
     trainer_.make_start_values();
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
@@ -290,7 +296,7 @@ class Bench {
 
 }  // namespace
 
-Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mesh& mesh, Job& job,
+Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mesh& mesh, Job& job, Device& device,
                                                const CheckpointBench& bench) {
   const std::string dir = bench.dir.empty() ? fs::path(original.checkpoint.dir).parent_path().string() : bench.dir;
   Folder folder(dir + "/bench_" + job.broadcast(new_attempt()), job.world_rank() == 0);
@@ -298,8 +304,7 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
 
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena measuring(*device);
+  Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
   const int64_t own = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
   Result<void> fits;
@@ -313,8 +318,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   const Result<void> room = job.world_rank() == 0 ? check_room(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};
   if (auto agreed = agree(job, room); !agreed) return agreed.error();
 
-  Arena arena(*device, measuring.used());
-  auto result = Bench(config, mesh, job, *device, arena, folder, bench.rounds).run();
+  Arena arena(device, measuring.used());
+  auto result = Bench(config, mesh, job, device, arena, folder, bench.rounds).run();
   job.barrier();  // nobody reads any more when the folder goes
   return result;
 }

@@ -37,7 +37,7 @@ struct CheckpointBenchResult {
 };
 
 // Collective; the result is rank 0's. Error: no space, too large a state, storage that fails. `config` is resolved.
-Result<CheckpointBenchResult> bench_checkpoint(const Config& config, const Mesh& mesh, Job& job,
+Result<CheckpointBenchResult> bench_checkpoint(const Config& config, const Mesh& mesh, Job& job, Device& device,
                                                const CheckpointBench& bench);
 
 }  // namespace tri

@@ -35,14 +35,14 @@ const std::vector<Operation>& operations() {
 
 }  // namespace
 
-std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, const CommBench& bench) {
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena arena(*device, bench.most_bytes);
+std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                const CommBench& bench) {
+  Arena arena(device, bench.most_bytes);
   const Tensor full = arena.take("buffer", config.precision.compute,
-                                 {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
+                                  {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
   Config by_messages = config;  // of any size; copies go into the stages' own buffers
   by_messages.parallel.pp_transfers = PpTransfers::kMessages;
-  Runtime runtime(by_messages, mesh, &job, *device, arena, {});
+  Runtime runtime(by_messages, mesh, &job, device, arena, {});
   std::vector<CommRow> rows;
   const auto sizes = [&] {
     std::vector<int64_t> list;
@@ -61,7 +61,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
       for (const int64_t bytes : sizes) {
         const Tensor size = buffer(bytes, ranks);
         const double seconds = median_seconds([&] { operation.run(collectives.group(), size, collectives.stream()); },
-                                              bench.rounds, *device, collectives.stream());
+                                              bench.rounds, device, collectives.stream());
         rows.push_back({axis, operation.name, ranks, size.bytes(), 1e6 * seconds,
                         static_cast<double>(size.bytes()) / seconds * operation.bus_factor(ranks)});
       }
@@ -74,7 +74,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
       const bool sends = mesh.pp.rank == 0;
       const Link& link = sends ? links.send_forward : links.recv_forward;
       const auto transfer = [&] { sends ? link.send(size, 0) : link.recv(size, 0); };
-      const double seconds = median_seconds(transfer, bench.rounds, *device, *link.stream);
+      const double seconds = median_seconds(transfer, bench.rounds, device, *link.stream);
       rows.push_back(
           {"pp", "send/receive", 2, size.bytes(), 1e6 * seconds, static_cast<double>(size.bytes()) / seconds});
     }

@@ -27,6 +27,7 @@ struct CommRow {
 };
 
 // Collective; every rank gets its own clock's rows. Axes of one rank have none.
-std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, const CommBench& bench);
+std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                const CommBench& bench);
 
 }  // namespace tri

@@ -14,13 +14,13 @@ namespace {
 constexpr int kMicroBatches = 3;  // tried of each mesh and schedule
 
 struct Guess {
-  Layout layout;
+  ParallelLayout layout;
   double slowness = 1;
 };
 
 bool better(const Guess& a, const Guess& b) {
   const auto key = [](const Guess& g) {
-    const Layout& l = g.layout;
+    const ParallelLayout& l = g.layout;
     return std::tuple(g.slowness, l.recompute, l.zero, -l.micro_batch, l.tp, l.pp, l.chunks);
   };
   return key(a) < key(b);
@@ -39,7 +39,7 @@ class Chooser {
       : config_(config), world_(world), most_bytes_(most_bytes), bytes_(bytes) {}
 
   LayoutChoice choose(const Result<Config>& own, int limit) && {
-    std::optional<Layout> first;
+    std::optional<ParallelLayout> first;
     if (!own) {
       choice_.own_problem = own.error().message;
     } else if (bytes_(own.value()) > most_bytes_) {
@@ -60,7 +60,7 @@ class Chooser {
   }
 
  private:
-  void add_mesh(Layout layout) {
+  void add_mesh(ParallelLayout layout) {
     std::vector<Guess> mesh;
     add_schedule(layout, mesh);
     if (layout.pp > 1) {
@@ -72,7 +72,7 @@ class Chooser {
   }
 
   // The microbatches of one mesh and schedule.
-  void add_schedule(Layout layout, std::vector<Guess>& mesh) {
+  void add_schedule(ParallelLayout layout, std::vector<Guess>& mesh) {
     std::vector<Guess> sizes;
     for (int64_t size = 1; size <= config_.data.global_batch / layout.dp; size *= 2) {
       layout.micro_batch = static_cast<int>(size);
@@ -95,7 +95,7 @@ class Chooser {
   }
 
   // The layout with as much saved as it takes: nothing that fits spares less of both.
-  std::vector<Guess> with_savings(Layout layout) const {
+  std::vector<Guess> with_savings(ParallelLayout layout) const {
     std::vector<Guess> fitting;
     for (const Saving saving :
          {Saving{1, Recompute::kNone}, Saving{2, Recompute::kNone}, Saving{1, Recompute::kNorms},
@@ -115,7 +115,7 @@ class Chooser {
   }
 
   // The first of each mesh, the second of each, and so on.
-  void in_rounds(const std::optional<Layout>& first) {
+  void in_rounds(const std::optional<ParallelLayout>& first) {
     for (size_t round = 0;; ++round) {
       std::vector<Guess> next;
       for (const auto& mesh : meshes_)
@@ -137,7 +137,7 @@ class Chooser {
 
 }  // namespace
 
-Layout layout_of(const Config& c) {
+ParallelLayout layout_of(const Config& c) {
   return {.tp = c.parallel.tp,
           .pp = c.parallel.pp,
           .dp = c.parallel.dp,
@@ -148,7 +148,7 @@ Layout layout_of(const Config& c) {
           .recompute = c.parallel.recompute};
 }
 
-Config with_layout(Config config, const Layout& layout) {
+Config with_layout(Config config, const ParallelLayout& layout) {
   ParallelConfig& p = config.parallel;
   p.tp = layout.tp;
   p.pp = layout.pp;
@@ -161,7 +161,7 @@ Config with_layout(Config config, const Layout& layout) {
   return config;
 }
 
-std::string to_string(const Layout& l) {
+std::string to_string(const ParallelLayout& l) {
   std::string pipeline, recomputed;
   if (l.pp > 1) pipeline = fmt::format(" ({})", enum_name(l.schedule));
   if (l.chunks > 1) pipeline = fmt::format(" ({}, {} chunks)", enum_name(l.schedule), l.chunks);
@@ -170,7 +170,7 @@ std::string to_string(const Layout& l) {
                      l.micro_batch, recomputed);
 }
 
-std::string as_settings(const Layout& l) {
+std::string as_settings(const ParallelLayout& l) {
   return fmt::format(
       "--set parallel.tp={} --set parallel.pp={} --set parallel.dp={} --set parallel.chunks={} "
       "--set parallel.schedule={} --set parallel.zero={} --set parallel.recompute={} --set data.micro_batch={}",

@@ -10,34 +10,36 @@
 
 namespace tri {
 
-// The fields that a sweep varies. dp is never 0 here.
-struct Layout {
+// The fields that a sweep varies: how a step is laid out over ranks and time. dp is never 0 here.
+struct ParallelLayout {
   int tp = 1, pp = 1, dp = 1, chunks = 1;
   Schedule schedule = Schedule::k1F1B;
   int zero = 1, micro_batch = 1;
   Recompute recompute = Recompute::kNone;
-  bool operator==(const Layout&) const = default;
+  bool operator==(const ParallelLayout&) const = default;
 };
 
-Layout layout_of(const Config& resolved);
-Config with_layout(Config config, const Layout& layout);
-std::string to_string(const Layout& layout);    // "tp 2, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4"
-std::string as_settings(const Layout& layout);  // "--set parallel.tp=2 …": makes any config one of this layout
+ParallelLayout layout_of(const Config& resolved);
+Config with_layout(Config config, const ParallelLayout& layout);
+// "tp 2, pp 2 (interleaved, 2 chunks), dp 2 (zero 1), micro-batch 4"
+std::string to_string(const ParallelLayout& layout);
+// "--set parallel.tp=2 …": makes any config one of this layout.
+std::string as_settings(const ParallelLayout& layout);
 
-// Time of a step against one without idle stages, recomputation and small products: a guess, from the pipeline's
-// bubble, the work that is done twice, and the rows of a product. It decides the order of trial, nothing else.
+// Time of a step against one without idle stages, recomputation and small GEMMs: a guess, from the pipeline's
+// bubble, the work that is done twice, and the rows of a GEMM. It decides the order of trial, nothing else.
 double guessed_slowness(const Config& resolved);
 
 // Bytes of the fullest rank's arena, by the set-up on a measuring arena.
 int64_t predicted_bytes(const Config& resolved);
 
 struct LayoutChoice {
-  std::vector<Layout> layouts;  // in the order of trial
-  bool own_first = false;       // the first one is the config's own
-  std::string own_problem;      // why its own is not among them; "" where it is
-  int refused = 0;              // break a rule of the config's
-  int too_large = 0;            // would not fit, whatever is recomputed and sharded
-  int beyond_limit = 0;         // would fit, but `limit` is reached
+  std::vector<ParallelLayout> layouts;  // in the order of trial
+  bool own_first = false;               // the first one is the config's own
+  std::string own_problem;              // why its own is not among them; "" where it is
+  int refused = 0;                      // break a rule of the config's
+  int too_large = 0;                    // would not fit, whatever is recomputed and sharded
+  int beyond_limit = 0;                 // would fit, but `limit` is reached
 };
 
 // At most `limit` layouts for `world` ranks whose `bytes` (predicted_bytes, but for tests) are at most `most_bytes`.

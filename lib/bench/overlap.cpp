@@ -328,13 +328,13 @@ Hidden hidden_fraction(double transfer, double compute, double together) {
   return hidden;
 }
 
-std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, const OverlapBench& bench) {
+std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                      const OverlapBench& bench) {
   if (mesh.world_size() == 1) return {};
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena measuring(*device);
+  Arena measuring(device);
   allocate_extra(config, mesh, allocate_rank(config, mesh, measuring).store, measuring);
-  Arena arena(*device, measuring.used());
-  return Bench(config, mesh, job, *device, arena, bench.rounds).run();
+  Arena arena(device, measuring.used());
+  return Bench(config, mesh, job, device, arena, bench.rounds).run();
 }
 
 }  // namespace tri

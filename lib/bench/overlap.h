@@ -41,6 +41,7 @@ struct OverlapRow {
 // pp   sends and receives of a boundary tensor, activations and gradients, beside a block's forward pass
 // On weights and activations of random numbers; in the memory of a run of this config. `config` resolved. Collective;
 // all ranks have the same rows. Axes of one rank have none.
-std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, const OverlapBench& bench);
+std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                                      const OverlapBench& bench);
 
 }  // namespace tri

@@ -22,12 +22,19 @@ std::vector<StepTimes> times_of_stages(const Mesh& mesh, Job& job, const StepTim
   return times;
 }
 
+// Token t + `shift` of each of the samples from `first` on, counted over the global batch: the same on every layout.
+void fill_samples(const Config& config, int64_t first, const HostBuffer<int32_t>& out, size_t shift) {
+  const auto length = static_cast<size_t>(config.model.seq_len);
+  for (size_t i = 0; i < out.size(); ++i)
+    out.data()[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(first) + i / length, i % length + shift) %
+                                         static_cast<uint64_t>(config.model.vocab));
+}
+
 }  // namespace
 
-StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench) {
-  auto device = value_or_throw(open_device(device_kind(config.run.device), job.node_rank()));
-  Arena arena(*device, rank_bytes(config, mesh, *device));
-  return bench_step(config, mesh, job, *device, arena, bench);
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench) {
+  Arena arena(device, rank_bytes(config, mesh, device));
+  return bench_step(config, mesh, job, device, arena, bench);
 }
 
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
@@ -40,19 +47,18 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
                    .timing = bench.timed ? StepTiming::kOn : StepTiming::kOff});
   trainer.make_start_values();
 
-  const HostBuffer<int32_t> h_tokens(device, static_cast<size_t>(microbatches(config)) *
-                                                 static_cast<size_t>(config.data.micro_batch) *
-                                                 static_cast<size_t>(config.model.seq_len));
-  const std::span<const int32_t> tokens(h_tokens.data(), h_tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i)
-    h_tokens.data()[i] = static_cast<int32_t>(random_u64(static_cast<uint64_t>(mesh.dp.rank), i) %
-                                              static_cast<uint64_t>(config.model.vocab));
+  const int64_t samples = int64_t{microbatches(config)} * config.data.micro_batch;  // of this dp rank
+  const size_t length = static_cast<size_t>(config.model.seq_len), count = static_cast<size_t>(samples) * length;
+  const HostBuffer<int32_t> h_inputs(device, count), h_targets(device, count);
+  fill_samples(config, mesh.dp.rank * samples, h_inputs, 0);
+  fill_samples(config, mesh.dp.rank * samples, h_targets, 1);  // the next tokens
+  const std::span<const int32_t> inputs(h_inputs.data(), count), targets(h_targets.data(), count);
   std::vector<double> milliseconds;
   StepTimes times;
   StepBenchResult result;
   for (int step = 0; step < bench.warmup + bench.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
-    const StepResult answer = trainer.step(step, tokens, tokens);
+    const StepResult answer = trainer.step(step, inputs, targets);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     result.last_loss = answer.loss;
     if (step < bench.warmup) continue;
@@ -69,11 +75,17 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   result.slowest_ms = *slowest;
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
   result.tokens_per_s = step_tokens / result.median_ms * 1e3;
-  result.tflops_per_rank = model_flops_per_token(config) * result.tokens_per_s / mesh.world_size() / 1e12;
-  if (const auto peak = device.peak_tflops(config.precision.compute)) result.mfu = result.tflops_per_rank / *peak;
+  const auto tflops_per_rank = [&](AttentionWork work) {
+    return model_flops_per_token(config, work) * result.tokens_per_s / mesh.world_size() / 1e12;
+  };
+  result.tflops_per_rank = tflops_per_rank(AttentionWork::kBand);
+  if (const auto peak = device.peak_tflops(config.precision.compute)) {
+    result.mfu = result.tflops_per_rank / *peak;
+    result.mfu_causal = tflops_per_rank(AttentionWork::kCausal) / *peak;
+  }
   if (bench.profiled > 0) {
     OpProfile profile(device, trainer.runtime().compute());
-    for (int step = 0; step < bench.profiled; ++step) trainer.step(bench.warmup + bench.steps + step, tokens, tokens);
+    for (int step = 0; step < bench.profiled; ++step) trainer.step(bench.warmup + bench.steps + step, inputs, targets);
     trainer.runtime().synchronize();
     result.ops = profile.take();
     for (OpProfile::Row& row : result.ops) {

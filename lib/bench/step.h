@@ -25,16 +25,16 @@ struct StepBenchResult {
   double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
   double tokens_per_s = 0;  // at the median
   double tflops_per_rank = 0;
-  std::optional<double> mfu;
-  int64_t memory_bytes = 0;      // this rank's arena
-  std::vector<StepTimes> times;  // [stage]: a measured step's mean, on the stage's first rank
+  std::optional<double> mfu, mfu_causal;  // lib/observe/metrics.h
+  int64_t memory_bytes = 0;               // this rank's arena
+  std::vector<StepTimes> times;           // [stage]: a measured step's mean, on the stage's first rank
   double last_loss = 0;
   std::vector<OpProfile::Row> ops;     // of one profiled step on the compute stream, longest first
   std::vector<GemmSearch::Row> gemms;  // what the search found
 };
 
 // Random tokens (the same on every layout). `config` resolved. Collective; every rank gets its own clock's numbers.
-StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, const StepBench& bench);
+StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, const StepBench& bench);
 // On a device and an arena (of allocate_rank's size) that are there already; streams and groups end with the call.
 StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena,
                            const StepBench& bench);

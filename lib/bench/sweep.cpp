@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "io/base/format.h"
+#include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 
@@ -31,8 +32,14 @@ Result<LayoutChoice> agreed_choice(const Config& config, Job& job, int64_t most_
   return job.broadcast(choice);
 }
 
-Result<void> measure(const Config& config, Job& job, Device& device, const StepBench& bench, SweepRow& row) {
-  const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
+Result<void> measure(const Config& resolved, Job& job, Device& device, JobFacts facts, const StepBench& bench,
+                     SweepRow& row) {
+  const ParallelConfig& parallel = resolved.parallel;
+  const Mesh mesh = make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp);
+  add_device_facts(resolved, mesh, job, device, facts);
+  const auto plan = plan_job(resolved, facts);
+  if (!plan) return plan.error();
+  const Config config = with_plan(resolved, plan.value());
   Arena measuring(device);
   allocate_rank(config, mesh, measuring);
   row.memory_bytes = largest(job, measuring.used());
@@ -64,11 +71,9 @@ void sort_best_first(std::vector<SweepRow>& rows) {
   });
 }
 
-Result<SweepResult> sweep_layouts(const Config& config, Job& job, const LayoutSweep& sweep,
-                                  const std::function<void(const Layout&, int, int)>& on_trial) {
-  auto opened = open_device(device_kind(config.run.device), job.node_rank());
-  if (auto all = agree(job, opened ? Result<void>() : opened.error()); !all) return all.error();
-  Device& device = *opened.value();
+Result<SweepResult> sweep_layouts(const Config& config, Job& job, Device& device, const LayoutSweep& sweep,
+                                  const std::function<void(const ParallelLayout&, int, int)>& on_trial) {
+  const JobFacts hosts = gather_host_facts(config.run.device, job);
   SweepResult result;
   const int64_t free = device.free_bytes();
   result.most_bytes = -largest(job, -room_for_arena(device.kind(), free, job.node_size()));
@@ -84,7 +89,7 @@ Result<SweepResult> sweep_layouts(const Config& config, Job& job, const LayoutSw
     SweepRow row{.layout = layouts[i], .own = i == 0 && result.choice.own_first};
     on_trial(row.layout, static_cast<int>(i) + 1, static_cast<int>(layouts.size()));
     const Config resolved = value_or_throw(resolve_config(with_layout(config, row.layout), job.world_size()));
-    if (auto measured = measure(resolved, job, device, sweep.step, row); !measured) {
+    if (auto measured = measure(resolved, job, device, hosts, sweep.step, row); !measured) {
       row.problem = measured.error().message;
       row.code = measured.error().code;
     }

@@ -18,7 +18,7 @@ struct LayoutSweep {
 
 // One layout. Times are the slowest rank's, bytes the fullest one's.
 struct SweepRow {
-  Layout layout;
+  ParallelLayout layout;
   bool own = false;  // the config's own
   double ms = 0, tokens_per_s = 0;
   std::optional<double> mfu;
@@ -38,10 +38,10 @@ struct SweepResult {
 
 void sort_best_first(std::vector<SweepRow>& rows);
 
-// Random tokens. `config` need not be resolved but for run.device. Collective; all ranks have the same result. A layout
-// that meets an Error is listed with it; what is Fatal ends the job, sweep and all. `on_trial` is told each layout
+// Random tokens. `config` need not be resolved but for run.device; each layout is planned for itself (job_plan.h).
+// Collective; all ranks have the same result. A layout that meets an Error is listed with it; what is Fatal ends the job, sweep and all. `on_trial` is told each layout
 // before it is tried, with its number and their count.
-Result<SweepResult> sweep_layouts(const Config& config, Job& job, const LayoutSweep& sweep,
-                                  const std::function<void(const Layout&, int number, int count)>& on_trial);
+Result<SweepResult> sweep_layouts(const Config& config, Job& job, Device& device, const LayoutSweep& sweep,
+                                  const std::function<void(const ParallelLayout&, int number, int count)>& on_trial);
 
 }  // namespace tri

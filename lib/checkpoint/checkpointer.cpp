@@ -64,21 +64,21 @@ void fields(Archive& archive, ShardRecord& record) {
   archive(record.file, record.tensors);
 }
 
-Checkpointer::Checkpointer(const Config& config, const Mesh& mesh, Job& job, Device& device, Stream& compute,
-                           const StoreTensors& store, const std::string& attempt)
-    : config_(config),
-      mesh_(mesh),
-      job_(job),
-      device_(device),
-      compute_(compute),
-      dir_(config.checkpoint.dir),
-      attempt_(attempt),
-      pieces_(state_pieces(config, mesh, store)),
+Checkpointer::Checkpointer(const CheckpointContext& context)
+    : config_(context.config),
+      config_text_(to_yaml(context.asked)),
+      mesh_(context.mesh),
+      job_(context.job),
+      device_(context.device),
+      compute_(context.compute),
+      dir_(config_.checkpoint.dir),
+      attempt_(context.attempt),
+      pieces_(state_pieces(config_, mesh_, context.store)),
       buffer_(state_buffer(pieces_)),
-      host_(device, static_cast<size_t>(std::max<int64_t>(buffer_.bytes, 1))),
-      stream_(device.make_stream("checkpoint")),
-      state_ready_(device.make_event()),
-      copied_(device.make_event()) {}
+      host_(device_, static_cast<size_t>(std::max<int64_t>(buffer_.bytes, 1))),
+      stream_(device_.make_stream("checkpoint")),
+      state_ready_(device_.make_event()),
+      copied_(device_.make_event()) {}
 
 Checkpointer::~Checkpointer() = default;  // a future of std::async waits for its thread
 
@@ -106,7 +106,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
       return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
     if (!from.folder) return std::optional<RunProgress>();
     const std::string& folder = *from.folder;
-    const auto reader = agree(job_, CheckpointReader::open(folder));
+    // World rank 0 has seen it: a rank that does not waits for its mount.
+    const auto reader = agree(job_, CheckpointReader::open(folder, {.missing = Missing::kPasses}));
     Result<void> loaded;
     std::vector<size_t> wanted;  // pieces
     if (!reader) {
@@ -117,7 +118,7 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
         // A checkpoint of weights alone begins a run: the moments stay zero.
         const bool there =
             !holds_weights_alone(reader.value().manifest()) || pieces_[i].piece.tensor.starts_with(weight_name(""));
-        if (!pieces_[i].own || !there) continue;
+        if (!pieces_[i].local || !there) continue;
         wanted.push_back(i);
         targets.push_back({&pieces_[i].piece, host_.data() + buffer_.offset[i]});
       }
@@ -298,7 +299,7 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
     if (auto may = may_publish_(); !may) return may;
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = {
-      {"config", to_yaml(config_)},
+      {"config", config_text_},
       {"layout", fmt::format("tp {} x dp {} x pp {}, {} chunk(s), zero {}", mesh_.tp.size, mesh_.dp.size, mesh_.pp.size,
                              config_.parallel.chunks, config_.parallel.zero)}};
   manifest.info.numbers = {{"samples", progress.samples}};

@@ -1,11 +1,10 @@
 // Checkpoints of a run: two stages, so that training hardly waits.
 //
-//   begin()          every rank copies its pieces from the device to host memory, on a stream of its own, beside the
-//                    next step (whose update waits for the copies); a thread then writes them to a file of the rank's
-//                    own
-//   advance()        after every step, with the numbers of ranks that are done, which the step's statistics carry: when
-//                    all are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
-//   finish()         waits for what is under way
+//   begin()    every rank copies its pieces from the device to host memory, on a stream of its own, beside the next step
+//              (whose update waits for the copies); a thread then writes them to a file of the rank's own
+//   advance()  after every step, with the numbers of ranks that are done, which the step's statistics carry: when all
+//              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
+//   finish()   waits for what is under way
 //
 // A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. A failure is
 // reported and counted; training goes on until checkpoint.max_failures in a row.
@@ -45,14 +44,24 @@ struct CheckpointStats {
 // Of this rank's part of what is under way; kNone: there is nothing, or it is still being written.
 enum class PartOutcome { kNone, kSaved, kFailed };
 
+// What a checkpointer works with. What is referred to outlives it.
+struct CheckpointContext {
+  const Config& config;  // resolved and planned
+  const Config& asked;   // what a checkpoint keeps as its run's config: what was auto still is (job_plan.h)
+  const Mesh& mesh;
+  Job& job;
+  Device& device;
+  Stream& compute;             // changes the state
+  const StoreTensors& store;   // where it lies
+  const std::string& attempt;  // of this start of the job, the same on all ranks
+};
+
 class Checkpointer {
  public:
-  // `store`: memory of the state, which outlives this. `attempt`: of this start of the job, the same on all ranks.
-  Checkpointer(const Config& config, const Mesh& mesh, Job& job, Device& device, Stream& compute,
-               const StoreTensors& store, const std::string& attempt);
+  explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads the newest checkpoint that can be read into this rank's own pieces (then ParameterStore::state_loaded). None:
+  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded). None:
   // there is none, the state is as it was, and the log says why those that exist were passed over. Error: it is of
   // another model.
   Result<std::optional<RunProgress>> load();
@@ -98,6 +107,7 @@ class Checkpointer {
   Result<void> publish(const std::vector<std::string>& records, const std::string& folder, RunProgress progress) const;
 
   const Config& config_;
+  const std::string config_text_;  // as asked
   const Mesh mesh_;
   Job& job_;
   Device& device_;

@@ -8,13 +8,13 @@
 namespace tri {
 namespace {
 
-// Of one bucket: what of the chunk's flat buffer this rank holds, and what of that it answers for among the dp ranks.
+// Of one bucket: what of the chunk's flat buffer this rank holds, and its local share of that among the dp ranks.
 struct Slice {
   const std::vector<ParamSpec>& specs;
   const FlatLayout& layout;
   const Bucket& bucket;
   int64_t begin, end;
-  int64_t own_begin, own_end;
+  int64_t local_begin, local_end;
   bool replica_writes;  // of the tp ranks that hold the same, this one writes
   Tensor master;
   std::vector<Tensor> state;  // of the optimizer, with names
@@ -26,15 +26,15 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
     const ParamSpec& spec = slice.specs[static_cast<size_t>(index)];
     const std::vector<int64_t> local = spec.local_shape(tp.size);
     const int64_t offset = slice.layout.offset[static_cast<size_t>(index)];
-    // Cut at the borders of what is this rank's own, so that a piece is written whole or not at all.
+    // Cut at the borders of the local share, so that a piece is written whole or not at all.
     std::vector<int64_t> cuts = {std::max(slice.begin, offset), std::min(slice.end, offset + num_elements(local))};
     if (cuts[0] >= cuts[1]) continue;
-    for (const int64_t border : {slice.own_begin, slice.own_end})
+    for (const int64_t border : {slice.local_begin, slice.local_end})
       if (border > cuts[0] && border < cuts[1]) cuts.push_back(border);
     std::sort(cuts.begin(), cuts.end());
     for (size_t c = 0; c + 1 < cuts.size(); ++c) {
-      const bool own = cuts[c] >= slice.own_begin && cuts[c] < slice.own_end;
-      const bool writes = own && slice.replica_writes && !spec.tied_copy;
+      const bool is_local = cuts[c] >= slice.local_begin && cuts[c] < slice.local_end;
+      const bool writes = is_local && slice.replica_writes && !spec.tied_copy;
       int64_t at = cuts[c] - slice.begin;
       for (Region& region : regions_of_range(local, cuts[c] - offset, cuts[c + 1] - offset)) {
         if (spec.split_dim >= 0) {
@@ -44,7 +44,7 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
         const int64_t count = num_elements(region.extent);
         const auto add = [&](const std::string& name, const Tensor& memory) {
           pieces.push_back(
-              {{.tensor = name, .shape = spec.shape, .region = region}, memory.flat(at, count), own, writes});
+              {{.tensor = name, .shape = spec.shape, .region = region}, memory.flat(at, count), is_local, writes});
         };
         add("model/" + spec.name, slice.master);
         for (size_t s = 0; s < slice.state.size(); ++s)
@@ -66,8 +66,8 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
     const ChunkStoreTensors& chunk = store.chunks[c];
     const std::vector<ParamSpec> specs = chunk_parameters(config, mesh.pp, static_cast<int>(c));
     for (const Bucket& bucket : chunk.layout.buckets) {
-      const int64_t own = bucket.size / mesh.dp.size, held = bucket.size / parts;
-      const int64_t own_begin = bucket.first + mesh.dp.rank * own, begin = sharded ? own_begin : bucket.first;
+      const int64_t share = bucket.size / mesh.dp.size, held = bucket.size / parts;
+      const int64_t local_begin = bucket.first + mesh.dp.rank * share, begin = sharded ? local_begin : bucket.first;
       const auto slice_of = [&](const Tensor& slices) { return slices.flat(bucket.first / parts, held); };
       std::vector<Tensor> state;
       for (const Tensor& slices : chunk.state) state.push_back(slice_of(slices));
@@ -77,8 +77,8 @@ std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, con
                   .bucket = bucket,
                   .begin = begin,
                   .end = begin + held,
-                  .own_begin = own_begin,
-                  .own_end = own_begin + own,
+                  .local_begin = local_begin,
+                  .local_end = local_begin + share,
                   .replica_writes = bucket.scope != GradScope::kReplicated || turn,
                   .master = chunk.master.empty() ? chunk.parameters.flat(begin, held) : slice_of(chunk.master),
                   .state = std::move(state),
@@ -95,7 +95,7 @@ StateBuffer state_buffer(const std::vector<StatePiece>& pieces) {
   StateBuffer buffer{.offset = std::vector<int64_t>(pieces.size(), -1)};
   std::vector<size_t> order;
   for (size_t i = 0; i < pieces.size(); ++i)
-    if (pieces[i].own) order.push_back(i);
+    if (pieces[i].local) order.push_back(i);
   const auto address = [&](size_t i) { return static_cast<const char*>(pieces[i].memory.data); };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return address(a) < address(b); });
   const char* end = nullptr;  // of the piece before, on the device

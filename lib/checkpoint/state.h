@@ -16,7 +16,7 @@ namespace tri {
 struct StatePiece {
   Piece piece;
   Tensor memory;        // f32, the piece's elements in order
-  bool own = false;     // of the dp ranks that hold this piece, this one answers for it
+  bool local = false;   // of the dp ranks that hold this piece, it is this one's share: it loads it
   bool writes = false;  // of all ranks that hold this piece, this one saves it
 };
 
@@ -24,13 +24,13 @@ struct StatePiece {
 // cover every tensor exactly once. `store`: what allocate_store made of the same `config` and `mesh`.
 std::vector<StatePiece> state_pieces(const Config& config, const Mesh& mesh, const StoreTensors& store);
 
-// The host memory of a rank's own pieces: they are read into it, and stand still in it while they are written.
+// The host memory of a rank's local pieces: they are read into it, and stand still in it while they are written.
 struct StateBuffer {
   struct Run {
     const char* from;  // on the device
     int64_t offset, bytes;
   };
-  std::vector<int64_t> offset;  // [piece]: bytes; -1: not this rank's own
+  std::vector<int64_t> offset;  // [piece]: bytes; -1: not local
   std::vector<Run> runs;        // a snapshot's copies: pieces to write that lie together, padding between them included
   int64_t bytes = 0;
 };

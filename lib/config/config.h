@@ -41,24 +41,23 @@ struct Config {
 
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
 
-// The backend of a job whose run.device is decided.
-inline DeviceKind device_kind(DeviceChoice choice) {
-  TRI_REQUIRE(choice != DeviceChoice::kAuto, "run.device is still auto");
-  return choice == DeviceChoice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+// run.device of a job that runs on `kind`.
+inline DeviceChoice device_choice(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }
 
 // The text of a config file; a missing or unreadable one is a usage error.
 Result<std::string> read_config_text(const std::string& path);
 
-// Fields not named keep their defaults. `overrides` are "section.key=value", applied in order: the last one
-// wins. The value of a text field is taken as it stands, any other as YAML. Messages start with
-// "file_name:line: " or
+// Fields not named keep their defaults. `overrides` are "section.key=value", applied in order: the last one wins. The
+// value of a text field is taken as it stands, any other as YAML. Messages start with "file_name:line: " or
 // "--set section.key=value: ".
 Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
                             const std::vector<std::string>& overrides);
 
-// Fills every field whose 0 or "" means "derived", and checks all rules that join fields. Each field must be
-// within its own limits, as parse_config leaves it. Resolving twice changes nothing.
+// Fills every field whose 0 or "" means "derived", and checks all rules that join fields. Each field must be within its
+// own limits, as parse_config leaves it. Resolving twice changes nothing. What `auto` means depends on the job's machines
+// too: lib/engine/job_plan.h.
 Result<Config> resolve_config(Config config, int world_size);
 
 // Every field of every section; parse_config gives back an equal Config.

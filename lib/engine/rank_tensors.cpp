@@ -102,11 +102,13 @@ int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
   return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
 }
 
-Recompute least_recompute(const Config& config, const Mesh& mesh, Device& device, int64_t room) {
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room) {
   Config tried = config;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
     tried.parallel.recompute = recompute;
-    if (rank_bytes(tried, mesh, device) <= room) return recompute;
+    Arena measuring;
+    allocate_rank(tried, mesh, measuring);
+    if (measuring.used() <= room) return recompute;
   }
   return Recompute::kFull;
 }

@@ -16,7 +16,9 @@ constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForward
 
 // Copies can't be had: an error where the config insists on them.
 void do_without_copies(const char* axis, bool insists, const std::string& why, const Job& job) {
-  if (insists) throw Fatal(ExitCode::kUsage, fmt::format("parallel.{}_transfers: copies: {}; set auto", axis, why));
+  const char* instead = std::string_view(axis) == "pp" ? "messages" : "collectives";
+  if (insists)
+    throw Fatal(ExitCode::kUsage, fmt::format("parallel.{}_transfers: copies: {}; set {}", axis, why, instead));
   if (job.world_rank() == 0) log_info("{}: {}; no copies into peers' memory", axis, why);
 }
 

@@ -11,7 +11,8 @@ Config forward_config(Config config, int ranks) {
     p.schedule = Schedule::k1F1B;
   }
   p.dp = 0;
-  p.recompute = Recompute::kFull;  // keeps one layer's activations
+  p.recompute = Recompute::kFull;            // keeps one layer's activations
+  p.dp_transfers = Transfers::kCollectives;  // there are no gradients
   config.run.device = DeviceChoice::kAuto;
   return config;
 }

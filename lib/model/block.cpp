@@ -57,10 +57,11 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
                                 WeightGradient& deferred, QkvWeight qkv_weight) const {
   State s{.ctx = ctx, .t = kept, .dinput = dinput, .deferred = std::exchange(deferred, {}), .qkv_weight = qkv_weight};
   for (const TransferRegion& region : block_order(block_, Pass::kBackward)) {
+    const Tensor rows = region.rows(ctx.work, s.t);
     if (region.reduces())
-      s.sums = ctx.begin_reduce(ctx.work.dnormed, ctx.splits.of(region.linear, region.pass));
+      s.sums = ctx.begin_reduce(rows, ctx.splits.of(region.linear, region.pass));
     else
-      ctx.gather(ctx.work.dstream);
+      ctx.gather(rows);
     for (const BlockStep step : region.steps) run(s, step);
     if (region.reduces()) norm_backward(s, region.linear);
   }

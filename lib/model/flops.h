@@ -1,13 +1,18 @@
-// Model FLOPs, the numerator of MFU: forward and backward, a multiply-add counts two.
+// Model FLOPs, the numerator of MFU: forward and backward, a multiply-add counts two. What is recomputed counts once.
 #pragma once
 
 #include "lib/config/config.h"
 
 namespace tri {
 
-// 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · T for attention
-// over the full square. For a plain GPT this is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).
-// Peers count attention so, causal or not, windowed or not; so do we.
-double model_flops_per_token(const Config& config);
+// Which keys of a query count as work.
+enum class AttentionWork {
+  kBand,    // as peers count, causal or not: all T of the sequence, or the W of the window, whatever the mask hides
+  kCausal,  // those that the mask leaves: of query t, min(t + 1, W)
+};
+
+// 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · (keys a query). For a
+// plain GPT kBand is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).
+double model_flops_per_token(const Config& config, AttentionWork work = AttentionWork::kBand);
 
 }  // namespace tri

@@ -166,7 +166,7 @@ NormalValues normal_start(const ParamSpec& spec, Axis tp, uint64_t seed) {
   const int split_dim = spec.split_dim < 0 ? 0 : spec.split_dim;
   for (size_t d = split_dim + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
   const int64_t local_split = spec.local_shape(tp.size)[split_dim];
-  const int64_t block = local_split * inner;  // consecutive here and in the whole tensor
+  const int64_t block = local_split * inner;  // consecutive here and in the full tensor
   return {.key = derive_key(seed, spec.name),
           .scale = spec.init_std,
           .block = block,

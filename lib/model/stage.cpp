@@ -5,7 +5,7 @@
 namespace tri {
 namespace {
 
-// The head's product is long beside its transfers: the own rows' part hides the gather, the weight gradient the reduce.
+// The head's GEMM is long beside its transfers: the local rows' part hides the gather, the weight gradient the reduce.
 constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
 
 }  // namespace

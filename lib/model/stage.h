@@ -63,7 +63,7 @@ class Stage final : public StageCompute {
   // Logits of final-norm rows `inp` (Rl, C); the gathered norm stays in work.normed.
   void head_forward(const Chunk& chunk, Tensor inp);
   void loss(int microbatch, LogitGradient gradient);
-  // From logits' gradient to the own rows of work.dstream.
+  // From logits' gradient to the local rows of work.dstream.
   void head_backward(const Chunk& chunk, Tensor inp);
 
   StageTensors tensors_;

@@ -110,27 +110,32 @@ std::string bubble(const Config& config, const Mesh& mesh) {
 
 }  // namespace
 
-std::string check_report(const Config& config, int ranks) {
+std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
+  const Config config = with_plan(asked, plan);
   const Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
   TRI_REQUIRE(mesh.world_size() == ranks, "config resolved for {} ranks, asked about {}", mesh.world_size(), ranks);
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
   const double flops = model_flops_per_token(config);
+  const double causal = model_flops_per_token(config, AttentionWork::kCausal);
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
 
   std::string text =
       fmt::format("{}: {} parameters ({}), {}\n", config.run.name, format_count(static_cast<double>(parameters)),
                   parameters, enum_name(config.precision.compute));
   text += topology(config, mesh);
+  text += to_string(plan) + "\n";
   text += fmt::format(
       "batch: {} samples a step = micro_batch {} x {} microbatches x dp {}; {} tokens a sample, {} tokens a step\n",
       config.data.global_batch, config.data.micro_batch, microbatches(config), mesh.dp.size, config.model.seq_len,
       format_count(step_tokens));
   text += layers(config, mesh);
   text += memory(config, mesh);
-  text += fmt::format("FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, full attention square)\n",
-                      format_count(flops), format_count(flops * step_tokens),
-                      format_count(flops * step_tokens / mesh.world_size()));
+  text += fmt::format(
+      "FLOPs: {} a token, {} a step, {} a rank and step (forward + backward, attention over the {}); {} a token where "
+      "attention counts what the causal mask leaves\n",
+      format_count(flops), format_count(flops * step_tokens), format_count(flops * step_tokens / mesh.world_size()),
+      config.model.window > 0 ? "window's band" : "full square", format_count(causal));
   return text + bubble(config, mesh);
 }
 

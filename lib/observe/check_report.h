@@ -3,12 +3,13 @@
 
 #include <string>
 
-#include "lib/config/config.h"
+#include "lib/engine/job_plan.h"
 
 namespace tri {
 
-// Topology, batch arithmetic, layers, parameters, bytes by name, FLOPs and bubble. `config` resolved for `ranks`.
-// The bytes come from running the set-up on a measuring arena: what a run's own table prints.
-std::string check_report(const Config& config, int ranks);
+// Topology, the plan, batch arithmetic, layers, parameters, bytes by name, FLOPs and bubble. `config` resolved for
+// `ranks`, `plan` made of it and of facts on paper (job_plan.h). The bytes come from running the set-up on a measuring
+// arena: what a run's own table prints.
+std::string check_report(const Config& config, const JobPlan& plan, int ranks);
 
 }  // namespace tri

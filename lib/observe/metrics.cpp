@@ -51,9 +51,9 @@ std::string json_line(const StepMetrics& m) {
     spent += fmt::format(R"(,"{}_ms":{:.4g})", StepTimes::names()[i], 1e3 * seconds[i]);
   return fmt::format(
       R"({{"step":{},"samples":{},"tokens":{},"loss":{},"grad_norm":{},"lr":{},"step_ms":{},"tokens_per_s":{},)"
-      R"("tflops_per_rank":{},"mfu":{}{},"data_bytes":{}}})",
+      R"("tflops_per_rank":{},"mfu":{},"mfu_causal":{}{},"data_bytes":{}}})",
       m.step, m.samples, m.tokens, number(m.loss), number(m.grad_norm), number(m.learning_rate), number(m.step_ms),
-      number(m.tokens_per_s), number(m.tflops_per_rank), number(m.mfu), spent, m.data_bytes);
+      number(m.tokens_per_s), number(m.tflops_per_rank), number(m.mfu), number(m.mfu_causal), spent, m.data_bytes);
 }
 
 std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {

@@ -19,9 +19,10 @@ struct StepMetrics {
   double step_ms = 0;
   double tokens_per_s = 0;
   double tflops_per_rank = 0;
-  std::optional<double> mfu;  // share of the device's peak; none on the CPU
-  StepTimes times;            // this rank's
-  int64_t data_bytes = 0;     // read from token files by this rank: for its whole node, or for itself alone
+  std::optional<double> mfu;         // share of the device's peak; none on the CPU
+  std::optional<double> mfu_causal;  // counting only the attention that the mask leaves (AttentionWork::kCausal)
+  StepTimes times;                   // this rank's
+  int64_t data_bytes = 0;            // read from token files by this rank: for its whole node, or for itself alone
 };
 
 // Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal.

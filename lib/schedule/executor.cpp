@@ -134,7 +134,10 @@ class Executor::Run {
     }
     // Of a transfer, which uses one.
     Buffer* only() const {
-      return *std::ranges::find_if(buffers, [](const Buffer* buffer) { return buffer != nullptr; });
+      for (Buffer* buffer : buffers)
+        if (buffer != nullptr) return buffer;
+      TRI_REQUIRE(false, "a transfer without a buffer");
+      return nullptr;
     }
   };
 

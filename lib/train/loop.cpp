@@ -96,7 +96,10 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
                                      int64_t data_bytes) const {
   const Config& config = context_.config;
   const double step_tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
-  const double tflops = model_flops_per_token(config) * step_tokens / seconds / context_.mesh.world_size() / 1e12;
+  const auto tflops_per_rank = [&](AttentionWork work) {
+    return model_flops_per_token(config, work) * step_tokens / seconds / context_.mesh.world_size() / 1e12;
+  };
+  const double tflops = tflops_per_rank(AttentionWork::kBand);
   const std::optional<double> peak = context_.device.peak_tflops(config.precision.compute);
   return {.step = progress_.steps,
           .samples = progress_.samples,
@@ -108,6 +111,7 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
           .tokens_per_s = step_tokens / seconds,
           .tflops_per_rank = tflops,
           .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
+          .mfu_causal = peak ? std::optional(tflops_per_rank(AttentionWork::kCausal) / *peak) : std::nullopt,
           .times = times,
           .data_bytes = data_bytes};
 }

@@ -48,14 +48,17 @@ Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints,
 
 }  // namespace
 
-Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, StartupClock startup) {
+Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock startup) {
+  const Config& config = planned.config;
+  const Mesh& mesh = planned.mesh;
   Inputs inputs;
   if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  auto device = agree(job, open_device(device_kind(config.run.device), job.node_rank()));
+  auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const std::string attempt = job.broadcast(new_attempt());
-  const auto lock = open_folder(config, job, attempt);
+  const auto lock = open_folder(planned.asked, job, attempt);
   if (!lock) return lock.error();
+  log_info("{}", to_string(planned.plan));
   startup.phase_done("data and device");
 
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
@@ -69,8 +72,14 @@ Result<void> run_training(const Config& config, const Mesh& mesh, Job& job, Star
                    .tuning_dir = config.run.dir});
   log_run(config, mesh, *inputs.dataset, arena);
 
-  Checkpointer checkpoints(config, mesh, job, *device.value(), trainer.runtime().compute(), trainer.store().tensors(),
-                           attempt);
+  Checkpointer checkpoints({.config = config,
+                            .asked = planned.asked,
+                            .mesh = mesh,
+                            .job = job,
+                            .device = *device.value(),
+                            .compute = trainer.runtime().compute(),
+                            .store = trainer.store().tensors(),
+                            .attempt = attempt});
   checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
   const auto begun = begin_state(config, checkpoints, trainer, startup);
   if (!begun) return begun.error();

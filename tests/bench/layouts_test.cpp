@@ -33,7 +33,7 @@ LayoutChoice choose(const Config& config, int world, int64_t most_bytes = kAmple
 
 std::set<std::tuple<int, int, int>> meshes_of(const LayoutChoice& choice) {
   std::set<std::tuple<int, int, int>> meshes;
-  for (const Layout& l : choice.layouts) meshes.emplace(l.tp, l.pp, l.dp);
+  for (const ParallelLayout& l : choice.layouts) meshes.emplace(l.tp, l.pp, l.dp);
   return meshes;
 }
 
@@ -44,7 +44,7 @@ TEST(Layouts, every_one_obeys_the_rules_fits_and_comes_once) {
     const int64_t most = predicted_bytes(value_or_throw(resolve_config(config, 1))) / 2;
     const LayoutChoice choice = choose(config, world, most);
     for (size_t i = 0; i < choice.layouts.size(); ++i) {
-      const Layout& layout = choice.layouts[i];
+      const ParallelLayout& layout = choice.layouts[i];
       SCOPED_TRACE(to_string(layout));
       const auto resolved = resolve_config(with_layout(config, layout), world);
       ASSERT_TRUE(resolved.ok()) << resolved.error().message;
@@ -62,7 +62,7 @@ TEST(Layouts, all_meshes_are_there_when_all_fit) {
   Config narrow = small_config();
   narrow.cluster.ranks_per_node = 2;
   const LayoutChoice choice = choose(narrow, 4);
-  for (const Layout& layout : choice.layouts) EXPECT_LE(layout.tp, 2);
+  for (const ParallelLayout& layout : choice.layouts) EXPECT_LE(layout.tp, 2);
   EXPECT_GT(choice.refused, 0);
 }
 
@@ -100,7 +100,7 @@ TEST(Layouts, what_no_layout_puts_right_is_the_configs_own_error) {
 
 TEST(Layouts, memory_is_saved_only_where_it_must_be) {
   const Config config = small_config();
-  for (const Layout& layout : choose(config, 4).layouts) {
+  for (const ParallelLayout& layout : choose(config, 4).layouts) {
     EXPECT_EQ(layout.zero, 1);
     EXPECT_EQ(layout.recompute, Recompute::kNone);
   }
@@ -112,7 +112,7 @@ TEST(Layouts, memory_is_saved_only_where_it_must_be) {
   };
   const auto savings = [&](int64_t most) {
     std::set<std::pair<int, Recompute>> pairs;
-    for (const Layout& l : value_or_throw(choose_layouts(config, 2, most, 1000, bytes)).layouts)
+    for (const ParallelLayout& l : value_or_throw(choose_layouts(config, 2, most, 1000, bytes)).layouts)
       if (l.dp == 2) pairs.emplace(l.zero, l.recompute);
     return pairs;
   };

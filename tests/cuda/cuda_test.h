@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/ops.h"
 #include "tests/kernels/op_test.h"
 
@@ -31,6 +32,36 @@ inline bool gpu_present() {
   }                                                                                                        \
   static_assert(true)
 
+// The default stream, which copies of the host wait for, on a GPU whose properties a test may change.
+class TestStream final : public CudaStream {
+ public:
+  explicit TestStream(cuda::Context& context) : CudaStream("test", no_ops(), context) {}
+  cudaStream_t get() const override { return nullptr; }
+  void record(Event&) override {}
+  void wait(Event&) override {}
+  void synchronize() override { TRI_CUDA(cudaStreamSynchronize(nullptr)); }
+  void set_flag(uint32_t*, uint32_t) override {}
+  void wait_flag(const uint32_t*, uint32_t) override {}
+  void idle(std::chrono::microseconds) override {}
+  std::optional<StreamTimes> times() const override { return std::nullopt; }
+  void reset_times() override {}
+
+ private:
+  void do_copy(void*, const void*, int64_t) override {}
+  void do_zero(Tensor) override {}
+  static const OpTable& no_ops() {
+    static const OpTable table{};
+    return table;
+  }
+};
+
+// The one that most tests share, on the first GPU as it is.
+inline TestStream& test_stream() {
+  static cuda::Context context(cuda::gpu_properties(0));
+  static TestStream stream(context);
+  return stream;
+}
+
 // A copy of a host buffer's present contents (poison included) in device memory.
 class DeviceBuffer {
  public:
@@ -40,6 +71,7 @@ class DeviceBuffer {
     const void* from = tensor_.data;
     TRI_CUDA(cudaMalloc(&tensor_.data, static_cast<size_t>(std::max<int64_t>(tensor_.bytes(), 1))));
     TRI_CUDA(cudaMemcpy(tensor_.data, from, static_cast<size_t>(tensor_.bytes()), cudaMemcpyHostToDevice));
+    TRI_CUDA(cudaDeviceSynchronize());  // streams that do not wait for the default one may read it now
   }
   ~DeviceBuffer() {
     if (!tensor_.empty()) cudaFree(tensor_.data);

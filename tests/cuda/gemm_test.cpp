@@ -1,6 +1,7 @@
 // gemm through cuBLASLt against the CPU reference.
 #include "kernels/cuda/gemm.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/kernels/compare.h"
 
 namespace tri::test {
 namespace {
@@ -34,10 +35,10 @@ void expect_cuda_matches_cpu(const Case& c) {
   const Buffer expected = start;
   cpu::gemm(args(expected, a, b, bias));
   const DeviceBuffer d_a(a), d_b(b), d_bias(bias), d_out(start), d_again(start);
-  cuda::gemm(args(d_out, d_a, d_b, d_bias), nullptr);
-  cuda::gemm(args(d_again, d_a, d_b, d_bias), nullptr);
+  cuda::gemm(args(d_out, d_a, d_b, d_bias), test_stream());
+  cuda::gemm(args(d_again, d_a, d_b, d_bias), test_stream());
   const double tolerance = c.out == Dtype::kBF16 ? kBf16Tolerance : 1e-5 * std::sqrt(static_cast<double>(c.k));
-  expect_close("out", d_out.values(start), expected.values(), tolerance);
+  EXPECT_EQ(difference(d_out.values(start), expected.values(), elements(tolerance)), "");
   EXPECT_EQ(d_out.values(start), d_again.values(start)) << "not deterministic";
 }
 
@@ -52,18 +53,19 @@ TEST(CudaGemm, cuda_matches_cpu) {
                {std::pair{Dtype::kF32, Dtype::kF32}, {Dtype::kBF16, Dtype::kBF16}, {Dtype::kBF16, Dtype::kF32}})
             for (const bool bias : {false, true}) {
               if (bias && (beta != 0 || out != inputs)) continue;
-              // Tensor-core products of bf16 want rows of whole 16-byte vectors: the model's shapes have
-              // them.
+              // GEMMs of bf16 on tensor cores want rows of whole 16-byte vectors: the model's shapes have them.
               if (inputs == Dtype::kBF16 && (m % 8 || n % 8 || k % 8)) continue;
               expect_cuda_matches_cpu({m, n, k, trans_a, trans_b, bias, beta, inputs, out});
             }
 }
 
-// In every form: epilogue and bias gradient inside the product, and as kernels of their own.
-void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, const char* what) {
-  SCOPED_TRACE(fmt::format("{} {} M {} N {} K {}", what, enum_name(dtype), m, n, k));
-  const std::string kind = what;
-  const bool wgrad = kind == "dbias", forward = kind == "gelu", biased = kind == "gelu_backward, dbias";
+enum class Beside { kGelu, kGeluBackward, kGeluBackwardAndBias, kWeightGradientAndBias };
+
+// In every form: epilogue and bias gradient inside the GEMM, and as kernels of their own.
+void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, Beside beside) {
+  SCOPED_TRACE(fmt::format("{} {} M {} N {} K {}", static_cast<int>(beside), enum_name(dtype), m, n, k));
+  const bool wgrad = beside == Beside::kWeightGradientAndBias, forward = beside == Beside::kGelu,
+             biased = beside == Beside::kGeluBackwardAndBias;
   const Dtype out_type = wgrad ? Dtype::kF32 : dtype;
   const Buffer a =
       wgrad ? Buffer(dtype, {k, m}, random_values(k * m, "a")) : Buffer(dtype, {m, k}, random_values(m * k, "a"));
@@ -94,29 +96,29 @@ void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, const 
   const Buffer c_out = out, c_pre = pre, c_dbias = dbias;
   cpu::gemm(args(c_out, a, b, bias, c_pre, c_dbias));
   const double tolerance = out_type == Dtype::kBF16 ? kBf16Tolerance : 1e-5 * std::sqrt(static_cast<double>(k));
+  cuda::GemmEngine& gemms = test_stream().context().gemms();
   for (const auto form : {cuda::GemmForm::kPlain, cuda::GemmForm::kEpilogue, cuda::GemmForm::kFused}) {
     SCOPED_TRACE(cuda::name_of(form));
     const DeviceBuffer d_a(a), d_b(b), d_bias(bias), d_pre(pre), d_dbias(dbias), d_out(out);
-    const bool done =
-        cuda::GemmEngine::instance().multiply_as(args(d_out, d_a, d_b, d_bias, d_pre, d_dbias), form, nullptr);
+    const bool done = gemms.multiply_as(args(d_out, d_a, d_b, d_bias, d_pre, d_dbias), form, test_stream());
     EXPECT_TRUE(done || form != cuda::GemmForm::kPlain);  // the library may not have the others
     if (!done) continue;
-    expect_close("out", d_out.values(out), c_out.values(), tolerance);
-    if (!wgrad) expect_close("pre", d_pre.values(pre), c_pre.values(), tolerance);
-    if (wgrad) expect_close("dbias", d_dbias.values(dbias), c_dbias.values(), 1e-5 * std::sqrt(static_cast<double>(k)));
-    // Sums of what was rounded, or of what was not yet.
-    if (biased)
-      expect_close("dbias", d_dbias.values(dbias), c_dbias.values(),
-                   dtype == Dtype::kBF16 ? kBf16Tolerance : 1e-5 * std::sqrt(static_cast<double>(m)));
+    EXPECT_EQ(difference(d_out.values(out), c_out.values(), elements(tolerance)), "");
+    EXPECT_EQ(difference(d_pre.values(pre), c_pre.values(), elements(tolerance)), "") << "pre";
+    // With GeLU's gradient they are sums of what was rounded, or of what was not yet.
+    const double dbias_tolerance =
+        biased && dtype == Dtype::kBF16 ? kBf16Tolerance : 1e-5 * std::sqrt(static_cast<double>(biased ? m : k));
+    EXPECT_EQ(difference(d_dbias.values(dbias), c_dbias.values(), elements(dbias_tolerance)), "") << "dbias";
   }
 }
 
 TEST(CudaGemm, every_form_matches_cpu) {
   TRI_NEEDS_GPU();
-  for (const char* what : {"gelu", "gelu_backward", "gelu_backward, dbias", "dbias"})
+  for (const Beside beside :
+       {Beside::kGelu, Beside::kGeluBackward, Beside::kGeluBackwardAndBias, Beside::kWeightGradientAndBias})
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
       for (const auto& [m, n, k] : {std::tuple{8, 16, 8}, {64, 256, 128}, {520, 384, 136}})
-        expect_forms_match_cpu(dtype, m, n, k, what);
+        expect_forms_match_cpu(dtype, m, n, k, beside);
 }
 
 TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
@@ -143,8 +145,55 @@ TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
   const Buffer expected = out, expected_pre = pre;
   cpu::gemm(args(expected, a, b, expected_pre));
   const DeviceBuffer d_a(a), d_b(b), d_out(out), d_pre(pre);
-  cuda::gemm(args(d_out, d_a, d_b, d_pre), nullptr);
-  expect_close("out", d_out.values(out), expected.values(), kBf16Tolerance);
+  gemm(args(d_out, d_a, d_b, d_pre), *stream);
+  stream->synchronize();
+  EXPECT_EQ(difference(d_out.values(out), expected.values(), elements(kBf16Tolerance)), "");
+}
+
+TEST(CudaGemm, devices_share_neither_choices_nor_scratch) {
+  TRI_NEEDS_GPU();
+  const Buffer a(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")), out(Dtype::kBF16, {64, 64});
+  const DeviceBuffer d_a(a), d_out(out);
+  const Gemm g{.out = d_out, .a = d_a, .b = d_a};
+  const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
+  const auto stream = device->make_stream("test");
+  device->gemm_search()->search({&g, 1}, *stream);
+  EXPECT_EQ(device->gemm_search()->rows().size(), 1u);
+  const auto other = value_or_throw(open_device(DeviceKind::kCuda, 0));
+  EXPECT_TRUE(other->gemm_search()->rows().empty());
+}
+
+// Where K is split over blocks, their sums are not rounded to bf16 before they are added.
+TEST(CudaGemm, partial_sums_are_added_in_fp32) {
+  TRI_NEEDS_GPU();
+  cublasLtHandle_t handle = nullptr;
+  TRI_CUBLAS(cublasLtCreate(&handle));
+  void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);  // only shapes are looked at
+  int algorithms = 0;
+  for (const auto& [m, n, k] :
+       {std::tuple<int64_t, int64_t, int64_t>{64, 64, 65536}, {128, 256, 16384}, {512, 64, 8192}})
+    for (const bool trans_b : {false, true}) {
+      const Gemm g{.out = Tensor(nowhere, Dtype::kBF16, {m, n}),
+                   .a = Tensor(nowhere, Dtype::kBF16, {m, k}),
+                   .b = trans_b ? Tensor(nowhere, Dtype::kBF16, {n, k}) : Tensor(nowhere, Dtype::kBF16, {k, n}),
+                   .trans_b = trans_b ? Trans::kYes : Trans::kNo};
+      const cuda::GemmPlan plan(g, cuda::GemmForm::kPlain);
+      for (cublasLtMatmulAlgo_t algorithm : plan.algorithms(handle, 64, 256)) {
+        uint32_t reduction = 0;
+        TRI_CUBLAS(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
+                                                        sizeof reduction, nullptr));
+        EXPECT_TRUE(reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+            << reduction;
+        ++algorithms;
+        // The same algorithm, kept by an earlier run with another scheme, is not taken.
+        const uint32_t rounded = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+        TRI_CUBLAS(cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &rounded,
+                                                        sizeof rounded));
+        EXPECT_FALSE(plan.takes(handle, algorithm));
+      }
+    }
+  EXPECT_GT(algorithms, 0);
+  cublasLtDestroy(handle);
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ void write_run(const Config& config, const std::string& dir) {
     const int64_t valid = spec.valid_rows < 0 ? spec.numel() : spec.valid_rows * row;
     for (int64_t i = 0; i < valid; ++i) values[static_cast<size_t>(i)] = next++ * 0.37f;
     const Piece full{.tensor = weight_name(spec.name),
-                      .shape = spec.shape,
-                      .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
+                     .shape = spec.shape,
+                     .region = {Coordinates(spec.shape.size(), 0), spec.shape}};
     value_or_throw(writer.add(full, values.data()));
   }
   Manifest manifest{.attempt = "a", .step = 7};
@@ -215,9 +215,9 @@ TEST(HuggingFace, a_folder_with_a_missing_a_strange_or_a_misshapen_tensor_is_ref
   const TemporaryFolder dir;
   write_run(gpt2(), dir / "run");
   value_or_throw(export_checkpoint({.checkpoint = dir / "run/step_00000007", .folder = dir / "hf"}));
-  const std::string whole = read_all(dir / "hf/model.safetensors");
+  const std::string intact = read_all(dir / "hf/model.safetensors");
   const auto with = [&](const std::string& from, const std::string& to) {
-    std::string bytes = whole;
+    std::string bytes = intact;
     bytes.replace(bytes.find(from), from.size(), to);
     write_all(dir / "hf/model.safetensors", bytes);
     const std::string text = message(import_model({.folder = dir / "hf", .run_dir = dir / "back"}));

@@ -161,6 +161,16 @@ TEST(Prepare, what_is_no_text_is_refused_and_leaves_nothing) {
   EXPECT_FALSE(prepare({.inputs = {folder / "out.bin"}, .output = folder / "other"})) << "no format, no text";
 }
 
+TEST(Prepare, only_a_sidecar_that_is_missing_says_nothing_of_the_tokenizer) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(value_or_throw(prepared_with(folder / "none")), "");
+  std::filesystem::create_directory(folder / "out.json");  // there, and can't be read
+  EXPECT_FALSE(prepared_with(folder / "out"));
+  write_all(folder / "a.txt", "text");
+  ASSERT_TRUE(prepare({.inputs = {folder / "a.txt"}, .output = folder / "made"}));
+  EXPECT_EQ(value_or_throw(prepared_with(folder / "made")), "bytes");
+}
+
 TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {
   const TemporaryFolder folder;
   write_all(folder / "a.txt", "first");

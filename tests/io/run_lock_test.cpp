@@ -160,6 +160,16 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
   }
 }
 
+TEST(RunLock, a_long_path_is_held_like_a_short_one) {
+  const TemporaryFolder dir;
+  std::string deep = dir.path();
+  while (deep.size() < 3000) deep += "/" + std::string(200, 'd');
+  std::filesystem::create_directories(deep);
+  const auto lock = RunLock::take({.run = deep, .checkpoints = dir / "checkpoints"}, "old-1");
+  ASSERT_TRUE(lock) << lock.error().message;
+  EXPECT_TRUE(lock.value().check());
+}
+
 TEST(RunLock, a_holder_notices_that_it_lost_the_checkpoint_folder) {
   const TemporaryFolder dir;
   const auto lock = RunLock::take({.run = dir.path(), .checkpoints = dir / "checkpoints"}, "old-1");

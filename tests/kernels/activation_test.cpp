@@ -1,5 +1,4 @@
-// activation_forward and activation_backward against float64, over odd and large shapes; and through a CPU
-// stream.
+// activation_forward and activation_backward against float64, over odd and large shapes; and through a CPU stream.
 #include "kernels/activation.h"
 
 #include <gtest/gtest.h>

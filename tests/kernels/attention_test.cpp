@@ -1,5 +1,4 @@
-// Attention on the CPU against a float64 reference that stores whole rows of probabilities and knows no
-// blocks.
+// Attention on the CPU against a float64 reference that stores whole rows of probabilities and knows no blocks.
 #include <algorithm>
 
 #include "kernels/cpu/ops.h"

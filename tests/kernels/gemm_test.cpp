@@ -1,4 +1,4 @@
-// gemm and bias_backward against float64 products, over odd and large shapes and all operand layouts.
+// gemm and bias_backward against float64, over odd and large shapes and all operand layouts.
 #include "kernels/gemm.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST(Gemm, multiplies_bf16_in_fp32_and_rounds_the_result_once) {
   });
 }
 
-TEST(Gemm, the_layers_gradients_are_products_too) {
+TEST(Gemm, the_layers_gradients_are_gemms_too) {
   // loss = sum(dout · out),  out = inp · weight^T + bias
   for (const auto& [rows, n, k] : kShapes) {
     SCOPED_TRACE(fmt::format("R {} N {} K {}", rows, n, k));

@@ -145,8 +145,7 @@ struct BackwardRun {
   Buffer dinp, dweight, dbias;
 };
 
-// The backward pass at `sum`, on the skip path `dresidual` (may be empty); parameter gradients begin at
-// `start`.
+// The backward pass at `sum`, on the skip path `dresidual` (may be empty); parameter gradients begin at `start`.
 BackwardRun run_backward(const Case& c, const Inputs& in, const Values& dout, const Values& dresidual,
                          const Values& start, Dtype dtype) {
   const Outputs o = reference(c, in);
@@ -184,8 +183,7 @@ TEST(Norm, backward_matches_finite_differences_of_float64) {
     const Values start = random_values(c.width, "start");
     const BackwardRun run = run_backward(c, in, dout, dresidual, start, Dtype::kF32);
     const auto loss = [&] { return dot(dout, reference(c, in).out) + (skips ? dot(dresidual, in.inp) : 0.0); };
-    // One column: the norm's own gradient all but vanishes, leaving its rounding, times rstd, beside the skip
-    // path.
+    // One column: the norm's own gradient all but vanishes, leaving its rounding, times rstd, beside the skip path.
     if (c.width > 1 || skips)
       expect_gradient("inp", run.dinp.values(), in.inp, loss, c.width > 1 ? kFloatTolerance : 1e-3);
     expect_gradient("weight", minus(run.dweight.values(), start), in.weight, loss);
@@ -360,6 +358,13 @@ TEST(Norm, check_refuses_what_does_not_fit) {
   refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm; });               // a mean and a bias
   refuses([&](NormForward& n) { n.kind = Norm::kRmsNorm, n.mean = {}; });  // a bias
   EXPECT_THROW(check(ResidualAdd{.out = y, .inp = x}), Fatal);
+  const auto wide = [&](int64_t width) {  // only shapes are looked at
+    const Tensor rows(Tensor(x).data, Dtype::kF32, {1, width}), vector(rows.data, Dtype::kF32, {width});
+    const Tensor statistic(rows.data, Dtype::kF32, {1});
+    return NormForward{.kind = Norm::kRmsNorm, .out = rows, .rstd = statistic, .inp = rows, .weight = vector};
+  };
+  EXPECT_NO_THROW(check(wide(int64_t{1} << 29)));
+  EXPECT_THROW(check(wide(int64_t{1} << 30)), Fatal);
   EXPECT_THROW(
       check(NormBackward{.dinp = y, .dweight = w, .dout = half, .inp = x, .weight = w, .mean = row, .rstd = row}),
       Fatal);

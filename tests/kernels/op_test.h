@@ -68,6 +68,7 @@ class Buffer {
     }
     return result;
   }
+  bool is_absent() const { return bytes_.empty(); }
   bool same_bits(const Buffer& other) const { return bytes_ == other.bytes_; }
 
  private:
@@ -101,8 +102,7 @@ inline Values minus(Values a, const Values& b) {
 inline constexpr double kFloatTolerance = 1e-5;  // fp32 arithmetic against float64
 inline constexpr double kBf16Tolerance = 1e-2;   // bf16 storage (unit roundoff 2^-9) against fp32
 
-// |actual - expected| <= tolerance · (|expected| + root mean square of expected), for every element. NaN is
-// never close.
+// |actual - expected| <= tolerance · (|expected| + root mean square of expected), for every element; never so for NaN.
 inline void expect_close(std::string_view what, const Values& actual, const Values& expected,
                          double tolerance = kFloatTolerance) {
   ASSERT_EQ(actual.size(), expected.size()) << what;

@@ -293,9 +293,13 @@ TEST(Arena, accounts_bytes_by_name_in_the_order_of_first_use) {
 
 TEST(Arena, a_measuring_arena_predicts_the_bytes_and_the_shapes) {
   const auto device = make_cpu_device();
-  Arena measuring, arena(*device, 2048);
+  Arena measuring, of_device(*device), arena(*device, 2048);
   EXPECT_TRUE(measuring.measuring());
+  EXPECT_TRUE(of_device.measuring());
   EXPECT_FALSE(arena.measuring());
+  EXPECT_EQ(measuring.device(), nullptr);
+  EXPECT_EQ(of_device.device(), device.get());
+  EXPECT_EQ(arena.device(), device.get());
   const std::vector<Tensor> predicted = take_some(measuring), real = take_some(arena);
   EXPECT_EQ(measuring.used(), arena.used());
   EXPECT_EQ(measuring.bytes_by_name(), arena.bytes_by_name());
@@ -316,7 +320,7 @@ TEST(Arena, is_full_at_its_size_and_not_a_byte_earlier) {
   EXPECT_EQ(arena.used(), 1280);
 }
 
-TEST(Timeline, every_moment_of_a_step_belongs_to_one_spend) {
+TEST(Timeline, every_moment_of_a_step_belongs_to_one_category) {
   auto device = make_cpu_device();
   auto stream = device->make_stream("compute");
   Timeline timeline(*device, *stream);

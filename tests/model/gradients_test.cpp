@@ -143,21 +143,21 @@ TEST(Recompute, saves_memory) {
   EXPECT_LT(in_flight(Recompute::kNorms), in_flight(Recompute::kNone));
 }
 
-TEST(InitialValues, any_tp_share_is_a_slice_of_the_whole) {
+TEST(InitialValues, any_tp_share_is_a_slice_of_the_full_tensor) {
   const ParamSpec specs[] = {
       {.name = "rows", .shape = {8, 5}, .split_dim = 0, .init = InitRule::kNormal, .init_std = 1},
       {.name = "columns", .shape = {3, 8}, .split_dim = 1, .init = InitRule::kNormal, .init_std = 1},
       {.name = "gates", .shape = {2, 8, 3}, .split_dim = 1, .init = InitRule::kNormal, .init_std = 1},
       {.name = "padded", .shape = {8, 4}, .split_dim = 0, .init = InitRule::kNormal, .init_std = 1, .valid_rows = 5},
-      {.name = "whole", .shape = {7}, .split_dim = -1, .init = InitRule::kNormal, .init_std = 1},
+      {.name = "replicated", .shape = {7}, .split_dim = -1, .init = InitRule::kNormal, .init_std = 1},
   };
   for (const ParamSpec& spec : specs) {
-    const std::vector<float> whole = initial_values(spec, {0, 1}, 9);
+    const std::vector<float> full = initial_values(spec, {0, 1}, 9);
     for (const int tp : {2, 4})
       for (int rank = 0; rank < tp; ++rank) {
         const std::vector<float> part = initial_values(spec, {rank, tp}, 9);
         if (spec.split_dim < 0) {
-          EXPECT_EQ(part, whole);
+          EXPECT_EQ(part, full);
           continue;
         }
         int64_t inner = 1, outer = 1;
@@ -168,7 +168,7 @@ TEST(InitialValues, any_tp_share_is_a_slice_of_the_whole) {
         for (int64_t o = 0; o < outer; ++o)
           for (int64_t i = 0; i < local * inner; ++i)
             EXPECT_EQ(part[static_cast<size_t>(o * local * inner + i)],
-                      whole[static_cast<size_t>((o * split + rank * local) * inner + i)])
+                      full[static_cast<size_t>((o * split + rank * local) * inner + i)])
                 << spec.name;
       }
   }
@@ -183,7 +183,7 @@ TEST(Parameters, a_missing_weight_is_an_error_that_names_it_and_a_missing_bias_i
   for (const ParamSpec& spec : model_parameters(value_or_throw(resolve_config(c, 1))))
     parameters.push_back({.spec = spec});
   for (const Parameter& absent : parameters) {
-    if (absent.spec.name.find("layers/1/") != 0) continue;
+    if (!absent.spec.name.starts_with("layers/1/")) continue;
     std::vector<Parameter> others;
     for (const Parameter& parameter : parameters)
       if (parameter.spec.name != absent.spec.name) others.push_back(parameter);

@@ -13,7 +13,7 @@
 namespace tri::test {
 
 using Doubles = std::vector<double>;
-using ParameterValues = std::map<std::string, Doubles>;  // whole tensors by name
+using ParameterValues = std::map<std::string, Doubles>;  // full tensors by name
 
 class ReferenceModel {
  public:

@@ -1,4 +1,5 @@
-// The benches that take all ranks: a sweep leaves nothing behind, and overlap tells hidden transfers from others.
+// The benches that take all ranks: a step has the same tokens on every layout, a sweep leaves nothing behind, and overlap
+// tells hidden transfers from others.
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,11 +47,12 @@ Held held() {
 
 TEST(Sweep, gives_back_threads_files_and_arenas_of_every_layout) {
   Job& job = *test_job();
+  const auto device = open_test_device();
   const LayoutSweep sweep{.limit = 6, .step = {.steps = 1, .warmup = 1, .profiled = 0}};
   std::vector<Held> before;
   const auto once = [&] {
-    const auto result =
-        sweep_layouts(small_config(), job, sweep, [&](const Layout&, int, int) { before.push_back(held()); });
+    const auto result = sweep_layouts(small_config(), job, *device, sweep,
+                                      [&](const ParallelLayout&, int, int) { before.push_back(held()); });
     ASSERT_TRUE(result.ok()) << result.error().message;
     EXPECT_EQ(result.value().rows.size(), 6u);
     for (const SweepRow& row : result.value().rows) EXPECT_EQ(row.problem, "") << to_string(row.layout);
@@ -68,13 +70,33 @@ TEST(Sweep, gives_back_threads_files_and_arenas_of_every_layout) {
 
 TEST(Sweep, every_rank_has_the_same_rows) {
   Job& job = *test_job();
-  const auto result = sweep_layouts(small_config(), job, {.limit = 3, .step = {.steps = 2, .warmup = 1, .profiled = 0}},
-                                    [](const Layout&, int, int) {});
+  const auto device = open_test_device();
+  const auto result =
+      sweep_layouts(small_config(), job, *device, {.limit = 3, .step = {.steps = 2, .warmup = 1, .profiled = 0}},
+                    [](const ParallelLayout&, int, int) {});
   ASSERT_TRUE(result.ok());
   std::string text;
   for (const SweepRow& row : result.value().rows)
     text += fmt::format("{} {} {} {}\n", to_string(row.layout), row.ms, row.tokens_per_s, row.memory_bytes);
   for (const std::string& other : job.all_gather(text)) EXPECT_EQ(other, text);
+}
+
+// Of the start weights, so all that can differ is the tokens.
+TEST(Step, feeds_the_same_tokens_on_every_layout) {
+  Job& job = *test_job();
+  if (job.world_size() != 2) GTEST_SKIP() << "needs two ranks";
+  const auto device = open_test_device();
+  std::vector<double> losses;
+  for (const auto& [tp, pp] : {std::pair{1, 1}, std::pair{2, 1}, std::pair{1, 2}}) {
+    Config config = small_config();
+    config.parallel.tp = tp;
+    config.parallel.pp = pp;
+    config = value_or_throw(resolve_config(config, 2));
+    const Mesh mesh = make_mesh(job.world_rank(), tp, config.parallel.dp, pp);
+    losses.push_back(bench_step(config, mesh, job, *device, {.steps = 1, .warmup = 0, .profiled = 0}).last_loss);
+  }
+  EXPECT_NEAR(losses[1], losses[0], 1e-5 * losses[0]);
+  EXPECT_NEAR(losses[2], losses[0], 1e-5 * losses[0]);
 }
 
 // The rows of one axis of two ranks, while every transfer comes late by far more than its own time.
@@ -84,7 +106,7 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
   const Mesh mesh = make_mesh(job.world_rank(), 1, resolved.parallel.dp, resolved.parallel.pp);
   set_transfer_hook([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
-  const auto rows = bench_overlap(resolved, mesh, job, {.rounds = 5});
+  const auto rows = bench_overlap(resolved, mesh, job, *open_test_device(), {.rounds = 5});
   set_transfer_hook({});
   return rows;
 }

@@ -30,8 +30,14 @@ struct Rank {
     Arena measuring;
     allocate_store(config, mesh, measuring);
     arena = std::make_unique<Arena>(*device, measuring.used());
-    checkpoints = std::make_unique<Checkpointer>(config, mesh, job, *device, *compute,
-                                                 allocate_store(config, mesh, *arena), attempt);
+    checkpoints = std::make_unique<Checkpointer>(CheckpointContext{.config = config,
+                                                                   .asked = config,
+                                                                   .mesh = mesh,
+                                                                   .job = job,
+                                                                   .device = *device,
+                                                                   .compute = *compute,
+                                                                   .store = allocate_store(config, mesh, *arena),
+                                                                   .attempt = attempt});
   }
   ~Rank() {
     checkpoints.reset();

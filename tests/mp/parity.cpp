@@ -176,7 +176,8 @@ TEST(Parity, copies_that_are_insisted_on_and_cannot_be_are_an_error) {
         ADD_FAILURE() << layout.name() << " starts";
       } catch (const Fatal& problem) {
         EXPECT_EQ(problem.code(), ExitCode::kUsage);
-        EXPECT_EQ(problem.what(), words + "the group's ranks are on several machines; set auto");
+        EXPECT_EQ(problem.what(), words + "the group's ranks are on several machines; set " +
+                                      (layout.pp > 1 ? "messages" : "collectives"));
       }
       set_machine_name("");
     }

@@ -1,0 +1,343 @@
+#include "lib/engine/job_plan.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "io/base/format.h"
+#include "kernels/core/arena.h"
+#include "lib/comm/peer/memory.h"
+#include "lib/engine/rank_tensors.h"
+
+namespace tri {
+
+template <class Archive>
+void fields(Archive& archive, RankFacts& f) {
+  archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.tp_problem,
+          f.dp_problem, f.pp_problem);
+}
+
+namespace {
+
+constexpr const char* kSeveralMachines = "the group's ranks are on several machines";
+
+Mesh mesh_of(const Config& config, int world_rank) {
+  return make_mesh(world_rank, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+}
+
+// Whether the config wants copies on an axis, if they can be had.
+bool wants_tp_copies(const Config& config) { return config.parallel.tp > 1 && copies_tp_rows(config); }
+bool wants_dp_copies(const Config& config) { return config.parallel.dp > 1 && copies_dp_buckets(config); }
+bool wants_pp_copies(const Config& config) {
+  return config.parallel.pp > 1 && config.parallel.pp_transfers != PpTransfers::kMessages;
+}
+
+std::vector<int> tp_group(const Mesh& mesh) {
+  std::vector<int> ranks;
+  for (int i = 0; i < mesh.tp.size; ++i) ranks.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
+  return ranks;
+}
+std::vector<int> dp_group(const Mesh& mesh) {
+  std::vector<int> ranks;
+  for (int i = 0; i < mesh.dp.size; ++i) ranks.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
+  return ranks;
+}
+
+// Stages are a ring of one-way edges: edge e leads from stage e to the next one. Only chunks close the ring.
+bool has_edge(const Config& config, int stage) {
+  return config.parallel.pp > 1 && (stage + 1 < config.parallel.pp || config.parallel.chunks > 1);
+}
+std::vector<int> edge_pair(const Mesh& mesh, int stage) {
+  const auto [low, high] = std::minmax({mesh.rank_at(stage, mesh.dp.rank, mesh.tp.rank),
+                                        mesh.rank_at((stage + 1) % mesh.pp.size, mesh.dp.rank, mesh.tp.rank)});
+  return {low, high};
+}
+
+bool on_one_machine(const std::vector<int>& group, const JobFacts& facts) {
+  const std::string& machine = facts[static_cast<size_t>(group.front())].machine;
+  return std::all_of(group.begin(), group.end(),
+                     [&](int rank) { return facts[static_cast<size_t>(rank)].machine == machine; });
+}
+
+// Why the ranks of any of the axis's groups can't open each other's memory; "" where all can.
+std::string problem_of_axis(const Config& config, const JobFacts& facts, int (*first_of_group)(const Mesh&),
+                            std::string RankFacts::*problem) {
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    const int first = first_of_group(mesh_of(config, static_cast<int>(rank)));
+    if (facts[rank].machine != facts[static_cast<size_t>(first)].machine) return kSeveralMachines;
+    if (!(facts[rank].*problem).empty()) return facts[rank].*problem;
+  }
+  return "";
+}
+
+Error copies_refused(const char* axis, const std::string& why) {
+  return usage_error("parallel.{}_transfers: copies: {}; set auto", axis, why);
+}
+
+// " (parallel.tp_transfers: auto: why)"
+template <class E>
+std::string origin(const char* field, E asked, const std::string& why) {
+  return fmt::format(" ({}: {}{}{})", field, enum_name(asked), why.empty() ? "" : ": ", why);
+}
+
+class Planner {
+ public:
+  Planner(const Config& config, const JobFacts& facts) : config_(config), facts_(facts) {}
+
+  Result<JobPlan> run() && {
+    const ParallelConfig& p = config_.parallel;
+    auto device = plan_device(config_.run.device, facts_);
+    if (!device) return device.error();
+    plan_.device = std::move(device).value();
+    std::set<std::string> machines;
+    for (const RankFacts& rank : facts_) machines.insert(rank.machine);
+    add(fmt::format("{} ranks on {} machine(s), {}", facts_.size(), machines.size(),
+                    plan_.device.kind == DeviceKind::kCuda ? "a GPU each" : "on the CPU") +
+        origin("run.device", config_.run.device, ""));
+    if (auto done = plan_axis(
+            "tp", p.tp, p.overlap_tp, p.tp_transfers, wants_tp_copies(config_),
+            [](const Mesh& m) { return m.rank_at(m.pp.rank, m.dp.rank, 0); }, &RankFacts::tp_problem, plan_.tp);
+        !done)
+      return done.error();
+    if (auto done = plan_axis(
+            "dp", p.dp, p.overlap_dp, p.dp_transfers, wants_dp_copies(config_),
+            [](const Mesh& m) { return m.rank_at(m.pp.rank, 0, m.tp.rank); }, &RankFacts::dp_problem, plan_.dp);
+        !done)
+      return done.error();
+    if (auto done = plan_stages(); !done) return done.error();
+    plan_recompute();
+    return std::move(plan_);
+  }
+
+ private:
+  void add(std::string line) { plan_.lines.push_back(std::move(line)); }
+
+  Result<void> plan_axis(const char* axis, int size, bool overlap, Transfers asked, bool wants_copies,
+                         int (*first_of_group)(const Mesh&), std::string RankFacts::*problem, Transfers& choice) {
+    choice = Transfers::kCollectives;
+    if (size == 1) return {};
+    std::string why;
+    if (wants_copies) {
+      why = problem_of_axis(config_, facts_, first_of_group, problem);
+      if (why.empty()) choice = Transfers::kCopies;
+      if (!why.empty() && asked == Transfers::kCopies) return copies_refused(axis, why);
+    } else if (asked == Transfers::kAuto && overlap) {
+      why = "copies are slower beside those of tp, and without zero";
+    }
+    add(fmt::format("{}: {}{}", axis, choice == Transfers::kCopies ? "copies into the peers' memory" : "collectives",
+                    overlap ? ", beside compute" : ", compute waits for them") +
+        origin(fmt::format("parallel.{}_transfers", axis).c_str(), asked, why));
+    return {};
+  }
+
+  Result<void> plan_stages() {
+    plan_.pp.assign(facts_.size(), PpTransfers::kMessages);
+    if (config_.parallel.pp == 1) return {};
+    int edges = 0, copies = 0;
+    std::string why;
+    for (size_t rank = 0; rank < facts_.size(); ++rank) {
+      const Mesh mesh = mesh_of(config_, static_cast<int>(rank));
+      if (!has_edge(config_, mesh.pp.rank)) continue;
+      ++edges;
+      if (!wants_pp_copies(config_)) continue;
+      const bool one = on_one_machine(edge_pair(mesh, mesh.pp.rank), facts_);
+      const std::string problem = one ? facts_[rank].pp_problem : kSeveralMachines;
+      if (problem.empty()) {
+        plan_.pp[rank] = PpTransfers::kCopies;
+        ++copies;
+      } else {
+        why = problem;
+      }
+    }
+    if (config_.parallel.pp_transfers == PpTransfers::kCopies && !why.empty()) return copies_refused("pp", why);
+    const std::string how = copies == edges ? "copies into the neighbour's memory"
+                            : copies == 0   ? "messages"
+                                            : fmt::format(
+                                                  "copies into the neighbour's memory for {} of {} pairs, "
+                                                    "messages for the others",
+                                                  copies, edges);
+    add(fmt::format("pp: {}{}", how, config_.parallel.overlap_pp ? ", beside compute" : ", compute waits for them") +
+        origin("parallel.pp_transfers", config_.parallel.pp_transfers, why));
+    return {};
+  }
+
+  // auto: the first level with which every rank's memory fits. Ranks of one stage need the same.
+  void plan_recompute() {
+    plan_.recompute = config_.parallel.recompute;
+    if (plan_.recompute != Recompute::kAuto) return;
+    const Config tried = with_plan(config_, plan_);
+    Arena on_paper;
+    take_kernel_workspace(tried, mesh_of(tried, 0), on_paper);
+    const int64_t paper_workspace = on_paper.used();
+    std::map<int, int64_t> room;  // by stage, the least of its ranks'
+    for (size_t rank = 0; rank < facts_.size(); ++rank) {
+      if (!facts_[rank].free_bytes) return;
+      const Mesh mesh = mesh_of(config_, static_cast<int>(rank));
+      int64_t mine = room_for_arena(plan_.device.kind, *facts_[rank].free_bytes, facts_[rank].node_size);
+      // The levels are measured with the workspace of a device on paper.
+      if (facts_[rank].workspace_bytes) mine += paper_workspace - *facts_[rank].workspace_bytes;
+      const auto [known, is_new] = room.try_emplace(mesh.pp.rank, mine);
+      if (!is_new) known->second = std::min(known->second, mine);
+    }
+    plan_.recompute = Recompute::kNone;
+    int64_t least = room.begin()->second;
+    for (const auto& [stage, bytes] : room) {
+      const Mesh place = mesh_of(config_, stage * config_.parallel.tp * config_.parallel.dp);
+      plan_.recompute = std::max(plan_.recompute, least_recompute(tried, place, bytes));
+      least = std::min(least, bytes);
+    }
+    add(fmt::format("recompute: {}, for {} a rank (parallel.recompute: auto)", enum_name(plan_.recompute),
+                    format_bytes(least)));
+  }
+
+  const Config& config_;
+  const JobFacts& facts_;
+  JobPlan plan_;
+};
+
+std::string host_name() {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  return host;
+}
+
+// Whether the members of a group on one machine can open each other's memory, tried with a small allocation.
+std::string problem_of_opening(const std::vector<int>& group, Job& job, Device& device, const Arena& arena,
+                               const JobFacts& facts) {
+  if (!on_one_machine(group, facts)) return "";
+  const auto opened = PeerArenas::open(group, job, device, arena);
+  return opened ? "" : opened.error().message;
+}
+
+}  // namespace
+
+Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts) {
+  DevicePlan plan{.kind = DeviceKind::kCpu, .ordinals = std::vector<int>(facts.size(), 0)};
+  const bool any = std::any_of(facts.begin(), facts.end(), [](const RankFacts& rank) { return !rank.gpus.empty(); });
+  if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && !any)) return plan;
+  plan.kind = DeviceKind::kCuda;
+  std::set<std::string> taken;
+  std::vector<size_t> without;
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    const auto& gpus = facts[rank].gpus;
+    const auto free = std::find_if(gpus.begin(), gpus.end(), [&](const std::string& gpu) { return !taken.count(gpu); });
+    if (free == gpus.end()) {
+      without.push_back(rank);
+      continue;
+    }
+    taken.insert(*free);
+    plan.ordinals[rank] = static_cast<int>(free - gpus.begin());
+  }
+  if (without.empty()) return plan;
+  const RankFacts& first = facts[without.front()];
+  const std::string why = first.gpus.empty() ? "sees none: " + first.no_gpu_because
+                                             : fmt::format("sees {}, which other ranks have taken", first.gpus.size());
+  const std::string others = without.size() == 1 ? "" : fmt::format(" (so do {} more ranks)", without.size() - 1);
+  return Error{fmt::format("run.device: {}: rank {} on node {} needs a GPU of its own and {}{}; start as many ranks a "
+                           "node as it has GPUs that work, leave the node out, or set run.device: cpu",
+                           enum_name(choice), without.front(), first.node, why, others),
+               ExitCode::kDevice};
+}
+
+Result<JobPlan> plan_job(const Config& config, const JobFacts& facts) {
+  const ParallelConfig& p = config.parallel;
+  TRI_REQUIRE(static_cast<size_t>(p.tp) * static_cast<size_t>(p.dp) * static_cast<size_t>(p.pp) == facts.size(),
+              "a config of tp {} x dp {} x pp {}, facts of {} ranks", p.tp, p.dp, p.pp, facts.size());
+  return Planner(config, facts).run();
+}
+
+Config with_plan(Config config, const JobPlan& plan) {
+  ParallelConfig& p = config.parallel;
+  config.run.device = device_choice(plan.device.kind);
+  p.tp_transfers = plan.tp;
+  p.dp_transfers = plan.dp;
+  int edges = 0, copies = 0;
+  for (size_t rank = 0; rank < plan.pp.size(); ++rank) {
+    edges += has_edge(config, mesh_of(config, static_cast<int>(rank)).pp.rank);
+    copies += plan.pp[rank] == PpTransfers::kCopies;
+  }
+  p.pp_transfers = copies == 0 ? PpTransfers::kMessages : copies == edges ? PpTransfers::kCopies : PpTransfers::kAuto;
+  p.recompute = plan.recompute;
+  return config;
+}
+
+std::string to_string(const JobPlan& plan) {
+  std::string text = "plan of the job:";
+  for (const std::string& line : plan.lines) text += "\n  " + line;
+  return text;
+}
+
+JobFacts facts_on_paper(const Config& config, int ranks) {
+  const bool gpus =
+      config.run.device == DeviceChoice::kCuda || (config.run.device == DeviceChoice::kAuto && visible_gpus().ok());
+  const int a_node = config.cluster.ranks_per_node;
+  JobFacts facts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string node = fmt::format("node {}", rank / a_node);
+    RankFacts& f = facts.emplace_back(RankFacts{.machine = node, .node = node, .node_size = std::min(a_node, ranks)});
+    if (gpus) f.gpus = {fmt::format("GPU of rank {}", rank)};
+  }
+  return facts;
+}
+
+JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
+  RankFacts mine{.machine = machine_name(), .node = host_name(), .node_size = job.node_size()};
+  if (choice != DeviceChoice::kCpu) {
+    auto gpus = visible_gpus();
+    if (gpus)
+      mine.gpus = std::move(gpus).value();
+    else
+      mine.no_gpu_because = gpus.error().message;
+  }
+  return job.all_gather(mine);
+}
+
+// Groups of this rank one after the other, in an order that all their members share: see Runtime::connect_stages.
+void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
+  const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
+  const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
+  if (!asks_memory && !tp && !dp && !pp) return;
+  RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
+  if (asks_memory) {
+    mine.free_bytes = device.free_bytes();
+    Arena measuring(device);
+    take_kernel_workspace(config, mesh, measuring);
+    mine.workspace_bytes = measuring.used();
+  }
+  const Arena arena(device, Arena::kAlignment);
+  const auto problem = [&](const std::vector<int>& group) {
+    return problem_of_opening(group, job, device, arena, facts);
+  };
+  if (tp) mine.tp_problem = problem(tp_group(mesh));
+  if (dp) mine.dp_problem = problem(dp_group(mesh));
+  for (const int parity : {0, 1})
+    for (int edge = parity; pp && edge < mesh.pp.size; edge += 2) {
+      const bool ours = edge == mesh.pp.rank || (edge + 1) % mesh.pp.size == mesh.pp.rank;
+      if (!ours || !has_edge(config, edge)) continue;
+      const std::string found = problem(edge_pair(mesh, edge));
+      if (edge == mesh.pp.rank) mine.pp_problem = found;
+    }
+  facts = job.all_gather(mine);
+}
+
+Result<PlannedJob> plan_for_job(const Config& config, Job& job) {
+  const Mesh mesh = mesh_of(config, job.world_rank());
+  JobFacts facts = gather_host_facts(config.run.device, job);
+  const auto chosen = plan_device(config.run.device, facts);
+  if (!chosen) return chosen.error();
+  auto device = open_planned_device(chosen.value(), job);
+  if (!device) return device.error();
+  add_device_facts(config, mesh, job, *device.value(), facts);
+  auto plan = plan_job(config, facts);
+  if (!plan) return plan.error();
+  return PlannedJob{
+      .asked = config, .config = with_plan(config, plan.value()), .mesh = mesh, .plan = std::move(plan).value()};
+}
+
+Result<std::unique_ptr<Device>> open_planned_device(const DevicePlan& plan, Job& job) {
+  return agree(job, open_device(plan.kind, plan.ordinals[static_cast<size_t>(job.world_rank())]));
+}
+
+}  // namespace tri

@@ -1,0 +1,86 @@
+// A CUDA operation against its CPU reference: the same operands, outputs poisoned, twice for determinism.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "tests/cuda/cuda_test.h"
+#include "tests/kernels/compare.h"
+
+namespace tri::test {
+
+// The operands of one call by name, outputs included; a default Buffer is an absent one.
+using Operands = std::vector<std::pair<std::string, Buffer>>;
+
+// Their tensors in one place, the host or the device: on("out").
+class Place {
+ public:
+  void add(const std::string& name, Tensor tensor) { tensors_[name] = tensor; }
+  Tensor operator()(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    TRI_REQUIRE(found != tensors_.end(), "no operand is called {}", name);
+    return found->second;
+  }
+
+ private:
+  std::map<std::string, Tensor> tensors_;
+};
+
+// How operands are compared: `all`, and some otherwise.
+struct Comparisons {
+  Comparison all;
+  std::map<std::string, Comparison> others;
+  Comparisons(Comparison all, std::map<std::string, Comparison> others = {}) : all(all), others(std::move(others)) {}
+  Comparison of(const std::string& name) const {
+    const auto found = others.find(name);
+    return found == others.end() ? all : found->second;
+  }
+};
+
+// `make(place)` builds the op's arguments; every operand is compared after the call. Returns them as the CPU left them.
+template <class Make, class Cpu, class Cuda>
+Operands expect_cuda_matches_cpu(const std::string& what, const Operands& operands, Make make, Cpu cpu_op, Cuda cuda_op,
+                                 const Comparisons& comparisons, CudaStream& stream) {
+  SCOPED_TRACE(what);
+  Operands expected = operands;
+  std::vector<std::unique_ptr<DeviceBuffer>> once, twice;
+  Place host, device, again;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto& [name, buffer] = operands[i];
+    once.push_back(std::make_unique<DeviceBuffer>(buffer));
+    twice.push_back(std::make_unique<DeviceBuffer>(buffer));
+    host.add(name, expected[i].second.is_absent() ? Tensor() : Tensor(expected[i].second));
+    device.add(name, *once.back());
+    again.add(name, *twice.back());
+  }
+  const auto args = make(host);
+  check(args);
+  cpu_op(args);
+  cuda_op(make(device), stream);
+  cuda_op(make(again), stream);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto& [name, buffer] = operands[i];
+    if (buffer.is_absent()) continue;
+    const Values actual = once[i]->values(buffer);
+    EXPECT_EQ(difference(actual, expected[i].second.values(), comparisons.of(name)), "") << name;
+    EXPECT_EQ(difference(twice[i]->values(buffer), actual, same_bits), "") << name << " is not deterministic";
+  }
+  return expected;
+}
+
+#define TRI_COMPARE_ON(stream, op, what, operands, make, comparisons) \
+  expect_cuda_matches_cpu(                                            \
+      what, operands, make, [](const auto& args) { cpu::op(args); },  \
+      [](const auto& args, CudaStream& on) { cuda::op(args, on); }, comparisons, stream)
+#define TRI_COMPARE(op, what, operands, make, comparisons) \
+  TRI_COMPARE_ON(test_stream(), op, what, operands, make, comparisons)
+
+constexpr Dtype kTypes[] = {Dtype::kF32, Dtype::kBF16};
+
+// Element by element, to the rounding of the storage type.
+inline Comparison rounding_of(Dtype dtype, double fp32 = 2e-5) {
+  return elements(dtype == Dtype::kF32 ? fp32 : kBf16Tolerance);
+}
+
+}  // namespace tri::test

@@ -1,0 +1,205 @@
+// The scratch memory that Device::workspace_bytes() promises is what the kernels take.
+#include "kernels/workspace.h"
+#include "tests/cuda/cuda_test.h"
+
+namespace tri::test {
+namespace {
+
+// Memory of the device for one operand, whose contents do not matter here.
+class Memory {
+ public:
+  Tensor take(Dtype dtype, std::initializer_list<int64_t> shape) {
+    Tensor tensor(nullptr, dtype, shape);
+    TRI_CUDA(cudaMalloc(&tensor.data, static_cast<size_t>(tensor.bytes())));
+    TRI_CUDA(cudaMemset(tensor.data, 0, static_cast<size_t>(tensor.bytes())));
+    blocks_.push_back(tensor.data);
+    return tensor;
+  }
+  ~Memory() {
+    for (void* block : blocks_) cudaFree(block);
+  }
+
+ private:
+  std::vector<void*> blocks_;
+};
+
+// One layer's kernels that take scratch memory, forward and backward, and the embedding's.
+void run_layer(const WorkspaceDims& d, CudaStream& stream) {
+  Memory memory;
+  const int64_t R = d.batch * d.seq_len, C = d.width, heads = int64_t{d.num_kv_heads} * d.group;
+  const int64_t qkv_width = d.num_kv_heads * (d.group + 2) * d.head_size;
+  const Tensor x = memory.take(d.dtype, {R, C}), dx = memory.take(d.dtype, {R, C}), w = memory.take(d.dtype, {C});
+  const Tensor statistics = memory.take(Dtype::kF32, {R}), dw = memory.take(Dtype::kF32, {C});
+  cuda::norm_forward({.kind = Norm::kRmsNorm, .out = dx, .rstd = statistics, .inp = x, .weight = w}, stream);
+  cuda::norm_backward({.kind = Norm::kRmsNorm,
+                       .dinp = dx,
+                       .dresidual = dx,
+                       .dweight = dw,
+                       .dout = x,
+                       .inp = x,
+                       .weight = w,
+                       .rstd = statistics},
+                      stream);
+  const Tensor wide = memory.take(d.dtype, {R, d.widest}), dbias = memory.take(Dtype::kF32, {d.widest});
+  const Tensor weight = memory.take(d.dtype, {d.widest, C});
+  cuda::gemm({.out = wide, .a = x, .b = weight, .trans_b = Trans::kYes}, stream);
+  cuda::bias_backward({.dbias = dbias, .dout = wide}, stream);
+  const Tensor qkv = memory.take(d.dtype, {R, qkv_width}), dqkv = memory.take(d.dtype, {R, qkv_width});
+  const Tensor out = memory.take(d.dtype, {R, heads * d.head_size});
+  const Tensor lse = memory.take(Dtype::kF32, {d.batch, heads, d.seq_len});
+  const Tensor delta = memory.take(Dtype::kF32, {d.batch, heads, d.seq_len});
+  cuda::attention_forward({.out = out,
+                           .lse = lse,
+                           .qkv = qkv,
+                           .seq_len = d.seq_len,
+                           .num_kv_heads = d.num_kv_heads,
+                           .group = d.group,
+                           .window = d.window,
+                           .scale = 0.1f,
+                           .kernel = d.attention},
+                          stream);
+  cuda::attention_backward({.dqkv = dqkv,
+                            .delta = delta,
+                            .dout = out,
+                            .out = out,
+                            .lse = lse,
+                            .qkv = qkv,
+                            .seq_len = d.seq_len,
+                            .num_kv_heads = d.num_kv_heads,
+                            .group = d.group,
+                            .window = d.window,
+                            .scale = 0.1f,
+                            .kernel = d.attention},
+                           stream);
+  constexpr int64_t kVocab = 1000;
+  cuda::embedding_backward({.dweight = memory.take(Dtype::kF32, {kVocab, C}),
+                            .dout = x,
+                            .tokens = memory.take(Dtype::kI32, {R}),
+                            .first_token = 0},
+                           stream);
+  TRI_CUDA(cudaDeviceSynchronize());
+}
+
+TEST(CudaWorkspace, a_layer_stays_within_what_the_device_promised) {
+  TRI_NEEDS_GPU();
+  const std::pair<const char*, WorkspaceDims> shapes[] = {
+      {"GPT-2 124M",
+       {.dtype = Dtype::kBF16,
+        .attention = AttentionKernel::kAuto,
+        .batch = 16,
+        .seq_len = 1024,
+        .width = 768,
+        .widest = 3072,
+        .num_kv_heads = 12,
+        .group = 1,
+        .head_size = 64,
+        .window = 0}},
+      {"13B",
+       {.dtype = Dtype::kBF16,
+        .attention = AttentionKernel::kAuto,
+        .batch = 4,
+        .seq_len = 2048,
+        .width = 5120,
+        .widest = 20480,
+        .num_kv_heads = 40,
+        .group = 1,
+        .head_size = 128,
+        .window = 0}},
+      {"13B, a share of tp 4",
+       {.dtype = Dtype::kBF16,
+        .attention = AttentionKernel::kAuto,
+        .batch = 4,
+        .seq_len = 2048,
+        .width = 5120,
+        .widest = 5120,
+        .num_kv_heads = 10,
+        .group = 1,
+        .head_size = 128,
+        .window = 0}},
+      {"175B, likewise",
+       {.dtype = Dtype::kBF16,
+        .attention = AttentionKernel::kAuto,
+        .batch = 1,
+        .seq_len = 2048,
+        .width = 12288,
+        .widest = 12288,
+        .num_kv_heads = 24,
+        .group = 1,
+        .head_size = 128,
+        .window = 0}},
+      {"LLaMA 8B",
+       {.dtype = Dtype::kBF16,
+        .attention = AttentionKernel::kBuiltin,
+        .batch = 2,
+        .seq_len = 4096,
+        .width = 4096,
+        .widest = 28672,
+        .num_kv_heads = 8,
+        .group = 4,
+        .head_size = 128,
+        .window = 0}},
+      {"a window",
+       {.dtype = Dtype::kBF16,
+        .attention = AttentionKernel::kAuto,
+        .batch = 2,
+        .seq_len = 4096,
+        .width = 2048,
+        .widest = 8192,
+        .num_kv_heads = 16,
+        .group = 1,
+        .head_size = 128,
+        .window = 1024}},
+      {"rows too wide to be staged",
+       {.dtype = Dtype::kBF16,
+        .attention = AttentionKernel::kAuto,
+        .batch = 1,
+        .seq_len = 256,
+        .width = 20480,
+        .widest = 20480,
+        .num_kv_heads = 4,
+        .group = 1,
+        .head_size = 128,
+        .window = 0}},
+      {"fp32",
+       {.dtype = Dtype::kF32,
+        .attention = AttentionKernel::kAuto,
+        .batch = 2,
+        .seq_len = 256,
+        .width = 256,
+        .widest = 1024,
+        .num_kv_heads = 4,
+        .group = 1,
+        .head_size = 64,
+        .window = 0}},
+  };
+  for (const auto& [name, dims] : shapes) {
+    SCOPED_TRACE(name);
+    cuda::Context context(cuda::gpu_properties(0));
+    TestStream stream(context);
+    Memory memory;
+    context.workspace().lend(
+        memory.take(Dtype::kI32, {workspace_bytes(DeviceKind::kCuda, dims, context.properties()) / 4}));
+    run_layer(dims, stream);
+    EXPECT_EQ(context.workspace().bytes_beyond(), 0u);
+    context.workspace().lend({});
+  }
+}
+
+TEST(CudaWorkspace, what_is_not_lent_is_allocated_and_given_back) {
+  TRI_NEEDS_GPU();
+  cuda::Workspace workspace;
+  Memory memory;
+  const Tensor lent = memory.take(Dtype::kI32, {256});  // 1024 bytes
+  workspace.lend(lent);
+  void* first = workspace.piece(nullptr, cuda::Scratch::kGemm, 500);
+  EXPECT_EQ(first, lent.data);
+  EXPECT_EQ(workspace.piece(nullptr, cuda::Scratch::kGemm, 512), first) << "it has grown without need";
+  EXPECT_EQ(workspace.bytes_beyond(), 0u);
+  EXPECT_NE(workspace.piece(nullptr, cuda::Scratch::kSort, 600), nullptr);
+  EXPECT_EQ(workspace.bytes_beyond(), 768u);  // in pieces of 256
+  workspace.lend({});
+  EXPECT_EQ(workspace.bytes_beyond(), 0u);
+}
+
+}  // namespace
+}  // namespace tri::test

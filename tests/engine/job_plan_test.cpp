@@ -1,0 +1,332 @@
+// What `auto` means, over tables of configs and of what ranks found.
+#include "lib/engine/job_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "lib/engine/rank_tensors.h"
+
+namespace tri {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+struct Axes {
+  int tp = 1, dp = 1, pp = 1, chunks = 1;
+  int ranks() const { return tp * dp * pp; }
+};
+
+Config config_of(const Axes& axes) {
+  Config c;
+  c.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16};
+  c.data.global_batch = 24;
+  c.parallel.tp = axes.tp;
+  c.parallel.dp = axes.dp;
+  c.parallel.pp = axes.pp;
+  c.parallel.chunks = axes.chunks;
+  if (axes.chunks > 1) c.parallel.schedule = Schedule::kInterleaved;
+  return value_or_throw(resolve_config(c, axes.ranks()));
+}
+
+// Ranks in blocks of `a_node` on one machine after the other, without GPUs.
+JobFacts on_cpus(int ranks, int a_node) {
+  JobFacts facts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string node = fmt::format("node{}", rank / a_node);
+    facts.push_back({.machine = node + " boot", .node = node, .node_size = a_node, .no_gpu_because = "no driver"});
+  }
+  return facts;
+}
+
+// Each rank sees the first `a_rank` GPUs of its machine.
+JobFacts all_see_all(int ranks, int a_node, int gpus) {
+  JobFacts facts = on_cpus(ranks, a_node);
+  for (RankFacts& rank : facts)
+    for (int gpu = 0; gpu < gpus; ++gpu) rank.gpus.push_back(fmt::format("{} gpu{}", rank.node, gpu));
+  return facts;
+}
+
+// As under --gpus-per-task=1: each rank sees one GPU, another one.
+JobFacts each_sees_its_own(int ranks, int a_node) {
+  JobFacts facts = on_cpus(ranks, a_node);
+  for (size_t rank = 0; rank < facts.size(); ++rank) facts[rank].gpus = {fmt::format("gpu{}", rank)};
+  return facts;
+}
+
+DevicePlan device_of(DeviceChoice choice, const JobFacts& facts) { return value_or_throw(plan_device(choice, facts)); }
+
+TEST(PlanDevice, each_rank_gets_a_gpu_of_its_own) {
+  for (const DeviceChoice choice : {DeviceChoice::kAuto, DeviceChoice::kCuda}) {
+    const DevicePlan all = device_of(choice, all_see_all(8, 4, 4));
+    EXPECT_EQ(all.kind, DeviceKind::kCuda);
+    EXPECT_EQ(all.ordinals, (std::vector<int>{0, 1, 2, 3, 0, 1, 2, 3}));
+    const DevicePlan spare = device_of(choice, all_see_all(4, 2, 8));
+    EXPECT_EQ(spare.ordinals, (std::vector<int>{0, 1, 0, 1}));
+    const DevicePlan own = device_of(choice, each_sees_its_own(8, 4));
+    EXPECT_EQ(own.kind, DeviceKind::kCuda);
+    EXPECT_EQ(own.ordinals, std::vector<int>(8, 0));
+  }
+}
+
+// Two ranks a machine see the same two GPUs, the next two the other two.
+TEST(PlanDevice, subsets_of_a_machines_gpus_work) {
+  JobFacts facts = on_cpus(4, 4);
+  facts[0].gpus = facts[1].gpus = {"a", "b"};
+  facts[2].gpus = facts[3].gpus = {"c", "d"};
+  EXPECT_EQ(device_of(DeviceChoice::kAuto, facts).ordinals, (std::vector<int>{0, 1, 0, 1}));
+}
+
+TEST(PlanDevice, without_any_gpu_auto_is_the_cpu_and_cpu_is_the_cpu_always) {
+  EXPECT_EQ(device_of(DeviceChoice::kAuto, on_cpus(8, 4)).kind, DeviceKind::kCpu);
+  EXPECT_EQ(device_of(DeviceChoice::kAuto, on_cpus(8, 4)).ordinals, std::vector<int>(8, 0));
+  EXPECT_EQ(device_of(DeviceChoice::kCpu, all_see_all(8, 4, 4)).kind, DeviceKind::kCpu);
+}
+
+TEST(PlanDevice, a_rank_without_a_gpu_among_others_with_theirs_is_an_error_that_names_the_node) {
+  JobFacts dead = all_see_all(8, 4, 4);
+  for (size_t rank = 4; rank < 8; ++rank) dead[rank].gpus.pop_back();  // one GPU of node1 is gone
+  JobFacts blind = each_sees_its_own(8, 4);
+  blind[5].gpus.clear();
+  blind[5].no_gpu_because = "CUDA-capable device is busy";
+  JobFacts shared = each_sees_its_own(8, 4);
+  shared[5].gpus = shared[4].gpus;
+  JobFacts no_driver = all_see_all(8, 4, 4);
+  for (size_t rank = 4; rank < 8; ++rank) no_driver[rank].gpus.clear();
+  const std::tuple<JobFacts, std::string, std::string> table[] = {
+      {dead, "rank 7 on node node1", "sees 3, which other ranks have taken"},
+      {blind, "rank 5 on node node1", "CUDA-capable device is busy"},
+      {shared, "rank 5 on node node1", "sees 1, which other ranks have taken"},
+      {no_driver, "rank 4 on node node1", "3 more ranks"}};
+  for (const auto& [facts, who, why] : table)
+    for (const DeviceChoice choice : {DeviceChoice::kAuto, DeviceChoice::kCuda}) {
+      const auto plan = plan_device(choice, facts);
+      ASSERT_FALSE(plan) << who;
+      EXPECT_EQ(plan.error().code, ExitCode::kDevice);
+      for (const std::string& words : {"run.device: " + std::string(enum_name(choice)), who, why})
+        EXPECT_NE(plan.error().message.find(words), std::string::npos) << plan.error().message;
+    }
+  EXPECT_FALSE(plan_device(DeviceChoice::kCuda, on_cpus(2, 2)));
+}
+
+struct Row {
+  const char* name;
+  Axes axes;
+  int a_node;                           // ranks a machine
+  std::function<void(Config&)> change;  // of the config's defaults
+  std::function<void(JobFacts&)> find;  // of the facts
+  Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;
+  PpTransfers pp = PpTransfers::kMessages;  // as the config then says
+};
+
+TEST(PlanJob, transfers_by_config_and_facts) {
+  const auto nothing = [](auto&) {};
+  const Row table[] = {
+      {"alone", {}, 1, nothing, nothing},
+      {"tp on a machine", {.tp = 4}, 4, nothing, nothing, Transfers::kCopies},
+      {"tp over machines", {.tp = 4}, 2, nothing, nothing},
+      {"one of several tp groups over machines", {.tp = 2, .dp = 3}, 3, nothing, nothing},
+      {"tp without overlap", {.tp = 4}, 4, [](Config& c) { c.parallel.overlap_tp = false; }, nothing},
+      {"tp: collectives wanted",
+       {.tp = 4},
+       4,
+       [](Config& c) { c.parallel.tp_transfers = Transfers::kCollectives; },
+       nothing},
+      {"tp: a peer can't be opened", {.tp = 4}, 4, nothing, [](JobFacts& f) { f[2].tp_problem = "refused"; }},
+      {"dp on a machine", {.dp = 4}, 4, nothing, nothing, Transfers::kCollectives, Transfers::kCopies},
+      {"dp over machines", {.dp = 4}, 2, nothing, nothing},
+      {"dp: a peer can't be opened", {.dp = 4}, 4, nothing, [](JobFacts& f) { f[3].dp_problem = "refused"; }},
+      {"dp without zero", {.dp = 4}, 4, [](Config& c) { c.parallel.zero = 0; }, nothing},
+      {"dp without overlap", {.dp = 4}, 4, [](Config& c) { c.parallel.overlap_dp = false; }, nothing},
+      {"dp beside tp", {.tp = 2, .dp = 2}, 4, nothing, nothing, Transfers::kCopies},
+      {"dp beside tp, insisted on",
+       {.tp = 2, .dp = 2},
+       4,
+       [](Config& c) { c.parallel.dp_transfers = Transfers::kCopies; },
+       nothing,
+       Transfers::kCopies,
+       Transfers::kCopies},
+      {"tp inside machines, dp over them", {.tp = 2, .dp = 2}, 2, nothing, nothing, Transfers::kCopies},
+      {"stages on a machine",
+       {.pp = 4},
+       4,
+       nothing,
+       nothing,
+       Transfers::kCollectives,
+       Transfers::kCollectives,
+       PpTransfers::kCopies},
+      {"stages: messages wanted",
+       {.pp = 4},
+       4,
+       [](Config& c) { c.parallel.pp_transfers = PpTransfers::kMessages; },
+       nothing},
+      {"a machine a stage", {.pp = 4}, 1, nothing, nothing},
+      {"stages on two machines",
+       {.pp = 4},
+       2,
+       nothing,
+       nothing,
+       Transfers::kCollectives,
+       Transfers::kCollectives,
+       PpTransfers::kAuto},
+      {"a neighbour can't be opened",
+       {.pp = 4},
+       4,
+       nothing,
+       [](JobFacts& f) { f[1].pp_problem = "refused"; },
+       Transfers::kCollectives,
+       Transfers::kCollectives,
+       PpTransfers::kAuto},
+      {"all three axes",
+       {.tp = 2, .dp = 2, .pp = 2},
+       8,
+       nothing,
+       nothing,
+       Transfers::kCopies,
+       Transfers::kCollectives,
+       PpTransfers::kCopies},
+  };
+  for (const Row& row : table) {
+    Config config = config_of(row.axes);
+    row.change(config);
+    JobFacts facts = on_cpus(row.axes.ranks(), row.a_node);
+    row.find(facts);
+    const auto plan = plan_job(config, facts);
+    ASSERT_TRUE(plan) << row.name << ": " << plan.error().message;
+    EXPECT_EQ(plan.value().tp, row.tp) << row.name;
+    EXPECT_EQ(plan.value().dp, row.dp) << row.name;
+    const Config planned = with_plan(config, plan.value());
+    EXPECT_EQ(planned.run.device, DeviceChoice::kCpu) << row.name;
+    EXPECT_EQ(planned.parallel.tp_transfers, row.tp) << row.name;
+    EXPECT_EQ(planned.parallel.dp_transfers, row.dp) << row.name;
+    EXPECT_EQ(planned.parallel.pp_transfers, row.pp) << row.name;
+    EXPECT_FALSE(plan.value().lines.empty());
+    // What is planned means the same to those who lay out memory, and planning it again changes nothing.
+    if (row.axes.tp > 1) {
+      EXPECT_EQ(copies_tp_rows(planned), row.tp == Transfers::kCopies) << row.name;
+    }
+    if (row.axes.dp > 1) {
+      EXPECT_EQ(copies_dp_buckets(planned), row.dp == Transfers::kCopies) << row.name;
+    }
+    EXPECT_EQ(with_plan(planned, value_or_throw(plan_job(planned, facts))), planned) << row.name;
+  }
+}
+
+// Stages 0, 1 on a machine, 2, 3 on another; with chunks the ring closes over both.
+TEST(PlanJob, stages_copy_where_neighbours_share_a_machine) {
+  const auto edges = [](const Axes& axes, int a_node) {
+    return value_or_throw(plan_job(config_of(axes), on_cpus(axes.ranks(), a_node))).pp;
+  };
+  constexpr auto kCopies = PpTransfers::kCopies, kMessages = PpTransfers::kMessages;
+  EXPECT_EQ(edges({.pp = 4}, 2), (std::vector{kCopies, kMessages, kCopies, kMessages}));
+  EXPECT_EQ(edges({.pp = 2, .chunks = 2}, 2), (std::vector{kCopies, kCopies}));
+  EXPECT_EQ(edges({.pp = 2}, 2), (std::vector{kCopies, kMessages}));  // nobody sends from the last to the first
+  EXPECT_EQ(edges({.tp = 2, .pp = 2}, 4), (std::vector{kCopies, kCopies, kMessages, kMessages}));
+}
+
+TEST(PlanJob, copies_that_are_insisted_on_and_cannot_be_are_an_error_that_names_the_field) {
+  struct Insists {
+    Axes axes;
+    const char* field;
+    std::function<void(Config&)> insist;
+    std::string RankFacts::*problem;
+  };
+  const Insists table[] = {
+      {{.tp = 2}, "tp", [](Config& c) { c.parallel.tp_transfers = Transfers::kCopies; }, &RankFacts::tp_problem},
+      {{.dp = 2}, "dp", [](Config& c) { c.parallel.dp_transfers = Transfers::kCopies; }, &RankFacts::dp_problem},
+      {{.pp = 2}, "pp", [](Config& c) { c.parallel.pp_transfers = PpTransfers::kCopies; }, &RankFacts::pp_problem}};
+  for (const Insists& row : table) {
+    Config config = config_of(row.axes);
+    row.insist(config);
+    EXPECT_TRUE(plan_job(config, on_cpus(2, 2))) << row.field;
+    const auto apart = plan_job(config, on_cpus(2, 1));
+    ASSERT_FALSE(apart) << row.field;
+    EXPECT_EQ(apart.error().code, ExitCode::kUsage);
+    EXPECT_EQ(
+        apart.error().message,
+        fmt::format("parallel.{}_transfers: copies: the group's ranks are on several machines; set auto", row.field));
+    JobFacts refused = on_cpus(2, 2);
+    refused[0].*row.problem = "no such file";
+    const auto plan = plan_job(config, refused);
+    ASSERT_FALSE(plan) << row.field;
+    EXPECT_EQ(plan.error().message, fmt::format("parallel.{}_transfers: copies: no such file; set auto", row.field));
+  }
+}
+
+// Rooms between what each level takes and one byte less, on the one stage that has least of it.
+TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
+  Config config = config_of({.dp = 2, .pp = 2});
+  config.parallel.recompute = Recompute::kAuto;
+  config.model.seq_len = 512;
+  const auto bytes = [&](Recompute level, int stage) {
+    Config tried = with_plan(config, value_or_throw(plan_job(config, on_cpus(4, 4))));
+    tried.parallel.recompute = level;
+    Arena measuring;
+    allocate_rank(tried, make_mesh(2 * stage, 1, 2, 2), measuring);
+    return measuring.used();
+  };
+  const auto planned = [&](int64_t room_0, int64_t room_1) {
+    JobFacts facts = on_cpus(4, 4);
+    for (size_t rank = 0; rank < 4; ++rank) facts[rank].free_bytes = 100 * kGiB;
+    facts[1].free_bytes = 2 * 4 * room_0;  // on the CPU a rank may take half of its share
+    facts[3].free_bytes = 2 * 4 * room_1;
+    return value_or_throw(plan_job(config, facts)).recompute;
+  };
+  const int64_t much = 10 * kGiB;
+  EXPECT_EQ(planned(much, much), Recompute::kNone);
+  for (const int stage : {0, 1}) {
+    const auto on_stage = [&](int64_t room) { return stage == 0 ? planned(room, much) : planned(much, room); };
+    ASSERT_GT(bytes(Recompute::kNone, stage), bytes(Recompute::kNorms, stage));
+    ASSERT_GT(bytes(Recompute::kNorms, stage), bytes(Recompute::kSelective, stage));
+    EXPECT_EQ(on_stage(bytes(Recompute::kNone, stage)), Recompute::kNone);
+    EXPECT_EQ(on_stage(bytes(Recompute::kNone, stage) - 1), Recompute::kNorms);
+    EXPECT_EQ(on_stage(bytes(Recompute::kNorms, stage) - 1), Recompute::kSelective);
+    EXPECT_EQ(on_stage(bytes(Recompute::kSelective, stage) - 1), Recompute::kFull);
+  }
+  EXPECT_EQ(value_or_throw(plan_job(config, on_cpus(4, 4))).recompute, Recompute::kAuto) << "nobody knows the memory";
+  JobFacts facts = on_cpus(4, 4);
+  for (RankFacts& rank : facts)
+    rank.free_bytes = 2 * 4 * bytes(Recompute::kNone, 0) + 2 * 4 * bytes(Recompute::kNone, 1);
+  facts[0].workspace_bytes = bytes(Recompute::kNone, 1) + 1;
+  EXPECT_EQ(value_or_throw(plan_job(config, facts)).recompute, Recompute::kNorms) << "kernels take a byte too many";
+  facts[0].workspace_bytes = bytes(Recompute::kNone, 1);
+  EXPECT_EQ(value_or_throw(plan_job(config, facts)).recompute, Recompute::kNone);
+  config.parallel.recompute = Recompute::kSelective;
+  EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
+}
+
+// What the planner relies on: ranks of a stage need the same.
+TEST(PlanJob, memory_depends_on_the_stage_alone) {
+  for (const int zero : {0, 1, 2}) {
+    Config config = config_of({.tp = 2, .dp = 2, .pp = 2});
+    config.parallel.zero = zero;
+    const Config planned = with_plan(config, value_or_throw(plan_job(config, on_cpus(8, 8))));
+    std::vector<int64_t> bytes;
+    for (int rank = 0; rank < 8; ++rank) {
+      Arena measuring;
+      allocate_rank(planned, make_mesh(rank, 2, 2, 2), measuring);
+      bytes.push_back(measuring.used());
+    }
+    for (size_t rank = 0; rank < 8; ++rank) EXPECT_EQ(bytes[rank], bytes[rank / 4 * 4]) << "zero " << zero;
+  }
+}
+
+// `trireme check` without hardware: machines of cluster.ranks_per_node ranks.
+TEST(PlanJob, facts_on_paper_are_what_the_config_describes) {
+  Config config = config_of({.tp = 2, .dp = 4});
+  config.cluster.ranks_per_node = 4;
+  config.run.device = DeviceChoice::kCuda;
+  const JobFacts facts = facts_on_paper(config, 8);
+  const JobPlan plan = value_or_throw(plan_job(config, facts));
+  EXPECT_EQ(plan.device.kind, DeviceKind::kCuda);
+  EXPECT_EQ(plan.tp, Transfers::kCopies);
+  EXPECT_EQ(facts[3].machine, facts[0].machine);
+  EXPECT_NE(facts[4].machine, facts[0].machine);
+  config.parallel.dp_transfers = Transfers::kCopies;
+  const auto refused = plan_job(config, facts);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("parallel.dp_transfers"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,54 @@
+// How the elements of an operand are compared with what they should be, said at each call.
+//   same_bits         equal as they are stored
+//   elements(t)       each:  |actual - expected| <= t · (|expected| + root mean square of the operand)
+//   vectors(t, n)     each n that follow each other, as a vector:  |actual - expected| <= t · (|expected| + root mean
+//                     square of such vectors' lengths / 20). For kernels whose inner roundings show in single elements
+//                     that all but cancel; a vector that is lost shows, short as it may be beside others
+// NaN and infinities must lie at the same places in both; beside them, the finite elements are compared.
+#pragma once
+
+#include <string>
+
+#include "tests/kernels/op_test.h"
+
+namespace tri::test {
+
+struct Comparison {
+  double tolerance = 0;
+  int64_t vector = 0;  // elements; 0: each element by itself
+};
+inline constexpr Comparison same_bits{};
+inline Comparison elements(double tolerance) { return {tolerance, 0}; }
+inline Comparison vectors(double tolerance, int64_t length) { return {tolerance, length}; }
+
+// The first difference that `by` does not allow, for people; empty if there is none.
+inline std::string difference(const Values& actual, const Values& expected, const Comparison& by) {
+  if (actual.size() != expected.size()) return fmt::format("{} elements, not {}", actual.size(), expected.size());
+  const auto alike = [](double a, double b) {
+    return std::isfinite(a) ? std::isfinite(b) : std::isnan(a) ? std::isnan(b) : a == b;
+  };
+  double sum = 0;
+  size_t finite = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (!alike(actual[i], expected[i])) return fmt::format("[{}] is {}, expected {}", i, actual[i], expected[i]);
+    if (std::isfinite(expected[i])) sum += expected[i] * expected[i], ++finite;
+  }
+  const double mean_square = finite == 0 ? 0.0 : sum / static_cast<double>(finite);
+  const size_t length = by.vector == 0 ? 1 : static_cast<size_t>(by.vector);
+  if (actual.size() % length != 0) return fmt::format("{} elements are no vectors of {}", actual.size(), length);
+  const double typical = std::sqrt(mean_square * static_cast<double>(length)) * (by.vector == 0 ? 1.0 : 0.05);
+  for (size_t begin = 0; begin < actual.size(); begin += length) {
+    double distance = 0, size = 0;
+    for (size_t i = begin; i < begin + length; ++i) {
+      if (!std::isfinite(expected[i])) continue;
+      distance += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+      size += expected[i] * expected[i];
+    }
+    if (std::sqrt(distance) <= by.tolerance * (std::sqrt(size) + typical)) continue;
+    return fmt::format("[{}] is {}, expected {}; of {} element(s) of length {} the distance is {}", begin,
+                       actual[begin], expected[begin], length, std::sqrt(size), std::sqrt(distance));
+  }
+  return {};
+}
+
+}  // namespace tri::test

@@ -1,0 +1,121 @@
+// What a GPU's kernels take a call, and how much memory they need beside their operands: decided without a GPU.
+#include "kernels/workspace.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/attention.h"
+
+namespace tri::test {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+const GpuProperties kH200{};
+const GpuProperties kA100{.num_multiprocessors = 108, .max_shared_bytes = 163 * 1024, .has_cudnn = true};
+const GpuProperties kWithoutCudnn{.has_cudnn = false};
+
+AttentionShape shape(Dtype dtype, int seq_len, int group, int64_t head_size, int window = 0) {
+  return {.dtype = dtype, .seq_len = seq_len, .group = group, .head_size = head_size, .window = window};
+}
+
+AttentionPath path(AttentionKernel kernel, Pass pass, const AttentionShape& s, const GpuProperties& gpu = kH200) {
+  return value_or_throw(attention_path(kernel, pass, s, gpu));
+}
+
+TEST(AttentionPath, auto_takes_the_fastest_that_takes_the_shape) {
+  const auto kAuto = AttentionKernel::kAuto;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 1, 64)), AttentionPath::kCudnn);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 1, 72)), AttentionPath::kCudnn);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 1, 64), kWithoutCudnn), AttentionPath::kFlash);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 128)), AttentionPath::kFlash);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80)), AttentionPath::kScalar);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kF32, 1024, 1, 64)), AttentionPath::kScalar);
+    EXPECT_EQ(path(AttentionKernel::kBuiltin, pass, shape(Dtype::kBF16, 1024, 1, 96)), AttentionPath::kFlash);
+  }
+  // A narrow window: cuDNN's backward pass goes over the blocks outside it.
+  EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kBF16, 4096, 1, 128, 1024)), AttentionPath::kCudnn);
+  EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 4096, 1, 128, 1024)), AttentionPath::kFlash);
+  EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 4096, 1, 128, 3000)), AttentionPath::kCudnn);
+}
+
+TEST(AttentionPath, flash_kernels_need_their_shared_memory) {
+  GpuProperties small = kWithoutCudnn;
+  small.max_shared_bytes = 99 * 1024;  // sm_86, sm_89
+  EXPECT_EQ(path(AttentionKernel::kAuto, Pass::kForward, shape(Dtype::kBF16, 512, 1, 64), small),
+            AttentionPath::kScalar);
+  EXPECT_EQ(path(AttentionKernel::kBuiltin, Pass::kForward, shape(Dtype::kBF16, 512, 1, 64), kA100),
+            AttentionPath::kFlash);
+}
+
+TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
+  const auto refused = [](AttentionKernel kernel, Pass pass, const AttentionShape& s, const GpuProperties& gpu,
+                          const std::string& part) {
+    const auto found = attention_path(kernel, pass, s, gpu);
+    ASSERT_FALSE(found) << enum_name(found.value());
+    EXPECT_NE(found.error().message.find(part), std::string::npos) << found.error().message;
+  };
+  const auto kAuto = AttentionKernel::kAuto;
+  // Backward, two floats a token lie in shared memory: T 28,928 on an H200, 20,736 on an A100.
+  EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kF32, 28928, 1, 64)), AttentionPath::kScalar);
+  EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kF32, 20736, 1, 64), kA100), AttentionPath::kScalar);
+  refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 28929, 1, 64), kH200, "at most 28928 tokens");
+  refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 20737, 1, 64), kA100, "at most 20736 tokens");
+  refused(kAuto, Pass::kBackward, shape(Dtype::kBF16, 32768, 4, 80), kH200, "model.seq_len: 32768");
+  EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 40000, 1, 64)), AttentionPath::kScalar);  // evaluation alone
+  refused(kAuto, Pass::kForward, shape(Dtype::kF32, 128, 1, 1025), kH200, "head size of 1025");
+  refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kBF16, 128, 2, 64), kH200, "set model.attention: auto");
+  refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kBF16, 128, 1, 64), kWithoutCudnn, "without cuDNN");
+}
+
+TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
+  const auto warned = [](const AttentionShape& s, const GpuProperties& gpu = kH200) {
+    return !scalar_attention_warning(AttentionKernel::kAuto, s, gpu).empty();
+  };
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 1, 65)));
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 80)));
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 1, 80), kWithoutCudnn));
+  EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 1, 80)));
+  EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 128)));
+  EXPECT_FALSE(warned(shape(Dtype::kF32, 512, 1, 64))) << "fp32 has no other kernels";
+}
+
+WorkspaceDims gpt_13b() {
+  return {.dtype = Dtype::kBF16,
+          .attention = AttentionKernel::kAuto,
+          .batch = 4,
+          .seq_len = 2048,
+          .width = 5120,
+          .widest = 20480,
+          .num_kv_heads = 40,
+          .group = 1,
+          .head_size = 128};
+}
+
+TEST(Workspace, the_cpu_needs_none) { EXPECT_EQ(workspace_bytes(DeviceKind::kCpu, gpt_13b()), 0); }
+
+TEST(Workspace, it_holds_the_gemms_and_the_attention_kernels_that_the_dims_lead_to) {
+  const auto beside = [](const WorkspaceDims& d, const GpuProperties& gpu) {
+    return workspace_bytes(DeviceKind::kCuda, d, gpu) - kGemmWorkspaceBytes - attention_workspace_bytes(d, gpu);
+  };
+  WorkspaceDims d = gpt_13b();
+  // Scores' gradients of 4 · 40 heads in bf16: 1.25 GiB.
+  EXPECT_GE(attention_workspace_bytes(d, kH200), 1280 * kMiB);
+  EXPECT_LE(attention_workspace_bytes(d, kH200), 1300 * kMiB);
+  EXPECT_GE(beside(d, kH200), 32 * kMiB);
+  // Sums of the query gradients in fp32: 160 MiB.
+  d.attention = AttentionKernel::kBuiltin;
+  EXPECT_GE(attention_workspace_bytes(d, kH200), 160 * kMiB);
+  EXPECT_LE(attention_workspace_bytes(d, kH200), 162 * kMiB);
+  EXPECT_GE(beside(d, kH200), 32 * kMiB);
+  d.dtype = Dtype::kF32;
+  EXPECT_EQ(attention_workspace_bytes(d, kH200), 0);
+}
+
+TEST(Workspace, without_a_gpu_an_h200_is_assumed) {
+  EXPECT_EQ(workspace_bytes(DeviceKind::kCuda, gpt_13b()), workspace_bytes(DeviceKind::kCuda, gpt_13b(), kH200));
+  EXPECT_LT(workspace_bytes(DeviceKind::kCuda, gpt_13b(), kA100), workspace_bytes(DeviceKind::kCuda, gpt_13b(), kH200));
+  EXPECT_EQ(workspace_bytes(DeviceKind::kCuda, gpt_13b()) % 256, 0) << "slices of an arena are";
+}
+
+}  // namespace
+}  // namespace tri::test

@@ -1,0 +1,45 @@
+#include "lib/model/flops.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace tri {
+namespace {
+
+Config gpt(int window) {
+  Config c;
+  c.model.layers = 3;
+  c.model.hidden = 64;
+  c.model.heads = 4;
+  c.model.vocab = 256;  // a multiple of the padding
+  c.model.seq_len = 48;
+  c.model.window = window;
+  return value_or_throw(resolve_config(c, 1));
+}
+
+TEST(Flops, of_a_plain_gpt_are_the_published_formula) {
+  const double L = 3, C = 64, T = 48, V = 256;
+  EXPECT_DOUBLE_EQ(model_flops_per_token(gpt(0)), 72 * L * C * C + 12 * L * C * T + 6 * V * C);
+}
+
+TEST(Flops, of_a_window_are_those_inside_its_band) {
+  const double L = 3, C = 64;
+  for (const int window : {1, 5, 47})
+    EXPECT_DOUBLE_EQ(model_flops_per_token(gpt(0)) - model_flops_per_token(gpt(window)), 12 * L * C * (48 - window));
+}
+
+TEST(Flops, of_causal_attention_are_those_that_the_mask_leaves) {
+  const double L = 3, C = 64, T = 48;
+  for (const int window : {0, 1, 5, 47}) {
+    double keys = 0;
+    for (int query = 0; query < T; ++query) keys += std::min(query + 1, window == 0 ? 48 : window);
+    const Config config = gpt(window);
+    const double elsewhere = model_flops_per_token(config) - 12 * L * C * (window == 0 ? T : window);
+    EXPECT_DOUBLE_EQ(model_flops_per_token(config, AttentionWork::kCausal), elsewhere + 12 * L * C * keys / T);
+    EXPECT_LE(model_flops_per_token(config, AttentionWork::kCausal), model_flops_per_token(config));
+  }
+}
+
+}  // namespace
+}  // namespace tri
