@@ -114,7 +114,7 @@ GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-# As by default: no daemon that merely waits for a core is taken for dead. Tests say themselves when Slurm is to notice.
+# As by default: no daemon that merely waits for a core is taken for dead. Tests say when Slurm is to notice one.
 SlurmctldTimeout=300
 SlurmdTimeout=300
 MessageTimeout=30
