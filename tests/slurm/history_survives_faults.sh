@@ -84,11 +84,13 @@ restarted 3 "preemption"
 
 node=$(nodes_of | head -n 1) # with rank 0 and the batch script
 "$cluster" kill-node "$node"
+"$cluster" notice "$node"
 restarted 4 "a node without power"
 [[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
 
 node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
 "$cluster" kill-daemon "$node"
+"$cluster" notice "$node"
 restarted 5 "a dead slurmd"
 [[ $(show NodeList) != *"$node"* ]] || fail "restarted on a node without slurmd"
 
