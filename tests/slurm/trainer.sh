@@ -67,12 +67,13 @@ for name in TERM USR1 USR2; do
   # shellcheck disable=SC2064
   trap "drain=$name" "$name"
 done
-# surely COMMAND...: a signal to the whole job hits what this process has started as well, which is then done again.
-surely() { until "$@"; do rest 0.1; done; }
+# A signal to the whole job hits what this process has started as well: that is done again.
+make_folder() { until mkdir -p "$1"; do rest 0.1; done; }
+rename() { until mv "$1" "$2" || [[ ! -e $1 ]]; do rest 0.1; done; }
 exec {never}<> <(:)
 # A sleep without a process, which a signal to the whole job would hit as well.
 rest() { read -rt "$1" -u "$never" _ || true; }
-surely mkdir -p "$checkpoints"
+make_folder "$checkpoints"
 
 # The k-th rank has its process id in rank.k: tests kill by it. A signal is heard from here on.
 echo "$$ $HOSTNAME" >"$run_dir/rank.$SLURM_PROCID"
@@ -93,14 +94,14 @@ fi
 save() {
   local name
   printf -v name 'step_%08d' "$1"
-  surely mkdir -p "$checkpoints/$name"
+  make_folder "$checkpoints/$name"
   echo '{}' >"$checkpoints/$name/manifest.json"
   echo "$name" >"$checkpoints/latest.tmp"
-  surely mv "$checkpoints/latest.tmp" "$checkpoints/latest"
+  rename "$checkpoints/latest.tmp" "$checkpoints/latest"
 }
 end_all() {
   echo "$1" >"$verdict.tmp"
-  surely mv "$verdict.tmp" "$verdict"
+  rename "$verdict.tmp" "$verdict"
   [[ $1 != kill ]] || while true; do rest 1; done
   trap '' TERM USR1 USR2 # bash forgets its traps before it is gone
   exit "$1"
