@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kernels/core/dims.h"
+#include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 
 namespace tri {
@@ -192,7 +193,11 @@ double guessed_slowness(const Config& c) {
   return pipeline * again.at(c.parallel.recompute) * (1 + kFewRows / rows);
 }
 
-int64_t predicted_bytes(const Config& c) {
+int64_t predicted_bytes(const Config& resolved) {
+  const ParallelConfig& p = resolved.parallel;
+  Config on_one_machine = resolved;  // where every axis can copy into its peers' memory, which takes the most room
+  on_one_machine.cluster.ranks_per_node = p.tp * p.dp * p.pp;
+  const Config c = value_or_throw(plan_on_paper(on_one_machine, p.tp * p.dp * p.pp));
   int64_t most = 0;
   for (int stage = 0; stage < c.parallel.pp; ++stage) {
     // Between the first two and the last they are alike but for the microbatches in flight, which fall.

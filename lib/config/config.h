@@ -46,6 +46,13 @@ inline DeviceChoice device_choice(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }
 
+// Whether an axis of `size` ranks, whose transfers are `planned` (lib/engine/job_plan.h: not auto), copies into the peers'
+// memory.
+inline bool by_peer_copies(Transfers planned, int size) {
+  TRI_REQUIRE(size == 1 || planned != Transfers::kAuto, "the transfers of an axis of {} ranks are not planned", size);
+  return size > 1 && planned == Transfers::kCopies;
+}
+
 // The text of a config file; a missing or unreadable one is a usage error.
 Result<std::string> read_config_text(const std::string& path);
 

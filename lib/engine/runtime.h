@@ -32,9 +32,16 @@ class Runtime {
     PeerCopyTensors tp, dp;  // laid out alike on all ranks of the group
     BoundaryTensors boundaries;
   };
-  // `job` may be null on a mesh of one rank. `arena` holds `shared`. Collective over the mesh.
-  Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
-          const SharedTensors& shared);
+  struct Context {
+    const Config& config;  // planned
+    const Mesh& mesh;
+    Job* job = nullptr;  // may be null on a mesh of one rank
+    Device& device;
+    const Arena& arena;  // holds `shared`
+    SharedTensors shared;
+  };
+  // Collective over the mesh. Fatal (kUsage), naming the field: copies are planned, and the memory can't be opened.
+  explicit Runtime(const Context& context);
   ~Runtime();
 
   Stream& compute() { return *compute_; }
@@ -51,13 +58,11 @@ class Runtime {
   void drain() noexcept;
 
  private:
-  // Chooses the transport of an axis. By copies where there are tensors for them and the members can open each other's
-  // memory, or an error where `transfers` insists and they cannot.
-  std::unique_ptr<AxisTransfers> connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
+  // By copies where there are tensors for them.
+  std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
                                               const std::vector<int>& world_ranks, Job* job, const Arena& arena,
                                               const PeerCopyTensors& tensors);
-  void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
-                      const BoundaryTensors& boundaries);
+  void connect_stages(const Context& context, const std::vector<int>& pp);
   PeerArenas* arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
                                   const Arena& arena);
   // `tag`: the same on all members, and another for another group of the same ranks.

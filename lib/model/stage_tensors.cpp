@@ -92,10 +92,6 @@ LayerTensors with_workspace(LayerTensors kept, const Workspace& work) {
   return kept;
 }
 
-bool copies_tp_rows(const Config& config) {
-  return config.parallel.overlap_tp && config.parallel.tp_transfers != Transfers::kCollectives;
-}
-
 StageDims stage_dims(const Config& config, const Mesh& mesh) {
   const ModelConfig& m = config.model;
   StageDims d{};
@@ -132,7 +128,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   stage.work = allocator.workspace();
   if (mesh.pp.last()) stage.head = allocator.head(num_microbatches);
   const StageDims d = stage_dims(config, mesh);
-  if (mesh.tp.size > 1 && copies_tp_rows(config))
+  if (by_peer_copies(config.parallel.tp_transfers, mesh.tp.size))
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
   if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
   if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});

@@ -112,7 +112,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   const Mesh& mesh = engine.mesh();
   const AxisTransfers& tp = engine.runtime().tp();
   GemmSearch* const gemm_search = engine.device().gemm_search();
-  const bool splits_matter = mesh.tp.size > 1 && copies_tp_rows(config);
+  const bool splits_matter = by_peer_copies(config.parallel.tp_transfers, mesh.tp.size);
   if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
     const OverlapSplits standard;
     search_gemms(engine, tp, standard, files.gemms);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "io/base/random.h"
+#include "lib/engine/job_plan.h"
 
 namespace tri {
 namespace {
@@ -63,6 +64,7 @@ void fields(Archive& archive, Share& share) {
 
 Config config_of(const Layout& layout) {
   Config c;
+  c.run.device = device_choice(test_device_kind());
   c.run.seed = 7;
   c.run.steps = layout.steps;
   c.run.gemm_search = false;  // the job's ranks agree on its choices; here some of them stand aside
@@ -105,9 +107,22 @@ Config config_of(const Layout& layout) {
   return value_or_throw(resolve_config(c, layout.ranks()));
 }
 
+namespace {
+
+// With the plan in place of what is auto. Collective over the job where `layout.machines_count`.
+Config planned_config(const Layout& layout, bool alone) {
+  Config config = config_of(layout);
+  if (alone || !layout.machines_count) return value_or_throw(plan_on_paper(config, layout.ranks()));
+  JobFacts facts = gather_host_facts(config.run.device, *test_job());
+  facts.resize(static_cast<size_t>(layout.ranks()));
+  return with_plan(config, value_or_throw(plan_job(config, facts)));
+}
+
+}  // namespace
+
 History train(const Layout& layout, bool alone) {
   Job& job = *test_job();
-  const Config config = config_of(layout);
+  const Config config = planned_config(layout, alone);
   History history;
   std::vector<Share> mine;
   if (alone || job.world_rank() < layout.ranks()) {

@@ -26,6 +26,7 @@ struct Layout {
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp
   PpTransfers pp_transfers = PpTransfers::kCopies;
+  bool machines_count = false;  // planned for the machines that the ranks are on; else as if all were on one
   int steps = kSteps;
   bool timed_splits = false;
   OverlapSplit split{};            // of all GEMMs beside tp transfers, where it is not the standard one

@@ -119,8 +119,8 @@ TEST(Parity, overlap_on_equals_off) {
   }
 }
 
-// Products in every number of pieces, and those that write into the peers' memory.
-TEST(Parity, every_cut_trains_like_one_rank) {
+// GEMMs in every overlap split, and those that write into the peers' memory.
+TEST(Parity, every_overlap_split_trains_like_one_rank) {
   const Layout four{.tp = 4, .micro_batch = 4},
       two{.dp = 2, .tp = 2, .llama = true, .recompute = Recompute::kSelective};
   const Layout parallel{.tp = 4, .block = Block::kParallel};
@@ -148,7 +148,8 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   expect_bit_identical(in_time, late, layout.name());
 }
 
-// The first two ranks share a machine: their transfers are copies, the others' collectives and messages.
+// The first two ranks share a machine: their stages copy, the others send messages; tp and dp, of which some groups are on
+// several machines, go by collectives.
 TEST(Parity, several_machines_train_like_one_rank) {
   Layout ring{.pp = 4, .chunks = 2, .schedule = Schedule::kInterleaved}, wide{.dp = 2, .tp = 2, .pp = 2};
   Layout deep{.tp = 2, .pp = 4, .tied = true};
@@ -156,13 +157,15 @@ TEST(Parity, several_machines_train_like_one_rank) {
   for (Layout layout : that_fit({ring, wide, deep})) {
     layout.transfers = Transfers::kAuto;
     layout.pp_transfers = PpTransfers::kAuto;
+    layout.machines_count = true;
     set_machine_name(machine);
     expect_like_one_rank(layout);
     set_machine_name("");
   }
 }
 
-TEST(Parity, copies_that_are_insisted_on_and_cannot_be_are_an_error) {
+// The memory is laid out by then: only another start with another value helps.
+TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   const int rank = test_job()->world_rank();
   const std::pair<Layout, std::string> table[] = {{{.tp = 2}, "parallel.tp_transfers: copies: "},
