@@ -52,21 +52,16 @@ void print(const std::vector<OverlapRow>& rows) {
 }  // namespace
 
 const char* const kOverlapHelp =
-    "Of every axis of the config's mesh that has more than one rank: the transfer alone, the compute alone, both as in "
-    "a "
-    "step, and hidden = 1 - (together - compute) / transfer.\n"
-    "  tp  rows gathered for the products that read them, products with the reduce of their rows, forward and "
-    "backward, "
-    "through the layers' own code; compute alone takes whole products, so cutting them into pieces counts as not "
-    "hidden\n"
-    "  dp  the largest bucket's gradient reduction beside weight-gradient products, its parameter gather beside "
-    "forward "
-    "products\n"
+    "Of every axis of the config's mesh that has more than one rank: the transfer alone, the compute alone, both as "
+    "in a step, and hidden = 1 - (together - compute) / transfer.\n"
+    "  tp  rows gathered for the GEMMs that read them, GEMMs with the reduce of their rows, forward and backward, "
+    "through the layers' own code; compute alone takes undivided GEMMs, so their splits count as not hidden\n"
+    "  dp  the largest bucket's gradient reduction beside weight-gradient GEMMs, its parameter gather beside forward "
+    "GEMMs\n"
     "  pp  a boundary tensor sent and received both ways, beside a block's forward pass\n"
     "Compute that is shorter than its transfer is repeated (x N). Medians; in every round the slowest rank counts. "
     "parallel.overlap_tp, overlap_dp, overlap_pp and tp_transfers are as the config says: another value shows what "
-    "they "
-    "are worth.";
+    "they are worth.";
 
 Result<void> bench_overlaps(const std::string& path, const std::vector<std::string>& overrides,
                             const OverlapBench& bench, bool json, Job& job) {

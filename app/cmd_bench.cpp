@@ -53,7 +53,7 @@ nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
 
 void print_gemms(const StepBenchResult& r) {
   if (r.gemms.empty()) return;
-  std::printf("\n%-56s%10s%10s%10s  %s\n", "matrix product", "us", "first us", "TFLOP/s", "form");
+  std::printf("\n%-56s%10s%10s%10s  %s\n", "GEMM", "us", "first us", "TFLOP/s", "form");
   for (const auto& row : r.gemms)
     std::printf("%-56s%10.1f%10.1f%10.1f  %s\n", row.shape.c_str(), row.microseconds, row.first_microseconds,
                 row.flops / row.microseconds * 1e-6, row.form.c_str());
@@ -133,7 +133,7 @@ Result<void> bench_steps(const Options& options, Job& job) {
   return {};
 }
 
-// The products alone: the search, no steps.
+// The GEMMs alone: the search, no steps.
 Result<void> bench_gemms(const Options& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
@@ -314,7 +314,7 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* kernels =
       add("kernels", "Every operation at a config's shapes, against its floor; one rank", bench_the_kernels);
   add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the middle one counts");
-  add("gemm", "The search over the algorithms of a config's matrix products", bench_gemms);
+  add("gemm", "The search over the algorithms of a config's GEMMs", bench_gemms);
   auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
   add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; smaller ones are a 16th each");
   add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the middle one counts");

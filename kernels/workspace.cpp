@@ -51,7 +51,7 @@ int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProper
   const int64_t bias = 4 * std::max<int64_t>(int64_t{16} * 256 * gpu.num_multiprocessors, d.widest + 256);
   // Embedding gradients: four lists of the rows and what their sort needs, and the sums of runs that cross tiles.
   const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
-  // Row losses, sums of squares, cuBLASLt's bias gradients, and pieces that were outgrown.
+  // Row losses, sums of squares, cuBLASLt's bias gradients, and buffers that were outgrown.
   const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;
   return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max(norm, bias) + embedding + rest,
                   256);

@@ -39,7 +39,7 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
                                 const CommBench& bench) {
   Arena arena(device, bench.most_bytes);
   const Tensor full = arena.take("buffer", config.precision.compute,
-                                  {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
+                                 {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
   Config by_messages = config;  // of any size; copies go into the stages' own buffers
   by_messages.parallel.pp_transfers = PpTransfers::kMessages;
   Runtime runtime({.config = by_messages, .mesh = mesh, .job = &job, .device = device, .arena = arena});

@@ -187,7 +187,7 @@ double guessed_slowness(const Config& c) {
   // A forward pass is a third of the work; norms and activations are a few per cent of it.
   const std::map<Recompute, double> again = {
       {Recompute::kNone, 1.0}, {Recompute::kNorms, 1.02}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};
-  // Products of few rows leave a GPU partly idle; under tp they may run in pieces.
+  // GEMMs of few rows leave a GPU partly idle; under tp they may run in splits.
   constexpr double kFewRows = 128;
   const double rows = static_cast<double>(c.data.micro_batch) * c.model.seq_len / c.parallel.tp;
   return pipeline * again.at(c.parallel.recompute) * (1 + kFewRows / rows);

@@ -168,7 +168,7 @@ class Bench {
       runtime_.compute().copy(bucket.data, source.data, source.bytes());
     };
     const bool sharded = config_.parallel.zero >= 1;
-    const OverlapSplit undivided{.pieces = 1};
+    const OverlapSplit undivided{.num_splits = 1};
     std::vector<Case> cases;
     cases.push_back(beside(
         {.axis = "dp",

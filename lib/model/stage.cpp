@@ -6,7 +6,7 @@ namespace tri {
 namespace {
 
 // The head's GEMM is long beside its transfers: the local rows' part hides the gather, the weight gradient the reduce.
-constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
+constexpr OverlapSplit kHeadForward{.num_splits = 2}, kHeadBackward{.num_splits = 1};
 
 }  // namespace
 

@@ -65,8 +65,7 @@ Config by_collectives(Config config, int tp) {
 // The first layer of a model on tp rank 0, whose peers do nothing.
 class Layer {
  public:
-  Layer(const Config& unresolved, int tp)
-      : config_(by_collectives(unresolved, tp)), mesh_(make_mesh(0, tp, 1, 1)) {
+  Layer(const Config& unresolved, int tp) : config_(by_collectives(unresolved, tp)), mesh_(make_mesh(0, tp, 1, 1)) {
     Arena measuring;
     allocate(measuring);
     arena_ = std::make_unique<Arena>(*device_, measuring.used());

@@ -39,7 +39,8 @@ struct Layout {
                        enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
                        tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
            (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
-           (split == OverlapSplit{} ? "" : fmt::format(" {} pieces{}", split.pieces, split.direct ? ", direct" : "")) +
+           (split == OverlapSplit{} ? ""
+                                    : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch));
   }
 };
