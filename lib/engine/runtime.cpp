@@ -20,7 +20,7 @@ constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForward
 
 }  // namespace
 
-Runtime::Runtime(const Context& context) : device_(context.device) {
+Runtime::Runtime(const RuntimeContext& context) : device_(context.device) {
   const auto& [config, mesh, job, device, arena, shared] = context;
   std::vector<int> tp, dp, pp, world;
   for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
@@ -81,7 +81,7 @@ PeerArenas* Runtime::arenas_of_neighbour(PpTransfers transfers, const std::vecto
 
 // A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
 // would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
-void Runtime::connect_stages(const Context& context, const std::vector<int>& pp) {
+void Runtime::connect_stages(const RuntimeContext& context, const std::vector<int>& pp) {
   const ParallelConfig& parallel = context.config.parallel;
   const BoundaryTensors& boundaries = context.shared.boundaries;
   Job* const job = context.job;

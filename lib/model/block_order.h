@@ -52,7 +52,7 @@ struct TransferRegion {
   // pass.
   bool reduces() const { return (linear == Linear::kProj || linear == Linear::kFc2) == (pass == Pass::kForward); }
   // The gathered rows, or the partial sums: (R, C).
-  Tensor rows(const Workspace& work, const LayerTensors& t) const;
+  Tensor rows(const LayerWorkspace& work, const LayerTensors& t) const;
 };
 
 // The transfers of a pass in their order. What backward reads is complete before the last transfer of a forward pass.

@@ -41,7 +41,7 @@ struct OverlapSplits {
 struct LayerContext {
   const Config& config;
   const StageDims dims;
-  const Workspace& work;
+  const LayerWorkspace& work;
   Stream& compute;
   AxisTransfers& tp;
   const OverlapSplits& splits;

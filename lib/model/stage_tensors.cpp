@@ -48,10 +48,10 @@ class Allocator {
     return m;
   }
 
-  Workspace workspace() {
+  LayerWorkspace workspace() {
     const std::string name = "workspace";
     const Recompute recompute = config_.parallel.recompute;
-    Workspace w;
+    LayerWorkspace w;
     w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     if (recompute == Recompute::kSelective) w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
@@ -86,7 +86,7 @@ class Allocator {
 
 }  // namespace
 
-LayerTensors with_workspace(LayerTensors kept, const Workspace& work) {
+LayerTensors with_workspace(LayerTensors kept, const LayerWorkspace& work) {
   if (kept.normed1.empty()) kept.normed1 = kept.normed2 = work.normed;
   if (kept.activated.empty()) kept.activated = work.activated;
   return kept;

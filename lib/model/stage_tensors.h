@@ -45,7 +45,7 @@ struct MicrobatchTensors {
   Tensor output;  // (Rl, C): input of the final norm; last virtual stage only
 };
 
-struct Workspace {
+struct LayerWorkspace {
   Tensor partial;     // (R, C): outputs of row-parallel GEMMs; by collectives, the local rows hold their sum
   Tensor normed;      // (R, C): a gathered norm, recomputed; aliases nothing. Also the head's input
   Tensor activated;   // (R, Fl): an activation, recomputed; parallel.recompute: selective
@@ -69,11 +69,11 @@ struct HeadTensors {
 };
 
 // `kept` with the workspace's memory for what is not kept.
-LayerTensors with_workspace(LayerTensors kept, const Workspace& work);
+LayerTensors with_workspace(LayerTensors kept, const LayerWorkspace& work);
 
 struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
-  Workspace work;
+  LayerWorkspace work;
   HeadTensors head;
   PeerCopyTensors peer_copies;  // where parallel.tp_transfers is copies
   Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them

@@ -76,7 +76,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
                          .splits = tried,
                          .hooks = hooks};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
-  AlignedTimer timer(runtime, *engine.job(), engine.device(), tensors.optimizer.norm);
+  AlignedTimer timer(engine, tensors.optimizer.norm);
   std::vector<double> seconds;  // [transfer][candidate], one after the other
   for (const LayerTransfer& transfer : transfers)
     for (const OverlapSplit split : candidates(mesh.tp.size)) {

@@ -35,9 +35,9 @@ std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
   return values;
 }
 
-// Puts this rank's part of a tensor into the whole one.
-void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::vector<float>& whole) {
-  whole.resize(static_cast<size_t>(spec.numel()));
+// Puts this rank's part of a tensor into the full one.
+void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::vector<float>& full) {
+  full.resize(static_cast<size_t>(spec.numel()));
   const int dim = std::max(spec.split_dim, 0);
   const int parts = spec.split_dim < 0 ? 1 : tp.size, index = spec.split_dim < 0 ? 0 : tp.rank;
   int64_t outer = 1, inner = 1;
@@ -45,7 +45,7 @@ void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::
   for (size_t d = static_cast<size_t>(dim) + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
   const int64_t split = spec.shape[static_cast<size_t>(dim)], local = split / parts;
   for (int64_t o = 0; o < outer; ++o)
-    std::memcpy(whole.data() + (o * split + index * local) * inner, part.data() + o * local * inner,
+    std::memcpy(full.data() + (o * split + index * local) * inner, part.data() + o * local * inner,
                 static_cast<size_t>(local * inner) * sizeof(float));
 }
 

@@ -49,11 +49,11 @@ Config config_of(const Layout& layout);
 
 struct History {
   std::vector<StepResult> steps;
-  std::map<std::string, std::vector<float>> parameters;  // whole tensors by name
+  std::map<std::string, std::vector<float>> parameters;  // full tensors by name
   CommCounts tp_counts;                                  // of the last step
 };
 
-// Runs the layout on world ranks [0, layout.ranks()); the history's parameters are whole on rank 0.
+// Runs the layout on world ranks [0, layout.ranks()); the history's parameters are full on rank 0.
 // `alone`: on this rank, without MPI.
 History train(const Layout& layout, bool alone);
 
