@@ -147,10 +147,10 @@ int main(int argc, char** argv) {
   try {
     const auto done = tri::export_run(config, folder, overrides);
     if (done) return 0;
-    std::fprintf(stderr, "%s\n", done.error().message.c_str());
+    fmt::print(stderr, "{}\n", done.error().message);
     return static_cast<int>(done.error().code);
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "%s\n", problem.what());
+    fmt::print(stderr, "{}\n", problem.what());
     return 1;
   }
 }

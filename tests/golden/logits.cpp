@@ -46,16 +46,16 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
+    fmt::print(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
     return 2;
   }
   try {
     const auto done = tri::write_logits(argv[1], argv[2], argv[3]);
     if (done) return 0;
-    std::fprintf(stderr, "%s\n", done.error().message.c_str());
+    fmt::print(stderr, "{}\n", done.error().message);
     return static_cast<int>(done.error().code);
   } catch (const std::exception& problem) {
-    std::fprintf(stderr, "%s\n", problem.what());
+    fmt::print(stderr, "{}\n", problem.what());
     return 1;
   }
 }

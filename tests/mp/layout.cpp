@@ -228,8 +228,8 @@ void expect_like_one_rank(const Layout& layout) {
       all_size += size;
     }
     if (layout.precision != Dtype::kF32) worst_parameter = std::sqrt(all_difference / all_size);
-    std::printf("%-100s loss %.1e  norm %.1e  parameters %.1e\n", layout.name().c_str(), worst_loss, worst_norm,
-                worst_parameter);
+    fmt::print("{:<100} loss {:.1e}  norm {:.1e}  parameters {:.1e}\n", layout.name(), worst_loss, worst_norm,
+               worst_parameter);
     std::fflush(stdout);
     EXPECT_LE(worst_loss, allowed.loss) << layout.name();
     EXPECT_LE(worst_norm, allowed.grad_norm) << layout.name();

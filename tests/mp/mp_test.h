@@ -40,7 +40,7 @@ inline int run_mp_tests(int argc, char** argv) {
     const bool passed = RUN_ALL_TESTS() == 0;
     const auto all = job.all_gather(passed);
     const auto failed = std::count(all.begin(), all.end(), false);
-    if (job.world_rank() == 0 && failed > 0) std::printf("%d rank(s) failed\n", static_cast<int>(failed));
+    if (job.world_rank() == 0 && failed > 0) fmt::print("{} rank(s) failed\n", static_cast<int>(failed));
     return failed > 0 ? 1 : 0;
   });
 }
