@@ -10,6 +10,7 @@
 #include "io/base/file.h"
 #include "kernels/cpu/device.h"
 #include "lib/infer/loaded_model.h"
+#include "tests/golden/tool.h"
 
 namespace tri {
 namespace {
@@ -49,13 +50,5 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
     return 2;
   }
-  try {
-    const auto done = tri::write_logits(argv[1], argv[2], argv[3]);
-    if (done) return 0;
-    fmt::print(stderr, "{}\n", done.error().message);
-    return static_cast<int>(done.error().code);
-  } catch (const std::exception& problem) {
-    fmt::print(stderr, "{}\n", problem.what());
-    return 1;
-  }
+  return tri::tool_status([&] { return tri::write_logits(argv[1], argv[2], argv[3]); });
 }
