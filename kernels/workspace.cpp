@@ -12,9 +12,9 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 }  // namespace
 
-// The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm keeps
-// them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats, and
-// room for what cuDNN's engines keep for themselves.
+// The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm
+// keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats,
+// and room for what cuDNN's engines keep for themselves.
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) {
   const int64_t heads = d.batch * d.num_kv_heads * d.group;
   return heads * (round_up(d.seq_len, 64) * round_up(d.seq_len, 128) * 2 + int64_t{d.seq_len} * 4) + 8 * kMiB;
