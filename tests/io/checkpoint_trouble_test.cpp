@@ -49,7 +49,7 @@ std::string fault_of_newest(const std::string& dir, int64_t first, int64_t last,
   const auto seed = static_cast<uint64_t>(reader.value().manifest().info.numbers.at("mark"));
   for (const TestTensor& tensor : tensors_of(seed, rows)) {
     Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(whole_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
     if (!read) return read.error().message;
     if (got != tensor.bytes) return tensor.name + " differs";
   }
@@ -161,7 +161,7 @@ TEST(CheckpointTrouble, a_folder_that_vanishes_is_named) {
   const std::string folder = value_or_throw(begin_attempt(dir.path(), 2, "two")), path = folder + "/shard_00000.h5";
   auto writer = value_or_throw(ShardWriter::create(path, "two"));
   const TestTensor tensor = tensors_of(1)[0];
-  ASSERT_TRUE(writer.add(tensor.piece(whole_region(tensor.shape)), tensor.bytes.data()));
+  ASSERT_TRUE(writer.add(tensor.piece(full_region(tensor.shape)), tensor.bytes.data()));
   std::filesystem::remove_all(folder);
   const auto finished = writer.finish();
   ASSERT_FALSE(finished);
@@ -266,7 +266,7 @@ std::string read_newest(const std::string& dir, const std::vector<TestTensor>& t
   if (!reader) return said(reader.error().message);
   for (const TestTensor& tensor : tensors) {
     Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(whole_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
     if (!read) return said(read.error().message);
     if (got != tensor.bytes) return said(tensor.name + " differs");
   }

@@ -43,6 +43,7 @@ Config small_config(Job& job, const std::string& dir) {
   c.data.global_batch = job.world_size();
   c.data.micro_batch = 1;
   c.checkpoint.dir = dir;
+  c.parallel.dp_transfers = Transfers::kCollectives;
   return value_or_throw(resolve_config(c, job.world_size()));
 }
 
