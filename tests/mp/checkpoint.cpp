@@ -114,8 +114,8 @@ TEST(Checkpointer, host_memory_holds_the_state_once) {
   EXPECT_LE(all, state + 64 * 1024 * job.world_size());  // padding
 }
 
-// A checkpoint that rank 0 has written, and what every rank wants of it: of each tensor its share of the last dim and one
-// element more, and the first elements of the first one.
+// A checkpoint that rank 0 has written, and what every rank wants of it: of each tensor its share of the last dim and
+// one element more, and the first elements of the first one.
 class Loading {
  public:
   explicit Loading(Job& job)
