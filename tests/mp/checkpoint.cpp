@@ -129,12 +129,12 @@ class Loading {
     const int64_t ranks = job.world_size(), rank = job.world_rank();
     for (const TestTensor& tensor : tensors_) {
       const size_t dim = tensor.shape.size() - 1;
-      Region region = whole_region(tensor.shape);
+      Region region = full_region(tensor.shape);
       const int64_t size = tensor.shape[dim], begin = size * rank / ranks;
       region.start[dim] = begin;
       region.extent[dim] = std::min(size, size * (rank + 1) / ranks + 1) - begin;
       pieces_.push_back(tensor.piece(region));
-      region = whole_region(tensor.shape);
+      region = full_region(tensor.shape);
       region.extent[0] = 1;
       pieces_.push_back(tensor.piece(region));
     }
