@@ -14,11 +14,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 # Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any trainer
 # can do.
-together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_script dead_node_noticed_first
-  cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited budget
+together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_script dead_node_noticed_first budget
   budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config not_retried killed_rank signal
   time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
-  plain_sbatch preempted)
+  plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
 alone=(controller_dies)
 any_trainer=(finished mistake_in_config killed_rank signal time_limit overtime cancelled requeue_forbidden
   requeued_by_hand plain_sbatch preempted node_dies controller_dies)
