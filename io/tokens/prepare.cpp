@@ -160,6 +160,19 @@ Result<void> check_output(const PrepareOptions& options) {
   return {};
 }
 
+// The token file, and the sidecar that belongs to it. At no moment does a sidecar stand beside tokens of another file.
+Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, const std::string& sidecar) {
+  auto file = AtomicFile::create(path);
+  if (!file) return file.error();
+  file.value().write(sidecar.data(), sidecar.size());
+  if (auto written = file.value().flush(); !written) return written;
+  std::error_code problem;
+  std::filesystem::remove(path, problem);  // of the output that is overwritten
+  if (problem) return system_error(problem.value(), "{}: removing it", path);
+  if (auto done = tokens.finish(); !done) return done;
+  return file.value().commit();
+}
+
 // "jsonl", or "jsonl, text" where inputs differ.
 std::string formats_of(const std::vector<Input>& inputs) {
   std::set<std::string_view> names;
@@ -235,7 +248,6 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   summary.documents = writer.num_documents();
   summary.tokens = writer.num_tokens();
   if (summary.documents == 0) return file_error("{}: no text in the inputs", options.output);
-  if (auto done = writer.finish(); !done) return done.error();
   const nlohmann::ordered_json sidecar = {{"tokenizer", options.tokenizer},
                                           {"fingerprint", tokenizer.fingerprint()},
                                           {"vocab", summary.vocab},
@@ -243,7 +255,7 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
                                           {"tokens", summary.tokens},
                                           {"text_bytes", summary.text_bytes},
                                           {"format", formats_of(inputs.value())}};
-  if (auto done = write_file(options.output + ".json", sidecar.dump(2) + "\n"); !done) return done.error();
+  if (auto done = put_in_place(writer, options.output + ".json", sidecar.dump(2) + "\n"); !done) return done.error();
   return summary;
 }
 

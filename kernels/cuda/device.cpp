@@ -260,11 +260,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
         fmt::format("run.device: cuda: {}; set run.device: cpu to train without a GPU", cudaGetErrorString(status)),
         ExitCode::kDevice};
   if (ordinal >= count)
-    return Error{
-        fmt::format("run.device: cuda: rank {} of this node needs a GPU of its own, the node shows {}; start at "
-                    "most {} ranks a node",
-                    ordinal, count, count),
-        ExitCode::kDevice};
+    return Error{fmt::format("run.device: cuda: there is no GPU {}: this process sees {}", ordinal, count),
+                 ExitCode::kDevice};
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(ordinal));
 }
 

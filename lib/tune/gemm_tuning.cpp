@@ -5,6 +5,7 @@
 #include <map>
 #include <sstream>
 
+#include "io/base/file.h"
 #include "io/base/log.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
@@ -95,9 +96,9 @@ void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& 
   if (!writes || file.empty() || !std::filesystem::is_directory(path.parent_path())) return;
   const std::string all = merge({merged, kept});
   if (all == kept) return;
-  std::ofstream out(file);
-  out << all;
-  if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
+  // Whole or not at all: choices that were lost would be made anew, and perhaps otherwise.
+  if (const auto written = write_file(file, all); !written)
+    log_warn("{}: the next start searches again", written.error().message);
 }
 
 }  // namespace tri

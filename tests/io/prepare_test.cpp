@@ -197,5 +197,26 @@ TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {
   EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"second"}) << "a failure leaves what was there";
 }
 
+TEST(Prepare, tokens_never_stand_beside_the_sidecar_of_others) {
+  const TemporaryFolder folder;
+  write_all(folder / "a.txt", "first");
+  write_all(folder / "b.txt", "second");
+  const auto run = [&](const std::string& input) {
+    return prepare({.inputs = {folder / input}, .output = folder / "out", .existing = Existing::kOverwrite});
+  };
+  ASSERT_TRUE(run("a.txt"));
+  std::filesystem::remove(folder / "out.json");
+  std::filesystem::create_directories(folder / "out.json/which can't be replaced");
+  EXPECT_FALSE(run("b.txt"));
+  EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"first"});
+  // Where the new tokens can't be put in place, the old sidecar is gone with what it said.
+  std::filesystem::remove_all(folder / "out.json");
+  ASSERT_TRUE(run("a.txt"));
+  std::filesystem::remove(folder / "out.idx");
+  std::filesystem::create_directories(folder / "out.idx/which can't be replaced");
+  EXPECT_FALSE(run("b.txt"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.json"));
+}
+
 }  // namespace
 }  // namespace tri

@@ -17,7 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_script dead_node_noticed_first budget
   budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config not_retried killed_rank signal
   time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
-  plain_sbatch preempted)
+  plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
 alone=(controller_dies)
 any_trainer=(finished mistake_in_config killed_rank signal time_limit overtime cancelled requeue_forbidden
   requeued_by_hand plain_sbatch preempted node_dies controller_dies)
@@ -203,7 +203,8 @@ case_books_fail() {
 case_storage_away() {
   STORAGE_SECONDS=3 start storage_away --set stand_in.ends=0:12:5 --set stand_in.check=1:3
   finish COMPLETED 0:0 2
-  expect_log "restart 1: .* can't be asked \(status 3\): requeued"
+  expect_log "restart 1: .* can't be asked \(status 3\): given up"
+  expect_log "restart 1: requeued"
   expect_log "restart 2: .* resumes from step 10"
   log=$run_dir/slurm-first.log
   job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
@@ -396,6 +397,33 @@ case_dead_node_noticed_first() {
   scancel "$job"
   "$cluster" start-node "$node"
   until_true "$node is back" node_is_back "$node"
+}
+
+# A job that is cancelled while the script waits before a requeue stays cancelled.
+case_cancelled_while_a_node_is_awaited() {
+  local node
+  STRAGGLER_SECONDS=5 start cancelled_node --ranks 4 --set run.steps=1000000
+  until_true "step 7" beyond 6
+  node=$(nodes_of | tail -n 1)
+  "$cluster" kill-daemon "$node"
+  kill -KILL "$(rank_process 3)"
+  expect_log "restart 0: a node of .* does not answer; requeued when Slurm has taken note of it"
+  scancel "$job"
+  expect_log "stopped: cancelled; the next submission resumes from step" # after which the script does no more
+  "$cluster" kill-node "$node"
+  "$cluster" notice "$node"
+  "$cluster" start-node "$node"
+  until_true "$node is back" node_is_back "$node"
+  until_true "the end" ended
+  [[ $(show JobState) == CANCELLED && $(show Restarts) == 0 ]] || fail "came back: $(show JobState)"
+}
+case_cancelled_while_storage_is_awaited() {
+  start cancelled_storage --set stand_in.ends=0:12:5 --set stand_in.check=1:3
+  expect_log "restart 1: .* can't be asked \(status 3\): asked again"
+  scancel "$job"
+  expect_log "restart 1: stopped: cancelled" # after which the script does no more
+  until_true "the end" ended
+  [[ $(show JobState) == CANCELLED && $(show Restarts) == 1 ]] || fail "came back: $(show JobState)"
 }
 
 # slurmd alone dies: the batch script and its ranks live on while the job runs elsewhere. When they come to their end,
