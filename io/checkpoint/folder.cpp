@@ -160,6 +160,15 @@ Result<void> take_back(const std::string& dir, const Name& old, const std::strin
   return {};
 }
 
+// An earlier try gave the attempt's folder its name and failed after that. What stands under the attempt's other names
+// is the checkpoint that it replaced.
+Result<void> complete_publication(const std::string& dir, int64_t step, const std::string& attempt) {
+  if (auto synced = sync_folder(dir); !synced) return synced;
+  for (const Kind kind : {Kind::kUnfinished, Kind::kOld, Kind::kTrash})
+    if (auto removed = remove_folder(path_of(dir, {step, kind, attempt})); !removed) return removed;
+  return write_file(dir + "/latest", step_name(step) + "\n", attempt);
+}
+
 }  // namespace
 
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
@@ -193,9 +202,14 @@ Result<std::string> begin_attempt(const std::string& dir, int64_t step, const st
 
 Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
   const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
-  if (auto fit = usable(folder, step); !fit) return fit;
-  if (const auto manifest = read_manifest(folder); manifest && manifest.value().attempt != attempt)
-    return file_error("{}: its manifest is of attempt {}, expected {}", folder, manifest.value().attempt, attempt);
+  Result<void> fit = usable(folder, step);
+  if (const auto manifest = read_manifest(folder); fit && manifest && manifest.value().attempt != attempt)
+    fit = file_error("{}: its manifest is of attempt {}, expected {}", folder, manifest.value().attempt, attempt);
+  if (!fit) {
+    const auto published = read_manifest(target);
+    if (published && published.value().attempt == attempt) return complete_publication(dir, step, attempt);
+    return fit;
+  }
   if (auto synced = sync_folder(folder); !synced) return synced;
   const auto taken = exists(target);
   if (!taken) return taken.error();
@@ -220,7 +234,10 @@ Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, co
     } else {
       const auto fit = usable(entry.path, name.step, retry);
       entry.valid = fit.ok();
-      if (!fit) entry.why = fit.error().message;
+      if (!fit) {
+        entry.why = fit.error().message;
+        entry.os_error = fit.error().os_error;
+      }
     }
     entries.push_back(std::move(entry));
   }

@@ -37,14 +37,16 @@ enum class Replace {
 
 // Gives the attempt's folder its name, durably, and points `latest` to it. Writers have made their files durable.
 // A checkpoint of the same step is replaced. Error, and nothing changed, when the folder has no valid manifest of this
-// step and attempt or lacks a file.
+// step and attempt or lacks a file. After any other error it may be called again: what the attempt has renamed already is
+// then completed.
 Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how = Replace::kSwap);
 
 struct CheckpointEntry {
   int64_t step = 0;
   std::string path;
   bool valid = false;
-  std::string why;  // it is passed over, when it is not valid
+  std::string why;   // it is passed over, when it is not valid
+  int os_error = 0;  // ... of the system call that failed then; 0: none did
 };
 
 // Listing and reading are tried again by `retry` where storage fails for a while, here and below.

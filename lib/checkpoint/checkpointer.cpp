@@ -34,6 +34,38 @@ void fields(Archive& archive, LoadFrom& from) {
   archive(from.folder, from.any);
 }
 
+// The first of the entries from `next` on that is valid, which is then behind `next`; those before it are passed over.
+// Error: storage does not say what one of them is.
+Result<LoadFrom> next_to_load(const std::vector<CheckpointEntry>& entries, size_t& next) {
+  for (; next < entries.size(); ++next) {
+    const CheckpointEntry& entry = entries[next];
+    if (passes(entry.os_error)) return Error{entry.why, ExitCode::kFile, entry.os_error};
+    if (entry.valid) return LoadFrom{entries[next++].path, true};
+    log_warn("checkpoint passed over: {}", entry.why);
+  }
+  return LoadFrom{.any = !entries.empty()};
+}
+
+// What ends a run that could not load: where the trouble may pass, so that it is started again and forgets nothing.
+Error load_error(const Error& error) {
+  if (!passes(error.os_error, Missing::kPasses)) return error;
+  return {
+      fmt::format("{}\nNothing was loaded, and nothing is lost: run me again when storage answers on all nodes; to do "
+                  "without what it does not give, move that away",
+                  error.message),
+      ExitCode::kDrained, error.os_error};
+}
+
+// What a checkpoint under way failed for, on the ranks where it did.
+struct FailureReport {
+  std::string text;  // a line a rank
+  bool passing = true;
+};
+template <class Archive>
+void fields(Archive& archive, FailureReport& report) {
+  archive(report.text, report.passing);
+}
+
 // What a rank's part of a checkpoint took.
 struct WriteFigures {
   int64_t bytes;
@@ -96,16 +128,14 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
       listing = listed.error();
   }
   // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
-  if (auto agreed = agree(job_, listing); !agreed) return agreed.error();
-  for (auto next = entries.begin();;) {
-    for (; next != entries.end() && !next->valid; ++next) log_warn("checkpoint passed over: {}", next->why);
-    LoadFrom mine{.any = !entries.empty()};
-    if (next != entries.end()) mine.folder = (next++)->path;
-    const LoadFrom from = job_.broadcast(mine);
-    if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
+  if (auto agreed = agree(job_, listing); !agreed) return load_error(agreed.error());
+  for (size_t next = 0;;) {
+    const auto from = job_.broadcast(job_.world_rank() == 0 ? next_to_load(entries, next) : LoadFrom{});
+    if (!from) return load_error(from.error());
+    if (!from.value().folder && from.value().any)  // storage that fails must not make a run forget what it has done
       return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
-    if (!from.folder) return std::optional<RunProgress>();
-    const std::string& folder = *from.folder;
+    if (!from.value().folder) return std::optional<RunProgress>();
+    const std::string& folder = *from.value().folder;
     // World rank 0 has seen it: a rank that does not waits for its mount.
     const auto reader = agree(job_, CheckpointReader::open(folder, {.missing = Missing::kPasses}));
     Result<void> loaded;
@@ -125,6 +155,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
       if (auto fits = agree(job_, check_fit(reader.value(), targets)); !fits) return fits.error();
       loaded = load_pieces(reader.value(), targets, job_);
     }
+    // What storage does not give at present is not damaged: an older checkpoint would lose work.
+    if (!loaded && passes(loaded.error().os_error, Missing::kPasses)) return load_error(loaded.error());
     if (!loaded) {
       if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", loaded.error().message);
       continue;
@@ -164,7 +196,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   begun_ = start;
   // The answer is also what the others wait for before they write into the folder.
   Result<std::string> folder = std::string();
-  if (job_.world_rank() == 0) folder = begin_attempt(dir_, completed.steps, attempt_);
+  if (job_.world_rank() == 0) folder = retried({}, [&] { return begin_attempt(dir_, completed.steps, attempt_); });
   folder = job_.broadcast(folder);
   if (!folder) return failure(folder.error());
   folder_ = folder.value();
@@ -182,7 +214,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
     copied_->synchronize();
     const auto copied = Clock::now();
     copy_seconds_ = seconds_between(begun_, copied);
-    auto record = write_shard(folder);
+    auto record = retried({}, [&] { return write_shard(folder); });
     write_seconds_ = seconds_between(copied, Clock::now());
     return record;
   });
@@ -305,11 +337,11 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
   manifest.info.numbers = {{"samples", progress.samples}};
   for (const std::string& record : records)
     if (auto added = manifest.add(from_bytes<ShardRecord>(record)); !added) return added;
-  auto index = write_index(folder, manifest);
+  auto index = retried({}, [&] { return write_index(folder, manifest); });
   if (!index) return index.error();
   manifest.files.push_back(index.value());
-  if (auto written = write_manifest(folder, manifest); !written) return written;
-  if (auto published = tri::publish(dir_, progress.steps, attempt_); !published) return published;
+  if (auto written = retried({}, [&] { return write_manifest(folder, manifest); }); !written) return written;
+  if (auto done = retried({}, [&] { return tri::publish(dir_, progress.steps, attempt_); }); !done) return done;
   // What can't be removed is no reason to call the checkpoint a failure.
   const auto removed = prune(dir_, config_.checkpoint.keep_last, config_.checkpoint.keep_every, attempt_);
   if (!removed) log_warn("{}", removed.error().message);
@@ -318,18 +350,29 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
 
 // The same on all ranks: the checkpoint under way is given up.
 Result<void> Checkpointer::failure(const Result<void>& mine) {
-  std::string report;
+  FailureReport report;
   const std::vector<Result<void>> of_ranks = job_.gather(mine);
-  for (size_t rank = 0; rank < of_ranks.size(); ++rank)
-    if (!of_ranks[rank]) report += fmt::format("\n  rank {}: {}", rank, of_ranks[rank].error().message);
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (of_ranks[rank]) continue;
+    report.text += fmt::format("\n  rank {}: {}", rank, of_ranks[rank].error().message);
+    report.passing &= passes(of_ranks[rank].error().os_error);
+  }
   report = job_.broadcast(report);
   ++failures_;
-  last_ = Error{fmt::format("checkpoint of step {} failed ({} in a row):{}", progress_.steps, failures_, report),
-                ExitCode::kFile};
+  const std::string text =
+      fmt::format("checkpoint of step {} failed ({} in a row):{}", progress_.steps, failures_, report.text);
+  if (report.passing && saved_step_ > 0)
+    last_ =
+        Error{fmt::format("{}\nStorage may recover: run me again, from the checkpoint of step {}; the steps after it "
+                          "ARE LOST",
+                          text, saved_step_),
+              ExitCode::kDrained};
+  else
+    last_ = Error{text, ExitCode::kFile};
   if (job_.world_rank() == 0) {
     std::error_code ignored;
     if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-    log_warn("{}", last_.error().message);
+    log_warn("{}", text);
   }
   folder_.clear();
   return failures_ < config_.checkpoint.max_failures ? Result<void>{} : last_;
