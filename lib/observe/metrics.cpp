@@ -34,6 +34,13 @@ void MetricsFile::evaluation(int64_t step, double loss) {
   write(fmt::format(R"({{"step":{},"validation_loss":{}}})", step, number(loss)));
 }
 
+// The places are numbers, names of tensors and brackets: nothing that JSON would have to escape.
+void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped) {
+  std::string list;
+  for (const std::string& place : places) list += fmt::format(R"({}"{}")", list.empty() ? "" : ",", place);
+  write(fmt::format(R"({{"step":{},"not_finite":[{}],"skipped_steps":{}}})", step, list, skipped));
+}
+
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
   write(fmt::format(R"({{"step":{},"checkpoint_bytes":{},"checkpoint_stall_ms":{},"checkpoint_ms":{}}})", step, bytes,
                     number(1e3 * stall_seconds), number(1e3 * seconds)));
