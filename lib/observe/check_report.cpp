@@ -139,8 +139,8 @@ std::string checkpoints(const Config& config, int ranks) {
   const CheckpointEstimate estimate = checkpoint_estimate(config, ranks);
   std::string text = fmt::format(
       "checkpoints: {}, written in {} (cluster.storage_gb_per_s {:g}); one of {} ranks fails every {} "
-      "(cluster.rank_mtbf_hours {:g}): save every {} or more often (Young/Daly: sqrt(2 · cost · MTBF), the cost being the "
-      "writing, which training hides), but not before the last one is written\n",
+      "(cluster.rank_mtbf_hours {:g}): save every {} or more often, by Young/Daly (sqrt(2 · writing · MTBF)), but not "
+      "before the last one is written\n",
       format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s, ranks,
       format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
       format_duration(estimate.interval_seconds));

@@ -39,11 +39,8 @@ void MetricsFile::evaluation(int64_t step, double loss) {
   write(Json({{"step", step}, {"validation_loss", number(loss)}}).dump());
 }
 
-// The places are numbers, names of tensors and brackets: nothing that JSON would have to escape.
 void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped) {
-  std::string list;
-  for (const std::string& place : places) list += fmt::format(R"({}"{}")", list.empty() ? "" : ",", place);
-  write(fmt::format(R"({{"step":{},"not_finite":[{}],"skipped_steps":{}}})", step, list, skipped));
+  write(Json({{"step", step}, {"not_finite", places}, {"skipped_steps", skipped}}).dump());
 }
 
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
