@@ -163,6 +163,15 @@ Result<void> take_back(const std::string& dir, const Name& old, const std::strin
   return {};
 }
 
+// An earlier try gave the attempt's folder its name and failed after that. What stands under the attempt's other names
+// is the checkpoint that it replaced.
+Result<void> complete_publication(const std::string& dir, int64_t step, const std::string& attempt) {
+  if (auto synced = sync_folder(dir); !synced) return synced;
+  for (const Kind kind : {Kind::kUnfinished, Kind::kOld, Kind::kTrash})
+    if (auto removed = remove_folder(path_of(dir, {step, kind, attempt})); !removed) return removed;
+  return write_file(dir + "/latest", step_name(step) + "\n", attempt);
+}
+
 }  // namespace
 
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
@@ -197,6 +206,10 @@ Result<std::string> begin_attempt(const std::string& dir, int64_t step, const st
 Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
   const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
   const auto fit = usable(folder, step);
+  if (!fit || fit.value().attempt != attempt) {
+    const auto published = read_manifest(target);
+    if (published && published.value().attempt == attempt) return complete_publication(dir, step, attempt);
+  }
   if (!fit) return fit.error();
   if (fit.value().attempt != attempt)
     return file_error("{}: its manifest is of attempt {}, expected {}", folder, fit.value().attempt, attempt);

@@ -39,7 +39,7 @@ enum class Replace {
 // Gives the attempt's folder its name, durably, and points `latest` to it. Writers have made their files' contents
 // durable; the files' names are made so here, by one fsync of the folder for all of them. A checkpoint of the same step
 // is replaced. Error, and nothing changed, when the folder has no valid manifest of this step and attempt or lacks a
-// file.
+// file. After any other error it may be called again: what the attempt has renamed already is then completed.
 Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how = Replace::kSwap);
 
 // What looks like a checkpoint, by its name alone.

@@ -87,7 +87,8 @@ Result<void> ShardWriter::store(const Piece& piece, const void* data) {
     const int64_t count = std::min(kBlockBytes, bytes - done);
     hash.update(block, static_cast<size_t>(count));
     if (auto written = write_at(file_.get(), temporary_, block, count, stored.offset + done); !written)
-      return file_error("{} (tensor {})", written.error().message, piece.tensor);
+      return Error{fmt::format("{} (tensor {})", written.error().message, piece.tensor), written.error().code,
+                   written.error().os_error};
     done += count;
     if (const int64_t written = stored.offset + done; written - flushed_ >= kFlushBytes) {
       ::sync_file_range(file_.get(), flushed_, written - flushed_, SYNC_FILE_RANGE_WRITE);  // a hint

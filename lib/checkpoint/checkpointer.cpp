@@ -37,6 +37,49 @@ void fields(Archive& archive, LoadFrom& from) {
   archive(from.folder, from.any, from.step, from.samples, from.weights_alone);
 }
 
+// Rank 0: the first of the candidates from `next` on that can be read, which is then behind `next`, and its manifest;
+// those before it are passed over. Error: storage does not say what one of them is.
+Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates, size_t& next,
+                              std::optional<Manifest>& manifest) {
+  LoadFrom from{.any = !candidates.empty()};
+  while (next < candidates.size() && !manifest) {
+    const CheckpointCandidate& candidate = candidates[next++];
+    auto opened = open_candidate(candidate);
+    if (!opened && passes(opened.error().os_error)) return opened.error();
+    if (!opened) {
+      log_warn("checkpoint passed over: {}", opened.error().message);
+      continue;
+    }
+    manifest = std::move(opened).value();
+    const auto samples = manifest->info.numbers.find("samples");
+    from.folder = candidate.path;
+    from.step = manifest->step;
+    if (samples != manifest->info.numbers.end()) from.samples = samples->second;
+    from.weights_alone = holds_weights_alone(*manifest);
+  }
+  return from;
+}
+
+// What ends a run that could not load: where the trouble may pass, so that it is started again and forgets nothing.
+Error load_error(const Error& error) {
+  if (!passes(error.os_error, Missing::kPasses)) return error;
+  return {
+      fmt::format("{}\nNothing was loaded, and nothing is lost: run me again when storage answers on all nodes; to do "
+                  "without what it does not give, move that away",
+                  error.message),
+      ExitCode::kDrained, error.os_error};
+}
+
+// What a checkpoint under way failed for, on the ranks where it did.
+struct FailureReport {
+  std::string text;  // a line a rank
+  bool passing = true;
+};
+template <class Archive>
+void fields(Archive& archive, FailureReport& report) {
+  archive(report.text, report.passing);
+}
+
 // What a rank's part of a checkpoint took.
 struct WriteFigures {
   int64_t bytes;
@@ -91,24 +134,12 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
       listing = listed.error();
   }
   // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
-  if (auto agreed = agree(job_, listing); !agreed) return agreed.error();
-  for (auto next = candidates.begin();;) {
+  if (auto agreed = agree(job_, listing); !agreed) return load_error(agreed.error());
+  for (size_t next = 0;;) {
     std::optional<Manifest> manifest;  // rank 0
-    LoadFrom mine{.any = !candidates.empty()};
-    for (; next != candidates.end() && !manifest; ++next) {
-      auto opened = open_candidate(*next);
-      if (!opened) {
-        log_warn("checkpoint passed over: {}", opened.error().message);
-        continue;
-      }
-      manifest = std::move(opened).value();
-      const auto samples = manifest->info.numbers.find("samples");
-      mine.folder = next->path;
-      mine.step = manifest->step;
-      if (samples != manifest->info.numbers.end()) mine.samples = samples->second;
-      mine.weights_alone = holds_weights_alone(*manifest);
-    }
-    const LoadFrom from = job_.broadcast(mine);
+    const auto chosen = job_.broadcast(job_.world_rank() == 0 ? next_to_load(candidates, next, manifest) : LoadFrom{});
+    if (!chosen) return load_error(chosen.error());
+    const LoadFrom& from = chosen.value();
     if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
       return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
     if (!from.folder) return std::optional<RunProgress>();
@@ -131,6 +162,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
     if (!share) return file_error("{}: {}", folder, share.error().message);
     manifest.reset();
     const auto bytes_read = load_pieces(folder, share.value(), targets, job_);
+    // What storage does not give at present is not damaged: an older checkpoint would lose work.
+    if (!bytes_read && passes(bytes_read.error().os_error, Missing::kPasses)) return load_error(bytes_read.error());
     if (!bytes_read) {
       if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", bytes_read.error().message);
       continue;
@@ -165,7 +198,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   begun_ = start;
   // The answer is also what the others wait for before they write into the folder.
   Result<std::string> folder = std::string();
-  if (job_.world_rank() == 0) folder = begin_attempt(dir_, completed.steps, attempt_);
+  if (job_.world_rank() == 0) folder = retried({}, [&] { return begin_attempt(dir_, completed.steps, attempt_); });
   folder = job_.broadcast(folder);
   if (!folder) return failure(folder.error());
   folder_ = folder.value();
@@ -183,7 +216,7 @@ Result<void> Checkpointer::begin(RunProgress completed) {
     copied_->synchronize();
     const auto copied = Clock::now();
     copy_seconds_ = seconds_between(begun_, copied);
-    auto record = write_shard(folder);
+    auto record = retried({}, [&] { return write_shard(folder); });
     write_seconds_ = seconds_between(copied, Clock::now());
     return record;
   });
@@ -306,11 +339,11 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
   manifest.info.numbers = {{"samples", progress.samples}};
   for (const std::string& record : records)
     if (auto added = manifest.add(from_bytes<ShardRecord>(record)); !added) return added;
-  auto index = write_index(folder, manifest);
+  auto index = retried({}, [&] { return write_index(folder, manifest); });
   if (!index) return index.error();
   manifest.files.push_back(index.value());
-  if (auto written = write_manifest(folder, manifest); !written) return written;
-  if (auto published = tri::publish(dir_, progress.steps, attempt_); !published) return published;
+  if (auto written = retried({}, [&] { return write_manifest(folder, manifest); }); !written) return written;
+  if (auto done = retried({}, [&] { return tri::publish(dir_, progress.steps, attempt_); }); !done) return done;
   // What can't be removed is no reason to call the checkpoint a failure.
   const auto removed = prune(dir_, config_.checkpoint.keep_last, config_.checkpoint.keep_every, attempt_);
   if (!removed) log_warn("{}", removed.error().message);
@@ -319,18 +352,29 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
 
 // The same on all ranks: the checkpoint under way is given up.
 Result<void> Checkpointer::failure(const Result<void>& mine) {
-  std::string report;
+  FailureReport report;
   const std::vector<Result<void>> of_ranks = job_.gather(mine);
-  for (size_t rank = 0; rank < of_ranks.size(); ++rank)
-    if (!of_ranks[rank]) report += fmt::format("\n  rank {}: {}", rank, of_ranks[rank].error().message);
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (of_ranks[rank]) continue;
+    report.text += fmt::format("\n  rank {}: {}", rank, of_ranks[rank].error().message);
+    report.passing &= passes(of_ranks[rank].error().os_error);
+  }
   report = job_.broadcast(report);
   ++failures_;
-  last_ = Error{fmt::format("checkpoint of step {} failed ({} in a row):{}", progress_.steps, failures_, report),
-                ExitCode::kFile};
+  const std::string text =
+      fmt::format("checkpoint of step {} failed ({} in a row):{}", progress_.steps, failures_, report.text);
+  if (report.passing && saved_step_ > 0)
+    last_ =
+        Error{fmt::format("{}\nStorage may recover: run me again, from the checkpoint of step {}; the steps after it "
+                          "ARE LOST",
+                          text, saved_step_),
+              ExitCode::kDrained};
+  else
+    last_ = Error{text, ExitCode::kFile};
   if (job_.world_rank() == 0) {
     std::error_code ignored;
     if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
-    log_warn("{}", last_.error().message);
+    log_warn("{}", text);
   }
   folder_.clear();
   return failures_ < config_.checkpoint.max_failures ? Result<void>{} : last_;

@@ -6,8 +6,11 @@
 //              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
 //   finish()   waits for what is under way
 //
-// A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. A failure is
-// reported and counted; training goes on until checkpoint.max_failures in a row.
+// A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. Trouble of storage that
+// passes (io/base/retry.h) is tried again, in the background. What fails all the same is reported and counted; training
+// goes on until checkpoint.max_failures in a row.
+// Errors that end the run: kDrained, so that it is started again, where nothing but such trouble was met and an older
+// checkpoint stands; else kFile.
 // All calls but part_outcome() are collective over the job, from the thread that enqueues.
 #pragma once
 
@@ -61,9 +64,10 @@ class Checkpointer {
   explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded).
-  // None: there is none, the state is as it was, and the log says why those that exist were passed over. Error: it is
-  // of another model.
+  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded). None:
+  // there is none, the state is as it was, and the log says why those that exist were passed over: they are damaged.
+  // Error: it is of another model; kDrained: storage does not answer, also after several tries, on some rank, which may
+  // lack a mount, so that what is damaged and what is not can't be known.
   Result<std::optional<RunProgress>> load();
 
   int64_t host_bytes() const { return buffer_.bytes; }  // of this rank, for as long as this lives

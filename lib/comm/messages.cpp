@@ -16,7 +16,7 @@ std::optional<Error> first_error(const std::vector<std::optional<Error>>& of_ran
   if (alike || (rank == 0 && count == 1)) return **first;
   const std::string who =
       count == 1 ? fmt::format("rank {}", rank) : fmt::format("rank {}, the first of {} that failed", rank, count);
-  return Error{fmt::format("{}: {}", who, (*first)->message), (*first)->code};
+  return Error{fmt::format("{}: {}", who, (*first)->message), (*first)->code, (*first)->os_error};
 }
 
 }  // namespace tri

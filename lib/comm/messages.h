@@ -25,7 +25,7 @@ namespace tri {
 
 template <class Archive>
 void fields(Archive& archive, Error& error) {
-  archive(error.message, error.code);
+  archive(error.message, error.code, error.os_error);
 }
 
 namespace messages {
@@ -255,7 +255,7 @@ T from_bytes(std::string_view bytes) {
 }
 
 // What ends a job some of whose ranks failed: the error of the first of them (in the order of world ranks), with its
-// code; none where nobody failed. The rank is named unless it is rank 0 alone, or all ranks say the same.
+// code and errno; none where nobody failed. The rank is named unless it is rank 0 alone, or all ranks say the same.
 std::optional<Error> first_error(const std::vector<std::optional<Error>>& of_ranks);
 
 }  // namespace tri

@@ -16,6 +16,7 @@ enum class Recompute { kNone, kNorms, kSelective, kFull, kAuto };
 enum class OptimizerKind { kAdamW, kLamb };
 enum class Transfers { kAuto, kCopies, kCollectives };
 enum class PpTransfers { kAuto, kCopies, kMessages };
+enum class OnNonfinite { kStop, kSkip };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
 template <>
@@ -57,6 +58,11 @@ struct EnumNames<PpTransfers> {
   static constexpr std::array table{std::pair{PpTransfers::kAuto, std::string_view("auto")},
                                     std::pair{PpTransfers::kCopies, std::string_view("copies")},
                                     std::pair{PpTransfers::kMessages, std::string_view("messages")}};
+};
+template <>
+struct EnumNames<OnNonfinite> {
+  static constexpr std::array table{std::pair{OnNonfinite::kStop, std::string_view("stop")},
+                                    std::pair{OnNonfinite::kSkip, std::string_view("skip")}};
 };
 template <>
 struct EnumNames<LrRule> {

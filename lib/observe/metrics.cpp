@@ -39,6 +39,10 @@ void MetricsFile::evaluation(int64_t step, double loss) {
   write(Json({{"step", step}, {"validation_loss", number(loss)}}).dump());
 }
 
+void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped) {
+  write(Json({{"step", step}, {"not_finite", places}, {"skipped_steps", skipped}}).dump());
+}
+
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
   write(Json({{"step", step},
               {"checkpoint_bytes", bytes},

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "io/base/format.h"
 #include "lib/observe/step_times.h"
@@ -35,6 +36,9 @@ class MetricsFile {
 
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
+  // `places`: the ranks where the step's numbers went wrong; `skipped`: steps left out, with this one if it was, since
+  // this start of the run; 0: it ends the run.
+  void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
 
  private:

@@ -43,8 +43,10 @@ Result<void> TrainingLoop::run() {
       context_.startup.phase_done("first step");
       log_info("{}", context_.startup.report());
     }
-    if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_due(context_.config.checkpoint.every)))
+    if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
+      saved_at_ = Clock::now();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
+    }
     if (stop_ != Stop::kNo) break;
     if (is_due(run.eval_every)) evaluate();
     if (is_due(run.sample_every)) sample();
@@ -71,8 +73,12 @@ Result<void> TrainingLoop::train_step() {
   times_ += times;
   const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
   show(metrics, result.finite());
-  if (!result.finite()) return not_finite_error(context_.trainer, context_.job, metrics);
-  if (auto advanced = context_.checkpoints.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced) return advanced;
+  save_due_ = result.sums.save_due > 0;
+  if (!result.finite())
+    if (auto skipped = after_not_finite(metrics); !skipped) return skipped;
+  if (result.finite()) skipped_in_a_row_ = 0;
+  if (auto advanced = context_.checkpoints.advance(result.sums.num_saved(), result.sums.num_failed()); !advanced)
+    return advanced;
   report_checkpoints();
   stop_ = answer_to_signal(result, told_at);
   return {};
@@ -87,9 +93,36 @@ StepStatistics TrainingLoop::to_tell() const {
     told.stop = 1;
     told.stop_age = static_cast<float>(seconds_between(*signalled, Clock::now()));
   }
-  if (context_.mesh.world_rank == 0)
+  if (context_.mesh.world_rank == 0) {
     told.time_needed = static_cast<float>(step_seconds_ + context_.checkpoints.seconds_needed());
+    // One that is still being written is not waited for: storage that is too slow makes the next one late.
+    const double minutes = context_.config.checkpoint.every_minutes;
+    const bool due = minutes > 0 && seconds_between(saved_at_, Clock::now()) >= 60 * minutes;
+    told.save_due = due && !context_.checkpoints.under_way() ? 1.0f : 0.0f;
+  }
   return told;
+}
+
+// The step changed neither weights nor moments: fault.on_nonfinite says whether the run goes on without it.
+Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
+  const FaultConfig& fault = context_.config.fault;
+  const std::vector<std::string> places = not_finite_places(context_.trainer, context_.job);
+  const bool skip = fault.on_nonfinite == OnNonfinite::kSkip && skipped_in_a_row_ < fault.max_skips;
+  skipped_ += skip;
+  if (metrics_) metrics_->not_finite(metrics.step, places, skip ? skipped_ : 0);
+  if (skip) {
+    ++skipped_in_a_row_;
+    if (context_.mesh.world_rank == 0)
+      log_warn("step {}: loss {} and gradient norm {} are not finite; skipped, {} in a row of at most {}{}",
+               metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips, to_text(places));
+    return {};
+  }
+  Error error = not_finite_error(metrics, places, skipped_in_a_row_);
+  // The checkpoint under way holds the state of an earlier step, from which the run can go on.
+  if (context_.checkpoints.under_way())
+    if (auto saved = context_.checkpoints.finish(); !saved) error.message += "\n" + saved.error().message;
+  report_checkpoints();
+  return error;
 }
 
 StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, const StepTimes& times,
@@ -193,6 +226,7 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   log_summary(context_.job, context_.mesh, times_, context_.trainer.runtime().times(),
               seconds_between(start, Clock::now()));
   log_data(context_.job, context_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
+  if (skipped_ > 0) log_info("{} of these steps were not finite and changed nothing", skipped_);
   if (stop_ == Stop::kLeave)
     return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
                              "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",

@@ -53,9 +53,11 @@ class TrainingLoop {
   StepStatistics to_tell() const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, bool finite);
+  Result<void> after_not_finite(const StepMetrics& metrics);
   Stop answer_to_signal(const StepResult& result, Clock::time_point told_at);
 
   bool is_last() const { return progress_.steps == context_.config.run.steps; }
+  bool is_checkpoint_due() const { return is_due(context_.config.checkpoint.every) || save_due_; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
   void report_checkpoints();
   void evaluate();
@@ -68,9 +70,12 @@ class TrainingLoop {
   NodeLoader loader_;
   RunProgress progress_;  // of the run, with the step under way
   Stop stop_ = Stop::kNo;
-  double step_seconds_ = 0;               // of the last step
-  StepTimes times_;                       // of all steps
-  std::unique_ptr<MetricsFile> metrics_;  // world rank 0
+  Clock::time_point saved_at_ = Clock::now();   // the last checkpoint was begun, or the loop
+  bool save_due_ = false;                       // after the step under way, by the clock; the same on all ranks
+  int64_t skipped_ = 0, skipped_in_a_row_ = 0;  // steps that were not finite
+  double step_seconds_ = 0;                     // of the last step
+  StepTimes times_;                             // of all steps
+  std::unique_ptr<MetricsFile> metrics_;        // world rank 0
   ProgressLine progress_line_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
+#include "lib/observe/estimates.h"
 #include "lib/observe/report.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
@@ -71,6 +72,8 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
                    .startup = &startup,
                    .tuning_dir = config.run.dir});
   log_run(config, mesh, *inputs.dataset, arena);
+  if (const std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty() && mesh.world_rank == 0)
+    log_warn("{}", warning);
 
   Checkpointer checkpoints({.config = config,
                             .asked = planned.asked,

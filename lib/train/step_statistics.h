@@ -18,6 +18,7 @@ struct StepStatistics {
   float failed = 0;       // ... or could not be
   float stop_age = 0;     // seconds since that signal, on the ranks that it asked
   float time_needed = 0;  // seconds until the state after this step would be saved, by what was measured; rank 0 alone
+  float save_due = 0;     // checkpoint.every_minutes have passed, by rank 0's clock: 1 or 0, rank 0 alone
 
   int num_saved() const { return static_cast<int>(saved); }
   int num_failed() const { return static_cast<int>(failed); }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <limits>
 
@@ -77,14 +78,15 @@ TEST(Messages, every_kind_of_value_comes_back_equal) {
   EXPECT_TRUE(std::isnan(from_bytes<double>(to_bytes(std::nan("")))));
 }
 
-TEST(Messages, results_carry_the_value_or_the_error_with_its_code) {
+TEST(Messages, results_carry_the_value_or_the_error_with_its_code_and_errno) {
   const auto good = from_bytes<Result<Outer>>(to_bytes(Result<Outer>(sample())));
   ASSERT_TRUE(good);
   EXPECT_EQ(good.value(), sample());
-  const auto bad = from_bytes<Result<Outer>>(to_bytes(Result<Outer>(Error{"a: b\n:c", ExitCode::kFile})));
+  const auto bad = from_bytes<Result<Outer>>(to_bytes(Result<Outer>(Error{"a: b\n:c", ExitCode::kFile, ESTALE})));
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().message, "a: b\n:c");
   EXPECT_EQ(bad.error().code, ExitCode::kFile);
+  EXPECT_EQ(bad.error().os_error, ESTALE);
   EXPECT_TRUE(from_bytes<Result<void>>(to_bytes(Result<void>())));
   EXPECT_FALSE(from_bytes<Result<void>>(to_bytes(Result<void>(Error{"x"}))));
 }
@@ -131,10 +133,11 @@ void expect_first(const Errors& of_ranks, const std::string& message, ExitCode c
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->message, message);
   EXPECT_EQ(error->code, code);
+  EXPECT_EQ(error->os_error, code == ExitCode::kFile ? ENOENT : 0);
 }
 
 TEST(Messages, the_lowest_rank_that_failed_speaks_for_the_job_and_says_who_it_is) {
-  const Error file{"no such file", ExitCode::kFile}, device{"no GPU", ExitCode::kDevice};
+  const Error file{"no such file", ExitCode::kFile, ENOENT}, device{"no GPU", ExitCode::kDevice};
   EXPECT_FALSE(first_error({{}, {}, {}}).has_value());
   expect_first({file, {}, {}}, "no such file", ExitCode::kFile);
   expect_first({file, file, file}, "no such file", ExitCode::kFile);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "lib/config/config.h"
+#include "lib/observe/estimates.h"
 
 namespace tri {
 namespace {
@@ -67,6 +68,15 @@ TEST(Presets, have_the_size_of_their_name) {
   for (const auto& [name, preset] : kPresets) {
     if (preset.millions == 0) continue;
     EXPECT_NEAR(count_parameters(load(name).model) / 1e6, preset.millions, 0.01 * preset.millions) << name;
+  }
+}
+
+TEST(Presets, a_crash_loses_half_an_hour_at_most_and_zero_2_is_nowhere_dearer_than_compute) {
+  for (const auto& [name, preset] : kPresets) {
+    const Config config = load(name);
+    EXPECT_GT(config.checkpoint.every_minutes, 0) << name;
+    EXPECT_LE(config.checkpoint.every_minutes, 30) << name;
+    EXPECT_FALSE(dp_traffic(config).exceeds_compute()) << name;
   }
 }
 

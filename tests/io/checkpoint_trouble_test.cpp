@@ -401,6 +401,38 @@ class FastFolder {
   std::string path_;
 };
 
+// Whatever the first try got done, the second one completes.
+TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_nothing_else) {
+  enum class Before { kNothing, kSameStep };
+  for (const auto& [before, how] : {std::pair{Before::kNothing, Replace::kSwap},
+                                    {Before::kSameStep, Replace::kSwap},
+                                    {Before::kSameStep, Replace::kRenameOld}}) {
+    int points = 0;
+    for (bool met = true; met; ++points) {
+      const FastFolder dir;
+      value_or_throw(save(dir.path(), 1, "one", 11, 4));
+      if (before == Before::kSameStep) value_or_throw(save(dir.path(), 2, "one", 21, 4));
+      value_or_throw(write_checkpoint(dir.path(), 2, "two", tensors_of(22, 4), 2, 3, 22, 22));
+      const char* error = points % 2 == 0 ? "EIO" : "ESTALE";
+      const std::string said = on_storage(dir.path(), fmt::format("0/any/{}/fail={}", points + 1, error), [&] {
+        int pauses = 0;
+        const auto published = retried({.tries = 2, .pause = [&](std::chrono::milliseconds) { ++pauses; }},
+                                       [&, how = how] { return publish(dir.path(), 2, "two", how); });
+        return published ? fmt::format("{} pauses", pauses) : published.error().message;
+      });
+      met = said != "0 pauses";
+      ASSERT_TRUE(!met || said == "1 pauses") << "point " << points + 1 << ": " << said;
+      EXPECT_EQ(fault_of_newest(dir.path(), 2, 2, 4), "") << "point " << points + 1;
+      const auto newest = value_or_throw(newest_checkpoint(dir.path()));
+      EXPECT_EQ(value_or_throw(read_manifest(newest->path)).attempt, "two") << "point " << points + 1;
+      EXPECT_EQ(names_of(dir.path()), (std::vector<std::string>{"latest", "step_00000001", "step_00000002"}))
+          << "point " << points + 1;
+      EXPECT_EQ(std::string(MappedFile::open(dir.path() + "/latest").value().text()), "step_00000002\n");
+    }
+    EXPECT_GE(points, 5) << "folder, rename, folder, marker";
+  }
+}
+
 constexpr int64_t kFewRows = 2;
 
 // Saves `steps` steps, each one twice, and tells the parent which were published.

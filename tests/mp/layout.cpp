@@ -1,6 +1,7 @@
 #include "tests/mp/layout.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "io/base/random.h"
@@ -58,6 +59,33 @@ struct Share {
 template <class Archive>
 void fields(Archive& archive, Share& share) {
   archive(share.parameter, share.tp_rank, share.values);
+}
+
+// A step whose numbers are not finite, as if a device had miscalculated. What was spoilt is as before when the step's
+// numbers are known and before any weight is updated.
+void bad_step(Trainer& trainer, int64_t step, const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets) {
+  const Mesh& mesh = trainer.engine().mesh();
+  Stream& compute = trainer.runtime().compute();
+  const float nan = NAN;
+  const bf16 short_nan(NAN);
+  if (step == 0) {
+    const Tensor weight = trainer.store().parameters().front().front().weight;  // no transfer fills it at the start
+    const bool is_float = weight.dtype == Dtype::kF32;
+    const int64_t bytes = is_float ? sizeof nan : sizeof short_nan;
+    float good = 0;
+    const bool mine = mesh.world_rank == mesh.world_size() - 1;
+    trainer.runtime().synchronize();
+    compute.copy(&good, weight.data, bytes);
+    compute.synchronize();
+    if (mine) compute.copy(weight.data, is_float ? static_cast<const void*>(&nan) : &short_nan, bytes);
+    EXPECT_FALSE(trainer.step(step, inputs, targets, {}, [&] { compute.copy(weight.data, &good, bytes); }).finite());
+  } else {
+    const Tensor norm_sq =
+        step_statistic(trainer.engine().tensors().step_statistics, offsetof(StepStatistics, norm_sq));
+    const auto spoil = [&] { compute.copy(norm_sq.data, &nan, sizeof nan); };
+    EXPECT_FALSE(trainer.step(step, inputs, targets, {}, spoil).finite());
+  }
+  EXPECT_TRUE(trainer.not_finite_names().empty()) << "the repetition finds whole numbers";
 }
 
 }  // namespace
@@ -144,6 +172,11 @@ History train(const Layout& layout, bool alone) {
     }
     trainer.make_start_values();
     for (int64_t step = 0; step < layout.steps; ++step) {
+      if (layout.bad_steps != BadSteps::kNone && (step == 0 || step == 3)) {
+        if (layout.bad_steps == BadSteps::kNotFinite)
+          bad_step(trainer, step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1));
+        continue;
+      }
       const CommCounts before = trainer.runtime().tp().counts();
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));

@@ -13,6 +13,13 @@ namespace tri {
 
 inline constexpr int kSteps = 20;
 
+// What becomes of the steps 0 and 3 of a training.
+enum class BadSteps {
+  kNone,        // they are like all others
+  kNotFinite,   // they are made, but their numbers are not finite: in 0 those of one rank's weights, in 3 the norm's
+  kNeverBegun,  // they are not made
+};
+
 struct Layout {
   int dp = 1, tp = 1, pp = 1, chunks = 1;
   int zero = 1;
@@ -32,6 +39,7 @@ struct Layout {
   OverlapSplit split{};            // of all GEMMs beside tp transfers, where it is not the standard one
   int64_t bucket_elements = 2000;  // several buckets a chunk
   int micro_batch = 1;             // sequences
+  BadSteps bad_steps = BadSteps::kNone;
 
   int ranks() const { return dp * tp * pp; }
   std::string name() const {
@@ -48,7 +56,7 @@ struct Layout {
 Config config_of(const Layout& layout);
 
 struct History {
-  std::vector<StepResult> steps;
+  std::vector<StepResult> steps;                         // without the bad ones
   std::map<std::string, std::vector<float>> parameters;  // full tensors by name
   CommCounts tp_counts;                                  // of the last step
 };

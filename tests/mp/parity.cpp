@@ -97,6 +97,28 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
+// Neither weights nor moments, on no rank, also when the step is repeated to find where it went wrong.
+TEST(Parity, a_step_that_is_not_finite_changes_nothing_on_any_layout) {
+  using enum Schedule;
+  const auto B = Dtype::kBF16;
+  const auto Lamb = OptimizerKind::kLamb;
+  for (Layout layout : that_fit({{.dp = 2, .zero = 0},
+                                 {.dp = 8, .zero = 1},
+                                 {.dp = 2, .tp = 2, .zero = 2, .precision = B, .optimizer = Lamb},
+                                 {.tp = 4, .transfers = Transfers::kCollectives},
+                                 {.pp = 4, .chunks = 2, .schedule = kInterleaved, .tied = false},
+                                 {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .precision = B},
+                                 {.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved}})) {
+    layout.steps = 6;
+    layout.bad_steps = BadSteps::kNotFinite;
+    const History skipped = train(layout, false);
+    layout.bad_steps = BadSteps::kNeverBegun;
+    const History without = train(layout, false);
+    EXPECT_EQ(skipped.steps.size(), test_job()->world_rank() < layout.ranks() ? 4u : 0u);
+    expect_bit_identical(skipped, without, layout.name());
+  }
+}
+
 // Bit for bit but where tp goes in overlap splits, since a GEMM of fewer rows may round otherwise, and where more than
 // two parts of a gradient are added: a sum of collectives has its own order.
 TEST(Parity, overlap_on_equals_off) {

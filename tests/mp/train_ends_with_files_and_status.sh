@@ -74,12 +74,49 @@ run 3 "$mpirun" -n 8 "$trireme" train tiny.yaml --set 'data.sources=[missing]'
 has "missing"
 
 echo "a loss that is not finite: status 7, with rank, step and tensor"
-run 7 "$mpirun" -n 8 "$trireme" train tiny.yaml --set lr.peak=1e30 --set optimizer.weight_decay=0 --set optimizer.clip=0
+diverges=(--set lr.peak=1e30 --set optimizer.weight_decay=0 --set optimizer.clip=0)
+run 7 "$mpirun" -n 8 "$trireme" train tiny.yaml "${diverges[@]}"
 has "not finite"
 has "step "
 has "rank "
 has "[pp"
 has "gradient of "
+
+echo "a checkpoint that is being written when a step is not finite is finished before the end"
+rm -rf runs
+run 7 "$mpirun" -n 2 "$trireme" train tiny.yaml --set parallel.tp=1 "${diverges[@]}" --set checkpoint.every=1
+has "stopped before the next step"
+[[ -s runs/tiny/checkpoints/step_00000001/manifest.json ]] || fail "the checkpoint of step 1 was given up" "$(ls runs/tiny/checkpoints)"
+
+echo "fault.on_nonfinite: skip: such steps are left out, counted and named; too many in a row: status 7"
+for layout in "1 tp=1 pp=1 zero=0" "4 tp=2 pp=1 zero=2" "8 tp=2 pp=2 zero=1"; do
+  read -r ranks tp pp zero <<<"$layout"
+  rm -rf runs
+  skip=("${diverges[@]}" --set "parallel.$tp" --set "parallel.$pp" --set "parallel.$zero" --set fault.on_nonfinite=skip
+    --set run.eval_batches=0 --set run.sample_tokens=0)
+  run 0 "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${skip[@]}" --set fault.max_skips=3
+  has "step 2: loss "
+  has "skipped, 1 in a row of at most 3"
+  has "rank 0 [pp0 dp0 tp0]: "
+  has "3 of these steps were not finite and changed nothing"
+  [[ $(grep -c '"not_finite":\["rank ' runs/tiny/metrics.jsonl) -eq 3 ]] || fail "$layout: metrics.jsonl lacks skipped steps" "$(cat runs/tiny/metrics.jsonl)"
+  grep -q '"step":4,.*"skipped_steps":3}' runs/tiny/metrics.jsonl || fail "$layout: they are not counted" "$(cat runs/tiny/metrics.jsonl)"
+  rm -rf runs
+  run 7 "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${skip[@]}" --set fault.max_skips=2
+  has "step 4: loss "
+  has "nor were those of the 2 steps before it (fault.max_skips)"
+done
+
+echo "checkpoints by the clock: all ranks save after the same step; a run that saves only at its end warns"
+rm -rf runs
+run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set run.steps=20 --set checkpoint.every_minutes=1e-9
+[[ $(grep -c checkpoint_bytes runs/tiny/metrics.jsonl) -ge 2 ]] || fail "nothing was saved before the end" "$output"
+lacks "a crash loses all of it"
+rm -rf runs
+run 0 "$mpirun" -n 4 "$trireme" train tiny.yaml --set checkpoint.every_minutes=0
+has "a crash loses all of it"
+run 0 "$trireme" check tiny.yaml --ranks 4 --set checkpoint.every_minutes=0
+has "a crash loses all of it"
 
 echo "a device that the build lacks: status 4"
 run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda

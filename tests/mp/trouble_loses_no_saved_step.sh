@@ -71,6 +71,47 @@ unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 train 0 unlisted 2 run.steps=14
 has "resumed from unlisted/checkpoints/step_00000012:"
 
+# on_storage RULES STATUS DIR RANKS SETTINGS...: trains on storage that obeys the rules.
+on_storage() {
+  export TRIREME_TEST_STORAGE=$folder/$3/checkpoints TRIREME_TEST_STORAGE_RULES=$1
+  train "${@:2}"
+  unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
+}
+
+echo "one glitch of storage while a stopped run saves costs a pause"
+export TRIREME_TEST_STORAGE=$folder/glitch/checkpoints
+export TRIREME_TEST_STORAGE_RULES="0/begin/2/fail=EIO 1/shard-fsync/1/fail=ESTALE 0/publish/1/fail=EIO 0/latest/1/fail=EIO"
+start glitch 2 checkpoint.every=0
+until_true steps_done glitch 3
+kill -TERM "$(pid_of 1)"
+end_of glitch 75
+[[ $(grep -c "trying again in" <<<"$output") -eq 4 ]] || fail "not every glitch was met" "$output"
+has "the checkpoint is saved"
+unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
+[[ -n $(newest glitch) ]] || fail "no checkpoint was saved" "$output"
+
+echo "a save that fails: 75 where the trouble may pass and an older checkpoint stands, else 3"
+train 0 fails 2 run.steps=5
+on_storage "1/shard-fsync/1/fail=EIO+" 75 fails 2 run.steps=8
+has "(tried 5 times)"
+has "run me again, from the checkpoint of step 5; the steps after it ARE LOST"
+on_storage "1/shard-fsync/1/fail=ENOSPC+" 3 fails 2 run.steps=8
+lacks "run me again"
+train 0 fails 2 run.steps=8
+has "resumed from fails/checkpoints/step_00000005:"
+
+echo "a node without its mount: its rank waits; in vain: 75, and the newest checkpoint is not passed over for an older one"
+train 0 mount 2 run.steps=10
+on_storage "1/read/1/fail=ENOENT" 0 mount 2 run.steps=12
+has "trying again in"
+has "resumed from mount/checkpoints/step_00000010:"
+on_storage "1/read/1/fail=ENOENT+" 75 mount 2 run.steps=14
+has "rank 1: "
+has "run me again when storage answers on all nodes"
+lacks "passed over"
+train 0 mount 2 run.steps=14
+has "resumed from mount/checkpoints/step_00000012:"
+
 echo "storage that hangs: fault.grace_seconds after the signal the run leaves, and says what is lost"
 export TRIREME_TEST_STORAGE=$folder/hangs/checkpoints TRIREME_TEST_STORAGE_RULES="1/shard-fsync/2/hold=$folder/never"
 start hangs 2 fault.grace_seconds=2

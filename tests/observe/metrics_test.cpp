@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -49,6 +51,29 @@ TEST(Metrics, what_is_not_finite_is_null_in_json) {
   const auto object = nlohmann::json::parse(json_line(metrics));
   EXPECT_TRUE(object["loss"].is_null());
   EXPECT_TRUE(object["grad_norm"].is_null());
+}
+
+TEST(Metrics, a_step_that_is_not_finite_has_a_line_that_says_where) {
+  const std::string path = testing::TempDir() + "metrics_test.jsonl";
+  std::remove(path.c_str());
+  {
+    MetricsFile file(path);
+    file.not_finite(7, {"rank 3 [pp0 dp1 tp1]: gradient of layers/3/norm1/weight and 2 more", "and 5 more ranks"}, 2);
+    file.not_finite(8, {}, 0);
+  }
+  std::ifstream in(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+    EXPECT_EQ(step_of_line(line), lines.back()["step"].get<int64_t>());
+  }
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["step"], 7);
+  EXPECT_EQ(lines[0]["skipped_steps"], 2);
+  EXPECT_EQ(lines[0]["not_finite"][0], "rank 3 [pp0 dp1 tp1]: gradient of layers/3/norm1/weight and 2 more");
+  EXPECT_EQ(lines[0]["not_finite"].size(), 2u);
+  EXPECT_EQ(lines[1]["not_finite"].size(), 0u);
+  EXPECT_EQ(lines[1]["skipped_steps"], 0);
 }
 
 TEST(Metrics, numbers_for_people) {

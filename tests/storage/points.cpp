@@ -104,7 +104,8 @@ Watch& watch() {
 // "EIO" or "EIO+"
 int number_of_error(std::string_view name) {
   if (name.back() == '+') name.remove_suffix(1);
-  for (const auto& [number, text] : {std::pair{EIO, "EIO"}, {ESTALE, "ESTALE"}, {EACCES, "EACCES"}, {ENOSPC, "ENOSPC"}})
+  for (const auto& [number, text] :
+       {std::pair{EIO, "EIO"}, {ESTALE, "ESTALE"}, {EACCES, "EACCES"}, {ENOENT, "ENOENT"}, {ENOSPC, "ENOSPC"}})
     if (name == text) return number;
   std::abort();
 }

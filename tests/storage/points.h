@@ -10,7 +10,8 @@
 //   kill
 //   sleep=SECONDS
 //   hold=FILE      until that file is there
-//   fail=EIO       the call, with that error (EIO, ESTALE, EACCES or ENOSPC); with a + behind it, all later ones too
+//   fail=EIO       the call, with that error (EIO, ESTALE, EACCES, ENOENT, ENOSPC); with a + behind it, all later ones
+//                  too
 // Calls that only read are points as well, of the phases "list" (of a folder), "read" (a file is opened, or read from)
 // and "stat"; "any" does not mean them, and they have a trace of their own. The lock file, checkpoint.lock, is not
 // watched.

@@ -1,0 +1,58 @@
+#include "lib/observe/estimates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/model/flops.h"
+#include "lib/optim/flat_layout.h"
+#include "lib/optim/optimizers.h"
+
+namespace tri {
+
+DpTraffic dp_traffic(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const ClusterConfig& cluster = config.cluster;
+  int64_t most = 0;  // elements of the flat buffers of a rank
+  for (int stage = 0; stage < p.pp; ++stage) {
+    int64_t elements = 0;
+    for (int chunk = 0; chunk < p.chunks; ++chunk)
+      elements += make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), p.tp, p.dp, p.bucket_elements).size;
+    most = std::max(most, elements);
+  }
+  // A ring: of a buffer a rank sends (dp - 1) / dp to reduce-scatter it, and as much to gather it.
+  const int64_t slices = most / p.dp * (p.dp - 1);
+  const int64_t gradients = slices * 4, parameters = slices * (config.precision.compute == Dtype::kBF16 ? 2 : 4);
+  const int64_t num_microbatches = config.data.global_batch / config.data.micro_batch / p.dp;
+  DpTraffic traffic;
+  if (p.zero == 2) traffic.microbatch_bytes = gradients;
+  traffic.step_bytes = p.zero == 0   ? 2 * gradients  // an all-reduce
+                       : p.zero == 1 ? gradients + parameters
+                                     : num_microbatches * gradients + parameters;
+  // tp ranks are neighbours; then come those of dp. Of a machine that holds n of a dp group, n adapters carry its ring.
+  const int on_node = std::max(1, std::min(p.dp, cluster.ranks_per_node / p.tp));
+  traffic.crosses_nodes = on_node < p.dp;
+  const double inside = cluster.node_gb_per_s * 1e9, across = on_node * cluster.network_gb_per_s * 1e9;
+  traffic.bytes_per_second = traffic.crosses_nodes ? std::min(inside, across) : inside;
+  const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len;
+  traffic.compute_seconds = model_flops_per_token(config) * tokens / (p.tp * p.pp) / (cluster.rank_tflops * 1e12);
+  return traffic;
+}
+
+CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
+  int64_t parameters = 0;
+  for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
+  const auto copies = static_cast<int64_t>(1 + optimizer_row(config.optimizer.name).state.size());  // f32 each
+  CheckpointEstimate estimate{.bytes = 4 * copies * parameters};
+  estimate.write_seconds = static_cast<double>(estimate.bytes) / (config.cluster.storage_gb_per_s * 1e9);
+  estimate.mtbf_seconds = 3600 * config.cluster.rank_mtbf_hours / ranks;
+  estimate.interval_seconds = std::sqrt(2 * estimate.write_seconds * estimate.mtbf_seconds);
+  return estimate;
+}
+
+std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {
+  if (checkpoint.every > 0 || checkpoint.every_minutes > 0) return "";
+  return "checkpoint.every_minutes and checkpoint.every are 0: the run is saved only when it ends or is asked to stop, and "
+         "a crash loses all of it; set checkpoint.every_minutes";
+}
+
+}  // namespace tri

@@ -1,0 +1,39 @@
+// What a config will cost a cluster, on paper: `cluster.*` says what the machines do, and no run depends on it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lib/config/config.h"
+
+namespace tri {
+
+// Gradients and parameters of one step over dp, of a rank of the stage that has most of them. `config` resolved.
+struct DpTraffic {
+  int64_t microbatch_bytes = 0;  // that a rank sends after each microbatch: zero 2 reduces each one's gradients
+  int64_t step_bytes = 0;        // that it sends in a step, those included
+  double bytes_per_second = 0;   // that leave the rank
+  bool crosses_nodes = false;    // the dp group is on several machines
+  double compute_seconds = 0;    // forward and backward of a microbatch, recompute not counted
+
+  double step_seconds() const { return static_cast<double>(step_bytes) / bytes_per_second; }
+  double microbatch_seconds() const { return static_cast<double>(microbatch_bytes) / bytes_per_second; }
+  // More is sent after a microbatch than the next one's compute can hide.
+  bool exceeds_compute() const { return microbatch_seconds() > compute_seconds; }
+};
+DpTraffic dp_traffic(const Config& config);
+
+// How often to save. The cost of a checkpoint is taken as its writing; it runs beside training, so the true one is
+// smaller, and any interval between `write_seconds` and `interval_seconds` is sound.
+struct CheckpointEstimate {
+  int64_t bytes = 0;            // of all ranks: weights and optimizer states
+  double write_seconds = 0;     // at cluster.storage_gb_per_s
+  double mtbf_seconds = 0;      // of the job: of one of its ranks
+  double interval_seconds = 0;  // sqrt(2 · cost · MTBF): Young 1974; what Daly 2006 adds is small for costs << MTBF
+};
+CheckpointEstimate checkpoint_estimate(const Config& config, int ranks);
+
+// For the log and `check`: nothing but the end of the run saves. "" where something does.
+std::string no_checkpoints_warning(const CheckpointConfig& checkpoint);
+
+}  // namespace tri
