@@ -145,6 +145,8 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
     if (!from.folder) return std::optional<RunProgress>();
     const std::string& folder = *from.folder;
     if (!from.samples) return file_error("{}: the number of samples is missing", folder);
+    const Result<void> may = manifest && may_load_ ? may_load_(folder, *manifest) : Result<void>{};
+    if (auto agreed = agree(job_, may); !agreed) return agreed.error();
     std::vector<size_t> wanted;  // pieces
     std::vector<LoadTarget> targets;
     for (size_t i = 0; i < pieces_.size(); ++i) {

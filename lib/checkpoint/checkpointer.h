@@ -66,7 +66,7 @@ class Checkpointer {
 
   // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded). None:
   // there is none, the state is as it was, and the log says why those that exist were passed over: they are damaged.
-  // Error: it is of another model; kDrained: storage does not answer, also after several tries, on some rank, which may
+  // Error: it is of another model, or may not be loaded; kDrained: storage does not answer, also after several tries, on some rank, which may
   // lack a mount, so that what is damaged and what is not can't be known.
   Result<std::optional<RunProgress>> load();
 
@@ -93,6 +93,10 @@ class Checkpointer {
   // Rank 0: seconds that one more would take from now on, with what is under way before it, as long as the last one.
   double seconds_needed() const;
 
+  // Asked on rank 0 about a checkpoint's folder and manifest before it is loaded; an error ends load().
+  void set_may_load(std::function<Result<void>(const std::string&, const Manifest&)> may) {
+    may_load_ = std::move(may);
+  }
   // Asked on rank 0, from another thread, before a checkpoint gets its name; an error makes it fail.
   void set_may_publish(std::function<Result<void>()> may) { may_publish_ = std::move(may); }
   // What was published since the last call, on rank 0.
@@ -132,6 +136,7 @@ class Checkpointer {
   double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0, publish_seconds_ = 0;  // the last on rank 0
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
+  std::function<Result<void>(const std::string&, const Manifest&)> may_load_;
   std::function<Result<void>()> may_publish_;
   std::optional<Result<void>> outcome_;  // of this rank's part, when it is done
   std::string record_;                   // its file: a ShardRecord, as bytes

@@ -1,12 +1,14 @@
 #include "lib/observe/metrics.h"
 
+#include <algorithm>
 #include <cerrno>
-#include <cinttypes>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "io/base/error.h"
 #include "io/base/log.h"
 
 namespace tri {
@@ -20,6 +22,17 @@ Json number(double value, int digits = 9) {
 }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
 
+// Behind the other fields of `object`.
+std::string with_time(const std::string& object) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{},\"time\":{:.3f}}}", object.substr(0, object.size() - 1), now.count());
+}
+
+int64_t number_of(const std::string& line, const std::string& key) {
+  const size_t at = line.find(key);
+  return at == line.npos ? 0 : std::strtoll(line.c_str() + at + key.size(), nullptr, 10);
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "a")) {
@@ -28,8 +41,8 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(std::fope
 
 MetricsFile::~MetricsFile() { std::fclose(file_); }
 
-void MetricsFile::write(const std::string& line) {
-  if (std::fputs((line + "\n").c_str(), file_) == EOF || std::fflush(file_) != 0)
+void MetricsFile::write(const std::string& object) {
+  if (std::fputs((with_time(object) + "\n").c_str(), file_) == EOF || std::fflush(file_) != 0)
     log_warn("{}: {}; training goes on", path_, std::strerror(errno));
 }
 
@@ -51,10 +64,31 @@ void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, 
             .dump());
 }
 
-// A run that goes on looks at every line: only its beginning is read.
-int64_t step_of_line(const std::string& line) {
-  int64_t step = 0;
-  return std::sscanf(line.c_str(), "{\"step\":%" SCNd64, &step) == 1 ? step : INT64_MAX;
+Result<void> begin_metrics(const std::string& path, int64_t completed) {
+  std::error_code problem;
+  if (!std::filesystem::exists(path, problem)) return {};
+  std::ifstream earlier(path);
+  if (!earlier) return system_error(errno, "{}", path);
+  int64_t restarts = 0, last_step = 0, whole_bytes = 0;
+  std::string line;
+  while (std::getline(earlier, line) && !earlier.eof()) {
+    whole_bytes += static_cast<int64_t>(line.size()) + 1;
+    if (line.starts_with("{\"restart\":")) {
+      ++restarts;
+      last_step = number_of(line, "\"step\":");
+    } else if (line.find("\"step_ms\":") != line.npos) {  // other lines speak of steps that are done already
+      last_step = number_of(line, "\"step\":");
+    }
+  }
+  if (earlier.bad()) return system_error(errno, "{}", path);
+  if (!line.empty()) std::filesystem::resize_file(path, static_cast<uintmax_t>(whole_bytes), problem);
+  if (problem) return file_error("{}: {}", path, problem.message());
+  if (whole_bytes == 0) return {};
+  std::ofstream file(path, std::ios::app);
+  file << with_time(fmt::format(R"({{"restart":{},"step":{},"lost_steps":{}}})", restarts + 1, completed,
+                                std::max<int64_t>(0, last_step - completed)))
+       << '\n';
+  return file.flush() ? Result<void>{} : system_error(errno, "{}", path);
 }
 
 std::string json_line(const StepMetrics& m) {

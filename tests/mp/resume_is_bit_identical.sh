@@ -91,8 +91,26 @@ has "passed over"
 has "shard_00002.h5"
 has "resumed from whole/checkpoints/step_00000004"
 
-echo "another model: refused, with the tensor's name"
-train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 run.steps=20
+echo "another model: refused, with each field and both values, unless it is accepted; other changes are told"
+cp whole/resolved.yaml before
+train 2 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 model.norm_eps=1e-3 lr.peak=5e-3 run.steps=13
+has "model.window: 0, now 16"
+has "model.norm_eps: 1e-05, now 0.001"
+has "checkpoint.accept_changes to model.window,model.norm_eps"
+grep -q "model.window: 0, now 16" whole/log.txt || fail "log.txt does not say why the start was refused"
+cmp -s before whole/resolved.yaml || fail "a refused start changed resolved.yaml"
+train 2 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 model.norm_eps=1e-3 checkpoint.accept_changes=model.window run.steps=13
+lacks "model.window: "
+has "model.norm_eps: 1e-05, now 0.001"
+train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 checkpoint.accept_changes=model.window run.steps=13
+for change in "model.window: 0, now 16 (accepted by checkpoint.accept_changes)" "lr.peak: 0.01, now 0.005" "run.steps: 12, now 13"; do
+  has "$change"
+  grep -qF "$change" whole/log.txt || fail "log.txt lacks '$change'"
+done
+train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 run.steps=14 # saved so, it is no change any more
+has "run.steps: 13, now 14"
+lacks "lr.peak"
+train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 checkpoint.accept_changes=true run.steps=20 # beyond what can be
 has "model/"
 
 finish
