@@ -4,12 +4,15 @@
 
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
+#include "lib/checkpoint/weights.h"
 #include "lib/observe/report.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
 
 namespace tri {
 namespace {
+
+constexpr const char* kDataOrder = "data_order";  // a checkpoint's text: to_text(OrderFields)
 
 // World rank 0 opens the folder and holds its lock; the others get none. Only a run that can start makes a folder; the
 // agreement is also the barrier behind which all ranks may write into it.
@@ -52,7 +55,7 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   Inputs inputs;
-  if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
+  if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const std::string attempt = job.broadcast(new_attempt());
@@ -70,7 +73,7 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
                    .arena = arena,
                    .startup = &startup,
                    .tuning_dir = config.run.dir});
-  log_run(config, mesh, *inputs.dataset, arena);
+  log_run(config, mesh, inputs.order, arena);
 
   Checkpointer checkpoints({.config = config,
                             .asked = planned.asked,
@@ -79,7 +82,16 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
                             .device = *device.value(),
                             .compute = trainer.runtime().compute(),
                             .store = trainer.store().tensors(),
-                            .attempt = attempt});
+                            .attempt = attempt,
+                            .texts = {{kDataOrder, to_text(inputs.order)}}});
+  checkpoints.set_may_load([&](const std::string& folder, const Manifest& manifest) -> Result<void> {
+    if (holds_weights_alone(manifest)) return {};
+    const auto& [texts, numbers] = manifest.info;
+    const auto order = texts.find(kDataOrder);
+    const auto samples = numbers.find("samples");
+    return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
+                       samples == numbers.end() ? 0 : samples->second);
+  });
   checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
   const auto begun = begin_state(config, checkpoints, trainer, startup);
   if (!begun) return begun.error();

@@ -100,7 +100,7 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
                            .job = &job,
                            .node_ranks = node,
                            .device = *device,
-                           .dataset = data,
+                           .dataset = &data,
                            .first_step = kFirst,
                            .steps = kSteps});
         for (int64_t step = kFirst; step < kFirst + kSteps; ++step) {
@@ -135,7 +135,7 @@ TEST(NodeLoader, a_failure_of_the_reading_rank_reaches_all_ranks_of_its_node) {
                      .job = &job,
                      .node_ranks = job.node_ranks(),
                      .device = *device,
-                     .dataset = data,
+                     .dataset = &data,
                      .steps = 1000});
   try {
     for (int step = 0; step < 1000; ++step) loader.next();
@@ -161,7 +161,7 @@ TEST(NodeLoader, ranks_may_stop_at_any_step) {
                        .job = &job,
                        .node_ranks = job.node_ranks(),
                        .device = *device,
-                       .dataset = data,
+                       .dataset = &data,
                        .first_step = stop,
                        .steps = 1000});
     for (int step = 0; step < stop; ++step) loader.next();
@@ -178,7 +178,7 @@ TEST(NodeLoader, one_rank_needs_no_job) {
                      .mesh = make_mesh(0, 1, 1, 1),
                      .node_ranks = {0},
                      .device = *device,
-                     .dataset = data,
+                     .dataset = &data,
                      .first_step = 3,
                      .steps = 4});
   const BatchShape shape{.global_batch = kGlobalBatch, .micro_batch = 2};
