@@ -1,4 +1,5 @@
-// A job whose rank 1 comes to a bad end at step 3 while the others sit in collectives. tests/mp/ends.sh looks on.
+// A job whose rank 1 comes to a bad end at step 3 while the others sit in collectives. tests/mp/ends_when_a_rank_fails.sh
+// looks on.
 //   ends throw|throw=STATUS|task|kill|exit|none
 #include <csignal>
 #include <cstdlib>

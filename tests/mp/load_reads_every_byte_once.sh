@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Loading: every byte of a checkpoint is read from storage once, whatever layout wrote it and whatever layout reads it;
 # start values are made only where nothing is loaded; what turns out damaged on loading is passed over.
-#   load.sh SOURCE_FOLDER PATH_OF_trireme
+#   load_reads_every_byte_once.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'

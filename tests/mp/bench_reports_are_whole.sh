@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench overlap and bench step --sweep layout as a user runs them: structure and exit statuses, never speed.
-#   bench.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_bench_json
+#   bench_reports_are_whole.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_bench_json
 source "$(dirname "$0")/checks.sh"
 bench_json=$3
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A rank that throws, breaks inside a stream, is killed or leaves ends the whole job, with its own status and words.
-#   ends.sh PATH_OF_MPIRUN PATH_OF_ends
+#   ends_when_a_rank_fails.sh PATH_OF_MPIRUN PATH_OF_ends
 set -u
 mpirun=$1 program=$2 failures=0
 
