@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Submits training runs: nodes and ranks come from each config's mesh.
 #
-#   slurm/submit.sh CONFIG... [--ranks N] [--set section.key=value]... [sbatch options]
+#   slurm/submit.sh CONFIG... [--ranks N] [--set section.key=value]... [--no-data] [sbatch options]
 #
 #   slurm/submit.sh configs/gpt_1b3.yaml --ranks 16 --time=2-00:00 --partition=gpu
 #   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp is what 4 nodes leave
@@ -12,6 +12,9 @@
 # status 0, restarts included; when one ends otherwise, those after it are cancelled. AFTER=afterany starts them all the
 # same. --set goes to every run. Logs: slurm-JOB.log in the run folder. Prints "JOB RUN_FOLDER" a run. A run folder whose
 # job is still in the queue is refused, unless --dependency says what to wait for.
+#
+# `trireme check` looks at everything before anything is submitted, token files and tokenizer included, unless --no-data
+# says that only the nodes see them.
 #
 # Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable.
 set -euo pipefail
@@ -35,7 +38,7 @@ export TRIREME
 export TRIREME_ENV=${TRIREME_ENV:-$here/env.sh}
 after=${AFTER:-afterok}
 
-configs=() settings=() options=() ranks='' nodes='' partition='' cpus='' waits=no
+configs=() settings=() options=() ranks='' nodes='' partition='' cpus='' waits=no data=()
 while (($#)) && [[ $1 != -* ]]; do
   configs+=("$1")
   shift
@@ -52,6 +55,7 @@ while (($#)); do
       settings+=(--set "$2")
       shift
       ;;
+    --no-data) data=(--no-data) ;;
     --set=*) settings+=(--set "${1#*=}") ;;
     --ranks | --ntasks | -n)
       ranks=$2
@@ -141,6 +145,7 @@ plan() {
 
 for config in "${configs[@]}"; do
   plan "$config"
+  check "$config" --ranks "$run_ranks" ${data[@]+"${data[@]}"} >/dev/null || exit $?
   free "$run_dir"
 done
 previous=''

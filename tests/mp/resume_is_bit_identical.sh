@@ -91,6 +91,32 @@ has "passed over"
 has "shard_00002.h5"
 has "resumed from whole/checkpoints/step_00000004"
 
+echo "data of another order: refused, with what has changed and from which sample on; accepted where it is asked for"
+rm -rf whole
+train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
+bottles | sed s/green/brown/ >other.txt
+run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
+cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared anew from other text
+train 2 whole 4 parallel.tp=2 parallel.pp=2
+has "whole/checkpoints/step_00000004: of 32 samples consumed, the order is another from sample 32 on"
+has "data.sources[0]: text has"
+has "checkpoint.accept_changes: true"
+cp kept.bin text.bin
+train 2 whole 4 parallel.tp=2 parallel.pp=2 data.seed=7 data.validation_fraction=0.2
+has "data.seed: 7, was 1234"
+has "data.validation_fraction: 0.2, was 0.01"
+[[ $(curve whole | wc -l) -eq 4 ]] || fail "a run that was refused changed metrics.jsonl"
+# Weights in the same proportion, another place, another batch: the same order.
+for kind in text.bin text.idx text.json; do cp "$kind" "moved.${kind#text.}"; done
+train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[{path: moved, weight: 3}]' data.global_batch=16 run.steps=6
+lacks "the order is another"
+has "for 2 steps"
+train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' checkpoint.accept_changes=true run.steps=8
+has "the order is another from sample"
+has "data.sources: their number: 2, was 1"
+train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' run.steps=9
+lacks "the order is another"
+
 echo "another model: refused, with the tensor's name"
 train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 run.steps=20
 has "model/"
