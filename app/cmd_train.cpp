@@ -6,6 +6,7 @@
 
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "app/version.h"
 #include "lib/train/run.h"
 
 namespace tri {
@@ -16,12 +17,29 @@ struct Options {
   std::vector<std::string> overrides;
 };
 
-Result<void> train(const Options& options, Job& job, StartupClock startup) {
+// The command as a shell would take it.
+std::string command_line(int argc, const char* const* argv) {
+  std::string line;
+  for (int i = 0; i < argc; ++i) {
+    std::string word = argv[i];
+    if (word.empty() || word.find_first_not_of(
+                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%") != word.npos) {
+      std::string quoted;
+      for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+      word = "'" + quoted + "'";
+    }
+    line += (i == 0 ? "" : " ") + word;
+  }
+  return line;
+}
+
+Result<void> train(const Options& options, const std::string& command, Job& job, StartupClock startup) {
   startup.phase_done("mpi");
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   startup.phase_done("config");
-  return run_training(loaded.value(), job, std::move(startup));
+  const RunStart start{.config_path = options.config, .command_line = command, .version = version_line()};
+  return run_training(loaded.value(), start, job, std::move(startup));
 }
 
 }  // namespace
@@ -34,7 +52,8 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->footer([] { return "Config fields:\n" + config_help(); });
   command->callback([=, &status] {
     const StartupClock startup;
-    status = run_job(argc, argv, [&](Job& job) { return job_status(job, train(*options, job, startup)); });
+    const std::string line = command_line(*argc, *argv);  // before MPI takes its own arguments out
+    status = run_job(argc, argv, [&](Job& job) { return job_status(job, train(*options, line, job, startup)); });
   });
 }
 

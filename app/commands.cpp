@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "io/base/log.h"
+
 namespace tri {
 
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action) {
@@ -15,7 +17,7 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
 
 int job_status(const Job& job, const Result<void>& result) {
   if (result) return 0;
-  if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
+  if (job.world_rank() == 0) log_last_words(result.error().message);
   return static_cast<int>(result.error().code);
 }
 

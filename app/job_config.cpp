@@ -8,7 +8,7 @@ namespace tri {
 namespace {
 
 Result<Config> parse_for_job(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
-  log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
+  log_identify(job.world_rank(), "");
   const auto text = job.broadcast(job.world_rank() == 0 ? read_config_text(path) : std::string());
   if (!text) return text.error();
   return parse_config(text.value(), path, overrides);
@@ -18,7 +18,7 @@ Result<PlannedJob> plan_resolved(Config parsed, Job& job) {
   const auto resolved = resolve_config(std::move(parsed), job.world_size());
   if (!resolved) return resolved.error();
   const ParallelConfig& parallel = resolved.value().parallel;
-  log_identify(job.world_rank() == 0, make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp).place());
+  log_identify(job.world_rank(), make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp).place());
   return plan_for_job(resolved.value(), job);
 }
 
@@ -45,9 +45,11 @@ Result<CheckpointText> describe_checkpoint(const std::string& path, int ranks) {
 }  // namespace
 
 Result<PlannedJob> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
-  auto parsed = parse_for_job(path, overrides, job);
+  const auto parsed = parse_for_job(path, overrides, job);
   if (!parsed) return parsed.error();
-  return plan_resolved(std::move(parsed).value(), job);
+  auto planned = plan_resolved(parsed.value(), job);
+  if (planned) planned.value().written = parsed.value();
+  return planned;
 }
 
 Result<BenchJob> open_bench_job(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
@@ -71,7 +73,7 @@ Result<OpenConfig> load_open_config(const std::string& path, const std::vector<s
 
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
                                              Job& job, const std::function<void(Config&)>& adjust) {
-  log_identify(job.world_rank() == 0, fmt::format("rank {}", job.world_rank()));
+  log_identify(job.world_rank(), "");
   const auto text =
       job.broadcast(job.world_rank() == 0 ? describe_checkpoint(path, job.world_size()) : CheckpointText{});
   if (!text) return text.error();

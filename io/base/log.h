@@ -1,5 +1,5 @@
-// Log lines for people. World rank 0 speaks for the job; warnings from any rank carry its place, "[pp1 dp0 tp3]".
-// Thread-safe. Before log_open the lines go to stderr alone.
+// Log lines for people. World rank 0 speaks for the job; warnings from any rank carry its place, "[pp1 dp0 tp3]", errors
+// its rank and host too, "[rank 3 on node02, pp1 dp0 tp3]". Thread-safe. Before log_open the lines go to stderr alone.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,15 +8,21 @@
 
 namespace tri {
 
-// Who this process is in the job. `speaks` is true on world rank 0 only; `place` prefixes warnings of the others.
-void log_identify(bool speaks, const std::string& place);
+// Who this process is in the job: world rank 0 speaks. `place`: on the mesh, "pp1 dp0 tp3"; "": not known yet.
+void log_identify(int world_rank, const std::string& place);
 
-// Copies every line also to `path` (appended; created when missing). Fatal when it can't be opened.
-void log_open(const std::string& path);
+// From now on lines go to the file at `path` as well (appended; created when missing). On the rank that speaks: all of
+// them, after `head`, which goes to the file alone; Fatal when it can't be opened. On the others: errors, for which the
+// file is opened when there is one. Storage that hangs holds an error back for a few seconds at most: it may be what the
+// rank says before it ends the job.
+void log_open(const std::string& path, const std::string& head);
 
 void log_line_info(const std::string& text);
 void log_line_warn(const std::string& text);
 void log_line_error(const std::string& text);
+
+// What a job comes to its end with, said once for all ranks: `text` as it stands.
+void log_last_words(const std::string& text);
 
 template <class... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {  // printed by the rank that speaks

@@ -16,6 +16,7 @@
 #include <optional>
 #include <sstream>
 
+#include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 
@@ -28,12 +29,6 @@ struct Holder {
   int64_t pid = 0;
   BatchStart start;
 };
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // A line a field: its name, a blank, its value.
 std::string text_of(const Holder& holder) {

@@ -114,9 +114,9 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
     if (!reader) {
       loaded = reader.error();
     } else {
-      const bool asked = job_.world_rank() == 0 && may_load_;
-      const Result<void> may = asked ? may_load_(folder, reader.value().manifest()) : Result<void>{};
-      if (auto agreed = agree(job_, may); !agreed) return agreed.error();
+      const bool asks = job_.world_rank() == 0 && may_load_;
+      const auto may = agree(job_, asks ? may_load_(folder, reader.value().manifest()) : Result<void>{});
+      if (!may) return may.error();
       std::vector<LoadTarget> targets;
       for (size_t i = 0; i < pieces_.size(); ++i) {
         // A checkpoint of weights alone begins a run: the moments stay zero.

@@ -66,7 +66,7 @@ class Checkpointer {
 
   // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded). None:
   // there is none, the state is as it was, and the log says why those that exist were passed over. Error: it is of
-  // another model.
+  // another model, or may not be loaded.
   Result<std::optional<RunProgress>> load();
 
   int64_t host_bytes() const { return buffer_.bytes; }  // of this rank, for as long as this lives

@@ -57,13 +57,15 @@ Result<std::string> find_checkpoint(const std::string& path) {
   if (!fs::is_directory(path, ignored)) return file_error("{}: no such folder; name a checkpoint or a run", path);
   if (fs::exists(path + "/" + kManifestName, ignored)) return path;
   std::string dir = path + "/checkpoints";
-  if (fs::exists(path + "/config.yaml", ignored)) {
-    const auto text = read_config_text(path + "/config.yaml");
+  for (const char* name : {"/resolved.yaml", "/config.yaml"}) {  // an imported model has the latter alone
+    if (!fs::exists(path + name, ignored)) continue;
+    const auto text = read_config_text(path + name);
     if (!text) return text.error();
-    const auto config = parse_config(text.value(), path + "/config.yaml", {});
+    const auto config = parse_config(text.value(), path + name, {});
     if (!config) return config.error();
     // A run folder that was moved keeps its checkpoints inside.
     if (!fs::is_directory(dir, ignored) && !config.value().checkpoint.dir.empty()) dir = config.value().checkpoint.dir;
+    break;
   }
   for (const std::string& candidate : {path, dir}) {
     auto newest = newest_of(candidate);

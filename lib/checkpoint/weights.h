@@ -13,7 +13,7 @@
 namespace tri {
 
 // The checkpoint that `path` means: a checkpoint's own folder, or the newest valid one of a folder of checkpoints or
-// of a run (config.yaml there says where it keeps them).
+// of a run (resolved.yaml there, or config.yaml, says where it keeps them).
 Result<std::string> find_checkpoint(const std::string& path);
 
 // The resolved config that the checkpoint's run had.

@@ -15,16 +15,23 @@ std::vector<Section> make_sections() {
     constexpr auto kSection = &Config::member; \
     using SectionType = type;                  \
     Section& section = sections.emplace_back(Section{#member, title, {}});
-#define FIELD(type, member, default_value, allowed, consequence)                                           \
+#define ROW(type, member, allowed, consequence, on_resume)                                                 \
   section.fields.push_back(                                                                                \
-      {section.name, #member, make_rule<type>(allowed, SectionType{}.member), consequence,                 \
+      {section.name, #member, make_rule<type>(allowed, SectionType{}.member), consequence, on_resume,      \
        std::is_same_v<type, std::string>,                                                                  \
        [](const YAML::Node& node, const ValueRule& rule, Config& config, std::vector<Problem>& problems) { \
          read_value(node, rule, (config.*kSection).member, problems);                                      \
        },                                                                                                  \
        [](const Config& config) { return print_value((config.*kSection).member); }});
+#define FIELD(type, member, default_value, allowed, consequence) \
+  ROW(type, member, allowed, consequence, OnResume::kTold)
+#define FIXED_FIELD(type, member, default_value, allowed, consequence) \
+  ROW(type, member, allowed, consequence, OnResume::kFixed)
+#define FREE_FIELD(type, member, default_value, allowed, consequence) \
+  ROW(type, member, allowed, consequence, OnResume::kFree)
 #define END_SECTION(type) }
 #include "lib/config/fields.def"
+#undef ROW
   return sections;
 }
 

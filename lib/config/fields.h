@@ -10,10 +10,14 @@
 
 namespace tri {
 
+// What it means that a field differs from the config of the checkpoint from which a run goes on (fields.def).
+enum class OnResume { kTold, kFixed, kFree };
+
 struct Field {
   std::string section, key;  // "model", "layers"
   ValueRule rule;
   std::string_view consequence;
+  OnResume on_resume = OnResume::kTold;
   bool is_text = false;  // a --set value is taken as it stands
   void (*read)(const YAML::Node& node, const ValueRule& rule, Config& config, std::vector<Problem>& problems);
   std::string (*print)(const Config& config);

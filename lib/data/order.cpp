@@ -32,24 +32,28 @@ std::string describe(const OrderedSource& source) {
   return fmt::format("{} tokens, fingerprint {}", source.tokens, hex64(source.fingerprint));
 }
 
-std::vector<std::string> changed_fields(const OrderFields& before, const OrderFields& now) {
-  std::vector<std::string> lines;
-  const auto compare = [&](const std::string& name, const auto& was, const auto& is) {
-    if (was != is) lines.push_back(fmt::format("{}: {}, was {}", name, is, was));
+void add_differences(const OrderFields& before, const OrderFields& now, OrderChange& change) {
+  const auto add = [&](const std::string& field, const std::string& line) {
+    change.text += "\n  " + line;
+    if (change.fields.empty() || change.fields.back() != field) change.fields.push_back(field);
   };
+  const auto compare = [&](const std::string& field, const auto& was, const auto& is) {
+    if (was != is) add(field, fmt::format("{}: {}, now {}", field, was, is));
+  };
+  compare("model.seq_len", before.seq_len, now.seq_len);
   compare("data.seed", before.seed, now.seed);
   compare("data.validation_fraction", before.validation_fraction, now.validation_fraction);
-  compare("model.seq_len", before.seq_len, now.seq_len);
-  compare("data.sources: their number", before.sources.size(), now.sources.size());
+  const std::string sources = "data.sources";
+  if (before.sources.size() != now.sources.size())
+    add(sources, fmt::format("{}: {} of them, now {}", sources, before.sources.size(), now.sources.size()));
   for (size_t i = 0; i < std::min(before.sources.size(), now.sources.size()); ++i) {
     const OrderedSource &was = before.sources[i], &is = now.sources[i];
-    const std::string name = fmt::format("data.sources[{}]", i);
-    compare(name + ".weight", was.weight, is.weight);
+    if (was.weight != is.weight)
+      add(sources, fmt::format("{}[{}].weight: {}, now {}", sources, i, was.weight, is.weight));
     if (was.fingerprint != is.fingerprint || was.shuffle_key != is.shuffle_key)
-      lines.push_back(
-          fmt::format("{}: {} has {}; was {} with {}", name, is.path, describe(is), was.path, describe(was)));
+      add(sources, fmt::format("{}[{}]: {} with {}, now {} with {}", sources, i, was.path, describe(was), is.path,
+                               describe(is)));
   }
-  return lines;
 }
 
 }  // namespace
@@ -132,17 +136,17 @@ int64_t SampleOrder::num_samples(Split split) const {
   return total;
 }
 
-std::optional<std::string> order_change(const OrderFields& before, const OrderFields& now, int64_t consumed) {
+std::optional<OrderChange> order_change(const OrderFields& before, const OrderFields& now, int64_t consumed) {
   constexpr int64_t kLookedAt = int64_t{1} << 20;
   const SampleOrder was(before), is(now);
   if (was == is) return std::nullopt;
   const auto first = first_difference(was, is, consumed, kLookedAt);
-  std::string text =
-      first ? fmt::format("of {} samples consumed, the order is another from sample {} on", consumed, *first)
-            : fmt::format("the order is another, though not for the {} samples that follow the {} consumed", kLookedAt,
-                          consumed);
-  for (const std::string& line : changed_fields(before, now)) text += "\n  " + line;
-  return text;
+  OrderChange change;
+  change.text = first ? fmt::format("of {} samples consumed, the order is another from sample {} on", consumed, *first)
+                      : fmt::format("the order is another, though not for the {} samples that follow the {} consumed",
+                                    kLookedAt, consumed);
+  add_differences(before, now, change);
+  return change;
 }
 
 }  // namespace tri

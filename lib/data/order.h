@@ -76,8 +76,13 @@ class SampleOrder {
 // Samples that a source of so many tokens holds.
 constexpr int64_t num_samples(int64_t tokens, int seq_len) { return tokens < 2 ? 0 : (tokens - 1) / seq_len; }
 
-// For people: what would change for a run that has consumed the training samples [0, consumed) in the order of `before`
-// and went on in that of `now`: the first sample that changes, and a line for every field that does. None: nothing would.
-std::optional<std::string> order_change(const OrderFields& before, const OrderFields& now, int64_t consumed);
+struct OrderChange {
+  std::string text;                 // for people: the first sample that changes, and a line for every difference
+  std::vector<std::string> fields;  // the config's: "data.seed"
+};
+
+// What would change for a run that has consumed the training samples [0, consumed) in the order of `before` and went on in
+// that of `now`. None: nothing would.
+std::optional<OrderChange> order_change(const OrderFields& before, const OrderFields& now, int64_t consumed);
 
 }  // namespace tri

@@ -1,12 +1,11 @@
 #include "lib/engine/job_plan.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "io/base/format.h"
+#include "io/base/host.h"
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
 #include "lib/engine/rank_tensors.h"
@@ -197,12 +196,6 @@ class Planner {
   JobPlan plan_;
 };
 
-std::string host_name() {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  return host;
-}
-
 // Whether the members of a group on one machine can open each other's memory, tried with a small allocation.
 std::string problem_of_opening(const std::vector<int>& group, Job& job, Device& device, const Arena& arena,
                                const JobFacts& facts) {
@@ -332,8 +325,11 @@ Result<PlannedJob> plan_for_job(const Config& config, Job& job) {
   add_device_facts(config, mesh, job, *device.value(), facts);
   auto plan = plan_job(config, facts);
   if (!plan) return plan.error();
-  return PlannedJob{
-      .asked = config, .config = with_plan(config, plan.value()), .mesh = mesh, .plan = std::move(plan).value()};
+  return PlannedJob{.written = {},
+                    .asked = config,
+                    .config = with_plan(config, plan.value()),
+                    .mesh = mesh,
+                    .plan = std::move(plan).value()};
 }
 
 Result<std::unique_ptr<Device>> open_planned_device(const DevicePlan& plan, Job& job) {

@@ -69,9 +69,10 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 struct PlannedJob {
-  Config asked;   // resolved; what was auto still is: for what outlives this job, config.yaml and checkpoints
-  Config config;  // what the job runs with
-  Mesh mesh;      // seen from this rank
+  Config written;  // by the config file and the command line, nothing derived: for config.yaml. Of load_job_config
+  Config asked;    // resolved; what was auto still is: for checkpoints, which outlive this job
+  Config config;   // what the job runs with
+  Mesh mesh;       // seen from this rank
   JobPlan plan;
 };
 

@@ -1,11 +1,14 @@
 #include "lib/observe/metrics.h"
 
+#include <algorithm>
 #include <cerrno>
-#include <cinttypes>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
-#include "io/base/error.h"
 #include "io/base/log.h"
 
 namespace tri {
@@ -15,6 +18,17 @@ namespace {
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 std::string number(const std::optional<double>& value) { return value ? number(*value) : "null"; }
 
+// Behind the other fields of `object`.
+std::string with_time(const std::string& object) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{},\"time\":{:.3f}}}", object.substr(0, object.size() - 1), now.count());
+}
+
+int64_t number_of(const std::string& line, const std::string& key) {
+  const size_t at = line.find(key);
+  return at == line.npos ? 0 : std::strtoll(line.c_str() + at + key.size(), nullptr, 10);
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "a")) {
@@ -23,7 +37,8 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(std::fope
 
 MetricsFile::~MetricsFile() { std::fclose(file_); }
 
-void MetricsFile::write(const std::string& line) {
+void MetricsFile::write(const std::string& object) {
+  const std::string line = with_time(object);
   if (std::fprintf(file_, "%s\n", line.c_str()) < 0 || std::fflush(file_) != 0)
     log_warn("{}: {}; training goes on", path_, std::strerror(errno));
 }
@@ -39,9 +54,31 @@ void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, 
                     number(1e3 * stall_seconds), number(1e3 * seconds)));
 }
 
-int64_t step_of_line(const std::string& line) {
-  int64_t step = 0;
-  return std::sscanf(line.c_str(), "{\"step\":%" SCNd64, &step) == 1 ? step : INT64_MAX;
+Result<void> begin_metrics(const std::string& path, int64_t completed) {
+  std::error_code problem;
+  if (!std::filesystem::exists(path, problem)) return {};
+  std::ifstream earlier(path);
+  if (!earlier) return system_error(errno, "{}", path);
+  int64_t restarts = 0, last_step = 0, whole_bytes = 0;
+  std::string line;
+  while (std::getline(earlier, line) && !earlier.eof()) {
+    whole_bytes += static_cast<int64_t>(line.size()) + 1;
+    if (line.starts_with("{\"restart\":")) {
+      ++restarts;
+      last_step = number_of(line, "\"step\":");
+    } else if (line.find("\"step_ms\":") != line.npos) {  // other lines speak of steps that are done already
+      last_step = number_of(line, "\"step\":");
+    }
+  }
+  if (earlier.bad()) return system_error(errno, "{}", path);
+  if (!line.empty()) std::filesystem::resize_file(path, static_cast<uintmax_t>(whole_bytes), problem);
+  if (problem) return file_error("{}: {}", path, problem.message());
+  if (whole_bytes == 0) return {};
+  std::ofstream file(path, std::ios::app);
+  file << with_time(fmt::format(R"({{"restart":{},"step":{},"lost_steps":{}}})", restarts + 1, completed,
+                                std::max<int64_t>(0, last_step - completed)))
+       << '\n';
+  return file.flush() ? Result<void>{} : system_error(errno, "{}", path);
 }
 
 std::string json_line(const StepMetrics& m) {

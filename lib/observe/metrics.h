@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "io/base/error.h"
 #include "io/base/format.h"
 #include "lib/observe/step_times.h"
 
@@ -25,7 +26,8 @@ struct StepMetrics {
   int64_t data_bytes = 0;            // read from token files by this rank: for its whole node, or for itself alone
 };
 
-// Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal.
+// Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal. Every line ends with
+// "time", when it was written, in seconds since 1970.
 class MetricsFile {
  public:
   explicit MetricsFile(const std::string& path);  // Fatal(kFile) when it can't be opened
@@ -38,14 +40,20 @@ class MetricsFile {
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
 
  private:
-  void write(const std::string& line);
+  void write(const std::string& object);
 
   std::string path_;
   std::FILE* file_;
 };
 
 std::string json_line(const StepMetrics& metrics);
-int64_t step_of_line(const std::string& line);  // of metrics.jsonl; the largest number for what is no line of it
+
+// Before a start of the run that goes on after `completed` steps writes to the metrics file at `path`. Nothing that stands
+// there is changed, but for a last line that a crash has cut short, which is removed. Where earlier starts have written,
+// a line of its own marks this one:
+//   {"restart":2,"step":10,"lost_steps":5,"time":1763812345.678}
+// Of the steps above it those beyond step 10, five since the restart before, were lost, and are done again below.
+Result<void> begin_metrics(const std::string& path, int64_t completed);
 
 // "step   120/300  loss 2.1034  grad 0.81  lr 2.4e-03  352 ms  11.6k tok/s  ETA 1m03s"
 std::string console_line(const StepMetrics& metrics, int64_t last_step, int64_t memory_bytes);

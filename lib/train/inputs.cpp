@@ -1,10 +1,12 @@
 #include "lib/train/inputs.h"
 
-#include <unistd.h>
+#include <algorithm>
 
 #include "io/base/hash.h"
+#include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/tokens/prepare.h"
+#include "lib/config/changes.h"
 #include "lib/train/node_loader.h"
 
 namespace tri {
@@ -49,12 +51,6 @@ Result<void> open_sources(const Config& config, Inputs& inputs) {
   inputs.dataset = std::move(dataset).value();
   inputs.order = inputs.dataset->order_fields();
   return {};
-}
-
-std::string host_name() {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  return host;
 }
 
 // What world rank 0 found, for the others to compare with.
@@ -109,12 +105,14 @@ Result<void> check_order(const Config& config, const OrderFields& now, const std
   if (!before) return file_error("{}: {}", name, before.error().message);
   const auto change = order_change(before.value(), now, consumed);
   if (!change) return {};
-  if (!config.checkpoint.accept_changes)
+  const bool accepted = std::all_of(change->fields.begin(), change->fields.end(),
+                                    [&](const std::string& field) { return accepts_change(config, field); });
+  if (!accepted)
     return usage_error(
-        "{}: {}\nSo samples would come twice or never. Put back what has changed, or accept the new order with "
-        "checkpoint.accept_changes: true",
-        name, *change);
-  log_warn("checkpoint.accept_changes: {}: {}", name, *change);
+        "{}: {}\nso samples would come twice or never; set it back; or, where the change is meant, "
+        "checkpoint.accept_changes to {}",
+        name, change->text, fmt::join(change->fields, ","));
+  log_warn("{}: {}\naccepted by checkpoint.accept_changes", name, change->text);
   return {};
 }
 

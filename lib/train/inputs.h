@@ -31,7 +31,7 @@ Result<void> open_inputs(const Config& config, const Mesh& mesh, Job& job, Input
 
 // Whether a run that has consumed so many samples goes on from a checkpoint in the order that it was begun in. `stored`:
 // the checkpoint's word on that order (a text of to_text; none: it has none), `name`: its folder. A change is an error,
-// unless config.checkpoint.accept_changes: then it is logged.
+// unless config.checkpoint.accept_changes names every field that makes it: then it is logged.
 Result<void> check_order(const Config& config, const OrderFields& now, const std::optional<std::string>& stored,
                          const std::string& name, int64_t consumed);
 

@@ -2,10 +2,13 @@
 
 #include <optional>
 
+#include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
+#include "lib/train/accept_checkpoint.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
 
@@ -14,9 +17,32 @@ namespace {
 
 constexpr const char* kDataOrder = "data_order";  // a checkpoint's text: to_text(OrderFields)
 
+// "0-7 on node01, 8-15 on node02": hosts by world rank.
+std::string ranks_by_host(const std::vector<std::string>& hosts) {
+  std::string list;
+  for (size_t first = 0; first < hosts.size();) {
+    size_t end = first;
+    while (end < hosts.size() && hosts[end] == hosts[first]) ++end;
+    list += fmt::format("{}{}{} on {}", first == 0 ? "" : ", ", first,
+                        end == first + 1 ? "" : fmt::format("-{}", end - 1), hosts[first]);
+    first = end;
+  }
+  return list;
+}
+
+// What log.txt says of a start before its first line.
+std::string log_head(const RunStart& start, const std::vector<std::string>& hosts) {
+  std::string head =
+      fmt::format("trireme {}\n  command: {}\n  ranks: {}", start.version, start.command_line, ranks_by_host(hosts));
+  if (const BatchStart batch = batch_start(); !batch.job.empty())
+    head += fmt::format("\n  Slurm job: {}, restart {}", batch.job, batch.restart);
+  return head;
+}
+
 // World rank 0 opens the folder and holds its lock; the others get none. Only a run that can start makes a folder; the
 // agreement is also the barrier behind which all ranks may write into it.
-Result<std::optional<RunLock>> open_folder(const Config& config, Job& job, const std::string& attempt) {
+Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart& start, Job& job,
+                                           const std::string& attempt) {
   std::optional<RunLock> lock;
   Result<void> mine;
   if (job.world_rank() == 0) {
@@ -27,7 +53,8 @@ Result<std::optional<RunLock>> open_folder(const Config& config, Job& job, const
       mine = opened.error();
   }
   if (auto agreed = agree(job, mine); !agreed) return agreed.error();
-  if (job.world_rank() == 0) log_open(config.run.dir + "/log.txt");
+  const std::vector<std::string> hosts = job.gather(host_name());
+  log_open(config.run.dir + "/log.txt", job.world_rank() == 0 ? log_head(start, hosts) : "");
   return lock;
 }
 
@@ -49,9 +76,16 @@ Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints,
   return *loaded.value();
 }
 
+// World rank 0 writes what the run's files say of a start that goes on after `completed` steps.
+Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64_t completed) {
+  const std::string& dir = planned.config.run.dir;
+  if (auto done = write_configs(dir, start.config_path, planned.written, planned.config); !done) return done;
+  return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
+}
+
 }  // namespace
 
-Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock startup) {
+Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   Inputs inputs;
@@ -59,7 +93,7 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const std::string attempt = job.broadcast(new_attempt());
-  const auto lock = open_folder(planned.asked, job, attempt);
+  const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
   log_info("{}", to_string(planned.plan));
   startup.phase_done("data and device");
@@ -85,6 +119,7 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
   checkpoints.set_may_load([&](const std::string& folder, const Manifest& manifest) -> Result<void> {
+    if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
     if (holds_weights_alone(manifest)) return {};
     const auto& [texts, numbers] = manifest.info;
     const auto order = texts.find(kDataOrder);
@@ -95,9 +130,8 @@ Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock star
   checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
   const auto begun = begin_state(config, checkpoints, trainer, startup);
   if (!begun) return begun.error();
-  const Result<void> metrics =
-      mesh.world_rank == 0 ? begin_metrics(config.run.dir + "/metrics.jsonl", begun.value().steps) : Result<void>{};
-  if (auto agreed = agree(job, metrics); !agreed) return agreed;
+  const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
+  if (auto agreed = agree(job, files); !agreed) return agreed;
   if (begun.value().steps >= config.run.steps) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};

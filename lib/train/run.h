@@ -1,13 +1,22 @@
 // A whole run, from opened inputs to the closing summary: device, run folder, memory, state, steps.
 #pragma once
 
+#include <string>
+
 #include "lib/comm/job.h"
 #include "lib/engine/job_plan.h"
 #include "lib/observe/startup.h"
 
 namespace tri {
 
+// How a start of a run came about: for its log and its folder.
+struct RunStart {
+  std::string config_path;  // the file that it was given
+  std::string command_line;
+  std::string version;  // of the executable, with its commit
+};
+
 // Collective. Errors that the user can fix come back equal on all ranks. `startup` has timed what came before.
-Result<void> run_training(const PlannedJob& planned, Job& job, StartupClock startup);
+Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup);
 
 }  // namespace tri

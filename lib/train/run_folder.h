@@ -1,4 +1,4 @@
-// What a run finds and keeps in its folder, run.dir. Both are for one rank of the job.
+// What a run keeps in its folder, run.dir. For one rank of the job.
 #pragma once
 
 #include <string>
@@ -8,12 +8,17 @@
 
 namespace tri {
 
-// Makes the folder, locks it and the checkpoints' against other jobs, and writes config.yaml. `attempt`: this start's
-// name (new_attempt()).
+// Makes the folder, and locks it and the checkpoints' against other jobs. `attempt`: this start's name (new_attempt()).
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt);
 
-// Before metrics.jsonl, at `path`, is appended to by a run that begins after `completed` steps: the earlier lines up to
-// that step stay; all of them are kept aside too, in metrics.N.jsonl.
-Result<void> begin_metrics(const std::string& path, int64_t completed);
+// Slurm's job of this process; "" where there is none.
+BatchStart batch_start();
+
+// Writes into the folder `dir`, each file whole or not at all:
+//   config.yaml     `written`: what was asked for, from which the run can be started on other ranks and devices. It is left
+//                   alone where it is `source`, the config file that this start was given
+//   resolved.yaml   `decided`: every field as this start runs with it
+Result<void> write_configs(const std::string& dir, const std::string& source, const Config& written,
+                           const Config& decided);
 
 }  // namespace tri

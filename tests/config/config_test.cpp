@@ -126,7 +126,7 @@ parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucke
 precision: {compute: bf16}
 optimizer: {name: lamb, beta1: 0.1, beta2: 0.2, eps: 0.3, weight_decay: 0.4, clip: 0.5}
 lr: {rule: wsd, peak: 0.1, min: 0.01, warmup_steps: 1, decay_steps: 5, wsd_decay_fraction: 0.7}
-checkpoint: {dir: c, every: 7, keep_last: 2, keep_every: 70, max_failures: 5}
+checkpoint: {dir: c, every: 7, keep_last: 2, keep_every: 70, max_failures: 5, accept_changes: model.window}
 fault: {grace_seconds: 7.5}
 metrics: {log_every: 2}
 cluster: {ranks_per_node: 4}

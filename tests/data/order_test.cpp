@@ -76,12 +76,14 @@ TEST(OrderFields, text_that_is_none_is_refused) {
     EXPECT_FALSE(order_fields_from_text(text)) << text;
 }
 
+std::string text_of(const std::optional<OrderChange>& change) { return change ? change->text : ""; }
+
 // What order_change says of a change to two_sources(), for a run that has consumed so many samples; "" for nothing.
 template <class Change>
 std::string said_of(Change change, int64_t consumed = 100) {
   OrderFields now = two_sources();
   change(now);
-  return order_change(two_sources(), now, consumed).value_or("");
+  return text_of(order_change(two_sources(), now, consumed));
 }
 
 TEST(OrderChange, is_none_where_the_samples_are_the_same_for_ever) {
@@ -101,20 +103,32 @@ TEST(OrderChange, names_what_has_changed) {
     std::string line;
   };
   const Row rows[] = {
-      {[](OrderFields& now) { now.seed = 5; }, "data.seed: 5, was 1234"},
-      {[](OrderFields& now) { now.validation_fraction = 0; }, "data.validation_fraction: 0, was 0.1"},
-      {[](OrderFields& now) { now.seq_len = 4; }, "model.seq_len: 4, was 8"},
-      {[](OrderFields& now) { now.sources[1].weight = 0.4; }, "data.sources[1].weight: 0.4, was 0.3"},
-      {[](OrderFields& now) { now.sources[0].fingerprint = 7; }, "data.sources[0]: a has 1001 tokens, fingerprint"},
-      {[](OrderFields& now) { now.sources.pop_back(); }, "data.sources: their number: 1, was 2"},
-      {[](OrderFields& now) { now.sources.push_back(now.sources[0]); }, "data.sources: their number: 3, was 2"},
-      {[](OrderFields& now) { std::swap(now.sources[0], now.sources[1]); }, "data.sources[0]: b has 2001 tokens"},
+      {[](OrderFields& now) { now.seed = 5; }, "data.seed: 1234, now 5"},
+      {[](OrderFields& now) { now.validation_fraction = 0; }, "data.validation_fraction: 0.1, now 0"},
+      {[](OrderFields& now) { now.seq_len = 4; }, "model.seq_len: 8, now 4"},
+      {[](OrderFields& now) { now.sources[1].weight = 0.4; }, "data.sources[1].weight: 0.3, now 0.4"},
+      {[](OrderFields& now) { now.sources[0].fingerprint = 7; }, "data.sources[0]: a with 1001 tokens, fingerprint"},
+      {[](OrderFields& now) { now.sources.pop_back(); }, "data.sources: 2 of them, now 1"},
+      {[](OrderFields& now) { now.sources.push_back(now.sources[0]); }, "data.sources: 2 of them, now 3"},
+      {[](OrderFields& now) { std::swap(now.sources[0], now.sources[1]); },
+       "now b with 2001 tokens, fingerprint 000000000000feed"},
   };
   for (const Row& row : rows) {
     const std::string said = said_of(row.change);
     EXPECT_NE(said.find(row.line), std::string::npos) << row.line << "\n" << said;
     EXPECT_NE(said.find("the order is another from sample"), std::string::npos) << said;
   }
+}
+
+TEST(OrderChange, lists_each_field_once) {
+  OrderFields now = two_sources();
+  now.seed = 5;
+  now.sources[0].weight = 2;
+  now.sources[1].fingerprint = 1;
+  now.sources.push_back(now.sources[0]);
+  const auto change = order_change(two_sources(), now, 0);
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->fields, (std::vector<std::string>{"data.seed", "data.sources"}));
 }
 
 // The first sample that changes, by reading both orders to the end of what was asked.
@@ -139,7 +153,7 @@ TEST(OrderChange, says_from_which_sample_on) {
     EXPECT_GE(expected, consumed);
     EXPECT_GE(expected, last);
     last = expected;
-    const std::string said = order_change(before, now, consumed).value_or("");
+    const std::string said = text_of(order_change(before, now, consumed));
     EXPECT_EQ(
         said.find(fmt::format("of {} samples consumed, the order is another from sample {} on", consumed, expected)),
         0u)
@@ -148,7 +162,7 @@ TEST(OrderChange, says_from_which_sample_on) {
   EXPECT_GT(first_changed(before, now, 0), 1000) << "the case shows nothing";
   // Nothing for a million samples is still a change.
   now.sources[1].weight = std::nextafter(before.sources[1].weight, 1);
-  const std::string said = order_change(before, now, 0).value_or("");
+  const std::string said = text_of(order_change(before, now, 0));
   EXPECT_EQ(said.find("the order is another, though not for the 1048576 samples"), 0u) << said;
 }
 

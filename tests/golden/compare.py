@@ -18,6 +18,8 @@ def read(path):
         for line in file:
             if line.startswith("{"):
                 entry = json.loads(line)
+                if "restart" in entry:  # later steps were lost, and are done again below
+                    curve = {step: loss for step, loss in curve.items() if step <= entry["step"]}
                 if "loss" in entry:
                     curve[entry["step"]] = math.nan if entry["loss"] is None else entry["loss"]
             elif line.strip() and not line.startswith("#"):

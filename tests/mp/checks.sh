@@ -96,8 +96,13 @@ pid_of() {
     tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
   done
 }
-# curve DIR: step, loss and gradient norm.
-curve() { sed -n 's/^{"step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1/metrics.jsonl"; }
+# curve DIR: step, loss and gradient norm, without steps that were lost at a restart.
+curve() {
+  sed -n 's/^{"restart":.*"step":\([0-9]*\),.*/restart \1/p
+    s/^{"step":\([0-9]*\),.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1/metrics.jsonl" |
+    awk '$1 == "restart" {for (step in row) if (step + 0 > $2 + 0) delete row[step]; next}
+      {if ($1 in row) print "twice: " $0; row[$1] = $0} END {for (step in row) print row[step]}' | sort -n
+}
 
 finish() {
   [[ $failures -eq 0 ]] && echo "all well"

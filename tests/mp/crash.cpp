@@ -249,10 +249,13 @@ class Chain {
                folder_ + "/output");
   }
 
-  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl.
+  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl, but for those that were lost at a restart.
   Strings curve(const std::string& dir) const {
     Strings kept;
     for (const std::string& line : lines_of(folder_ + "/" + dir + "/metrics.jsonl")) {
+      long restart = 0, step = 0, lost = 0;
+      if (std::sscanf(line.c_str(), "{\"restart\":%ld,\"step\":%ld,\"lost_steps\":%ld", &restart, &step, &lost) == 3)
+        kept.resize(kept.size() - static_cast<size_t>(lost));
       std::string text;
       for (const char* key : {"\"step\":", "\"loss\":", "\"grad_norm\":"}) {
         const size_t at = line.find(key);

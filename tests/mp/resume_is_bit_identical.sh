@@ -91,6 +91,28 @@ has "passed over"
 has "shard_00002.h5"
 has "resumed from whole/checkpoints/step_00000004"
 
+echo "another model: refused, with each field and both values, unless it is accepted; other changes are told"
+cp whole/resolved.yaml before
+train 2 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 model.norm_eps=1e-3 lr.peak=5e-3 run.steps=13
+has "model.window: 0, now 16"
+has "model.norm_eps: 1e-05, now 0.001"
+has "checkpoint.accept_changes to model.window,model.norm_eps"
+grep -q "model.window: 0, now 16" whole/log.txt || fail "log.txt does not say why the start was refused"
+cmp -s before whole/resolved.yaml || fail "a refused start changed resolved.yaml"
+train 2 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 model.norm_eps=1e-3 checkpoint.accept_changes=model.window run.steps=13
+lacks "model.window: "
+has "model.norm_eps: 1e-05, now 0.001"
+train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 checkpoint.accept_changes=model.window run.steps=13
+for change in "model.window: 0, now 16 (accepted by checkpoint.accept_changes)" "lr.peak: 0.01, now 0.005" "run.steps: 12, now 13"; do
+  has "$change"
+  grep -qF "$change" whole/log.txt || fail "log.txt lacks '$change'"
+done
+train 0 whole 4 parallel.tp=2 parallel.pp=2 model.window=16 lr.peak=5e-3 run.steps=14 # saved so, it is no change any more
+has "run.steps: 13, now 14"
+lacks "lr.peak"
+train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 checkpoint.accept_changes=true run.steps=20 # beyond what can be
+has "model/"
+
 echo "data of another order: refused, with what has changed and from which sample on; accepted where it is asked for"
 rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
@@ -99,26 +121,24 @@ run 0 "$trireme" data prepare --format text --tokenizer bytes --output other oth
 cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared anew from other text
 train 2 whole 4 parallel.tp=2 parallel.pp=2
 has "whole/checkpoints/step_00000004: of 32 samples consumed, the order is another from sample 32 on"
-has "data.sources[0]: text has"
-has "checkpoint.accept_changes: true"
+has "data.sources[0]: text with"
+has "checkpoint.accept_changes to data.sources"
 cp kept.bin text.bin
 train 2 whole 4 parallel.tp=2 parallel.pp=2 data.seed=7 data.validation_fraction=0.2
-has "data.seed: 7, was 1234"
-has "data.validation_fraction: 0.2, was 0.01"
+has "data.seed: 1234, now 7"
+has "data.validation_fraction: 0.01, now 0.2"
+has "checkpoint.accept_changes to data.seed,data.validation_fraction"
+train 2 whole 4 parallel.tp=2 parallel.pp=2 data.seed=7 data.validation_fraction=0.2 checkpoint.accept_changes=data.seed
 [[ $(curve whole | wc -l) -eq 4 ]] || fail "a run that was refused changed metrics.jsonl"
 # Weights in the same proportion, another place, another batch: the same order.
 for kind in text.bin text.idx text.json; do cp "$kind" "moved.${kind#text.}"; done
 train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[{path: moved, weight: 3}]' data.global_batch=16 run.steps=6
 lacks "the order is another"
 has "for 2 steps"
-train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' checkpoint.accept_changes=true run.steps=8
+train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' checkpoint.accept_changes=data.sources run.steps=8
 has "the order is another from sample"
-has "data.sources: their number: 2, was 1"
+has "data.sources: 1 of them, now 2"
 train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' run.steps=9
 lacks "the order is another"
-
-echo "another model: refused, with the tensor's name"
-train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 run.steps=20
-has "model/"
 
 finish

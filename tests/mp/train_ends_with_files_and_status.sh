@@ -21,7 +21,10 @@ has "sample"
 has "mean over 8 ranks"
 [[ $(grep -c '"loss":' runs/tiny/metrics.jsonl) -eq 4 ]] || fail "metrics.jsonl has not one line a step" "$(cat runs/tiny/metrics.jsonl)"
 [[ $(grep -c '"validation_loss":' runs/tiny/metrics.jsonl) -eq 1 ]] || fail "metrics.jsonl lacks the evaluation"
-[[ -s runs/tiny/log.txt && -s runs/tiny/config.yaml ]] || fail "log.txt or config.yaml is missing"
+[[ $(grep -vc '"time":[0-9.]*}$' runs/tiny/metrics.jsonl) -eq 0 ]] || fail "metrics.jsonl has lines without their time" "$(cat runs/tiny/metrics.jsonl)"
+for head in "trireme $("$trireme" --version | sed -n '1s/^trireme //p')" "command: $trireme train tiny.yaml" "ranks: 0-7 on $(hostname)"; do
+  grep -qF "$head" runs/tiny/log.txt || fail "log.txt lacks '$head'" "$(head -n 5 runs/tiny/log.txt)"
+done
 run_total=$(grep -a -A20 'memory of rank 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 
 echo "trireme check predicts the run's bytes"
@@ -57,14 +60,22 @@ run 0 "$trireme" check tiny.yaml --set parallel.dp=3 --set data.global_batch=9 -
 run 2 "$trireme" check tiny.yaml --ranks 8 --get run.dri
 has "run.dir"
 
-echo "the same run again has the same losses, and its own config.yaml reproduces it"
-grep '"loss"' runs/tiny/metrics.jsonl | cut -d, -f1-6 >first
-cp runs/tiny/config.yaml again.yaml
+echo "its own config.yaml reproduces the run, and is left alone; the metrics follow the earlier ones"
+cp runs/tiny/metrics.jsonl first.jsonl
+ls -i --full-time runs/tiny/config.yaml >before
 rm -r runs/tiny/checkpoints
-run 0 "$mpirun" -n 8 "$trireme" train again.yaml
-grep '"loss"' runs/tiny/metrics.jsonl | cut -d, -f1-6 >second
-cmp -s first second || fail "losses differ" "$(diff first second)"
-grep '"loss"' runs/tiny/metrics.1.jsonl | cut -d, -f1-6 | cmp -s - first || fail "the earlier run's metrics were not kept aside"
+run 0 "$mpirun" -n 8 "$trireme" train runs/tiny/config.yaml
+ls -i --full-time runs/tiny/config.yaml | cmp -s before - || fail "config.yaml was written although it is the input"
+head -c "$(stat -c %s first.jsonl)" runs/tiny/metrics.jsonl | cmp -s first.jsonl - || fail "the earlier start's metrics were changed"
+tail -n +"$(($(wc -l <first.jsonl) + 1))" runs/tiny/metrics.jsonl >second.jsonl
+[[ $(head -n 1 second.jsonl) == '{"restart":1,"step":0,"lost_steps":4,"time":'* ]] || fail "the restart is not marked" "$(cat second.jsonl)"
+losses() { grep '"loss"' "$1" | cut -d, -f1-6; }
+cmp -s <(losses first.jsonl) <(losses second.jsonl) || fail "losses differ" "$(diff <(losses first.jsonl) <(losses second.jsonl))"
+
+echo "it binds the run to no number of ranks; resolved.yaml says what each start decided"
+grep -qx '  dp: 2' runs/tiny/resolved.yaml && grep -qx '  device: cpu' runs/tiny/resolved.yaml || fail "resolved.yaml leaves something open" "$(cat runs/tiny/resolved.yaml)"
+run 0 "$mpirun" -n 4 "$trireme" train runs/tiny/config.yaml --set run.steps=5
+grep -qx '  dp: 1' runs/tiny/resolved.yaml || fail "resolved.yaml is not this start's"
 
 echo "a user's mistakes: status 2, each error once, nothing made"
 rm -r runs
@@ -100,6 +111,7 @@ has "step "
 has "rank "
 has "[pp"
 has "gradient of "
+grep -q "not finite" runs/tiny/log.txt || fail "log.txt does not say why the run ended"
 
 echo "a device that the build lacks: status 4"
 run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda

@@ -49,6 +49,7 @@ for restart in 0 1; do # only the ranks believe to be in a batch job, not mpirun
 done
 trireme=./start0 start again 2 checkpoint.max_failures=1
 until_true has_checkpoint again
+grep -q "Slurm job: 4711, restart 0" again/log.txt || fail "log.txt does not name the batch job" "$(head -n 5 again/log.txt)"
 step=$(newest again)
 trireme=./start1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoint.every=1000
 has "an earlier start of job 4711"
@@ -60,6 +61,13 @@ export TRIREME_TEST_STORAGE=$folder/full/checkpoints TRIREME_TEST_STORAGE_RULES=
 train 3 full 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_failures=3
 has "failed (3 in a row)"
 [[ $(curve full | wc -l) -ge 6 ]] || fail "training did not go on after a failure" "$output"
+echo "what ends a rank stands in log.txt, with its rank and host"
+mkdir tokens && cp text.bin text.idx tokens
+export TRIREME_TEST_STORAGE=$folder/tokens TRIREME_TEST_STORAGE_RULES="1/read/200/fail=EACCES+"
+train 3 fatal 2 data.sources=[tokens/text] data.shared=false parallel.dp=2 checkpoint.every=0
+words="\[rank 1 on $host, pp0 dp1 tp0\] error: .*tokens/text.bin: .*Permission denied"
+grep -q "$words" <<<"$output" || fail "rank 1 does not say what ended it" "$output"
+grep -q "$words" fatal/log.txt || fail "log.txt does not say what ended rank 1" "$(cat fatal/log.txt)"
 unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 
 echo "checkpoints that can't be listed end the run, which does not begin anew; it goes on when they can be"

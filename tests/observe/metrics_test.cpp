@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/io/temporary_folder.h"
 
 namespace tri {
 namespace {
@@ -56,6 +60,86 @@ TEST(Metrics, numbers_for_people) {
       .step = 5, .loss = 2.5, .grad_norm = 0.5, .learning_rate = 1e-3, .step_ms = 100, .tokens_per_s = 1e4};
   EXPECT_EQ(console_line(metrics, 100, 1 << 20),
             "step   5/100  loss 2.5000  grad 0.500  lr 1.00e-03  100 ms  10.0k tok/s  1.00 MiB  ETA 9.5 s");
+}
+
+// Lines of the files below, with their times cut off.
+std::vector<std::string> lines_of(const std::string& path) {
+  std::istringstream text(read_all(path));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line.substr(0, line.find(",\"time\":")));
+  return lines;
+}
+
+// A start that goes on after `completed` steps and does those up to `last`.
+void run_steps(const std::string& path, int64_t completed, int64_t last) {
+  value_or_throw(begin_metrics(path, completed));
+  MetricsFile file(path);
+  for (int64_t step = completed + 1; step <= last; ++step) file.step({.step = step});
+  file.checkpoint(completed, 1, 0, 0);  // published later than its step
+}
+
+TEST(Metrics, restarts_are_marked_in_one_file_that_is_only_appended_to) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  run_steps(path, 0, 5);
+  EXPECT_EQ(read_all(path).find("restart"), std::string::npos);  // the first start is none
+  const std::vector<std::pair<int64_t, int64_t>> starts = {{3, 4}, {3, 3}, {3, 6}, {0, 1}};
+  for (const auto& [completed, last] : starts) {
+    const std::string before = read_all(path);
+    run_steps(path, completed, last);
+    EXPECT_EQ(read_all(path).substr(0, before.size()), before);
+  }
+  std::vector<std::string> marks;
+  for (const std::string& line : lines_of(path))
+    if (line.find("restart") != line.npos) marks.push_back(line);
+  const std::vector<std::string> expected = {
+      R"({"restart":1,"step":3,"lost_steps":2)", R"({"restart":2,"step":3,"lost_steps":1)",
+      R"({"restart":3,"step":3,"lost_steps":0)", R"({"restart":4,"step":0,"lost_steps":6)"};
+  EXPECT_EQ(marks, expected);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // no copies beside it
+}
+
+TEST(Metrics, a_line_that_a_crash_cut_short_does_not_spoil_the_next_one) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  run_steps(path, 0, 2);
+  const std::string whole = read_all(path);
+  write_all(path, whole + R"({"step":3,"samples":)");
+  run_steps(path, 1, 2);
+  EXPECT_EQ(read_all(path).substr(0, whole.size()), whole);
+  std::istringstream text(read_all(path));
+  for (std::string line; std::getline(text, line);) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+  EXPECT_EQ(lines_of(path)[3], R"({"restart":1,"step":1,"lost_steps":1)");
+  write_all(path, R"({"st)");  // nothing else was ever written: this is no restart
+  run_steps(path, 0, 1);
+  EXPECT_EQ(read_all(path).find("restart"), std::string::npos);
+}
+
+TEST(Metrics, every_line_has_the_time_at_which_it_was_written) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  };
+  const double before = now();
+  run_steps(path, 0, 1);
+  run_steps(path, 1, 2);
+  MetricsFile(path).evaluation(2, 1.5);
+  const double after = now();
+  std::istringstream text(read_all(path));
+  int lines = 0;
+  for (std::string line; std::getline(text, line); ++lines) {
+    const double time = nlohmann::json::parse(line).at("time");
+    EXPECT_GE(time, before - 1e-3) << line;
+    EXPECT_LE(time, after + 1e-3) << line;
+  }
+  EXPECT_EQ(lines, 6);
+}
+
+TEST(Metrics, a_file_that_cannot_be_read_is_an_error) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "metrics.jsonl");
+  EXPECT_FALSE(begin_metrics(folder / "metrics.jsonl", 3));
 }
 
 }  // namespace

@@ -45,8 +45,13 @@ for end in none:0 throw=4:4 throw=5:5 throw=7:7 kill:137,5,6; do
   echo "srun, ${end%:*}: status $status"
 done
 
-# Step, loss and gradient norm, as they stand there.
-history() { sed -nE 's/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl"; }
+# Step, loss and gradient norm, as they stand there, without steps that were lost at a restart.
+history() {
+  sed -nE 's/^\{"restart":.*"step": *([0-9]+),.*/restart \1/p
+    s/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl" |
+    awk '$1 == "restart" {for (step in row) if (step + 0 > $2 + 0) delete row[step]; next}
+      {row[$1] = $0} END {for (step in row) print row[step]}' | sort -n
+}
 # The run stands still, as its ranks wait for this one, until that is let go: so no steps are done while Slurm takes its
 # time. Slurm lets it go itself when it ends the job.
 freeze() {

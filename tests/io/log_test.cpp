@@ -1,0 +1,73 @@
+#include "io/base/log.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "io/base/host.h"
+#include "tests/io/forked.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+// The file's lines without their times, after `rank` has spoken in all tones.
+std::string file_of(int rank, const std::string& place) {
+  const TemporaryFolder folder;
+  const std::string said = in_child([&] {
+    log_identify(rank, place);
+    log_info("too early");
+    log_open(folder / "log.txt", "head\n  of two lines");
+    log_info("info");
+    log_warn("warning");
+    log_error("error {}", "{}");
+    log_last_words("the end");
+    return std::string("all");
+  });
+  EXPECT_EQ(said, "all");
+  std::ifstream file(folder / "log.txt");
+  std::string text;
+  for (std::string line; std::getline(file, line);) {
+    constexpr size_t kTime = sizeof "2026-01-01 00:00:00.000";
+    text += (line.starts_with("20") ? line.substr(kTime) : line) + "\n";
+  }
+  return text;
+}
+
+TEST(Log, the_file_has_every_line_of_rank_0_under_a_head) {
+  EXPECT_EQ(file_of(0, "pp0 dp0 tp0"), "head\n  of two lines\ninfo\n[pp0 dp0 tp0] warning: warning\n[rank 0 on " +
+                                           host_name() + ", pp0 dp0 tp0] error: error {}\nthe end\n");
+}
+
+TEST(Log, of_other_ranks_it_has_what_ends_them_with_rank_and_host) {
+  EXPECT_EQ(file_of(3, "pp1 dp0 tp3"), "[rank 3 on " + host_name() + ", pp1 dp0 tp3] error: error {}\nthe end\n");
+  EXPECT_EQ(file_of(5, ""), "[rank 5 on " + host_name() + "] error: error {}\nthe end\n");
+}
+
+TEST(Log, a_file_that_cannot_be_opened_silences_no_error) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "no folder but a file";
+  write_all(path, "");
+  EXPECT_EQ(in_child([&] {
+              log_identify(3, "");
+              log_open(path + "/log.txt", "");
+              log_error("error");
+              return std::string("went on");
+            }),
+            "went on");
+}
+
+// A pipe that nobody reads takes the place of storage that hangs: to open it waits.
+TEST(Log, a_file_that_hangs_holds_no_error_back) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "log.txt").c_str(), 0600), 0);
+  EXPECT_EQ(in_child([&] {
+              log_identify(3, "");
+              log_open(folder / "log.txt", "");
+              log_error("error");
+              return std::string("went on");
+            }),
+            "went on");
+}
+
+}  // namespace
+}  // namespace tri

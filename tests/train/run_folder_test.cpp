@@ -1,0 +1,85 @@
+#include "lib/train/run_folder.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/train/accept_checkpoint.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+Config parse(const std::string& yaml) { return value_or_throw(parse_config(yaml, "test.yaml", {})); }
+
+TEST(RunFolder, keeps_what_was_asked_apart_from_what_was_decided) {
+  const TemporaryFolder folder;
+  const Config written = parse("run: {name: mine, steps: 7}\nparallel: {tp: 2}");
+  const Config decided = value_or_throw(resolve_config(written, 8));
+  ASSERT_TRUE(write_configs(folder.path(), "elsewhere.yaml", written, decided));
+  const Config again = parse(read_all(folder / "config.yaml"));
+  EXPECT_EQ(again, written);
+  EXPECT_TRUE(resolve_config(again, 4)) << "bound to a number of ranks";
+  EXPECT_EQ(parse(read_all(folder / "resolved.yaml")), decided);
+}
+
+TEST(RunFolder, leaves_the_config_alone_that_is_its_input) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "config.yaml", text = "run: {name: mine}  # by hand\n";
+  write_all(path, text);
+  std::filesystem::create_symlink(path, folder / "another_name.yaml");
+  for (const std::string& source : {path, folder.path().string() + "/./config.yaml", folder / "another_name.yaml"}) {
+    ASSERT_TRUE(write_configs(folder.path(), source, parse(text), parse(text)));
+    EXPECT_EQ(read_all(path), text) << source;
+  }
+  ASSERT_TRUE(write_configs(folder.path(), "elsewhere.yaml", parse(text), parse(text)));
+  EXPECT_EQ(read_all(path), to_yaml(parse(text)));
+}
+
+// Another name of the old file still shows the old text: nobody who reads while the new one is written sees a part of it.
+TEST(RunFolder, replaces_configs_whole) {
+  const TemporaryFolder folder;
+  const Config first = parse("run: {steps: 7}"), second = parse("run: {steps: 8}");
+  ASSERT_TRUE(write_configs(folder.path(), "", first, first));
+  for (const std::string name : {"config.yaml", "resolved.yaml"})
+    std::filesystem::create_hard_link(folder / name, folder / ("old_" + name));
+  ASSERT_TRUE(write_configs(folder.path(), "", second, second));
+  for (const std::string name : {"config.yaml", "resolved.yaml"}) {
+    EXPECT_EQ(parse(read_all(folder / name)), second);
+    EXPECT_EQ(parse(read_all(folder / ("old_" + name))), first);
+  }
+}
+
+// What accept_checkpoint says to a run of `config`; "" where it may go on.
+std::string refusal(const Config& config, std::map<std::string, std::string> texts) {
+  Manifest manifest;
+  manifest.info.texts = std::move(texts);
+  const auto accepted = accept_checkpoint(config, "the/checkpoint", manifest);
+  if (accepted) return "";
+  EXPECT_EQ(accepted.error().code, ExitCode::kUsage);
+  return accepted.error().message;
+}
+
+TEST(AcceptCheckpoint, refuses_another_model_by_field_and_both_values) {
+  const std::map<std::string, std::string> saved = {
+      {"config", to_yaml(parse("model: {heads: 8, rope_theta: 5e5}\nlr: {peak: 1}"))}};
+  EXPECT_EQ(refusal(parse("model: {heads: 8, rope_theta: 5e5}\nrun: {steps: 7}"), saved), "");
+  EXPECT_EQ(refusal(parse("model: {heads: 4}"), saved),
+            "the/checkpoint was saved with another model:\n  model.heads: 8, now 4\n  model.rope_theta: 500000, now "
+            "10000\nset it back; or, where the change is meant, checkpoint.accept_changes to "
+            "model.heads,model.rope_theta");
+  EXPECT_EQ(
+      refusal(parse("model: {heads: 4}\ncheckpoint: {accept_changes: model.heads}"), saved),
+      "the/checkpoint was saved with another model:\n  model.rope_theta: 500000, now 10000\nset it back; or, where "
+      "the change is meant, checkpoint.accept_changes to model.rope_theta");
+  EXPECT_EQ(refusal(parse("model: {heads: 4}\ncheckpoint: {accept_changes: true}"), saved), "");
+}
+
+TEST(AcceptCheckpoint, refuses_what_it_cannot_compare) {
+  const Config trusting = parse("checkpoint: {accept_changes: true}");
+  for (const auto& texts : {std::map<std::string, std::string>{}, {{"config", "model: {spin: up}"}}}) {
+    EXPECT_NE(refusal(Config{}, texts).find("checkpoint.accept_changes"), std::string::npos);
+    EXPECT_EQ(refusal(trusting, texts), "");
+  }
+}
+
+}  // namespace
+}  // namespace tri
