@@ -10,7 +10,7 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
   command->callback([&status, action = std::move(action)] {
     const auto result = action();
     if (result) return;
-    std::fprintf(stderr, "%s\n", result.error().message.c_str());
+    fmt::print(stderr, "{}\n", result.error().message);
     status = static_cast<int>(result.error().code);
   });
 }

@@ -25,16 +25,25 @@ namespace tri {
 class Job;
 class PeerArenas;
 
+// What peers write to. Without flags: there is none of its kind.
+struct SharedTensors {
+  PeerCopyTensors tp, dp;  // laid out alike on all ranks of the group
+  BoundaryTensors boundaries;
+};
+
+struct RuntimeContext {
+  const Config& config;  // planned
+  const Mesh& mesh;
+  Job* job = nullptr;  // may be null on a mesh of one rank
+  Device& device;
+  const Arena& arena;  // holds `shared`
+  SharedTensors shared;
+};
+
 class Runtime {
  public:
-  // What peers write to. Without flags: there is none of its kind.
-  struct SharedTensors {
-    PeerCopyTensors tp, dp;  // laid out alike on all ranks of the group
-    BoundaryTensors boundaries;
-  };
-  // `job` may be null on a mesh of one rank. `arena` holds `shared`. Collective over the mesh.
-  Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
-          const SharedTensors& shared);
+  // Collective over the mesh. Fatal (kUsage), naming the field: copies are planned, and the memory can't be opened.
+  explicit Runtime(const RuntimeContext& context);
   ~Runtime();
 
   Stream& compute() { return *compute_; }
@@ -51,13 +60,11 @@ class Runtime {
   void drain() noexcept;
 
  private:
-  // Chooses the transport of an axis. By copies where there are tensors for them and the members can open each other's
-  // memory, or an error where `transfers` insists and they cannot.
-  std::unique_ptr<AxisTransfers> connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
+  // By copies where there are tensors for them.
+  std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
                                               const std::vector<int>& world_ranks, Job* job, const Arena& arena,
                                               const PeerCopyTensors& tensors);
-  void connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job, const Arena& arena,
-                      const BoundaryTensors& boundaries);
+  void connect_stages(const RuntimeContext& context, const std::vector<int>& pp);
   PeerArenas* arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
                                   const Arena& arena);
   // `tag`: the same on all members, and another for another group of the same ranks.

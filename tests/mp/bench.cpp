@@ -11,6 +11,7 @@
 #include "lib/bench/overlap.h"
 #include "lib/bench/sweep.h"
 #include "lib/comm/transfer_hook.h"
+#include "lib/engine/job_plan.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {
@@ -91,7 +92,7 @@ TEST(Step, feeds_the_same_tokens_on_every_layout) {
     Config config = small_config();
     config.parallel.tp = tp;
     config.parallel.pp = pp;
-    config = value_or_throw(resolve_config(config, 2));
+    config = value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, 2)), 2));
     const Mesh mesh = make_mesh(job.world_rank(), tp, config.parallel.dp, pp);
     losses.push_back(bench_step(config, mesh, job, *device, {.steps = 1, .warmup = 0, .profiled = 0}).last_loss);
   }
@@ -103,10 +104,11 @@ TEST(Step, feeds_the_same_tokens_on_every_layout) {
 std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   Job& job = *test_job();
   config.parallel.overlap_dp = config.parallel.overlap_pp = overlap;
-  const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
-  const Mesh mesh = make_mesh(job.world_rank(), 1, resolved.parallel.dp, resolved.parallel.pp);
+  const Config planned =
+      value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, job.world_size())), job.world_size()));
+  const Mesh mesh = make_mesh(job.world_rank(), 1, planned.parallel.dp, planned.parallel.pp);
   set_transfer_hook([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
-  const auto rows = bench_overlap(resolved, mesh, job, *open_test_device(), {.rounds = 5});
+  const auto rows = bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5});
   set_transfer_hook({});
   return rows;
 }

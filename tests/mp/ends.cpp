@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/device.h"
 #include "lib/comm/job.h"
+#include "lib/engine/job_plan.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -18,8 +19,11 @@ int train_until(const std::string& end, Job& job) {
   config.data.global_batch = 8;
   config.parallel.tp = 2;
   config.parallel.pp = 2;
-  config = value_or_throw(resolve_config(config, job.world_size()));
-  const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  config.run.device = DeviceChoice::kCpu;
+  const PlannedJob planned =
+      value_or_throw(plan_for_job(value_or_throw(resolve_config(config, job.world_size())), job));
+  config = planned.config;
+  const Mesh& mesh = planned.mesh;
   auto device = make_cpu_device();
   Arena arena(*device, rank_bytes(config, mesh, *device));
   Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device, .arena = arena});
