@@ -9,6 +9,7 @@
 #include "app/commands.h"
 #include "lib/config/config.h"
 #include "lib/observe/check_report.h"
+#include "lib/train/inputs.h"
 
 namespace tri {
 namespace {
@@ -18,7 +19,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::vector<std::string> get;
   int ranks = 0;  // 0: what the config's mesh has
-  bool fields = false;
+  bool fields = false, no_data = false;
 };
 
 Result<void> check(const Options& options) {
@@ -42,6 +43,10 @@ Result<void> check(const Options& options) {
   if (!plan) return plan.error();
   if (options.get.empty()) {
     fmt::print("{}", check_report(config.value(), plan.value(), static_cast<int>(ranks)));
+    if (options.no_data) return {};
+    Inputs inputs;
+    if (auto opened = open_inputs(config.value(), inputs); !opened) return opened;
+    fmt::print("{}", data_report(config.value(), *inputs.tokenizer, *inputs.dataset));
     return {};
   }
   std::string values;
@@ -57,7 +62,8 @@ Result<void> check(const Options& options) {
 }  // namespace
 
 void add_check_command(CLI::App& app, int& status) {
-  auto* command = app.add_subcommand("check", "Topology, memory, FLOPs and bubble of a config, without starting it");
+  auto* command =
+      app.add_subcommand("check", "Topology, memory, FLOPs, bubble and data of a config, without starting it");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
   command->add_option("--ranks", options->ranks,
@@ -65,6 +71,8 @@ void add_check_command(CLI::App& app, int& status) {
   command->add_option("--set", options->overrides, "section.key=value; repeatable");
   command->add_option("--get", options->get,
                       "section.key: print this field as the run will see it, and no more; repeatable");
+  command->add_flag("--no-data", options->no_data,
+                    "Do not open token files and tokenizer, which are not on this machine; --get opens none either");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {

@@ -99,6 +99,8 @@ Result<void> inspect(const InspectOptions& options) {
   auto opened = TokenFile::open(options.prefix);
   if (!opened) return opened.error();
   const TokenFile& file = opened.value();
+  const auto documents = DocumentIndex::open(options.prefix);
+  if (!documents) return documents.error();
   std::unique_ptr<Tokenizer> tokenizer;
   if (!options.tokenizer.empty()) {
     auto made = open_tokenizer(options.tokenizer);
@@ -118,7 +120,8 @@ Result<void> inspect(const InspectOptions& options) {
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
   for (int64_t i = 0; i < shown; ++i) {
     const int64_t document = i * file.num_documents() / shown;  // spread over the file
-    const int64_t first = file.document_start(document), end = file.document_start(document + 1);
+    const int64_t first = documents.value().document_start(document);
+    const int64_t end = documents.value().document_start(document + 1);
     std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(options.length, end - first)));
     file.read(first, tokens);
     const std::string text =
@@ -151,6 +154,7 @@ void add_verify(CLI::App& data, int& status) {
   on_run(command, status, [prefix, vocab]() -> Result<void> {
     auto file = TokenFile::open(*prefix);
     if (!file) return file.error();
+    if (auto documents = DocumentIndex::open(*prefix); !documents) return documents.error();
     const int64_t total = file.value().num_tokens(), stride = int64_t{1} << 24;
     ProgressBar progress("verifying", "token", total);
     for (int64_t at = 0; at < total; at += stride) {

@@ -1,6 +1,6 @@
 // trireme eval: the loss of a checkpoint's model on token files.
-#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +13,7 @@
 #include "io/tokens/prepare.h"
 #include "lib/infer/loaded_model.h"
 #include "lib/train/inputs.h"
+#include "lib/train/node_loader.h"
 
 namespace tri {
 namespace {
@@ -64,31 +65,40 @@ Result<void> eval(const Options& options, Job& job) {
   if (config.data.sources.empty())
     return usage_error("data.sources: the checkpoint's run names none; name token files with --data PREFIX");
   Inputs inputs;
-  if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
-  const int64_t available = inputs.dataset->num_samples(split);
+  if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
+  const int64_t available = inputs.num_samples(split);
   if (available == 0)
     return usage_error("data.validation_fraction: {} leaves no sample to evaluate; name token files with --data PREFIX",
                        config.data.validation_fraction);
-  const auto bytes = knows_bytes(config);
+  const auto bytes = job.broadcast(job.world_rank() == 0 ? knows_bytes(config) : false);
   if (!bytes) return bytes.error();
 
   auto device = open_planned_device(loaded.value().job.plan.device, job);
   if (!device) return device.error();
   auto model = LoadedModel::load(loaded.value().checkpoint, config, mesh, &job, *device.value());
   if (!model) return model.error();
-  const int64_t all = std::max<int64_t>(available / config.data.global_batch, 1);
-  const int64_t batches = options.batches > 0 ? std::min(options.batches, all) : all;
+  const int64_t most = options.batches > 0 ? options.batches : std::numeric_limits<int64_t>::max();
+  const int64_t batches = evaluation_batches(config, available, most);
   const int64_t batch_tokens = int64_t{config.data.global_batch} * config.model.seq_len;
   std::optional<ProgressBar> progress;
   if (mesh.world_rank == 0) progress.emplace("eval", "token", batches * batch_tokens);
-  const auto result = model.value()->evaluator().evaluate(*inputs.dataset, split, batches,
-                                                          bytes.value() ? inputs.tokenizer.get() : nullptr, [&] {
-                                                            if (progress) progress->add(batch_tokens);
-                                                          });
+  NodeLoader loader({.config = config,
+                     .mesh = mesh,
+                     .job = &job,
+                     .node_ranks = job.node_ranks(),
+                     .device = *device.value(),
+                     .dataset = inputs.dataset ? &*inputs.dataset : nullptr,
+                     .split = split,
+                     .steps = batches});
+  const Evaluation result = model.value()->evaluator().evaluate(
+      batches, [&] { return loader.next(); }, bytes.value() ? inputs.tokenizer.get() : nullptr,
+      [&] {
+        if (progress) progress->add(batch_tokens);
+      });
   progress.reset();
-  if (!std::isfinite(result->loss))
-    return Error{fmt::format("{}: the loss is {}", loaded.value().checkpoint, result->loss), ExitCode::kNotFinite};
-  if (mesh.world_rank == 0) print(loaded.value(), *result, available, options.json);
+  if (!std::isfinite(result.loss))
+    return Error{fmt::format("{}: the loss is {}", loaded.value().checkpoint, result.loss), ExitCode::kNotFinite};
+  if (mesh.world_rank == 0) print(loaded.value(), result, available, options.json);
   return {};
 }
 

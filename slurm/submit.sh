@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Submits training runs: nodes and ranks come from each config's mesh.
 #
-#   slurm/submit.sh CONFIG... [--ranks N] [--set section.key=value]... [sbatch options]
+#   slurm/submit.sh CONFIG... [--ranks N] [--set section.key=value]... [--no-data] [sbatch options]
 #
 #   slurm/submit.sh configs/gpt_1b3.yaml --ranks 16 --time=2-00:00 --partition=gpu
 #   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp is what 4 nodes leave
@@ -13,6 +13,9 @@
 # after it are cancelled. AFTER=afterany starts them all the same. --set goes to every run. Logs: slurm-JOB.log in the run
 # folder. Prints "JOB RUN_FOLDER" a run. A run folder whose job is still in the queue is refused, unless --dependency says
 # what to wait for.
+#
+# `trireme check` looks at everything before anything is submitted, token files and tokenizer included, unless --no-data
+# says that only the nodes see them.
 #
 # Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable.
 set -euo pipefail
@@ -36,7 +39,7 @@ export TRIREME
 export TRIREME_ENV=${TRIREME_ENV:-$here/env.sh}
 after=${AFTER:-afterok}
 
-configs=() settings=() options=() ranks='' nodes='' partition='' cpus='' waits=no
+configs=() settings=() options=() ranks='' nodes='' partition='' cpus='' waits=no data=()
 while (($#)) && [[ $1 != -* ]]; do
   configs+=("$1")
   shift
@@ -53,6 +56,7 @@ while (($#)); do
       settings+=(--set "$2")
       shift
       ;;
+    --no-data) data=(--no-data) ;;
     --set=*) settings+=(--set "${1#*=}") ;;
     --ranks | --ntasks | -n)
       ranks=$2
@@ -142,6 +146,7 @@ plan() {
 
 for config in "${configs[@]}"; do
   plan "$config"
+  check "$config" --ranks "$run_ranks" ${data[@]+"${data[@]}"} >/dev/null || exit $?
   free "$run_dir"
 done
 previous=''

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "io/base/hash.h"
 #include "io/base/random.h"
 
 namespace tri {
@@ -28,85 +29,156 @@ void append(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+struct IndexHeader {
+  TokenType type;
+  int64_t sequences, documents;  // entries of the arrays; documents: one more than there are
+
+  int64_t lengths() const { return static_cast<int64_t>(kHeaderBytes); }  // offsets in the file
+  int64_t pointers() const { return lengths() + 4 * sequences; }
+  int64_t document_index() const { return pointers() + 8 * sequences; }
+};
+
+// Of an index of `file_bytes` bytes, the first of which are at `bytes`.
+Result<IndexHeader> read_header(const std::string& path, const std::byte* bytes, int64_t file_bytes) {
+  if (file_bytes < static_cast<int64_t>(kHeaderBytes))
+    return file_error("{}: {} bytes, too short for an index header of {}; the file is truncated or not an index", path,
+                      file_bytes, kHeaderBytes);
+  if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0)
+    return file_error("{}: does not begin with MMIDIDX; not a token index. Make one with `trireme data prepare`", path);
+  const std::byte* at = bytes + sizeof kMagic;
+  const auto version = load<uint64_t>(at);
+  const auto dtype = load<uint8_t>(at + 8);
+  const auto sequences = load<uint64_t>(at + 9), documents = load<uint64_t>(at + 17);
+  if (version != 1) return file_error("{}: version {}, expected 1", path, version);
+  if (dtype != 1 && dtype != 4 && dtype != 8)
+    return file_error("{}: tokens of type {} ({}); readable are u8, u16 and i32", path, dtype,
+                      dtype >= 1 && dtype <= 8 ? kDtypeNames[dtype] : "unknown");
+
+  // Bounds before products: a mutated count must not overflow the sum below.
+  const auto payload = static_cast<uint64_t>(file_bytes) - kHeaderBytes;
+  if (sequences > payload / 12 || documents > payload / 8 || sequences * 12 + documents * 8 != payload)
+    return file_error("{}: {} bytes, but {} sequences and {} document entries take {}; truncated or damaged", path,
+                      file_bytes, sequences, documents,
+                      sequences > payload || documents > payload
+                          ? "more"
+                          : fmt::format("{}", kHeaderBytes + sequences * 12 + documents * 8));
+  if (documents == 0) return file_error("{}: no document index", path);
+  return IndexHeader{static_cast<TokenType>(dtype), static_cast<int64_t>(sequences), static_cast<int64_t>(documents)};
+}
+
+Error wrong_length(const std::string& path, int64_t sequence, int32_t length) {
+  return file_error("{}: sequence {} has length {}", path, sequence, length);
+}
+Error wrong_document(const std::string& path, int64_t entry, int64_t is, const std::string& expected) {
+  return file_error("{}: document entry {} is {}, expected {}", path, entry, is, expected);
+}
+
+template <class T>
+Result<T> entry(const InputFile& file, int64_t array, int64_t index) {
+  T value;
+  if (auto got = file.read(&value, sizeof value, array + index * static_cast<int64_t>(sizeof value)); !got)
+    return got.error();
+  return value;
+}
+
+// Bytes of .bin, by the ends of the index's arrays.
+Result<int64_t> bytes_by_ends(const InputFile& file, const std::string& path, const IndexHeader& header) {
+  const auto first_document = entry<int64_t>(file, header.document_index(), 0);
+  if (!first_document) return first_document.error();
+  const auto last_document = entry<int64_t>(file, header.document_index(), header.documents - 1);
+  if (!last_document) return last_document.error();
+  if (first_document.value() != 0) return wrong_document(path, 0, first_document.value(), "0");
+  if (last_document.value() != header.sequences)
+    return wrong_document(path, header.documents - 1, last_document.value(), fmt::format("{}", header.sequences));
+  if (header.sequences == 0) return int64_t{0};
+  const int64_t last = header.sequences - 1;
+  const auto length = entry<int32_t>(file, header.lengths(), last);
+  if (!length) return length.error();
+  const auto pointer = entry<int64_t>(file, header.pointers(), last);
+  if (!pointer) return pointer.error();
+  if (length.value() < 0) return wrong_length(path, last, length.value());
+  const int64_t most = std::numeric_limits<int64_t>::max() - int64_t{4} * length.value();
+  if (pointer.value() < 0 || pointer.value() > most || (last == 0 && pointer.value() != 0))
+    return file_error("{}: sequence {} starts at byte {}", path, last, pointer.value());
+  return pointer.value() + int64_t{length.value()} * token_bytes(header.type);
+}
+
 }  // namespace
 
 Result<TokenFile> TokenFile::open(const std::string& prefix) {
   const std::string idx_path = prefix + ".idx", bin_path = prefix + ".bin";
-  auto idx = MappedFile::open(idx_path);
+  auto idx = InputFile::open(idx_path);
   if (!idx) return idx.error();
   auto bin = InputFile::open(bin_path);
   if (!bin) return bin.error();
+  std::byte bytes[kHeaderBytes] = {};
+  const auto there = std::min<int64_t>(idx.value().bytes(), kHeaderBytes);
+  if (auto got = idx.value().read(bytes, there, 0); !got) return got.error();
+  const auto header = read_header(idx_path, bytes, idx.value().bytes());
+  if (!header) return header.error();
+  const auto expected = bytes_by_ends(idx.value(), idx_path, header.value());
+  if (!expected) return expected.error();
 
   TokenFile file;
   file.prefix_ = prefix;
-  file.idx_ = std::move(idx).value();
   file.bin_ = std::move(bin).value();
-  const std::span<const std::byte> bytes = file.idx_.bytes();
-  if (bytes.size() < kHeaderBytes)
-    return file_error("{}: {} bytes, too short for an index header of {}; the file is truncated or not an index",
-                      idx_path, bytes.size(), kHeaderBytes);
-  if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
-    return file_error("{}: does not begin with MMIDIDX; not a token index. Make one with `trireme data prepare`",
-                      idx_path);
-  const std::byte* at = bytes.data() + sizeof kMagic;
-  const auto version = load<uint64_t>(at);
-  const auto dtype = load<uint8_t>(at + 8);
-  const auto sequences = load<uint64_t>(at + 9), documents = load<uint64_t>(at + 17);
-  if (version != 1) return file_error("{}: version {}, expected 1", idx_path, version);
-  if (dtype != 1 && dtype != 4 && dtype != 8)
-    return file_error("{}: tokens of type {} ({}); readable are u8, u16 and i32", idx_path, dtype,
-                      dtype >= 1 && dtype <= 8 ? kDtypeNames[dtype] : "unknown");
-  file.type_ = static_cast<TokenType>(dtype);
-
-  // Bounds before products: a mutated count must not overflow the sum below.
-  const size_t payload = bytes.size() - kHeaderBytes;
-  if (sequences > payload / 12 || documents > payload / 8 || sequences * 12 + documents * 8 != payload)
-    return file_error("{}: {} bytes, but {} sequences and {} document entries take {}; truncated or damaged", idx_path,
-                      bytes.size(), sequences, documents,
-                      sequences > payload || documents > payload
-                          ? "more"
-                          : fmt::format("{}", kHeaderBytes + sequences * 12 + documents * 8));
-  if (documents == 0) return file_error("{}: no document index", idx_path);
-  file.num_sequences_ = static_cast<int64_t>(sequences);
-  file.num_documents_ = static_cast<int64_t>(documents) - 1;
-  file.lengths_ = bytes.data() + kHeaderBytes;
-  file.pointers_ = file.lengths_ + sequences * 4;
-  file.documents_ = file.pointers_ + sequences * 8;
-
-  const int64_t width = tri::token_bytes(file.type_);
-  int64_t expected = 0;  // byte pointer of the next sequence: sequences lie one behind the other
-  for (uint64_t s = 0; s < sequences; ++s) {
-    const auto length = load<int32_t>(file.lengths_ + s * 4);
-    const auto pointer = load<int64_t>(file.pointers_ + s * 8);
-    if (length < 0) return file_error("{}: sequence {} has length {}", idx_path, s, length);
-    if (pointer != expected)
-      return file_error("{}: sequence {} starts at byte {}, expected {}", idx_path, s, pointer, expected);
-    expected += length * width;
-  }
-  int64_t previous = 0;
-  for (uint64_t d = 0; d < documents; ++d) {
-    const auto sequence = load<int64_t>(file.documents_ + d * 8);
-    const bool wrong_end = d + 1 == documents && sequence != file.num_sequences_;
-    if (sequence < previous || sequence > file.num_sequences_ || (d == 0 && sequence != 0) || wrong_end)
-      return file_error("{}: document entry {} is {}, expected {}", idx_path, d, sequence,
-                        d == 0      ? "0"
-                        : wrong_end ? fmt::format("{}", sequences)
-                                    : fmt::format("{} to {}", previous, sequences));
-    previous = sequence;
-  }
-  const auto bin_bytes = file.bin_.bytes();
-  if (bin_bytes != expected)
+  file.type_ = header.value().type;
+  file.num_sequences_ = header.value().sequences;
+  file.num_documents_ = header.value().documents - 1;
+  const int64_t bin_bytes = file.bin_.bytes(), width = token_bytes(file.type_);
+  if (bin_bytes != expected.value() || bin_bytes % width != 0)
     return file_error("{}: {} bytes, but {} lists {}; truncated, or from another index", bin_path, bin_bytes, idx_path,
-                      expected);
-  file.num_tokens_ = expected / width;
+                      expected.value());
+  file.num_tokens_ = bin_bytes / width;
   return file;
 }
 
-int64_t TokenFile::document_start(int64_t document) const {
+Result<DocumentIndex> DocumentIndex::open(const std::string& prefix) {
+  const std::string path = prefix + ".idx";
+  auto idx = MappedFile::open(path);
+  if (!idx) return idx.error();
+  DocumentIndex index;
+  index.idx_ = std::move(idx).value();
+  const std::byte* bytes = index.idx_.bytes().data();
+  const auto read = read_header(path, bytes, static_cast<int64_t>(index.idx_.bytes().size()));
+  if (!read) return read.error();
+  const IndexHeader& header = read.value();
+  index.type_ = header.type;
+  index.num_sequences_ = header.sequences;
+  index.num_documents_ = header.documents - 1;
+  index.pointers_ = bytes + header.pointers();
+  index.documents_ = bytes + header.document_index();
+
+  const int64_t width = token_bytes(header.type);
+  int64_t expected = 0;  // byte pointer of the next sequence: sequences lie one behind the other
+  for (int64_t s = 0; s < header.sequences; ++s) {
+    const auto length = load<int32_t>(bytes + header.lengths() + s * 4);
+    const auto pointer = load<int64_t>(index.pointers_ + s * 8);
+    if (length < 0) return wrong_length(path, s, length);
+    if (pointer != expected)
+      return file_error("{}: sequence {} starts at byte {}, expected {}", path, s, pointer, expected);
+    expected += length * width;
+  }
+  int64_t previous = 0;
+  for (int64_t d = 0; d < header.documents; ++d) {
+    const auto sequence = load<int64_t>(index.documents_ + d * 8);
+    const bool wrong_end = d + 1 == header.documents && sequence != header.sequences;
+    if (sequence < previous || sequence > header.sequences || (d == 0 && sequence != 0) || wrong_end)
+      return wrong_document(path, d, sequence,
+                            d == 0      ? "0"
+                            : wrong_end ? fmt::format("{}", header.sequences)
+                                        : fmt::format("{} to {}", previous, header.sequences));
+    previous = sequence;
+  }
+  index.num_tokens_ = expected / width;
+  return index;
+}
+
+int64_t DocumentIndex::document_start(int64_t document) const {
   TRI_REQUIRE(document >= 0 && document <= num_documents_, "document {} of {}", document, num_documents_);
   const auto sequence = load<int64_t>(documents_ + document * 8);
   if (sequence == num_sequences_) return num_tokens_;
-  return load<int64_t>(pointers_ + sequence * 8) / tri::token_bytes(type_);
+  return load<int64_t>(pointers_ + sequence * 8) / token_bytes(type_);
 }
 
 void TokenFile::read(int64_t first, std::span<int32_t> out) const { value_or_throw(try_read(first, out)); }
@@ -133,12 +205,30 @@ Result<void> TokenFile::try_read(int64_t first, std::span<int32_t> out) const {
   return {};
 }
 
-uint64_t TokenFile::fingerprint() const {
+Result<uint64_t> TokenFile::fingerprint() const {
+  constexpr int64_t kPages = 32, kPageBytes = 4096;
+  Xxh3 hash;
+  const int64_t numbers[] = {static_cast<int64_t>(type_), num_tokens_, num_sequences_, num_documents_};
+  hash.update(numbers, sizeof numbers);
+  const int64_t bytes = bin_.bytes(), last = std::max<int64_t>(bytes - kPageBytes, 0);
+  std::vector<char> page(kPageBytes);
+  int64_t end = 0;  // of what was read: pages of a small file lie one behind the other
+  for (int64_t i = 0; i < kPages; ++i) {
+    const int64_t first = std::max(end, last * i / (kPages - 1)), count = std::min(kPageBytes, bytes - first);
+    if (count <= 0) break;
+    if (auto got = bin_.read(page.data(), count, first); !got) return got.error();
+    hash.update(page.data(), static_cast<size_t>(count));
+    end = first + count;
+  }
+  return hash.digest();
+}
+
+Result<uint64_t> TokenFile::shuffle_key() const {
   std::string text = fmt::format("{} {}", num_tokens_, num_documents_);
   const int64_t count = std::min<int64_t>(num_tokens_, 1024);
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   for (const int64_t first : {int64_t{0}, (num_tokens_ - count) / 2, num_tokens_ - count}) {
-    read(first, tokens);
+    if (auto got = try_read(first, tokens); !got) return got.error();
     for (const int32_t token : tokens) text += fmt::format(" {}", token);
   }
   return derive_key(0, text);

@@ -24,10 +24,11 @@ enum class TokenType : uint8_t { kU8 = 1, kI32 = 4, kU16 = 8 };
 constexpr int token_bytes(TokenType type) { return type == TokenType::kU8 ? 1 : type == TokenType::kU16 ? 2 : 4; }
 constexpr TokenType token_type_for(int vocab) { return vocab < 65500 ? TokenType::kU16 : TokenType::kI32; }
 
-// A checked pair of files: one stream of tokens, cut into documents. The index is mapped into memory. Thread-safe.
+// One stream of tokens, read from its file. Of the index, opening reads the header and the ends of the arrays, 62 bytes
+// however many documents there are: enough to tell a pair of files that do not belong together, or that were truncated.
+// Samples of training need no more; what lies between the ends is DocumentIndex's. Thread-safe.
 class TokenFile {
  public:
-  // Everything about the files' structure is checked here; a file that opens can be read anywhere.
   static Result<TokenFile> open(const std::string& prefix);
 
   int64_t num_tokens() const { return num_tokens_; }
@@ -35,15 +36,18 @@ class TokenFile {
   int64_t num_sequences() const { return num_sequences_; }
   TokenType type() const { return type_; }
 
-  // First token of document d; d = num_documents() gives num_tokens().
-  int64_t document_start(int64_t document) const;
-
   // Tokens [first, first + out.size()) of the stream, read from the file. Requires the range to exist; Fatal(kFile)
   // when storage fails.
   void read(int64_t first, std::span<int32_t> out) const;
 
-  // Tells token streams apart by counts and a sample of tokens: equal for copies, whatever their path.
-  uint64_t fingerprint() const;
+  // 64 bits that tell contents apart: equal for copies, whatever their path. They cover the type of the tokens, the
+  // numbers of tokens, sequences and documents, and 32 pages of 4 KiB of .bin, spread evenly, the first and the last
+  // among them; so all of a small file. Text that was changed and prepared anew nearly always has other numbers, or
+  // other tokens behind the change. An edit that keeps all lengths is seen only where it meets one of the pages.
+  Result<uint64_t> fingerprint() const;
+  // Keys the order of the samples that are cut from this stream, which must not change while a run lasts, nor from one
+  // version of the program to the next: from the numbers of tokens and documents and three ranges of 1,024 tokens.
+  Result<uint64_t> shuffle_key() const;
 
   // Error naming the first token outside [0, vocab) in [first, last).
   Result<void> check_range(int64_t first, int64_t last, int vocab) const;
@@ -55,10 +59,24 @@ class TokenFile {
 
   std::string prefix_;
   InputFile bin_;
+  TokenType type_ = TokenType::kU16;
+  int64_t num_tokens_ = 0, num_documents_ = 0, num_sequences_ = 0;
+};
+
+// Where documents begin: the whole index, mapped into memory and checked from end to end. Thread-safe.
+class DocumentIndex {
+ public:
+  static Result<DocumentIndex> open(const std::string& prefix);
+
+  int64_t num_documents() const { return num_documents_; }
+  // First token of document d; d = num_documents() gives the number of tokens.
+  int64_t document_start(int64_t document) const;
+
+ private:
   MappedFile idx_;
   TokenType type_ = TokenType::kU16;
   int64_t num_tokens_ = 0, num_documents_ = 0, num_sequences_ = 0;
-  const std::byte *lengths_ = nullptr, *pointers_ = nullptr, *documents_ = nullptr;
+  const std::byte *pointers_ = nullptr, *documents_ = nullptr;
 };
 
 // Writes a pair of files, one sequence a document. Nothing appears under the final names before finish().

@@ -111,6 +111,7 @@ Checkpointer::Checkpointer(const CheckpointContext& context)
       compute_(context.compute),
       dir_(config_.checkpoint.dir),
       attempt_(context.attempt),
+      texts_(context.texts),
       pieces_(state_pieces(config_, mesh_, context.store)),
       buffer_(state_buffer(pieces_)),
       host_(device_, static_cast<size_t>(std::max<int64_t>(buffer_.bytes, 1))),
@@ -334,10 +335,11 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
   if (may_publish_)
     if (auto may = may_publish_(); !may) return may;
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
-  manifest.info.texts = {
-      {"config", config_text_},
-      {"layout", fmt::format("tp {} x dp {} x pp {}, {} chunk(s), zero {}", mesh_.tp.size, mesh_.dp.size, mesh_.pp.size,
-                             config_.parallel.chunks, config_.parallel.zero)}};
+  manifest.info.texts = texts_;
+  manifest.info.texts["config"] = config_text_;
+  manifest.info.texts["layout"] =
+      fmt::format("tp {} x dp {} x pp {}, {} chunk(s), zero {}", mesh_.tp.size, mesh_.dp.size, mesh_.pp.size,
+                  config_.parallel.chunks, config_.parallel.zero);
   manifest.info.numbers = {{"samples", progress.samples}};
   for (const std::string& record : records)
     if (auto added = manifest.add(from_bytes<ShardRecord>(record)); !added) return added;

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,8 @@ struct CheckpointContext {
   Stream& compute;             // changes the state
   const StoreTensors& store;   // where it lies
   const std::string& attempt;  // of this start of the job, the same on all ranks
+  // What a checkpoint says beside its config, by name. Rank 0's counts.
+  std::map<std::string, std::string> texts = {};
 };
 
 class Checkpointer {
@@ -93,10 +96,9 @@ class Checkpointer {
   // Rank 0: seconds that one more would take from now on, with what is under way before it, as long as the last one.
   double seconds_needed() const;
 
-  // Asked on rank 0 about a checkpoint's folder and manifest before it is loaded; an error ends load().
-  void set_may_load(std::function<Result<void>(const std::string&, const Manifest&)> may) {
-    may_load_ = std::move(may);
-  }
+  // Asked on rank 0 before the checkpoint of `folder` is loaded; an error ends load(), with nothing changed.
+  using MayLoad = std::function<Result<void>(const std::string& folder, const Manifest& manifest)>;
+  void set_may_load(MayLoad may) { may_load_ = std::move(may); }
   // Asked on rank 0, from another thread, before a checkpoint gets its name; an error makes it fail.
   void set_may_publish(std::function<Result<void>()> may) { may_publish_ = std::move(may); }
   // What was published since the last call, on rank 0.
@@ -121,6 +123,7 @@ class Checkpointer {
   Device& device_;
   Stream& compute_;
   std::string dir_, attempt_;
+  const std::map<std::string, std::string> texts_;
   std::vector<StatePiece> pieces_;
   StateBuffer buffer_;
   HostBuffer<char> host_;  // laid out so
@@ -136,7 +139,7 @@ class Checkpointer {
   double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0, publish_seconds_ = 0;  // the last on rank 0
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
-  std::function<Result<void>(const std::string&, const Manifest&)> may_load_;
+  MayLoad may_load_;
   std::function<Result<void>()> may_publish_;
   std::optional<Result<void>> outcome_;  // of this rank's part, when it is done
   std::string record_;                   // its file: a ShardRecord, as bytes

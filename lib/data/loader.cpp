@@ -30,24 +30,26 @@ Batch make_batch(const Dataset& dataset, Split split, int64_t step, const BatchS
   return batch;
 }
 
-BatchRing::Shape LoaderPlan::ring(int seq_len) const {
+BatchRing::Shape LoaderPlan::ring() const {
   return {.slots = prefetch,
           .takers = members,
           .slot_tokens = static_cast<int64_t>(dp_ranks.size()) * shape.samples() * (seq_len + 1)};
 }
 
-Loader::Loader(const Dataset& dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
+Loader::Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
                std::function<void()> check)
     : dataset_(dataset),
       plan_(std::move(plan)),
-      ring_(memory, plan_.ring(dataset.seq_len())),
+      ring_(memory, plan_.ring()),
       buffers_(buffers),
       check_(std::move(check)),
       exceptions_(std::uncaught_exceptions()) {
   const auto& dp_ranks = plan_.dp_ranks;
   TRI_REQUIRE(std::find(dp_ranks.begin(), dp_ranks.end(), plan_.shape.dp_rank) != dp_ranks.end(), "dp rank {} of {}",
               plan_.shape.dp_rank, dp_ranks.size());
-  const auto tokens = static_cast<size_t>(plan_.shape.samples()) * static_cast<size_t>(dataset.seq_len());
+  TRI_REQUIRE(plan_.member != 0 || (dataset != nullptr && dataset->seq_len() == plan_.seq_len),
+              "the reading member of {} needs a dataset of {} tokens a sample", plan_.members, plan_.seq_len);
+  const auto tokens = static_cast<size_t>(plan_.shape.samples()) * static_cast<size_t>(plan_.seq_len);
   for (const StepTokens& buffer : buffers_)
     for (const std::span<int32_t> place : {buffer.inputs, buffer.targets})
       TRI_REQUIRE(place.empty() || place.size() == tokens, "room for {} of {} tokens", place.size(), tokens);
@@ -67,14 +69,17 @@ Loader::~Loader() {
   if (std::uncaught_exceptions() == exceptions_) ring_.end();
 }
 
-// Waits without a lock, since nobody could signal from another process: with pauses that grow. False: closing.
+// Waits without a lock, since nobody could signal from another process: with pauses that grow with the time waited, so
+// that a ring that nobody takes from for minutes costs nothing. False: closing.
 template <class Done>
 bool Loader::poll(Done done) const {
-  for (auto pause = 1us;; pause = std::min(2 * pause, std::chrono::microseconds(500us))) {
-    if (closing_) return false;
+  const auto begin = std::chrono::steady_clock::now();
+  while (!closing_) {
     if (done()) return true;
-    std::this_thread::sleep_for(pause);
+    const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
+    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 64, 1us, 20ms));
   }
+  return false;
 }
 
 void Loader::read_all() {
@@ -91,14 +96,14 @@ void Loader::read_all() {
 }
 
 void Loader::read(int64_t turn) {
-  const auto length = static_cast<size_t>(dataset_.seq_len()) + 1;
+  const auto length = static_cast<size_t>(plan_.seq_len) + 1;
   std::span<int32_t> rest = ring_.slot(turn);
+  const int64_t since = plan_.first_step + turn, step = plan_.period > 0 ? since % plan_.period : since;
   int64_t bytes = 0;
   for (const int dp_rank : plan_.dp_ranks)
     for (int n = 0; n < plan_.shape.samples(); ++n, rest = rest.subspan(length)) {
       if (closing_) return;
-      bytes += dataset_.sample(Split::kTrain, sample_index(plan_.shape, dp_rank, plan_.first_step + turn, n),
-                               rest.first(length));
+      bytes += dataset_->sample(plan_.split, sample_index(plan_.shape, dp_rank, step, n), rest.first(length));
     }
   ring_.publish(turn, bytes);
 }
@@ -122,7 +127,7 @@ void Loader::take_all() {
 
 void Loader::take(int64_t turn) {
   const StepTokens& out = buffers_[static_cast<size_t>(turn % 2)];
-  const int64_t length = dataset_.seq_len(), samples = plan_.shape.samples();
+  const int64_t length = plan_.seq_len, samples = plan_.shape.samples();
   const auto place = std::find(plan_.dp_ranks.begin(), plan_.dp_ranks.end(), plan_.shape.dp_rank);
   const int32_t* tokens =
       std::as_const(ring_).slot(turn).data() + (place - plan_.dp_ranks.begin()) * samples * (length + 1);

@@ -42,11 +42,14 @@ struct StepTokens {
 struct LoaderPlan {
   BatchShape shape;                      // of this rank
   std::vector<int> dp_ranks;             // whose samples a slot holds, each once; this rank's is among them
+  int seq_len = 1;                       // T
   int member = 0, members = 1;           // member 0 reads for all
+  Split split = Split::kTrain;           // what is read
   int64_t first_step = 0, end_step = 0;  // [first, end)
+  int64_t period = 0;                    // after so many steps the samples are those of step 0 again; 0: never
   int prefetch = 1;                      // steps in the ring
 
-  BatchRing::Shape ring(int seq_len) const;
+  BatchRing::Shape ring() const;
 };
 
 // One rank's side of a ring of batches. Member 0 has a thread that reads every sample of a step once, (dp ranks, M, B,
@@ -54,9 +57,10 @@ struct LoaderPlan {
 // finds its tokens where the device can copy them from, while the next ones are on their way.
 class Loader {
  public:
-  // `memory`: BatchRing::bytes(plan.ring(seq_len)), zero before any member begins. It, the dataset and the buffers
-  // outlive the loader. `check` is called now and then while next() waits; what it throws ends the wait.
-  Loader(const Dataset& dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
+  // `memory`: BatchRing::bytes(plan.ring()), zero before any member begins. It, the dataset and the buffers outlive the
+  // loader. `dataset`: member 0's; the others need none. `check` is called now and then while next() waits; what it
+  // throws ends the wait.
+  Loader(const Dataset* dataset, LoaderPlan plan, void* memory, std::array<StepTokens, 2> buffers,
          std::function<void()> check = nullptr);
   // In any order among the members. Those that still wait for a step that was not read then fail, unless an exception
   // is unwinding: its own words come first.
@@ -78,7 +82,7 @@ class Loader {
   template <class Done>
   bool poll(Done done) const;
 
-  const Dataset& dataset_;
+  const Dataset* const dataset_;
   const LoaderPlan plan_;
   BatchRing ring_;
   const std::array<StepTokens, 2> buffers_;

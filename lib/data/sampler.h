@@ -40,6 +40,7 @@ class Mixer {
  public:
   static constexpr int kBlockSamples = 1024;
   Mixer(uint64_t seed, const std::vector<double>& weights);  // positive, finite weights; their sum is finite
+  bool operator==(const Mixer&) const = default;             // equal ones mix alike for ever
 
   struct Place {
     int source;
@@ -58,6 +59,7 @@ class Mixer {
     bool left_is_smaller;
     uint64_t share;  // the smaller side's share of the node's weight, in units of 2^-64; at most 2^63
 
+    bool operator==(const Node&) const = default;
     // How many of the first `samples` samples that reach the node go to its left side.
     uint64_t to_left(uint64_t samples) const;
   };

@@ -5,7 +5,7 @@
 
 #include "io/base/random.h"
 #include "kernels/ops.h"
-#include "lib/data/loader.h"
+#include "lib/comm/job.h"
 
 namespace tri {
 
@@ -17,6 +17,7 @@ double Evaluation::perplexity_per_byte() const {
 Evaluator::Evaluator(Engine& engine, Tensor loss)
     : config_(engine.config()),
       mesh_(engine.mesh()),
+      job_(engine.job()),
       runtime_(engine.runtime()),
       stage_(engine.stage()),
       executor_(engine.executor()),
@@ -87,8 +88,12 @@ std::vector<float> Evaluator::read(Tensor tensor) {
 }
 
 double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets) {
-  Stream& compute = runtime_.compute();
   load_copies(inputs, targets);
+  return loss_of_batch();
+}
+
+double Evaluator::loss_of_batch() {
+  Stream& compute = runtime_.compute();
   if (mesh_.pp.last()) compute.zero(stage_.head().losses);
   stage_.begin(Stage::Mode::kEvaluate);
   executor_.run(batch_plan_, stage_);
@@ -99,28 +104,32 @@ double Evaluator::evaluate(std::span<const int32_t> inputs, std::span<const int3
   return read(loss_).front();
 }
 
-std::optional<Evaluation> Evaluator::evaluate(const Dataset& dataset, Split split, int64_t batches,
-                                              const Tokenizer* tokenizer, const std::function<void()>& on_batch) {
-  const int64_t available = dataset.num_samples(split) / config_.data.global_batch;
-  batches = std::min(batches, std::max<int64_t>(available, 1));
-  if (batches <= 0 || dataset.num_samples(split) == 0) return std::nullopt;
-  const BatchShape local{.global_batch = config_.data.global_batch,
-                         .micro_batch = config_.data.micro_batch,
-                         .dp_rank = mesh_.dp.rank,
-                         .dp_size = mesh_.dp.size};
-  const BatchShape global{.global_batch = config_.data.global_batch, .micro_batch = 1};  // every dp rank's samples
+int64_t evaluation_batches(const Config& config, int64_t samples, int64_t most) {
+  if (samples == 0) return 0;
+  return std::min(most, std::max<int64_t>(samples / config.data.global_batch, 1));
+}
+
+Evaluation Evaluator::evaluate(int64_t batches, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
+                               const std::function<void()>& on_batch) {
+  TRI_REQUIRE(batches >= 1, "an evaluation of {} batches", batches);
+  const DrainOnThrow drain(runtime_);
   Evaluation result{.samples = batches * config_.data.global_batch};
   result.tokens = result.samples * config_.model.seq_len;
+  // The dp ranks' targets are the batch: each is counted by one of the ranks that take it.
+  const bool counts_bytes = tokenizer != nullptr && mesh_.pp.last() && mesh_.tp.first();
+  int64_t bytes = 0;
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {
-    const Batch batch = make_batch(dataset, split, i, local);
-    sum += evaluate(batch.inputs, batch.targets);
-    if (mesh_.world_rank == 0 && tokenizer != nullptr)
-      for (const int32_t token : make_batch(dataset, split, i, global).targets)
-        result.bytes += tokenizer->token_bytes(token);
+    const StepTokens tokens = next();
+    load_tokens(tokens.inputs, tokens.targets);
+    sum += loss_of_batch();  // has waited for the copies: the tokens may go
+    if (counts_bytes)
+      for (const int32_t token : tokens.targets) bytes += tokenizer->token_bytes(token);
     if (on_batch) on_batch();
   }
   result.loss = sum / static_cast<double>(batches);
+  for (const int64_t of_rank : job_ == nullptr ? std::vector{bytes} : job_->gather(bytes))
+    result.bytes += static_cast<double>(of_rank);
   return result;
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/tokens/tokenizer.h"
-#include "lib/data/dataset.h"
+#include "lib/data/loader.h"
 #include "lib/engine/engine.h"
 #include "lib/infer/sampling.h"
 
@@ -33,6 +33,10 @@ struct Generation {
   std::function<void(std::span<const int32_t> text)> on_token;  // optional, on every rank: all there is so far
 };
 
+// Global batches of an evaluation over the first `most` of them, of a split that has `samples`: all that it has where they
+// are fewer, and one where they don't fill one, in which samples repeat so that every one is seen. 0: nothing to evaluate.
+int64_t evaluation_batches(const Config& config, int64_t samples, int64_t most);
+
 class Evaluator {
  public:
   // On an engine that outlives the evaluator. `loss` (1) f32: holds this rank's part of a batch's mean loss, then the
@@ -44,10 +48,11 @@ class Evaluator {
 
   // Mean loss over one batch, tokens (M, B, T) of this dp rank.
   double evaluate(std::span<const int32_t> inputs, std::span<const int32_t> targets);
-  // Mean loss over the first `batches` global batches of a split, or those that it has; with fewer samples than one
-  // batch, samples repeat: still every one is seen. None when there is nothing to evaluate.
-  std::optional<Evaluation> evaluate(const Dataset& dataset, Split split, int64_t batches, const Tokenizer* tokenizer,
-                                     const std::function<void()>& on_batch = nullptr);
+  // Mean loss over so many global batches, at least one. `next` brings the tokens of one after the other, valid until
+  // the following call: (M, B, T) of this dp rank, what its stage takes of them, best in host memory of the device's
+  // kind. `tokenizer`: null where its tokens stand for no known number of bytes.
+  Evaluation evaluate(int64_t batches, const std::function<StepTokens()>& next, const Tokenizer* tokenizer,
+                      const std::function<void()>& on_batch = nullptr);
 
   // Logits of the token after `tokens` (1 <= size <= T), on the ranks of the last stage; empty elsewhere.
   std::vector<float> next_token_logits(std::span<const int32_t> tokens);
@@ -61,11 +66,13 @@ class Evaluator {
   std::vector<float> read(Tensor tensor);  // as floats; waits
 
  private:
+  double loss_of_batch();  // of the tokens that were loaded
   void load_copies(std::span<const int32_t> inputs, std::span<const int32_t> targets);  // tokens may go at once
   int32_t broadcast_token(int32_t token, int root);  // the token that world rank `root` holds, on all ranks
 
   const Config& config_;
   const Mesh& mesh_;
+  Job* const job_;  // null: one rank
   Runtime& runtime_;
   Stage& stage_;
   Executor& executor_;

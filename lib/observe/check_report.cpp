@@ -190,4 +190,31 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
   return text + checkpoints(config, ranks);
 }
 
+std::string data_report(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset) {
+  const int unused = config.model.vocab - tokenizer.vocab_size();
+  std::string text =
+      fmt::format("data: tokenizer {}, {} tokens; model.vocab {}{}\n", config.data.tokenizer, tokenizer.vocab_size(),
+                  config.model.vocab, unused > 0 ? fmt::format(", of which {} stand for nothing", unused) : "");
+  const SampleOrder& order = dataset.order();
+  const std::vector<OrderedSource>& sources = dataset.order_fields().sources;
+  size_t width = 6;
+  double weights = 0;
+  for (const OrderedSource& source : sources) {
+    width = std::max(width, source.path.size());
+    weights += source.weight;
+  }
+  text += fmt::format("  {:<{}}  {:>14}  {:>13}  {:>12}  {:>7}  {:>10}\n", "source", width, "tokens", "train samples",
+                      "validation", "share", "epochs");
+  const double run_samples = static_cast<double>(config.run.steps) * config.data.global_batch;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const int64_t samples = order.num_samples(Split::kTrain, static_cast<int>(i));
+    const double share = sources[i].weight / weights;
+    text += fmt::format("  {:<{}}  {:>14}  {:>13}  {:>12}  {:>5.1f} %  {:>10.3g}\n", sources[i].path, width,
+                        sources[i].tokens, samples, order.num_samples(Split::kValidation, static_cast<int>(i)),
+                        100 * share, run_samples * share / static_cast<double>(samples));
+  }
+  return text + fmt::format("  {} steps take {} samples, {} tokens\n", config.run.steps, format_count(run_samples),
+                            format_count(run_samples * config.model.seq_len));
+}
+
 }  // namespace tri

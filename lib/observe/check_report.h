@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "io/tokens/tokenizer.h"
+#include "lib/data/dataset.h"
 #include "lib/engine/job_plan.h"
 
 namespace tri {
@@ -11,5 +13,9 @@ namespace tri {
 // often to save (estimates.h). `config` resolved for `ranks`, `plan` made of it and of facts on paper (job_plan.h). The
 // bytes come from running the set-up on a measuring arena: what a run's own table prints.
 std::string check_report(const Config& config, const JobPlan& plan, int ranks);
+
+// The tokenizer against model.vocab, and a line a source: tokens, samples, its share of the run's samples, and how often
+// the run passes through those that it trains on. `dataset`: of config.data.sources.
+std::string data_report(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset);
 
 }  // namespace tri

@@ -37,7 +37,7 @@ std::string bytes_table(const Arena& arena) {
   return table + fmt::format("  {:<22}{:>14}  {:>15} bytes", "total", format_bytes(arena.used()), arena.used());
 }
 
-void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, const Arena& arena) {
+void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, const Arena& arena) {
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
   log_info("{}: {} parameters, {} layers, hidden {}, {} FLOPs a token", config.run.name,
@@ -46,8 +46,9 @@ void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, con
   log_info("mesh: tp {} x dp {} x pp {} = {} ranks, {} with {} chunk(s), zero {}, {}, {}", mesh.tp.size, mesh.dp.size,
            mesh.pp.size, mesh.world_size(), enum_name(config.parallel.schedule), config.parallel.chunks,
            config.parallel.zero, enum_name(config.precision.compute), enum_name(config.run.device));
+  const SampleOrder samples(order);
   log_info("data: {} training and {} validation samples of {} tokens; a step takes {}",
-           dataset.num_samples(Split::kTrain), dataset.num_samples(Split::kValidation), config.model.seq_len,
+           samples.num_samples(Split::kTrain), samples.num_samples(Split::kValidation), config.model.seq_len,
            config.data.global_batch);
   log_info("memory of rank 0:\n{}", bytes_table(arena));
 }

@@ -6,14 +6,14 @@
 #include "kernels/core/arena.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
-#include "lib/data/dataset.h"
+#include "lib/data/order.h"
 #include "lib/observe/step_times.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
 
 // Model, mesh, data, and the arena's bytes by name, of world rank 0.
-void log_run(const Config& config, const Mesh& mesh, const Dataset& dataset, const Arena& arena);
+void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, const Arena& arena);
 
 // Where the time of all steps went, a mean over ranks, and how long the other streams were busy beside it, where the
 // backend measures that. Collective.

@@ -1,10 +1,28 @@
 #include "lib/train/inputs.h"
 
+#include <algorithm>
+
+#include "io/base/hash.h"
+#include "io/base/host.h"
+#include "io/base/log.h"
 #include "io/tokens/prepare.h"
+#include "lib/config/changes.h"
+#include "lib/train/node_loader.h"
 
 namespace tri {
 
-Result<void> open_inputs(const Config& config, Inputs& inputs) {
+template <class Archive>
+void fields(Archive& archive, OrderedSource& source) {
+  archive(source.path, source.weight, source.fingerprint, source.shuffle_key, source.tokens);
+}
+template <class Archive>
+void fields(Archive& archive, OrderFields& order) {
+  archive(order.seed, order.validation_fraction, order.seq_len, order.sources);
+}
+
+namespace {
+
+Result<void> open_job_tokenizer(const Config& config, Inputs& inputs) {
   if (config.data.sources.empty())
     return usage_error("data.sources: training needs at least one token file; make one with `trireme data prepare`");
   auto tokenizer = open_tokenizer(config.data.tokenizer);
@@ -14,6 +32,10 @@ Result<void> open_inputs(const Config& config, Inputs& inputs) {
     return usage_error("model.vocab: {} is smaller than the {} tokens of data.tokenizer {}; set model.vocab: {}",
                        config.model.vocab, inputs.tokenizer->vocab_size(), config.data.tokenizer,
                        inputs.tokenizer->vocab_size());
+  return {};
+}
+
+Result<void> open_sources(const Config& config, Inputs& inputs) {
   for (const Source& source : config.data.sources) {
     const auto made_with = prepared_with(source.path);
     if (!made_with) return made_with.error();
@@ -27,6 +49,70 @@ Result<void> open_inputs(const Config& config, Inputs& inputs) {
                                config.model.vocab);
   if (!dataset) return dataset.error();
   inputs.dataset = std::move(dataset).value();
+  inputs.order = inputs.dataset->order_fields();
+  return {};
+}
+
+// What world rank 0 found, for the others to compare with.
+struct FoundSources {
+  std::string host;
+  OrderFields order;
+};
+template <class Archive>
+void fields(Archive& archive, FoundSources& found) {
+  archive(found.host, found.order);
+}
+
+// This rank's sources have the contents that world rank 0's have.
+Result<void> check_same(const FoundSources& of_rank_0, const OrderFields& mine) {
+  for (size_t i = 0; i < mine.sources.size(); ++i) {
+    const OrderedSource &first = of_rank_0.order.sources[i], &source = mine.sources[i];
+    if (source.fingerprint == first.fingerprint) continue;
+    return file_error(
+        "data.sources: {} on {} has {} tokens, fingerprint {}, but world rank 0 on {} reads {} with {} tokens, "
+        "fingerprint {}: one of them is a stale copy; copy .bin, .idx and .json anew, or name files that all nodes see",
+        source.path, host_name(), source.tokens, hex64(source.fingerprint), of_rank_0.host, first.path, first.tokens,
+        hex64(first.fingerprint));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> open_inputs(const Config& config, Inputs& inputs) {
+  if (auto opened = open_job_tokenizer(config, inputs); !opened) return opened;
+  return open_sources(config, inputs);
+}
+
+Result<void> open_inputs(const Config& config, const Mesh& mesh, Job& job, Inputs& inputs) {
+  const bool reads = reads_tokens(config, mesh, job.node_ranks());
+  const auto opened = reads ? open_inputs(config, inputs) : open_job_tokenizer(config, inputs);
+  if (auto agreed = agree(job, opened); !agreed) return agreed;
+  // World rank 0, of the first stage and the lowest of its node, always reads.
+  const FoundSources of_rank_0 = job.broadcast(FoundSources{host_name(), inputs.order});
+  const Result<void> same = reads ? check_same(of_rank_0, inputs.order) : Result<void>{};
+  inputs.order = of_rank_0.order;
+  return agree(job, same);
+}
+
+Result<void> check_order(const Config& config, const OrderFields& now, const std::optional<std::string>& stored,
+                         const std::string& name, int64_t consumed) {
+  if (!stored) {
+    log_warn("{} does not say what the order of its samples follows from: data.* is not compared with it", name);
+    return {};
+  }
+  const auto before = order_fields_from_text(*stored);
+  if (!before) return file_error("{}: {}", name, before.error().message);
+  const auto change = order_change(before.value(), now, consumed);
+  if (!change) return {};
+  const bool accepted = std::all_of(change->fields.begin(), change->fields.end(),
+                                    [&](const std::string& field) { return accepts_change(config, field); });
+  if (!accepted)
+    return usage_error(
+        "{}: {}\nso samples would come twice or never; set it back; or, where the change is meant, "
+        "checkpoint.accept_changes to {}",
+        name, change->text, fmt::join(change->fields, ","));
+  log_warn("{}: {}\naccepted by checkpoint.accept_changes", name, change->text);
   return {};
 }
 

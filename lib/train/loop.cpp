@@ -12,6 +12,8 @@
 namespace tri {
 namespace {
 
+const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inputs.dataset : nullptr; }
+
 double seconds_between(std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
 }
@@ -26,10 +28,23 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .job = &context.job,
                .node_ranks = context.job.node_ranks(),
                .device = context.device,
-               .dataset = *context.inputs.dataset,
+               .dataset = dataset_of(context.inputs),
                .first_step = context.begun.samples / context.config.data.global_batch,
                .steps = context.config.run.steps - context.begun.steps}),
+      evaluation_batches_(evaluation_batches(context.config, context.inputs.num_samples(Split::kValidation),
+                                             context.config.run.eval_batches)),
       progress_(context.begun) {
+  if (evaluation_batches_ > 0)
+    validation_loader_ = std::make_unique<NodeLoader>(
+        NodeLoaderContext{.config = context.config,
+                          .mesh = context.mesh,
+                          .job = &context.job,
+                          .node_ranks = context.job.node_ranks(),
+                          .device = context.device,
+                          .dataset = dataset_of(context.inputs),
+                          .split = Split::kValidation,
+                          .steps = evaluation_batches_ * (context.config.run.steps - context.begun.steps),
+                          .period = evaluation_batches_});
   if (context.mesh.world_rank == 0) metrics_ = std::make_unique<MetricsFile>(context.config.run.dir + "/metrics.jsonl");
 }
 
@@ -194,12 +209,13 @@ void TrainingLoop::report_checkpoints() {
 }
 
 void TrainingLoop::evaluate() {
-  const auto result = context_.trainer.evaluator().evaluate(
-      *context_.inputs.dataset, Split::kValidation, context_.config.run.eval_batches, context_.inputs.tokenizer.get());
-  if (!result || context_.mesh.world_rank != 0) return;
-  metrics_->evaluation(progress_.steps, result->loss);
+  if (!validation_loader_) return;
+  const Evaluation result = context_.trainer.evaluator().evaluate(
+      evaluation_batches_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get());
+  if (context_.mesh.world_rank != 0) return;
+  metrics_->evaluation(progress_.steps, result.loss);
   log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
-           progress_.steps, result->loss, result->perplexity(), result->perplexity_per_byte(), result->samples);
+           progress_.steps, result.loss, result.perplexity(), result.perplexity_per_byte(), result.samples);
 }
 
 void TrainingLoop::sample() {

@@ -68,7 +68,9 @@ class TrainingLoop {
   const StopSignals signals_;
   StopDeadline deadline_;  // after the signals, which it watches
   NodeLoader loader_;
-  RunProgress progress_;  // of the run, with the step under way
+  const int64_t evaluation_batches_;               // of each evaluation; 0: there is none
+  std::unique_ptr<NodeLoader> validation_loader_;  // of them, one evaluation after the other: has read the next one's
+  RunProgress progress_;                           // of the run, with the step under way
   Stop stop_ = Stop::kNo;
   Clock::time_point saved_at_ = Clock::now();   // the last checkpoint was begun, or the loop
   bool save_due_ = false;                       // after the step under way, by the clock; the same on all ranks

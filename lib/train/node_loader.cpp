@@ -20,19 +20,27 @@ std::unique_ptr<SharedWindow> open_window(Job* job, const std::vector<int>& memb
 
 }  // namespace
 
+std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks) {
+  std::vector<int> members;
+  if (!takes_tokens(mesh)) return members;
+  for (const int rank : config.data.shared ? node_ranks : std::vector{mesh.world_rank})
+    if (takes_tokens(make_mesh(rank, mesh.tp.size, mesh.dp.size, mesh.pp.size))) members.push_back(rank);
+  return members;
+}
+
+bool reads_tokens(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks) {
+  const std::vector<int> members = ring_members(config, mesh, node_ranks);
+  return !members.empty() && members.front() == mesh.world_rank;
+}
+
 NodeLoader::NodeLoader(const NodeLoaderContext& context) {
   const Config& config = context.config;
   const Mesh& mesh = context.mesh;
   Device& device = context.device;
-  const Dataset& dataset = context.dataset;
-  if (!takes_tokens(mesh)) return;
-  std::vector<int> members, dp_ranks;
-  for (const int rank : config.data.shared ? context.node_ranks : std::vector{mesh.world_rank}) {
-    const Mesh place = make_mesh(rank, mesh.tp.size, mesh.dp.size, mesh.pp.size);
-    if (!takes_tokens(place)) continue;
-    members.push_back(rank);
-    dp_ranks.push_back(place.dp.rank);
-  }
+  const std::vector<int> members = ring_members(config, mesh, context.node_ranks);
+  if (members.empty()) return;
+  std::vector<int> dp_ranks;
+  for (const int rank : members) dp_ranks.push_back(make_mesh(rank, mesh.tp.size, mesh.dp.size, mesh.pp.size).dp.rank);
   std::sort(dp_ranks.begin(), dp_ranks.end());
   dp_ranks.erase(std::unique(dp_ranks.begin(), dp_ranks.end()), dp_ranks.end());
   const auto self = std::find(members.begin(), members.end(), mesh.world_rank);
@@ -41,14 +49,17 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                                   .dp_rank = mesh.dp.rank,
                                   .dp_size = mesh.dp.size},
                         .dp_ranks = std::move(dp_ranks),
+                        .seq_len = config.model.seq_len,
                         .member = static_cast<int>(self - members.begin()),
                         .members = static_cast<int>(members.size()),
+                        .split = context.split,
                         .first_step = context.first_step,
                         .end_step = context.first_step + context.steps,
+                        .period = context.period,
                         .prefetch = config.data.prefetch};
-  window_ = open_window(context.job, members, BatchRing::bytes(plan.ring(dataset.seq_len())));
+  window_ = open_window(context.job, members, BatchRing::bytes(plan.ring()));
 
-  const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(dataset.seq_len());
+  const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(plan.seq_len);
   const size_t inputs = mesh.pp.first() ? count : 0, targets = mesh.pp.last() ? count : 0;
   h_tokens_ = std::make_unique<HostBuffer<int32_t>>(device, 2 * (inputs + targets));
   std::array<StepTokens, 2> buffers;
@@ -56,7 +67,7 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
     int32_t* begin = h_tokens_->data() + i * (inputs + targets);
     buffers[i] = {.inputs = {begin, inputs}, .targets = {begin + inputs, targets}};
   }
-  loader_ = std::make_unique<Loader>(dataset, plan, window_->memory(), buffers, [&device] {
+  loader_ = std::make_unique<Loader>(context.dataset, plan, window_->memory(), buffers, [&device] {
     device.run_checks();
     device.rethrow_fault();
   });

@@ -13,6 +13,12 @@
 
 namespace tri {
 
+// Of the world ranks `node_ranks` of a node, those that share this rank's ring, itself among them, ascending; the first of
+// them reads. Empty where this rank's stage takes no tokens.
+std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks);
+// This rank reads token files, for itself or for its node; no other needs them.
+bool reads_tokens(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks);
+
 // What a loader reads, and for whom. What is referred to outlives the loader.
 struct NodeLoaderContext {
   const Config& config;  // resolved
@@ -20,8 +26,10 @@ struct NodeLoaderContext {
   Job* job = nullptr;           // may be null on a mesh of one rank
   std::vector<int> node_ranks;  // the world ranks of this node
   Device& device;
-  const Dataset& dataset;
+  const Dataset* dataset;  // of the ranks of reads_tokens(); may be null on others
+  Split split = Split::kTrain;
   int64_t first_step = 0, steps = 0;  // data steps [first_step, first_step + steps)
+  int64_t period = 0;                 // after so many steps the samples are those of step 0 again; 0: never
 };
 
 class NodeLoader {

@@ -6,6 +6,7 @@
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "lib/observe/estimates.h"
+#include "lib/checkpoint/weights.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/train/accept_checkpoint.h"
@@ -14,6 +15,8 @@
 
 namespace tri {
 namespace {
+
+constexpr const char* kDataOrder = "data_order";  // a checkpoint's text: to_text(OrderFields)
 
 // "0-7 on node01, 8-15 on node02": hosts by world rank.
 std::string ranks_by_host(const std::vector<std::string>& hosts) {
@@ -87,7 +90,7 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   Inputs inputs;
-  if (auto agreed = agree(job, open_inputs(config, inputs)); !agreed) return agreed;
+  if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const std::string attempt = job.broadcast(new_attempt());
@@ -105,7 +108,7 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
                    .arena = arena,
                    .startup = &startup,
                    .tuning_dir = config.run.dir});
-  log_run(config, mesh, *inputs.dataset, arena);
+  log_run(config, mesh, inputs.order, arena);
   if (const std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty() && mesh.world_rank == 0)
     log_warn("{}", warning);
 
@@ -116,11 +119,18 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
                             .device = *device.value(),
                             .compute = trainer.runtime().compute(),
                             .store = trainer.store().tensors(),
-                            .attempt = attempt});
-  checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
-  checkpoints.set_may_load([&](const std::string& folder, const Manifest& manifest) {
-    return accept_checkpoint(planned.asked, folder, manifest);
+                            .attempt = attempt,
+                            .texts = {{kDataOrder, to_text(inputs.order)}}});
+  checkpoints.set_may_load([&](const std::string& folder, const Manifest& manifest) -> Result<void> {
+    if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
+    if (holds_weights_alone(manifest)) return {};
+    const auto& [texts, numbers] = manifest.info;
+    const auto order = texts.find(kDataOrder);
+    const auto samples = numbers.find("samples");
+    return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
+                       samples == numbers.end() ? 0 : samples->second);
   });
+  checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
   const auto begun = begin_state(config, checkpoints, trainer, startup);
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};

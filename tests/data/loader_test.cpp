@@ -45,7 +45,7 @@ struct Member {
       if (takes != Takes::kTargets) buffers[i].inputs = std::span(tokens[i]).first(count);
       if (takes != Takes::kInputs) buffers[i].targets = std::span(tokens[i]).last(count);
     }
-    loader = std::make_unique<Loader>(dataset, plan, memory, buffers, std::move(check));
+    loader = std::make_unique<Loader>(plan.member == 0 ? &dataset : nullptr, plan, memory, buffers, std::move(check));
   }
 
   std::vector<int32_t> tokens[2];
@@ -61,6 +61,7 @@ std::vector<LoaderPlan> plans_of_node(int dp, int copies, int64_t first_step, in
   for (int member = 0; member < dp * copies; ++member)
     plans.push_back({.shape = {.global_batch = 16, .micro_batch = 2, .dp_rank = member % dp, .dp_size = dp},
                      .dp_ranks = dp_ranks,
+                     .seq_len = kSeqLen,
                      .member = member,
                      .members = dp * copies,
                      .first_step = first_step,
@@ -75,7 +76,7 @@ Takes takes_of(const LoaderPlan& plan) {
 // Runs `body(plan, memory)` on a thread a member.
 template <class Body>
 void on_threads(const std::vector<LoaderPlan>& plans, Body body) {
-  RingMemory memory(plans.front().ring(kSeqLen));
+  RingMemory memory(plans.front().ring());
   std::vector<std::jthread> threads;
   for (const LoaderPlan& plan : plans) threads.emplace_back([&] { body(plan, memory.data()); });
 }
@@ -147,6 +148,28 @@ TEST(Loader, every_member_gets_its_own_tokens_and_every_byte_is_read_once) {
       bytes += member.loader->bytes_read();
     });
     EXPECT_EQ(bytes, (kEnd - kFirst) * 16 * (kSeqLen + 1) * 4) << "dp " << dp << ", " << copies << " takers each";
+  }
+}
+
+TEST(Loader, the_validation_batches_come_round_again) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);  // 13 validation samples: fewer than a step's 16
+  const Dataset data = open_one(folder / "a");
+  for (const int64_t period : {1, 3}) {
+    std::vector<LoaderPlan> plans = plans_of_node(2, 2, 0, 10, 2);
+    for (LoaderPlan& plan : plans) plan.split = Split::kValidation, plan.period = period;
+    on_threads(plans, [&](const LoaderPlan& plan, void* memory) {
+      Member member(data, plan, memory, takes_of(plan));
+      for (int64_t step = 0; step < 10; ++step) {
+        const StepTokens tokens = member.loader->next();
+        const Batch expected = make_batch(data, Split::kValidation, step % period, plan.shape);
+        if (takes_of(plan) == Takes::kInputs) {
+          EXPECT_EQ(copy_of(tokens.inputs), expected.inputs) << "step " << step;
+        } else {
+          EXPECT_EQ(copy_of(tokens.targets), expected.targets) << "step " << step;
+        }
+      }
+    });
   }
 }
 
@@ -268,7 +291,7 @@ TEST(Loader, a_wait_ends_when_the_check_throws) {
   write_counting(folder / "a", 1001);
   const Dataset data = open_one(folder / "a");
   const LoaderPlan nobody_reads = plans_of_node(1, 2, 0, 10, 2).back();
-  RingMemory memory(nobody_reads.ring(kSeqLen));
+  RingMemory memory(nobody_reads.ring());
   Member member(data, nobody_reads, memory.data(), Takes::kBoth,
                 [] { throw Fatal(ExitCode::kDevice, "the device has burnt"); });
   EXPECT_EQ(end_of(*member.loader).second, "the device has burnt");

@@ -13,11 +13,12 @@ namespace {
 
 std::vector<std::string> documents_of(const std::string& prefix) {
   const TokenFile file = value_or_throw(TokenFile::open(prefix));
+  const DocumentIndex index = value_or_throw(DocumentIndex::open(prefix));
   const auto tokenizer = value_or_throw(open_tokenizer("bytes"));
   std::vector<std::string> documents;
   for (int64_t d = 0; d < file.num_documents(); ++d) {
-    std::vector<int32_t> tokens(static_cast<size_t>(file.document_start(d + 1) - file.document_start(d)));
-    file.read(file.document_start(d), tokens);
+    std::vector<int32_t> tokens(static_cast<size_t>(index.document_start(d + 1) - index.document_start(d)));
+    file.read(index.document_start(d), tokens);
     EXPECT_EQ(tokens.back(), tokenizer->eod());
     documents.push_back(tokenizer->decode(tokens));
   }

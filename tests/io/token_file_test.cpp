@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "io/base/random.h"
 #include "tests/io/temporary_folder.h"
 
@@ -54,8 +56,11 @@ TEST(TokenFile, is_read_as_the_format_says) {
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_EQ(file.value().num_documents(), 2);
   EXPECT_EQ(all_tokens(file.value()), (std::vector<int32_t>{1, 2, 300, 65000}));
-  EXPECT_EQ(file.value().document_start(1), 3);
-  EXPECT_EQ(file.value().document_start(2), 4);
+  const auto index = DocumentIndex::open(folder / "t");
+  ASSERT_TRUE(index) << index.error().message;
+  EXPECT_EQ(index.value().num_documents(), 2);
+  EXPECT_EQ(index.value().document_start(1), 3);
+  EXPECT_EQ(index.value().document_start(2), 4);
   EXPECT_TRUE(file.value().check_range(0, 4, 65001));
   const auto outside = file.value().check_range(0, 4, 65000);
   ASSERT_FALSE(outside);
@@ -81,6 +86,12 @@ TEST(TokenFile, every_type_round_trips) {
     ASSERT_TRUE(file) << file.error().message;
     EXPECT_EQ(all_tokens(file.value()), expected);
     EXPECT_EQ(file.value().num_documents(), 20);
+    const DocumentIndex index = value_or_throw(DocumentIndex::open(folder / "t"));
+    int64_t start = 0;
+    for (int64_t d = 0; d < 20; ++d) {
+      EXPECT_EQ(index.document_start(d), start);
+      start += d * 3 % 7 + (d == 7);
+    }
   }
 }
 
@@ -96,7 +107,8 @@ TEST(TokenFile, a_writer_that_is_given_up_leaves_nothing) {
 struct Damage {
   std::string name;
   std::string idx, bin;
-  std::string message;  // a part of the error
+  std::string message;   // a part of the error
+  bool between = false;  // it lies between the ends of the arrays, where a reader of tokens does not look
 };
 
 std::string with_byte(std::string bytes, size_t at, int value) {
@@ -113,9 +125,9 @@ TEST(TokenFile, damage_is_refused_with_what_is_wrong) {
       {"no such type", with_byte(kIdx, 17, 99), kBin, "type 99 (unknown)"},
       {"truncated index", kIdx.substr(0, kIdx.size() - 1), kBin, "truncated or damaged"},
       {"a huge count", with_byte(kIdx, 25, 0x7F), kBin, "truncated or damaged"},
-      {"negative length", with_byte(kIdx, 37, 0xFF), kBin, "sequence 0 has length -"},
+      {"negative length", with_byte(kIdx, 37, 0xFF), kBin, "sequence 0 has length -", true},
       {"pointer off", with_byte(kIdx, 50, 7), kBin, "sequence 1 starts at byte 7, expected 6"},
-      {"documents backwards", with_byte(kIdx, 66, 3), kBin, "document entry 1 is 3"},
+      {"documents backwards", with_byte(kIdx, 66, 3), kBin, "document entry 1 is 3", true},
       {"last document short", with_byte(kIdx, 74, 1), kBin, "document entry 2 is 1, expected 2"},
       {"truncated tokens", kIdx, kBin.substr(0, 7), "7 bytes, but"},
       {"another .bin", kIdx, kBin + "xx", "10 bytes, but"},
@@ -124,12 +136,17 @@ TEST(TokenFile, damage_is_refused_with_what_is_wrong) {
     const TemporaryFolder folder;
     write_all(folder / "t.idx", damage.idx);
     write_all(folder / "t.bin", damage.bin);
-    auto file = TokenFile::open(folder / "t");
-    ASSERT_FALSE(file) << damage.name;
-    EXPECT_EQ(file.error().code, ExitCode::kFile);
-    EXPECT_NE(file.error().message.find(damage.message), std::string::npos)
-        << damage.name << ": " << file.error().message;
-    EXPECT_NE(file.error().message.find(folder / "t."), std::string::npos) << "names no file";
+    const auto file = TokenFile::open(folder / "t");
+    EXPECT_EQ(file.ok(), damage.between) << damage.name;
+    const auto index = DocumentIndex::open(folder / "t");
+    ASSERT_FALSE(file && index) << damage.name;
+    const Error& error = index ? file.error() : index.error();
+    EXPECT_EQ(error.code, ExitCode::kFile);
+    EXPECT_NE(error.message.find(damage.message), std::string::npos) << damage.name << ": " << error.message;
+    EXPECT_NE(error.message.find(folder / "t."), std::string::npos) << "names no file";
+    if (!file) {
+      EXPECT_NE(file.error().message.find(folder / "t."), std::string::npos) << damage.name << " names no file";
+    }
   }
   EXPECT_FALSE(TokenFile::open("/nonexistent/t"));
 }
@@ -147,21 +164,101 @@ TEST(TokenFile, mutated_and_truncated_files_are_an_error_or_readable_never_a_cra
     if (random(3) == 0) bin.resize(random(bin.size() + 1));
     write_all(folder / "t.idx", idx);
     write_all(folder / "t.bin", bin);
-    auto file = TokenFile::open(folder / "t");
-    if (!file) {
+    const auto file = TokenFile::open(folder / "t");
+    const auto index = DocumentIndex::open(folder / "t");
+    if (file) all_tokens(file.value());
+    if (!file || !index) {
       ++refused;
-      EXPECT_FALSE(file.error().message.empty());
+      EXPECT_FALSE((file ? index.error() : file.error()).message.empty());
       continue;
     }
     ++opened;
-    all_tokens(file.value());
-    for (int64_t d = 0; d <= file.value().num_documents(); ++d) {
-      const int64_t start = file.value().document_start(d);
+    for (int64_t d = 0; d <= index.value().num_documents(); ++d) {
+      const int64_t start = index.value().document_start(d);
       EXPECT_TRUE(start >= 0 && start <= file.value().num_tokens());
     }
   }
   EXPECT_GT(opened, 100);
   EXPECT_GT(refused, 1000);
+}
+
+// Writes `text` at byte `at` of a file whose other bytes are holes.
+void write_at_byte(const std::string& path, int64_t at, const std::string& text) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(at);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  ASSERT_TRUE(file.flush()) << path;
+}
+
+// The index of ten million documents, of which nothing stands in the file but the header and the ends of its arrays:
+// who reads between them meets zeros.
+TEST(TokenFile, is_opened_without_what_lies_between_the_ends_of_its_index) {
+  const TemporaryFolder folder;
+  constexpr int64_t kDocuments = 10'000'000, kHeader = 34;
+  const auto number = [](int64_t value, size_t bytes) {
+    return std::string(reinterpret_cast<const char*>(&value), bytes);
+  };
+  write_all(folder / "t.idx", kIdx.substr(0, 18) + number(kDocuments, 8) + number(kDocuments + 1, 8));
+  write_all(folder / "t.bin", "");
+  std::filesystem::resize_file(folder / "t.idx", kHeader + kDocuments * 20 + 8);
+  std::filesystem::resize_file(folder / "t.bin", kDocuments * 10);  // five tokens a document
+  write_at_byte(folder / "t.idx", kHeader + (kDocuments - 1) * 4, number(5, 4));
+  write_at_byte(folder / "t.idx", kHeader + kDocuments * 4 + (kDocuments - 1) * 8, number((kDocuments - 1) * 10, 8));
+  write_at_byte(folder / "t.idx", kHeader + kDocuments * 20, number(kDocuments, 8));
+
+  const auto file = TokenFile::open(folder / "t");
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(file.value().num_documents(), kDocuments);
+  EXPECT_EQ(file.value().num_tokens(), 5 * kDocuments);
+  EXPECT_TRUE(file.value().fingerprint());
+  const auto index = DocumentIndex::open(folder / "t");
+  ASSERT_FALSE(index);
+  EXPECT_NE(index.error().message.find("expected"), std::string::npos) << index.error().message;
+}
+
+TEST(TokenFile, the_fingerprint_tells_contents_apart_and_not_places) {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const std::vector<std::vector<int32_t>>& documents, TokenType type) {
+    auto writer = value_or_throw(TokenFileWriter::create(folder / name, type));
+    for (const auto& document : documents) writer.add_document(document);
+    value_or_throw(writer.finish());
+  };
+  const auto fingerprint = [&](const std::string& name) {
+    return value_or_throw(value_or_throw(TokenFile::open(folder / name)).fingerprint());
+  };
+  // Small: every byte counts.
+  std::vector<std::vector<int32_t>> documents = {{1, 2, 3}, {4, 5}};
+  write("a", documents, TokenType::kU16);
+  write("same", documents, TokenType::kU16);
+  EXPECT_EQ(fingerprint("a"), fingerprint("same"));
+  write("wider", documents, TokenType::kI32);
+  EXPECT_NE(fingerprint("a"), fingerprint("wider"));
+  write("cut_elsewhere", {{1, 2}, {3}, {4, 5}}, TokenType::kU16);
+  EXPECT_NE(fingerprint("a"), fingerprint("cut_elsewhere"));
+  std::vector<int32_t> tokens(60'000);  // 120 kB: pages that lie side by side
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(random_u64(1, i) % 60'000);
+  write("small", {tokens}, TokenType::kU16);
+  for (const size_t place : {size_t{0}, size_t{2047}, size_t{2048}, size_t{31'111}, tokens.size() - 1}) {
+    std::vector<int32_t> changed = tokens;
+    changed[place] += 1;
+    write("changed", {changed}, TokenType::kU16);
+    EXPECT_NE(fingerprint("small"), fingerprint("changed")) << "token " << place;
+  }
+  // Large: one token more anywhere moves those behind it, and an edit in the first or last page is seen.
+  tokens.resize(1'000'000);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(random_u64(2, i) % 60'000);
+  write("large", {tokens}, TokenType::kU16);
+  for (const size_t place : {size_t{0}, tokens.size() - 1}) {
+    std::vector<int32_t> changed = tokens;
+    changed[place] += 1;
+    write("changed", {changed}, TokenType::kU16);
+    EXPECT_NE(fingerprint("large"), fingerprint("changed")) << "token " << place;
+  }
+  std::vector<int32_t> moved = tokens;  // of equal length: one token taken out, another put in 200,000 later
+  moved.erase(moved.begin() + 400'001);
+  moved.insert(moved.begin() + 600'001, 7);
+  write("moved", {moved}, TokenType::kU16);
+  EXPECT_NE(fingerprint("large"), fingerprint("moved"));
 }
 
 }  // namespace

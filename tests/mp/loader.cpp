@@ -1,9 +1,14 @@
 // The loader of a node between processes: the nodes here are groups of ranks of one machine.
 #include "lib/train/node_loader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
+#include "lib/train/inputs.h"
 #include "tests/data/token_files.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/mp/mp_test.h"
@@ -105,7 +110,7 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
                            .job = &job,
                            .node_ranks = node,
                            .device = *device,
-                           .dataset = data,
+                           .dataset = &data,
                            .first_step = kFirst,
                            .steps = kSteps});
         for (int64_t step = kFirst; step < kFirst + kSteps; ++step) {
@@ -126,6 +131,107 @@ TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it
       }
 }
 
+TEST(NodeLoader, validation_batches_come_round_and_each_node_reads_them_once) {
+  Job& job = *test_job();
+  auto device = open_test_device();
+  const CommonFolder folder;
+  if (job.world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
+  job.barrier();
+  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.2, 1, 5000));
+  constexpr int64_t kPeriod = 3, kSteps = 8;
+  ASSERT_GE(data.num_samples(Split::kValidation), kPeriod * kGlobalBatch);
+  for (const Layout& layout : kLayouts)
+    for (const int node_size : {8, 2}) {
+      const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+      const std::vector<int> node = node_of(job.world_rank(), node_size);
+      const Config config = config_of(layout, true);
+      const bool reads = reads_tokens(config, mesh, node);
+      NodeLoader loader({.config = config,
+                         .mesh = mesh,
+                         .job = &job,
+                         .node_ranks = node,
+                         .device = *device,
+                         .dataset = reads ? &data : nullptr,
+                         .split = Split::kValidation,
+                         .steps = kSteps,
+                         .period = kPeriod});
+      for (int64_t step = 0; step < kSteps; ++step) {
+        const StepTokens tokens = loader.next();
+        const Batch expected = make_batch(
+            data, Split::kValidation, step % kPeriod,
+            {.global_batch = kGlobalBatch, .micro_batch = 2, .dp_rank = mesh.dp.rank, .dp_size = mesh.dp.size});
+        EXPECT_EQ(copy_of(tokens.inputs), mesh.pp.first() ? expected.inputs : std::vector<int32_t>{});
+        EXPECT_EQ(copy_of(tokens.targets), mesh.pp.last() ? expected.targets : std::vector<int32_t>{});
+      }
+      EXPECT_EQ(loader.bytes_read(), reads ? kSteps * needed(layout, node, 2) : 0);
+    }
+}
+
+// Files under `folder` that this process has open or mapped, by the system's word.
+int held_files(const std::string& folder) {
+  int held = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the listing's own
+    held += std::filesystem::read_symlink(entry, gone).string().rfind(folder, 0) == 0;
+  }
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) held += line.find(folder) != std::string::npos;
+  return held;
+}
+
+TEST(Inputs, token_files_are_opened_where_they_are_read_and_nowhere_else) {
+  Job& job = *test_job();
+  const CommonFolder folder;
+  if (job.world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
+  job.barrier();
+  for (const Layout& layout : kLayouts)
+    for (const bool shared : {true, false}) {
+      const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
+      // All ranks are of one node. By definition, not by the loader's lists.
+      const bool reads = shared ? job.world_rank() == 0 : mesh.pp.first() || mesh.pp.last();
+      Config config = config_of(layout, shared);
+      config.model.vocab = 5000;
+      config.data.sources = {{reads ? folder / "a" : folder / "missing", 1.0}};
+      Inputs inputs;
+      const auto opened = open_inputs(config, mesh, job, inputs);
+      ASSERT_TRUE(opened) << opened.error().message;
+      EXPECT_EQ(inputs.dataset.has_value(), reads);
+      EXPECT_EQ(held_files(folder / ""), reads ? 1 : 0) << "the tokens, not their index";
+      EXPECT_EQ(inputs.num_samples(Split::kTrain), 309);  // (5000 - 1) / 16, of which a hundredth is for validation
+      EXPECT_EQ(inputs.num_samples(Split::kValidation), 3);
+    }
+}
+
+TEST(Inputs, a_copy_that_differs_is_an_error_on_all_ranks_that_names_node_and_file) {
+  Job& job = *test_job();
+  const CommonFolder folder;
+  const std::string mine = folder / fmt::format("rank{}", job.world_rank());
+  // The same counts, one token another: as of a copy that was made before the text was corrected.
+  const int stale = job.world_size() - 2;
+  write_with_stranger(mine, 2000, 700, job.world_rank() == stale ? 2 : 3);
+  Config config = config_of({1, job.world_size(), 1}, false);
+  config.data.global_batch = 2 * job.world_size();
+  config.model.vocab = 300;
+  config.data.sources = {{mine, 1.0}};
+  const Mesh mesh = make_mesh(job.world_rank(), 1, job.world_size(), 1);
+  Inputs inputs;
+  const auto opened = open_inputs(config, mesh, job, inputs);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ExitCode::kFile);
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  const std::string& words = opened.error().message;
+  EXPECT_NE(words.find(fmt::format("rank {}", stale)), std::string::npos) << words;
+  EXPECT_NE(words.find(fmt::format("{} on {} has 2000 tokens", folder / fmt::format("rank{}", stale), host)),
+            std::string::npos)
+      << words;
+  // Mended, it is agreed on.
+  write_with_stranger(mine, 2000, 700, 3);
+  Inputs again;
+  const auto mended = open_inputs(config, mesh, job, again);
+  EXPECT_TRUE(mended) << mended.error().message;
+}
+
 TEST(NodeLoader, a_failure_of_the_reading_rank_reaches_all_ranks_of_its_node) {
   Job& job = *test_job();
   auto device = open_test_device();
@@ -140,7 +246,7 @@ TEST(NodeLoader, a_failure_of_the_reading_rank_reaches_all_ranks_of_its_node) {
                      .job = &job,
                      .node_ranks = job.node_ranks(),
                      .device = *device,
-                     .dataset = data,
+                     .dataset = &data,
                      .steps = 1000});
   try {
     for (int step = 0; step < 1000; ++step) loader.next();
@@ -164,7 +270,7 @@ TEST(NodeLoader, ranks_may_stop_at_any_step) {
                        .job = &job,
                        .node_ranks = job.node_ranks(),
                        .device = *device,
-                       .dataset = data,
+                       .dataset = &data,
                        .first_step = stop,
                        .steps = 1000});
     for (int step = 0; step < stop; ++step) loader.next();
@@ -179,7 +285,7 @@ TEST(NodeLoader, one_rank_needs_no_job) {
                      .mesh = make_mesh(0, 1, 1, 1),
                      .node_ranks = {0},
                      .device = *device,
-                     .dataset = data,
+                     .dataset = &data,
                      .first_step = 3,
                      .steps = 4});
   const BatchShape shape{.global_batch = kGlobalBatch, .micro_batch = 2};

@@ -113,4 +113,32 @@ lacks "lr.peak"
 train 3 whole 4 parallel.tp=2 parallel.pp=2 model.hidden=64 checkpoint.accept_changes=true run.steps=20 # beyond what can be
 has "model/"
 
+echo "data of another order: refused, with what has changed and from which sample on; accepted where it is asked for"
+rm -rf whole
+train 0 whole 4 parallel.tp=2 parallel.pp=2 run.steps=4
+bottles | sed s/green/brown/ >other.txt
+run 0 "$trireme" data prepare --format text --tokenizer bytes --output other other.txt
+cp text.bin kept.bin && cp other.bin text.bin # of the same length: prepared anew from other text
+train 2 whole 4 parallel.tp=2 parallel.pp=2
+has "whole/checkpoints/step_00000004: of 32 samples consumed, the order is another from sample 32 on"
+has "data.sources[0]: text with"
+has "checkpoint.accept_changes to data.sources"
+cp kept.bin text.bin
+train 2 whole 4 parallel.tp=2 parallel.pp=2 data.seed=7 data.validation_fraction=0.2
+has "data.seed: 1234, now 7"
+has "data.validation_fraction: 0.01, now 0.2"
+has "checkpoint.accept_changes to data.seed,data.validation_fraction"
+train 2 whole 4 parallel.tp=2 parallel.pp=2 data.seed=7 data.validation_fraction=0.2 checkpoint.accept_changes=data.seed
+[[ $(curve whole | wc -l) -eq 4 ]] || fail "a run that was refused changed metrics.jsonl"
+# Weights in the same proportion, another place, another batch: the same order.
+for kind in text.bin text.idx text.json; do cp "$kind" "moved.${kind#text.}"; done
+train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[{path: moved, weight: 3}]' data.global_batch=16 run.steps=6
+lacks "the order is another"
+has "for 2 steps"
+train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' checkpoint.accept_changes=data.sources run.steps=8
+has "the order is another from sample"
+has "data.sources: 1 of them, now 2"
+train 0 whole 4 parallel.tp=2 parallel.pp=2 'data.sources=[text, other]' run.steps=9
+lacks "the order is another"
+
 finish

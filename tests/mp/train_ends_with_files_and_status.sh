@@ -32,6 +32,26 @@ run 0 "$trireme" check tiny.yaml --ranks 8
 check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '$1 == "total" {print $(NF - 1); exit}')
 [[ -n $run_total && $run_total == "$check_total" ]] || fail "check predicts $check_total bytes, the run took $run_total"
 
+echo "trireme check opens the data: samples, epochs, vocabulary; what training would refuse, with its words and status"
+head -n 200 text.txt >half.txt
+run 0 "$trireme" data prepare --format text --tokenizer bytes --output half half.txt
+# By hand: (tokens - 1) / 32 samples, a tenth of them for validation; 4 steps x 8 samples, three quarters of them of text.
+samples=$((($(stat -c %s text.bin) / 2 - 1) / 32))
+validation=$(((samples + 5) / 10))
+run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[{path: text, weight: 3}, half]' --set model.vocab=300
+has "tokenizer bytes, 257 tokens; model.vocab 300, of which 43 stand for nothing"
+epochs=$(awk -v n=$((samples - validation)) 'BEGIN {printf "%.3g", 24 / n}')
+expected="text $(($(stat -c %s text.bin) / 2)) $((samples - validation)) $validation 75.0 % $epochs"
+[[ $(awk '$1 == "text" {$1 = $1; print}' <<<"$output") == "$expected" ]] || fail "check lacks '$expected'" "$output"
+run 3 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]'
+has "missing.idx"
+run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]' --no-data
+run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[missing]' --get run.name
+run 2 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[]'
+has "training needs at least one token file"
+run 2 "$trireme" check tiny.yaml --ranks 8 --set model.vocab=100
+has "set model.vocab: 257"
+
 echo "trireme check --get answers scripts, from the config's own mesh where it is whole"
 run 0 "$trireme" check tiny.yaml --ranks 8 --get run.dir --get parallel.dp
 [[ $output == $'runs/tiny\n2' ]] || fail "check --get prints '$output'"

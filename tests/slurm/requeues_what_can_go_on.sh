@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 # Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any trainer
 # can do.
 together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_script dead_node_noticed_first budget
-  budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config not_retried killed_rank signal
+  budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal
   time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
   plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
 alone=(controller_dies)
@@ -49,6 +49,16 @@ case_mistake_in_config() {
     "$config" --set run.steppes=3)
   finish FAILED 2:0 0
   grep -q run.steppes "$bad" || fail "the log does not say why: $(cat "$bad")"
+}
+
+case_data_missing() {
+  local output status=0
+  run_dir=runs/missing
+  output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=missing --set stand_in.data=nowhere 2>&1) || status=$?
+  [[ $status -eq 3 && $output == *"nowhere: no such file"* ]] || fail "submit.sh takes data that is missing: $status, $output"
+  [[ ! -e $run_dir ]] || fail "a run that was refused left a folder"
+  start unseen --no-data --set run.steps=4 --set stand_in.data=nowhere
+  finish COMPLETED 0:0 0
 }
 
 case_not_retried() {

@@ -3,6 +3,7 @@
 # and ends as it is told. One process a rank, without MPI.
 #
 #   trainer.sh check CONFIG [--ranks N] [--set F=V]... --get F...    prints fields
+#   trainer.sh check CONFIG [--ranks N] [--set F=V]... [--no-data]   finds stand_in.data, or ends with status 3
 #   trainer.sh train CONFIG [--set F=V]...                           under srun
 #
 # The config file need only be there; fields come from --set. Beside trireme's own:
@@ -11,13 +12,14 @@
 #                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or `wait`
 #                      (no further step until there is a signal, or a file `go` in the run folder)
 #   stand_in.check     RESTART:STATUS: `check` ends with that status in that start of the job
+#   stand_in.data      a file that is the data
 set -euo pipefail
 
 declare -A field=(
   [run.name]='' [run.dir]='' [run.steps]=40 [run.device]=cpu
   [parallel.tp]=1 [parallel.pp]=1 [parallel.dp]=0 [cluster.ranks_per_node]=2
   [checkpoint.dir]='' [checkpoint.every]=5
-  [stand_in.step_ms]=100 [stand_in.ends]='' [stand_in.check]=''
+  [stand_in.step_ms]=100 [stand_in.ends]='' [stand_in.check]='' [stand_in.data]=''
 )
 
 mistake() {
@@ -25,7 +27,7 @@ mistake() {
   exit 2
 }
 
-command=${1:?} config=${2:?} ranks=${SLURM_NTASKS:-0} get=()
+command=${1:?} config=${2:?} ranks=${SLURM_NTASKS:-0} get=() look=yes
 shift 2
 while (($#)); do
   case $1 in
@@ -34,7 +36,12 @@ while (($#)); do
       field[${2%%=*}]=${2#*=}
       ;;
     --ranks) ranks=$2 ;;
-    --get) get+=("$2") ;;
+    --get) get+=("$2") look=no ;;
+    --no-data)
+      look=no
+      shift
+      continue
+      ;;
     *) mistake "unknown argument $1" ;;
   esac
   shift 2
@@ -52,7 +59,11 @@ field[parallel.dp]=$dp
 
 if [[ $command == check ]]; then
   if [[ ${field[stand_in.check]} == "${SLURM_RESTART_COUNT:-0}:"* ]]; then exit "${field[stand_in.check]#*:}"; fi
-  for name in "${get[@]}"; do
+  if [[ $look == yes && -n ${field[stand_in.data]} && ! -e ${field[stand_in.data]} ]]; then
+    echo "${field[stand_in.data]}: no such file" >&2
+    exit 3
+  fi
+  for name in ${get[@]+"${get[@]}"}; do
     [[ -n ${field[$name]+known} ]] || mistake "$name: no such field"
     echo "${field[$name]}"
   done

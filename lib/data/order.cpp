@@ -1,0 +1,152 @@
+#include "lib/data/order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "io/base/hash.h"
+#include "io/base/random.h"
+
+namespace tri {
+namespace {
+
+constexpr uint64_t kValidationKey = 0x7472692D76616C69;  // the same order for every seed: evaluations compare
+
+Mixer mixer_of(const OrderFields& fields) {
+  std::vector<double> weights;
+  for (const OrderedSource& source : fields.sources) weights.push_back(source.weight);
+  return Mixer(fields.seed, weights);
+}
+
+// The first training sample from number `from` on that differs, of so many that are looked at.
+std::optional<int64_t> first_difference(const SampleOrder& a, const SampleOrder& b, int64_t from, int64_t count) {
+  if (a.seq_len() != b.seq_len()) return from;
+  for (int64_t i = from; i < from + count; ++i) {
+    const SampleOrder::Place x = a.at(Split::kTrain, i), y = b.at(Split::kTrain, i);
+    if (x.sample != y.sample || a.contents(x) != b.contents(y)) return i;
+  }
+  return std::nullopt;
+}
+
+std::string describe(const OrderedSource& source) {
+  return fmt::format("{} tokens, fingerprint {}", source.tokens, hex64(source.fingerprint));
+}
+
+void add_differences(const OrderFields& before, const OrderFields& now, OrderChange& change) {
+  const auto add = [&](const std::string& field, const std::string& line) {
+    change.text += "\n  " + line;
+    if (change.fields.empty() || change.fields.back() != field) change.fields.push_back(field);
+  };
+  const auto compare = [&](const std::string& field, const auto& was, const auto& is) {
+    if (was != is) add(field, fmt::format("{}: {}, now {}", field, was, is));
+  };
+  compare("model.seq_len", before.seq_len, now.seq_len);
+  compare("data.seed", before.seed, now.seed);
+  compare("data.validation_fraction", before.validation_fraction, now.validation_fraction);
+  const std::string sources = "data.sources";
+  if (before.sources.size() != now.sources.size())
+    add(sources, fmt::format("{}: {} of them, now {}", sources, before.sources.size(), now.sources.size()));
+  for (size_t i = 0; i < std::min(before.sources.size(), now.sources.size()); ++i) {
+    const OrderedSource &was = before.sources[i], &is = now.sources[i];
+    if (was.weight != is.weight)
+      add(sources, fmt::format("{}[{}].weight: {}, now {}", sources, i, was.weight, is.weight));
+    if (was.fingerprint != is.fingerprint || was.shuffle_key != is.shuffle_key)
+      add(sources, fmt::format("{}[{}]: {} with {}, now {} with {}", sources, i, was.path, describe(was), is.path,
+                               describe(is)));
+  }
+}
+
+}  // namespace
+
+std::string to_text(const OrderFields& fields) {
+  nlohmann::ordered_json sources = nlohmann::ordered_json::array();
+  for (const OrderedSource& source : fields.sources)
+    sources.push_back({{"path", source.path},
+                       {"weight", source.weight},
+                       {"tokens", source.tokens},
+                       {"fingerprint", hex64(source.fingerprint)},
+                       {"shuffle_key", hex64(source.shuffle_key)}});
+  const nlohmann::ordered_json object = {{"seed", fields.seed},
+                                         {"validation_fraction", fields.validation_fraction},
+                                         {"seq_len", fields.seq_len},
+                                         {"sources", std::move(sources)}};
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // paths may be any bytes
+}
+
+Result<OrderFields> order_fields_from_text(std::string_view text) {
+  const Error malformed = file_error("not a description of an order of samples: {}", text);
+  try {
+    const auto object = nlohmann::json::parse(text);
+    OrderFields fields{.seed = object.at("seed"),
+                       .validation_fraction = object.at("validation_fraction"),
+                       .seq_len = object.at("seq_len"),
+                       .sources = {}};
+    for (const auto& source : object.at("sources")) {
+      const auto fingerprint = parse_hex64(source.at("fingerprint").get<std::string>());
+      const auto shuffle_key = parse_hex64(source.at("shuffle_key").get<std::string>());
+      const double weight = source.at("weight");
+      const int64_t tokens = source.at("tokens");
+      if (!fingerprint || !shuffle_key || !(weight > 0) || num_samples(tokens, std::max(fields.seq_len, 1)) < 1)
+        return malformed;
+      fields.sources.push_back({source.at("path"), weight, *fingerprint, *shuffle_key, tokens});
+    }
+    if (fields.sources.empty() || fields.seq_len < 1) return malformed;
+    return fields;
+  } catch (const nlohmann::json::exception&) {
+    return malformed;
+  }
+}
+
+SampleOrder::SampleOrder(const OrderFields& fields) : seq_len_(fields.seq_len), mixer_(mixer_of(fields)) {
+  for (const OrderedSource& source : fields.sources) {
+    const int64_t samples = tri::num_samples(source.tokens, seq_len_);
+    TRI_REQUIRE(samples >= 1, "{} tokens for samples of {}", source.tokens, seq_len_);
+    auto validation = static_cast<int64_t>(std::llround(static_cast<double>(samples) * fields.validation_fraction));
+    if (fields.validation_fraction > 0 && samples >= 2) validation = std::clamp<int64_t>(validation, 1, samples - 1);
+    if (samples < 2) validation = 0;
+    const uint64_t key = random_u64(derive_key(fields.seed, "source"), source.shuffle_key);
+    sources_.push_back({samples - validation, validation, key, source.fingerprint});
+  }
+}
+
+SampleOrder::Place SampleOrder::at(Split split, int64_t index) const {
+  if (split == Split::kTrain) {
+    const Mixer::Place place = mixer_.at(static_cast<uint64_t>(index));
+    const Source& source = sources_[static_cast<size_t>(place.source)];
+    return {place.source,
+            static_cast<int64_t>(shuffled(source.key, static_cast<uint64_t>(source.train_samples), place.index))};
+  }
+  // A fixed shuffle, so that a short evaluation sees every source in proportion.
+  const auto count = static_cast<uint64_t>(num_samples(Split::kValidation));
+  TRI_REQUIRE(count > 0, "no validation samples");
+  auto sample = static_cast<int64_t>(shuffled(kValidationKey, count, static_cast<uint64_t>(index) % count));
+  size_t source = 0;
+  while (sample >= sources_[source].validation_samples) sample -= sources_[source++].validation_samples;
+  return {static_cast<int>(source), sample + sources_[source].train_samples};
+}
+
+int64_t SampleOrder::num_samples(Split split, int source) const {
+  const Source& of = sources_[static_cast<size_t>(source)];
+  return split == Split::kTrain ? of.train_samples : of.validation_samples;
+}
+
+int64_t SampleOrder::num_samples(Split split) const {
+  int64_t total = 0;
+  for (size_t source = 0; source < sources_.size(); ++source) total += num_samples(split, static_cast<int>(source));
+  return total;
+}
+
+std::optional<OrderChange> order_change(const OrderFields& before, const OrderFields& now, int64_t consumed) {
+  constexpr int64_t kLookedAt = int64_t{1} << 20;
+  const SampleOrder was(before), is(now);
+  if (was == is) return std::nullopt;
+  const auto first = first_difference(was, is, consumed, kLookedAt);
+  OrderChange change;
+  change.text = first ? fmt::format("of {} samples consumed, the order is another from sample {} on", consumed, *first)
+                      : fmt::format("the order is another, though not for the {} samples that follow the {} consumed",
+                                    kLookedAt, consumed);
+  add_differences(before, now, change);
+  return change;
+}
+
+}  // namespace tri

@@ -1,0 +1,170 @@
+#include "lib/data/order.h"
+
+#include <gtest/gtest.h>
+
+#include "io/base/random.h"
+#include "lib/data/dataset.h"
+#include "tests/data/token_files.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+constexpr int kSeqLen = 8;
+
+OrderFields two_sources() {
+  return {.seed = 1234,
+          .validation_fraction = 0.1,
+          .seq_len = kSeqLen,
+          .sources = {{"a", 1.0, 0xF00D, 0xA, 1001}, {"b", 0.3, 0xFEED, 0xB, 2001}}};
+}
+
+TEST(SampleOrder, is_the_one_that_a_dataset_reads_in) {
+  const TemporaryFolder folder;
+  write_counting(folder / "a", 1001);
+  write_counting(folder / "b", 2001, 10'000);
+  const Dataset data =
+      value_or_throw(Dataset::open({{folder / "a", 1.0}, {folder / "b", 0.3}}, kSeqLen, 0.1, 1234, 1 << 30));
+  const OrderFields fields = value_or_throw(order_fields_from_text(to_text(data.order_fields())));
+  const SampleOrder order(fields);
+  EXPECT_TRUE(order == data.order()) << "kept as text, something was lost";
+  std::vector<int32_t> tokens(kSeqLen + 1);
+  for (const Split split : {Split::kTrain, Split::kValidation}) {
+    EXPECT_EQ(order.num_samples(split), data.num_samples(split));
+    for (int64_t i = 0; i < 1000; ++i) {
+      data.sample(split, i, tokens);
+      const SampleOrder::Place place = order.at(split, i);
+      EXPECT_EQ(tokens[0], place.source * 10'000 + place.sample * kSeqLen);
+    }
+  }
+}
+
+TEST(OrderFields, keep_every_bit_as_text) {
+  OrderFields fields = two_sources();
+  fields.seed = ~uint64_t{0};
+  fields.validation_fraction = 0.1 + 0.2;
+  fields.sources[0].weight = 1e-300;
+  fields.sources[1].weight = 1.0 / 3;
+  fields.sources[1].fingerprint = ~uint64_t{0};
+  fields.sources[1].path = "odd \xFF\"name\n";
+  const OrderFields back = value_or_throw(order_fields_from_text(to_text(fields)));
+  EXPECT_EQ(back.seed, fields.seed);
+  EXPECT_EQ(back.validation_fraction, fields.validation_fraction);
+  EXPECT_EQ(back.seq_len, fields.seq_len);
+  ASSERT_EQ(back.sources.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(back.sources[i].weight, fields.sources[i].weight);
+    EXPECT_EQ(back.sources[i].fingerprint, fields.sources[i].fingerprint);
+    EXPECT_EQ(back.sources[i].shuffle_key, fields.sources[i].shuffle_key);
+    EXPECT_EQ(back.sources[i].tokens, fields.sources[i].tokens);
+  }
+  EXPECT_TRUE(SampleOrder(back) == SampleOrder(fields));
+}
+
+TEST(OrderFields, text_that_is_none_is_refused) {
+  const std::string good = to_text(two_sources());
+  ASSERT_TRUE(order_fields_from_text(good));
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{}"), good.substr(1), changed("\"seed\"", "\"sed\""),
+        changed("1001", "3"), changed("000000000000f00d", "f00d"), changed("\"seq_len\":8", "\"seq_len\":0"),
+        changed("\"weight\":1.0", "\"weight\":0")})
+    EXPECT_FALSE(order_fields_from_text(text)) << text;
+}
+
+std::string text_of(const std::optional<OrderChange>& change) { return change ? change->text : ""; }
+
+// What order_change says of a change to two_sources(), for a run that has consumed so many samples; "" for nothing.
+template <class Change>
+std::string said_of(Change change, int64_t consumed = 100) {
+  OrderFields now = two_sources();
+  change(now);
+  return text_of(order_change(two_sources(), now, consumed));
+}
+
+TEST(OrderChange, is_none_where_the_samples_are_the_same_for_ever) {
+  EXPECT_EQ(said_of([](OrderFields&) {}), "");
+  EXPECT_EQ(said_of([](OrderFields& now) { now.sources[0].path = "elsewhere"; }), "");
+  EXPECT_EQ(said_of([](OrderFields& now) {  // the same proportion
+              now.sources[0].weight *= 4;
+              now.sources[1].weight *= 4;
+            }),
+            "");
+  EXPECT_EQ(said_of([](OrderFields& now) { now.validation_fraction = 0.1001; }), "") << "it cuts at the same samples";
+}
+
+TEST(OrderChange, names_what_has_changed) {
+  struct Row {
+    void (*change)(OrderFields&);
+    std::string line;
+  };
+  const Row rows[] = {
+      {[](OrderFields& now) { now.seed = 5; }, "data.seed: 1234, now 5"},
+      {[](OrderFields& now) { now.validation_fraction = 0; }, "data.validation_fraction: 0.1, now 0"},
+      {[](OrderFields& now) { now.seq_len = 4; }, "model.seq_len: 8, now 4"},
+      {[](OrderFields& now) { now.sources[1].weight = 0.4; }, "data.sources[1].weight: 0.3, now 0.4"},
+      {[](OrderFields& now) { now.sources[0].fingerprint = 7; }, "data.sources[0]: a with 1001 tokens, fingerprint"},
+      {[](OrderFields& now) { now.sources.pop_back(); }, "data.sources: 2 of them, now 1"},
+      {[](OrderFields& now) { now.sources.push_back(now.sources[0]); }, "data.sources: 2 of them, now 3"},
+      {[](OrderFields& now) { std::swap(now.sources[0], now.sources[1]); },
+       "now b with 2001 tokens, fingerprint 000000000000feed"},
+  };
+  for (const Row& row : rows) {
+    const std::string said = said_of(row.change);
+    EXPECT_NE(said.find(row.line), std::string::npos) << row.line << "\n" << said;
+    EXPECT_NE(said.find("the order is another from sample"), std::string::npos) << said;
+  }
+}
+
+TEST(OrderChange, lists_each_field_once) {
+  OrderFields now = two_sources();
+  now.seed = 5;
+  now.sources[0].weight = 2;
+  now.sources[1].fingerprint = 1;
+  now.sources.push_back(now.sources[0]);
+  const auto change = order_change(two_sources(), now, 0);
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->fields, (std::vector<std::string>{"data.seed", "data.sources"}));
+}
+
+// The first sample that changes, by reading both orders to the end of what was asked.
+int64_t first_changed(const OrderFields& a, const OrderFields& b, int64_t from) {
+  const SampleOrder was(a), is(b);
+  for (int64_t i = from;; ++i) {
+    const auto x = was.at(Split::kTrain, i), y = is.at(Split::kTrain, i);
+    if (a.sources[static_cast<size_t>(x.source)].path != b.sources[static_cast<size_t>(y.source)].path ||
+        x.sample != y.sample)
+      return i;
+  }
+}
+
+TEST(OrderChange, says_from_which_sample_on) {
+  // A source of next to no weight is drawn from late: until then the order of the other is the same.
+  OrderFields before = two_sources(), now = two_sources();
+  before.sources[1].weight = 1e-4;
+  now.sources[1].weight = 2e-4;
+  int64_t last = -1;
+  for (const int64_t consumed : {0, 4000, 20'000}) {
+    const int64_t expected = first_changed(before, now, consumed);
+    EXPECT_GE(expected, consumed);
+    EXPECT_GE(expected, last);
+    last = expected;
+    const std::string said = text_of(order_change(before, now, consumed));
+    EXPECT_EQ(
+        said.find(fmt::format("of {} samples consumed, the order is another from sample {} on", consumed, expected)),
+        0u)
+        << said;
+  }
+  EXPECT_GT(first_changed(before, now, 0), 1000) << "the case shows nothing";
+  // Nothing for a million samples is still a change.
+  now.sources[1].weight = std::nextafter(before.sources[1].weight, 1);
+  const std::string said = text_of(order_change(before, now, 0));
+  EXPECT_EQ(said.find("the order is another, though not for the 1048576 samples"), 0u) << said;
+}
+
+}  // namespace
+}  // namespace tri
