@@ -67,10 +67,7 @@ TEST(Metrics, a_step_that_is_not_finite_has_a_line_that_says_where) {
   }
   std::ifstream in(path);
   std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(in, line);) {
-    lines.push_back(nlohmann::json::parse(line));
-    EXPECT_EQ(step_of_line(line), lines.back()["step"].get<int64_t>());
-  }
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0]["step"], 7);
   EXPECT_EQ(lines[0]["skipped_steps"], 2);
