@@ -1,7 +1,7 @@
 // Checkpoints of a run: two stages, so that training hardly waits.
 //
-//   begin()    every rank copies its pieces from the device to host memory, on a stream of its own, beside the next step
-//              (whose update waits for the copies); a thread then writes them to a file of the rank's own
+//   begin()    every rank copies its pieces from the device to host memory, on a stream of its own, beside the next
+//              step (whose update waits for the copies); a thread then writes them to a file of the rank's own
 //   advance()  after every step, with the numbers of ranks that are done, which the step's statistics carry: when all
 //              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
 //   finish()   waits for what is under way
