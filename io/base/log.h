@@ -1,5 +1,6 @@
-// Log lines for people. World rank 0 speaks for the job; warnings from any rank carry its place, "[pp1 dp0 tp3]", errors
-// its rank and host too, "[rank 3 on node02, pp1 dp0 tp3]". Thread-safe. Before log_open the lines go to stderr alone.
+// Log lines for people. World rank 0 speaks for the job; warnings from any rank carry its place, "[pp1 dp0 tp3]",
+// errors its rank and host too, "[rank 3 on node02, pp1 dp0 tp3]". Thread-safe. Before log_open the lines go to stderr
+// alone.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,9 +13,9 @@ namespace tri {
 void log_identify(int world_rank, const std::string& place);
 
 // From now on lines go to the file at `path` as well (appended; created when missing). On the rank that speaks: all of
-// them, after `head`, which goes to the file alone; Fatal when it can't be opened. On the others: errors, for which the
-// file is opened when there is one. Storage that hangs holds an error back for a few seconds at most: it may be what the
-// rank says before it ends the job.
+// them, after `head`, which goes to the file alone; Fatal when it can't be opened. On the others: errors, for which
+// the file is opened when there is one. Storage that hangs holds an error back for a few seconds at most: it may be
+// what the rank says before it ends the job.
 void log_open(const std::string& path, const std::string& head);
 
 void log_line_info(const std::string& text);

@@ -67,10 +67,10 @@ class Checkpointer {
   explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded). None:
-  // there is none, the state is as it was, and the log says why those that exist were passed over: they are damaged.
-  // Error: it is of another model, or may not be loaded; kDrained: storage does not answer, also after several tries, on some rank, which may
-  // lack a mount, so that what is damaged and what is not can't be known.
+  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded).
+  // None: there is none, the state is as it was, and the log says why those that exist were passed over: they are
+  // damaged. Error: it is of another model, or may not be loaded; kDrained: storage does not answer, also after several
+  // tries, on some rank, which may lack a mount, so that what is damaged and what is not can't be known.
   Result<std::optional<RunProgress>> load();
 
   int64_t host_bytes() const { return buffer_.bytes; }  // of this rank, for as long as this lives

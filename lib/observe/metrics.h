@@ -27,8 +27,8 @@ struct StepMetrics {
   int64_t data_bytes = 0;            // read from token files by this rank: for its whole node, or for itself alone
 };
 
-// Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal. Every line ends with
-// "time", when it was written, in seconds since 1970.
+// Appends one JSON object a line; floats with 9 significant digits, so that equal floats print equal. Every line ends
+// with "time", when it was written, in seconds since 1970.
 class MetricsFile {
  public:
   explicit MetricsFile(const std::string& path);  // Fatal(kFile) when it can't be opened
@@ -52,9 +52,9 @@ class MetricsFile {
 
 std::string json_line(const StepMetrics& metrics);
 
-// Before a start of the run that goes on after `completed` steps writes to the metrics file at `path`. Nothing that stands
-// there is changed, but for a last line that a crash has cut short, which is removed. Where earlier starts have written,
-// a line of its own marks this one:
+// Before a start of the run that goes on after `completed` steps writes to the metrics file at `path`. Nothing that
+// stands there is changed, but for a last line that a crash has cut short, which is removed. Where earlier starts have
+// written, a line of its own marks this one:
 //   {"restart":2,"step":10,"lost_steps":5,"time":1763812345.678}
 // Of the steps above it those beyond step 10, five since the restart before, were lost, and are done again below.
 Result<void> begin_metrics(const std::string& path, int64_t completed);

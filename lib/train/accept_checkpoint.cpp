@@ -30,7 +30,8 @@ Result<void> accept_checkpoint(const Config& config, const std::string& folder, 
   }
   if (!refused.empty())
     return usage_error(
-        "{} was saved with another model:{}\nset it back; or, where the change is meant, checkpoint.accept_changes to {}",
+        "{} was saved with another model:{}\nset it back; or, where the change is meant, checkpoint.accept_changes to "
+        "{}",
         folder, refused, names);
   if (!told.empty()) log_info("the config has changed since {} was saved:{}", folder, told);
   return {};

@@ -251,7 +251,8 @@ class Chain {
                folder_ + "/output");
   }
 
-  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl, but for those that were lost at a restart.
+  // Step, loss and gradient norm of every step, as they stand in metrics.jsonl, but for those that were lost at a
+  // restart.
   Strings curve(const std::string& dir) const {
     Strings kept;
     for (const std::string& line : lines_of(folder_ + "/" + dir + "/metrics.jsonl")) {
