@@ -1,7 +1,5 @@
 #include "lib/engine/engine.h"
 
-#include <exception>
-
 namespace tri {
 namespace {
 
@@ -34,8 +32,15 @@ Engine::Engine(const EngineContext& context)
       job_(context.job),
       device_(context.device),
       tensors_(allocate_rank(config_, mesh_, context.arena, context.kind)),
-      runtime_(config_, mesh_, job_, device_, context.arena,
-               {.tp = tensors_.stage.peer_copies, .dp = tensors_.store.peer_copies, .boundaries = tensors_.boundaries}),
+      runtime_({.config = config_,
+                .mesh = mesh_,
+                .job = job_,
+                .device = device_,
+                .arena = context.arena,
+                .tp_copies = tensors_.stage.peer_copies,
+                .dp_copies = tensors_.store.peer_copies,
+                .boundaries = tensors_.boundaries,
+                .observer = context.observer}),
       store_(context.kind == EngineKind::kTraining
                  ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,
                                                                           .mesh = mesh_,
@@ -83,12 +88,6 @@ const std::vector<std::vector<Parameter>>& Engine::parameters() const {
 ParameterHooks& Engine::hooks() {
   if (store_ != nullptr) return *store_;
   return *constant_weights_;
-}
-
-DrainOnThrow::DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
-
-DrainOnThrow::~DrainOnThrow() {
-  if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
 }
 
 }  // namespace tri

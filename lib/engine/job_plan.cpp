@@ -1,7 +1,5 @@
 #include "lib/engine/job_plan.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -197,12 +195,6 @@ class Planner {
   JobPlan plan_;
 };
 
-std::string host_name() {
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  return host;
-}
-
 // Whether the members of a group on one machine can open each other's memory, tried with a small allocation.
 std::string problem_of_opening(const std::vector<int>& group, Job& job, Device& device, const Arena& arena,
                                const JobFacts& facts) {
@@ -283,7 +275,7 @@ JobFacts facts_on_paper(const Config& config, int ranks) {
 }
 
 JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
-  RankFacts mine{.machine = machine_name(), .node = host_name(), .node_size = job.node_size()};
+  RankFacts mine{.machine = job.machine(), .node = job.host(), .node_size = job.node_size()};
   if (choice != DeviceChoice::kCpu) {
     auto gpus = visible_gpus();
     if (gpus)

@@ -24,9 +24,11 @@ void do_without_copies(const char* axis, bool insists, const std::string& why, c
 
 }  // namespace
 
-Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& device, const Arena& arena,
-                 const SharedTensors& shared)
-    : device_(device) {
+Runtime::Runtime(const RuntimeContext& context) : device_(context.device), making_(std::make_unique<Making>(context)) {
+  const DrainOnThrow drain(*this);  // before the groups and the peers' memory go, which would wait for the others
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  Device& device = context.device;
   std::vector<int> tp, dp, pp, world;
   for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
   for (int i = 0; i < mesh.dp.size; ++i) dp.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
@@ -36,32 +38,35 @@ Runtime::Runtime(const Config& config, const Mesh& mesh, Job* job, Device& devic
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  GroupOnStream tp_collectives(add_group("tp", kTpTag, tp, job), tp_stream, device, TimeCategory::kTp);
-  GroupOnStream dp_collectives(add_group("dp", kDpTag, dp, job), dp_stream, device, TimeCategory::kDp);
+  GroupOnStream tp_collectives(add_group("tp", kTpTag, tp), tp_stream, device, TimeCategory::kTp);
+  GroupOnStream dp_collectives(add_group("dp", kDpTag, dp), dp_stream, device, TimeCategory::kDp);
   // Who sums over stages waits for their work: the end of the pipeline's bubble.
   const TimeCategory over_all = mesh.pp.size > 1   ? TimeCategory::kPp
                                 : mesh.dp.size > 1 ? TimeCategory::kDp
                                                    : TimeCategory::kTp;
-  world_ = std::make_unique<GroupOnStream>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
-  tp_ = connect_axis("tp", config.parallel.tp_transfers, std::move(tp_collectives), tp, job, arena, shared.tp);
-  dp_ = connect_axis("dp", config.parallel.dp_transfers, std::move(dp_collectives), dp, job, arena, shared.dp);
-  if (mesh.pp.size == 1) return;
-
-  connect_stages(config, mesh, pp, job, arena, shared.boundaries);
-  if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
-    embedding_ = std::make_unique<GroupOnStream>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}, job),
-                                                 dp_stream, device, over_all);
+  world_ = std::make_unique<GroupOnStream>(add_group("world", kWorldTag, world), dp_stream, device, over_all);
+  tp_ = connect_axis("tp", config.parallel.tp_transfers, std::move(tp_collectives), tp, context.tp_copies);
+  dp_ = connect_axis("dp", config.parallel.dp_transfers, std::move(dp_collectives), dp, context.dp_copies);
+  if (mesh.pp.size > 1) {
+    connect_stages(pp);
+    if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
+      embedding_ = std::make_unique<GroupOnStream>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}),
+                                                   dp_stream, device, over_all);
+  }
+  making_.reset();
 }
 
 // Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
 Runtime::~Runtime() { drain(); }
 
 std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
-                                                     const std::vector<int>& world_ranks, Job* job, const Arena& arena,
+                                                     const std::vector<int>& world_ranks,
                                                      const PeerCopyTensors& tensors) {
+  const RuntimeContext& context = making_->context;
   if (world_ranks.size() == 1) return std::make_unique<OneRankTransfers>(std::move(collectives));
   if (!tensors.flags.empty()) {
-    auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
+    begin_connecting(fmt::format("{} memory", axis), world_ranks);
+    auto arenas = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
     if (arenas) {
       axis_arenas_.push_back(std::move(arenas).value());
       Stream& copies = add_stream(fmt::format("{} copies", axis));
@@ -69,30 +74,34 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, Transfers
       return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
                                                  arrivals, device_);
     }
-    do_without_copies(axis, transfers == Transfers::kCopies, arenas.error().message, *job);
+    do_without_copies(axis, transfers == Transfers::kCopies, arenas.error().message, *context.job);
   }
   return std::make_unique<CollectiveTransfers>(std::move(collectives), device_);
 }
 
 // Of the two ranks' memory; null where one cannot open the other's.
-PeerArenas* Runtime::arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
-                                         const Arena& arena) {
+PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
+  const RuntimeContext& context = making_->context;
   const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
   if (is_new) {
-    auto opened = PeerArenas::open(world_ranks, job, device_, arena);
+    begin_connecting("pp memory", world_ranks);
+    auto opened = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
     if (opened)
       known->second = std::move(opened).value();
     else
-      do_without_copies("pp", transfers == PpTransfers::kCopies, opened.error().message, job);
+      do_without_copies("pp", context.config.parallel.pp_transfers == PpTransfers::kCopies, opened.error().message,
+                        *context.job);
   }
   return known->second.get();
 }
 
 // A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
 // would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
-void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::vector<int>& pp, Job* job,
-                             const Arena& arena, const BoundaryTensors& boundaries) {
-  const int size = mesh.pp.size, self = mesh.pp.rank;
+void Runtime::connect_stages(const std::vector<int>& pp) {
+  const Config& config = making_->context.config;
+  const BoundaryTensors& boundaries = making_->context.boundaries;
+  const Axis axis = making_->context.mesh.pp;
+  const int size = axis.size, self = axis.rank;
   // `ends`: of the receiver and of the sender.
   const auto connect = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
                            PeerChannelEnd recv_end, PeerChannelEnd send_end) {
@@ -107,13 +116,13 @@ void Runtime::connect_stages(const Config& config, const Mesh& mesh, const std::
     const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
     const std::vector<int> pair{std::min(source, target), std::max(source, target)};
     if (config.parallel.pp_transfers != PpTransfers::kMessages)
-      if (const PeerArenas* arenas = arenas_of_neighbour(config.parallel.pp_transfers, pair, *job, arena)) {
+      if (const PeerArenas* arenas = arenas_of_neighbour(pair)) {
         PeerChannelEnd& local = receives ? recv_end : send_end;
         const auto ends = gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
-        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends));
+        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, making_->context.observer));
         return;
       }
-    add(std::make_unique<MessageChannel>(add_group("pp " + name, tag, {source, target}, job), receives ? 0 : 1));
+    add(std::make_unique<MessageChannel>(add_group("pp " + name, tag, {source, target}), receives ? 0 : 1));
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
   for (const int parity : {0, 1})
@@ -139,11 +148,26 @@ void Runtime::drain() noexcept {
   }
 }
 
-CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job) {
+CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks) {
+  Job* const job = making_->context.job;
   TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
               world_ranks.size());
-  groups_.push_back(job == nullptr ? make_self_group(name) : job->make_group(name, world_ranks, tag, device_));
+  begin_connecting("group " + name, world_ranks);
+  groups_.push_back(
+      job == nullptr ? make_self_group(name)
+                     : job->make_group(name, world_ranks, tag, device_, making_->context.config.fault.connect_seconds));
+  groups_.back()->set_observer(making_->context.observer);
   return *groups_.back();
+}
+
+void Runtime::begin_connecting(const std::string& what, const std::vector<int>& world_ranks) {
+  constexpr size_t kMostNamed = 8;
+  std::string ranks;
+  for (size_t i = 0; i < std::min(world_ranks.size(), kMostNamed); ++i)
+    ranks += fmt::format("{}{}", i == 0 ? "" : ", ", world_ranks[i]);
+  if (world_ranks.size() > kMostNamed)
+    ranks += fmt::format(" ... {} ({} of them)", world_ranks.back(), world_ranks.size());
+  making_->deadline.begin(fmt::format("{} of ranks {}", what, ranks));
 }
 
 Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {
@@ -164,6 +188,12 @@ void Runtime::reset_times() {
 
 void Runtime::synchronize() {
   for (const auto& stream : streams_) stream->synchronize();
+}
+
+DrainOnThrow::DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
+
+DrainOnThrow::~DrainOnThrow() {
+  if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
 }
 
 }  // namespace tri

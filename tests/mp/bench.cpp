@@ -10,7 +10,7 @@
 
 #include "lib/bench/overlap.h"
 #include "lib/bench/sweep.h"
-#include "lib/comm/transfer_hook.h"
+#include "tests/comm/on_transfer.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {
@@ -105,10 +105,8 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   config.parallel.overlap_dp = config.parallel.overlap_pp = overlap;
   const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
   const Mesh mesh = make_mesh(job.world_rank(), 1, resolved.parallel.dp, resolved.parallel.pp);
-  set_transfer_hook([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
-  const auto rows = bench_overlap(resolved, mesh, job, *open_test_device(), {.rounds = 5});
-  set_transfer_hook({});
-  return rows;
+  OnTransfer delay([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
+  return bench_overlap(resolved, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
 }
 
 // Late transfers cost nothing beside longer compute, and all they take where they may not run beside it. By the clock,

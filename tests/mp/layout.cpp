@@ -105,7 +105,7 @@ Config config_of(const Layout& layout) {
   return value_or_throw(resolve_config(c, layout.ranks()));
 }
 
-History train(const Layout& layout, bool alone) {
+History train(const Layout& layout, bool alone, TransferObserver* observer) {
   Job& job = *test_job();
   const Config config = config_of(layout);
   History history;
@@ -114,7 +114,12 @@ History train(const Layout& layout, bool alone) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
-    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
+    Trainer trainer({.config = config,
+                     .mesh = mesh,
+                     .job = alone ? nullptr : &job,
+                     .device = *device,
+                     .arena = arena,
+                     .observer = observer});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
       splits.forward.fill(layout.split);
