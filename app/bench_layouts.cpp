@@ -1,6 +1,5 @@
 #include "app/bench_layouts.h"
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "app/job_config.h"
@@ -53,29 +52,28 @@ Json to_json(const Config& config, const SweepResult& result, int ranks) {
 }
 
 void print(const Config& config, const SweepResult& result, int ranks) {
-  std::printf("%s on %d ranks, %d samples a step, at most %s a rank\n", config.run.name.c_str(), ranks,
-              config.data.global_batch, format_bytes(result.most_bytes).c_str());
-  std::printf("%3s%4s%5s  %-12s%7s%5s%7s  %-10s%11s%12s%8s%12s\n", "tp", "pp", "dp", "schedule", "chunks", "zero",
-              "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
+  fmt::print("{} on {} ranks, {} samples a step, at most {} a rank\n", config.run.name, ranks, config.data.global_batch,
+             format_bytes(result.most_bytes));
+  fmt::print("{:>3}{:>4}{:>5}  {:<12}{:>7}{:>5}{:>7}  {:<10}{:>11}{:>12}{:>8}{:>12}\n", "tp", "pp", "dp", "schedule",
+             "chunks", "zero", "micro", "recompute", "ms", "tokens/s", "MFU", "memory");
   for (const SweepRow& row : result.rows) {
     const ParallelLayout& l = row.layout;
     const std::string numbers = row.problem.empty()
                                     ? fmt::format("{:>11.2f}{:>12}{:>8}", row.ms, format_count(row.tokens_per_s),
                                                   row.mfu ? fmt::format("{:.1f} %", 100 * *row.mfu) : "")
                                     : fmt::format("{:>31}", "failed");
-    std::printf("%3d%4d%5d  %-12s%7d%5d%7d  %-10s%s%12s%s\n", l.tp, l.pp, l.dp,
-                std::string(enum_name(l.schedule)).c_str(), l.chunks, l.zero, l.micro_batch,
-                std::string(enum_name(l.recompute)).c_str(), numbers.c_str(), format_bytes(row.memory_bytes).c_str(),
-                row.own ? "  the config's own" : "");
-    if (!row.problem.empty()) std::printf("      %s\n", first_line(row.problem).c_str());
+    fmt::print("{:3}{:4}{:5}  {:<12}{:7}{:5}{:7}  {:<10}{}{:>12}{}\n", l.tp, l.pp, l.dp, enum_name(l.schedule),
+               l.chunks, l.zero, l.micro_batch, enum_name(l.recompute), numbers, format_bytes(row.memory_bytes),
+               row.own ? "  the config's own" : "");
+    if (!row.problem.empty()) fmt::print("      {}\n", first_line(row.problem));
   }
   const LayoutChoice& choice = result.choice;
-  std::printf("not tried: %d that break a rule of the config, %d that do not fit, %d beyond --limit\n", choice.refused,
-              choice.too_large, choice.beyond_limit);
+  fmt::print("not tried: {} that break a rule of the config, {} that do not fit, {} beyond --limit\n", choice.refused,
+             choice.too_large, choice.beyond_limit);
   if (!choice.own_problem.empty())
-    std::printf("the config's own layout was not tried: %s\n", first_line(choice.own_problem).c_str());
+    fmt::print("the config's own layout was not tried: {}\n", first_line(choice.own_problem));
   const SweepRow& best = result.rows.front();
-  if (best.problem.empty()) std::printf("best: %s\n", as_settings(best.layout).c_str());
+  if (best.problem.empty()) fmt::print("best: {}\n", as_settings(best.layout));
 }
 
 }  // namespace
@@ -84,13 +82,12 @@ const char* const kSweepHelp =
     "With --sweep layout: the same global batch on many layouts of the ranks that there are, the config's own first, "
     "best first in the table.\n"
     "Layouts: every tp x pp x dp; 1f1b, and interleaved with 2 and 4 chunks; of each the three micro-batches (powers "
-    "of two) that fit and are guessed the fastest; of zero 1 and 2 and parallel.recompute only as much as it takes to "
-    "fit. Left out: gpipe and zero 0, which are 1f1b and zero 1 with more memory; what breaks a rule of the config; "
-    "what does not fit. What fits is what `trireme check` predicts, against the memory that is free (on the CPU: half "
-    "of it, shared by a machine's ranks).\n"
+    "of two) that fit and are guessed the fastest; of zero 1 and 2 and parallel.recompute only as much as it takes "
+    "to fit. Left out: gpipe and zero 0, which are 1f1b and zero 1 with more memory; what breaks a rule of the "
+    "config; what does not fit. What fits is what `trireme check` predicts, against the memory that is free (on the "
+    "CPU: half of it, shared by a machine's ranks).\n"
     "Order until --limit: the best guess of each mesh, then the second of each, and so on, guessed by bubble, work "
-    "done "
-    "twice and rows of a product.\n"
+    "done twice and rows of a GEMM.\n"
     "A layout that fails with an error is listed with it; a fault of a machine or peer ends the sweep.";
 
 Result<void> bench_layouts(const std::string& path, const std::vector<std::string>& overrides, const LayoutSweep& sweep,
@@ -113,7 +110,7 @@ Result<void> bench_layouts(const std::string& path, const std::vector<std::strin
   if (!speaks) return end;
   progress.show(fmt::format("{} layouts tried", result.value().rows.size()), true);
   if (json)
-    std::printf("%s\n", to_json(config, result.value(), job.world_size()).dump().c_str());
+    fmt::print("{}\n", to_json(config, result.value(), job.world_size()).dump());
   else
     print(config, result.value(), job.world_size());
   return end;

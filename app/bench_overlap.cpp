@@ -1,7 +1,6 @@
 #include "app/bench_overlap.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "app/job_config.h"
@@ -29,44 +28,39 @@ Json to_json(const OverlapRow& row) {
 
 void print(const std::vector<OverlapRow>& rows) {
   if (rows.empty()) {
-    std::printf("no axis has more than one rank\n");
+    fmt::print("no axis has more than one rank\n");
     return;
   }
-  std::printf("%-5s%-30s%-28s%6s%13s%12s%12s%12s%9s\n", "axis", "transfer", "beside", "ranks", "bytes", "transfer us",
-              "compute us", "together us", "hidden");
+  fmt::print("{:<5}{:<30}{:<28}{:>6}{:>13}{:>12}{:>12}{:>12}{:>9}\n", "axis", "transfer", "beside", "ranks", "bytes",
+             "transfer us", "compute us", "together us", "hidden");
   bool clamped = false, uncertain = false;
   for (const OverlapRow& row : rows) {
-    std::printf("%-5s%-30s%-28s%6d%13s%12.1f%12.1f%12.1f%7.0f %%%s%s\n", row.axis.c_str(), row.transfer.c_str(),
-                row.compute.c_str(), row.ranks, format_bytes(row.bytes).c_str(), row.transfer_us, row.compute_us,
-                row.together_us, 100 * row.hidden.fraction, row.hidden.clamped ? " !" : "", row.uncertain ? " ~" : "");
+    fmt::print("{:<5}{:<30}{:<28}{:6}{:>13}{:12.1f}{:12.1f}{:12.1f}{:7.0f} %{}{}\n", row.axis, row.transfer,
+               row.compute, row.ranks, format_bytes(row.bytes), row.transfer_us, row.compute_us, row.together_us,
+               100 * row.hidden.fraction, row.hidden.clamped ? " !" : "", row.uncertain ? " ~" : "");
     clamped |= row.hidden.clamped;
     uncertain |= row.uncertain;
   }
   if (clamped)
-    std::printf(
-        "!  outside 0 to 100 %% by the numbers as they are: slower together than one after the other, or "
+    fmt::print(
+        "!  outside 0 to 100 % by the numbers as they are: slower together than one after the other, or "
         "faster than compute alone\n");
-  if (uncertain) std::printf("~  scatters by more than half of the transfer: no figure to rely on\n");
+  if (uncertain) fmt::print("~  scatters by more than half of the transfer: no figure to rely on\n");
 }
 
 }  // namespace
 
 const char* const kOverlapHelp =
-    "Of every axis of the config's mesh that has more than one rank: the transfer alone, the compute alone, both as in "
-    "a "
-    "step, and hidden = 1 - (together - compute) / transfer.\n"
-    "  tp  rows gathered for the products that read them, products with the reduce of their rows, forward and "
-    "backward, "
-    "through the layers' own code; compute alone takes whole products, so cutting them into pieces counts as not "
-    "hidden\n"
-    "  dp  the largest bucket's gradient reduction beside weight-gradient products, its parameter gather beside "
-    "forward "
-    "products\n"
+    "Of every axis of the config's mesh that has more than one rank: the transfer alone, the compute alone, both as "
+    "in a step, and hidden = 1 - (together - compute) / transfer.\n"
+    "  tp  rows gathered for the GEMMs that read them, GEMMs with the reduce of their rows, forward and backward, "
+    "through the layers' own code; compute alone takes undivided GEMMs, so their splits count as not hidden\n"
+    "  dp  the largest bucket's gradient reduction beside weight-gradient GEMMs, its parameter gather beside forward "
+    "GEMMs\n"
     "  pp  a boundary tensor sent and received both ways, beside a block's forward pass\n"
     "Compute that is shorter than its transfer is repeated (x N). Medians; in every round the slowest rank counts. "
     "parallel.overlap_tp, overlap_dp, overlap_pp and tp_transfers are as the config says: another value shows what "
-    "they "
-    "are worth.";
+    "they are worth.";
 
 Result<void> bench_overlaps(const std::string& path, const std::vector<std::string>& overrides,
                             const OverlapBench& bench, bool json, Job& job) {
@@ -80,7 +74,7 @@ Result<void> bench_overlaps(const std::string& path, const std::vector<std::stri
   }
   Json objects = Json::array();
   for (const OverlapRow& row : rows) objects.push_back(to_json(row));
-  std::printf("%s\n", objects.dump().c_str());
+  fmt::print("{}\n", objects.dump());
   return {};
 }
 

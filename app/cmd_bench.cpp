@@ -1,6 +1,5 @@
 // trireme bench: measured speed, as a line for people or JSON.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -53,18 +52,18 @@ nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
 
 void print_gemms(const StepBenchResult& r) {
   if (r.gemms.empty()) return;
-  std::printf("\n%-56s%10s%10s%10s  %s\n", "matrix product", "us", "first us", "TFLOP/s", "form");
+  fmt::print("\n{:<56}{:>10}{:>10}{:>10}  {}\n", "GEMM", "us", "first us", "TFLOP/s", "form");
   for (const auto& row : r.gemms)
-    std::printf("%-56s%10.1f%10.1f%10.1f  %s\n", row.shape.c_str(), row.microseconds, row.first_microseconds,
-                row.flops / row.microseconds * 1e-6, row.form.c_str());
+    fmt::print("{:<56}{:10.1f}{:10.1f}{:10.1f}  {}\n", row.shape, row.microseconds, row.first_microseconds,
+               row.flops / row.microseconds * 1e-6, row.form);
 }
 
 void print_tables(const StepBenchResult& r) {
   double total = 0;
   for (const auto& row : r.ops) total += row.seconds;
-  if (!r.ops.empty()) std::printf("\n%-24s%8s%12s%8s\n", "operation", "calls", "ms a step", "share");
+  if (!r.ops.empty()) fmt::print("\n{:<24}{:>8}{:>12}{:>8}\n", "operation", "calls", "ms a step", "share");
   for (const auto& row : r.ops)
-    std::printf("%-24s%8d%12.3f%7.1f%%\n", row.op.c_str(), row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
+    fmt::print("{:<24}{:8}{:12.3f}{:7.1f}%\n", row.op, row.calls, 1e3 * row.seconds, 100 * row.seconds / total);
   print_gemms(r);
 }
 
@@ -95,29 +94,28 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
         {"spent_ms", times_json(r)},
         {"ops", ops_json(r)},
         {"gemms", gemms_json(r)}};
-    std::printf("%s\n", object.dump().c_str());
+    fmt::print("{}\n", object.dump());
     return;
   }
-  std::printf(
-      "%s: %.2f ms a step (%.2f to %.2f), %s tokens/s, %.1f TFLOP/s a rank%s, %s a rank\n", config.run.name.c_str(),
-      r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s).c_str(), r.tflops_per_rank,
-      r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal).c_str()
-            : "",
-      format_bytes(r.memory_bytes).c_str());
+  fmt::print(
+      "{}: {:.2f} ms a step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s a rank{}, {} a rank\n", config.run.name,
+      r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
+      r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
+      format_bytes(r.memory_bytes));
   for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
     const auto values = r.times[stage].values();
     for (size_t i = 0; i < values.size(); ++i)
       if (const double ms = 1e3 * values[i]; ms >= 5e-3)
         spent += fmt::format("{}{} {:.2f}", spent.empty() ? "" : ", ", StepTimes::names()[i], ms);
-    std::printf("of it%s: %s ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage).c_str() : "", spent.c_str());
+    fmt::print("of it{}: {} ms\n", r.times.size() > 1 ? fmt::format(", stage {}", stage) : "", spent);
   }
   if (timed && config.parallel.pp > 1) {
     const auto busiest = *std::max_element(r.times.begin(), r.times.end(),
                                            [](const auto& a, const auto& b) { return a.compute < b.compute; });
-    std::printf("bubble of the busiest stage: %.1f %% of its work; (pp-1)/(chunks·microbatches) = %.1f %%\n",
-                100 * busiest.bubble / busiest.compute,
-                100 * ideal_bubble(config.parallel.pp, microbatches(config), config.parallel.chunks));
+    fmt::print("bubble of the busiest stage: {:.1f} % of its work; (pp-1)/(chunks·microbatches) = {:.1f} %\n",
+               100 * busiest.bubble / busiest.compute,
+               100 * ideal_bubble(config.parallel.pp, microbatches(config), config.parallel.chunks));
   }
   print_tables(r);
 }
@@ -133,7 +131,7 @@ Result<void> bench_steps(const Options& options, Job& job) {
   return {};
 }
 
-// The products alone: the search, no steps.
+// The GEMMs alone: the search, no steps.
 Result<void> bench_gemms(const Options& options, Job& job) {
   const auto loaded = open_bench_job(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
@@ -141,12 +139,11 @@ Result<void> bench_gemms(const Options& options, Job& job) {
                                             {.steps = 0, .warmup = 0, .profiled = 0});
   if (job.world_rank() != 0) return {};
   if (options.json) {
-    std::printf("%s\n", gemms_json(result).dump().c_str());
+    fmt::print("{}\n", gemms_json(result).dump());
     return {};
   }
   if (result.gemms.empty())
-    std::printf("nothing to search: the %s backend has one algorithm\n",
-                std::string(enum_name(loaded.value().config().run.device)).c_str());
+    fmt::print("nothing to search: the {} backend has one algorithm\n", enum_name(loaded.value().config().run.device));
   print_gemms(result);
   return {};
 }
@@ -166,22 +163,22 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
                       {"bytes", row.bytes},
                       {"flops", row.flops},
                       {"floor_us", row.floor_microseconds}});
-    std::printf(
-        "%s\n",
-        nlohmann::ordered_json({{"copy_bytes_per_s", result.copy_bytes_per_s}, {"kernels", rows}}).dump().c_str());
+    fmt::print("{}\n",
+               nlohmann::ordered_json({{"copy_bytes_per_s", result.copy_bytes_per_s}, {"kernels", rows}}).dump());
     return {};
   }
-  std::printf(
-      "device copy: %.0f GB/s read and written. Floors: fewest bytes at that rate, or FLOPs at the data sheet's "
+  fmt::print(
+      "device copy: {:.0f} GB/s read and written. Floors: fewest bytes at that rate, or FLOPs at the data sheet's "
       "peak\n\n",
       result.copy_bytes_per_s * 1e-9);
-  std::printf("%-28s%-40s%10s%10s%10s%10s%9s\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us", "of floor");
+  fmt::print("{:<28}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
+             "of floor");
   for (const KernelRow& row : result.rows) {
     const double gigabytes = row.bytes / row.microseconds * 1e-3, teraflops = row.flops / row.microseconds * 1e-6;
-    std::printf("%-28s%-40s%10.1f%10s%10s%10.1f%8.0f%%\n", row.name.c_str(), row.shape.c_str(), row.microseconds,
-                row.bytes > 0 ? fmt::format("{:.0f}", gigabytes).c_str() : "",
-                row.flops > 0 ? fmt::format("{:.1f}", teraflops).c_str() : "", row.floor_microseconds,
-                100 * row.floor_microseconds / row.microseconds);
+    fmt::print("{:<28}{:<40}{:10.1f}{:>10}{:>10}{:10.1f}{:8.0f}%\n", row.name, row.shape, row.microseconds,
+               row.bytes > 0 ? fmt::format("{:.0f}", gigabytes) : "",
+               row.flops > 0 ? fmt::format("{:.1f}", teraflops) : "", row.floor_microseconds,
+               100 * row.floor_microseconds / row.microseconds);
   }
   return {};
 }
@@ -201,14 +198,14 @@ Result<void> bench_the_comm(const Options& options, Job& job) {
                          {"bytes", row.bytes},
                          {"us", row.microseconds},
                          {"bus_bytes_per_s", row.bus_bytes_per_s}});
-    std::printf("%s\n", objects.dump().c_str());
+    fmt::print("{}\n", objects.dump());
     return {};
   }
-  std::printf("%-6s%-16s%7s%14s%12s%14s\n", "axis", "operation", "ranks", "bytes", "us", "bus GB/s");
+  fmt::print("{:<6}{:<16}{:>7}{:>14}{:>12}{:>14}\n", "axis", "operation", "ranks", "bytes", "us", "bus GB/s");
   for (const CommRow& row : rows)
-    std::printf("%-6s%-16s%7d%14s%12.1f%14.1f\n", row.axis.c_str(), row.operation.c_str(), row.ranks,
-                format_bytes(row.bytes).c_str(), row.microseconds, row.bus_bytes_per_s * 1e-9);
-  if (rows.empty()) std::printf("no axis has more than one rank\n");
+    fmt::print("{:<6}{:<16}{:7}{:>14}{:12.1f}{:14.1f}\n", row.axis, row.operation, row.ranks, format_bytes(row.bytes),
+               row.microseconds, row.bus_bytes_per_s * 1e-9);
+  if (rows.empty()) fmt::print("no axis has more than one rank\n");
   return {};
 }
 
@@ -244,19 +241,19 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   if (job.world_rank() != 0) return {};
   const CheckpointBenchResult& r = result.value();
   if (options.json) {
-    std::printf("%s\n", checkpoint_json(r).dump().c_str());
+    fmt::print("{}\n", checkpoint_json(r).dump());
     return {};
   }
-  std::printf("%s of state, %d rank(s); reads %s\n", format_bytes(r.bytes).c_str(), r.ranks,
-              r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
-  std::printf("%-10s%10s%10s   %-26s%10s%12s\n", "what", "s", "GB/s", "floor", "s", "of floor");
+  fmt::print("{} of state, {} rank(s); reads {}\n", format_bytes(r.bytes), r.ranks,
+             r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
+  fmt::print("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
   for (const CheckpointRow& row : r.rows)
-    std::printf("%-10s%10.3f%10.2f   %-26s%10.3f%11.0f%%\n", row.name.c_str(), row.seconds,
-                1e-9 * static_cast<double>(row.bytes) / row.seconds, row.floor.c_str(), row.floor_seconds,
-                100 * row.speed);
-  std::printf("a step: %.0f ms; with a checkpoint begun before it %.0f ms longer; one copy of the state: %.0f ms\n",
-              1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
-  std::printf("all steps until it was published: %.0f ms longer\n", 1e3 * r.beside_seconds);
+    fmt::print("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
+               1e-9 * static_cast<double>(row.bytes) / row.seconds, row.floor, row.floor_seconds, 100 * row.speed);
+  fmt::print(
+      "a step: {:.0f} ms; with a checkpoint begun before it {:.0f} ms longer; one copy of the state: {:.0f} ms\n",
+      1e3 * r.step_seconds, 1e3 * r.stall_seconds, 1e3 * r.copy_seconds);
+  fmt::print("all steps until it was published: {:.0f} ms longer\n", 1e3 * r.beside_seconds);
   return {};
 }
 
@@ -314,7 +311,7 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto* kernels =
       add("kernels", "Every operation at a config's shapes, against its floor; one rank", bench_the_kernels);
   add_count(kernels, "--rounds", options->kernels.rounds, "Runs of each; the middle one counts");
-  add("gemm", "The search over the algorithms of a config's matrix products", bench_gemms);
+  add("gemm", "The search over the algorithms of a config's GEMMs", bench_gemms);
   auto* comm = add("comm", "Each collective of each axis of a config's mesh", bench_the_comm);
   add_count(comm, "--bytes", options->comm.most_bytes, "Largest buffer; smaller ones are a 16th each");
   add_count(comm, "--rounds", options->comm.rounds, "Runs of each; the middle one counts");

@@ -23,7 +23,7 @@ struct Options {
 
 Result<void> check(const Options& options) {
   if (options.fields) {
-    std::printf("%s", config_help().c_str());
+    fmt::print("{}", config_help());
     return {};
   }
   if (options.config.empty()) return usage_error("check needs CONFIG; or --fields alone");
@@ -41,7 +41,7 @@ Result<void> check(const Options& options) {
   const auto plan = plan_job(config.value(), facts_on_paper(config.value(), static_cast<int>(ranks)));
   if (!plan) return plan.error();
   if (options.get.empty()) {
-    std::printf("%s", check_report(config.value(), plan.value(), static_cast<int>(ranks)).c_str());
+    fmt::print("{}", check_report(config.value(), plan.value(), static_cast<int>(ranks)));
     return {};
   }
   std::string values;
@@ -50,7 +50,7 @@ Result<void> check(const Options& options) {
     if (!value) return value.error();
     values += value.value() + "\n";
   }
-  std::printf("%s", values.c_str());
+  fmt::print("{}", values);
   return {};
 }
 
@@ -68,7 +68,7 @@ void add_check_command(CLI::App& app, int& status) {
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {
-      std::fprintf(stderr, "%s\n", result.error().message.c_str());
+      fmt::print(stderr, "{}\n", result.error().message);
       status = static_cast<int>(result.error().code);
     }
   });

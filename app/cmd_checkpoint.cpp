@@ -32,15 +32,14 @@ Result<void> list(const std::string& dir) {
   if (!entries) return entries.error();
   for (const CheckpointEntry& entry : entries.value()) {
     if (!entry.valid) {
-      std::printf("%-48s invalid: %s\n", entry.path.c_str(), entry.why.c_str());
+      fmt::print("{:<48} invalid: {}\n", entry.path, entry.why);
       continue;
     }
     const auto manifest = read_manifest(entry.path);
     if (!manifest) return manifest.error();
     const auto layout = manifest.value().info.texts.find("layout");
-    std::printf("%-48s %10s in %zu files, %s\n", entry.path.c_str(),
-                format_bytes(total_bytes(manifest.value())).c_str(), manifest.value().files.size(),
-                layout == manifest.value().info.texts.end() ? "" : layout->second.c_str());
+    fmt::print("{:<48} {:>10} in {} files, {}\n", entry.path, format_bytes(total_bytes(manifest.value())),
+               manifest.value().files.size(), layout == manifest.value().info.texts.end() ? "" : layout->second);
   }
   return {};
 }
@@ -48,16 +47,12 @@ Result<void> list(const std::string& dir) {
 Result<void> inspect(const std::string& folder) {
   const auto manifest = read_manifest(folder);
   if (!manifest) return manifest.error();
-  std::printf("step %lld, attempt %s\n", static_cast<long long>(manifest.value().step),
-              manifest.value().attempt.c_str());
-  for (const auto& [name, value] : manifest.value().info.numbers)
-    std::printf("%s: %lld\n", name.c_str(), static_cast<long long>(value));
+  fmt::print("step {}, attempt {}\n", manifest.value().step, manifest.value().attempt);
+  for (const auto& [name, value] : manifest.value().info.numbers) fmt::print("{}: {}\n", name, value);
   for (const TensorRecord& tensor : manifest.value().tensors)
-    std::printf("%-64s %-4s %-20s %10s in %zu\n", tensor.name.c_str(), std::string(enum_name(tensor.type)).c_str(),
-                to_string(tensor.shape).c_str(),
-                format_bytes(num_elements(tensor.shape) * element_bytes(tensor.type)).c_str(), tensor.pieces.size());
-  std::printf("%zu tensors, %s\n", manifest.value().tensors.size(),
-              format_bytes(total_bytes(manifest.value())).c_str());
+    fmt::print("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
+               format_bytes(num_elements(tensor.shape) * element_bytes(tensor.type)), tensor.pieces.size());
+  fmt::print("{} tensors, {}\n", manifest.value().tensors.size(), format_bytes(total_bytes(manifest.value())));
   return {};
 }
 
@@ -70,18 +65,17 @@ Result<void> verify_folder(const std::string& folder, int threads) {
     report = verify(folder, threads, [&](int64_t bytes) { progress.add(bytes); });
   }
   if (!report) return report.error();
-  for (const std::string& problem : report.value().problems) std::fprintf(stderr, "%s\n", problem.c_str());
+  for (const std::string& problem : report.value().problems) fmt::print(stderr, "{}\n", problem);
   if (!report.value().problems.empty()) return file_error("{}: {} problems", folder, report.value().problems.size());
-  std::printf("%s: %lld pieces in %lld files, %s: all checksums are right\n", folder.c_str(),
-              static_cast<long long>(report.value().pieces), static_cast<long long>(report.value().files),
-              format_bytes(report.value().bytes).c_str());
+  fmt::print("{}: {} pieces in {} files, {}: all checksums are right\n", folder, report.value().pieces,
+             report.value().files, format_bytes(report.value().bytes));
   return {};
 }
 
 Result<void> prune_folder(const std::string& dir, int keep_last, int64_t keep_every) {
   const auto removed = prune(dir, keep_last, keep_every, new_attempt());
   if (!removed) return removed.error();
-  for (const std::string& name : removed.value()) std::printf("removed %s\n", name.c_str());
+  for (const std::string& name : removed.value()) fmt::print("removed {}\n", name);
   return {};
 }
 
@@ -92,10 +86,8 @@ Result<void> export_model(huggingface::ExportOptions options, const std::string&
   const auto summary = huggingface::export_checkpoint(options);
   if (!summary) return summary.error();
   const huggingface::ExportSummary& s = summary.value();
-  std::printf("%s: %s, %lld tensors, %s of %s in %lld file(s), from %s\ntokenizer: %s\n", options.folder.c_str(),
-              s.architecture.c_str(), static_cast<long long>(s.tensors), format_bytes(s.bytes).c_str(),
-              std::string(enum_name(options.dtype)).c_str(), static_cast<long long>(s.files),
-              options.checkpoint.c_str(), s.tokenizer.c_str());
+  fmt::print("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
+             s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
   return {};
 }
 
@@ -103,9 +95,8 @@ Result<void> import_run(const huggingface::ImportOptions& options) {
   const auto summary = huggingface::import_model(options);
   if (!summary) return summary.error();
   const huggingface::ImportSummary& s = summary.value();
-  std::printf("%s: %s, %lld tensors, %s of weights\ntokenizer: %s\nto train: trireme train %s --set data.sources=...\n",
-              s.checkpoint.c_str(), s.architecture.c_str(), static_cast<long long>(s.tensors),
-              format_bytes(s.bytes).c_str(), s.tokenizer.c_str(), s.config.c_str());
+  fmt::print("{}: {}, {} tensors, {} of weights\ntokenizer: {}\nto train: trireme train {} --set data.sources=...\n",
+             s.checkpoint, s.architecture, s.tensors, format_bytes(s.bytes), s.tokenizer, s.config);
   return {};
 }
 
@@ -176,10 +167,8 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
   }
   if (!compared) return compared.error();
   const CheckpointDiff& d = compared.value();
-  std::printf("A: %s, step %lld\nB: %s, step %lld\n", a.value().c_str(), static_cast<long long>(d.a_step),
-              b.value().c_str(), static_cast<long long>(d.b_step));
-  for (const ConfigDiff& field : d.config)
-    std::printf("config %s: %s in A, %s in B\n", field.field.c_str(), field.a.c_str(), field.b.c_str());
+  fmt::print("A: {}, step {}\nB: {}, step {}\n", a.value(), d.a_step, b.value(), d.b_step);
+  for (const ConfigDiff& field : d.config) fmt::print("config {}: {} in A, {} in B\n", field.field, field.a, field.b);
   int64_t alone = 0, form = 0, values = 0, equal = 0, different = 0;
   double largest = 0, relative = 0;
   for (const TensorDiff& t : d.tensors) {
@@ -187,7 +176,7 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
       ++equal;
       continue;
     }
-    std::printf("%-64s %s\n", t.name.c_str(), line_of(t).c_str());
+    fmt::print("{:<64} {}\n", t.name, line_of(t));
     const bool both = t.a && t.b;
     alone += !both;
     form += both && *t.a != *t.b;
@@ -196,12 +185,11 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
     largest = std::max(largest, t.max_abs);
     relative = std::max(relative, t.max_relative);
   }
-  std::printf(
-      "%s: %zu tensors, %lld equal; %lld on one side alone, %lld of other type or shape, %lld of other values "
-      "(%lld elements, by %.3g at most, relative %.3g); %zu config fields differ\n",
-      d.equal() ? "EQUAL" : "DIFFERENT", d.tensors.size(), static_cast<long long>(equal), static_cast<long long>(alone),
-      static_cast<long long>(form), static_cast<long long>(values), static_cast<long long>(different), largest,
-      relative, d.config.size());
+  fmt::print(
+      "{}: {} tensors, {} equal; {} on one side alone, {} of other type or shape, {} of other values "
+      "({} elements, by {:.3g} at most, relative {:.3g}); {} config fields differ\n",
+      d.equal() ? "EQUAL" : "DIFFERENT", d.tensors.size(), equal, alone, form, values, different, largest, relative,
+      d.config.size());
   return d.equal();
 }
 
@@ -217,7 +205,7 @@ void add_diff(CLI::App& checkpoint, int& status) {
   command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
   command->callback([=, &status] {
     const auto equal = diff(*a, *b, *prefix, *threads);
-    if (!equal) std::fprintf(stderr, "%s\n", equal.error().message.c_str());
+    if (!equal) fmt::print(stderr, "{}\n", equal.error().message);
     status = equal ? (equal.value() ? 0 : 1) : static_cast<int>(equal.error().code);
   });
 }

@@ -1,7 +1,6 @@
 // trireme eval: the loss of a checkpoint's model on token files.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -42,13 +41,12 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
         {"checkpoint", loaded.checkpoint}, {"step", loaded.step},  {"loss", e.loss},    {"perplexity", e.perplexity()},
         {"perplexity_per_byte", nullptr},  {"samples", e.samples}, {"tokens", e.tokens}};
     if (bytes) object["perplexity_per_byte"] = e.perplexity_per_byte();
-    std::printf("%s\n", object.dump().c_str());
+    fmt::print("{}\n", object.dump());
     return;
   }
-  std::printf("%s: loss %.6f nats/token, perplexity %.3f per token%s, over %lld samples of %lld (%lld tokens)\n",
-              loaded.checkpoint.c_str(), e.loss, e.perplexity(),
-              bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()).c_str() : "",
-              static_cast<long long>(e.samples), static_cast<long long>(available), static_cast<long long>(e.tokens));
+  fmt::print("{}: loss {:.6f} nats/token, perplexity {:.3f} per token{}, over {} samples of {} ({} tokens)\n",
+             loaded.checkpoint, e.loss, e.perplexity(),
+             bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
 }
 
 Result<void> eval(const Options& options, Job& job) {

@@ -1,5 +1,4 @@
 // trireme train: one rank of a training job.
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>

@@ -8,14 +8,14 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
   command->callback([&status, action = std::move(action)] {
     const auto result = action();
     if (result) return;
-    std::fprintf(stderr, "%s\n", result.error().message.c_str());
+    fmt::print(stderr, "{}\n", result.error().message);
     status = static_cast<int>(result.error().code);
   });
 }
 
 int job_status(const Job& job, const Result<void>& result) {
   if (result) return 0;
-  if (job.world_rank() == 0) std::fprintf(stderr, "%s\n", result.error().message.c_str());
+  if (job.world_rank() == 0) fmt::print(stderr, "{}\n", result.error().message);
   return static_cast<int>(result.error().code);
 }
 

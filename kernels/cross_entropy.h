@@ -3,7 +3,7 @@
 //   1. CrossEntropyStats: over the own columns, the largest logit, the sum of exp(logit - max), the target's logit.
 //   2. all-gather of the stats over tp (the caller's).
 //   3. CrossEntropyLoss: loss += sum_r lse[r] - target[r];  logits <- (softmax - onehot) · grad_scale, in place.
-// A rank that holds the whole vocabulary leaves out 1 and 2: without `stats` the loss reads them off its logits.
+// A rank that holds the full vocabulary leaves out 1 and 2: without `stats` the loss reads them off its logits.
 // Columns at or beyond `vocab` are padding: they count nowhere and their gradient is zero.
 #pragma once
 
@@ -25,7 +25,7 @@ enum class LogitGradient { kNone, kInPlace };
 struct CrossEntropyLoss {
   Tensor loss;     // (1) f32, += sum over rows
   Tensor logits;   // (R, Vl) T; becomes the gradient when `gradient` is kInPlace
-  Tensor stats;    // (tp, R, 3) f32; absent: first_token is 0 and the logits are of the whole vocabulary
+  Tensor stats;    // (tp, R, 3) f32; absent: first_token is 0 and the logits are of the full vocabulary
   Tensor targets;  // (R) i32
   int first_token = 0;
   int vocab = 0;

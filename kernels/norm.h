@@ -42,7 +42,7 @@ struct NormBackward {
 };
 void check(const NormBackward&);
 
-// out = inp + add + add_bias: the end of a stage, where no norm follows. out may be inp or a whole add.
+// out = inp + add + add_bias: the end of a stage, where no norm follows. out may be inp or an add without parts.
 struct ResidualAdd {
   Tensor out;       // (R, C) T
   Tensor inp;       // (R, C) T

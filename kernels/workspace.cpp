@@ -12,9 +12,9 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 }  // namespace
 
-// The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm keeps
-// them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats, and
-// room for what cuDNN's engines keep for themselves.
+// The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm
+// keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats,
+// and room for what cuDNN's engines keep for themselves.
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) {
   const int64_t heads = d.batch * d.num_kv_heads * d.group;
   return heads * (round_up(d.seq_len, 64) * round_up(d.seq_len, 128) * 2 + int64_t{d.seq_len} * 4) + 8 * kMiB;
@@ -51,7 +51,7 @@ int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProper
   const int64_t bias = 4 * std::max<int64_t>(int64_t{16} * 256 * gpu.num_multiprocessors, d.widest + 256);
   // Embedding gradients: four lists of the rows and what their sort needs, and the sums of runs that cross tiles.
   const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
-  // Row losses, sums of squares, cuBLASLt's bias gradients, and pieces that were outgrown.
+  // Row losses, sums of squares, cuBLASLt's bias gradients, and buffers that were outgrown.
   const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;
   return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max(norm, bias) + embedding + rest,
                   256);

@@ -19,8 +19,8 @@ default OMPI_MCA_btl ^openib
 default UCX_TLS ^cuda
 
 # --- NCCL: a link that flaps ------------------------------------------------------------------------------------------
-# A lost packet is sent again after 4.096 us * 2^NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT times, before NCCL gives up. 22 and 7
-# (the largest that cards take) ride out a port that is gone for a minute or two; NCCL's own default gives up within
+# A lost packet is sent again after 4.096 us * 2^NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT times, before NCCL gives up. 22 and
+# 7 (the largest that cards take) ride out a port that is gone for a minute or two; NCCL's own default gives up within
 # seconds. The trainer's watchdog must be more patient than that.
 default NCCL_IB_TIMEOUT 22
 default NCCL_IB_RETRY_CNT 7

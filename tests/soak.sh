@@ -43,7 +43,7 @@ case $kind in
     # Leaks are not looked for: MPI keeps what it has, and a process that is traced, as some tests do, cannot look.
     export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     unit_tests
-    bash tests/mp/resume.sh "$PWD" "$PWD/build-$kind/bin/trireme"
+    bash tests/mp/resume_is_bit_identical.sh "$PWD" "$PWD/build-$kind/bin/trireme"
     ;;
   thread)
     build -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTRIREME_SANITIZE=thread

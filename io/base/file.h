@@ -33,7 +33,8 @@ class Descriptor {
   int fd_;
 };
 
-// Lets this process hold `count` files open and some more, as far as its hard limit allows: the usual soft limit is 1,024.
+// Lets this process hold `count` files open and some more, as far as its hard limit allows: the usual soft limit is
+// 1,024.
 void allow_open_files(int64_t count);
 
 // All of `bytes` at byte `offset`, in as many calls as it takes; `path` is for messages. A file that ends too early is
@@ -41,8 +42,8 @@ void allow_open_files(int64_t count);
 Result<void> read_at(int fd, const std::string& path, void* data, int64_t bytes, int64_t offset);
 Result<void> write_at(int fd, const std::string& path, const void* data, int64_t bytes, int64_t offset);
 
-// The names in `folder`, without "." and "..", in no order. Error, and not a shorter list, when any part of it could not
-// be read: os_error is ENOENT when there is no such folder.
+// The names in `folder`, without "." and "..", in no order. Error, and not a shorter list, when any part of it could
+// not be read: os_error is ENOENT when there is no such folder.
 Result<std::vector<std::string>> list_folder(const std::string& folder);
 
 // Makes names that were created, renamed or removed in `folder` durable.

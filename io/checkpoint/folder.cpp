@@ -14,7 +14,6 @@
 
 #include "io/base/file.h"
 #include "io/base/log.h"
-#include "io/checkpoint/manifest.h"
 
 namespace tri {
 namespace {
@@ -98,16 +97,20 @@ Result<void> make_folders(const std::string& path) {
   return {};
 }
 
-Result<void> usable(const std::string& folder, int64_t step, const Retry& retry = {}) {
+// The folder's manifest, where it is a checkpoint of this step.
+Result<Manifest> usable(const std::string& folder, int64_t step, const Retry& retry = {}) {
   auto manifest = read_manifest(folder, retry);
-  if (!manifest) return manifest.error();
+  if (!manifest) return manifest;
   if (manifest.value().step != step)
     return file_error("{}: its manifest is of step {}, expected {}", folder, manifest.value().step, step);
-  return check_files(folder, manifest.value(), retry);
+  if (auto there = check_files(folder, manifest.value(), retry); !there) return there.error();
+  return manifest;
 }
 
 // Whether storage did not answer, so that what it holds is not known. A file that is not there is an answer.
-bool unknown(const Result<void>& fit) { return !fit && fit.error().os_error != 0 && fit.error().os_error != ENOENT; }
+bool unknown(const Result<Manifest>& fit) {
+  return !fit && fit.error().os_error != 0 && fit.error().os_error != ENOENT;
+}
 
 // Out of sight in one step, then removed at leisure.
 Result<void> discard(const std::string& dir, const Name& name, const std::string& attempt) {
@@ -193,9 +196,10 @@ Result<std::string> begin_attempt(const std::string& dir, int64_t step, const st
 
 Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how) {
   const std::string folder = attempt_folder(dir, step, attempt), target = dir + "/" + step_name(step);
-  if (auto fit = usable(folder, step); !fit) return fit;
-  if (const auto manifest = read_manifest(folder); manifest && manifest.value().attempt != attempt)
-    return file_error("{}: its manifest is of attempt {}, expected {}", folder, manifest.value().attempt, attempt);
+  const auto fit = usable(folder, step);
+  if (!fit) return fit.error();
+  if (fit.value().attempt != attempt)
+    return file_error("{}: its manifest is of attempt {}, expected {}", folder, fit.value().attempt, attempt);
   if (auto synced = sync_folder(folder); !synced) return synced;
   const auto taken = exists(target);
   if (!taken) return taken.error();
@@ -208,31 +212,40 @@ Result<void> publish(const std::string& dir, int64_t step, const std::string& at
   return write_file(dir + "/latest", step_name(step) + "\n", attempt);
 }
 
-Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, const Retry& retry) {
+Result<std::vector<CheckpointCandidate>> checkpoint_candidates(const std::string& dir, const Retry& retry) {
   auto names = names_in(dir, retry);
   if (!names) return names.error();
+  std::vector<CheckpointCandidate> candidates;
+  for (const Name& name : names.value())
+    if (name.kind != Kind::kTrash)
+      candidates.push_back({name.step, path_of(dir, name), name.kind == Kind::kUnfinished ? name.attempt : ""});
+  return candidates;
+}
+
+Result<Manifest> open_candidate(const CheckpointCandidate& candidate, const Retry& retry) {
+  if (!candidate.unfinished.empty())
+    return file_error("{}: attempt {} has not finished it", candidate.path, candidate.unfinished);
+  return usable(candidate.path, candidate.step, retry);
+}
+
+Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, const Retry& retry) {
+  const auto candidates = checkpoint_candidates(dir, retry);
+  if (!candidates) return candidates.error();
   std::vector<CheckpointEntry> entries;
-  for (const Name& name : names.value()) {
-    if (name.kind == Kind::kTrash) continue;
-    CheckpointEntry entry{.step = name.step, .path = path_of(dir, name)};
-    if (name.kind == Kind::kUnfinished) {
-      entry.why = fmt::format("{}: attempt {} has not finished it", entry.path, name.attempt);
-    } else {
-      const auto fit = usable(entry.path, name.step, retry);
-      entry.valid = fit.ok();
-      if (!fit) entry.why = fit.error().message;
-    }
-    entries.push_back(std::move(entry));
+  for (const CheckpointCandidate& candidate : candidates.value()) {
+    const auto opened = open_candidate(candidate, retry);
+    entries.push_back({candidate.step, candidate.path, opened.ok(), opened ? "" : opened.error().message});
   }
   return entries;
 }
 
 Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir, const Retry& retry) {
-  auto entries = list_checkpoints(dir, retry);
-  if (!entries) return entries.error();
-  for (CheckpointEntry& entry : entries.value()) {
-    if (entry.valid) return std::optional(std::move(entry));
-    log_warn("checkpoint passed over: {}", entry.why);
+  const auto candidates = checkpoint_candidates(dir, retry);
+  if (!candidates) return candidates.error();
+  for (const CheckpointCandidate& candidate : candidates.value()) {
+    const auto opened = open_candidate(candidate, retry);
+    if (opened) return std::optional(CheckpointEntry{candidate.step, candidate.path, true, ""});
+    log_warn("checkpoint passed over: {}", opened.error().message);
   }
   return std::optional<CheckpointEntry>();
 }
@@ -249,11 +262,10 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
     if (name.kind == Kind::kUnfinished && name.attempt == attempt) continue;
     if (name.kind == Kind::kOld) {
       const Name published{name.step, Kind::kPublished, ""};
-      const Result<void> new_fit = usable(path_of(dir, published), name.step, retry),
-                         old_fit = usable(path, name.step, retry);
+      const auto new_fit = usable(path_of(dir, published), name.step, retry), old_fit = usable(path, name.step, retry);
       // Neither is removed before it is known what they are.
-      for (const Result<void>& fit : {new_fit, old_fit})
-        if (unknown(fit)) return fit.error();
+      for (const auto* fit : {&new_fit, &old_fit})
+        if (unknown(*fit)) return fit->error();
       if (!new_fit && old_fit) {
         if (auto back = take_back(dir, name, attempt); !back) return back.error();
         continue;

@@ -17,6 +17,7 @@
 
 #include "io/base/error.h"
 #include "io/base/retry.h"
+#include "io/checkpoint/manifest.h"
 
 namespace tri {
 
@@ -35,10 +36,28 @@ enum class Replace {
   kRenameOld,  // the other way: rename the old one away first
 };
 
-// Gives the attempt's folder its name, durably, and points `latest` to it. Writers have made their files durable.
+// Gives the attempt's folder its name, durably, and points `latest` to it. Writers have made their files' contents
+// durable; the files' names are made so here, by one fsync of the folder for all of them.
 // A checkpoint of the same step is replaced. Error, and nothing changed, when the folder has no valid manifest of this
 // step and attempt or lacks a file.
 Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how = Replace::kSwap);
+
+// What looks like a checkpoint, by its name alone.
+struct CheckpointCandidate {
+  int64_t step = 0;
+  std::string path;
+  std::string unfinished;  // the attempt that has not finished it; empty: it was published once
+};
+
+// Listing and reading are tried again by `retry` where storage fails for a while, here and below.
+//
+// Newest step first, of a step the published one first; nothing but names is read. No `dir`, no candidates; a `dir` that
+// can't be listed is an error: what it holds is then not known, which is not the same as nothing.
+Result<std::vector<CheckpointCandidate>> checkpoint_candidates(const std::string& dir, const Retry& retry = {});
+
+// Its manifest, where it is valid: a valid manifest of that step, and all files with their sizes; their contents are for
+// verify(). The error says why it is passed over.
+Result<Manifest> open_candidate(const CheckpointCandidate& candidate, const Retry& retry = {});
 
 struct CheckpointEntry {
   int64_t step = 0;
@@ -47,14 +66,10 @@ struct CheckpointEntry {
   std::string why;  // it is passed over, when it is not valid
 };
 
-// Listing and reading are tried again by `retry` where storage fails for a while, here and below.
-//
-// All that looks like a checkpoint: newest step first, of a step the published one first. Valid means: a valid manifest
-// of that step, and all files with their sizes; their contents are for verify(). No `dir`, no entries; a `dir` that can't
-// be listed is an error: what it holds is then not known, which is not the same as nothing.
+// All candidates, each of them opened; the same error.
 Result<std::vector<CheckpointEntry>> list_checkpoints(const std::string& dir, const Retry& retry = {});
 
-// The newest valid one; those passed over on the way are logged as warnings.
+// The newest valid one; those passed over on the way are logged as warnings. Older ones are not opened.
 Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir, const Retry& retry = {});
 
 // Removes what other attempts left unfinished, and finishes a replacement or removal that was cut short. Returns the

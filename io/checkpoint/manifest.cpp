@@ -241,6 +241,15 @@ const TensorRecord* Manifest::find(std::string_view tensor) const {
   return at == tensors.end() || at->name != tensor ? nullptr : &*at;
 }
 
+Result<const TensorRecord*> Manifest::find(std::string_view name, StoredType type, const Coordinates& shape) const {
+  const TensorRecord* tensor = find(name);
+  if (tensor == nullptr) return file_error("holds no tensor {}", name);
+  if (tensor->type != type || tensor->shape != shape)
+    return file_error("tensor {} is {} {}, expected {} {}", name, enum_name(tensor->type), to_string(tensor->shape),
+                      enum_name(type), to_string(shape));
+  return tensor;
+}
+
 bool valid_tensor_name(std::string_view name) {
   size_t begin = 0;
   while (true) {

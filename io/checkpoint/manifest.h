@@ -79,6 +79,8 @@ struct Manifest {
   // Adds a writer's files and pieces. Error when the writers disagree about a tensor.
   Result<void> add(const ShardRecord& shard);
   const TensorRecord* find(std::string_view tensor) const;  // null when there is none. Requires order by name
+  // The same; Error when there is none, or it has another type or shape.
+  Result<const TensorRecord*> find(std::string_view tensor, StoredType type, const Coordinates& shape) const;
   bool operator==(const Manifest&) const = default;
 };
 

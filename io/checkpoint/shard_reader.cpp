@@ -17,16 +17,16 @@ constexpr int64_t kBlockBytes = 4 << 20;
 constexpr int64_t kStraightBytes = 256 << 10;
 constexpr size_t kMaxOpen = 64;
 
-Error damaged(const std::string& path, const TensorRecord& tensor, const StoredPiece& piece, uint64_t found) {
-  return file_error("{}: tensor {}, piece {} at byte {}: XXH3-64 {}, expected {}; damaged", path, tensor.name,
-                    to_string(piece.region), piece.offset, hex64(found), hex64(piece.checksum));
-}
-
 Error for_tensor(const Error& error, const TensorRecord& tensor) {
   return {fmt::format("{} (tensor {})", error.message, tensor.name), error.code, error.os_error};
 }
 
 }  // namespace
+
+Error damaged_piece(const std::string& path, const TensorRecord& tensor, const StoredPiece& piece, uint64_t found) {
+  return file_error("{}: tensor {}, piece {} at byte {}: XXH3-64 {}, expected {}; damaged", path, tensor.name,
+                    to_string(piece.region), piece.offset, hex64(found), hex64(piece.checksum));
+}
 
 Result<ShardReader> ShardReader::open(const std::string& folder, const FileRecord& file,
                                       std::shared_ptr<std::atomic<int64_t>> bytes_read) {
@@ -77,7 +77,7 @@ Result<void> ShardReader::read_straight(const TensorRecord& tensor, const Stored
     }
   }
   if (checking == Checking::kChecksum && hash.digest() != piece.checksum)
-    return damaged(path_, tensor, piece, hash.digest());
+    return damaged_piece(path_, tensor, piece, hash.digest());
   return {};
 }
 
@@ -116,7 +116,7 @@ Result<void> ShardReader::read_through_buffer(const TensorRecord& tensor, const 
     begin = end;
   }
   if (checking == Checking::kChecksum && hash.digest() != piece.checksum)
-    return damaged(path_, tensor, piece, hash.digest());
+    return damaged_piece(path_, tensor, piece, hash.digest());
   return {};
 }
 
@@ -130,7 +130,7 @@ Result<void> ShardReader::verify(const TensorRecord& tensor, const StoredPiece& 
     hash.update(buffer.get(), static_cast<size_t>(count));
     done += count;
   }
-  if (hash.digest() != piece.checksum) return damaged(path_, tensor, piece, hash.digest());
+  if (hash.digest() != piece.checksum) return damaged_piece(path_, tensor, piece, hash.digest());
   return {};
 }
 
@@ -160,19 +160,12 @@ Result<void> ShardReader::verify_structures(
   return {};
 }
 
-Result<CheckpointReader> CheckpointReader::open(const std::string& folder, const Retry& retry) {
-  auto manifest = read_manifest(folder, retry);
-  if (!manifest) return manifest.error();
-  if (auto there = check_files(folder, manifest.value(), retry); !there) return there.error();
-  CheckpointReader reader;
-  reader.folder_ = folder;
-  reader.retry_ = retry;
-  reader.manifest_ = std::move(manifest).value();
-  for (const FileRecord& file : reader.manifest_.files) reader.files_[file.name] = file;
-  return reader;
+PieceReader::PieceReader(std::string folder, const std::vector<FileRecord>& files, const Retry& retry)
+    : folder_(std::move(folder)), retry_(retry) {
+  for (const FileRecord& file : files) files_[file.name] = file;
 }
 
-Result<std::shared_ptr<const ShardReader>> CheckpointReader::shard(const std::string& name) const {
+Result<std::shared_ptr<const ShardReader>> PieceReader::shard(const std::string& name) const {
   const std::lock_guard lock(open_->mutex);
   if (const auto at = open_->shards.find(name); at != open_->shards.end()) return at->second;
   auto opened = ShardReader::open(folder_, files_.at(name), bytes_read_);
@@ -183,39 +176,51 @@ Result<std::shared_ptr<const ShardReader>> CheckpointReader::shard(const std::st
   return std::shared_ptr<const ShardReader>(shared);
 }
 
-void CheckpointReader::forget(const std::string& name) const {
+void PieceReader::forget(const std::string& name) const {
   const std::lock_guard lock(open_->mutex);
   open_->shards.erase(name);
 }
 
-Result<const TensorRecord*> CheckpointReader::find(const Piece& target) const {
-  const TensorRecord* tensor = manifest_.find(target.tensor);
-  if (tensor == nullptr) return file_error("{}: holds no tensor {}", folder_, target.tensor);
-  if (tensor->type != target.type || tensor->shape != target.shape)
-    return file_error("{}: tensor {} is {} {}, expected {} {}", folder_, target.tensor, enum_name(tensor->type),
-                      to_string(tensor->shape), enum_name(target.type), to_string(target.shape));
-  TRI_REQUIRE(inside(target.region, target.shape), "{}: region {} of {}", target.tensor, to_string(target.region),
-              to_string(target.shape));
-  return tensor;
-}
-
-Result<void> CheckpointReader::read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target,
-                                    void* out, Checking checking) const {
-  if (!intersect(piece.region, target)) return {};
+template <class Act>
+Result<void> PieceReader::with_shard(const TensorRecord& tensor, const StoredPiece& piece, Act act) const {
   return retried(retry_, [&]() -> Result<void> {
     auto file = shard(piece.file);
     if (!file) return for_tensor(file.error(), tensor);
-    auto done = file.value()->read(tensor, piece, target, out, checking);
+    auto done = act(*file.value());
     if (!done) forget(piece.file);
     return done;
   });
 }
 
+Result<void> PieceReader::read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target, void* out,
+                               Checking checking) const {
+  if (!intersect(piece.region, target)) return {};
+  return with_shard(tensor, piece,
+                    [&](const ShardReader& file) { return file.read(tensor, piece, target, out, checking); });
+}
+
+Result<void> PieceReader::fetch(const TensorRecord& tensor, const StoredPiece& piece, int64_t begin, int64_t bytes,
+                                void* data) const {
+  return with_shard(tensor, piece,
+                    [&](const ShardReader& file) { return file.fetch(tensor, piece, begin, bytes, data); });
+}
+
+Result<CheckpointReader> CheckpointReader::open(const std::string& folder, const Retry& retry) {
+  auto manifest = read_manifest(folder, retry);
+  if (!manifest) return manifest.error();
+  if (auto there = check_files(folder, manifest.value(), retry); !there) return there.error();
+  PieceReader pieces(folder, manifest.value().files, retry);
+  return CheckpointReader(std::move(manifest).value(), std::move(pieces));
+}
+
 Result<void> CheckpointReader::read(const Piece& target, void* out, Checking checking) const {
-  auto tensor = find(target);
-  if (!tensor) return tensor.error();
-  for (const StoredPiece& piece : tensor.value()->pieces)
-    if (auto done = read(*tensor.value(), piece, target.region, out, checking); !done) return done;
+  const auto found = manifest_.find(target.tensor, target.type, target.shape);
+  if (!found) return file_error("{}: {}", pieces_.folder(), found.error().message);
+  TRI_REQUIRE(inside(target.region, target.shape), "{}: region {} of {}", target.tensor, to_string(target.region),
+              to_string(target.shape));
+  const TensorRecord& tensor = *found.value();
+  for (const StoredPiece& piece : tensor.pieces)
+    if (auto done = pieces_.read(tensor, piece, target.region, out, checking); !done) return done;
   return {};
 }
 

@@ -34,6 +34,12 @@ class ShardReader {
   // Reads the piece and verifies its checksum.
   Result<void> verify(const TensorRecord& tensor, const StoredPiece& piece) const;
 
+  // `bytes` of the piece, from its byte `begin` on; unchecked.
+  Result<void> fetch(const TensorRecord& tensor, const StoredPiece& piece, int64_t begin, int64_t bytes,
+                     void* data) const {
+    return fetch(tensor, data, bytes, piece.offset + begin);
+  }
+
   // Verifies what lies between `pieces`, which must be all of the file's, by the file's checksum.
   Result<void> verify_structures(const FileRecord& file,
                                  const std::vector<std::pair<const TensorRecord*, const StoredPiece*>>& pieces) const;
@@ -51,27 +57,29 @@ class ShardReader {
   std::shared_ptr<std::atomic<int64_t>> bytes_read_;
 };
 
-// A checkpoint folder opened for reading. Thread-safe; reads of different threads run at the same time.
-class CheckpointReader {
+// A piece whose bytes are not those of its checksum: names file, tensor, and both values.
+Error damaged_piece(const std::string& path, const TensorRecord& tensor, const StoredPiece& piece, uint64_t found);
+
+// Reads pieces of a checkpoint folder by their records, without its manifest: a file is opened, and its size compared, at
+// its first use. Thread-safe; reads of different threads run at the same time. Trouble of storage that passes is tried
+// again by `retry`, for which the file is opened anew: a stale handle stays stale.
+class PieceReader {
  public:
-  // Error when there is no valid manifest, or a file is missing or has a wrong size. Trouble of storage that passes is
-  // tried again by `retry`, here and in read(), which opens the file anew: a stale handle stays stale.
-  static Result<CheckpointReader> open(const std::string& folder, const Retry& retry = {});
+  PieceReader(std::string folder, const std::vector<FileRecord>& files, const Retry& retry);
 
-  const Manifest& manifest() const { return manifest_; }
-
-  // Fills `out`, the array of `target`. Error when the checkpoint has no such tensor, or with another type or shape.
-  Result<void> read(const Piece& target, void* out, Checking checking = Checking::kChecksum) const;
-
-  // The tensor of `target`; the same errors.
-  Result<const TensorRecord*> find(const Piece& target) const;
-  // Of one piece of `tensor`: what it shares with `target`, into the array of `target`.
+  // What `piece` of `tensor` shares with `target`, into the array of `target`.
   Result<void> read(const TensorRecord& tensor, const StoredPiece& piece, const Region& target, void* out,
                     Checking checking = Checking::kChecksum) const;
+  // `bytes` of the piece, from its byte `begin` on; unchecked.
+  Result<void> fetch(const TensorRecord& tensor, const StoredPiece& piece, int64_t begin, int64_t bytes,
+                     void* data) const;
 
+  const std::string& folder() const { return folder_; }
   int64_t bytes_read() const { return *bytes_read_; }  // of pieces, from their files, so far
 
  private:
+  template <class Act>
+  Result<void> with_shard(const TensorRecord& tensor, const StoredPiece& piece, Act act) const;
   Result<std::shared_ptr<const ShardReader>> shard(const std::string& name) const;
   void forget(const std::string& name) const;  // the open shard: the next use opens it anew
 
@@ -81,10 +89,31 @@ class CheckpointReader {
   };
   std::string folder_;
   Retry retry_;
-  Manifest manifest_;
   std::map<std::string, FileRecord> files_;
   std::unique_ptr<Open> open_ = std::make_unique<Open>();
   std::shared_ptr<std::atomic<int64_t>> bytes_read_ = std::make_shared<std::atomic<int64_t>>(0);  // all shards add
+};
+
+// A checkpoint folder opened for reading, as a whole. Thread-safe.
+class CheckpointReader {
+ public:
+  // Error when there is no valid manifest, or a file is missing or has a wrong size. Trouble of storage that passes is
+  // tried again by `retry`, here and in read().
+  static Result<CheckpointReader> open(const std::string& folder, const Retry& retry = {});
+
+  const Manifest& manifest() const { return manifest_; }
+
+  // Fills `out`, the array of `target`. Error when the checkpoint has no such tensor, or with another type or shape.
+  Result<void> read(const Piece& target, void* out, Checking checking = Checking::kChecksum) const;
+
+  int64_t bytes_read() const { return pieces_.bytes_read(); }  // of pieces, from their files, so far
+
+ private:
+  CheckpointReader(Manifest manifest, PieceReader pieces)
+      : manifest_(std::move(manifest)), pieces_(std::move(pieces)) {}
+
+  Manifest manifest_;
+  PieceReader pieces_;
 };
 
 }  // namespace tri

@@ -129,7 +129,6 @@ Result<ShardRecord> ShardWriter::seal() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     return system_error(errno, "{}: renaming {}", path_, temporary_);
   file_.close();
-  if (auto synced = sync_folder(path_.substr(0, path_.rfind('/') + 1)); !synced) return synced.error();
   return record;
 }
 

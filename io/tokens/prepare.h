@@ -33,8 +33,8 @@ struct PrepareSummary {
 Result<std::string> prepared_with(const std::string& prefix);
 
 // Every document is followed by the tokenizer's end-of-document token. The result does not depend on `threads`. Inputs
-// may be packed by gzip or Zstandard. Errors, after which nothing is left under the final names: a line that is not what
-// the format says (names file and line), an input that is no text (text_reader.h), output that is there already.
+// may be packed by gzip or Zstandard. Errors, after which nothing is left under the final names: a line that is not
+// what the format says (names file and line), an input that is no text (text_reader.h), output that is there already.
 Result<PrepareSummary> prepare(const PrepareOptions& options);
 
 }  // namespace tri

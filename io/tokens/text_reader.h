@@ -40,7 +40,8 @@ TextFaults faults_of(std::string_view text);
 // Adds up what the blocks of a file hold, in order, and says when it is too much to be text.
 class TextCheck {
  public:
-  // Of a text's bytes, so many may be faults: a broken character here and there, but not Latin-1, UTF-16 or a binary file.
+  // Of a text's bytes, so many may be faults: a broken character here and there, but not Latin-1, UTF-16 or a binary
+  // file.
   static constexpr double kMaxShare = 1e-3;
 
   explicit TextCheck(std::string path) : path_(std::move(path)) {}
@@ -60,8 +61,8 @@ class TextCheck {
   TextFaults total_;
 };
 
-// The text of one file, unpacked when its first bytes are those of gzip (RFC 1952) or Zstandard (RFC 8878), whatever its
-// name; several members or frames one behind the other are one text. Memory: a block, and the codec's window.
+// The text of one file, unpacked when its first bytes are those of gzip (RFC 1952) or Zstandard (RFC 8878), whatever
+// its name; several members or frames one behind the other are one text. Memory: a block, and the codec's window.
 class TextReader {
  public:
   // Error when the file can't be read, or is named .gz or .zst and is not.

@@ -27,7 +27,7 @@ struct Columns {
 };
 
 // The target's column here, or -1 when another rank has it.
-int64_t own_column(int32_t target, int first_token, int vocab, const Columns& columns) {
+int64_t local_column(int32_t target, int first_token, int vocab, const Columns& columns) {
   TRI_REQUIRE(target >= 0 && target < vocab, "target {} of a vocabulary of {}", target, vocab);
   const int64_t column = int64_t{target} - first_token;
   return column >= 0 && column < columns.real ? column : -1;
@@ -72,7 +72,7 @@ void stats(const CrossEntropyStats& a) {
   const Columns columns(a.logits, a.first_token, a.vocab);
   for (int64_t r = 0; r < a.logits[0]; ++r) {
     const T* row = a.logits.as<T>() + r * columns.width;
-    const int64_t target = own_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
+    const int64_t target = local_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
     float* out = a.stats.as<float>() + r * 3;
     out[0] = row_max(row, columns.real);
     out[1] = row_sum_exp(row, columns.real, out[0]);
@@ -80,7 +80,7 @@ void stats(const CrossEntropyStats& a) {
   }
 }
 
-// The whole row's statistics, from the parts of all tp ranks.
+// The full row's statistics, from the parts of all tp ranks.
 struct RowStats {
   float max;
   double sum;
@@ -115,7 +115,7 @@ void row_gradient(T* __restrict row, const Columns& columns, int64_t target, con
 }
 
 template <class T>
-RowStats whole_row(const T* row, const Columns& columns, int32_t target) {
+RowStats full_row(const T* row, const Columns& columns, int32_t target) {
   const float max = row_max(row, columns.real);
   return {max, row_sum_exp(row, columns.real, max), to_float(row[target])};
 }
@@ -126,9 +126,9 @@ void loss(const CrossEntropyLoss& a) {
   double total = 0;
   for (int64_t r = 0; r < a.logits[0]; ++r) {
     T* logits = a.logits.as<T>() + r * columns.width;
-    const int64_t target = own_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
+    const int64_t target = local_column(a.targets.as<int32_t>()[r], a.first_token, a.vocab, columns);
     const RowStats row =
-        a.stats.empty() ? whole_row(logits, columns, static_cast<int32_t>(target)) : combine(a.stats, r);
+        a.stats.empty() ? full_row(logits, columns, static_cast<int32_t>(target)) : combine(a.stats, r);
     total += row.max + std::log(row.sum) - row.target;
     if (a.gradient == LogitGradient::kInPlace) row_gradient(logits, columns, target, row, a.grad_scale);
   }

@@ -11,7 +11,7 @@ namespace tri::cpu {
 namespace {
 
 // The token's row in this rank's share of `num_rows` rows, or -1 when another rank has it.
-int64_t own_row(int32_t token, int first_token, int64_t num_rows) {
+int64_t local_row(int32_t token, int first_token, int64_t num_rows) {
   TRI_REQUIRE(token >= 0, "token {}", token);
   const int64_t row = int64_t{token} - first_token;
   return row >= 0 && row < num_rows ? row : -1;
@@ -33,7 +33,7 @@ void embedding_forward(const EmbeddingForward& e) {
     const int64_t width = e.out[1];
     T* out = e.out.as<T>();
     for (int64_t r = 0; r < e.out[0]; ++r, out += width) {
-      const int64_t row = own_row(tokens[r], e.first_token, e.weight[0]);
+      const int64_t row = local_row(tokens[r], e.first_token, e.weight[0]);
       if (row < 0)
         std::fill_n(out, width, T{});
       else
@@ -49,7 +49,7 @@ void embedding_backward(const EmbeddingBackward& e) {
     const int32_t* tokens = e.tokens.as<int32_t>();
     const int64_t width = e.dout[1];
     for (int64_t r = 0; r < e.dout[0]; ++r, dout += width) {
-      const int64_t row = own_row(tokens[r], e.first_token, e.dweight[0]);
+      const int64_t row = local_row(tokens[r], e.first_token, e.dweight[0]);
       if (row >= 0) add_row(e.dweight.as<float>() + row * width, dout, width);
     }
   });

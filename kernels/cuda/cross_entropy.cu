@@ -1,7 +1,7 @@
 // Vocabulary-parallel cross-entropy: formulas in kernels/cross_entropy.h.
 //   logits (R, Vl) bf16|f32, in place; stats (R, 3) f32, gathered (tp, R, 3)
 // Mapping: a block of 512 threads a row, sixteen bytes a load where rows are aligned. A thread keeps a running maximum
-// and sum over its columns. With the whole vocabulary on this rank one kernel does it all. Where two rows fit into a
+// and sum over its columns. With the full vocabulary on this rank one kernel does it all. Where two rows fit into a
 // multiprocessor's shared memory, a block keeps its row there (cp.async, each thread its own packs, statistics taken
 // while the rest is on its way) and the two blocks of a multiprocessor fill each other's waits; else the row is read a
 // second time, from the L2 cache. The row's loss goes to scratch, and one block adds the rows in a fixed order.
@@ -133,7 +133,7 @@ template <class T>
 struct Loss {
   float* row_losses;
   T* logits;
-  const float* stats;  // (tp, R, 3); null: the whole vocabulary is here
+  const float* stats;  // (tp, R, 3); null: the full vocabulary is here
   const int32_t* targets;
   int tp;
   bool gradient;
@@ -163,7 +163,7 @@ __global__ void split_loss_kernel(Loss<T> a, Columns c) {
 }
 
 template <class T, int kVec>
-__global__ void __launch_bounds__(kThreads) whole_loss_kernel(Loss<T> a, Columns c) {
+__global__ void __launch_bounds__(kThreads) full_loss_kernel(Loss<T> a, Columns c) {
   __shared__ float reduce[kThreads / 32];
   T* row = a.logits + blockIdx.x * int64_t{c.stride};
   const int target = c.own(a.targets[blockIdx.x]);
@@ -254,7 +254,7 @@ void launch_loss(const CrossEntropyLoss& a, float* row_losses, CudaStream& strea
       return TRI_CUDA_LAUNCH("cross_entropy_loss");
     }
   }
-  whole_loss_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args, columns);
+  full_loss_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args, columns);
   TRI_CUDA_LAUNCH("cross_entropy_loss");
 }
 

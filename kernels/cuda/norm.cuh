@@ -123,7 +123,7 @@ class Operands {
   __device__ Operands(unsigned char* shared, const T* const (&arrays)[kArrays], const T* const (&vectors)[kVectors],
                       const Walk<kVec>& walk)
       : shared_vectors_(reinterpret_cast<Vector*>(shared)),
-        own_(shared_vectors_ + kVectors * kPacks * blockDim.x + threadIdx.y * blockDim.x + threadIdx.x),
+        thread_packs_(shared_vectors_ + kVectors * kPacks * blockDim.x + threadIdx.y * blockDim.x + threadIdx.x),
         threads_(blockDim.x * blockDim.y) {
 #pragma unroll
     for (int a = 0; a < kArrays; ++a) arrays_[a] = arrays[a];
@@ -147,7 +147,8 @@ class Operands {
         if (walk.owns(p))
 #pragma unroll
           for (int a = 0; a < kArrays; ++a)
-            copy_async16(shared_address(own_ + slot(stage_ ^ ahead, a, p)), arrays_[a] + at + p * walk.pack_step, true);
+            copy_async16(shared_address(thread_packs_ + slot(stage_ ^ ahead, a, p)),
+                         arrays_[a] + at + p * walk.pack_step, true);
     copy_async_commit();
   }
   // The next row on its way, this one there.
@@ -157,9 +158,11 @@ class Operands {
   }
   __device__ void end_row() { stage_ ^= 1; }
 
-  __device__ void row(int array, int p, float (&x)[kVec]) const { unpack(own_[slot(stage_, array, p)], x); }
+  __device__ void row(int array, int p, float (&x)[kVec]) const { unpack(thread_packs_[slot(stage_, array, p)], x); }
   // Later reads of the pack give `x`.
-  __device__ void keep(int array, int p, const float (&x)[kVec]) { own_[slot(stage_, array, p)] = pack_floats<T>(x); }
+  __device__ void keep(int array, int p, const float (&x)[kVec]) {
+    thread_packs_[slot(stage_, array, p)] = pack_floats<T>(x);
+  }
   __device__ void vector(int v, int p, float (&x)[kVec]) const { unpack(shared_vectors_[vector_slot(v, p)], x); }
 
  private:
@@ -171,7 +174,7 @@ class Operands {
     return static_cast<unsigned>((stage * kArrays + array) * kPacks + p) * threads_;
   }
 
-  Vector *shared_vectors_, *own_;
+  Vector *shared_vectors_, *thread_packs_;
   unsigned threads_;
   const T* arrays_[kArrays];
   int stage_ = 0;

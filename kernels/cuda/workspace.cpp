@@ -6,21 +6,21 @@
 
 namespace tri::cuda {
 
-Workspace::~Workspace() { free_own(); }
+Workspace::~Workspace() { free_allocated(); }
 
-void Workspace::free_own() {
-  for (void* piece : own_) cudaFree(piece);
-  own_.clear();
+void Workspace::free_allocated() {
+  for (void* buffer : allocated_) cudaFree(buffer);
+  allocated_.clear();
   beyond_ = 0;
 }
 
-void* Workspace::piece(cudaStream_t stream, Scratch use, size_t bytes) {
+void* Workspace::buffer(cudaStream_t stream, Scratch use, size_t bytes) {
   constexpr size_t kAlignment = 256;
   std::lock_guard lock(mutex_);
-  auto& [memory, size] = pieces_[{stream, use}];
+  auto& [memory, size] = buffers_[{stream, use}];
   if (size >= bytes) return memory;
   size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  // The smaller piece is left to the work that still uses it: freeing would make the host wait for the device, and
+  // The smaller buffer is left to the work that still uses it: freeing would make the host wait for the device, and
   // the device may be waiting for a peer whose host waits for this one.
   if (lent_bytes_ - used_ >= size) {
     memory = lent_ + used_;
@@ -28,7 +28,7 @@ void* Workspace::piece(cudaStream_t stream, Scratch use, size_t bytes) {
     return memory;
   }
   TRI_CUDA(cudaMalloc(&memory, size));
-  own_.push_back(memory);
+  allocated_.push_back(memory);
   beyond_ += size;
   if (lent_ != nullptr)
     log_info("workspace of kernels: {} MiB more than the arena's {} MiB", (beyond_ + (1 << 20) - 1) >> 20,
@@ -38,11 +38,11 @@ void* Workspace::piece(cudaStream_t stream, Scratch use, size_t bytes) {
 
 void Workspace::lend(const Tensor& memory) {
   std::lock_guard lock(mutex_);
-  if (memory.empty()) {  // the device is idle, and the streams that the pieces are of may end
-    free_own();
-    pieces_.clear();
+  if (memory.empty()) {  // the device is idle, and the streams that the buffers are of may end
+    free_allocated();
+    buffers_.clear();
   }
-  std::erase_if(pieces_, [&](const auto& entry) {
+  std::erase_if(buffers_, [&](const auto& entry) {
     const char* at = static_cast<const char*>(entry.second.first);
     return at >= lent_ && at < lent_ + lent_bytes_;
   });
@@ -57,7 +57,7 @@ size_t Workspace::bytes_beyond() const {
 }
 
 void* workspace(CudaStream& stream, Scratch use, size_t bytes) {
-  return stream.context().workspace().piece(stream.get(), use, bytes);
+  return stream.context().workspace().buffer(stream.get(), use, bytes);
 }
 
 int num_multiprocessors(CudaStream& stream) { return stream.context().properties().num_multiprocessors; }

@@ -151,7 +151,7 @@ class Bench {
     return published.empty() ? CheckpointStats{} : published.back();
   }
   std::string checkpoint_folder() const { return config_.checkpoint.dir + "/" + step_name(saved_); }
-  std::string own_shard() const { return checkpoint_folder() + "/" + shard_name(job_.world_rank()); }
+  std::string local_shard() const { return checkpoint_folder() + "/" + shard_name(job_.world_rank()); }
   std::vector<std::string> checkpoint_files() const {
     std::vector<std::string> files;
     for (const auto& entry : fs::directory_iterator(checkpoint_folder())) files.push_back(entry.path());
@@ -162,16 +162,16 @@ class Bench {
   Result<void> measure_copies() {
     const auto stats = agree(job_, save());
     if (!stats) return stats.error();
-    own_bytes_ = static_cast<int64_t>(fs::file_size(own_shard()));
+    local_bytes_ = static_cast<int64_t>(fs::file_size(local_shard()));
     result_.bytes = stats.value().bytes;
-    const int64_t own = checkpoints_.host_bytes();
-    HostBuffer<char> host(device_, static_cast<size_t>(own));
+    const int64_t local = checkpoints_.host_bytes();
+    HostBuffer<char> host(device_, static_cast<size_t>(local));
     const Tensor from = trainer_.store().tensors().chunks.front().gradients;
     Stream& compute = trainer_.runtime().compute();
     const auto copy_once = [&]() -> Result<void> {
       // As many bytes, by the largest copies that one tensor gives.
-      for (int64_t at = 0; at < own; at += from.bytes())
-        compute.copy(host.data() + at, from.data, std::min(from.bytes(), own - at));
+      for (int64_t at = 0; at < local; at += from.bytes())
+        compute.copy(host.data() + at, from.data, std::min(from.bytes(), local - at));
       compute.synchronize();
       return {};
     };
@@ -241,7 +241,7 @@ class Bench {
     };
     const std::string path = fmt::format("{}/plain_{}", folder_.path(), job_.world_rank());
     return compare({.name = "write", .floor = "plain writes, fsync"}, before, ours,
-                   [&] { return plain_write(path, own_bytes_); });
+                   [&] { return plain_write(path, local_bytes_); });
   }
 
   Result<void> drop_files() {
@@ -263,7 +263,7 @@ class Bench {
     };
     return compare(
         {.name = "load", .floor = "plain reads"}, [&] { return drop_files(); }, ours,
-        [&] { return plain_read({own_shard()}); });
+        [&] { return plain_read({local_shard()}); });
   }
 
   // By one process, as `trireme checkpoint verify` does it.
@@ -290,7 +290,7 @@ class Bench {
   Checkpointer checkpoints_;
   std::vector<int32_t> tokens_;
   int64_t steps_ = 0, saved_ = 0;
-  int64_t own_bytes_ = 0;  // of this rank's file
+  int64_t local_bytes_ = 0;  // of this rank's file
   CheckpointBenchResult result_;
 };
 
@@ -306,13 +306,13 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
 
   Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
-  const int64_t own = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
+  const int64_t local = state_buffer(state_pieces(config, mesh, tensors.store)).bytes;
   Result<void> fits;
-  if (own > bench.most_bytes)
+  if (local > bench.most_bytes)
     fits = usage_error("the state is {} a rank, more than --most-bytes {}; take more ranks or --set model.layers=N",
-                       own, bench.most_bytes);
+                       local, bench.most_bytes);
   if (auto agreed = agree(job, fits); !agreed) return agreed.error();
-  const std::vector<int64_t> of_ranks = job.all_gather(own);
+  const std::vector<int64_t> of_ranks = job.all_gather(local);
   const int64_t all = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
   // The checkpoint and the plain files, or two checkpoints; and a little.
   const Result<void> room = job.world_rank() == 0 ? check_room(dir, 2 * all + all / 10 + (64 << 20)) : Result<void>{};

@@ -39,10 +39,10 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
                                 const CommBench& bench) {
   Arena arena(device, bench.most_bytes);
   const Tensor full = arena.take("buffer", config.precision.compute,
-                                  {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
+                                 {bench.most_bytes / static_cast<int64_t>(dtype_bytes(config.precision.compute))});
   Config by_messages = config;  // of any size; copies go into the stages' own buffers
   by_messages.parallel.pp_transfers = PpTransfers::kMessages;
-  Runtime runtime(by_messages, mesh, &job, device, arena, {});
+  Runtime runtime({.config = by_messages, .mesh = mesh, .job = &job, .device = device, .arena = arena});
   std::vector<CommRow> rows;
   const auto sizes = [&] {
     std::vector<int64_t> list;

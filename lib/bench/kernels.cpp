@@ -198,7 +198,7 @@ class Cases {
     const Tensor targets = take(Dtype::kI32, {R_});
     const double size = static_cast<double>(R_) * static_cast<double>(V);
     const std::string shape = fmt::format("R {} V {}", R_, V);
-    memory_case("cross_entropy, whole", shape, 2 * size, [=](Stream& s) {
+    memory_case("cross_entropy, full", shape, 2 * size, [=](Stream& s) {
       cross_entropy_loss({.loss = loss, .logits = logits, .targets = targets, .vocab = vocab, .grad_scale = 0.1f}, s);
     });
     memory_case("cross_entropy, stats", shape, size, [=](Stream& s) {

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kernels/core/dims.h"
+#include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 
 namespace tri {
@@ -186,13 +187,17 @@ double guessed_slowness(const Config& c) {
   // A forward pass is a third of the work; norms and activations are a few per cent of it.
   const std::map<Recompute, double> again = {
       {Recompute::kNone, 1.0}, {Recompute::kNorms, 1.02}, {Recompute::kSelective, 1.04}, {Recompute::kFull, 4.0 / 3}};
-  // Products of few rows leave a GPU partly idle; under tp they may run in pieces.
+  // GEMMs of few rows leave a GPU partly idle; under tp they may run in splits.
   constexpr double kFewRows = 128;
   const double rows = static_cast<double>(c.data.micro_batch) * c.model.seq_len / c.parallel.tp;
   return pipeline * again.at(c.parallel.recompute) * (1 + kFewRows / rows);
 }
 
-int64_t predicted_bytes(const Config& c) {
+int64_t predicted_bytes(const Config& resolved) {
+  const ParallelConfig& p = resolved.parallel;
+  Config on_one_machine = resolved;  // where every axis can copy into its peers' memory, which takes the most room
+  on_one_machine.cluster.ranks_per_node = p.tp * p.dp * p.pp;
+  const Config c = value_or_throw(plan_on_paper(on_one_machine, p.tp * p.dp * p.pp));
   int64_t most = 0;
   for (int stage = 0; stage < c.parallel.pp; ++stage) {
     // Between the first two and the last they are alike but for the microbatches in flight, which fall.

@@ -77,7 +77,7 @@ class Bench {
         ctx_(context(runtime_.tp())),
         alone_(context(null_tp_)),
         layer_(first_layer(config, engine_.tensors().stage)),
-        timer_(runtime_, job, device, extra_.number),
+        timer_(engine_, extra_.number),
         ready_(device.make_event()) {
     for (auto& done : done_) done = device.make_event();
     search_gemms(engine_, null_tp_, {}, "");  // not split, alone
@@ -113,7 +113,7 @@ class Bench {
   }
 
   void fill() {
-    const Workspace& w = engine_.tensors().stage.work;
+    const LayerWorkspace& w = engine_.tensors().stage.work;
     const LayerTensors& t = layer_;
     const Extra& e = extra_;
     for (const Tensor& tensor :
@@ -173,7 +173,7 @@ class Bench {
       runtime_.compute().copy(bucket.data, source.data, source.bytes());
     };
     const bool sharded = config_.parallel.zero >= 1;
-    const OverlapSplit undivided{.pieces = 1};
+    const OverlapSplit undivided{.num_splits = 1};
     std::vector<Case> cases;
     cases.push_back(beside(
         {.axis = "dp",

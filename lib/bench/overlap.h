@@ -26,7 +26,7 @@ Hidden hidden_fraction(double transfer, double compute, double together);
 // One kind of transfer beside one kind of work. Each time is the median over rounds of the slowest rank's.
 struct OverlapRow {
   std::string axis;      // tp, dp, pp
-  std::string transfer;  // AxisTransfers::gather_name, reduce_name: "all-gather", "reduce by copies, 3 pieces"
+  std::string transfer;  // AxisTransfers::gather_name, reduce_name: "all-gather", "reduce by copies, 3 splits"
   std::string compute;   // "fc1 forward"; "fc1 forward x 3" where one alone is shorter than the transfer
   int ranks = 0;         // of the axis
   int64_t bytes = 0;     // the gathered or reduced rows, the bucket, the boundary tensor: full

@@ -24,14 +24,17 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 
 constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share; hardly matters elsewhere
 
-// Rank 0's word on where to load from.
+// Rank 0's word on where to load from, and all that other ranks need to know of its manifest.
 struct LoadFrom {
   std::optional<std::string> folder;  // none: nothing is left to try
   bool any = false;                   // there are checkpoints, whether they can be read or not
+  int64_t step = 0;
+  std::optional<int64_t> samples;
+  bool weights_alone = false;
 };
 template <class Archive>
 void fields(Archive& archive, LoadFrom& from) {
-  archive(from.folder, from.any);
+  archive(from.folder, from.any, from.step, from.samples, from.weights_alone);
 }
 
 // What a rank's part of a checkpoint took.
@@ -44,20 +47,12 @@ struct WriteFigures {
 
 // Between ranks; on storage records stand in the manifest.
 template <class Archive>
-void fields(Archive& archive, Region& region) {
-  archive(region.start, region.extent);
-}
-template <class Archive>
 void fields(Archive& archive, StoredPiece& piece) {
   archive(piece.file, piece.dataset, piece.offset, piece.region, piece.checksum);
 }
 template <class Archive>
 void fields(Archive& archive, TensorRecord& tensor) {
   archive(tensor.name, tensor.type, tensor.shape, tensor.pieces);
-}
-template <class Archive>
-void fields(Archive& archive, FileRecord& file) {
-  archive(file.name, file.bytes, file.checksum);
 }
 template <class Archive>
 void fields(Archive& archive, ShardRecord& record) {
@@ -84,74 +79,80 @@ Checkpointer::~Checkpointer() = default;  // a future of std::async waits for it
 
 Result<std::optional<RunProgress>> Checkpointer::load() {
   const auto start = Clock::now();
-  std::vector<CheckpointEntry> entries;  // rank 0: newest first
+  std::vector<CheckpointCandidate> candidates;  // rank 0: newest first
   Result<void> listing;
   if (job_.world_rank() == 0) {
     const auto removed = remove_stale_attempts(dir_, attempt_);
     if (!removed) log_warn("{}", removed.error().message);
-    auto listed = list_checkpoints(dir_);
+    auto listed = checkpoint_candidates(dir_);
     if (listed)
-      entries = std::move(listed).value();
+      candidates = std::move(listed).value();
     else
       listing = listed.error();
   }
   // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
   if (auto agreed = agree(job_, listing); !agreed) return agreed.error();
-  for (auto next = entries.begin();;) {
-    for (; next != entries.end() && !next->valid; ++next) log_warn("checkpoint passed over: {}", next->why);
-    LoadFrom mine{.any = !entries.empty()};
-    if (next != entries.end()) mine.folder = (next++)->path;
+  for (auto next = candidates.begin();;) {
+    std::optional<Manifest> manifest;  // rank 0
+    LoadFrom mine{.any = !candidates.empty()};
+    for (; next != candidates.end() && !manifest; ++next) {
+      auto opened = open_candidate(*next);
+      if (!opened) {
+        log_warn("checkpoint passed over: {}", opened.error().message);
+        continue;
+      }
+      manifest = std::move(opened).value();
+      const auto samples = manifest->info.numbers.find("samples");
+      mine.folder = next->path;
+      mine.step = manifest->step;
+      if (samples != manifest->info.numbers.end()) mine.samples = samples->second;
+      mine.weights_alone = holds_weights_alone(*manifest);
+    }
     const LoadFrom from = job_.broadcast(mine);
     if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
       return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
     if (!from.folder) return std::optional<RunProgress>();
     const std::string& folder = *from.folder;
-    // World rank 0 has seen it: a rank that does not waits for its mount.
-    const auto reader = agree(job_, CheckpointReader::open(folder, {.missing = Missing::kPasses}));
-    Result<void> loaded;
+    if (!from.samples) return file_error("{}: the number of samples is missing", folder);
     std::vector<size_t> wanted;  // pieces
-    if (!reader) {
-      loaded = reader.error();
-    } else {
-      std::vector<LoadTarget> targets;
-      for (size_t i = 0; i < pieces_.size(); ++i) {
-        // A checkpoint of weights alone begins a run: the moments stay zero.
-        const bool there =
-            !holds_weights_alone(reader.value().manifest()) || pieces_[i].piece.tensor.starts_with(weight_name(""));
-        if (!pieces_[i].local || !there) continue;
-        wanted.push_back(i);
-        targets.push_back({&pieces_[i].piece, host_.data() + buffer_.offset[i]});
-      }
-      if (auto fits = agree(job_, check_fit(reader.value(), targets)); !fits) return fits.error();
-      loaded = load_pieces(reader.value(), targets, job_);
+    std::vector<LoadTarget> targets;
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      // A checkpoint of weights alone begins a run: the moments stay zero.
+      const bool there = !from.weights_alone || pieces_[i].piece.tensor.starts_with(weight_name(""));
+      if (!pieces_[i].local || !there) continue;
+      wanted.push_back(i);
+      targets.push_back({&pieces_[i].piece, host_.data() + buffer_.offset[i]});
     }
-    if (!loaded) {
-      if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", loaded.error().message);
+    int64_t stored = 0;  // rank 0: bytes of all tensors
+    if (manifest)
+      for (const TensorRecord& tensor : manifest->tensors)
+        stored += num_elements(tensor.shape) * element_bytes(tensor.type);
+    const auto share = plan_load(manifest ? &*manifest : nullptr, targets, job_);
+    if (!share) return file_error("{}: {}", folder, share.error().message);
+    manifest.reset();
+    const auto bytes_read = load_pieces(folder, share.value(), targets, job_);
+    if (!bytes_read) {
+      if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", bytes_read.error().message);
       continue;
     }
-    const Manifest& manifest = reader.value().manifest();
-    const auto samples = manifest.info.numbers.find("samples");
-    if (samples == manifest.info.numbers.end()) return file_error("{}: the number of samples is missing", folder);
     for (const size_t i : wanted)
       compute_.copy(pieces_[i].memory.data, host_.data() + buffer_.offset[i], pieces_[i].memory.bytes());
     compute_.synchronize();
-    report_load(folder, manifest, reader.value().bytes_read(), seconds_between(start, Clock::now()));
-    saved_step_ = manifest.step;
-    return std::optional(RunProgress{manifest.step, samples->second});
+    const std::string what = fmt::format("{}: step {}, {}", folder, from.step,
+                                         from.weights_alone ? "weights alone (the optimizer begins anew), " : "");
+    report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
+    saved_step_ = from.step;
+    return std::optional(RunProgress{from.step, *from.samples});
   }
 }
 
-// How much came from storage, beside what there is: equal unless something was read twice.
-void Checkpointer::report_load(const std::string& folder, const Manifest& manifest, int64_t bytes_read,
-                               double seconds) {
+// How much came from storage, beside what there is: equal unless something was read twice. `stored` is rank 0's.
+void Checkpointer::report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds) {
   const std::vector<int64_t> of_ranks = job_.gather(bytes_read);
   if (job_.world_rank() != 0) return;
   const int64_t read = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0});
-  int64_t stored = 0;
-  for (const TensorRecord& tensor : manifest.tensors) stored += num_elements(tensor.shape) * element_bytes(tensor.type);
-  log_info("resumed from {}: step {}, {}{} of {} bytes read by {} ranks in {} ({:.2f} GB/s)", folder, manifest.step,
-           holds_weights_alone(manifest) ? "weights alone (the optimizer begins anew), " : "", read, stored,
-           job_.world_size(), format_duration(seconds), static_cast<double>(read) / seconds / 1e9);
+  log_info("resumed from {}{} of {} bytes read by {} ranks in {} ({:.2f} GB/s)", what, read, stored, job_.world_size(),
+           format_duration(seconds), static_cast<double>(read) / seconds / 1e9);
 }
 
 Result<void> Checkpointer::begin(RunProgress completed) {

@@ -98,7 +98,7 @@ class Checkpointer {
   using Clock = std::chrono::steady_clock;
   enum class Phase { kIdle, kWriting, kPublishing };
 
-  void report_load(const std::string& folder, const Manifest& manifest, int64_t bytes_read, double seconds);
+  void report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds);
   Result<ShardRecord> write_shard(const std::string& folder) const;
   bool phase_done() const;
   void collect();

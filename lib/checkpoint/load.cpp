@@ -4,126 +4,281 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
+#include <optional>
+#include <unordered_map>
 
+#include "io/base/hash.h"
 #include "io/base/parallel.h"
+#include "io/checkpoint/shard_reader.h"
 
 namespace tri {
 namespace {
 
-// A stored piece of which this rank needs something.
-struct Need {
-  const TensorRecord* tensor = nullptr;
-  const StoredPiece* stored = nullptr;
-  std::vector<const LoadTarget*> targets;
-  std::vector<int> ranks;        // all that need something of it, ascending
-  int reader = 0;                // the one of them that reads it
-  std::unique_ptr<char[]> data;  // the reader's, when others wait for it: its elements
-
-  int64_t bytes() const { return num_elements(stored->region.extent) * element_bytes(tensor->type); }
-  void place(const char* elements) const {
-    for (const LoadTarget* target : targets)
-      copy_region(stored->region, elements, target->piece->region, target->out, element_bytes(tensor->type));
-  }
-};
-// By the piece's number in the manifest, which is the same on all ranks.
-using Needs = std::map<int32_t, Need>;
-
-Needs needs_of(const CheckpointReader& reader, const std::vector<LoadTarget>& targets) {
-  const std::vector<TensorRecord>& tensors = reader.manifest().tensors;
-  std::vector<int32_t> first(1, 0);  // [tensor]: the number of its first piece
-  for (const TensorRecord& tensor : tensors) first.push_back(first.back() + static_cast<int32_t>(tensor.pieces.size()));
-  Needs needs;
+// A rank's targets by tensor, in the order in which the tensors first come; the same in plan_load and load_pieces.
+std::vector<std::vector<const LoadTarget*>> by_tensor(const std::vector<LoadTarget>& targets) {
+  std::vector<std::vector<const LoadTarget*>> groups;
+  std::unordered_map<std::string_view, size_t> known;
   for (const LoadTarget& target : targets) {
-    const TensorRecord* tensor = reader.find(*target.piece).value();
-    int32_t number = first[static_cast<size_t>(tensor - tensors.data())];
-    for (const StoredPiece& stored : tensor->pieces) {
-      const int32_t of_this = number++;
-      if (!intersect(stored.region, target.piece->region)) continue;
-      Need& need = needs[of_this];
-      need.tensor = tensor;
-      need.stored = &stored;
-      need.targets.push_back(&target);
+    const auto [at, is_new] = known.emplace(target.piece->tensor, groups.size());
+    if (is_new) groups.emplace_back();
+    groups[at->second].push_back(&target);
+  }
+  return groups;
+}
+
+// Rank 0's `bytes_of(rank)`, to each rank its own. Two messages a rank: how many bytes, and they.
+std::string scatter(Job& job, const std::function<std::string(int rank)>& bytes_of) {
+  const bool root = job.world_rank() == 0;
+  std::vector<std::string> messages;
+  std::vector<int64_t> sizes;
+  std::vector<Job::Outgoing> size_messages, outgoing;
+  if (root) {
+    for (int rank = 0; rank < job.world_size(); ++rank)
+      sizes.push_back(static_cast<int64_t>(messages.emplace_back(bytes_of(rank)).size()));
+    for (int rank = 1; rank < job.world_size(); ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      size_messages.push_back({rank, &sizes[r], sizeof(int64_t)});
+      outgoing.push_back({rank, messages[r].data(), sizes[r]});
     }
   }
-  return needs;
-}
-
-// All ranks tell each other their numbers; those that need the same piece take turns in reading.
-void choose_readers(Needs& needs, Job& job) {
-  std::vector<int32_t> mine;
-  for (const auto& [number, need] : needs) mine.push_back(number);
-  const std::vector<std::vector<int32_t>> all = job.all_gather(mine);
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    for (const int32_t number : all[rank])
-      if (const auto at = needs.find(number); at != needs.end()) at->second.ranks.push_back(static_cast<int>(rank));
-  for (auto& [number, need] : needs) need.reader = need.ranks[static_cast<size_t>(number) % need.ranks.size()];
-}
-
-Result<void> read_one(const CheckpointReader& reader, Need& need) {
-  const bool shared = need.ranks.size() > 1;
-  if (!shared && need.targets.size() == 1)  // straight to its place
-    return reader.read(*need.tensor, *need.stored, need.targets[0]->piece->region, need.targets[0]->out);
-  std::unique_ptr<char[]> data(new char[static_cast<size_t>(need.bytes())]);
-  if (auto read = reader.read(*need.tensor, *need.stored, need.stored->region, data.get()); !read) return read;
-  need.place(data.get());
-  if (shared) need.data = std::move(data);
-  return {};
-}
-
-// In the order of files and offsets, a stretch of it to each of this rank's share of cores.
-Result<void> read_share(const CheckpointReader& reader, Needs& needs, const Job& job) {
-  std::vector<Need*> share;
-  for (auto& [number, need] : needs)
-    if (need.reader == job.world_rank()) share.push_back(&need);
-  std::sort(share.begin(), share.end(), [](const Need* a, const Need* b) {
-    return std::tie(a->stored->file, a->stored->offset) < std::tie(b->stored->file, b->stored->offset);
-  });
-  std::vector<int64_t> bytes;
-  for (const Need* need : share) bytes.push_back(need->bytes());
-  std::mutex mutex;
-  Result<void> result;  // guarded by mutex
-  parallel_by_weight(bytes, std::max(1, num_cores() / job.node_size()), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto read = read_one(reader, *share[static_cast<size_t>(i)]);
-      if (read) continue;
-      const std::lock_guard lock(mutex);
-      if (result) result = read;
-      return;
-    }
-  });
-  return result;
-}
-
-// In the order of the pieces' numbers, which sender and receiver have in common.
-void share_out(const Needs& needs, Job& job) {
-  std::vector<Job::Outgoing> outgoing;
-  std::vector<Job::Incoming> incoming;
-  for (const auto& [number, need] : needs) {
-    if (need.reader != job.world_rank()) {
-      incoming.push_back({need.reader, need.bytes(), [&need = need](const char* elements) { need.place(elements); }});
-      continue;
-    }
-    for (const int rank : need.ranks)
-      if (rank != need.reader) outgoing.push_back({rank, need.data.get(), need.bytes()});
-  }
+  int64_t size = 0;
+  std::string mine;
+  std::vector<Job::Incoming> size_message, incoming;
+  if (!root) size_message.push_back({0, sizeof size, [&](const char* data) { std::memcpy(&size, data, sizeof size); }});
+  job.exchange(size_messages, size_message);
+  if (!root) incoming.push_back({0, size, [&](const char* data) { mine.assign(data, static_cast<size_t>(size)); }});
   job.exchange(outgoing, incoming);
+  return root ? std::move(messages[0]) : mine;
 }
+
+// One rank's part of a load.
+class Loading {
+ public:
+  Loading(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets, Job& job,
+          const LoadLimits& limits)
+      : share_(share),
+        targets_(by_tensor(targets)),
+        job_(job),
+        limits_(limits),
+        // World rank 0 has seen the checkpoint: a rank that does not waits for its mount.
+        reader_(folder, share.files, {.missing = Missing::kPasses}),
+        threads_(std::clamp(num_cores() / job.node_size(), 1, limits.max_threads)),
+        hashes_(share.reads.size()) {}
+
+  Result<void> run() {
+    read_own();
+    for (const auto& [number, round] : rounds()) run_round(number, round);
+    return failure_;
+  }
+  int64_t bytes_read() const { return reader_.bytes_read(); }
+
+ private:
+  // A block of a piece that this rank reads for others, or that it receives.
+  struct Block {
+    size_t item;  // of share_.reads or share_.receipts
+    int64_t number;
+  };
+  // All ranks together. What a rank reads for others, one piece behind the other, is cut into windows; a block belongs to
+  // the round of the window in which it begins, at its reader and at its receivers.
+  struct Round {
+    std::vector<Block> reads;     // of one piece together, ascending
+    std::vector<Block> receipts;  // by reader, and in its order
+  };
+
+  const Piece& form_of(int32_t tensor) const { return *targets_[static_cast<size_t>(tensor)].front()->piece; }
+  Blocks blocks_of(int32_t tensor, const Region& piece) const {
+    return Blocks(piece, element_bytes(form_of(tensor).type), limits_.block_bytes);
+  }
+  TensorRecord tensor_of(const PieceRead& read) const {
+    const Piece& form = form_of(read.tensor);
+    return {.name = form.tensor, .type = form.type, .shape = form.shape, .pieces = {}};
+  }
+  StoredPiece stored_of(const PieceRead& read) const {
+    return {.file = share_.files[static_cast<size_t>(read.file)].name,
+            .dataset = "",
+            .offset = read.offset,
+            .region = read.region,
+            .checksum = read.checksum};
+  }
+  std::vector<const LoadTarget*> touched(const PieceRead& read) const {
+    std::vector<const LoadTarget*> targets;
+    for (const LoadTarget* target : targets_[static_cast<size_t>(read.tensor)])
+      if (intersect(read.region, target->piece->region)) targets.push_back(target);
+    return targets;
+  }
+  void place(int32_t tensor, const Region& region, const char* elements) const {
+    for (const LoadTarget* target : targets_[static_cast<size_t>(tensor)])
+      copy_region(region, elements, target->piece->region, target->out, element_bytes(target->piece->type));
+  }
+
+  bool failed() {
+    const std::lock_guard lock(mutex_);
+    return !failure_;
+  }
+  void fail(const Result<void>& result) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) failure_ = result;
+  }
+
+  // Reads a block into `data`, and to its places. Blocks of a piece come in their order; the last one ends its checksum.
+  Result<void> read_block(size_t item, const Blocks& blocks, int64_t number, char* data) {
+    const PieceRead& read = share_.reads[item];
+    const TensorRecord tensor = tensor_of(read);
+    const StoredPiece stored = stored_of(read);
+    const int64_t bytes = blocks.bytes(number);
+    if (auto fetched = reader_.fetch(tensor, stored, blocks.offset(number), bytes, data); !fetched) return fetched;
+    std::unique_ptr<Xxh3>& hash = hashes_[item];
+    if (number == 0) hash = std::make_unique<Xxh3>();
+    hash->update(data, static_cast<size_t>(bytes));
+    place(read.tensor, blocks.region(number), data);
+    if (number + 1 < blocks.count()) return {};
+    const uint64_t found = hash->digest();
+    hash.reset();
+    if (found != read.checksum) return damaged_piece(reader_.folder() + "/" + stored.file, tensor, stored, found);
+    return {};
+  }
+
+  // A piece that nobody else needs: straight to its place where there is one.
+  Result<void> read_whole(size_t item, std::unique_ptr<char[]>& block) {
+    const PieceRead& read = share_.reads[item];
+    const std::vector<const LoadTarget*> targets = touched(read);
+    if (targets.size() == 1)
+      return reader_.read(tensor_of(read), stored_of(read), targets[0]->piece->region, targets[0]->out);
+    const Blocks blocks = blocks_of(read.tensor, read.region);
+    if (!block) block.reset(new char[static_cast<size_t>(limits_.block_bytes)]);
+    for (int64_t b = 0; b < blocks.count(); ++b)
+      if (auto done = read_block(item, blocks, b, block.get()); !done) return done;
+    return {};
+  }
+
+  // In the order of files and offsets, a stretch of it to each of this rank's share of cores.
+  void read_own() {
+    std::vector<size_t> own;
+    std::vector<int64_t> bytes;
+    for (size_t i = 0; i < share_.reads.size(); ++i) {
+      const PieceRead& read = share_.reads[i];
+      if (!read.receivers.empty()) continue;
+      own.push_back(i);
+      bytes.push_back(num_elements(read.region.extent) * element_bytes(form_of(read.tensor).type));
+    }
+    parallel_by_weight(bytes, threads_, [&](int64_t begin, int64_t end) {
+      std::unique_ptr<char[]> block;
+      for (int64_t i = begin; i < end && !failed(); ++i)
+        if (const auto read = read_whole(own[static_cast<size_t>(i)], block); !read) fail(read);
+    });
+  }
+
+  std::map<int64_t, Round> rounds() const {
+    std::map<int64_t, Round> rounds;
+    const auto number_of = [&](int64_t position, const Blocks& blocks, int64_t block) {
+      return (position + blocks.offset(block)) / limits_.window_bytes;
+    };
+    for (size_t i = 0; i < share_.reads.size(); ++i) {
+      const PieceRead& read = share_.reads[i];
+      if (read.receivers.empty()) continue;
+      const Blocks blocks = blocks_of(read.tensor, read.region);
+      for (int64_t b = 0; b < blocks.count(); ++b) rounds[number_of(read.position, blocks, b)].reads.push_back({i, b});
+    }
+    for (size_t i = 0; i < share_.receipts.size(); ++i) {
+      const PieceReceipt& receipt = share_.receipts[i];
+      const Blocks blocks = blocks_of(receipt.tensor, receipt.region);
+      for (int64_t b = receipt.first; b < receipt.last; ++b)
+        rounds[number_of(receipt.position, blocks, b)].receipts.push_back({i, b});
+    }
+    return rounds;
+  }
+
+  // Reads what is to be sent, then sends and receives. A rank whose reading failed still sends, whatever: others wait for
+  // it, and learn of the failure when all are done. A round waits for earlier rounds of other ranks only, so that none
+  // waits for ever.
+  void run_round(int64_t number, const Round& round) {
+    const auto place_of = [&](const Block& block, const Blocks& blocks) {
+      return share_.reads[block.item].position + blocks.offset(block.number) - number * limits_.window_bytes;
+    };
+    int64_t bytes = 0;
+    std::vector<size_t> first;            // in round.reads, of each piece
+    std::vector<int64_t> bytes_of_piece;  // in this round
+    for (size_t i = 0; i < round.reads.size(); ++i) {
+      const Block& block = round.reads[i];
+      const PieceRead& read = share_.reads[block.item];
+      const Blocks blocks = blocks_of(read.tensor, read.region);
+      if (i == 0 || block.item != round.reads[i - 1].item) {
+        first.push_back(i);
+        bytes_of_piece.push_back(0);
+      }
+      bytes_of_piece.back() += blocks.bytes(block.number);
+      bytes = std::max(bytes, place_of(block, blocks) + blocks.bytes(block.number));
+    }
+    first.push_back(round.reads.size());
+    if (static_cast<int64_t>(window_.size()) < bytes) window_ = std::vector<char>(static_cast<size_t>(bytes));
+    parallel_by_weight(bytes_of_piece, threads_, [&](int64_t begin, int64_t end) {
+      for (size_t i = first[static_cast<size_t>(begin)]; i < first[static_cast<size_t>(end)] && !failed(); ++i) {
+        const PieceRead& read = share_.reads[round.reads[i].item];
+        const Blocks blocks = blocks_of(read.tensor, read.region);
+        char* data = window_.data() + place_of(round.reads[i], blocks);
+        if (const auto done = read_block(round.reads[i].item, blocks, round.reads[i].number, data); !done) fail(done);
+      }
+    });
+
+    std::vector<Job::Outgoing> outgoing;
+    std::vector<Job::Incoming> incoming;
+    for (const Block& block : round.reads) {
+      const PieceRead& read = share_.reads[block.item];
+      const Blocks blocks = blocks_of(read.tensor, read.region);
+      for (const BlockRange& receiver : read.receivers)
+        if (receiver.first <= block.number && block.number < receiver.last)
+          outgoing.push_back({receiver.rank, window_.data() + place_of(block, blocks), blocks.bytes(block.number)});
+    }
+    for (const Block& block : round.receipts) {
+      const PieceReceipt& receipt = share_.receipts[block.item];
+      const Blocks blocks = blocks_of(receipt.tensor, receipt.region);
+      incoming.push_back({receipt.reader, blocks.bytes(block.number),
+                          [this, &receipt, region = blocks.region(block.number)](const char* elements) {
+                            place(receipt.tensor, region, elements);
+                          }});
+    }
+    job_.exchange(outgoing, incoming);
+  }
+
+  const LoadShare& share_;
+  const std::vector<std::vector<const LoadTarget*>> targets_;  // [tensor]
+  Job& job_;
+  const LoadLimits limits_;
+  const PieceReader reader_;
+  const int threads_;
+  std::vector<std::unique_ptr<Xxh3>> hashes_;  // [read]: of pieces that are partly read
+  std::vector<char> window_;                   // what is read for others in a round
+  std::mutex mutex_;
+  Result<void> failure_;  // the first; guarded by mutex_ while threads read
+};
 
 }  // namespace
 
-Result<void> check_fit(const CheckpointReader& reader, const std::vector<LoadTarget>& targets) {
-  for (const LoadTarget& target : targets)
-    if (auto found = reader.find(*target.piece); !found) return found.error();
-  return {};
+Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarget>& targets, Job& job,
+                            const LoadLimits& limits) {
+  std::vector<TensorRequest> mine;
+  for (const std::vector<const LoadTarget*>& group : by_tensor(targets)) {
+    const Piece& form = *group.front()->piece;
+    TensorRequest& request = mine.emplace_back(TensorRequest{form.tensor, form.type, form.shape, {}});
+    for (const LoadTarget* target : group) request.regions.push_back(target->piece->region);
+  }
+  const std::vector<std::vector<TensorRequest>> requests = job.gather(mine);
+  std::vector<Result<LoadShare>> shares;
+  if (job.world_rank() == 0) shares = divide_load(*manifest, requests, limits.block_bytes);
+  const std::string bytes = scatter(job, [&](int rank) {
+    Result<LoadShare>& share = shares[static_cast<size_t>(rank)];
+    std::string text = to_bytes(share);
+    share = LoadShare{};
+    return text;
+  });
+  return agree(job, from_bytes<Result<LoadShare>>(bytes));
 }
 
-Result<void> load_pieces(const CheckpointReader& reader, const std::vector<LoadTarget>& targets, Job& job) {
-  Needs needs = needs_of(reader, targets);
-  choose_readers(needs, job);
-  if (auto read = agree(job, read_share(reader, needs, job)); !read) return read;
-  share_out(needs, job);
-  return {};
+Result<int64_t> load_pieces(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
+                            Job& job, const LoadLimits& limits) {
+  Loading loading(folder, share, targets, job, limits);
+  if (auto done = agree(job, loading.run()); !done) return done.error();
+  return loading.bytes_read();
 }
 
 }  // namespace tri

@@ -50,7 +50,7 @@ void CollectiveTransfers::start_gather(Tensor rows, Stream& stream) {
   if (!gather->waited) collectives().stream().record(*gather->done);
 }
 
-void CollectiveTransfers::wait_piece(Tensor rows, const RowPiece&, Stream& stream) {
+void CollectiveTransfers::wait_split(Tensor rows, const RowSplit&, Stream& stream) {
   Gather* gather = find(rows.data);
   if (gather == nullptr || gather->waited) return;
   const TimeCategoryScope scope(stream, category());
@@ -59,7 +59,7 @@ void CollectiveTransfers::wait_piece(Tensor rows, const RowPiece&, Stream& strea
 }
 
 void CollectiveTransfers::finish_gather(Tensor rows, Stream& stream) {
-  wait_piece(rows, {}, stream);
+  wait_split(rows, {}, stream);
   if (Gather* gather = find(rows.data)) gather->rows = nullptr;
 }
 

@@ -2,14 +2,14 @@
 // of `rows` (members · local rows, …) belongs to member k. Activations over tp: a row is a token's; flat buckets over
 // dp: a row is an element.
 //
-//   gather   begin_gather, the local rows are made, start_gather; then what reads the rows goes through pieces(), in
+//   gather   begin_gather, the local rows are made, start_gather; then what reads the rows goes through splits(), in
 //            the order in which they arrive, and waits for each, or for all by finish_gather. Several gathers may be in
 //            flight.
 //   reduce   begin_reduce gives the blocks in which the partial sums are made, each block is sent as soon as it is
 //            made, and finish_reduce gives the parts that are left to add. One reduce at a time; no other operation
 //            begins between its begin_reduce and its last send.
 //
-// A transport may carry all rows at once: then there is one piece, one block, one part.
+// A transport may carry all rows at once: then there is one split, one block, one part.
 // Every call only enqueues. `stream` is the caller's: it makes and reads the rows, and is the same one from the
 // beginning of an operation to its end. All members issue the same operations in the same order.
 #pragma once
@@ -22,20 +22,20 @@
 
 namespace tri {
 
-// How a GEMM shares its rows with their transfer, where they travel in pieces.
+// How a GEMM shares its rows with their transfer, where they travel in splits.
 struct OverlapSplit {
-  // Pieces of a GEMM, 1 to the members; 0: as many as members. A gather's first piece and a reduce's last are the local
+  // Splits of a GEMM, 1 to the members; 0: as many as members. A gather's first split and a reduce's last are the local
   // block, which needs no transfer; the other blocks make up the rest. With 1 the GEMM is undivided: after the gather,
   // or before the reduce.
-  int pieces = 0;
-  // A reduce's GEMM writes each block into its owner's memory itself; then it has as many pieces as members.
+  int num_splits = 0;
+  // A reduce's GEMM writes each block into its owner's memory itself; then it has as many splits as members.
   bool direct = false;
 
   bool operator==(const OverlapSplit&) const = default;
 };
 
 // Blocks of one gather that lie side by side and are read at once.
-struct RowPiece {
+struct RowSplit {
   int64_t first = 0, count = 0;  // rows
   std::vector<int> members;
 };
@@ -70,11 +70,11 @@ class AxisTransfers {
   virtual void start_gather(Tensor rows, Stream& stream) = 0;
   // Between start_gather and finish_gather.
   virtual bool gathering(Tensor rows) const = 0;
-  // The pieces of `rows` that a GEMM goes through, in the order in which they are there first; one of all rows where
+  // The splits of `rows` that a GEMM goes through, in the order in which they are there first; one of all rows where
   // they are not being gathered.
-  virtual std::vector<RowPiece> pieces(Tensor rows, OverlapSplit split) const = 0;
-  // `stream` waits for a piece, or for all, of `rows`; nothing where `rows` are not being gathered.
-  virtual void wait_piece(Tensor rows, const RowPiece& piece, Stream& stream) = 0;
+  virtual std::vector<RowSplit> splits(Tensor rows, OverlapSplit split) const = 0;
+  // `stream` waits for a split, or for all, of `rows`; nothing where `rows` are not being gathered.
+  virtual void wait_split(Tensor rows, const RowSplit& split, Stream& stream) = 0;
   virtual void finish_gather(Tensor rows, Stream& stream) = 0;
 
   // The blocks of `rows` in the order in which they are best made.
@@ -86,11 +86,11 @@ class AxisTransfers {
   // block of `rows` itself.
   virtual Tensor finish_reduce(Stream& stream) = 0;
 
-  // For reports: "all-gather", "gather by copies, 3 pieces".
+  // For reports: "all-gather", "gather by copies, 3 splits".
   virtual std::string gather_name(OverlapSplit split) const = 0;
   virtual std::string reduce_name(OverlapSplit split) const = 0;
 
-  // Transfers with the same pieces and blocks that move nothing and run on `null`'s stream, for those who record what
+  // Transfers with the same splits and blocks that move nothing and run on `null`'s stream, for those who record what
   // layers enqueue. `null`: a group of the same size that moves nothing.
   virtual std::unique_ptr<AxisTransfers> null_twin(GroupOnStream null, Device& device) const = 0;
 
@@ -101,7 +101,7 @@ class AxisTransfers {
     const int64_t local = rows[0] / size();
     return rows.rows(member * local, local);
   }
-  std::vector<RowPiece> one_piece(Tensor rows) const { return {{.first = 0, .count = rows[0], .members = {}}}; }
+  std::vector<RowSplit> undivided(Tensor rows) const { return {{.first = 0, .count = rows[0], .members = {}}}; }
 
  private:
   GroupOnStream collectives_;
@@ -116,8 +116,8 @@ class OneRankTransfers final : public AxisTransfers {
   void begin_gather(Tensor, Stream&) override {}
   void start_gather(Tensor, Stream&) override {}
   bool gathering(Tensor) const override { return false; }
-  std::vector<RowPiece> pieces(Tensor rows, OverlapSplit) const override { return one_piece(rows); }
-  void wait_piece(Tensor, const RowPiece&, Stream&) override {}
+  std::vector<RowSplit> splits(Tensor rows, OverlapSplit) const override { return undivided(rows); }
+  void wait_split(Tensor, const RowSplit&, Stream&) override {}
   void finish_gather(Tensor, Stream&) override {}
   std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split, Stream& stream) override;
   void send(const RowBlock&, Stream&) override {}
@@ -141,8 +141,8 @@ class CollectiveTransfers final : public AxisTransfers {
   void begin_gather(Tensor rows, Stream& stream) override;
   void start_gather(Tensor rows, Stream& stream) override;
   bool gathering(Tensor rows) const override;
-  std::vector<RowPiece> pieces(Tensor rows, OverlapSplit) const override { return one_piece(rows); }
-  void wait_piece(Tensor rows, const RowPiece& piece, Stream& stream) override;
+  std::vector<RowSplit> splits(Tensor rows, OverlapSplit) const override { return undivided(rows); }
+  void wait_split(Tensor rows, const RowSplit& split, Stream& stream) override;
   void finish_gather(Tensor rows, Stream& stream) override;
   std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split, Stream& stream) override;
   void send(const RowBlock& block, Stream& stream) override;

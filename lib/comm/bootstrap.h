@@ -24,8 +24,8 @@ TreeNeighbours binomial_neighbours(int member, int size);
 // communicator is made and nobody else takes part. `tag` tells apart groups of the same ranks.
 void broadcast_to_members(void* data, size_t bytes, const std::vector<int>& world_ranks, int tag);
 
-// Over all ranks of the job, collective. Counts of MPI are ints, so messages travel in rounds of at most `bytes_a_round`
-// (over all ranks together), which must be at least the number of ranks.
+// Over all ranks of the job, collective. Counts of MPI are ints, so messages travel in rounds of at most
+// `bytes_a_round` (over all ranks together), which must be at least the number of ranks.
 constexpr int64_t kBytesARound = int64_t{1} << 30;
 // Rank 0's bytes, on all ranks.
 std::string broadcast_bytes(std::string bytes, int64_t bytes_a_round = kBytesARound);

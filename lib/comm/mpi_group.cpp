@@ -1,4 +1,4 @@
-// Collectives as direct exchanges of pieces between the members: every sum is taken in rank order whatever arrives
+// Collectives as direct exchanges of segments between the members: every sum is taken in rank order whatever arrives
 // first (and bf16 is summed in fp32 and rounded once), so results are bit-identical from run to run. Waits poll with
 // growing pauses instead of spinning inside MPI, because ranks may outnumber cores, and end themselves on a fault.
 #include "lib/comm/mpi_group.h"
@@ -20,7 +20,7 @@ constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int kTag = 1;
 
 template <class T>
-void add_piece(float* sum, const T* part, int64_t count, bool first) {
+void add_segment(float* sum, const T* part, int64_t count, bool first) {
   for (int64_t i = 0; i < count; ++i)
     sum[i] = first ? static_cast<float>(part[i]) : sum[i] + static_cast<float>(part[i]);
 }
@@ -122,7 +122,7 @@ class MpiGroup final : public CommGroup {
     wait_all(std::move(requests));
   }
 
-  // out (block) = sum over members of their block `rank()` of inp (size, block), piece by piece.
+  // out (block) = sum over members of their block `rank()` of inp (size, block), segment by segment.
   template <class T>
   void reduce_blocks(T* out, const T* inp, int64_t block) {
     T* parts = reinterpret_cast<T*>(parts_.data());
@@ -142,7 +142,7 @@ class MpiGroup final : public CommGroup {
       wait_all(std::move(requests));
       for (int r = 0; r < size(); ++r) {
         const T* part = r == rank() ? inp + r * block + first : parts + r * kPieceElements;
-        add_piece(sum_.data(), part, count, r == 0);
+        add_segment(sum_.data(), part, count, r == 0);
       }
       for (int64_t i = 0; i < count; ++i) out[first + i] = T(sum_[static_cast<size_t>(i)]);
     }

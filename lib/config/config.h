@@ -46,6 +46,13 @@ inline DeviceChoice device_choice(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }
 
+// Whether an axis of `size` ranks, whose transfers are `planned` (lib/engine/job_plan.h: not auto), copies into the
+// peers' memory.
+inline bool by_peer_copies(Transfers planned, int size) {
+  TRI_REQUIRE(size == 1 || planned != Transfers::kAuto, "the transfers of an axis of {} ranks are not planned", size);
+  return size > 1 && planned == Transfers::kCopies;
+}
+
 // The text of a config file; a missing or unreadable one is a usage error.
 Result<std::string> read_config_text(const std::string& path);
 
@@ -56,8 +63,8 @@ Result<Config> parse_config(std::string_view yaml_text, const std::string& file_
                             const std::vector<std::string>& overrides);
 
 // Fills every field whose 0 or "" means "derived", and checks all rules that join fields. Each field must be within its
-// own limits, as parse_config leaves it. Resolving twice changes nothing. What `auto` means depends on the job's machines
-// too: lib/engine/job_plan.h.
+// own limits, as parse_config leaves it. Resolving twice changes nothing. What `auto` means depends on the job's
+// machines too: lib/engine/job_plan.h.
 Result<Config> resolve_config(Config config, int world_size);
 
 // Every field of every section; parse_config gives back an equal Config.

@@ -37,9 +37,9 @@ Engine::Engine(const EngineContext& context)
                 .job = job_,
                 .device = device_,
                 .arena = context.arena,
-                .tp_copies = tensors_.stage.peer_copies,
-                .dp_copies = tensors_.store.peer_copies,
-                .boundaries = tensors_.boundaries,
+                .shared = {.tp = tensors_.stage.peer_copies,
+                           .dp = tensors_.store.peer_copies,
+                           .boundaries = tensors_.boundaries},
                 .observer = context.observer}),
       store_(context.kind == EngineKind::kTraining
                  ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,

@@ -14,7 +14,7 @@ namespace tri {
 
 // What an engine is made of. Everything that is referred to outlives the engine.
 struct EngineContext {
-  const Config& config;  // resolved
+  const Config& config;  // planned (job_plan.h)
   const Mesh& mesh;
   Job* job = nullptr;  // may be null on a mesh of one rank
   Device& device;

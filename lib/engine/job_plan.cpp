@@ -26,8 +26,17 @@ Mesh mesh_of(const Config& config, int world_rank) {
 }
 
 // Whether the config wants copies on an axis, if they can be had.
-bool wants_tp_copies(const Config& config) { return config.parallel.tp > 1 && copies_tp_rows(config); }
-bool wants_dp_copies(const Config& config) { return config.parallel.dp > 1 && copies_dp_buckets(config); }
+bool wants_tp_copies(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return p.tp > 1 && p.overlap_tp && p.tp_transfers != Transfers::kCollectives;
+}
+bool wants_dp_copies(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  if (p.dp == 1 || !p.overlap_dp || p.zero == 0) return false;
+  // Measured on four H200s: copies are 2 % of a step faster alone, and 1 % slower where they share the copy engines
+  // with those of tp.
+  return p.dp_transfers == Transfers::kCopies || (p.dp_transfers == Transfers::kAuto && p.tp == 1);
+}
 bool wants_pp_copies(const Config& config) {
   return config.parallel.pp > 1 && config.parallel.pp_transfers != PpTransfers::kMessages;
 }
@@ -272,6 +281,12 @@ JobFacts facts_on_paper(const Config& config, int ranks) {
     if (gpus) f.gpus = {fmt::format("GPU of rank {}", rank)};
   }
   return facts;
+}
+
+Result<Config> plan_on_paper(const Config& config, int ranks) {
+  const auto plan = plan_job(config, facts_on_paper(config, ranks));
+  if (!plan) return plan.error();
+  return with_plan(config, plan.value());
 }
 
 JobFacts gather_host_facts(DeviceChoice choice, Job& job) {

@@ -62,6 +62,9 @@ std::string to_string(const JobPlan& plan);
 // GPU of its own where run.device says cuda, or says auto and this machine has one. Free memory is not known.
 JobFacts facts_on_paper(const Config& config, int ranks);
 
+// `config`, resolved for `ranks`, with the plan that those facts lead to: what memory is laid out by without a job.
+Result<Config> plan_on_paper(const Config& config, int ranks);
+
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 // Adds what only devices can tell, where the config leaves something to it: free memory (recompute: auto), and whether a

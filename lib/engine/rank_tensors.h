@@ -47,8 +47,8 @@ int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, Engin
 // The rest is for communicators and libraries; on the CPU for the start values, MPI and the system.
 int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
 
-// The first of none, norms, selective with which allocate_rank's memory stays within `room` bytes on this rank, measured
-// without a device; else full. Ranks may differ; a job takes the one that spares most.
+// The first of none, norms, selective with which allocate_rank's memory stays within `room` bytes on this rank,
+// measured without a device; else full. Ranks may differ; a job takes the one that spares most.
 Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room);
 
 }  // namespace tri

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 
-#include "io/base/log.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
 #include "lib/comm/peer/channel.h"
@@ -14,12 +13,9 @@ namespace {
 // Of the groups. An edge between stages that goes by copies has none, so a count would differ between its neighbours.
 constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForwardTag = 4, kBackwardTag = 5;
 
-// Copies can't be had: an error where the config insists on them.
-void do_without_copies(const char* axis, bool insists, const std::string& why, const Job& job) {
-  const char* instead = std::string_view(axis) == "pp" ? "messages" : "collectives";
-  if (insists)
-    throw Fatal(ExitCode::kUsage, fmt::format("parallel.{}_transfers: copies: {}; set {}", axis, why, instead));
-  if (job.world_rank() == 0) log_info("{}: {}; no copies into peers' memory", axis, why);
+// The plan has copies, which can't be had.
+[[noreturn]] void throw_no_copies(const char* axis, const std::string& why, const char* instead) {
+  throw Fatal(ExitCode::kUsage, fmt::format("parallel.{}_transfers: copies: {}; set {}", axis, why, instead));
 }
 
 }  // namespace
@@ -45,8 +41,8 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device), makin
                                 : mesh.dp.size > 1 ? TimeCategory::kDp
                                                    : TimeCategory::kTp;
   world_ = std::make_unique<GroupOnStream>(add_group("world", kWorldTag, world), dp_stream, device, over_all);
-  tp_ = connect_axis("tp", config.parallel.tp_transfers, std::move(tp_collectives), tp, context.tp_copies);
-  dp_ = connect_axis("dp", config.parallel.dp_transfers, std::move(dp_collectives), dp, context.dp_copies);
+  tp_ = connect_axis("tp", std::move(tp_collectives), tp, context.shared.tp);
+  dp_ = connect_axis("dp", std::move(dp_collectives), dp, context.shared.dp);
   if (mesh.pp.size > 1) {
     connect_stages(pp);
     if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
@@ -59,27 +55,23 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device), makin
 // Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
 Runtime::~Runtime() { drain(); }
 
-std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
+std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnStream collectives,
                                                      const std::vector<int>& world_ranks,
                                                      const PeerCopyTensors& tensors) {
   const RuntimeContext& context = making_->context;
   if (world_ranks.size() == 1) return std::make_unique<OneRankTransfers>(std::move(collectives));
-  if (!tensors.flags.empty()) {
-    begin_connecting(fmt::format("{} memory", axis), world_ranks);
-    auto arenas = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
-    if (arenas) {
-      axis_arenas_.push_back(std::move(arenas).value());
-      Stream& copies = add_stream(fmt::format("{} copies", axis));
-      Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
-      return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
-                                                 arrivals, device_);
-    }
-    do_without_copies(axis, transfers == Transfers::kCopies, arenas.error().message, *context.job);
-  }
-  return std::make_unique<CollectiveTransfers>(std::move(collectives), device_);
+  if (tensors.flags.empty()) return std::make_unique<CollectiveTransfers>(std::move(collectives), device_);
+  begin_connecting(fmt::format("{} memory", axis), world_ranks);
+  auto arenas = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
+  if (!arenas) throw_no_copies(axis, arenas.error().message, "collectives");
+  axis_arenas_.push_back(std::move(arenas).value());
+  Stream& copies = add_stream(fmt::format("{} copies", axis));
+  Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
+  return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
+                                             arrivals, device_);
 }
 
-// Of the two ranks' memory; null where one cannot open the other's.
+// Of the two ranks' memory; null where one cannot open the other's, and the plan leaves it open (auto: some pairs can).
 PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
   const RuntimeContext& context = making_->context;
   const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
@@ -88,9 +80,8 @@ PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
     auto opened = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
     if (opened)
       known->second = std::move(opened).value();
-    else
-      do_without_copies("pp", context.config.parallel.pp_transfers == PpTransfers::kCopies, opened.error().message,
-                        *context.job);
+    else if (context.config.parallel.pp_transfers == PpTransfers::kCopies)
+      throw_no_copies("pp", opened.error().message, "messages");
   }
   return known->second.get();
 }
@@ -98,10 +89,9 @@ PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
 // A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
 // would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
 void Runtime::connect_stages(const std::vector<int>& pp) {
-  const Config& config = making_->context.config;
-  const BoundaryTensors& boundaries = making_->context.boundaries;
-  const Axis axis = making_->context.mesh.pp;
-  const int size = axis.size, self = axis.rank;
+  const RuntimeContext& context = making_->context;
+  const BoundaryTensors& boundaries = context.shared.boundaries;
+  const int size = context.mesh.pp.size, self = context.mesh.pp.rank;
   // `ends`: of the receiver and of the sender.
   const auto connect = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
                            PeerChannelEnd recv_end, PeerChannelEnd send_end) {
@@ -115,7 +105,7 @@ void Runtime::connect_stages(const std::vector<int>& pp) {
     };
     const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
     const std::vector<int> pair{std::min(source, target), std::max(source, target)};
-    if (config.parallel.pp_transfers != PpTransfers::kMessages)
+    if (context.config.parallel.pp_transfers != PpTransfers::kMessages)
       if (const PeerArenas* arenas = arenas_of_neighbour(pair)) {
         PeerChannelEnd& local = receives ? recv_end : send_end;
         const auto ends = gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
@@ -128,7 +118,7 @@ void Runtime::connect_stages(const std::vector<int>& pp) {
   for (const int parity : {0, 1})
     for (int edge = parity; edge < size; edge += 2) {
       const int next = (edge + 1) % size;
-      if (next == 0 && config.parallel.chunks == 1) continue;  // only chunks close the ring
+      if (next == 0 && context.config.parallel.chunks == 1) continue;  // only chunks close the ring
       connect("forward", kForwardTag + 2 * edge, edge, next, links_.recv_forward, links_.send_forward,
               {flag(0), boundaries.inputs}, {flag(1), {}});
       connect("backward", kBackwardTag + 2 * edge, next, edge, links_.recv_backward, links_.send_backward,

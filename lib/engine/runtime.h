@@ -26,22 +26,26 @@ namespace tri {
 class Job;
 class PeerArenas;
 
+// What peers write to. Without flags: there is none of its kind.
+struct SharedTensors {
+  PeerCopyTensors tp, dp;  // laid out alike on all ranks of the group
+  BoundaryTensors boundaries;
+};
+
 // What a runtime is made of. What is referred to outlives it.
 struct RuntimeContext {
-  const Config& config;  // resolved
+  const Config& config;  // planned
   const Mesh& mesh;
   Job* job = nullptr;  // may be null on a mesh of one rank
   Device& device;
-  const Arena& arena;  // holds the tensors
-  // What peers write to. Without flags: there is none of its kind.
-  PeerCopyTensors tp_copies, dp_copies;  // laid out alike on all ranks of the group
-  BoundaryTensors boundaries;
+  const Arena& arena;  // holds `shared`
+  SharedTensors shared;
   TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
 };
 
 class Runtime {
  public:
-  // Collective over the mesh.
+  // Collective over the mesh. Fatal (kUsage), naming the field: copies are planned, and the memory can't be opened.
   explicit Runtime(const RuntimeContext& context);
   ~Runtime();
 
@@ -59,9 +63,8 @@ class Runtime {
   void drain() noexcept;
 
  private:
-  // Chooses the transport of an axis. By copies where there are tensors for them and the members can open each other's
-  // memory, or an error where `transfers` insists and they cannot.
-  std::unique_ptr<AxisTransfers> connect_axis(const char* axis, Transfers transfers, GroupOnStream collectives,
+  // By copies where there are tensors for them.
+  std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
                                               const std::vector<int>& world_ranks, const PeerCopyTensors& tensors);
   void connect_stages(const std::vector<int>& pp);
   PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks);

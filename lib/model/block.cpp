@@ -78,7 +78,7 @@ void TransformerBlock::run_gemms(const TransferRegion& region, const LayerContex
 
 void TransformerBlock::run(State& s, BlockStep step) const {
   const LayerContext& ctx = s.ctx;
-  const Workspace& w = ctx.work;
+  const LayerWorkspace& w = ctx.work;
   const LayerTensors& t = s.t;
   const ModelConfig& model = ctx.config.model;
   switch (step) {
@@ -168,7 +168,7 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
 
 // From work.dattention to work.dqkv.
 void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTensors& t) const {
-  const Workspace& w = ctx.work;
+  const LayerWorkspace& w = ctx.work;
   const StageDims& d = ctx.dims;
   tri::attention_backward({.dqkv = w.dqkv,
                            .delta = w.delta,
@@ -194,7 +194,7 @@ void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& 
 
 // From the gathered gradient in work.dstream to work.dfc1 (GeLU) or work.dactivated.
 void TransformerBlock::fc2_input(const LayerContext& ctx, const LayerTensors& t) const {
-  const Workspace& w = ctx.work;
+  const LayerWorkspace& w = ctx.work;
   if (ctx.config.model.activation == Activation::kGelu)
     return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
   fc2_.backward_input(ctx, w.dactivated, w.dstream);

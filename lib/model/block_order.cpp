@@ -68,7 +68,7 @@ const char* gemm_name(BlockStep step) {
 
 bool is_gemm(BlockStep step) { return gemm_name(step) != nullptr; }
 
-Tensor TransferRegion::rows(const Workspace& work, const LayerTensors& t) const {
+Tensor TransferRegion::rows(const LayerWorkspace& work, const LayerTensors& t) const {
   if (reduces()) return pass == Pass::kForward ? work.partial : work.dnormed;
   if (pass == Pass::kBackward) return work.dstream;
   return linear == Linear::kQkv ? t.normed1 : t.normed2;

@@ -1,4 +1,5 @@
-// The order of a layer's work, as data: the block (block.h) runs it, and whoever times the transfers of a layer reads it.
+// The order of a layer's work, as data: the block (block.h) runs it, and whoever times the transfers of a layer reads
+// it.
 //
 // A pass is a list of tensor-parallel transfers, each with the steps that are enqueued between its begin and its end:
 //   gather   Rows (R, C) are completed from every tp rank's local ones, which a norm makes in the forward pass; in the
@@ -52,7 +53,7 @@ struct TransferRegion {
   // pass.
   bool reduces() const { return (linear == Linear::kProj || linear == Linear::kFc2) == (pass == Pass::kForward); }
   // The gathered rows, or the partial sums: (R, C).
-  Tensor rows(const Workspace& work, const LayerTensors& t) const;
+  Tensor rows(const LayerWorkspace& work, const LayerTensors& t) const;
 };
 
 // The transfers of a pass in their order. What backward reads is complete before the last transfer of a forward pass.

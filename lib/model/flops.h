@@ -11,8 +11,8 @@ enum class AttentionWork {
   kCausal,  // those that the mask leaves: of query t, min(t + 1, W)
 };
 
-// 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · (keys a query). For a
-// plain GPT kBand is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).
+// 6 · (parameters that multiply a token: matrices of the blocks, and the head) + 12 · L · NH · HS · (keys a query). For
+// a plain GPT kBand is 72·L·C² + 12·L·C·T + 6·V·C (Korthikanti et al. 2022 without recompute).
 double model_flops_per_token(const Config& config, AttentionWork work = AttentionWork::kBand);
 
 }  // namespace tri

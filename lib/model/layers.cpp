@@ -165,7 +165,7 @@ void RowLinear::backward_input_gelu(const LayerContext& ctx, Tensor dpre, Tensor
   const Tensor dbias = previous.bias == nullptr ? Tensor{} : ctx.hooks.gradient(*previous.bias).flat();
   const OverlapSplit split = ctx.splits.of(linear, Pass::kBackward);
   // Only an undivided GEMM can sum a column over all rows in order.
-  const bool undivided = ctx.tp.pieces(dout, split).size() == 1;
+  const bool undivided = ctx.tp.splits(dout, split).size() == 1;
   ctx.for_arriving(dout, split, [&](int64_t first, int64_t count) {
     gemm({.out = dpre.rows(first, count),
           .a = dout.rows(first, count),

@@ -23,10 +23,10 @@ inline constexpr int kNumLinears = 4;
 // How each of them is split beside its transfer: lib/tune/overlap_splits. Column-parallel ones (qkv, fc1) read
 // gathered rows forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
 struct OverlapSplits {
-  // [Linear]. Until something is timed: weight gradients hide most of a backward transfer, so pieces would only cost.
+  // [Linear]. Until something is timed: weight gradients hide most of a backward transfer, so splits would only cost.
   std::array<OverlapSplit, kNumLinears> forward{};
   std::array<OverlapSplit, kNumLinears> backward{
-      OverlapSplit{.pieces = 1}, {.pieces = 2}, {.pieces = 1}, {.pieces = 2}};
+      OverlapSplit{.num_splits = 1}, {.num_splits = 2}, {.num_splits = 1}, {.num_splits = 2}};
 
   OverlapSplit& of(Linear linear, Pass pass) {
     return (pass == Pass::kForward ? forward : backward)[static_cast<size_t>(linear)];
@@ -41,7 +41,7 @@ struct OverlapSplits {
 struct LayerContext {
   const Config& config;
   const StageDims dims;
-  const Workspace& work;
+  const LayerWorkspace& work;
   Stream& compute;
   AxisTransfers& tp;
   const OverlapSplits& splits;
@@ -63,9 +63,9 @@ struct LayerContext {
   // gemm(first, count), which reads rows [first, first + count) only.
   template <class Gemm>
   void for_arriving(Tensor rows, OverlapSplit split, Gemm gemm) const {
-    for (const RowPiece& piece : tp.pieces(rows, split)) {
-      tp.wait_piece(rows, piece, compute);
-      gemm(piece.first, piece.count);
+    for (const RowSplit& part : tp.splits(rows, split)) {
+      tp.wait_split(rows, part, compute);
+      gemm(part.first, part.count);
     }
     tp.finish_gather(rows, compute);
   }

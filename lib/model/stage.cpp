@@ -6,7 +6,7 @@ namespace tri {
 namespace {
 
 // The head's GEMM is long beside its transfers: the local rows' part hides the gather, the weight gradient the reduce.
-constexpr OverlapSplit kHeadForward{.pieces = 2}, kHeadBackward{.pieces = 1};
+constexpr OverlapSplit kHeadForward{.num_splits = 2}, kHeadBackward{.num_splits = 1};
 
 }  // namespace
 
@@ -139,7 +139,7 @@ void Stage::embed(const Chunk& chunk, int microbatch, Tensor out) {
 }
 
 void Stage::embed_backward(const Chunk& chunk, int microbatch) {
-  const Workspace& w = ctx_.work;
+  const LayerWorkspace& w = ctx_.work;
   if (chunk.positions != nullptr) {
     position_backward({.dweight = ctx_.hooks.gradient(*chunk.positions),
                        .dout = ctx_.local_rows(w.dstream),
@@ -158,7 +158,7 @@ void Stage::embed_backward(const Chunk& chunk, int microbatch) {
 }
 
 void Stage::head_forward(const Chunk& chunk, Tensor inp) {
-  const Workspace& w = ctx_.work;
+  const LayerWorkspace& w = ctx_.work;
   const HeadTensors& h = tensors_.head;
   chunk.final_norm.forward(ctx_, {.inp = inp}, {}, h.mean, h.rstd, w.normed);
   const Tensor weight = ctx_.use(*chunk.head);
@@ -196,7 +196,7 @@ void Stage::loss(int microbatch, LogitGradient gradient) {
 }
 
 void Stage::head_backward(const Chunk& chunk, Tensor inp) {
-  const Workspace& w = ctx_.work;
+  const LayerWorkspace& w = ctx_.work;
   const HeadTensors& h = tensors_.head;
   for (const RowBlock& block : ctx_.begin_reduce(w.dnormed, kHeadBackward)) {
     gemm({.out = block.out, .a = h.logits.rows(block.first, block.out[0]), .b = ctx_.use(*chunk.head)}, ctx_.compute);

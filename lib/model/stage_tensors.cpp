@@ -48,10 +48,10 @@ class Allocator {
     return m;
   }
 
-  Workspace workspace() {
+  LayerWorkspace workspace() {
     const std::string name = "workspace";
     const Recompute recompute = config_.parallel.recompute;
-    Workspace w;
+    LayerWorkspace w;
     w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     if (recompute == Recompute::kSelective) w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
@@ -86,14 +86,10 @@ class Allocator {
 
 }  // namespace
 
-LayerTensors with_workspace(LayerTensors kept, const Workspace& work) {
+LayerTensors with_workspace(LayerTensors kept, const LayerWorkspace& work) {
   if (kept.normed1.empty()) kept.normed1 = kept.normed2 = work.normed;
   if (kept.activated.empty()) kept.activated = work.activated;
   return kept;
-}
-
-bool copies_tp_rows(const Config& config) {
-  return config.parallel.overlap_tp && config.parallel.tp_transfers != Transfers::kCollectives;
 }
 
 StageDims stage_dims(const Config& config, const Mesh& mesh) {
@@ -132,7 +128,7 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
   stage.work = allocator.workspace();
   if (mesh.pp.last()) stage.head = allocator.head(num_microbatches);
   const StageDims d = stage_dims(config, mesh);
-  if (mesh.tp.size > 1 && copies_tp_rows(config))
+  if (by_peer_copies(config.parallel.tp_transfers, mesh.tp.size))
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
   if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});
   if (mesh.pp.last()) stage.targets = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});

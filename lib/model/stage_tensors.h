@@ -21,9 +21,6 @@ struct StageDims {
 };
 StageDims stage_dims(const Config& config, const Mesh& mesh);
 
-// Whether rows are copied into tp peers' memory, if that can be opened; else they go through collectives.
-bool copies_tp_rows(const Config& config);
-
 // What one layer keeps of a microbatch. Which tensors exist depends on parallel.recompute:
 //   none       all
 //   norms      all but normed1 and normed2: recomputed from the kept stream, and gathered over tp once more
@@ -48,7 +45,7 @@ struct MicrobatchTensors {
   Tensor output;  // (Rl, C): input of the final norm; last virtual stage only
 };
 
-struct Workspace {
+struct LayerWorkspace {
   Tensor partial;     // (R, C): outputs of row-parallel GEMMs; by collectives, the local rows hold their sum
   Tensor normed;      // (R, C): a gathered norm, recomputed; aliases nothing. Also the head's input
   Tensor activated;   // (R, Fl): an activation, recomputed; parallel.recompute: selective
@@ -72,17 +69,17 @@ struct HeadTensors {
 };
 
 // `kept` with the workspace's memory for what is not kept.
-LayerTensors with_workspace(LayerTensors kept, const Workspace& work);
+LayerTensors with_workspace(LayerTensors kept, const LayerWorkspace& work);
 
 struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
-  Workspace work;
+  LayerWorkspace work;
   HeadTensors head;
-  PeerCopyTensors peer_copies;  // tp > 1, where copies_tp_rows
+  PeerCopyTensors peer_copies;  // where parallel.tp_transfers is copies
   Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
 };
 
-// `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step.
+// `config` planned; `slots[chunk]`: microbatches in flight; `num_microbatches`: microbatches of a step.
 StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::vector<int>& slots, int num_microbatches,
                             Arena& arena);
 

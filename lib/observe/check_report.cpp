@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/base/format.h"
+#include "lib/checkpoint/load.h"
 #include "lib/checkpoint/state.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
@@ -90,6 +91,8 @@ std::string memory(Config config, const Mesh& mesh) {
     const int64_t host = state_buffer(state_pieces(config, place, tensors.store)).bytes;
     text += fmt::format("memory of each rank of stage {}:\n{}\n", stage, bytes_table(arena));
     text += fmt::format("  {:<22}{:>14}  {:>15} bytes\n", "host: checkpoints", format_bytes(host), host);
+    text += fmt::format("  {:<22}{:>14}  {:>15} bytes, at most\n", "host: while loading", format_bytes(load_bytes()),
+                        load_bytes());
   }
   return text;
 }

@@ -2,8 +2,9 @@
 
 #include <cerrno>
 #include <cinttypes>
-#include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "io/base/error.h"
 #include "io/base/log.h"
@@ -11,9 +12,13 @@
 namespace tri {
 namespace {
 
-// JSON has no NaN or infinity: null stands for a number that is not finite.
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
-std::string number(const std::optional<double>& value) { return value ? number(*value) : "null"; }
+using Json = nlohmann::ordered_json;
+
+// With so many significant digits. JSON has no NaN or infinity: null stands for a number that is not finite.
+Json number(double value, int digits = 9) {
+  return std::strtod(fmt::format("{:.{}g}", value, digits).c_str(), nullptr);
+}
+Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
 
 }  // namespace
 
@@ -24,36 +29,47 @@ MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(std::fope
 MetricsFile::~MetricsFile() { std::fclose(file_); }
 
 void MetricsFile::write(const std::string& line) {
-  if (std::fprintf(file_, "%s\n", line.c_str()) < 0 || std::fflush(file_) != 0)
+  if (std::fputs((line + "\n").c_str(), file_) == EOF || std::fflush(file_) != 0)
     log_warn("{}: {}; training goes on", path_, std::strerror(errno));
 }
 
 void MetricsFile::step(const StepMetrics& metrics) { write(json_line(metrics)); }
 
 void MetricsFile::evaluation(int64_t step, double loss) {
-  write(fmt::format(R"({{"step":{},"validation_loss":{}}})", step, number(loss)));
+  write(Json({{"step", step}, {"validation_loss", number(loss)}}).dump());
 }
 
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
-  write(fmt::format(R"({{"step":{},"checkpoint_bytes":{},"checkpoint_stall_ms":{},"checkpoint_ms":{}}})", step, bytes,
-                    number(1e3 * stall_seconds), number(1e3 * seconds)));
+  write(Json({{"step", step},
+              {"checkpoint_bytes", bytes},
+              {"checkpoint_stall_ms", number(1e3 * stall_seconds)},
+              {"checkpoint_ms", number(1e3 * seconds)}})
+            .dump());
 }
 
+// A run that goes on looks at every line: only its beginning is read.
 int64_t step_of_line(const std::string& line) {
   int64_t step = 0;
   return std::sscanf(line.c_str(), "{\"step\":%" SCNd64, &step) == 1 ? step : INT64_MAX;
 }
 
 std::string json_line(const StepMetrics& m) {
-  std::string spent;
+  Json line = {{"step", m.step},
+               {"samples", m.samples},
+               {"tokens", m.tokens},
+               {"loss", number(m.loss)},
+               {"grad_norm", number(m.grad_norm)},
+               {"lr", number(m.learning_rate)},
+               {"step_ms", number(m.step_ms)},
+               {"tokens_per_s", number(m.tokens_per_s)},
+               {"tflops_per_rank", number(m.tflops_per_rank)},
+               {"mfu", number(m.mfu)},
+               {"mfu_causal", number(m.mfu_causal)}};
   const auto seconds = m.times.values();
   for (size_t i = 0; i < seconds.size(); ++i)
-    spent += fmt::format(R"(,"{}_ms":{:.4g})", StepTimes::names()[i], 1e3 * seconds[i]);
-  return fmt::format(
-      R"({{"step":{},"samples":{},"tokens":{},"loss":{},"grad_norm":{},"lr":{},"step_ms":{},"tokens_per_s":{},)"
-      R"("tflops_per_rank":{},"mfu":{},"mfu_causal":{}{},"data_bytes":{}}})",
-      m.step, m.samples, m.tokens, number(m.loss), number(m.grad_norm), number(m.learning_rate), number(m.step_ms),
-      number(m.tokens_per_s), number(m.tflops_per_rank), number(m.mfu), number(m.mfu_causal), spent, m.data_bytes);
+    line[fmt::format("{}_ms", StepTimes::names()[i])] = number(1e3 * seconds[i], 4);
+  line["data_bytes"] = m.data_bytes;
+  return line.dump();
 }
 
 std::string console_line(const StepMetrics& m, int64_t last_step, int64_t memory_bytes) {

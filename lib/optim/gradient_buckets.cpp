@@ -9,7 +9,7 @@
 namespace tri {
 
 void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream) {
-  for (const RowBlock& block : dp.begin_reduce(full, {.pieces = 1}, stream)) dp.send(block, stream);
+  for (const RowBlock& block : dp.begin_reduce(full, {.num_splits = 1}, stream)) dp.send(block, stream);
   const Tensor parts = dp.finish_reduce(stream);
   const bool is_there = into == SumInto::kOverwrite && parts[0] == 1 && parts.data == out.data;
   if (!is_there) sum_parts({.into = into, .out = out, .parts = parts}, stream);

@@ -4,8 +4,8 @@
 //   zero 1   reduce-scatter then, in place; this rank's slice is summed
 //   zero 2   full gradients live in a small pool only while their bucket's backward runs; every microbatch is
 //            reduce-scattered and added to this rank's slice
-// As copies into the peers' memory where it can be opened (lib/comm/peer): beside GEMMs that leave a collective's kernels
-// no multiprocessor, or that those would slow down.
+// As copies into the peers' memory where it can be opened (lib/comm/peer): beside GEMMs that leave a collective's
+// kernels no multiprocessor, or that those would slow down.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 
 namespace tri {
 
-// out (n) is, or takes, the local block of the sum of the members' `full` (dp · n). out may be that block. `stream` does
-// the sums, and has waited for all of it afterwards. f32.
+// out (n) is, or takes, the local block of the sum of the members' `full` (dp · n). out may be that block. `stream`
+// does the sums, and has waited for all of it afterwards. f32.
 void reduce_bucket(AxisTransfers& dp, SumInto into, Tensor out, Tensor full, Stream& stream);
 
 struct GradientBucketsContext {

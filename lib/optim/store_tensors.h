@@ -28,14 +28,12 @@ struct StoreTensors {
   Tensor decay;                 // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;          // (S) f32: 1 where this rank's slice counts in the global norm, else 0
   Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
-  PeerCopyTensors peer_copies;  // dp > 1 and zero >= 1, where copies_dp_buckets
+  PeerCopyTensors peer_copies;  // where parallel.dp_transfers is copies
   int num_tensors = 0;          // S
   int num_split_tensors = 0;    // the first ones: divided over tp; the others are full on every tp rank
 };
 
-// Whether buckets are copied into dp peers' memory, if that can be opened; else they go through collectives.
-bool copies_dp_buckets(const Config& config);
-
+// `config` planned.
 StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena);
 
 }  // namespace tri

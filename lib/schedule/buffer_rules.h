@@ -1,8 +1,8 @@
 // The buffers of a stage's boundary tensors, and which action waits for which on their account: rules that the executor
 // keeps by events and the simulator by times.
 //
-// The buffers of a ring are used in turn, as all actions of a kind meet the microbatches of a ring in the same order. For
-// each microbatch one action takes the ring's next buffer and fills it, one reads it, one is the last to use it. So
+// The buffers of a ring are used in turn, as all actions of a kind meet the microbatches of a ring in the same order.
+// For each microbatch one action takes the ring's next buffer and fills it, one reads it, one is the last to use it. So
 //   filling   waits until the buffer's microbatch before has been released
 //   reading   waits until the buffer is filled
 //   the last use comes after the reading

@@ -4,12 +4,12 @@
 
 namespace tri {
 
-AlignedTimer::AlignedTimer(Runtime& runtime, Job& job, Device& device, Tensor number)
-    : runtime_(runtime),
-      job_(job),
+AlignedTimer::AlignedTimer(Engine& engine, Tensor number)
+    : runtime_(engine.runtime()),
+      job_(*engine.job()),
       number_(number),
-      begin_(device.make_event(EventKind::kTimed)),
-      end_(device.make_event(EventKind::kTimed)) {}
+      begin_(engine.device().make_event(EventKind::kTimed)),
+      end_(engine.device().make_event(EventKind::kTimed)) {}
 
 double AlignedTimer::sample(const std::function<void()>& work, int repeats) {
   Stream& compute = runtime_.compute();

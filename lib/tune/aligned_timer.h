@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "lib/comm/job.h"
-#include "lib/engine/runtime.h"
+#include "lib/engine/engine.h"
 
 namespace tri {
 
 class AlignedTimer {
  public:
-  // `number` (1) f32: any memory; overwritten.
-  AlignedTimer(Runtime& runtime, Job& job, Device& device, Tensor number);
+  // Of an engine with a job. `number` (1) f32: any memory; overwritten.
+  AlignedTimer(Engine& engine, Tensor number);
 
   // This rank's seconds of one of `repeats` runs of `work`, which enqueues on the compute stream. The ranks begin
   // together.

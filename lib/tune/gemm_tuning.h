@@ -11,7 +11,7 @@ namespace tri {
 // ranks end with the same choices: first what `file` holds (may be absent; "" = none), then the lowest world rank's.
 // World rank 0 writes them to `file` if its folder is there. Scribbles over activations, weights and gradients: to be
 // called before they get their start values. `tp`, `splits`: the transfers beside which GEMMs run, and how these are
-// split where rows travel in pieces. Collective over the mesh of an engine for training; does nothing where the device
+// split where rows travel in splits. Collective over the mesh of an engine for training; does nothing where the device
 // has no search.
 void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& file);
 

@@ -24,9 +24,8 @@ constexpr Linear kLinears[] = {Linear::kQkv, Linear::kProj, Linear::kFc1, Linear
 
 std::vector<OverlapSplit> candidates(int tp) {
   std::vector<OverlapSplit> splits;
-  for (int pieces = 1; pieces <= tp; pieces = pieces < 4 ? pieces + 1 : pieces * 2)
-    splits.push_back({.pieces = pieces});
-  splits.push_back({.pieces = tp, .direct = true});
+  for (int count = 1; count <= tp; count = count < 4 ? count + 1 : count * 2) splits.push_back({.num_splits = count});
+  splits.push_back({.num_splits = tp, .direct = true});
   return splits;
 }
 
@@ -77,7 +76,7 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
                          .splits = tried,
                          .hooks = hooks};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
-  AlignedTimer timer(runtime, *engine.job(), engine.device(), tensors.optimizer.norm);
+  AlignedTimer timer(engine, tensors.optimizer.norm);
   std::vector<double> seconds;  // [transfer][candidate], one after the other
   for (const LayerTransfer& transfer : transfers)
     for (const OverlapSplit split : candidates(mesh.tp.size)) {
@@ -112,7 +111,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   const Mesh& mesh = engine.mesh();
   const AxisTransfers& tp = engine.runtime().tp();
   GemmSearch* const gemm_search = engine.device().gemm_search();
-  const bool splits_matter = mesh.tp.size > 1 && copies_tp_rows(config);
+  const bool splits_matter = by_peer_copies(config.parallel.tp_transfers, mesh.tp.size);
   if (!splits_matter || gemm_search == nullptr || !config.run.gemm_search) {
     const OverlapSplits standard;
     search_gemms(engine, tp, standard, files.gemms);
@@ -139,7 +138,7 @@ std::string to_text(const OverlapSplits& splits) {
   for (const Pass pass : {Pass::kForward, Pass::kBackward})
     for (const Linear linear : kLinears) {
       const OverlapSplit split = splits.of(linear, pass);
-      text += fmt::format("{}{}{}", text.empty() ? "" : " ", split.pieces, split.direct ? "d" : "");
+      text += fmt::format("{}{}{}", text.empty() ? "" : " ", split.num_splits, split.direct ? "d" : "");
     }
   return text;
 }
@@ -152,11 +151,11 @@ Result<OverlapSplits> overlap_splits_of(const std::string& text, int tp) {
       std::string word;
       words >> word;
       OverlapSplit split;
-      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), split.pieces);
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), split.num_splits);
       const std::string rest = word.substr(static_cast<size_t>(end - word.data()));
       split.direct = rest == "d";
-      if (error != std::errc{} || (!rest.empty() && !split.direct) || split.pieces < 0 || split.pieces > tp)
-        return Error{fmt::format("\"{}\" is no list of 8 splits of at most {} pieces", text, tp)};
+      if (error != std::errc{} || (!rest.empty() && !split.direct) || split.num_splits < 0 || split.num_splits > tp)
+        return Error{fmt::format("\"{}\" is no list of 8 numbers of splits, at most {} each", text, tp)};
       splits.of(linear, pass) = split;
     }
   return splits;

@@ -25,7 +25,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files);
 // all ranks.
 OverlapSplits timed_overlap_splits(Engine& engine);
 
-// One line: each GEMM's pieces, forward then backward, "d" behind those that write into the peers' memory.
+// One line: each GEMM's number of splits, forward then backward, "d" behind those that write into the peers' memory.
 std::string to_text(const OverlapSplits& splits);
 Result<OverlapSplits> overlap_splits_of(const std::string& text, int tp);
 

@@ -46,6 +46,7 @@ Config small_config(int tp, int pp, int dp, int chunks, int zero, Dtype compute,
   c.parallel.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
   c.parallel.zero = zero;
   c.parallel.bucket_elements = 3000;
+  c.parallel.dp_transfers = Transfers::kCollectives;
   c.optimizer.name = optimizer;
   c.precision.compute = compute;
   return value_or_throw(resolve_config(c, tp * pp * dp));

@@ -104,11 +104,11 @@ void make_and_start(Rank& rank, Tensor rows, int round) {
 void read(Rank& rank, Tensor rows, int round, OverlapSplit split, std::atomic<int>& wrong) {
   AxisTransfers& transfers = *rank.transfers;
   int64_t read = 0;
-  for (const RowPiece& piece : transfers.pieces(rows, split)) {
-    transfers.wait_piece(rows, piece, *rank.compute);
-    read += piece.count;
+  for (const RowSplit& part : transfers.splits(rows, split)) {
+    transfers.wait_split(rows, part, *rank.compute);
+    read += part.count;
     cpu_stream(*rank.compute).submit([=, &wrong] {
-      for (int64_t r = piece.first; r < piece.first + piece.count; ++r)
+      for (int64_t r = part.first; r < part.first + part.count; ++r)
         for (int64_t c = 0; c < kWidth; ++c)
           wrong += rows.as<float>()[r * kWidth + c] != value_of(round, static_cast<int>(r / kRows), r % kRows, c);
     });
@@ -116,7 +116,7 @@ void read(Rank& rank, Tensor rows, int round, OverlapSplit split, std::atomic<in
   EXPECT_EQ(read, rows[0]);
   transfers.finish_gather(rows, *rank.compute);
   EXPECT_FALSE(transfers.gathering(rows));
-  EXPECT_EQ(transfers.pieces(rows, split).size(), 1u) << "nothing is on its way";
+  EXPECT_EQ(transfers.splits(rows, split).size(), 1u) << "nothing is on its way";
 }
 
 // Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o. One part is the sum, several are one a rank.
@@ -172,7 +172,7 @@ TEST(AxisTransfers, every_block_is_there_when_it_is_read_and_not_overwritten_bef
         std::vector<Rank> ranks = make_ranks(c, late ? &delay : nullptr);
         for (int round = 0; round < 60; ++round)
           for (Rank& rank : ranks) {
-            const OverlapSplit split{.pieces = round % (c.size + 1), .direct = round % (c.size + 2) == 0};
+            const OverlapSplit split{.num_splits = round % (c.size + 1), .direct = round % (c.size + 2) == 0};
             if (round % 3 != 1) {
               make_and_start(rank, rank.gathered, round);
               read(rank, rank.gathered, round, split, wrong);
@@ -203,7 +203,7 @@ TEST(AxisTransfers, several_gathers_and_a_reduce_are_in_flight_at_once) {
           const bool in_order = round % 2 == 0;
           make_and_start(rank, rank.gathered, round);
           make_and_start(rank, rank.gathered_too, round + 100);
-          reduce(rank, round, {.pieces = round % (c.size + 1)}, wrong);
+          reduce(rank, round, {.num_splits = round % (c.size + 1)}, wrong);
           if (in_order) read(rank, rank.gathered, round, {}, wrong);
           read(rank, rank.gathered_too, round + 100, {}, wrong);
           if (!in_order) read(rank, rank.gathered, round, {}, wrong);
@@ -214,15 +214,15 @@ TEST(AxisTransfers, several_gathers_and_a_reduce_are_in_flight_at_once) {
   }
 }
 
-// Those who record what layers enqueue see the pieces and blocks of the real transfers, and nothing waits or moves.
-TEST(AxisTransfers, the_null_twin_has_the_same_pieces_and_moves_nothing) {
+// Those who record what layers enqueue see the splits and blocks of the real transfers, and nothing waits or moves.
+TEST(AxisTransfers, the_null_twin_has_the_same_splits_and_moves_nothing) {
   for (const Case& c : kCases) {
     std::vector<Rank> ranks = make_ranks(c);
     std::atomic<int> wrong = 0;
     for (Rank& rank : ranks) make_and_start(rank, rank.gathered, 7);
     const Rank& last = ranks.back();
     const Tensor rows = last.gathered;
-    const std::vector<RowPiece> pieces = last.transfers->pieces(rows, {});
+    const std::vector<RowSplit> splits = last.transfers->splits(rows, {});
     for (Rank& rank : ranks) read(rank, rank.gathered, 7, {}, wrong);
     synchronize(ranks);
     const std::string before(static_cast<const char*>(last.arena->memory()), static_cast<size_t>(last.arena->used()));
@@ -233,12 +233,12 @@ TEST(AxisTransfers, the_null_twin_has_the_same_pieces_and_moves_nothing) {
         last.transfers->null_twin(GroupOnStream(nothing, recorder, *last.device, TimeCategory::kTp), *last.device);
     twin->begin_gather(rows, recorder);
     twin->start_gather(rows, recorder);
-    const std::vector<RowPiece> twins = twin->pieces(rows, {});
-    ASSERT_EQ(twins.size(), pieces.size());
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      EXPECT_EQ(twins[i].first, pieces[i].first);
-      EXPECT_EQ(twins[i].count, pieces[i].count);
-      twin->wait_piece(rows, twins[i], recorder);
+    const std::vector<RowSplit> twins = twin->splits(rows, {});
+    ASSERT_EQ(twins.size(), splits.size());
+    for (size_t i = 0; i < splits.size(); ++i) {
+      EXPECT_EQ(twins[i].first, splits[i].first);
+      EXPECT_EQ(twins[i].count, splits[i].count);
+      twin->wait_split(rows, twins[i], recorder);
     }
     twin->finish_gather(rows, recorder);
     for (const RowBlock& block : twin->begin_reduce(last.partial, {.direct = true}, recorder))

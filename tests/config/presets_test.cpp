@@ -48,6 +48,7 @@ double count_parameters(const ModelConfig& m) {
 TEST(Presets, the_table_names_exactly_the_files) {
   size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    if (entry.path().extension() != ".yaml") continue;  // the quick start's script
     EXPECT_TRUE(kPresets.contains(entry.path().filename())) << entry.path();
     ++files;
   }

@@ -280,12 +280,12 @@ void compare_cross_entropy(const CrossEntropyCase& c) {
   }
   const Buffer stats(Dtype::kF32, {c.tp, c.rows, 3}, gathered), loss(Dtype::kF32, {1}, {2.0}), absent;
   for (int rank = 0; rank < c.tp; ++rank)
-    for (const bool whole : {false, true}) {
-      if (whole && c.tp > 1) continue;  // the statistics are left out where one rank has it all
+    for (const bool full : {false, true}) {
+      if (full && c.tp > 1) continue;  // the statistics are left out where one rank has it all
       TRI_COMPARE(
-          cross_entropy_loss, name(rank) + (whole ? ", whole" : ""),
+          cross_entropy_loss, name(rank) + (full ? ", full" : ""),
           (Operands{
-              {"loss", loss}, {"logits", logits_of(rank)}, {"stats", whole ? absent : stats}, {"targets", targets}}),
+              {"loss", loss}, {"logits", logits_of(rank)}, {"stats", full ? absent : stats}, {"targets", targets}}),
           ([&](const Place& on) {
             return CrossEntropyLoss{.loss = on("loss"),
                                     .logits = on("logits"),

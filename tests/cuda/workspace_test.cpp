@@ -191,12 +191,12 @@ TEST(CudaWorkspace, what_is_not_lent_is_allocated_and_given_back) {
   Memory memory;
   const Tensor lent = memory.take(Dtype::kI32, {256});  // 1024 bytes
   workspace.lend(lent);
-  void* first = workspace.piece(nullptr, cuda::Scratch::kGemm, 500);
+  void* first = workspace.buffer(nullptr, cuda::Scratch::kGemm, 500);
   EXPECT_EQ(first, lent.data);
-  EXPECT_EQ(workspace.piece(nullptr, cuda::Scratch::kGemm, 512), first) << "it has grown without need";
+  EXPECT_EQ(workspace.buffer(nullptr, cuda::Scratch::kGemm, 512), first) << "it has grown without need";
   EXPECT_EQ(workspace.bytes_beyond(), 0u);
-  EXPECT_NE(workspace.piece(nullptr, cuda::Scratch::kSort, 600), nullptr);
-  EXPECT_EQ(workspace.bytes_beyond(), 768u);  // in pieces of 256
+  EXPECT_NE(workspace.buffer(nullptr, cuda::Scratch::kSort, 600), nullptr);
+  EXPECT_EQ(workspace.bytes_beyond(), 768u);  // in multiples of 256
   workspace.lend({});
   EXPECT_EQ(workspace.bytes_beyond(), 0u);
 }

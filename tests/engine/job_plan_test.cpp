@@ -202,12 +202,10 @@ TEST(PlanJob, transfers_by_config_and_facts) {
     EXPECT_EQ(planned.parallel.pp_transfers, row.pp) << row.name;
     EXPECT_FALSE(plan.value().lines.empty());
     // What is planned means the same to those who lay out memory, and planning it again changes nothing.
-    if (row.axes.tp > 1) {
-      EXPECT_EQ(copies_tp_rows(planned), row.tp == Transfers::kCopies) << row.name;
-    }
-    if (row.axes.dp > 1) {
-      EXPECT_EQ(copies_dp_buckets(planned), row.dp == Transfers::kCopies) << row.name;
-    }
+    Arena measuring;
+    const RankTensors tensors = allocate_rank(planned, make_mesh(0, row.axes.tp, row.axes.dp, row.axes.pp), measuring);
+    EXPECT_EQ(!tensors.stage.peer_copies.flags.empty(), row.tp == Transfers::kCopies) << row.name;
+    EXPECT_EQ(!tensors.store.peer_copies.flags.empty(), row.dp == Transfers::kCopies) << row.name;
     EXPECT_EQ(with_plan(planned, value_or_throw(plan_job(planned, facts))), planned) << row.name;
   }
 }

@@ -19,6 +19,7 @@
 #include "lib/data/loader.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/lr.h"
+#include "tests/golden/tool.h"
 #include "tests/model/initial_values.h"
 
 namespace tri {
@@ -144,13 +145,5 @@ int main(int argc, char** argv) {
   app.add_option("out_dir", folder, "Folder to write")->required();
   app.add_option("--set", overrides, "section.key=value, overrides the file; repeatable");
   CLI11_PARSE(app, argc, argv);
-  try {
-    const auto done = tri::export_run(config, folder, overrides);
-    if (done) return 0;
-    std::fprintf(stderr, "%s\n", done.error().message.c_str());
-    return static_cast<int>(done.error().code);
-  } catch (const std::exception& problem) {
-    std::fprintf(stderr, "%s\n", problem.what());
-    return 1;
-  }
+  return tri::tool_status([&] { return tri::export_run(config, folder, overrides); });
 }

@@ -10,6 +10,7 @@
 #include "io/base/file.h"
 #include "kernels/cpu/device.h"
 #include "lib/infer/loaded_model.h"
+#include "tests/golden/tool.h"
 
 namespace tri {
 namespace {
@@ -46,16 +47,8 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
+    fmt::print(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
     return 2;
   }
-  try {
-    const auto done = tri::write_logits(argv[1], argv[2], argv[3]);
-    if (done) return 0;
-    std::fprintf(stderr, "%s\n", done.error().message.c_str());
-    return static_cast<int>(done.error().code);
-  } catch (const std::exception& problem) {
-    std::fprintf(stderr, "%s\n", problem.what());
-    return 1;
-  }
+  return tri::tool_status([&] { return tri::write_logits(argv[1], argv[2], argv[3]); });
 }

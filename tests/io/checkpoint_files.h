@@ -50,10 +50,10 @@ inline Bytes cut(const Bytes& whole, const Coordinates& shape, const Region& reg
   return out;
 }
 
-inline Region whole_region(const Coordinates& shape) { return {Coordinates(shape.size(), 0), shape}; }
+inline Region full_region(const Coordinates& shape) { return {Coordinates(shape.size(), 0), shape}; }
 
 inline Region random_region(const Coordinates& shape, Draw& draw) {
-  Region region = whole_region(shape);
+  Region region = full_region(shape);
   for (size_t d = 0; d < shape.size(); ++d) {
     region.start[d] = draw(shape[d]);
     region.extent[d] = 1 + draw(shape[d] - region.start[d]);
@@ -63,7 +63,7 @@ inline Region random_region(const Coordinates& shape, Draw& draw) {
 
 // Splits regions at random until there are `count`, or only single elements are left.
 inline std::vector<Region> random_partition(const Coordinates& shape, size_t count, Draw& draw) {
-  std::vector<Region> regions = {whole_region(shape)};
+  std::vector<Region> regions = {full_region(shape)};
   for (int tries = 0; regions.size() < count && tries < 1000; ++tries) {
     Region& chosen = regions[static_cast<size_t>(draw(static_cast<int64_t>(regions.size())))];
     const auto dim = static_cast<size_t>(draw(static_cast<int64_t>(shape.size())));
@@ -133,7 +133,7 @@ inline void expect_holds(const std::string& folder, const std::vector<TestTensor
   ASSERT_EQ(reader.value().manifest().tensors.size(), tensors.size());
   for (const TestTensor& tensor : tensors) {
     Bytes got(tensor.bytes.size(), 0xA5);
-    const auto read = reader.value().read(tensor.piece(whole_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
     ASSERT_TRUE(read) << read.error().message;
     ASSERT_EQ(got, tensor.bytes) << tensor.name;
   }

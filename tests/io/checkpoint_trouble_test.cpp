@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 
 #include <set>
+#include <sstream>
 
 #include "io/base/file.h"
 #include "io/checkpoint/run_lock.h"
@@ -48,7 +49,7 @@ std::string fault_of_newest(const std::string& dir, int64_t first, int64_t last,
   const auto seed = static_cast<uint64_t>(reader.value().manifest().info.numbers.at("mark"));
   for (const TestTensor& tensor : tensors_of(seed, rows)) {
     Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(whole_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
     if (!read) return read.error().message;
     if (got != tensor.bytes) return tensor.name + " differs";
   }
@@ -160,7 +161,7 @@ TEST(CheckpointTrouble, a_folder_that_vanishes_is_named) {
   const std::string folder = value_or_throw(begin_attempt(dir.path(), 2, "two")), path = folder + "/shard_00000.h5";
   auto writer = value_or_throw(ShardWriter::create(path, "two"));
   const TestTensor tensor = tensors_of(1)[0];
-  ASSERT_TRUE(writer.add(tensor.piece(whole_region(tensor.shape)), tensor.bytes.data()));
+  ASSERT_TRUE(writer.add(tensor.piece(full_region(tensor.shape)), tensor.bytes.data()));
   std::filesystem::remove_all(folder);
   const auto finished = writer.finish();
   ASSERT_FALSE(finished);
@@ -265,7 +266,7 @@ std::string read_newest(const std::string& dir, const std::vector<TestTensor>& t
   if (!reader) return said(reader.error().message);
   for (const TestTensor& tensor : tensors) {
     Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(whole_region(tensor.shape)), got.data());
+    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
     if (!read) return said(read.error().message);
     if (got != tensor.bytes) return said(tensor.name + " differs");
   }
@@ -323,6 +324,63 @@ TEST(CheckpointTrouble, a_rank_whose_mount_comes_late_waits_for_it) {
     EXPECT_EQ(reader.ok(), missing == Missing::kPasses);
     EXPECT_EQ(pauses, missing == Missing::kPasses ? 3 : 0);
   }
+}
+
+// The lines of a trace that a child left, which is removed.
+std::vector<std::string> lines_of_trace(const std::string& prefix) {
+  std::vector<std::string> lines;
+  std::istringstream trace(read_all(prefix + ".0"));
+  for (std::string line; std::getline(trace, line);) lines.push_back(line);
+  std::filesystem::remove(prefix + ".0");
+  return lines;
+}
+
+// 12,288 writers would else each ask the folder's server for it. What makes a name durable is the publisher's fsync of
+// the folder, after all writers are done and before the checkpoint gets its own name.
+TEST(CheckpointTrouble, the_folder_is_synced_as_often_for_many_writers_as_for_one_and_last_before_publishing) {
+  std::vector<std::vector<std::string>> synced;
+  for (const int writers : {1, 7}) {
+    const TemporaryFolder dir;
+    ASSERT_EQ(in_child([&]() -> std::string {
+                watch_storage(dir.path(), "", dir.path().string() + ".trace");
+                value_or_throw(write_checkpoint(dir.path(), 1, "one", tensors_of(3, 40), writers, 20, 3));
+                value_or_throw(publish(dir.path(), 1, "one"));
+                return "";
+              }),
+              "");
+    std::vector<std::string>& folders = synced.emplace_back();
+    int shards = 0;
+    bool named = true;  // of the shards: whether the folder was synced since the last one was renamed
+    for (const std::string& line : lines_of_trace(dir.path().string() + ".trace")) {
+      if (line.starts_with("shard-fsync ")) ++shards;
+      if (line.starts_with("shard-rename ")) named = false;
+      if (line == "folder-fsync step_00000001.tmp.one") named = true;
+      if (line.starts_with("folder-fsync ")) folders.push_back(line);
+      if (line.starts_with("publish ")) {
+        EXPECT_TRUE(named) << writers << " writers";
+      }
+    }
+    EXPECT_EQ(shards, writers) << "each file's contents";
+    EXPECT_TRUE(named);
+  }
+  EXPECT_EQ(synced[0], synced[1]);
+}
+
+TEST(CheckpointTrouble, the_newest_checkpoint_is_found_without_opening_older_ones) {
+  const TemporaryFolder dir;
+  for (const int64_t step : {1, 2, 3}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
+  const std::string reads = dir.path().string() + ".reads";
+  EXPECT_EQ(in_child([&] {
+              watch_storage(dir.path(), "", "", reads);
+              return value_or_throw(newest_checkpoint(dir.path()))->path;
+            }),
+            dir / "step_00000003");
+  std::map<std::string, int> calls;
+  for (const std::string& line : lines_of_trace(reads)) ++calls[line];
+  EXPECT_EQ(calls["read step_00000003/manifest.json"], 2) << "opened and read";
+  EXPECT_EQ(calls["stat step_00000003/shard_00000.h5"], 1);
+  for (const auto& [line, count] : calls)
+    EXPECT_TRUE(line.starts_with("list") || contains(line, " step_00000003/")) << line << ", " << count << " times";
 }
 
 // Memory where there is some: a kill needs no disk, and there are more of them.

@@ -219,7 +219,7 @@ TEST(Shard, every_flipped_bit_is_caught_and_named) {
         int refused = 0;
         for (const TestTensor& each : damaged.tensors) {
           Bytes got(each.bytes.size());
-          const auto read = reader.read(each.piece(whole_region(each.shape)), got.data());
+          const auto read = reader.read(each.piece(full_region(each.shape)), got.data());
           EXPECT_EQ(read.ok(), each.name != tensor);
           refused += !read.ok();
         }
@@ -252,9 +252,9 @@ TEST(Shard, truncation_and_deletion_are_caught_and_named) {
   const CheckpointReader reader = value_or_throw(CheckpointReader::open(damaged.folder));
   const TestTensor& tensor = damaged.tensors[0];
   Bytes got(tensor.bytes.size());
-  ASSERT_TRUE(reader.read(tensor.piece(whole_region(tensor.shape)), got.data()));
+  ASSERT_TRUE(reader.read(tensor.piece(full_region(tensor.shape)), got.data()));
   std::filesystem::resize_file(damaged.shard, 100);
-  const auto cut_off = reader.read(tensor.piece(whole_region(tensor.shape)), got.data());
+  const auto cut_off = reader.read(tensor.piece(full_region(tensor.shape)), got.data());
   ASSERT_FALSE(cut_off);
   EXPECT_NE(cut_off.error().message.find("truncated (tensor model/a)"), std::string::npos) << cut_off.error().message;
 
@@ -302,9 +302,9 @@ TEST(Shard, readers_refuse_other_tensors) {
   const CheckpointReader reader = value_or_throw(CheckpointReader::open(attempt_folder(dir.path(), 5, "a")));
   Bytes out(1000);
   const std::pair<Piece, std::string> table[] = {
-      {{"v", StoredType::kF32, {3, 7}, whole_region({3, 7})}, "holds no tensor v"},
-      {{"w", StoredType::kBf16, {3, 7}, whole_region({3, 7})}, "tensor w is f32 [3, 7], expected bf16 [3, 7]"},
-      {{"w", StoredType::kF32, {7, 3}, whole_region({7, 3})}, "tensor w is f32 [3, 7], expected f32 [7, 3]"}};
+      {{"v", StoredType::kF32, {3, 7}, full_region({3, 7})}, "holds no tensor v"},
+      {{"w", StoredType::kBf16, {3, 7}, full_region({3, 7})}, "tensor w is f32 [3, 7], expected bf16 [3, 7]"},
+      {{"w", StoredType::kF32, {7, 3}, full_region({7, 3})}, "tensor w is f32 [3, 7], expected f32 [7, 3]"}};
   for (const auto& [piece, message] : table) {
     const auto read = reader.read(piece, out.data());
     ASSERT_FALSE(read);

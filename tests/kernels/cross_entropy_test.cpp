@@ -128,14 +128,14 @@ TEST(CrossEntropy, gradient_matches_finite_differences) {
 
 TEST(CrossEntropy, split_over_ranks_equals_one_rank) {
   for (const Shape& s : kShapes) {
-    const Outcome whole = run_split(logits_of(s), targets_of(s), 1, s.vocab);
+    const Outcome full = run_split(logits_of(s), targets_of(s), 1, s.vocab);
     for (const int tp : {1, 2, 3, 4}) {
       // Just wide enough, and padded to kVocabMultiple columns: then the last ranks hold nothing but padding.
       for (const int64_t width : {ceil_div(s.vocab, tp), round_up(ceil_div(s.vocab, tp), kVocabMultiple)}) {
         SCOPED_TRACE(fmt::format("{}, {} ranks of {} columns", s.text(), tp, width));
         const Outcome split = run_split(logits_of(s), targets_of(s), tp, width);
-        EXPECT_NEAR(split.loss, whole.loss, 1e-6 * (kLossBefore + whole.loss));
-        expect_close("gradient", split.gradient, whole.gradient, 1e-6);
+        EXPECT_NEAR(split.loss, full.loss, 1e-6 * (kLossBefore + full.loss));
+        expect_close("gradient", split.gradient, full.gradient, 1e-6);
         EXPECT_EQ(split.padding, Values(s.rows * (tp * width - s.vocab), 0.0));
         if (HasFatalFailure()) return;
       }

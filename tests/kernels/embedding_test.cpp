@@ -1,4 +1,4 @@
-// Token and position embeddings against float64, whole and split over tensor-parallel ranks.
+// Token and position embeddings against float64, full and split over tensor-parallel ranks.
 #include "kernels/embedding.h"
 
 #include <gtest/gtest.h>

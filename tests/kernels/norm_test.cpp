@@ -290,7 +290,7 @@ TEST(Norm, an_operand_in_parts_gives_the_bits_of_its_rounded_sum) {
           return Buffer(dtype, {rows, width}, random_values(rows * width, name));
         };
         const Buffer in_parts(dtype, {parts, rows, width}, random_values(parts * rows * width, "parts"));
-        const Buffer whole = summed(dtype, parts, rows, width, in_parts);
+        const Buffer full = summed(dtype, parts, rows, width, in_parts);
         const Buffer inp = matrix("inp"), weight(dtype, {width}, random_values(width, "weight"));
         const auto forward = [&](Tensor add) {
           ForwardRun run{Buffer(dtype, {rows, width}), Buffer(), Buffer(Dtype::kF32, {rows}),
@@ -306,8 +306,8 @@ TEST(Norm, an_operand_in_parts_gives_the_bits_of_its_rounded_sum) {
           cpu::norm_forward(args);
           return run;
         };
-        const ForwardRun f = forward(in_parts), f_whole = forward(whole);
-        EXPECT_TRUE(f.out.same_bits(f_whole.out) && f.sum.same_bits(f_whole.sum) && f.rstd.same_bits(f_whole.rstd));
+        const ForwardRun f = forward(in_parts), f_full = forward(full);
+        EXPECT_TRUE(f.out.same_bits(f_full.out) && f.sum.same_bits(f_full.sum) && f.rstd.same_bits(f_full.rstd));
         const auto backward = [&](Tensor dout) {
           BackwardRun run{Buffer(dtype, {rows, width}),
                           Buffer(Dtype::kF32, {width}, Values(static_cast<size_t>(width))), Buffer()};
@@ -322,8 +322,8 @@ TEST(Norm, an_operand_in_parts_gives_the_bits_of_its_rounded_sum) {
           cpu::norm_backward(args);
           return run;
         };
-        const BackwardRun b = backward(in_parts), b_whole = backward(whole);
-        EXPECT_TRUE(b.dinp.same_bits(b_whole.dinp) && b.dweight.same_bits(b_whole.dweight));
+        const BackwardRun b = backward(in_parts), b_full = backward(full);
+        EXPECT_TRUE(b.dinp.same_bits(b_full.dinp) && b.dweight.same_bits(b_full.dweight));
         const auto residual = [&](Tensor add) {
           Buffer out(dtype, {rows, width});
           const ResidualAdd args{.out = out, .inp = inp, .add = add};
@@ -331,7 +331,7 @@ TEST(Norm, an_operand_in_parts_gives_the_bits_of_its_rounded_sum) {
           cpu::residual_add(args);
           return out;
         };
-        EXPECT_TRUE(residual(in_parts).same_bits(residual(whole)));
+        EXPECT_TRUE(residual(in_parts).same_bits(residual(full)));
       }
 }
 

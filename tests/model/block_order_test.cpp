@@ -57,11 +57,15 @@ class NotingHooks final : public ParameterHooks {
   Calls& calls_;
 };
 
+Config by_collectives(Config config, int tp) {
+  config.parallel.tp_transfers = Transfers::kCollectives;
+  return value_or_throw(resolve_config(config, tp));
+}
+
 // The first layer of a model on tp rank 0, whose peers do nothing.
 class Layer {
  public:
-  Layer(const Config& unresolved, int tp)
-      : config_(value_or_throw(resolve_config(unresolved, tp))), mesh_(make_mesh(0, tp, 1, 1)) {
+  Layer(const Config& unresolved, int tp) : config_(by_collectives(unresolved, tp)), mesh_(make_mesh(0, tp, 1, 1)) {
     Arena measuring;
     allocate(measuring);
     arena_ = std::make_unique<Arena>(*device_, measuring.used());

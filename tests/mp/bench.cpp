@@ -10,6 +10,7 @@
 
 #include "lib/bench/overlap.h"
 #include "lib/bench/sweep.h"
+#include "lib/engine/job_plan.h"
 #include "tests/comm/on_transfer.h"
 #include "tests/mp/mp_test.h"
 
@@ -91,7 +92,7 @@ TEST(Step, feeds_the_same_tokens_on_every_layout) {
     Config config = small_config();
     config.parallel.tp = tp;
     config.parallel.pp = pp;
-    config = value_or_throw(resolve_config(config, 2));
+    config = value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, 2)), 2));
     const Mesh mesh = make_mesh(job.world_rank(), tp, config.parallel.dp, pp);
     losses.push_back(bench_step(config, mesh, job, *device, {.steps = 1, .warmup = 0, .profiled = 0}).last_loss);
   }
@@ -103,10 +104,11 @@ TEST(Step, feeds_the_same_tokens_on_every_layout) {
 std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   Job& job = *test_job();
   config.parallel.overlap_dp = config.parallel.overlap_pp = overlap;
-  const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
-  const Mesh mesh = make_mesh(job.world_rank(), 1, resolved.parallel.dp, resolved.parallel.pp);
+  const Config planned =
+      value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, job.world_size())), job.world_size()));
+  const Mesh mesh = make_mesh(job.world_rank(), 1, planned.parallel.dp, planned.parallel.pp);
   OnTransfer delay([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
-  return bench_overlap(resolved, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
+  return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
 }
 
 // Late transfers cost nothing beside longer compute, and all they take where they may not run beside it. By the clock,

@@ -2,8 +2,9 @@
 //   bench_json sweep RANKS LIMIT     prints each layout's settings and bytes, for `trireme check`
 //   bench_json overlap AXES          "tp,dp,pp"
 //   bench_json step STAGES AXES      of one step: its parts, and none of an axis of one rank; "tp,pp", or "" for none
+#include <fmt/core.h>
+
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,7 +18,7 @@ int faults = 0;
 void expect(bool holds, const std::string& claim, const Json& at) {
   if (holds) return;
   ++faults;
-  std::fprintf(stderr, "not so: %s: %s\n", claim.c_str(), at.dump().c_str());
+  fmt::print(stderr, "not so: {}: {}\n", claim, at.dump());
 }
 
 void check_sweep(const Json& sweep, int ranks, size_t limit) {
@@ -49,7 +50,7 @@ void check_sweep(const Json& sweep, int ranks, size_t limit) {
       previous = INFINITY;
     }
     expect(l.at("memory_bytes").get<int64_t>() <= sweep.at("most_bytes").get<int64_t>(), "it fits", l);
-    std::printf("%s %s\n", l.at("memory_bytes").dump().c_str(), text.c_str());
+    fmt::print("{} {}\n", l.at("memory_bytes").dump(), text);
   }
   expect((own == 1) == sweep.at("own_problem").is_null(), "the own layout, or why it is not there", sweep);
 }
@@ -100,6 +101,6 @@ int main(int argc, char** argv) try {
     return 2;
   return faults == 0 ? 0 : 1;
 } catch (const std::exception& problem) {
-  std::fprintf(stderr, "%s\n", problem.what());
+  fmt::print(stderr, "{}\n", problem.what());
   return 1;
 }

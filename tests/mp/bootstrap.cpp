@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 
 #include "lib/comm/bootstrap.h"
@@ -80,7 +79,7 @@ TEST(Bootstrap, messages_grow_no_faster_than_ranks) {
   }
   int64_t totals[3] = {g_sends, expected, g_collectives};
   PMPI_Allreduce(MPI_IN_PLACE, totals, 3, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
-  if (job.world_rank() == 0) std::printf("%d ranks: %ld messages\n", n, static_cast<long>(totals[0]));
+  if (job.world_rank() == 0) fmt::print("{} ranks: {} messages\n", n, static_cast<long>(totals[0]));
   EXPECT_EQ(totals[0], totals[1]);
   EXPECT_LE(totals[0], int64_t{4} * n);  // linear: at most one a rank and axis
   EXPECT_EQ(totals[2], 0) << "collectives over the whole job while groups are made";

@@ -1,10 +1,38 @@
-// The checkpointer without a training loop: who waits for whom.
+// The checkpointer without a training loop: who waits for whom. Loading by hand-made requests: who reads what, and how
+// much memory it takes.
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
 #include <filesystem>
+#include <new>
 
 #include "io/checkpoint/folder.h"
 #include "kernels/core/arena.h"
 #include "lib/checkpoint/checkpointer.h"
+#include "lib/checkpoint/load.h"
+#include "tests/io/checkpoint_files.h"
 #include "tests/mp/mp_test.h"
+
+// All that this process allocates by new.
+static std::atomic<int64_t> held{0}, most_held{0};
+
+static void count_held(int64_t bytes) {
+  const int64_t now = held += bytes;
+  for (int64_t most = most_held; now > most && !most_held.compare_exchange_weak(most, now);) {
+  }
+}
+void* operator new(std::size_t bytes) {
+  void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
+  if (memory == nullptr) throw std::bad_alloc();
+  count_held(static_cast<int64_t>(::malloc_usable_size(memory)));
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (memory != nullptr) held -= static_cast<int64_t>(::malloc_usable_size(memory));
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
 
 namespace tri {
 namespace {
@@ -15,6 +43,7 @@ Config small_config(Job& job, const std::string& dir) {
   c.data.global_batch = job.world_size();
   c.data.micro_batch = 1;
   c.checkpoint.dir = dir;
+  c.parallel.dp_transfers = Transfers::kCollectives;
   return value_or_throw(resolve_config(c, job.world_size()));
 }
 
@@ -83,6 +112,158 @@ TEST(Checkpointer, host_memory_holds_the_state_once) {
   for (const int64_t bytes : job.all_gather(rank.checkpoints->host_bytes())) all += bytes;
   EXPECT_GE(all, state);
   EXPECT_LE(all, state + 64 * 1024 * job.world_size());  // padding
+}
+
+// A checkpoint that rank 0 has written, and what every rank wants of it: of each tensor its share of the last dim and one
+// element more, and the first elements of the first one.
+class Loading {
+ public:
+  explicit Loading(Job& job)
+      : job_(job),
+        dir_(job.broadcast((std::filesystem::temp_directory_path() / ("load_test_" + new_attempt())).string())),
+        folder_(attempt_folder(dir_, 1, "a")) {
+    tensors_ = {make_tensor(1, "model/large", StoredType::kF32, {512, 384}),
+                make_tensor(2, "model/many", StoredType::kBf16, {21, 31, 16}),
+                make_tensor(3, "model/small", StoredType::kF32, {33})};
+    write();
+    const int64_t ranks = job.world_size(), rank = job.world_rank();
+    for (const TestTensor& tensor : tensors_) {
+      const size_t dim = tensor.shape.size() - 1;
+      Region region = full_region(tensor.shape);
+      const int64_t size = tensor.shape[dim], begin = size * rank / ranks;
+      region.start[dim] = begin;
+      region.extent[dim] = std::min(size, size * (rank + 1) / ranks + 1) - begin;
+      pieces_.push_back(tensor.piece(region));
+      region = full_region(tensor.shape);
+      region.extent[0] = 1;
+      pieces_.push_back(tensor.piece(region));
+    }
+  }
+  ~Loading() {
+    job_.barrier();
+    std::error_code ignored;
+    if (job_.world_rank() == 0) std::filesystem::remove_all(dir_, ignored);
+  }
+
+  // The large tensor is one piece: another rank's reading of it must not take its size in memory.
+  void write() {
+    if (job_.world_rank() == 0) {
+      const std::vector<TestTensor> large = {tensors_[0]}, others = {tensors_[1], tensors_[2]};
+      manifest_ = value_or_throw(write_checkpoint(dir_, 1, "a", large, 1, 1, 5));
+      const std::string first = folder_ + "/" + shard_name(0), kept = dir_ + "/kept";
+      std::filesystem::rename(first, kept);
+      Manifest rest = value_or_throw(write_checkpoint(dir_, 1, "a", others, 3, 7, 6));
+      for (FileRecord& file : rest.files) {
+        std::filesystem::rename(folder_ + "/" + file.name, folder_ + "/other_" + file.name);
+        file.name = "other_" + file.name;
+        manifest_.files.push_back(file);
+      }
+      for (TensorRecord& tensor : rest.tensors) {
+        for (StoredPiece& piece : tensor.pieces) piece.file = "other_" + piece.file;
+        manifest_.tensors.push_back(tensor);
+      }
+      std::filesystem::rename(kept, first);
+    }
+    job_.barrier();
+  }
+
+  const Manifest* manifest() const { return job_.world_rank() == 0 ? &manifest_ : nullptr; }
+  std::vector<LoadTarget> targets() {
+    std::vector<LoadTarget> targets;
+    filled_.clear();
+    for (const Piece& piece : pieces_)
+      filled_.emplace_back(static_cast<size_t>(num_elements(piece.region.extent) * element_bytes(piece.type)), '\0');
+    for (size_t i = 0; i < pieces_.size(); ++i)
+      targets.push_back({&pieces_[i], reinterpret_cast<char*>(filled_[i].data())});
+    return targets;
+  }
+  void expect_filled() const {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const TestTensor& tensor = tensors_[i / 2];
+      EXPECT_EQ(filled_[i], cut(tensor.bytes, tensor.shape, pieces_[i].region, tensor.width())) << tensor.name;
+    }
+  }
+  int64_t stored() const {
+    int64_t bytes = 0;
+    for (const TestTensor& tensor : tensors_) bytes += static_cast<int64_t>(tensor.bytes.size());
+    return bytes;
+  }
+  Result<int64_t> load() {
+    const std::vector<LoadTarget> wanted = targets();
+    const auto share = plan_load(manifest(), wanted, job_, kLimits);
+    if (!share) return share.error();
+    return load_pieces(folder_, share.value(), wanted, job_, kLimits);
+  }
+  std::vector<Piece>& pieces() { return pieces_; }
+  const std::string& folder() const { return folder_; }
+
+  static constexpr LoadLimits kLimits{.block_bytes = 4096, .window_bytes = 10'000, .max_threads = 2};
+
+ private:
+  Job& job_;
+  const std::string dir_, folder_;
+  std::vector<TestTensor> tensors_;
+  Manifest manifest_;
+  std::vector<Piece> pieces_;
+  std::vector<Bytes> filled_;
+};
+
+TEST(Load, pieces_are_read_once_and_passed_on_in_little_memory) {
+  Job& job = *test_job();
+  Loading loading(job);
+  const std::vector<LoadTarget> targets = loading.targets();
+  const LoadShare share = value_or_throw(plan_load(loading.manifest(), targets, job, Loading::kLimits));
+  const int64_t before = held;
+  most_held = before;
+  const auto read = load_pieces(loading.folder(), share, targets, job, Loading::kLimits);
+  const int64_t most = most_held - before;
+  ASSERT_TRUE(read) << read.error().message;
+  loading.expect_filled();
+  int64_t all = 0;
+  for (const int64_t of_rank : job.all_gather(read.value())) all += of_rank;
+  EXPECT_EQ(all, loading.stored());
+  // What is counted beside the data: lists of blocks and messages, open files. The large piece has 768 KiB.
+  constexpr int64_t kLists = 64 << 10;
+  EXPECT_LE(most, load_bytes(Loading::kLimits) + kLists);
+}
+
+TEST(Load, what_fails_on_one_rank_is_the_same_error_on_all_and_the_next_load_works) {
+  Job& job = *test_job();
+  Loading loading(job);
+  const std::pair<const char*, std::function<void(const std::string&)>> faults[] = {
+      {"damaged",
+       [](const std::string& path) {
+         std::string bytes = read_all(path);
+         bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+         write_all(path, bytes);
+       }},
+      {"bytes, the manifest says",
+       [](const std::string& path) { std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1); }}};
+  for (const auto& [text, inflict] : faults) {
+    if (job.world_rank() == 0) inflict(loading.folder() + "/" + shard_name(0));
+    job.barrier();
+    const auto loaded = loading.load();
+    ASSERT_FALSE(loaded);
+    EXPECT_NE(loaded.error().message.find(text), std::string::npos) << loaded.error().message;
+    EXPECT_NE(loaded.error().message.find(shard_name(0)), std::string::npos) << loaded.error().message;
+    for (const std::string& message : job.all_gather(loaded.error().message))
+      EXPECT_EQ(message, loaded.error().message);
+    loading.write();
+    ASSERT_TRUE(loading.load());
+    loading.expect_filled();
+  }
+}
+
+TEST(Load, what_one_rank_asks_in_vain_is_the_same_error_on_all) {
+  Job& job = *test_job();
+  Loading loading(job);
+  const int last = job.world_size() - 1;
+  if (job.world_rank() == last) loading.pieces()[0].shape[0] = 513;
+  const auto loaded = loading.load();
+  ASSERT_FALSE(loaded);
+  for (const std::string& message : job.all_gather(loaded.error().message))
+    EXPECT_EQ(message, fmt::format("{}tensor model/large is f32 [512, 384], expected f32 [513, 384]",
+                                   last == 0 ? "" : fmt::format("rank {}: ", last)));
 }
 
 }  // namespace

@@ -168,10 +168,10 @@ class Member {
     transfers_->finish_gather(rows_, compute());
     return read(rows_);
   }
-  // The local block of the sum of the members' `partial`, which is sent in `pieces`.
-  std::vector<float> reduced(const std::vector<float>& partial, int pieces) {
+  // The local block of the sum of the members' `partial`, which is sent in `num_splits`.
+  std::vector<float> reduced(const std::vector<float>& partial, int num_splits) {
     poison();
-    for (const RowBlock& block : transfers_->begin_reduce(rows_, {.pieces = pieces}, compute())) {
+    for (const RowBlock& block : transfers_->begin_reduce(rows_, {.num_splits = num_splits}, compute())) {
       compute().copy(block.out.data, partial.data() + block.first * kWidth, block.out.bytes());
       transfers_->send(block, compute());
     }
@@ -225,9 +225,9 @@ TEST(AxisTransfers, gather_and_sum_the_same_rows_by_every_transport) {
       }
       for (const auto transport : {Member::Transport::kCollectives, Member::Transport::kPeerCopies}) {
         Member member(ranks, transport);
-        for (int pieces = 0; pieces <= size; ++pieces) {
+        for (int num_splits = 0; num_splits <= size; ++num_splits) {
           EXPECT_EQ(member.gathered(local), all) << size;
-          EXPECT_EQ(member.reduced(partial, pieces), sum) << size;
+          EXPECT_EQ(member.reduced(partial, num_splits), sum) << size;
         }
       }
     }

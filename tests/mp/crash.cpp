@@ -288,8 +288,8 @@ class Tally {
   int errors() const { return errors_; }
   void print() const {
     for (const char* phase : kStoragePhases)
-      if (phases_.count(phase) != 0) std::printf("  %-13s %d\n", phase, phases_.at(phase));
-    for (const auto& [rank, count] : ranks_) std::printf("  of rank %d     %d\n", rank, count);
+      if (phases_.count(phase) != 0) fmt::print("  {:<13} {}\n", phase, phases_.at(phase));
+    for (const auto& [rank, count] : ranks_) fmt::print("  of rank {}     {}\n", rank, count);
   }
   bool covers(const char* phase) const { return phases_.count(phase) != 0; }
 
@@ -353,7 +353,7 @@ checkpoint: {every: 1}
               {}, folder + "/output") == 0,
           "{}", read_all(folder + "/output"));
 
-  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  fmt::print("seed {}\n", seed);
   const int num_chains = static_cast<int>(std::size(kLayouts));
   const int share = (kills + num_chains - 1) / num_chains, error_share = (errors + num_chains - 1) / num_chains;
   Tally tally;
@@ -365,9 +365,9 @@ checkpoint: {every: 1}
         Chain chain(mpirun, program, fmt::format("{}/chain{}", folder, c), layout,
                     2 * share + kErrorSteps * (error_share + 1) + kCountedSaves + 5);
         run_chain(chain, share, error_share, seed, tally);
-        std::printf("ok %s: %d kills, %d errors, then the same losses as without\n", layout.name, share, error_share);
+        fmt::print("ok {}: {} kills, {} errors, then the same losses as without\n", layout.name, share, error_share);
       } catch (const std::exception& problem) {
-        std::printf("FAILED %s (seed %llu): %s\n", layout.name, static_cast<unsigned long long>(seed), problem.what());
+        fmt::print("FAILED {} (seed {}): {}\n", layout.name, seed, problem.what());
         ++failures;
       }
       std::fflush(stdout);
@@ -377,15 +377,15 @@ checkpoint: {every: 1}
   for (unsigned i = 0; i < std::max(2u, std::min(4u, std::thread::hardware_concurrency() / 2)); ++i)
     workers.emplace_back(work);
   for (std::thread& worker : workers) worker.join();
-  std::printf("%d storage calls failed or were slow\n%d kills, by phase of the save:\n", tally.errors(), tally.kills());
+  fmt::print("{} storage calls failed or were slow\n{} kills, by phase of the save:\n", tally.errors(), tally.kills());
   if (2 * tally.errors() < errors) {
-    std::printf("FAILED: most of %d errors were never met\n", errors);
+    fmt::print("FAILED: most of {} errors were never met\n", errors);
     ++failures;
   }
   tally.print();
   for (const char* phase : kStoragePhases)
     if (kills >= 200 && !tally.covers(phase) && std::string(phase) != "replace") {  // no step is saved twice here
-      std::printf("FAILED: no kill in phase %s\n", phase);
+      fmt::print("FAILED: no kill in phase {}\n", phase);
       ++failures;
     }
   fs::remove_all(folder);  // the seed brings it back
@@ -397,14 +397,14 @@ checkpoint: {every: 1}
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "mp_crash MPIRUN TRIREME [KILLS] [SEED] [ERRORS]\n");
+    fmt::print(stderr, "mp_crash MPIRUN TRIREME [KILLS] [SEED] [ERRORS]\n");
     return 2;
   }
   try {
     return tri::crash(argv[1], std::filesystem::absolute(argv[2]), argc > 3 ? std::atoi(argv[3]) : 200,
                       argc > 5 ? std::atoi(argv[5]) : 24, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 42);
   } catch (const std::exception& problem) {
-    std::printf("FAILED: %s\n", problem.what());
+    fmt::print("FAILED: {}\n", problem.what());
     return 1;
   }
 }

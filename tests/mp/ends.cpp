@@ -1,4 +1,5 @@
-// A job that comes to a bad end, mostly on rank 1, while the others sit in collectives. tests/mp/ends.sh looks on.
+// A job that comes to a bad end, mostly on rank 1, while the others sit in collectives. The script
+// tests/mp/ends_when_a_rank_fails.sh looks on.
 //   ends END [FOLDER]    on two ranks or four; END is one of
 //     none
 //     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
@@ -19,6 +20,7 @@
 #include "kernels/cpu/device.h"
 #include "lib/checkpoint/checkpointer.h"
 #include "lib/comm/job.h"
+#include "lib/engine/job_plan.h"
 #include "lib/train/trainer.h"
 #include "tests/comm/on_transfer.h"
 #include "tests/mp/mp_test.h"
@@ -86,8 +88,9 @@ class Trouble {
   const int rank_;
 };
 
-Config config_of(const Trouble& trouble, const std::string& folder, Job& job) {
+Config config_of(const Trouble& trouble, const std::string& folder, DeviceKind device, Job& job) {
   Config config;
+  config.run.device = device_choice(device);
   config.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16, .tie_embeddings = true};
   config.data.global_batch = 8;
   config.parallel.pp = 2;
@@ -95,7 +98,8 @@ Config config_of(const Trouble& trouble, const std::string& folder, Job& job) {
   config.parallel.pp_transfers = PpTransfers::kCopies;
   config.checkpoint.dir = folder;
   config.fault.connect_seconds = trouble.is("absent") ? 1 : 600;
-  return value_or_throw(resolve_config(config, job.world_size()));
+  const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
+  return value_or_throw(plan_on_paper(resolved, job.world_size()));
 }
 
 // An engine for inference, as a loaded model has one.
@@ -105,10 +109,11 @@ void make_inference_engine(const Config& config, const Mesh& mesh, Job& job, Dev
       {.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena, .kind = EngineKind::kInference});
 }
 
-void train(const Trouble& trouble, const Config& config, Job& job) {
-  const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
+void train(const Trouble& trouble, const std::string& folder, Job& job) {
   const auto device = open_test_device();
   g_over_nccl = device->kind() == DeviceKind::kCuda;
+  const Config config = config_of(trouble, folder, device->kind(), job);
+  const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
   const MeetsOthers meets{job};
   if (trouble.meets("absent"))
     for (;;) ::pause();
@@ -165,8 +170,7 @@ int main(int argc, char** argv) {
   const std::string end = argc > 1 ? argv[1] : "none", folder = argc > 2 ? argv[2] : "";
   return tri::run_job(&argc, &argv, [&](tri::Job& job) {
     tri::test_job() = &job;
-    const tri::Trouble trouble(end, job);
-    tri::train(trouble, tri::config_of(trouble, folder, job), job);
+    tri::train(tri::Trouble(end, job), folder, job);
     return 0;
   });
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "io/base/random.h"
+#include "lib/engine/job_plan.h"
 
 namespace tri {
 namespace {
@@ -34,9 +35,9 @@ std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
   return values;
 }
 
-// Puts this rank's part of a tensor into the whole one.
-void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::vector<float>& whole) {
-  whole.resize(static_cast<size_t>(spec.numel()));
+// Puts this rank's part of a tensor into the full one.
+void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::vector<float>& full) {
+  full.resize(static_cast<size_t>(spec.numel()));
   const int dim = std::max(spec.split_dim, 0);
   const int parts = spec.split_dim < 0 ? 1 : tp.size, index = spec.split_dim < 0 ? 0 : tp.rank;
   int64_t outer = 1, inner = 1;
@@ -44,7 +45,7 @@ void place(const ParamSpec& spec, Axis tp, const std::vector<float>& part, std::
   for (size_t d = static_cast<size_t>(dim) + 1; d < spec.shape.size(); ++d) inner *= spec.shape[d];
   const int64_t split = spec.shape[static_cast<size_t>(dim)], local = split / parts;
   for (int64_t o = 0; o < outer; ++o)
-    std::memcpy(whole.data() + (o * split + index * local) * inner, part.data() + o * local * inner,
+    std::memcpy(full.data() + (o * split + index * local) * inner, part.data() + o * local * inner,
                 static_cast<size_t>(local * inner) * sizeof(float));
 }
 
@@ -63,6 +64,7 @@ void fields(Archive& archive, Share& share) {
 
 Config config_of(const Layout& layout) {
   Config c;
+  c.run.device = device_choice(test_device_kind());
   c.run.seed = 7;
   c.run.steps = layout.steps;
   c.run.gemm_search = false;  // the job's ranks agree on its choices; here some of them stand aside
@@ -105,9 +107,22 @@ Config config_of(const Layout& layout) {
   return value_or_throw(resolve_config(c, layout.ranks()));
 }
 
+namespace {
+
+// With the plan in place of what is auto. Collective over the job where `layout.machines_count`.
+Config planned_config(const Layout& layout, bool alone) {
+  Config config = config_of(layout);
+  if (alone || !layout.machines_count) return value_or_throw(plan_on_paper(config, layout.ranks()));
+  JobFacts facts = gather_host_facts(config.run.device, *test_job());
+  facts.resize(static_cast<size_t>(layout.ranks()));
+  return with_plan(config, value_or_throw(plan_job(config, facts)));
+}
+
+}  // namespace
+
 History train(const Layout& layout, bool alone, TransferObserver* observer) {
   Job& job = *test_job();
-  const Config config = config_of(layout);
+  const Config config = planned_config(layout, alone);
   History history;
   std::vector<Share> mine;
   if (alone || job.world_rank() < layout.ranks()) {
@@ -218,8 +233,8 @@ void expect_like_one_rank(const Layout& layout) {
       all_size += size;
     }
     if (layout.precision != Dtype::kF32) worst_parameter = std::sqrt(all_difference / all_size);
-    std::printf("%-100s loss %.1e  norm %.1e  parameters %.1e\n", layout.name().c_str(), worst_loss, worst_norm,
-                worst_parameter);
+    fmt::print("{:<100} loss {:.1e}  norm {:.1e}  parameters {:.1e}\n", layout.name(), worst_loss, worst_norm,
+               worst_parameter);
     std::fflush(stdout);
     EXPECT_LE(worst_loss, allowed.loss) << layout.name();
     EXPECT_LE(worst_norm, allowed.grad_norm) << layout.name();

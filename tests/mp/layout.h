@@ -26,6 +26,7 @@ struct Layout {
   bool overlap = true;
   Transfers transfers = Transfers::kCopies;  // of tp and dp
   PpTransfers pp_transfers = PpTransfers::kCopies;
+  bool machines_count = false;  // planned for the machines that the ranks are on; else as if all were on one
   int steps = kSteps;
   bool timed_splits = false;
   OverlapSplit split{};            // of all GEMMs beside tp transfers, where it is not the standard one
@@ -38,7 +39,8 @@ struct Layout {
                        enum_name(schedule), enum_name(block), enum_name(precision), enum_name(optimizer),
                        tied ? " tied" : "", llama ? " llama" : "", enum_name(recompute), overlap ? "" : " no overlap") +
            (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
-           (split == OverlapSplit{} ? "" : fmt::format(" {} pieces{}", split.pieces, split.direct ? ", direct" : "")) +
+           (split == OverlapSplit{} ? ""
+                                    : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch));
   }
 };
@@ -47,11 +49,11 @@ Config config_of(const Layout& layout);
 
 struct History {
   std::vector<StepResult> steps;
-  std::map<std::string, std::vector<float>> parameters;  // whole tensors by name
+  std::map<std::string, std::vector<float>> parameters;  // full tensors by name
   CommCounts tp_counts;                                  // of the last step
 };
 
-// Runs the layout on world ranks [0, layout.ranks()); the history's parameters are whole on rank 0.
+// Runs the layout on world ranks [0, layout.ranks()); the history's parameters are full on rank 0.
 // `alone`: on this rank, without MPI.
 // `observer` is told of this rank's transfers.
 History train(const Layout& layout, bool alone, TransferObserver* observer = nullptr);

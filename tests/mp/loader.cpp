@@ -82,13 +82,18 @@ TEST(SharedWindow, is_zero_at_first_and_one_memory_for_its_members_alone) {
   }
 }
 
+// 5000 tokens that count. Collective.
+Dataset counting_dataset(const CommonFolder& folder) {
+  if (test_job()->world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
+  test_job()->barrier();
+  return value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
+}
+
 TEST(NodeLoader, each_rank_gets_what_its_stage_takes_and_each_node_reads_what_it_needs_once) {
   Job& job = *test_job();
   auto device = open_test_device();
   const CommonFolder folder;
-  if (job.world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
-  job.barrier();
-  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
+  const Dataset data = counting_dataset(folder);
   for (const Layout& layout : kLayouts)
     for (const int node_size : {8, 4, 2})
       for (const bool shared : {true, false}) {
@@ -150,9 +155,7 @@ TEST(NodeLoader, ranks_may_stop_at_any_step) {
   Job& job = *test_job();
   auto device = open_test_device();
   const CommonFolder folder;
-  if (job.world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
-  job.barrier();
-  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
+  const Dataset data = counting_dataset(folder);
   const Layout layout{.pp = 2, .dp = 2, .tp = job.world_size() / 4};
   const Mesh mesh = make_mesh(job.world_rank(), layout.tp, layout.dp, layout.pp);
   for (int stop = 0; stop < 6; ++stop) {
@@ -171,9 +174,7 @@ TEST(NodeLoader, ranks_may_stop_at_any_step) {
 TEST(NodeLoader, one_rank_needs_no_job) {
   auto device = open_test_device();
   const CommonFolder folder;
-  if (test_job()->world_rank() == 0) write_counting(folder / "a", 5000, 0, TokenType::kU16);
-  test_job()->barrier();
-  const Dataset data = value_or_throw(Dataset::open({{folder / "a", 1}}, kSeqLen, 0.1, 1, 5000));
+  const Dataset data = counting_dataset(folder);
   NodeLoader loader({.config = config_of({1, 1, 1}, true),
                      .mesh = make_mesh(0, 1, 1, 1),
                      .node_ranks = {0},

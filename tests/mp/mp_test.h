@@ -15,12 +15,17 @@ inline Job*& test_job() {
   return job;
 }
 
-// The CPU, or with TRIREME_TEST_DEVICE=cuda the GPU of this rank.
-inline std::unique_ptr<Device> open_test_device() {
+// The CPU's, or what TRIREME_TEST_DEVICE names.
+inline DeviceKind test_device_kind() {
   const char* wanted = std::getenv("TRIREME_TEST_DEVICE");
   const auto kind = wanted == nullptr ? DeviceKind::kCpu : enum_from_name<DeviceKind>(wanted);
   TRI_REQUIRE(kind.has_value(), "TRIREME_TEST_DEVICE={}: {}", wanted, enum_choices<DeviceKind>());
-  return value_or_throw(open_device(*kind, test_job()->node_rank()));
+  return *kind;
+}
+
+// The CPU, or with TRIREME_TEST_DEVICE=cuda the GPU of this rank.
+inline std::unique_ptr<Device> open_test_device() {
+  return value_or_throw(open_device(test_device_kind(), test_job()->node_rank()));
 }
 
 // While it lives, this rank says that it runs on another machine: processes of one machine count as those of several.
@@ -48,7 +53,7 @@ inline int run_mp_tests(int argc, char** argv) {
     const bool passed = RUN_ALL_TESTS() == 0;
     const auto all = job.all_gather(passed);
     const auto failed = std::count(all.begin(), all.end(), false);
-    if (job.world_rank() == 0 && failed > 0) std::printf("%d rank(s) failed\n", static_cast<int>(failed));
+    if (job.world_rank() == 0 && failed > 0) fmt::print("{} rank(s) failed\n", static_cast<int>(failed));
     return failed > 0 ? 1 : 0;
   });
 }

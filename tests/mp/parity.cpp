@@ -96,7 +96,7 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
-// Bit for bit but where tp goes in pieces, since a GEMM of fewer rows may round otherwise, and where more than two
+// Bit for bit but where tp goes in overlap splits, since a GEMM of fewer rows may round otherwise, and where more than two
 // parts of a gradient are added: a sum of collectives has its own order.
 TEST(Parity, overlap_on_equals_off) {
   const Layout plain{.dp = 4, .pp = 2, .zero = 1};
@@ -118,15 +118,15 @@ TEST(Parity, overlap_on_equals_off) {
   }
 }
 
-// Products in every number of pieces, and those that write into the peers' memory.
-TEST(Parity, every_cut_trains_like_one_rank) {
+// GEMMs in every overlap split, and those that write into the peers' memory.
+TEST(Parity, every_overlap_split_trains_like_one_rank) {
   const Layout four{.tp = 4, .micro_batch = 4},
       two{.dp = 2, .tp = 2, .llama = true, .recompute = Recompute::kSelective};
   const Layout parallel{.tp = 4, .block = Block::kParallel};
   for (Layout layout : that_fit({four, two, parallel}))
-    for (const OverlapSplit split : {OverlapSplit{.pieces = 1}, OverlapSplit{.pieces = 2}, OverlapSplit{.pieces = 3},
-                                     OverlapSplit{.direct = true}}) {
-      if (split.pieces > layout.tp || (split.direct && layout.block == Block::kParallel)) continue;
+    for (const OverlapSplit split : {OverlapSplit{.num_splits = 1}, OverlapSplit{.num_splits = 2},
+                                     OverlapSplit{.num_splits = 3}, OverlapSplit{.direct = true}}) {
+      if (split.num_splits > layout.tp || (split.direct && layout.block == Block::kParallel)) continue;
       layout.split = split;
       expect_like_one_rank(layout);
     }
@@ -147,7 +147,8 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   expect_bit_identical(in_time, late, layout.name());
 }
 
-// The first two ranks share a machine: their transfers are copies, the others' collectives and messages.
+// The first two ranks share a machine: their stages copy, the others send messages; tp and dp, of which some groups are on
+// several machines, go by collectives.
 TEST(Parity, several_machines_train_like_one_rank) {
   Layout ring{.pp = 4, .chunks = 2, .schedule = Schedule::kInterleaved}, wide{.dp = 2, .tp = 2, .pp = 2};
   Layout deep{.tp = 2, .pp = 4, .tied = true};
@@ -155,12 +156,14 @@ TEST(Parity, several_machines_train_like_one_rank) {
   for (Layout layout : that_fit({ring, wide, deep})) {
     layout.transfers = Transfers::kAuto;
     layout.pp_transfers = PpTransfers::kAuto;
+    layout.machines_count = true;
     const PretendedMachine pretended(*test_job(), machine);
     expect_like_one_rank(layout);
   }
 }
 
-TEST(Parity, copies_that_are_insisted_on_and_cannot_be_are_an_error) {
+// The memory is laid out by then: only another start with another value helps.
+TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   const int rank = test_job()->world_rank();
   const std::pair<Layout, std::string> table[] = {{{.tp = 2}, "parallel.tp_transfers: copies: "},
@@ -197,8 +200,8 @@ TEST(Parity, delays_change_no_bit) {
   Layout rich{.dp = 1, .tp = 4, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
   rich.recompute = Recompute::kSelective;
   Layout parallel{.dp = 2, .tp = 4, .zero = 2, .block = Block::kParallel, .recompute = Recompute::kFull};
-  const Layout direct{.tp = 4, .split = {.direct = true}}, pieces{.tp = 4, .split = {.pieces = 2}, .micro_batch = 4};
-  for (const Layout& layout : that_fit({plain, rich, parallel, direct, pieces}))
+  const Layout direct{.tp = 4, .split = {.direct = true}}, split{.tp = 4, .split = {.num_splits = 2}, .micro_batch = 4};
+  for (const Layout& layout : that_fit({plain, rich, parallel, direct, split}))
     expect_late_steps_change_no_bit(layout, kSteps, 0.2, 500);
 }
 
@@ -212,7 +215,7 @@ TEST(Parity, DISABLED_500_late_steps_tp_pp) {
   for (const Layout& fits : that_fit({layout})) expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 TEST(Parity, DISABLED_500_late_steps_tp) {
-  for (const Layout& fits : that_fit({{.tp = 4, .split = {.pieces = 3}}}))
+  for (const Layout& fits : that_fit({{.tp = 4, .split = {.num_splits = 3}}}))
     expect_late_steps_change_no_bit(fits, 500, 0.01, 200);
 }
 

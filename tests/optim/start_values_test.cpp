@@ -28,6 +28,7 @@ Config config_of(Dtype precision, int zero, Activation activation) {
   c.precision.compute = precision;
   c.parallel.zero = zero;
   c.parallel.bucket_elements = 4000;
+  c.parallel.dp_transfers = Transfers::kCollectives;
   return c;
 }
 

@@ -1,5 +1,5 @@
-// Claims about the rules of boundary buffers, over every schedule, pp <= 4, chunks <= 3 and num_microbatches <= 12. That
-// the executor and the simulator keep them is in executor_test.cpp and tests/simulate/pipeline_test.cpp.
+// Claims about the rules of boundary buffers, over every schedule, pp <= 4, chunks <= 3 and num_microbatches <= 12.
+// That the executor and the simulator keep them is in executor_test.cpp and tests/simulate/pipeline_test.cpp.
 #include "lib/schedule/buffer_rules.h"
 
 #include <gtest/gtest.h>

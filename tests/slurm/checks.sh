@@ -5,8 +5,8 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
-# Seconds until an event that must come counts as missing, and until all of the script's events must have come. Waits end
-# with the event, so these cost nothing; a slow machine that others use as well must not exceed them.
+# Seconds until an event that must come counts as missing, and until all of the script's events must have come. Waits
+# end with the event, so these cost nothing; a slow machine that others use as well must not exceed them.
 patience=900 limit=3300
 # Likewise the time to save a checkpoint after a signal, and the time that ranks may outlive the first that left; cases
 # in which one of these must pass set their own.
@@ -51,8 +51,8 @@ until_true() {
     sleep 0.5
   done
 }
-# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks on a node, unless told otherwise; as many steps as
-# the config says where steps is empty.
+# start NAME [submit.sh options]: sets job, run_dir and log. Two ranks on a node, unless told otherwise; as many steps
+# as the config says where steps is empty.
 start() {
   run_dir=runs/$1
   local name=$1 ranks=(--ranks 2) line

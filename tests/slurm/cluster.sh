@@ -9,6 +9,7 @@
 #   cluster.sh env               shell settings for sbatch, squeue and Open MPI: eval "$(cluster.sh env)"
 #   cluster.sh kill-node NODE    a power cut: slurmd, its step daemons and all their tasks
 #   cluster.sh kill-daemon NODE  slurmd alone; its tasks live on
+#   cluster.sh notice NODE       Slurm takes note of a dead node, as it would after SlurmdTimeout: DOWN, its jobs are requeued
 #   cluster.sh start-node NODE   bring node0, node1 ... back
 #   cluster.sh kill-controller   slurmctld; `start` brings it back with its jobs
 #
@@ -37,10 +38,11 @@ die() {
 
 pid_in() { cat "$1" 2>/dev/null || true; }
 
-# A zombie counts as gone: where nobody reaps orphans, it stays for ever.
+# A zombie counts as gone: where nobody reaps orphans, it stays for ever. So does another program that has got the number
+# of a dead daemon.
 alive() {
   local stat
-  [[ -n ${1:-} ]] && stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != Z* ]]
+  [[ -n ${1:-} ]] && stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != Z* && $stat == *"("@(munged|slurm)* ]]
 }
 
 # await SECONDS WHAT COMMAND...
@@ -113,9 +115,9 @@ GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-# A dead node is noticed within a minute; a daemon that merely has to wait for a core for some seconds is not taken for dead.
-SlurmctldTimeout=30
-SlurmdTimeout=30
+# As by default: no daemon that merely waits for a core is taken for dead. Tests say when Slurm is to notice one.
+SlurmctldTimeout=300
+SlurmdTimeout=300
 MessageTimeout=30
 TCPTimeout=10
 # From the first signal to the last, at a time limit, scancel and requeue: time for the batch script to do its part.
@@ -167,7 +169,10 @@ kill_node() {
   local pids
   for _ in {1..600}; do
     mapfile -t pids < <(node_processes "$1")
-    ((${#pids[@]})) || return 0
+    if ((${#pids[@]} == 0)); then
+      [[ -z $1 ]] || rm -f "$dir/pids/$1"
+      return 0
+    fi
     kill -KILL "${pids[@]}" 2>/dev/null || true
     sleep 0.1
   done
@@ -254,14 +259,21 @@ print_env() {
 command=${1:-}
 node=${2:-}
 case $command in
-  kill-node | kill-daemon | start-node) [[ $node =~ ^node[0-9]+$ ]] || die "$command needs a node: node0 .. node$last" ;;
+  kill-node | kill-daemon | notice | start-node) [[ $node =~ ^node[0-9]+$ ]] || die "$command needs a node: node0 .. node$last" ;;
 esac
 case $command in
   start | stop | status) "$command" ;;
   env) print_env ;;
   kill-node) kill_node "$node" ;;
-  kill-daemon) kill -KILL "$(pid_in "$dir/pids/$node")" ;;
-  start-node) start_node "$node" ;;
+  kill-daemon)
+    kill -KILL "$(pid_in "$dir/pids/$node")"
+    rm -f "$dir/pids/$node"
+    ;;
+  notice) scontrol update NodeName="$node" State=DOWN Reason="not responding" ;;
+  start-node)
+    start_node "$node"
+    scontrol update NodeName="$node" State=RESUME
+    ;;
   kill-controller) kill -KILL "$(pid_in "$dir/pids/slurmctld")" ;;
   *)
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0"

@@ -67,15 +67,18 @@ for name in TERM USR1 USR2; do
   # shellcheck disable=SC2064
   trap "drain=$name" "$name"
 done
-mkdir -p "$checkpoints"
+# A signal to the whole job hits what this process has started as well: that is done again.
+make_folder() { until mkdir -p "$1"; do rest 0.1; done; }
+rename() { until mv "$1" "$2" || [[ ! -e $1 ]]; do rest 0.1; done; }
 exec {never}<> <(:)
 # A sleep without a process, which a signal to the whole job would hit as well.
 rest() { read -rt "$1" -u "$never" _ || true; }
+make_folder "$checkpoints"
 
 # The k-th rank has its process id in rank.k: tests kill by it. A signal is heard from here on.
-echo "$$ $(hostname)" >"$run_dir/rank.$SLURM_PROCID"
+echo "$$ $HOSTNAME" >"$run_dir/rank.$SLURM_PROCID"
 ready=$run_dir/ready.$SLURM_JOB_ID.$restart
-touch "$ready.$SLURM_PROCID"
+: >"$ready.$SLURM_PROCID"
 
 if ((SLURM_PROCID > 0)); then
   until [[ -s $verdict ]]; do rest 0.1; done
@@ -90,15 +93,15 @@ fi
 
 save() {
   local name
-  name=$(printf 'step_%08d' "$1")
-  mkdir -p "$checkpoints/$name"
+  printf -v name 'step_%08d' "$1"
+  make_folder "$checkpoints/$name"
   echo '{}' >"$checkpoints/$name/manifest.json"
   echo "$name" >"$checkpoints/latest.tmp"
-  mv "$checkpoints/latest.tmp" "$checkpoints/latest"
+  rename "$checkpoints/latest.tmp" "$checkpoints/latest"
 }
 end_all() {
   echo "$1" >"$verdict.tmp"
-  mv "$verdict.tmp" "$verdict"
+  rename "$verdict.tmp" "$verdict"
   [[ $1 != kill ]] || while true; do rest 1; done
   trap '' TERM USR1 USR2 # bash forgets its traps before it is gone
   exit "$1"
@@ -110,10 +113,13 @@ for ((rank = 1; rank < SLURM_NTASKS; ++rank)); do
 done
 
 step=0
-[[ ! -s $checkpoints/latest ]] || step=$((10#$(sed 's/^step_//' "$checkpoints/latest")))
+if [[ -s $checkpoints/latest ]]; then
+  latest=$(<"$checkpoints/latest")
+  step=$((10#${latest#step_}))
+fi
 echo "stand-in: restart $restart from step $step"
 steps=${field[run.steps]} every=${field[checkpoint.every]} step_ms=${field[stand_in.step_ms]}
-seconds=$(printf '%d.%03d' $((step_ms / 1000)) $((step_ms % 1000)))
+printf -v seconds '%d.%03d' $((step_ms / 1000)) $((step_ms % 1000))
 while true; do
   for end in ${field[stand_in.ends]}; do
     if [[ $end == "$restart:$step:deaf" ]]; then

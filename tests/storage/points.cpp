@@ -42,7 +42,7 @@ struct Watch {
   std::mutex mutex;
   std::string folder;
   std::vector<Rule> rules;
-  int trace = -1;
+  int trace = -1, reads = -1;
 };
 
 thread_local bool inside = false;  // our own calls are no points
@@ -53,8 +53,14 @@ std::string rank_text() {
   return "0";
 }
 
+int open_trace(const std::string& prefix, const std::string& rank) {
+  if (prefix.empty()) return -1;
+  return static_cast<int>(
+      ::syscall(SYS_openat, AT_FDCWD, (prefix + "." + rank).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+}
+
 void set_up(Watch& watch, const std::string& folder, const std::string& rules, const std::string& trace,
-            const std::string& rank) {
+            const std::string& reads, const std::string& rank) {
   watch.folder = std::filesystem::weakly_canonical(std::filesystem::absolute(folder)).string();
   watch.rules.clear();
   std::istringstream words(rules);
@@ -77,17 +83,19 @@ void set_up(Watch& watch, const std::string& folder, const std::string& rules, c
     if (rule.action == Action::kNone) std::abort();
     watch.rules.push_back(rule);
   }
-  if (!trace.empty())
-    watch.trace = static_cast<int>(
-        ::syscall(SYS_openat, AT_FDCWD, (trace + "." + rank).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  watch.trace = open_trace(trace, rank);
+  watch.reads = open_trace(reads, rank);
 }
 
 Watch& watch() {
   static Watch* const the_watch = [] {
     auto* made = new Watch;  // outlives all other objects: their destructors may write
+    inside = true;           // setting up makes calls
     const auto text = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
     if (const std::string folder = text("TRIREME_TEST_STORAGE"); !folder.empty())
-      set_up(*made, folder, text("TRIREME_TEST_STORAGE_RULES"), text("TRIREME_TEST_STORAGE_TRACE"), rank_text());
+      set_up(*made, folder, text("TRIREME_TEST_STORAGE_RULES"), text("TRIREME_TEST_STORAGE_TRACE"),
+             text("TRIREME_TEST_STORAGE_READS"), rank_text());
+    inside = false;
     return made;
   }();
   return *the_watch;
@@ -104,12 +112,14 @@ int number_of_error(std::string_view name) {
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 bool starts(std::string_view text, std::string_view part) { return text.substr(0, part.size()) == part; }
 
+bool only_reads(std::string_view phase) { return phase == "list" || phase == "read" || phase == "stat"; }
+
 // `path` relative to the watched folder; `to` is a rename's new name.
 const char* phase_of(std::string_view call, std::string_view path, std::string_view to) {
   const size_t slash = path.find('/');
   const std::string_view top = path.substr(0, slash);
   const std::string_view file = slash == std::string_view::npos ? "" : path.substr(slash + 1);
-  if (call == "list" || call == "read") return call.data();
+  if (only_reads(call)) return call.data();
   if (starts(top, "latest")) return call == "unlink" ? "cleaning" : "latest";
   if (has(top, ".trash.") || has(to, ".trash.")) return "prune";
   if (has(top, ".old.") || has(to, ".old.") || call == "swap") return "replace";
@@ -139,8 +149,7 @@ void rest(long milliseconds) {
 }
 
 bool matches(const Rule& rule, std::string_view phase) {
-  const bool reading = phase == "list" || phase == "read";
-  return rule.phase == phase || (rule.phase == "any" && !reading);
+  return rule.phase == phase || (rule.phase == "any" && !only_reads(phase));
 }
 
 // To be asked before a call. A kill that needs no half of the call happens here.
@@ -154,10 +163,11 @@ Fate point(const char* call, const std::string& path, const std::string& to, boo
     const std::lock_guard lock(w.mutex);
     const std::string relative = path.size() == w.folder.size() ? "" : path.substr(w.folder.size() + 1);
     const std::string_view phase = phase_of(call, relative, to.substr(to.rfind('/') + 1));
-    const bool reading = phase == "list" || phase == "read", watched = !starts(relative, "checkpoint.lock");
-    if (w.trace >= 0 && watched && !reading) {
+    const bool watched = !starts(relative, "checkpoint.lock");
+    const int trace = only_reads(phase) ? w.reads : w.trace;
+    if (trace >= 0 && watched) {
       const std::string line = std::string(phase) + " " + relative + "\n";
-      if (::syscall(SYS_write, w.trace, line.data(), line.size()) < 0) std::abort();
+      if (::syscall(SYS_write, trace, line.data(), line.size()) < 0) std::abort();
     }
     for (Rule& rule : w.rules) {
       if (!watched || !matches(rule, phase)) continue;
@@ -196,8 +206,9 @@ F* next(const char* name) {
 
 }  // namespace
 
-void watch_storage(const std::string& folder, const std::string& rules, const std::string& trace) {
-  set_up(watch(), folder, rules, trace, "0");
+void watch_storage(const std::string& folder, const std::string& rules, const std::string& trace,
+                   const std::string& reads) {
+  set_up(watch(), folder, rules, trace, reads, "0");
 }
 
 }  // namespace tri
@@ -241,6 +252,14 @@ dirent* readdir(DIR* stream) {
   TRI_NEXT(readdir);
   return TRI_FAILS(point_of("list", ::dirfd(stream), false)) ? nullptr : real(stream);
 }
+
+#define TRI_STAT(name)                                                            \
+  int name(const char* path, struct stat* status) noexcept {                      \
+    TRI_NEXT(name);                                                               \
+    return TRI_FAILS(point_at("stat", AT_FDCWD, path)) ? -1 : real(path, status); \
+  }
+TRI_STAT(stat)
+TRI_STAT(lstat)
 
 #define TRI_PREAD(name)                                          \
   ssize_t name(int fd, void* data, size_t bytes, off_t offset) { \

@@ -11,13 +11,14 @@
 //   sleep=SECONDS
 //   hold=FILE      until that file is there
 //   fail=EIO       the call, with that error (EIO, ESTALE, EACCES or ENOSPC); with a + behind it, all later ones too
-// Calls that only read are points as well, of the phases "list" (of a folder) and "read"; "any" does not mean them, and
-// they are not traced. The lock file, checkpoint.lock, is not watched.
+// Calls that only read are points as well, of the phases "list" (of a folder), "read" (a file is opened, or read from)
+// and "stat"; "any" does not mean them, and they have a trace of their own. The lock file, checkpoint.lock, is not watched.
 //
 // From the environment:
 //   TRIREME_TEST_STORAGE        the watched folder
 //   TRIREME_TEST_STORAGE_RULES  rules, with blanks between
 //   TRIREME_TEST_STORAGE_TRACE  PREFIX: every point, as it is reached, becomes a line "PHASE PATH" of PREFIX.RANK
+//   TRIREME_TEST_STORAGE_READS  PREFIX: the same of the calls that only read
 #pragma once
 
 #include <string>
@@ -29,7 +30,8 @@ inline constexpr const char* kStoragePhases[] = {"begin",  "shard",    "shard-fs
                                                  "index",  "manifest", "publish",     "folder-fsync",
                                                  "latest", "replace",  "prune",       "cleaning"};
 
-// For a process without that environment: from here on, as rank 0. `trace` may be empty.
-void watch_storage(const std::string& folder, const std::string& rules, const std::string& trace = "");
+// For a process without that environment: from here on, as rank 0. `trace` and `reads` may be empty.
+void watch_storage(const std::string& folder, const std::string& rules, const std::string& trace = "",
+                   const std::string& reads = "");
 
 }  // namespace tri

@@ -180,8 +180,8 @@ TEST(SampleToken, draws_follow_the_softmax) {
 
 TEST(OverlapSplits, their_line_holds_them_and_others_are_refused) {
   OverlapSplits splits;
-  splits.of(Linear::kProj, Pass::kForward) = {.pieces = 4, .direct = true};
-  splits.of(Linear::kFc2, Pass::kBackward) = {.pieces = 3};
+  splits.of(Linear::kProj, Pass::kForward) = {.num_splits = 4, .direct = true};
+  splits.of(Linear::kFc2, Pass::kBackward) = {.num_splits = 3};
   EXPECT_EQ(to_text(splits), "0 4d 0 0 1 2 1 3");
   EXPECT_EQ(value_or_throw(overlap_splits_of(to_text(splits), 4)), splits);
   for (const char* text : {"", "1 2 3", "0 4d 0 0 1 2 1 5", "0 4x 0 0 1 2 1 3", "0 4d 0 0 1 2 1 -1", "0 d 0 0 1 2 1 3"})

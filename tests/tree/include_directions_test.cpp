@@ -1,5 +1,5 @@
-// Who may include whom: app -> lib -> kernels -> io, no circles between lib's folders, MPI and NCCL in lib/comm alone, and
-// no backend's headers above kernels.
+// Who may include whom: app -> lib -> kernels -> io, no circles between lib's folders, MPI and NCCL in lib/comm alone,
+// and no backend's headers above kernels.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -19,7 +19,8 @@ using Problems = std::vector<std::string>;
 
 std::string top_of(const std::string& path) { return path.substr(0, path.find('/')); }
 
-// "config" of "lib/config/config.h", "comm/peer" of "lib/comm/peer/copies.h": a folder inside a folder counts for itself.
+// "config" of "lib/config/config.h", "comm/peer" of "lib/comm/peer/copies.h": a folder inside a folder counts for
+// itself.
 std::string lib_folder_of(const std::string& path) {
   const size_t begin = path.find('/') + 1;
   return path.substr(begin, path.rfind('/') - begin);

@@ -10,17 +10,17 @@ namespace {
 
 constexpr int kReady = 0, kArrived = 1;  // rows of the flags
 
-// Members in the order of use as `pieces` groups: the first member alone, the rest spread evenly. In each group the
+// Members in the order of use as `num_splits` groups: the first member alone, the rest spread evenly. In each group the
 // members in the order of their rows, those side by side together.
-std::vector<std::vector<int>> groups_of(const std::vector<int>& order, int pieces) {
+std::vector<std::vector<int>> groups_of(const std::vector<int>& order, int num_splits) {
   const int size = static_cast<int>(order.size());
-  if (pieces == 1) {
+  if (num_splits == 1) {
     std::vector<int> all(order.size());
     std::iota(all.begin(), all.end(), 0);
     return {all};
   }
   std::vector<std::vector<int>> groups{{order.front()}};
-  const int rest = size - 1, parts = std::min(pieces, size) - 1;
+  const int rest = size - 1, parts = std::min(num_splits, size) - 1;
   for (int part = 0; part < parts; ++part) {
     std::vector<int> group(order.begin() + 1 + rest * part / parts, order.begin() + 1 + rest * (part + 1) / parts);
     std::sort(group.begin(), group.end());
@@ -145,22 +145,22 @@ bool PeerCopyTransfers::gathering(Tensor rows) const {
   return std::any_of(gathers_.begin(), gathers_.end(), [&](const Gather& g) { return g.rows == rows.data; });
 }
 
-std::vector<RowPiece> PeerCopyTransfers::pieces(Tensor rows, OverlapSplit split) const {
-  if (!gathering(rows)) return one_piece(rows);
+std::vector<RowSplit> PeerCopyTransfers::splits(Tensor rows, OverlapSplit split) const {
+  if (!gathering(rows)) return undivided(rows);
   const int64_t local = rows[0] / size();
-  std::vector<RowPiece> pieces;
-  for (const auto& members : groups_of(arrival_order(), split.pieces == 0 ? size() : split.pieces))
-    pieces.push_back({members.front() * local, static_cast<int64_t>(members.size()) * local, members});
-  return pieces;
+  std::vector<RowSplit> splits;
+  for (const auto& members : groups_of(arrival_order(), split.num_splits == 0 ? size() : split.num_splits))
+    splits.push_back({members.front() * local, static_cast<int64_t>(members.size()) * local, members});
+  return splits;
 }
 
-void PeerCopyTransfers::wait_piece(Tensor rows, const RowPiece& piece, Stream& stream) {
+void PeerCopyTransfers::wait_split(Tensor rows, const RowSplit& split, Stream& stream) {
   Gather* gather = find(rows);
   if (gather == nullptr) return;
   const auto waited = [&](int member) { return gather->waited[static_cast<size_t>(member)]; };
-  if (std::all_of(piece.members.begin(), piece.members.end(), waited)) return;
+  if (std::all_of(split.members.begin(), split.members.end(), waited)) return;
   const TimeCategoryScope scope(stream, category());
-  for (const int member : piece.members) {
+  for (const int member : split.members) {
     if (waited(member)) continue;
     stream.wait(*gather->arrived[static_cast<size_t>(member)]);
     gather->waited[static_cast<size_t>(member)] = true;
@@ -170,7 +170,7 @@ void PeerCopyTransfers::wait_piece(Tensor rows, const RowPiece& piece, Stream& s
 void PeerCopyTransfers::finish_gather(Tensor rows, Stream& stream) {
   Gather* gather = find(rows);
   if (gather == nullptr) return;
-  wait_piece(rows, {.members = arrival_order()}, stream);
+  wait_split(rows, {.members = arrival_order()}, stream);
   gather->rows = nullptr;
 }
 
@@ -183,7 +183,7 @@ std::vector<RowBlock> PeerCopyTransfers::begin_reduce(Tensor rows, OverlapSplit 
   part_ = local_rows(rows);
   TRI_REQUIRE(rows.bytes() <= tensors_.incoming[turn_].bytes(), "a reduce of {} into buffers of {}", rows.shape_text(),
               tensors_.incoming[turn_].shape_text());
-  const int count = split.pieces == 0 || split.direct ? size() : split.pieces;
+  const int count = split.num_splits == 0 || split.direct ? size() : split.num_splits;
   std::vector<int> order;  // of making; the local block last, which groups_of wants first
   for (int step = 0; step < size(); ++step) order.push_back((rank() + step) % size());
   std::vector<std::vector<int>> groups = groups_of(order, count);
@@ -251,9 +251,9 @@ Tensor PeerCopyTransfers::finish_reduce(Stream& stream) {
 namespace {
 
 std::string split_name(const char* what, OverlapSplit split, int members) {
-  const int pieces = split.pieces == 0 ? members : split.pieces;
+  const int num_splits = split.num_splits == 0 ? members : split.num_splits;
   if (split.direct) return fmt::format("{} by copies, direct", what);
-  return fmt::format("{} by copies, {} piece{}", what, pieces, pieces == 1 ? "" : "s");
+  return fmt::format("{} by copies, {} split{}", what, num_splits, num_splits == 1 ? "" : "s");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // PeerCopyTransfers: an axis' gathers and reduces as copies into the peers' memory (peer-copy collectives), which copy
 // engines make beside kernels: of activation rows over tp, beside the GEMMs that read or make them; of buckets over dp.
 //
-//   gather   the local block goes to every peer; a GEMM reads the blocks, in pieces, as they land
-//   reduce   a GEMM makes the owners' blocks, in pieces, and each goes to its owner as it is made; the owner's next
+//   gather   the local block goes to every peer; a GEMM reads the blocks, in splits, as they land
+//   reduce   a GEMM makes the owners' blocks, in splits, and each goes to its owner as it is made; the owner's next
 //            kernel adds the parts (an operand (members, local rows, …): kernels/norm.h)
 //
 // All members have the same memory layout and issue the same operations in the same order; each operation sends one
@@ -43,8 +43,8 @@ class PeerCopyTransfers final : public AxisTransfers {
   void begin_gather(Tensor rows, Stream& stream) override;
   void start_gather(Tensor rows, Stream& stream) override;
   bool gathering(Tensor rows) const override;
-  std::vector<RowPiece> pieces(Tensor rows, OverlapSplit split) const override;
-  void wait_piece(Tensor rows, const RowPiece& piece, Stream& stream) override;
+  std::vector<RowSplit> splits(Tensor rows, OverlapSplit split) const override;
+  void wait_split(Tensor rows, const RowSplit& split, Stream& stream) override;
   void finish_gather(Tensor rows, Stream& stream) override;
   std::vector<RowBlock> begin_reduce(Tensor rows, OverlapSplit split, Stream& stream) override;
   void send(const RowBlock& block, Stream& stream) override;

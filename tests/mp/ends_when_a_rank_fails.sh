@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A rank that throws, breaks inside a stream, is killed, leaves or never comes ends the whole job, with its own status and
 # words, which are said once: they are said where it is first seen, before destructors that wait for the others.
-#   ends.sh PATH_OF_mpirun PATH_OF_ends
+#   ends_when_a_rank_fails.sh PATH_OF_mpirun PATH_OF_ends
 #   TRIREME_TEST_DEVICE=cuda: on two GPUs
 set -u
 mpirun=$1 program=$2 failures=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What becomes of a trained model: trireme eval and generate on several layouts, and the way to another run and back.
-#   use.sh SOURCE_FOLDER PATH_OF_trireme
+#   use_is_equal_on_any_layout.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 field() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" <<<"$output" | tail -1; }

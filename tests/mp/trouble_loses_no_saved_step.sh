@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The executable in trouble: two runs in one folder, and stops for which the time is too short.
-#   trouble.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
+#   trouble_loses_no_saved_step.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
@@ -54,6 +54,13 @@ trireme=./start1 train 0 again 2 "run.steps=$((10#${step#step_} + 20))" checkpoi
 has "an earlier start of job 4711"
 end_of again 3
 has "failed (1 in a row)" # its files are gone, or it sees that the lock is
+
+echo "storage that fails: reported, training goes on; too often: status 3"
+export TRIREME_TEST_STORAGE=$folder/full/checkpoints TRIREME_TEST_STORAGE_RULES="0/shard/1/fail=ENOSPC+"
+train 3 full 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.max_failures=3
+has "failed (3 in a row)"
+[[ $(curve full | wc -l) -ge 6 ]] || fail "training did not go on after a failure" "$output"
+unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_RULES
 
 echo "checkpoints that can't be listed end the run, which does not begin anew; it goes on when they can be"
 train 0 unlisted 2 run.steps=12

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The executable as a user runs it: exit statuses, messages, files, and memory predicted against memory used.
-#   train.sh SOURCE_FOLDER PATH_OF_trireme
+#   train_ends_with_files_and_status.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'

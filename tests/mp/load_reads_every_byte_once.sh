@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Loading: every byte of a checkpoint is read from storage once, whatever layout wrote it and whatever layout reads it;
 # start values are made only where nothing is loaded; what turns out damaged on loading is passed over.
-#   load.sh SOURCE_FOLDER PATH_OF_trireme
+#   load_reads_every_byte_once.sh SOURCE_FOLDER PATH_OF_trireme    trireme is built with tests/storage/points.cpp
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'
@@ -46,6 +46,40 @@ has "shard_00001.h5"
 has "resumed from run/checkpoints/step_00000001"
 train 3 alone 4 run.steps=3 parallel.tp=2 parallel.pp=2
 has "passed over"
+has "no checkpoint could be read"
+lacks "start values"
+
+echo "one rank alone lists the folder, reads the manifest and looks for the files; the others open what they read"
+rm -rf start run && train 0 start 8 run.steps=2 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1 checkpoint.every=1
+# reads_of RANK PATTERN: how many of that rank's calls match.
+reads_of() { grep -c -e "$2" "reads.$1"; }
+for to in "8 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1" "4 parallel.tp=4"; do
+  read -ra settings <<<"$to"
+  rm -rf run reads.* && cp -r start run
+  # No step is taken, so that nothing is saved.
+  TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_READS=$folder/reads \
+    train 0 run "${settings[0]}" run.steps=2 "${settings[@]:1}"
+  has "resumed from run/checkpoints/step_00000002"
+  [[ $(reads_of 0 '^read step_00000002/manifest.json') -eq 2 ]] || fail "opened and read once, to '$to'" "$(<reads.0)"
+  [[ $(reads_of 0 '^stat step_00000002/') -eq 9 ]] || fail "eight shards and an index, to '$to'" "$(<reads.0)"
+  [[ $(reads_of 0 'step_00000001') -eq 0 ]] || fail "an older checkpoint is looked at" "$(<reads.0)"
+  for ((rank = 1; rank < settings[0]; ++rank)); do
+    [[ $(reads_of "$rank" '^read step_00000002/shard_') -gt 0 ]] || fail "rank $rank read nothing, to '$to'"
+    [[ $(reads_of "$rank" '') -eq $(reads_of "$rank" '^read step_00000002/shard_') ]] ||
+      fail "rank $rank of '$to' does more than to read pieces" "$(<"reads.$rank")"
+  done
+done
+
+echo "a rank that can't read its part: all pass the checkpoint over, and no run begins anew"
+rm -rf run && cp -r start run
+TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_RULES="2/read/1/fail=EACCES" \
+  train 0 run 4 run.steps=3 parallel.tp=2 parallel.pp=2
+has "checkpoint passed over: rank 2: run/checkpoints/step_00000002/shard_"
+has "Permission denied"
+has "resumed from run/checkpoints/step_00000001"
+rm -rf run && cp -r start run
+TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_RULES="2/read/1/fail=EACCES+" \
+  train 3 run 4 run.steps=3 parallel.tp=2 parallel.pp=2
 has "no checkpoint could be read"
 lacks "start values"
 

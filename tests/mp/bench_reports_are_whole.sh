@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench overlap and bench step --sweep layout as a user runs them: structure and exit statuses, never speed.
-#   bench.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_bench_json
+#   bench_reports_are_whole.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_bench_json
 source "$(dirname "$0")/checks.sh"
 bench_json=$3
 
@@ -92,10 +92,10 @@ while read -r axis transfer; do
   grep -o '{[^{}]*}' out.json | grep "\"axis\":\"$axis\"" | grep -q "\"transfer\":\"$transfer" ||
     fail "no $transfer over $axis" "$(<out.json)"
 done <<END
-tp gather by copies, 2 pieces
-tp reduce by copies, 1 piece
-dp reduce by copies, 1 piece
-dp gather by copies, 1 piece
+tp gather by copies, 2 splits
+tp reduce by copies, 1 split
+dp reduce by copies, 1 split
+dp gather by copies, 1 split
 pp send and receive
 END
 overlap tp,dp 4 --set parallel.pp=1 --set model.block=parallel --set model.activation=swiglu --set model.position=rope \
@@ -103,7 +103,7 @@ overlap tp,dp 4 --set parallel.pp=1 --set model.block=parallel --set model.activ
 grep -q '"transfer":"reduce-scatter"' out.json || fail "dp copies where tp copies too" "$(<out.json)"
 overlap tp,pp 4 --set parallel.overlap_tp=false --set parallel.overlap_pp=false --set parallel.recompute=selective \
   --set model.kv_heads=2 --set model.bias=false --set parallel.schedule=interleaved --set parallel.chunks=2
-grep -q '"transfer":"all-gather"' out.json || fail "overlap_tp off still gathers in pieces" "$(<out.json)"
+grep -q '"transfer":"all-gather"' out.json || fail "overlap_tp off still gathers in splits" "$(<out.json)"
 overlap dp 2 --set parallel.tp=1 --set parallel.pp=1 --set parallel.zero=0 --set parallel.overlap_dp=false
 grep -q '"transfer":"all-reduce"' out.json || fail "zero 0 without an all-reduce" "$(<out.json)"
 

@@ -3,11 +3,13 @@
 # and that loses a rank, a node and a slurmd, restarts itself each time and has, in the end, the loss history of a run that
 # nothing happened to, bit for bit.
 #
-#   history.sh PATH_OF_trireme PATH_OF_mp_ends      exit status 77 and "skipped" without Slurm or without its PMIx plugin
+#   history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends
+#
+# Exit status 77 and "skipped" without Slurm or without its PMIx plugin.
 #
 # KEEP     1: keep the folder with all logs
-TRAINER=$(realpath "${1:?history.sh PATH_OF_trireme PATH_OF_mp_ends}")
-ends=$(realpath "${2:?history.sh PATH_OF_trireme PATH_OF_mp_ends}")
+TRAINER=$(realpath "${1:?history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends}")
+ends=$(realpath "${2:?history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends}")
 CLUSTER_NODES=4
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 export TRIREME=$TRAINER STRAGGLER_SECONDS=20
@@ -82,11 +84,13 @@ restarted 3 "preemption"
 
 node=$(nodes_of | head -n 1) # with rank 0 and the batch script
 "$cluster" kill-node "$node"
+"$cluster" notice "$node"
 restarted 4 "a node without power"
 [[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
 
 node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
 "$cluster" kill-daemon "$node"
+"$cluster" notice "$node"
 restarted 5 "a dead slurmd"
 [[ $(show NodeList) != *"$node"* ]] || fail "restarted on a node without slurmd"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Token files as the executable reads them: one rank of a node for all, or every rank for itself.
-#   data.sh SOURCE_FOLDER PATH_OF_trireme
+#   data_shared_equals_unshared.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
 cat >tiny.yaml <<'YAML'

@@ -1,0 +1,108 @@
+// Who reads which stored piece of a checkpoint, and who is sent what of it. One rank decides that for all, from the
+// manifest and from what every rank asks for; each of the others needs nothing but its own share of the decision.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint/manifest.h"
+
+namespace tri {
+
+// What a rank asks for of one tensor. A rank asks for a tensor once, for all of its regions.
+struct TensorRequest {
+  std::string name;
+  StoredType type = StoredType::kF32;
+  Coordinates shape;
+  std::vector<Region> regions;  // inside the shape
+};
+template <class Archive>
+void fields(Archive& archive, TensorRequest& request) {
+  archive(request.name, request.type, request.shape, request.regions);
+}
+
+// A piece cut into blocks, in the order of its bytes: rectangles of at most `most_bytes` (and of at least an element),
+// each of them contiguous in the piece. Pieces are read, checked and sent block by block.
+class Blocks {
+ public:
+  Blocks(const Region& piece, int64_t element_bytes, int64_t most_bytes);
+
+  int64_t count() const { return outer_ * chunks_; }
+  Region region(int64_t block) const;   // of the tensor
+  int64_t offset(int64_t block) const;  // bytes, of its first element in the piece
+  int64_t bytes(int64_t block) const { return offset(block + 1) - offset(block); }
+  int64_t holding(const Coordinates& element) const;  // the block of an element of the piece
+
+ private:
+  Region piece_;
+  size_t dim_ = 0;          // the outermost of which one step, all inner dims included, is no longer than a block
+  int64_t step_bytes_ = 1;  // of one step of that dim
+  int64_t steps_ = 1;       // of it in a block, but for the last
+  int64_t chunks_ = 1;      // blocks along it
+  int64_t outer_ = 1;       // positions of the dims outside it
+};
+
+// Blocks [first, last) of a piece, for a rank that is not its reader.
+struct BlockRange {
+  int32_t rank = 0;
+  int64_t first = 0, last = 0;
+};
+
+// A piece that this rank reads, once, for itself and for `receivers`.
+struct PieceRead {
+  int32_t tensor = 0;  // of this rank's requests
+  int32_t file = 0;    // of LoadShare::files
+  int64_t offset = 0;  // bytes, in the file
+  Region region;
+  uint64_t checksum = 0;
+  // Where there are receivers: bytes of the pieces that this rank reads for others before this one.
+  int64_t position = 0;
+  std::vector<BlockRange> receivers;  // by rank
+};
+
+// A piece of which another rank sends blocks [first, last).
+struct PieceReceipt {
+  int32_t tensor = 0;  // of this rank's requests
+  int32_t reader = 0;
+  Region region;
+  int64_t position = 0;  // the reader's
+  int64_t first = 0, last = 0;
+};
+
+// One rank's share of a load.
+struct LoadShare {
+  std::vector<FileRecord> files;       // that it reads
+  std::vector<PieceRead> reads;        // by file and offset
+  std::vector<PieceReceipt> receipts;  // by reader and position
+};
+
+template <class Archive>
+void fields(Archive& archive, Region& region) {
+  archive(region.start, region.extent);
+}
+template <class Archive>
+void fields(Archive& archive, FileRecord& file) {
+  archive(file.name, file.bytes, file.checksum);
+}
+template <class Archive>
+void fields(Archive& archive, PieceRead& read) {
+  archive(read.tensor, read.file, read.offset, read.region, read.checksum, read.position, read.receivers);
+}
+template <class Archive>
+void fields(Archive& archive, PieceReceipt& receipt) {
+  archive(receipt.tensor, receipt.reader, receipt.region, receipt.position, receipt.first, receipt.last);
+}
+template <class Archive>
+void fields(Archive& archive, LoadShare& share) {
+  archive(share.files, share.reads, share.receipts);
+}
+
+// The shares of all ranks. `requests`: [rank]. Every stored piece of which anything is asked is read by one of the ranks
+// that ask for it; those of a piece take turns. An Error for a rank that asks for what the checkpoint does not have, or
+// has with another type or shape; the shares of the others are of no use then.
+std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,
+                                           const std::vector<std::vector<TensorRequest>>& requests,
+                                           int64_t block_bytes);
+
+}  // namespace tri
