@@ -1,5 +1,5 @@
-// fault.connect_seconds: how long ranks may take to meet in what connects them: groups, NCCL's first collectives, peers'
-// memory. A rank that never comes ends the job instead of letting the others wait for ever.
+// fault.connect_seconds: how long ranks may take to meet in what connects them: groups, NCCL's first collectives,
+// peers' memory. A rank that never comes ends the job instead of letting the others wait for ever.
 #pragma once
 
 #include <chrono>

@@ -145,8 +145,8 @@ void Job::fail(const std::string& what, ExitCode code) {
   end_all(code);
 }
 
-// The launcher mostly notices as well and ends the job, with the status of that process. Where it lets the others go on,
-// they would wait for it for ever.
+// The launcher mostly notices as well and ends the job, with the status of that process. Where it lets the others go
+// on, they would wait for it for ever.
 void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for) {
   constexpr double kLauncherFirst = 10;  // seconds
   if (node_->ending || node_->failure != 0) return;

@@ -81,8 +81,8 @@ class Job {
   [[noreturn]] void fail(const std::string& what, ExitCode code);
 
   // The group of `world_ranks` (in that order), which contains this rank. Called by its members only: no barrier over
-  // the others. `tag` tells apart groups that are made at the same time. `connect_seconds`: how long a call of NCCL's may
-  // take that waits for other members (fault.connect_seconds).
+  // the others. `tag` tells apart groups that are made at the same time. `connect_seconds`: how long a call of NCCL's
+  // may take that waits for other members (fault.connect_seconds).
   std::unique_ptr<CommGroup> make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
                                         Device& device, double connect_seconds = kConnectSeconds);
 

@@ -4,7 +4,7 @@
 //     none
 //     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
 //     alike                                    at step 3, on all ranks with the same words
-//     group, inference-group                   a group that an engine makes, for training or inference, when others stand
+//     group, inference-group                   the last group that an engine makes, for training or inference
 //     forward, backward, update, evaluation    an exception there, on two ranks
 //     checkpoint                               when rank 0 publishes the one in FOLDER, on a thread of its own
 //     shutdown                                 after the last step, when rank 0 is already in its destructors
@@ -27,8 +27,8 @@
 
 namespace {
 
-// What makes a group fails on this rank when so many others were made; -1: never. Counted in front of MPI (its profiling
-// interface): groups over MPI are made by one call, to groups over NCCL the members' ids come in messages.
+// What makes a group fails on this rank when so many others were made; -1: never. Counted in front of MPI (its
+// profiling interface): groups over MPI are made by one call, to groups over NCCL the members' ids come in messages.
 int g_groups_before_failure = -1;
 bool g_over_nccl = false;
 constexpr int kNcclIdBytes = 128;

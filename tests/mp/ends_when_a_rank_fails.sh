@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A rank that throws, breaks inside a stream, is killed, leaves or never comes ends the whole job, with its own status and
-# words, which are said once: they are said where it is first seen, before destructors that wait for the others.
+# A rank that throws, breaks inside a stream, is killed, leaves or never comes ends the whole job, with its own status
+# and words, which are said once: where it is first seen, before destructors that wait for the others.
 #   ends_when_a_rank_fails.sh PATH_OF_mpirun PATH_OF_ends
 #   TRIREME_TEST_DEVICE=cuda: on two GPUs
 set -u
@@ -8,7 +8,7 @@ mpirun=$1 program=$2 failures=0
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# expect RANKS END STATUS TEXT: the job ends by itself (a hang runs into the limit, status 124), and one line has the text.
+# expect RANKS END STATUS TEXT: the job ends by itself (a hang runs into the limit, status 124); one line has the text.
 expect() {
   local output status=0 lines
   output=$(timeout 600 "$mpirun" ${options[@]+"${options[@]}"} -n "$1" "$program" "$2" "$folder" 2>&1) || status=$?
