@@ -1,6 +1,6 @@
 // The project's one error policy.
 //   The user can fix it      -> Result<T> carrying an Error; its text names the field, the value and the remedy.
-//   A machine or peer broke  -> throw Fatal; caught in main alone, which ends the whole job.
+//   A machine or peer broke  -> throw Fatal; handled nowhere: it ends the whole job where it is thrown (run_job).
 //   Our own bug              -> TRI_REQUIRE; throws Fatal with file and line.
 #pragma once
 
@@ -84,7 +84,7 @@ Error usage_error(fmt::format_string<Args...> format, Args&&... args) {
   return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kUsage};
 }
 
-// A fault of the machine, a peer or this program. Only main catches it.
+// A fault of the machine, a peer or this program. It ends the whole job where it is thrown (lib/comm/job.h, run_job).
 class Fatal : public std::runtime_error {
  public:
   Fatal(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

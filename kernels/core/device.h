@@ -114,6 +114,7 @@ class Device {
   virtual GemmSearch* gemm_search() { return nullptr; }  // null where there is nothing to choose
   virtual void use_on_this_thread() {}  // before a thread other than the one that opened the device waits for events
   virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory
+  // Keeps the memory where it would have to wait for a device that has failed, as what follows.
   virtual void release(void* memory) noexcept = 0;
   virtual int64_t free_bytes() = 0;  // that allocate() finds now; on the CPU the machine's, for all its processes
   // A name by which another process of this machine opens what allocate() gave; its view is closed before release().

@@ -182,7 +182,11 @@ class CudaDevice final : public Device {
     TRI_CUDA(cudaMalloc(&memory, std::max<size_t>(bytes, Arena::kAlignment)));
     return memory;
   }
-  void release(void* memory) noexcept override { cudaFree(memory); }
+  // After a fault these keep what they should release: they would wait for the device, whose streams may wait for a lost
+  // peer for ever.
+  void release(void* memory) noexcept override {
+    if (!faulted()) cudaFree(memory);
+  }
   int64_t free_bytes() override {
     size_t free = 0, total = 0;
     TRI_CUDA(cudaMemGetInfo(&free, &total));
@@ -203,13 +207,17 @@ class CudaDevice final : public Device {
       return refused(status);
     return view;
   }
-  void close_shared(void* view) noexcept override { cudaIpcCloseMemHandle(view); }
+  void close_shared(void* view) noexcept override {
+    if (!faulted()) cudaIpcCloseMemHandle(view);
+  }
   void* allocate_host(size_t bytes) override {
     void* memory = nullptr;
     TRI_CUDA(cudaMallocHost(&memory, std::max<size_t>(bytes, 1)));
     return memory;
   }
-  void release_host(void* memory) noexcept override { cudaFreeHost(memory); }
+  void release_host(void* memory) noexcept override {
+    if (!faulted()) cudaFreeHost(memory);
+  }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
   }

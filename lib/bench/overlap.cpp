@@ -59,11 +59,16 @@ Extra allocate_extra(const Config& config, const Mesh& mesh, const StoreTensors&
 
 class Bench {
  public:
-  Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, int rounds)
+  Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, const OverlapBench& bench)
       : config_(config),
         mesh_(mesh),
-        rounds_(rounds),
-        engine_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
+        rounds_(bench.rounds),
+        engine_({.config = config,
+                 .mesh = mesh,
+                 .job = &job,
+                 .device = device,
+                 .arena = arena,
+                 .observer = bench.observer}),
         extra_(allocate_extra(config, mesh, engine_.tensors().store, arena)),
         runtime_(engine_.runtime()),
         hooks_(engine_.store(), 0.0f),
@@ -334,7 +339,7 @@ std::vector<OverlapRow> bench_overlap(const Config& config, const Mesh& mesh, Jo
   Arena measuring(device);
   allocate_extra(config, mesh, allocate_rank(config, mesh, measuring).store, measuring);
   Arena arena(device, measuring.used());
-  return Bench(config, mesh, job, device, arena, bench.rounds).run();
+  return Bench(config, mesh, job, device, arena, bench).run();
 }
 
 }  // namespace tri

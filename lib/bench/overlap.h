@@ -11,7 +11,8 @@
 namespace tri {
 
 struct OverlapBench {
-  int rounds = 11;  // of each of the three; the middle one counts
+  int rounds = 11;                       // of each of the three; the middle one counts
+  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
 };
 
 // Times in any one unit. The share of the transfer that costs nothing beside the compute.

@@ -1,7 +1,6 @@
 #include "lib/comm/comm_group.h"
 
 #include "kernels/core/profile.h"
-#include "lib/comm/transfer_hook.h"
 
 namespace tri {
 

@@ -11,6 +11,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/tensor.h"
 #include "kernels/core/timeline.h"
+#include "lib/comm/transfer_observer.h"
 
 namespace tri {
 
@@ -42,6 +43,13 @@ class CommGroup {
   void send(Tensor tensor, int peer, Stream& stream);
   void recv(Tensor tensor, int peer, Stream& stream);
 
+  // Told of every transfer of this group; null: nobody. It outlives the group. Who makes copies in place of collectives
+  // tells it with before_transfer.
+  void set_observer(TransferObserver* observer) { observer_ = observer; }
+  void before_transfer(Stream& stream) {
+    if (observer_ != nullptr) observer_->before_transfer(stream);
+  }
+
  protected:
   CommGroup(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
 
@@ -56,6 +64,7 @@ class CommGroup {
   std::string name_;
   int rank_, size_;
   CommCounts counts_;
+  TransferObserver* observer_ = nullptr;
 };
 
 // The group of this rank alone: gathers and scatters are copies, the rest is nothing.

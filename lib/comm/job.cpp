@@ -1,12 +1,16 @@
 #include "lib/comm/job.h"
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
+#include <fstream>
 #include <thread>
 
+#include "io/base/hash.h"
 #include "io/base/log.h"
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
@@ -45,10 +49,35 @@ Job::Job(int* argc, char*** argv) {
   TRI_MPI(MPI_Comm_size(node, &node_size));
   node_ranks_.resize(static_cast<size_t>(node_size));
   TRI_MPI(MPI_Allgather(&world_rank_, 1, MPI_INT, node_ranks_.data(), 1, MPI_INT, node));
+  const ProcessId self = this_process();
+  std::vector<ProcessId> processes(node_ranks_.size());
+  TRI_MPI(MPI_Allgather(&self, sizeof self, MPI_BYTE, processes.data(), sizeof self, MPI_BYTE, node));
   TRI_MPI(MPI_Comm_free(&node));
+
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  host_ = host;
+  machine_ = fmt::format("{} {}", host_, boot);
+
+  node_memory_ = std::make_unique<SharedWindow>(this, node_ranks_, sizeof(NodeState));
+  node_ = static_cast<NodeState*>(node_memory_->memory());  // zero: nobody has failed
+  // In a ring, so that of any ranks that are gone at least one has a neighbour who sees it.
+  if (node_size > 1) {
+    const auto next = static_cast<size_t>((node_rank_ + 1) % node_size);
+    watch_ = std::make_unique<ProcessWatch>(
+        processes[next], [this, rank = node_ranks_[next], process = processes[next]](
+                             const ProcessWatch::WaitFor& wait_for) { neighbour_ended(rank, process, wait_for); });
+  }
 }
 
-Job::~Job() { MPI_Finalize(); }
+// No rank of this node ends before all of them have stopped to watch: the memory goes when all let go of it.
+Job::~Job() {
+  watch_.reset();
+  node_memory_.reset();
+  MPI_Finalize();
+}
 
 bool Job::all_of(bool mine) {
   int all = mine;
@@ -85,14 +114,53 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
 }
 
 void Job::end_all(ExitCode code) {
+  node_->ending = true;
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));
 }
 
+// Whether `line` is on the console now: the first words on the node are, and others than those after them.
+bool Job::report(const std::string& line, const std::string& what) {
+  constexpr std::chrono::seconds kPatience{10};  // with a rank that was about to speak
+  constexpr std::chrono::milliseconds kPause{1};
+  const uint64_t mine = xxh3_64(what) | 1;
+  uint64_t first = 0;
+  if (node_->failure.compare_exchange_strong(first, mine)) {
+    log_error("{}", line);
+    node_->reported = true;
+    return true;
+  }
+  // This rank's end would cut the first one short.
+  for (const auto end = std::chrono::steady_clock::now() + kPatience;
+       !node_->reported && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(kPause);
+  if (first == mine) return false;
+  log_error("{}", line);
+  return true;
+}
+
+void Job::fail(const std::string& what, ExitCode code) {
+  ending_.lock();
+  report(world_size_ == 1 ? what : fmt::format("rank {} on {}: {}", world_rank_, host_, what), what);
+  end_all(code);
+}
+
+// The launcher mostly notices as well and ends the job, with the status of that process. Where it lets the others go
+// on, they would wait for it for ever.
+void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for) {
+  constexpr double kLauncherFirst = 10;  // seconds
+  if (node_->ending || node_->failure != 0) return;
+  const std::string what =
+      fmt::format("rank {} on {} is gone: process {} has ended without a word", rank, host_, process.pid);
+  report(what, what);
+  if (!wait_for(kLauncherFirst)) end_all(ExitCode::kComm);
+}
+
 std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
-                                           Device& device) {
+                                           Device& device, double connect_seconds) {
   if (world_ranks.size() == 1) return make_self_group(name);
-  if (device.kind() == DeviceKind::kCuda) return make_nccl_group(name, world_ranks, world_rank_, tag, device);
+  if (device.kind() == DeviceKind::kCuda)
+    return make_nccl_group(name, world_ranks, world_rank_, tag, device, connect_seconds);
   MPI_Group world, members;
   MPI_Comm comm;
   TRI_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
@@ -103,18 +171,39 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
   return make_mpi_group(name, comm, device);
 }
 
-int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {
-  Job job(argc, argv);
-  ExitCode code = static_cast<ExitCode>(1);  // an exception that is not ours is a bug
+namespace {
+
+std::atomic<Job*> g_job{nullptr};  // whose body runs in this process
+
+// Where nothing handles an exception, C++ calls this before it unwinds: on the thread that threw, in the very place.
+[[noreturn]] void end_job_of_exception() {
+  std::string what = "internal error: terminated without an exception";
+  auto code = static_cast<ExitCode>(1);  // an exception that is not ours is a bug
   try {
-    return body(job);
+    if (const auto exception = std::current_exception()) std::rethrow_exception(exception);
   } catch (const Fatal& fatal) {
-    log_error("{}", fatal.what());
+    what = fatal.what();
     code = fatal.code();
   } catch (const std::exception& problem) {
-    log_error("{}", problem.what());
+    what = problem.what();
+  } catch (...) {
+    what = "internal error: an exception of an unknown type";
   }
-  job.end_all(code);
+  g_job.load()->fail(what, code);
+}
+
+}  // namespace
+
+int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body) {
+  Job job(argc, argv);
+  g_job = &job;
+  const std::terminate_handler before = std::set_terminate(end_job_of_exception);
+  int status = 0;
+  // A thread begins with a stack in which nothing handles exceptions; above main there may be such a place.
+  std::thread([&] { status = body(job); }).join();
+  std::set_terminate(before);
+  g_job = nullptr;
+  return status;
 }
 
 }  // namespace tri

@@ -1,9 +1,11 @@
 // Job: MPI's life in this process, and the few host-side exchanges that set-up and reports need.
-// Everything here is collective over all ranks unless it says otherwise, and called from the main thread.
+// Everything here is collective over all ranks unless it says otherwise, and called from the thread of the job's body.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,11 +15,15 @@
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_group.h"
 #include "lib/comm/messages.h"
+#include "lib/comm/process_watch.h"
+#include "lib/comm/shared_window.h"
 
 namespace tri {
 
 class Job {
  public:
+  static constexpr double kConnectSeconds = 600;
+
   Job(int* argc, char*** argv);  // MPI_Init_thread(MULTIPLE); Fatal(kComm) when the library does not grant it
   ~Job();                        // MPI_Finalize, unless the job was ended
   Job(const Job&) = delete;
@@ -28,6 +34,10 @@ class Job {
   int node_rank() const { return node_rank_; }                            // rank among the ranks of this node
   int node_size() const { return static_cast<int>(node_ranks_.size()); }  // of which there are so many
   const std::vector<int>& node_ranks() const { return node_ranks_; }      // their world ranks, ascending
+  const std::string& host() const { return host_; }                       // this node's name, for people
+  // Equal on ranks of one running machine, and on no others: they can open each other's memory.
+  const std::string& machine() const { return machine_; }
+  void set_machine(std::string name) { machine_ = std::move(name); }
 
   // Of any type that can be sent (messages.h); the same type on all ranks.
   // Rank 0's value, on all ranks.
@@ -66,13 +76,28 @@ class Job {
 
   // Ends every rank of the job with `code`. Not collective; any thread.
   [[noreturn]] void end_all(ExitCode code);
+  // The same, after a line that says why: the rank, its host, `what`. Where several ranks of a node fail with the same
+  // words, the first alone says them. Not collective; any thread.
+  [[noreturn]] void fail(const std::string& what, ExitCode code);
 
   // The group of `world_ranks` (in that order), which contains this rank. Called by its members only: no barrier over
-  // the others. `tag` tells apart groups that are made at the same time.
+  // the others. `tag` tells apart groups that are made at the same time. `connect_seconds`: how long a call of NCCL's
+  // may take that waits for other members (fault.connect_seconds).
   std::unique_ptr<CommGroup> make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
-                                        Device& device);
+                                        Device& device, double connect_seconds = kConnectSeconds);
 
  private:
+  // What the ranks of a node see of each other's end.
+  struct NodeState {
+    std::atomic<uint64_t> failure;  // a hash of the words of the first that failed; 0: none did
+    std::atomic<bool> reported;     // ... and they are on the console
+    std::atomic<bool> ending;       // a rank ends the job
+  };
+  static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+  bool report(const std::string& line, const std::string& what);
+  void neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for);
+
   template <class T>
   static std::vector<T> values_of(const std::vector<std::string>& messages) {
     std::vector<T> values;
@@ -82,6 +107,11 @@ class Job {
 
   int world_rank_ = 0, world_size_ = 1, node_rank_ = 0;
   std::vector<int> node_ranks_;
+  std::string host_, machine_;
+  std::unique_ptr<SharedWindow> node_memory_;  // of a NodeState
+  NodeState* node_ = nullptr;
+  std::mutex ending_;  // taken for good by the thread that fails first
+  std::unique_ptr<ProcessWatch> watch_;
 };
 
 // Whether all ranks go on: each keeps its own result where all have succeeded; else all have the same error, the first
@@ -92,8 +122,10 @@ Result<T> agree(Job& job, Result<T> mine) {
   return *first_error(job.all_gather(mine ? std::optional<Error>() : std::optional(mine.error())));
 }
 
-// A process's life as one rank: MPI starts, `body` runs and returns the exit status, MPI ends. What `body` throws is
-// reported in this rank's words and ends the whole job with its status: a rank that left alone would hang the rest.
+// A process's life as one rank: MPI starts, `body` runs on a thread of its own and returns the exit status, MPI ends.
+// An exception that nothing in `body` handles, or in any other thread, ends the whole job where it is thrown: it is
+// reported in this rank's words, with its status, and no destructor runs, since those may wait for peers or for a GPU
+// that waits for peers. A rank that left alone would hang the rest.
 int run_job(int* argc, char*** argv, const std::function<int(Job&)>& body);
 
 }  // namespace tri

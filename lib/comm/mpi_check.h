@@ -1,7 +1,9 @@
-// TRI_MPI(call): throws Fatal(kComm) with the call and MPI's own words when it fails.
+// TRI_MPI(call): throws Fatal(kComm) with the function's name and MPI's own words when it fails.
 #pragma once
 
 #include <mpi.h>
+
+#include <string_view>
 
 #include "io/base/error.h"
 
@@ -12,7 +14,8 @@ inline void mpi_check(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw Fatal(ExitCode::kComm, fmt::format("{}: {}", call, std::string(text, static_cast<size_t>(length))));
+  throw Fatal(ExitCode::kComm, fmt::format("{}: {}", std::string_view(call).substr(0, std::string_view(call).find('(')),
+                                           std::string_view(text, static_cast<size_t>(length))));
 }
 
 }  // namespace tri

@@ -13,12 +13,11 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::seconds kInitDeadline{120};
-
 void nccl_check(ncclResult_t result, const char* call, const std::string& group) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  throw Fatal(ExitCode::kComm,
-              fmt::format("group {}: {}: {}: {}", group, call, ncclGetErrorString(result), ncclGetLastError(nullptr)));
+  throw Fatal(ExitCode::kComm, fmt::format("group {}: {}: {}: {}", group,
+                                           std::string_view(call).substr(0, std::string_view(call).find('(')),
+                                           ncclGetErrorString(result), ncclGetLastError(nullptr)));
 }
 #define TRI_NCCL(call) nccl_check((call), #call, name())
 
@@ -29,8 +28,9 @@ ncclDataType_t nccl_type(Dtype dtype) {
 // The communicator does not block: a call that is still in progress is polled with a deadline of ours.
 class NcclGroup final : public CommGroup {
  public:
-  NcclGroup(const std::string& group_name, int rank, int size, const ncclUniqueId& id, Device& device)
-      : CommGroup(group_name, rank, size), device_(device) {
+  NcclGroup(const std::string& group_name, int rank, int size, const ncclUniqueId& id, Device& device,
+            double connect_seconds)
+      : CommGroup(group_name, rank, size), device_(device), connect_seconds_(connect_seconds) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     TRI_NCCL(ncclCommInitRankConfig(&comm_, size, id, rank, &config));
@@ -111,34 +111,36 @@ class NcclGroup final : public CommGroup {
   // Waits until the communicator has taken the last call; errors of earlier, asynchronous work show here too.
   void settle(const char* call) {
     const auto start = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> limit(connect_seconds_);
     for (;;) {
       ncclResult_t state = ncclSuccess;
       nccl_check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError", name());
       if (state == ncclSuccess) return;
       nccl_check(state, call, name());
       device_.rethrow_fault();
-      if (std::chrono::steady_clock::now() - start > kInitDeadline)
-        throw Fatal(ExitCode::kComm,
-                    fmt::format("group {}: {} still in progress after {} s", name(), call, kInitDeadline.count()));
+      if (connect_seconds_ > 0 && std::chrono::steady_clock::now() - start > limit)
+        throw Fatal(ExitCode::kComm, fmt::format("group {}: {} still in progress after fault.connect_seconds, {:g} s",
+                                                 name(), call, connect_seconds_));
       std::this_thread::sleep_for(std::chrono::microseconds(5));
     }
   }
 
   ncclComm_t comm_ = nullptr;
   Device& device_;
+  const double connect_seconds_;  // a call of NCCL's takes at most; 0: any time
 };
 
 }  // namespace
 
 std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>& world_ranks, int world_rank,
-                                           int tag, Device& device) {
+                                           int tag, Device& device, double connect_seconds) {
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // all algorithms' connections at init, not in the middle of a step
   const int rank =
       static_cast<int>(std::find(world_ranks.begin(), world_ranks.end(), world_rank) - world_ranks.begin());
   ncclUniqueId id{};
   if (rank == 0) nccl_check(ncclGetUniqueId(&id), "ncclGetUniqueId", name);
   broadcast_to_members(&id, sizeof id, world_ranks, tag);
-  return std::make_unique<NcclGroup>(name, rank, static_cast<int>(world_ranks.size()), id, device);
+  return std::make_unique<NcclGroup>(name, rank, static_cast<int>(world_ranks.size()), id, device, connect_seconds);
 }
 
 }  // namespace tri

@@ -2,7 +2,8 @@
 
 namespace tri {
 
-std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>&, int, int, Device&) {
+std::unique_ptr<CommGroup> make_nccl_group(const std::string& name, const std::vector<int>&, int, int, Device&,
+                                           double) {
   TRI_REQUIRE(false, "group {}: this trireme was built without NCCL", name);
   return nullptr;
 }

@@ -1,7 +1,5 @@
 #include "lib/engine/engine.h"
 
-#include <exception>
-
 namespace tri {
 namespace {
 
@@ -41,7 +39,8 @@ Engine::Engine(const EngineContext& context)
                 .arena = context.arena,
                 .shared = {.tp = tensors_.stage.peer_copies,
                            .dp = tensors_.store.peer_copies,
-                           .boundaries = tensors_.boundaries}}),
+                           .boundaries = tensors_.boundaries},
+                .observer = context.observer}),
       store_(context.kind == EngineKind::kTraining
                  ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,
                                                                           .mesh = mesh_,
@@ -89,12 +88,6 @@ const std::vector<std::vector<Parameter>>& Engine::parameters() const {
 ParameterHooks& Engine::hooks() {
   if (store_ != nullptr) return *store_;
   return *constant_weights_;
-}
-
-DrainOnThrow::DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
-
-DrainOnThrow::~DrainOnThrow() {
-  if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
 }
 
 }  // namespace tri

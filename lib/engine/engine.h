@@ -20,6 +20,7 @@ struct EngineContext {
   Device& device;
   Arena& arena;  // with room for allocate_rank
   EngineKind kind = EngineKind::kTraining;
+  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
 };
 
 class Engine {
@@ -64,20 +65,6 @@ class Engine {
   OverlapSplits overlap_splits_;
   Stage stage_;
   Executor executor_;
-};
-
-// A scope that enqueues work which reads what its caller lent: an exception that leaves it waits for that work first,
-// or makes it give up.
-class DrainOnThrow {
- public:
-  explicit DrainOnThrow(Runtime& runtime);
-  ~DrainOnThrow();
-  DrainOnThrow(const DrainOnThrow&) = delete;
-  DrainOnThrow& operator=(const DrainOnThrow&) = delete;
-
- private:
-  Runtime& runtime_;
-  const int exceptions_;  // under way when the scope began
 };
 
 }  // namespace tri

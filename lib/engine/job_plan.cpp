@@ -291,7 +291,7 @@ Result<Config> plan_on_paper(const Config& config, int ranks) {
 }
 
 JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
-  RankFacts mine{.machine = machine_name(), .node = host_name(), .node_size = job.node_size()};
+  RankFacts mine{.machine = job.machine(), .node = job.host(), .node_size = job.node_size()};
   if (choice != DeviceChoice::kCpu) {
     auto gpus = visible_gpus();
     if (gpus)

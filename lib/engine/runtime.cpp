@@ -20,8 +20,11 @@ constexpr int kTpTag = 0, kDpTag = 1, kWorldTag = 2, kEmbeddingTag = 3, kForward
 
 }  // namespace
 
-Runtime::Runtime(const RuntimeContext& context) : device_(context.device) {
-  const auto& [config, mesh, job, device, arena, shared] = context;
+Runtime::Runtime(const RuntimeContext& context) : device_(context.device), making_(std::make_unique<Making>(context)) {
+  const DrainOnThrow drain(*this);  // before the groups and the peers' memory go, which would wait for the others
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  Device& device = context.device;
   std::vector<int> tp, dp, pp, world;
   for (int i = 0; i < mesh.tp.size; ++i) tp.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
   for (int i = 0; i < mesh.dp.size; ++i) dp.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
@@ -31,32 +34,35 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device) {
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  GroupOnStream tp_collectives(add_group("tp", kTpTag, tp, job), tp_stream, device, TimeCategory::kTp);
-  GroupOnStream dp_collectives(add_group("dp", kDpTag, dp, job), dp_stream, device, TimeCategory::kDp);
+  GroupOnStream tp_collectives(add_group("tp", kTpTag, tp), tp_stream, device, TimeCategory::kTp);
+  GroupOnStream dp_collectives(add_group("dp", kDpTag, dp), dp_stream, device, TimeCategory::kDp);
   // Who sums over stages waits for their work: the end of the pipeline's bubble.
   const TimeCategory over_all = mesh.pp.size > 1   ? TimeCategory::kPp
                                 : mesh.dp.size > 1 ? TimeCategory::kDp
                                                    : TimeCategory::kTp;
-  world_ = std::make_unique<GroupOnStream>(add_group("world", kWorldTag, world, job), dp_stream, device, over_all);
-  tp_ = connect_axis("tp", std::move(tp_collectives), tp, job, arena, shared.tp);
-  dp_ = connect_axis("dp", std::move(dp_collectives), dp, job, arena, shared.dp);
-  if (mesh.pp.size == 1) return;
-
-  connect_stages(context, pp);
-  if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
-    embedding_ = std::make_unique<GroupOnStream>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}, job),
-                                                 dp_stream, device, over_all);
+  world_ = std::make_unique<GroupOnStream>(add_group("world", kWorldTag, world), dp_stream, device, over_all);
+  tp_ = connect_axis("tp", std::move(tp_collectives), tp, context.shared.tp);
+  dp_ = connect_axis("dp", std::move(dp_collectives), dp, context.shared.dp);
+  if (mesh.pp.size > 1) {
+    connect_stages(pp);
+    if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
+      embedding_ = std::make_unique<GroupOnStream>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}),
+                                                   dp_stream, device, over_all);
+  }
+  making_.reset();
 }
 
 // Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
 Runtime::~Runtime() { drain(); }
 
 std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnStream collectives,
-                                                     const std::vector<int>& world_ranks, Job* job, const Arena& arena,
+                                                     const std::vector<int>& world_ranks,
                                                      const PeerCopyTensors& tensors) {
+  const RuntimeContext& context = making_->context;
   if (world_ranks.size() == 1) return std::make_unique<OneRankTransfers>(std::move(collectives));
   if (tensors.flags.empty()) return std::make_unique<CollectiveTransfers>(std::move(collectives), device_);
-  auto arenas = PeerArenas::open(world_ranks, *job, device_, arena);
+  begin_connecting(fmt::format("{} memory", axis), world_ranks);
+  auto arenas = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
   if (!arenas) throw_no_copies(axis, arenas.error().message, "collectives");
   axis_arenas_.push_back(std::move(arenas).value());
   Stream& copies = add_stream(fmt::format("{} copies", axis));
@@ -66,14 +72,15 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
 }
 
 // Of the two ranks' memory; null where one cannot open the other's, and the plan leaves it open (auto: some pairs can).
-PeerArenas* Runtime::arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
-                                         const Arena& arena) {
+PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
+  const RuntimeContext& context = making_->context;
   const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
   if (is_new) {
-    auto opened = PeerArenas::open(world_ranks, job, device_, arena);
+    begin_connecting("pp memory", world_ranks);
+    auto opened = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
     if (opened)
       known->second = std::move(opened).value();
-    else if (transfers == PpTransfers::kCopies)
+    else if (context.config.parallel.pp_transfers == PpTransfers::kCopies)
       throw_no_copies("pp", opened.error().message, "messages");
   }
   return known->second.get();
@@ -81,10 +88,9 @@ PeerArenas* Runtime::arenas_of_neighbour(PpTransfers transfers, const std::vecto
 
 // A connection a one-way edge of the ring of stages: a receive posted ahead must not stand in front of a send, as it
 // would inside one NCCL communicator. Even edges first, then odd ones: neighbours meet at once, and in one order.
-void Runtime::connect_stages(const RuntimeContext& context, const std::vector<int>& pp) {
-  const ParallelConfig& parallel = context.config.parallel;
+void Runtime::connect_stages(const std::vector<int>& pp) {
+  const RuntimeContext& context = making_->context;
   const BoundaryTensors& boundaries = context.shared.boundaries;
-  Job* const job = context.job;
   const int size = context.mesh.pp.size, self = context.mesh.pp.rank;
   // `ends`: of the receiver and of the sender.
   const auto connect = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
@@ -99,20 +105,20 @@ void Runtime::connect_stages(const RuntimeContext& context, const std::vector<in
     };
     const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
     const std::vector<int> pair{std::min(source, target), std::max(source, target)};
-    if (parallel.pp_transfers != PpTransfers::kMessages)
-      if (const PeerArenas* arenas = arenas_of_neighbour(parallel.pp_transfers, pair, *job, context.arena)) {
+    if (context.config.parallel.pp_transfers != PpTransfers::kMessages)
+      if (const PeerArenas* arenas = arenas_of_neighbour(pair)) {
         PeerChannelEnd& local = receives ? recv_end : send_end;
         const auto ends = gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
-        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends));
+        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, making_->context.observer));
         return;
       }
-    add(std::make_unique<MessageChannel>(add_group("pp " + name, tag, {source, target}, job), receives ? 0 : 1));
+    add(std::make_unique<MessageChannel>(add_group("pp " + name, tag, {source, target}), receives ? 0 : 1));
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
   for (const int parity : {0, 1})
     for (int edge = parity; edge < size; edge += 2) {
       const int next = (edge + 1) % size;
-      if (next == 0 && parallel.chunks == 1) continue;  // only chunks close the ring
+      if (next == 0 && context.config.parallel.chunks == 1) continue;  // only chunks close the ring
       connect("forward", kForwardTag + 2 * edge, edge, next, links_.recv_forward, links_.send_forward,
               {flag(0), boundaries.inputs}, {flag(1), {}});
       connect("backward", kBackwardTag + 2 * edge, next, edge, links_.recv_backward, links_.send_backward,
@@ -132,11 +138,26 @@ void Runtime::drain() noexcept {
   }
 }
 
-CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job) {
+CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vector<int>& world_ranks) {
+  Job* const job = making_->context.job;
   TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
               world_ranks.size());
-  groups_.push_back(job == nullptr ? make_self_group(name) : job->make_group(name, world_ranks, tag, device_));
+  begin_connecting("group " + name, world_ranks);
+  groups_.push_back(
+      job == nullptr ? make_self_group(name)
+                     : job->make_group(name, world_ranks, tag, device_, making_->context.config.fault.connect_seconds));
+  groups_.back()->set_observer(making_->context.observer);
   return *groups_.back();
+}
+
+void Runtime::begin_connecting(const std::string& what, const std::vector<int>& world_ranks) {
+  constexpr size_t kMostNamed = 8;
+  std::string ranks;
+  for (size_t i = 0; i < std::min(world_ranks.size(), kMostNamed); ++i)
+    ranks += fmt::format("{}{}", i == 0 ? "" : ", ", world_ranks[i]);
+  if (world_ranks.size() > kMostNamed)
+    ranks += fmt::format(" ... {} ({} of them)", world_ranks.back(), world_ranks.size());
+  making_->deadline.begin(fmt::format("{} of ranks {}", what, ranks));
 }
 
 Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {
@@ -157,6 +178,12 @@ void Runtime::reset_times() {
 
 void Runtime::synchronize() {
   for (const auto& stream : streams_) stream->synchronize();
+}
+
+DrainOnThrow::DrainOnThrow(Runtime& runtime) : runtime_(runtime), exceptions_(std::uncaught_exceptions()) {}
+
+DrainOnThrow::~DrainOnThrow() {
+  if (std::uncaught_exceptions() > exceptions_) runtime_.drain();
 }
 
 }  // namespace tri

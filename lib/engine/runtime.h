@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/comm/connect_deadline.h"
 #include "lib/comm/peer/copies.h"
 #include "lib/config/config.h"
 #include "lib/parallel/mesh.h"
@@ -31,6 +32,7 @@ struct SharedTensors {
   BoundaryTensors boundaries;
 };
 
+// What a runtime is made of. What is referred to outlives it.
 struct RuntimeContext {
   const Config& config;  // planned
   const Mesh& mesh;
@@ -38,6 +40,7 @@ struct RuntimeContext {
   Device& device;
   const Arena& arena;  // holds `shared`
   SharedTensors shared;
+  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
 };
 
 class Runtime {
@@ -62,16 +65,24 @@ class Runtime {
  private:
   // By copies where there are tensors for them.
   std::unique_ptr<AxisTransfers> connect_axis(const char* axis, GroupOnStream collectives,
-                                              const std::vector<int>& world_ranks, Job* job, const Arena& arena,
-                                              const PeerCopyTensors& tensors);
-  void connect_stages(const RuntimeContext& context, const std::vector<int>& pp);
-  PeerArenas* arenas_of_neighbour(PpTransfers transfers, const std::vector<int>& world_ranks, Job& job,
-                                  const Arena& arena);
+                                              const std::vector<int>& world_ranks, const PeerCopyTensors& tensors);
+  void connect_stages(const std::vector<int>& pp);
+  PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks);
   // `tag`: the same on all members, and another for another group of the same ranks.
-  CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks, Job* job);
+  CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks);
+  // The deadline of what is connected with these ranks begins.
+  void begin_connecting(const std::string& what, const std::vector<int>& world_ranks);
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);
 
+  // What it is made of, while it is made.
+  struct Making {
+    explicit Making(const RuntimeContext& of) : context(of), deadline(of.config.fault.connect_seconds, of.job) {}
+    const RuntimeContext& context;
+    ConnectDeadline deadline;
+  };
+
   Device& device_;
+  std::unique_ptr<Making> making_;
   std::vector<std::unique_ptr<PeerArenas>> axis_arenas_;
   std::map<std::vector<int>, std::unique_ptr<PeerArenas>> pp_arenas_;  // by world ranks, ascending; null: cannot be had
   std::vector<std::unique_ptr<StageChannel>> channels_;
@@ -81,6 +92,20 @@ class Runtime {
   std::unique_ptr<AxisTransfers> tp_, dp_;
   std::unique_ptr<GroupOnStream> world_, embedding_;
   PipelineLinks links_;
+};
+
+// A scope that enqueues work which reads what its caller lent: an exception that leaves it waits for that work first,
+// or makes it give up.
+class DrainOnThrow {
+ public:
+  explicit DrainOnThrow(Runtime& runtime);
+  ~DrainOnThrow();
+  DrainOnThrow(const DrainOnThrow&) = delete;
+  DrainOnThrow& operator=(const DrainOnThrow&) = delete;
+
+ private:
+  Runtime& runtime_;
+  const int exceptions_;  // under way when the scope began
 };
 
 }  // namespace tri

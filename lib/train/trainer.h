@@ -41,6 +41,7 @@ struct TrainerContext {
   StartupClock* startup = nullptr;  // optional: times the phases
   std::string tuning_dir;           // folder that keeps what searches found: gemm_tuning.h, overlap_splits.h; "": none
   StepTiming timing = StepTiming::kOn;
+  TransferObserver* observer = nullptr;  // of this rank's transfers; null: nobody
 };
 
 class Trainer {
@@ -54,8 +55,7 @@ class Trainer {
   // device's kind. `told`: what this rank tells the others. `before_update` is called once, before what changes the state
   // is enqueued. A step whose result is not finite leaves parameters and moments as they were.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
-                  const StepStatistics& told = {},
-                  const std::function<void()>& before_update = nullptr);
+                  const StepStatistics& told = {}, const std::function<void()>& before_update = nullptr);
 
   void make_start_values();
   // This rank's part of the state was overwritten: completes what derives from it.

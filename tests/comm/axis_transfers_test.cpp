@@ -10,9 +10,9 @@
 #include "kernels/cpu/device.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/peer/copies.h"
-#include "lib/comm/transfer_hook.h"
 #include "lib/tune/null_group.h"
 #include "tests/comm/local_collectives.h"
+#include "tests/comm/on_transfer.h"
 
 namespace tri {
 namespace {
@@ -45,7 +45,7 @@ struct Rank {
   std::unique_ptr<AxisTransfers> transfers;
 };
 
-std::vector<Rank> make_ranks(Case c) {
+std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr) {
   const auto allocate = [&](Arena& arena, Rank& rank) {
     rank.tensors = allocate_peer_copies("copies", c.size, c.size * kRows * kWidth, Dtype::kF32, 2, arena);
     for (Tensor* rows : {&rank.gathered, &rank.gathered_too, &rank.partial})
@@ -71,6 +71,7 @@ std::vector<Rank> make_ranks(Case c) {
       rank.group = std::make_unique<NullGroup>(Axis{r, c.size});
     else
       rank.group = std::make_unique<LocalCollectives>(r, c.size, place);
+    rank.group->set_observer(observer);
     GroupOnStream collectives(*rank.group, on_compute ? *rank.compute : *rank.collectives, *rank.device,
                               TimeCategory::kTp);
     if (c.transport == Transport::kPeerCopies) {
@@ -161,15 +162,14 @@ void synchronize(std::vector<Rank>& ranks) {
 TEST(AxisTransfers, every_block_is_there_when_it_is_read_and_not_overwritten_before) {
   for (const bool late : {false, true}) {
     uint64_t transfers = 0;
-    if (late)
-      set_transfer_hook([&](Stream& stream) {
-        const double chance = random_uniform(1, ++transfers);
-        if (chance < 0.3) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 1000)));
-      });
+    OnTransfer delay([&](Stream& stream) {
+      const double chance = random_uniform(1, ++transfers);
+      if (chance < 0.3) stream.idle(std::chrono::microseconds(static_cast<int>(chance * 1000)));
+    });
     for (const Case& c : kCases) {
       std::atomic<int> wrong = 0;
       {
-        std::vector<Rank> ranks = make_ranks(c);
+        std::vector<Rank> ranks = make_ranks(c, late ? &delay : nullptr);
         for (int round = 0; round < 60; ++round)
           for (Rank& rank : ranks) {
             const OverlapSplit split{.num_splits = round % (c.size + 1), .direct = round % (c.size + 2) == 0};
@@ -189,7 +189,7 @@ TEST(AxisTransfers, every_block_is_there_when_it_is_read_and_not_overwritten_bef
       }
       EXPECT_EQ(wrong, 0) << static_cast<int>(c.transport) << " of " << c.size << " ranks";
     }
-    set_transfer_hook({});
+    EXPECT_EQ(transfers > 0, late);
   }
 }
 

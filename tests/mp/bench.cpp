@@ -10,8 +10,8 @@
 
 #include "lib/bench/overlap.h"
 #include "lib/bench/sweep.h"
-#include "lib/comm/transfer_hook.h"
 #include "lib/engine/job_plan.h"
+#include "tests/comm/on_transfer.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {
@@ -107,10 +107,8 @@ std::vector<OverlapRow> with_late_transfers(Config config, bool overlap) {
   const Config planned =
       value_or_throw(plan_on_paper(value_or_throw(resolve_config(config, job.world_size())), job.world_size()));
   const Mesh mesh = make_mesh(job.world_rank(), 1, planned.parallel.dp, planned.parallel.pp);
-  set_transfer_hook([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
-  const auto rows = bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5});
-  set_transfer_hook({});
-  return rows;
+  OnTransfer delay([](Stream& stream) { stream.idle(std::chrono::milliseconds(30)); });
+  return bench_overlap(planned, mesh, job, *open_test_device(), {.rounds = 5, .observer = &delay});
 }
 
 // Late transfers cost nothing beside longer compute, and all they take where they may not run beside it. By the clock,

@@ -1,53 +1,176 @@
-// A job whose rank 1 comes to a bad end at step 3 while the others sit in collectives. tests/mp/ends_when_a_rank_fails.sh
-// looks on.
-//   ends throw|throw=STATUS|task|kill|exit|none
+// A job that comes to a bad end, mostly on rank 1, while the others sit in collectives. The script
+// tests/mp/ends_when_a_rank_fails.sh looks on.
+//   ends END [FOLDER]    on two ranks or four; END is one of
+//     none
+//     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
+//     alike                                    at step 3, on all ranks with the same words
+//     group, inference-group                   the last group that an engine makes, for training or inference
+//     forward, backward, update, evaluation    an exception there, on two ranks
+//     checkpoint                               when rank 0 publishes the one in FOLDER, on a thread of its own
+//     shutdown                                 after the last step, when rank 0 is already in its destructors
+//     absent                                   rank 1 makes no engine, and fault.connect_seconds is 1
+// TRIREME_TEST_DEVICE=cuda: on GPUs.
+#include <mpi.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <string>
 
 #include "kernels/cpu/device.h"
+#include "lib/checkpoint/checkpointer.h"
 #include "lib/comm/job.h"
 #include "lib/engine/job_plan.h"
 #include "lib/train/trainer.h"
+#include "tests/comm/on_transfer.h"
+#include "tests/mp/mp_test.h"
+
+namespace {
+
+// What makes a group fails on this rank when so many others were made; -1: never. Counted in front of MPI (its
+// profiling interface): groups over MPI are made by one call, to groups over NCCL the members' ids come in messages.
+int g_groups_before_failure = -1;
+bool g_over_nccl = false;
+constexpr int kNcclIdBytes = 128;
+
+bool group_fails() { return g_groups_before_failure >= 0 && g_groups_before_failure-- == 0; }
+
+}  // namespace
+
+// NOLINTBEGIN: MPI's own names
+extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
+  return !g_over_nccl && group_fails() ? MPI_ERR_NO_MEM : PMPI_Comm_create_group(comm, group, tag, made);
+}
+extern "C" int MPI_Recv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+                        MPI_Status* status) {
+  const bool of_id = g_over_nccl && count == kNcclIdBytes;
+  return of_id && group_fails() ? MPI_ERR_NO_MEM : PMPI_Recv(data, count, type, from, tag, comm, status);
+}
+// NOLINTEND
 
 namespace tri {
 namespace {
 
-int train_until(const std::string& end, Job& job) {
+// On the stack of every rank: its destructor waits for the others, as many do. An exception that is reported only when
+// it has passed here is never reported.
+struct MeetsOthers {
+  Job& job;
+  ~MeetsOthers() { job.barrier(); }
+};
+
+class Trouble {
+ public:
+  Trouble(std::string end, Job& job) : end_(std::move(end)), rank_(job.world_rank()) {}
+
+  bool is(const char* end) const { return end_ == end; }
+  bool meets(const char* end) const { return is(end) && rank_ == 1; }
+  void at(const char* end) const {
+    if (meets(end)) fail();
+  }
+  [[noreturn]] void fail() const {
+    throw Fatal(ExitCode::kDevice, fmt::format("{}: rank {} can't go on", end_, rank_));
+  }
+
+  void at_step_3(Trainer& trainer) const {
+    if (is("alike")) throw Fatal(ExitCode::kDevice, "no rank can go on");
+    if (rank_ != 1) return;
+    if (end_.rfind("throw=", 0) == 0)
+      throw Fatal(static_cast<ExitCode>(std::stoi(end_.substr(6))), "rank 1 can't go on");
+    if (is("throw")) throw Fatal(ExitCode::kDevice, "the device of rank 1 has burnt");
+    if (is("task"))
+      cpu_stream(trainer.runtime().compute()).submit([] { throw Fatal(ExitCode::kFile, "a task of rank 1 broke"); });
+    if (is("kill")) std::raise(SIGKILL);
+    if (is("exit")) std::_Exit(9);
+  }
+
+ private:
+  const std::string end_;
+  const int rank_;
+};
+
+Config config_of(const Trouble& trouble, const std::string& folder, DeviceKind device, Job& job) {
   Config config;
-  config.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16};
+  config.run.device = device_choice(device);
+  config.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16, .tie_embeddings = true};
   config.data.global_batch = 8;
-  config.parallel.tp = 2;
   config.parallel.pp = 2;
-  config.run.device = DeviceChoice::kCpu;
-  const PlannedJob planned =
-      value_or_throw(plan_for_job(value_or_throw(resolve_config(config, job.world_size())), job));
-  config = planned.config;
-  const Mesh& mesh = planned.mesh;
-  auto device = make_cpu_device();
+  config.parallel.tp = job.world_size() / 2;
+  config.parallel.pp_transfers = PpTransfers::kCopies;
+  config.checkpoint.dir = folder;
+  config.fault.connect_seconds = trouble.is("absent") ? 1 : 600;
+  const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
+  return value_or_throw(plan_on_paper(resolved, job.world_size()));
+}
+
+// An engine for inference, as a loaded model has one.
+void make_inference_engine(const Config& config, const Mesh& mesh, Job& job, Device& device) {
+  Arena arena(device, rank_bytes(config, mesh, device, EngineKind::kInference));
+  const Engine engine(
+      {.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena, .kind = EngineKind::kInference});
+}
+
+void train(const Trouble& trouble, const std::string& folder, Job& job) {
+  const auto device = open_test_device();
+  g_over_nccl = device->kind() == DeviceKind::kCuda;
+  const Config config = config_of(trouble, folder, device->kind(), job);
+  const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  const MeetsOthers meets{job};
+  if (trouble.meets("absent"))
+    for (;;) ::pause();
+  // Rank 1 is the last stage, and of the world's group and that of the tied embeddings the second one fails.
+  if (trouble.meets("group") || trouble.meets("inference-group")) g_groups_before_failure = 1;
+  if (trouble.is("inference-group")) return make_inference_engine(config, mesh, job, *device);
+
+  bool evaluating = false, third = false;
+  OnTransfer observer([&](const Stream& stream) {
+    if (evaluating) trouble.at("evaluation");
+    if (third && stream.name() == "pp receive forward") trouble.at("forward");
+    if (third && stream.name() == "pp send backward") trouble.at("backward");
+  });
   Arena arena(*device, rank_bytes(config, mesh, *device));
-  Trainer trainer({.config = config, .mesh = mesh, .job = &job, .device = *device, .arena = arena});
+  Trainer trainer(
+      {.config = config, .mesh = mesh, .job = &job, .device = *device, .arena = arena, .observer = &observer});
   trainer.make_start_values();
+  const std::string attempt = "ends";
+  Checkpointer checkpoints({.config = config,
+                            .asked = config,
+                            .mesh = mesh,
+                            .job = job,
+                            .device = *device,
+                            .compute = trainer.runtime().compute(),
+                            .store = trainer.store().tensors(),
+                            .attempt = attempt});
+  checkpoints.set_may_publish([&]() -> Result<void> {
+    if (trouble.is("checkpoint")) trouble.fail();
+    return {};
+  });
   const std::vector<int32_t> tokens(static_cast<size_t>(microbatches(config) * config.data.micro_batch * 16), 5);
   for (int64_t step = 0; step < 20; ++step) {
-    if (step == 3 && job.world_rank() == 1) {
-      if (end.rfind("throw=", 0) == 0)
-        throw Fatal(static_cast<ExitCode>(std::stoi(end.substr(6))), "rank 1 can't go on");
-      if (end == "throw") throw Fatal(ExitCode::kDevice, "the device of rank 1 has burnt");
-      if (end == "task")
-        cpu_stream(trainer.runtime().compute()).submit([] { throw Fatal(ExitCode::kFile, "a task of rank 1 broke"); });
-      if (end == "kill") std::raise(SIGKILL);
-      if (end == "exit") std::_Exit(9);
-    }
-    trainer.step(step, tokens, tokens);
+    third = step == 3;
+    if (third) trouble.at_step_3(trainer);
+    const StepStatistics told{.saved = checkpoints.part_outcome() == PartOutcome::kSaved ? 1.0f : 0.0f};
+    const StepResult result = trainer.step(step, tokens, tokens, told, [&] {
+      checkpoints.before_update();
+      if (third) trouble.at("update");
+    });
+    value_or_throw(checkpoints.advance(result.sums.num_saved(), result.sums.num_failed()));
+    if (third && trouble.is("checkpoint"))
+      value_or_throw(checkpoints.begin({.steps = step + 1, .samples = (step + 1) * config.data.global_batch}));
   }
-  return 0;
+  value_or_throw(checkpoints.finish());
+  evaluating = true;
+  trainer.evaluate(tokens, tokens);
+  trouble.at("shutdown");
 }
 
 }  // namespace
 }  // namespace tri
 
 int main(int argc, char** argv) {
-  const std::string end = argc > 1 ? argv[1] : "none";
-  return tri::run_job(&argc, &argv, [&](tri::Job& job) { return tri::train_until(end, job); });
+  const std::string end = argc > 1 ? argv[1] : "none", folder = argc > 2 ? argv[2] : "";
+  return tri::run_job(&argc, &argv, [&](tri::Job& job) {
+    tri::test_job() = &job;
+    tri::train(tri::Trouble(end, job), folder, job);
+    return 0;
+  });
 }

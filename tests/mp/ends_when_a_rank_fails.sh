@@ -1,31 +1,51 @@
 #!/usr/bin/env bash
-# A rank that throws, breaks inside a stream, is killed or leaves ends the whole job, with its own status and words.
-#   ends_when_a_rank_fails.sh PATH_OF_MPIRUN PATH_OF_ends
+# A rank that throws, breaks inside a stream, is killed, leaves or never comes ends the whole job, with its own status
+# and words, which are said once: where it is first seen, before destructors that wait for the others.
+#   ends_when_a_rank_fails.sh PATH_OF_mpirun PATH_OF_ends
+#   TRIREME_TEST_DEVICE=cuda: on two GPUs
 set -u
 mpirun=$1 program=$2 failures=0
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 
-# expect END STATUS TEXT: the job ends by itself (a hang runs into the limit, status 124).
+# expect RANKS END STATUS TEXT: the job ends by itself (a hang runs into the limit, status 124); one line has the text.
 expect() {
-  local output status=0
-  output=$(timeout 600 "$mpirun" -n 4 "$program" "$1" 2>&1) || status=$?
-  if [[ $status -ne $2 ]]; then
-    echo "$1: exit status $status, expected $2"
-    echo "$output"
-    failures=$((failures + 1))
-  elif [[ $output != *"$3"* ]]; then
-    echo "$1: does not say '$3':"
-    echo "$output"
-    failures=$((failures + 1))
+  local output status=0 lines
+  output=$(timeout 600 "$mpirun" ${options[@]+"${options[@]}"} -n "$1" "$program" "$2" "$folder" 2>&1) || status=$?
+  lines=$(grep -cF -- "$4" <<<"$output")
+  if [[ $status -ne $3 ]]; then
+    echo "$2: exit status $status, expected $3"
+  elif [[ -n $4 && $lines -ne 1 ]]; then
+    echo "$2: $lines lines say '$4':"
   else
-    echo "$1: status $status"
+    echo "$2: status $status"
+    return
   fi
+  echo "$output"
+  failures=$((failures + 1))
 }
 
-expect none 0 ""
-expect throw 4 "the device of rank 1 has burnt"
-expect task 3 "a task of rank 1 broke"
-expect kill 137 "signal 9"
-expect exit 9 ""
+host=$(hostname)
+options=()
+if [[ ${TRIREME_TEST_DEVICE:-cpu} == cpu ]]; then # four ranks, and a stream's task is a function
+  expect 4 none 0 ""
+  expect 4 throw 4 "rank 1 on $host: the device of rank 1 has burnt"
+  expect 4 task 3 "rank 1 on $host: a task of rank 1 broke"
+  expect 4 kill 137 "signal 9"
+  expect 4 exit 9 ""
+  expect 4 alike 4 "no rank can go on"
+fi
+expect 2 none 0 ""
+for end in forward backward update evaluation shutdown; do
+  expect 2 "$end" 4 "rank 1 on $host: $end: rank 1 can't go on"
+done
+expect 2 checkpoint 4 "rank 0 on $host: checkpoint: rank 0 can't go on"
+for end in group inference-group; do expect 2 "$end" 5 "rank 1 on $host: MPI_"; done
+expect 2 absent 5 "of ranks 0, 1: not connected after fault.connect_seconds, 1 s"
+# A launcher that lets the others go on when one is gone; its own status is 0 then, whatever theirs are.
+options=(--enable-recovery)
+expect 2 kill 0 "rank 1 on $host is gone"
+
 # mpirun may be gone before the last rank.
 deadline=$((SECONDS + 600))
 while pgrep -f "^$program" >/dev/null && ((SECONDS < deadline)); do sleep 0.1; done

@@ -148,7 +148,7 @@ Config planned_config(const Layout& layout, bool alone) {
 
 }  // namespace
 
-History train(const Layout& layout, bool alone) {
+History train(const Layout& layout, bool alone, TransferObserver* observer) {
   Job& job = *test_job();
   const Config config = planned_config(layout, alone);
   History history;
@@ -157,7 +157,12 @@ History train(const Layout& layout, bool alone) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
     Arena arena(*device, rank_bytes(config, mesh, *device));
-    Trainer trainer({.config = config, .mesh = mesh, .job = alone ? nullptr : &job, .device = *device, .arena = arena});
+    Trainer trainer({.config = config,
+                     .mesh = mesh,
+                     .job = alone ? nullptr : &job,
+                     .device = *device,
+                     .arena = arena,
+                     .observer = observer});
     if (layout.split != OverlapSplit{}) {
       OverlapSplits splits;
       splits.forward.fill(layout.split);

@@ -63,7 +63,8 @@ struct History {
 
 // Runs the layout on world ranks [0, layout.ranks()); the history's parameters are full on rank 0.
 // `alone`: on this rank, without MPI.
-History train(const Layout& layout, bool alone);
+// `observer` is told of this rank's transfers.
+History train(const Layout& layout, bool alone, TransferObserver* observer = nullptr);
 
 double relative(double a, double b);
 // 20 steps against the same model on one rank: losses and gradient norms a step, then all parameters.

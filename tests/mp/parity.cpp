@@ -1,7 +1,6 @@
 // The parity matrix: every layout trains like one rank, whatever is split, late, or on another machine.
 #include "io/base/random.h"
-#include "lib/comm/peer/memory.h"
-#include "lib/comm/transfer_hook.h"
+#include "tests/comm/on_transfer.h"
 #include "tests/mp/layout.h"
 
 namespace tri {
@@ -160,13 +159,13 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   const History in_time = train(layout, false);
   uint64_t transfers = 0;
   const auto rank = static_cast<uint64_t>(test_job()->world_rank());
-  set_transfer_hook([&](Stream& stream) {
+  OnTransfer delay([&](Stream& stream) {
     const double draw = random_uniform(rank + 1, ++transfers);
     if (draw < chance_of_delay)
       stream.idle(std::chrono::microseconds(static_cast<int>(draw / chance_of_delay * longest_us)));
   });
-  const History late = train(layout, false);
-  set_transfer_hook({});
+  const History late = train(layout, false, &delay);
+  EXPECT_EQ(transfers > 0, test_job()->world_rank() < layout.ranks());
   expect_bit_identical(in_time, late, layout.name());
 }
 
@@ -180,9 +179,8 @@ TEST(Parity, several_machines_train_like_one_rank) {
     layout.transfers = Transfers::kAuto;
     layout.pp_transfers = PpTransfers::kAuto;
     layout.machines_count = true;
-    set_machine_name(machine);
+    const PretendedMachine pretended(*test_job(), machine);
     expect_like_one_rank(layout);
-    set_machine_name("");
   }
 }
 
@@ -195,7 +193,7 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
                                                   {{.pp = 2}, "parallel.pp_transfers: copies: "}};
   for (const auto& [layout, words] : table) {
     if (rank < layout.ranks()) {
-      set_machine_name(fmt::format("machine {}", rank));
+      const PretendedMachine pretended(*test_job(), fmt::format("machine {}", rank));
       try {
         train(layout, false);
         ADD_FAILURE() << layout.name() << " starts";
@@ -204,7 +202,6 @@ TEST(Parity, copies_that_are_planned_and_cannot_be_are_an_error) {
         EXPECT_EQ(problem.what(), words + "the group's ranks are on several machines; set " +
                                       (layout.pp > 1 ? "messages" : "collectives"));
       }
-      set_machine_name("");
     }
     test_job()->barrier();
   }

@@ -76,13 +76,13 @@ TEST(Plan, ranks_on_several_machines_decide_alike) {
   Job& job = *test_job();
   const int n = job.world_size();
   if (n < 4) GTEST_SKIP() << "needs four ranks";
-  set_machine_name(fmt::format("machine {}", job.world_rank() / 2));
+  auto pretended = std::make_unique<PretendedMachine>(job, fmt::format("machine {}", job.world_rank() / 2));
   const auto wide = plan_for_job(config_of(n, 1, 1), job), deep = plan_for_job(config_of(1, 1, n), job);
   const auto pairs = plan_for_job(config_of(2, n / 2, 1), job);
   Config insists = config_of(1, n, 1);
   insists.parallel.dp_transfers = Transfers::kCopies;
   const auto refused = plan_for_job(insists, job);
-  set_machine_name("");
+  pretended.reset();
   ASSERT_TRUE(wide && deep && pairs);
   EXPECT_EQ(wide.value().plan.tp, Transfers::kCollectives);
   EXPECT_EQ(pairs.value().plan.tp, Transfers::kCopies);

@@ -1,7 +1,5 @@
 #include "lib/comm/peer/channel.h"
 
-#include "lib/comm/transfer_hook.h"
-
 namespace tri {
 
 PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChannelEnd& local) {
@@ -16,8 +14,9 @@ PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChan
   return places;
 }
 
-PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends)
-    : local_(std::move(local)) {
+PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
+                         TransferObserver* observer)
+    : local_(std::move(local)), observer_(observer) {
   TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel between {} ranks", peers.size());
   const auto other = static_cast<size_t>(1 - peers.rank);
   peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[other] + ends[other].flag);
@@ -39,7 +38,7 @@ void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
   ++counts_.sends;
   counts_.bytes += tensor.bytes();
   ++transfers_;
-  before_transfer(stream);
+  if (observer_ != nullptr) observer_->before_transfer(stream);
   stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
   stream.copy(next_place(ring), tensor.data, tensor.bytes());
   stream.set_flag(peer_flag_, transfers_);
@@ -50,7 +49,7 @@ void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
   counts_.bytes += tensor.bytes();
   ++transfers_;
   TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} received out of turn", transfers_, ring);
-  before_transfer(stream);
+  if (observer_ != nullptr) observer_->before_transfer(stream);
   stream.set_flag(peer_flag_, transfers_);
   stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
 }

@@ -35,7 +35,9 @@ void fields(Archive& archive, PeerChannelPlaces& places) {
 class PeerChannel final : public StageChannel {
  public:
   // Between the members of `peers`, a pair. `local`: this rank's end; `ends`: where both members have theirs.
-  PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends);
+  // `observer`, which outlives the channel, is told of its transfers; null: nobody.
+  PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
+              TransferObserver* observer = nullptr);
   static PeerChannelPlaces places_of(const PeerMemory& peers, const PeerChannelEnd& local);
 
   // Into the next buffer of the receiver's `ring`.
@@ -47,6 +49,7 @@ class PeerChannel final : public StageChannel {
   char* next_place(int ring);
 
   PeerChannelEnd local_;
+  TransferObserver* const observer_;
   uint32_t* peer_flag_ = nullptr;
   std::vector<std::vector<char*>> rings_;  // the receiver's, as this process sees them
   std::vector<size_t> next_;               // [ring]: buffers used so far

@@ -1,29 +1,11 @@
 #include "lib/comm/peer/memory.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
 
 namespace tri {
-namespace {
-std::string g_machine_name;
-}
-
-void set_machine_name(std::string name) { g_machine_name = std::move(name); }
-
-std::string machine_name() {
-  if (!g_machine_name.empty()) return g_machine_name;
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return fmt::format("{} {}", host, boot);
-}
-
 Result<std::unique_ptr<PeerArenas>> PeerArenas::open(const std::vector<int>& world_ranks, Job& job, Device& device,
                                                      const Arena& arena) {
   std::unique_ptr<PeerArenas> arenas(new PeerArenas(world_ranks, device));
@@ -33,7 +15,7 @@ Result<std::unique_ptr<PeerArenas>> PeerArenas::open(const std::vector<int>& wor
 
   const auto name = device.share(arena.memory());
   std::string problem = name ? "" : name.error().message;
-  const auto machines = gather_among_members(machine_name(), world_ranks);
+  const auto machines = gather_among_members(job.machine(), world_ranks);
   const auto names = gather_among_members(name ? name.value() : "", world_ranks);
   for (const std::string& machine : machines)
     if (machine != machines.front()) problem = "the group's ranks are on several machines";
@@ -50,9 +32,9 @@ Result<std::unique_ptr<PeerArenas>> PeerArenas::open(const std::vector<int>& wor
 }
 
 PeerArenas::~PeerArenas() {
+  if (device_.faulted() || std::uncaught_exceptions() > exceptions_) return;
   for (size_t i = 0; i < memory_.base.size(); ++i)
     if (static_cast<int>(i) != memory_.rank && memory_.base[i] != nullptr) device_.close_shared(memory_.base[i]);
-  if (device_.faulted()) return;
   try {
     gather_among_members("", world_ranks_);
   } catch (...) {  // a peer that is gone has nothing open

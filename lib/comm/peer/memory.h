@@ -1,6 +1,7 @@
 // Peer memory: the arenas of a group's members on one machine, opened in this process.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,18 +26,14 @@ struct PeerMemory {
   }
 };
 
-// The same for all processes of a running machine, and for no others.
-std::string machine_name();
-// For tests: another name, so that processes of one machine count as those of several; "" is the machine's own again.
-void set_machine_name(std::string name);
-
 class PeerArenas {
  public:
   // Called by the members of `world_ranks` only. All members get views, or all the same error: they are on several
   // machines, or one cannot open another's memory.
   static Result<std::unique_ptr<PeerArenas>> open(const std::vector<int>& world_ranks, Job& job, Device& device,
                                                   const Arena& arena);
-  // Closes the views and, unless the device has failed, waits until all members have: then the arenas may go.
+  // Closes the views and waits until all members have: then the arenas may go. Nothing where the device has failed or
+  // an exception is unwinding: the others may never come.
   ~PeerArenas();
   PeerArenas(const PeerArenas&) = delete;
   PeerArenas& operator=(const PeerArenas&) = delete;
@@ -44,10 +41,12 @@ class PeerArenas {
   const PeerMemory& memory() const { return memory_; }
 
  private:
-  PeerArenas(const std::vector<int>& world_ranks, Device& device) : world_ranks_(world_ranks), device_(device) {}
+  PeerArenas(const std::vector<int>& world_ranks, Device& device)
+      : world_ranks_(world_ranks), device_(device), exceptions_(std::uncaught_exceptions()) {}
 
   const std::vector<int> world_ranks_;
   Device& device_;
+  const int exceptions_;  // that were unwinding when it was made
   PeerMemory memory_;
 };
 

@@ -1,0 +1,44 @@
+#include "lib/comm/connect_deadline.h"
+
+#include "lib/comm/job.h"
+
+namespace tri {
+
+ConnectDeadline::ConnectDeadline(double seconds, Job* job) : seconds_(seconds), job_(job) {
+  if (seconds_ > 0 && job_ != nullptr) thread_ = std::thread([this] { watch(); });
+}
+
+ConnectDeadline::~ConnectDeadline() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void ConnectDeadline::begin(std::string what) {
+  {
+    const std::lock_guard lock(mutex_);
+    what_ = std::move(what);
+    begun_ = Clock::now();
+  }
+  changed_.notify_all();
+}
+
+void ConnectDeadline::watch() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return end_ || !what_.empty(); });
+  while (!end_) {
+    const auto end = begun_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
+    if (Clock::now() >= end)
+      job_->fail(fmt::format("{}: not connected after fault.connect_seconds, {:g} s: a rank has not come, or cannot be "
+                             "reached; raise it where ranks start that much later than others",
+                             what_, seconds_),
+                 ExitCode::kComm);
+    changed_.wait_until(lock, end);
+  }
+}
+
+}  // namespace tri

@@ -1,0 +1,65 @@
+#include "lib/comm/process_watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace tri {
+namespace {
+
+#ifdef SYS_pidfd_open
+constexpr long kPidfdOpen = SYS_pidfd_open;
+#else
+constexpr long kPidfdOpen = 434;  // the same number everywhere but on Alpha
+#endif
+
+// Whether `descriptor` is readable within `seconds`; for ever where they are negative.
+bool readable(pollfd* descriptors, nfds_t count, double seconds) {
+  const int limit = seconds < 0 ? -1 : static_cast<int>(seconds * 1e3);
+  int ready = 0;
+  do ready = ::poll(descriptors, count, limit);
+  while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+}  // namespace
+
+ProcessId this_process() {
+  struct stat info {};
+  const bool known = ::stat("/proc/self/ns/pid", &info) == 0;
+  return {::getpid(), known ? static_cast<int64_t>(info.st_ino) : 0};
+}
+
+ProcessWatch::ProcessWatch(const ProcessId& process, std::function<void(const WaitFor&)> on_end) {
+  if (process.pid_namespace != this_process().pid_namespace) return;
+  process_ = static_cast<int>(::syscall(kPidfdOpen, process.pid, 0));
+  if (process_ < 0) return;
+  over_ = ::eventfd(0, EFD_CLOEXEC);
+  if (over_ < 0) return;
+  thread_ = std::thread([this, on_end = std::move(on_end)] {
+    pollfd both[] = {{process_, POLLIN, 0}, {over_, POLLIN, 0}};
+    readable(both, 2, -1);
+    if (both[1].revents != 0) return;
+    on_end([this](double seconds) {
+      pollfd over{over_, POLLIN, 0};
+      return readable(&over, 1, seconds);
+    });
+  });
+}
+
+ProcessWatch::~ProcessWatch() {
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    while (::write(over_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    thread_.join();
+  }
+  if (over_ >= 0) ::close(over_);
+  if (process_ >= 0) ::close(process_);
+}
+
+}  // namespace tri
