@@ -37,9 +37,9 @@ enum class Replace {
 };
 
 // Gives the attempt's folder its name, durably, and points `latest` to it. Writers have made their files' contents
-// durable; the files' names are made so here, by one fsync of the folder for all of them.
-// A checkpoint of the same step is replaced. Error, and nothing changed, when the folder has no valid manifest of this
-// step and attempt or lacks a file.
+// durable; the files' names are made so here, by one fsync of the folder for all of them. A checkpoint of the same step
+// is replaced. Error, and nothing changed, when the folder has no valid manifest of this step and attempt or lacks a
+// file.
 Result<void> publish(const std::string& dir, int64_t step, const std::string& attempt, Replace how = Replace::kSwap);
 
 // What looks like a checkpoint, by its name alone.
@@ -51,12 +51,12 @@ struct CheckpointCandidate {
 
 // Listing and reading are tried again by `retry` where storage fails for a while, here and below.
 //
-// Newest step first, of a step the published one first; nothing but names is read. No `dir`, no candidates; a `dir` that
-// can't be listed is an error: what it holds is then not known, which is not the same as nothing.
+// Newest step first, of a step the published one first; nothing but names is read. No `dir`, no candidates; a `dir`
+// that can't be listed is an error: what it holds is then not known, which is not the same as nothing.
 Result<std::vector<CheckpointCandidate>> checkpoint_candidates(const std::string& dir, const Retry& retry = {});
 
-// Its manifest, where it is valid: a valid manifest of that step, and all files with their sizes; their contents are for
-// verify(). The error says why it is passed over.
+// Its manifest, where it is valid: a valid manifest of that step, and all files with their sizes; their contents are
+// for verify(). The error says why it is passed over.
 Result<Manifest> open_candidate(const CheckpointCandidate& candidate, const Retry& retry = {});
 
 struct CheckpointEntry {

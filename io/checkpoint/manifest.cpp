@@ -101,10 +101,11 @@ TensorRecord tensor_of(const Json& json) {
   return tensor;
 }
 
+// What `parse` makes of the text; what it throws becomes an error.
 template <class Value>
-Result<Value> parsed(std::string_view text, const std::string& name, Value (*convert)(const Json&)) {
+Result<Value> parsed(std::string_view text, const std::string& name, Value (*parse)(std::string_view text)) {
   try {
-    return convert(Json::parse(text));
+    return parse(text);
   } catch (const Json::exception& problem) {
     return file_error("{}: {}", name, problem.what());
   } catch (const Fatal& problem) {
@@ -112,20 +113,37 @@ Result<Value> parsed(std::string_view text, const std::string& name, Value (*con
   }
 }
 
-ShardRecord shard_of(const Json& json) {
+ShardRecord shard_of(std::string_view text) {
+  const Json json = Json::parse(text);
   ShardRecord record{.file = file_of(json.at("file"))};
   for (const Json& tensor : json.at("tensors")) record.tensors.push_back(tensor_of(tensor));
   return record;
 }
 
-Manifest manifest_of(const Json& json) {
-  if (const int64_t format = integer_of(json.at("format")); format != kFormat)
+void check_format(const Json& json) {
+  if (const int64_t format = integer_of(json); format != kFormat)
     refuse(fmt::format("format {}, this program reads {}; it was written by another version", format, kFormat));
-  Manifest manifest{.attempt = json.at("attempt").get<std::string>(), .step = integer_of(json.at("step"))};
+}
+
+// A tensor becomes a record as soon as it is parsed, and its JSON is dropped: that of all tensors at once takes eight
+// times the bytes of the text.
+Manifest manifest_of(std::string_view text) {
+  Manifest manifest;
+  std::string key;  // the last one of the outermost object
+  const Json json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& part) {
+    if (depth == 1 && event == Json::parse_event_t::key) key = part.get<std::string>();
+    if (depth == 1 && event == Json::parse_event_t::value && key == "format") check_format(part);
+    if (depth != 2 || event != Json::parse_event_t::object_end || key != "tensors") return true;
+    manifest.tensors.push_back(tensor_of(part));
+    return false;
+  });
+  check_format(json.at("format"));
+  manifest.attempt = json.at("attempt").get<std::string>();
+  manifest.step = integer_of(json.at("step"));
   manifest.info.texts = json.at("texts").get<std::map<std::string, std::string>>();
-  for (const auto& [key, value] : json.at("numbers").items()) manifest.info.numbers[key] = integer_of(value);
+  for (const auto& [name, value] : json.at("numbers").items()) manifest.info.numbers[name] = integer_of(value);
   for (const Json& file : json.at("files")) manifest.files.push_back(file_of(file));
-  for (const Json& tensor : json.at("tensors")) manifest.tensors.push_back(tensor_of(tensor));
+  if (const Json& left = json.at("tensors"); !left.is_array() || !left.empty()) refuse("expected a list of tensors");
   return manifest;
 }
 

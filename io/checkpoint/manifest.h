@@ -91,8 +91,8 @@ bool valid_tensor_name(std::string_view name);
 // names valid and unique. Error naming the first fault.
 Result<void> check(const Manifest& manifest);
 
-// All files are there and have their sizes. Error naming the first that has not. Trouble of storage that passes is tried
-// again.
+// All files are there and have their sizes. Error naming the first that has not. Trouble of storage that passes is
+// tried again.
 Result<void> check_files(const std::string& folder, const Manifest& manifest, const Retry& retry = {});
 
 // Checks, then writes FOLDER/manifest.json atomically and durably.

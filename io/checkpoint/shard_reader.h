@@ -60,9 +60,9 @@ class ShardReader {
 // A piece whose bytes are not those of its checksum: names file, tensor, and both values.
 Error damaged_piece(const std::string& path, const TensorRecord& tensor, const StoredPiece& piece, uint64_t found);
 
-// Reads pieces of a checkpoint folder by their records, without its manifest: a file is opened, and its size compared, at
-// its first use. Thread-safe; reads of different threads run at the same time. Trouble of storage that passes is tried
-// again by `retry`, for which the file is opened anew: a stale handle stays stale.
+// Reads pieces of a checkpoint folder by their records, without its manifest: a file is opened, and its size compared,
+// at its first use. Thread-safe; reads of different threads run at the same time. Trouble of storage that passes is
+// tried again by `retry`, for which the file is opened anew: a stale handle stays stale.
 class PieceReader {
  public:
   PieceReader(std::string folder, const std::vector<FileRecord>& files, const Retry& retry);

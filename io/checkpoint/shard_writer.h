@@ -14,9 +14,10 @@ namespace tri {
 
 std::string shard_name(int writer);  // shard_00003.h5
 
-// Streams pieces to PATH.ATTEMPT.tmp; finish() makes the contents durable and gives the file its name. The name itself is
-// made durable by publish() (folder.h), for all writers at once. Without a finish() nothing is left behind. The first failure is kept: later calls return it again. Not thread-safe; several writers in several
-// threads are fine (only HDF5's part, which is small, takes turns).
+// Streams pieces to PATH.ATTEMPT.tmp; finish() makes the contents durable and gives the file its name. The name itself
+// is made durable by publish() (folder.h), for all writers at once. Without a finish() nothing is left behind. The
+// first failure is kept: later calls return it again. Not thread-safe; several writers in several threads are fine
+// (only HDF5's part, which is small, takes turns).
 class ShardWriter {
  public:
   static Result<ShardWriter> create(const std::string& path, const std::string& attempt);

@@ -168,8 +168,8 @@ class HostBuffer {
   size_t size_;
 };
 
-// The GPUs that this process can use, by ordinal: names that tell the GPUs of a job apart, whatever each of its processes
-// sees. kDevice error: why there is none.
+// The GPUs that this process can use, by ordinal: names that tell the GPUs of a job apart, whatever each of its
+// processes sees. kDevice error: why there is none.
 Result<std::vector<std::string>> visible_gpus();
 
 // The CPU, or CUDA device `ordinal`. kDevice error when the build or the machine lacks it.

@@ -1,7 +1,7 @@
 // Checkpoints of a run: two stages, so that training hardly waits.
 //
-//   begin()    every rank copies its pieces from the device to host memory, on a stream of its own, beside the next step
-//              (whose update waits for the copies); a thread then writes them to a file of the rank's own
+//   begin()    every rank copies its pieces from the device to host memory, on a stream of its own, beside the next
+//              step (whose update waits for the copies); a thread then writes them to a file of the rank's own
 //   advance()  after every step, with the numbers of ranks that are done, which the step's statistics carry: when all
 //              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
 //   finish()   waits for what is under way
@@ -64,9 +64,9 @@ class Checkpointer {
   explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded). None:
-  // there is none, the state is as it was, and the log says why those that exist were passed over. Error: it is of
-  // another model, or may not be loaded.
+  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded).
+  // None: there is none, the state is as it was, and the log says why those that exist were passed over. Error: it is
+  // of another model, or may not be loaded.
   Result<std::optional<RunProgress>> load();
 
   int64_t host_bytes() const { return buffer_.bytes; }  // of this rank, for as long as this lives

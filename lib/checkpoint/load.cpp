@@ -78,8 +78,8 @@ class Loading {
     size_t item;  // of share_.reads or share_.receipts
     int64_t number;
   };
-  // All ranks together. What a rank reads for others, one piece behind the other, is cut into windows; a block belongs to
-  // the round of the window in which it begins, at its reader and at its receivers.
+  // All ranks together. What a rank reads for others, one piece behind the other, is cut into windows; a block belongs
+  // to the round of the window in which it begins, at its reader and at its receivers.
   struct Round {
     std::vector<Block> reads;     // of one piece together, ascending
     std::vector<Block> receipts;  // by reader, and in its order
@@ -120,7 +120,8 @@ class Loading {
     if (failure_) failure_ = result;
   }
 
-  // Reads a block into `data`, and to its places. Blocks of a piece come in their order; the last one ends its checksum.
+  // Reads a block into `data`, and to its places. Blocks of a piece come in their order; the last one ends its
+  // checksum.
   Result<void> read_block(size_t item, const Blocks& blocks, int64_t number, char* data) {
     const PieceRead& read = share_.reads[item];
     const TensorRecord tensor = tensor_of(read);
@@ -188,9 +189,9 @@ class Loading {
     return rounds;
   }
 
-  // Reads what is to be sent, then sends and receives. A rank whose reading failed still sends, whatever: others wait for
-  // it, and learn of the failure when all are done. A round waits for earlier rounds of other ranks only, so that none
-  // waits for ever.
+  // Reads what is to be sent, then sends and receives. A rank whose reading failed still sends, whatever: others wait
+  // for it, and learn of the failure when all are done. A round waits for earlier rounds of other ranks only, so that
+  // none waits for ever.
   void run_round(int64_t number, const Round& round) {
     const auto place_of = [&](const Block& block, const Blocks& blocks) {
       return share_.reads[block.item].position + blocks.offset(block.number) - number * limits_.window_bytes;

@@ -98,9 +98,9 @@ void fields(Archive& archive, LoadShare& share) {
   archive(share.files, share.reads, share.receipts);
 }
 
-// The shares of all ranks. `requests`: [rank]. Every stored piece of which anything is asked is read by one of the ranks
-// that ask for it; those of a piece take turns. An Error for a rank that asks for what the checkpoint does not have, or
-// has with another type or shape; the shares of the others are of no use then.
+// The shares of all ranks. `requests`: [rank]. Every stored piece of which anything is asked is read by one of the
+// ranks that ask for it; those of a piece take turns. An Error for a rank that asks for what the checkpoint does not
+// have, or has with another type or shape; the shares of the others are of no use then.
 std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,
                                            const std::vector<std::vector<TensorRequest>>& requests,
                                            int64_t block_bytes);

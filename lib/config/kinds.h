@@ -6,7 +6,8 @@
 
 namespace tri {
 
-// What a config asks for. What a job then runs on is a DeviceKind (kernels/core/kinds.h): lib/engine/job_plan.h decides.
+// What a config asks for. What a job then runs on is a DeviceKind (kernels/core/kinds.h): lib/engine/job_plan.h
+// decides.
 enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class Block { kSequential, kParallel };
 enum class Position { kLearned, kRope };

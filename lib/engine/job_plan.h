@@ -42,13 +42,14 @@ struct JobPlan {
   std::vector<std::string> lines;          // a decision each, with its reason, for people
 };
 
-// run.device for the whole job. `cuda`, and `auto` where any rank sees a GPU: each rank takes the first GPU that it sees
-// and no rank before it has taken, so it works where all ranks of a node see all of its GPUs and where each sees only its
-// own. Error (kDevice), naming the node: a rank is left without. `auto` means the CPU only where no rank sees a GPU.
+// run.device for the whole job. `cuda`, and `auto` where any rank sees a GPU: each rank takes the first GPU that it
+// sees and no rank before it has taken, so it works where all ranks of a node see all of its GPUs and where each sees
+// only its own. Error (kDevice), naming the node: a rank is left without. `auto` means the CPU only where no rank sees
+// a GPU.
 Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts);
 
-// `config` resolved for facts.size() ranks. tp and dp go by copies in all groups or in none; stages each where they can.
-// Error (kUsage), naming the field: copies are insisted on and can't be had.
+// `config` resolved for facts.size() ranks. tp and dp go by copies in all groups or in none; stages each where they
+// can. Error (kUsage), naming the field: copies are insisted on and can't be had.
 Result<JobPlan> plan_job(const Config& config, const JobFacts& facts);
 
 // `config` with the plan in place of what was auto. pp_transfers remains auto where stages differ: copies where the
@@ -67,8 +68,8 @@ Result<Config> plan_on_paper(const Config& config, int ranks);
 
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
-// Adds what only devices can tell, where the config leaves something to it: free memory (recompute: auto), and whether a
-// small allocation of each peer opens, where copies are wanted and the group is on one machine. Collective.
+// Adds what only devices can tell, where the config leaves something to it: free memory (recompute: auto), and whether
+// a small allocation of each peer opens, where copies are wanted and the group is on one machine. Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 struct PlannedJob {

@@ -1,5 +1,5 @@
-// Who reads and sends what of a checkpoint: that everybody gets what it asked for, that each piece is read once, and how
-// the shares grow with the job.
+// Who reads and sends what of a checkpoint: that everybody gets what it asked for, that each piece is read once, and
+// how the shares grow with the job.
 #include "lib/checkpoint/load_plan.h"
 
 #include <gtest/gtest.h>
@@ -176,8 +176,8 @@ TEST(LoadPlan, what_does_not_fit_is_that_ranks_error) {
   }
 }
 
-// A job of `ranks`, each of which wrote its slice of every tensor, and asks for as much, `shift` elements further on: what
-// every rank is sent, as bytes, and the longest; how many files it opens at most; and how many pieces there are.
+// A job of `ranks`, each of which wrote its slice of every tensor, and asks for as much, `shift` elements further on:
+// what every rank is sent, as bytes, and the longest; how many files it opens at most; and how many pieces there are.
 struct Sizes {
   size_t longest = 0, files = 0, pieces = 0;
 };

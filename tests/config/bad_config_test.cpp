@@ -12,7 +12,7 @@ namespace {
 
 struct BadText {
   const char* text;     // YAML, or an override
-  const char* message;  // without the closing "N errors"
+  std::string message;  // without the closing "N errors"
 };
 
 struct Combination {
@@ -115,9 +115,8 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: data.validation_fraction: 0.7 is out of range; allowed: number in [0, 0.5]; try 0.5"},
     {"data: {prefetch: 0}", "a.yaml:1: data.prefetch: 0 is out of range; allowed: integer >= 1; try 1"},
     {"parallel: {zero: 3}", "a.yaml:1: parallel.zero: 3 is out of range; allowed: integer in [0, 2]; try 2"},
-    {"parallel: {schedule: 1b1f}",
-     "a.yaml:1: parallel.schedule: 1b1f is none of the choices; allowed: gpipe|1f1b|interleaved; the default "
-     "is 1f1b"},
+    {"parallel: {schedule: 1b1f}", "a.yaml:1: parallel.schedule: 1b1f is none of the choices; allowed: " +
+                                       enum_choices<Schedule>() + "; the default is 1f1b"},
     {"parallel: {recompute: all}",
      "a.yaml:1: parallel.recompute: all is none of the choices; allowed: none|norms|selective|full|auto; the default "
      "is "
@@ -130,8 +129,8 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: precision.compute: fp16 is none of the choices; allowed: fp32|bf16; the default is fp32"},
     {"precision: {compute: int32}",
      "a.yaml:1: precision.compute: int32 is none of the choices; allowed: fp32|bf16; the default is fp32"},
-    {"optimizer: {name: adam}",
-     "a.yaml:1: optimizer.name: adam is none of the choices; allowed: adamw|lamb; did you mean adamw?"},
+    {"optimizer: {name: adam}", "a.yaml:1: optimizer.name: adam is none of the choices; allowed: " +
+                                    enum_choices<OptimizerKind>() + "; did you mean adamw?"},
     {"optimizer: {beta1: 1}",
      "a.yaml:1: optimizer.beta1: 1 is out of range; allowed: number in [0, 1); the default is 0.9"},
     {"optimizer: {clip: -1}", "a.yaml:1: optimizer.clip: -1 is out of range; allowed: number >= 0; try 0"},

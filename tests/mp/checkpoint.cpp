@@ -114,8 +114,8 @@ TEST(Checkpointer, host_memory_holds_the_state_once) {
   EXPECT_LE(all, state + 64 * 1024 * job.world_size());  // padding
 }
 
-// A checkpoint that rank 0 has written, and what every rank wants of it: of each tensor its share of the last dim and one
-// element more, and the first elements of the first one.
+// A checkpoint that rank 0 has written, and what every rank wants of it: of each tensor its share of the last dim and
+// one element more, and the first elements of the first one.
 class Loading {
  public:
   explicit Loading(Job& job)
@@ -129,12 +129,12 @@ class Loading {
     const int64_t ranks = job.world_size(), rank = job.world_rank();
     for (const TestTensor& tensor : tensors_) {
       const size_t dim = tensor.shape.size() - 1;
-      Region region = whole_region(tensor.shape);
+      Region region = full_region(tensor.shape);
       const int64_t size = tensor.shape[dim], begin = size * rank / ranks;
       region.start[dim] = begin;
       region.extent[dim] = std::min(size, size * (rank + 1) / ranks + 1) - begin;
       pieces_.push_back(tensor.piece(region));
-      region = whole_region(tensor.shape);
+      region = full_region(tensor.shape);
       region.extent[0] = 1;
       pieces_.push_back(tensor.piece(region));
     }
@@ -264,6 +264,37 @@ TEST(Load, what_one_rank_asks_in_vain_is_the_same_error_on_all) {
   for (const std::string& message : job.all_gather(loaded.error().message))
     EXPECT_EQ(message, fmt::format("{}tensor model/large is f32 [512, 384], expected f32 [513, 384]",
                                    last == 0 ? "" : fmt::format("rank {}: ", last)));
+}
+
+// Rank 0 reads the manifest of the whole job. As JSON values alone it would take eight times its text.
+TEST(Load, reading_a_manifest_takes_the_memory_of_its_text_and_records) {
+  if (test_job()->world_rank() != 0) return;
+  constexpr int64_t kWriters = 1500, kRows = 3;
+  const TemporaryFolder dir;
+  {
+    Manifest manifest{.attempt = "a", .step = 1};
+    for (int64_t w = 0; w < kWriters; ++w) manifest.files.push_back({shard_name(static_cast<int>(w)), 1 << 20, 0});
+    for (const char* name : {"model/a", "model/b", "optimizer/a/exp_avg", "optimizer/b/exp_avg"}) {
+      TensorRecord tensor{name, StoredType::kF32, {kWriters * kRows, 64}, {}};
+      const int64_t offset = static_cast<int64_t>(manifest.tensors.size()) << 16;
+      for (int64_t w = 0; w < kWriters; ++w)
+        tensor.pieces.push_back({manifest.files[static_cast<size_t>(w)].name,
+                                 fmt::format("{}/at_{}_0", name, w * kRows),
+                                 offset,
+                                 {{w * kRows, 0}, {kRows, 64}},
+                                 random_u64(1, static_cast<uint64_t>(w))});
+      manifest.tensors.push_back(std::move(tensor));
+    }
+    value_or_throw(write_manifest(dir.path(), manifest));
+  }
+  const auto text = static_cast<int64_t>(std::filesystem::file_size(dir / kManifestName));
+  ASSERT_GT(text, 500'000);
+  const int64_t before = held;
+  most_held = before;
+  const auto manifest = read_manifest(dir.path());
+  const int64_t most = most_held - before;
+  ASSERT_TRUE(manifest) << manifest.error().message;
+  EXPECT_LE(most, 5 * text) << text;
 }
 
 }  // namespace

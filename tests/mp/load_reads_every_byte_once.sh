@@ -50,7 +50,8 @@ has "no checkpoint could be read"
 lacks "start values"
 
 echo "one rank alone lists the folder, reads the manifest and looks for the files; the others open what they read"
-rm -rf start run && train 0 start 8 run.steps=2 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1 checkpoint.every=1
+rm -rf start run
+train 0 start 8 run.steps=2 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1 checkpoint.every=1
 # reads_of RANK PATTERN: how many of that rank's calls match.
 reads_of() { grep -c -e "$2" "reads.$1"; }
 for to in "8 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1" "4 parallel.tp=4"; do

@@ -97,8 +97,8 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
-// Bit for bit but where tp goes in overlap splits, since a GEMM of fewer rows may round otherwise, and where more than two
-// parts of a gradient are added: a sum of collectives has its own order.
+// Bit for bit but where tp goes in overlap splits, since a GEMM of fewer rows may round otherwise, and where more than
+// two parts of a gradient are added: a sum of collectives has its own order.
 TEST(Parity, overlap_on_equals_off) {
   const Layout plain{.dp = 4, .pp = 2, .zero = 1};
   Layout rich{.dp = 2, .pp = 4, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
@@ -148,8 +148,8 @@ void expect_late_steps_change_no_bit(Layout layout, int steps, double chance_of_
   expect_bit_identical(in_time, late, layout.name());
 }
 
-// The first two ranks share a machine: their stages copy, the others send messages; tp and dp, of which some groups are on
-// several machines, go by collectives.
+// The first two ranks share a machine: their stages copy, the others send messages; tp and dp, of which some groups are
+// on several machines, go by collectives.
 TEST(Parity, several_machines_train_like_one_rank) {
   Layout ring{.pp = 4, .chunks = 2, .schedule = Schedule::kInterleaved}, wide{.dp = 2, .tp = 2, .pp = 2};
   Layout deep{.tp = 2, .pp = 4, .tied = true};

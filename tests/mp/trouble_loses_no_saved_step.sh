@@ -123,7 +123,7 @@ done
 echo "no time for another checkpoint, by what the last one took: the one under way is finished"
 export TRIREME_TEST_STORAGE=$folder/short/checkpoints TRIREME_TEST_STORAGE_TRACE=$folder/trace
 export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=22 0/publish/2/hold=$folder/go"
-start short 2 checkpoint.every=500 fault.grace_seconds=20
+start short 2 checkpoint.every=5000 fault.grace_seconds=20
 second_is_held() { [[ $(grep -c ^publish trace.0 2>/dev/null) -eq 2 ]]; }
 says() { grep -q "$1" "$2"; }
 until_true second_is_held
@@ -131,10 +131,10 @@ kill -USR2 "$(pid_of 1)"
 until_true says "only the one under way, of step 1000, is finished" short.txt
 touch go
 end_of short 75
-has "there was no time to save it, the steps after 1000 ARE LOST"
-[[ $(newest short) == step_00001000 ]] || fail "the newest checkpoint is $(newest short)"
+has "there was no time to save it, the steps after 10000 ARE LOST"
+[[ $(newest short) == step_00010000 ]] || fail "the newest checkpoint is $(newest short)"
 unset TRIREME_TEST_STORAGE TRIREME_TEST_STORAGE_TRACE
-train 0 short 2 run.steps=1003
-has "resumed from short/checkpoints/step_00001000:"
+train 0 short 2 run.steps=10003
+has "resumed from short/checkpoints/step_00010000:"
 
 finish

@@ -38,10 +38,11 @@ die() {
 
 pid_in() { cat "$1" 2>/dev/null || true; }
 
-# A zombie counts as gone: where nobody reaps orphans, it stays for ever.
+# A zombie counts as gone: where nobody reaps orphans, it stays for ever. So does another program that has got the number
+# of a dead daemon.
 alive() {
   local stat
-  [[ -n ${1:-} ]] && stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != Z* ]]
+  [[ -n ${1:-} ]] && stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != Z* && $stat == *"("@(munged|slurm)* ]]
 }
 
 # await SECONDS WHAT COMMAND...
@@ -168,7 +169,10 @@ kill_node() {
   local pids
   for _ in {1..600}; do
     mapfile -t pids < <(node_processes "$1")
-    ((${#pids[@]})) || return 0
+    if ((${#pids[@]} == 0)); then
+      [[ -z $1 ]] || rm -f "$dir/pids/$1"
+      return 0
+    fi
     kill -KILL "${pids[@]}" 2>/dev/null || true
     sleep 0.1
   done
@@ -261,7 +265,10 @@ case $command in
   start | stop | status) "$command" ;;
   env) print_env ;;
   kill-node) kill_node "$node" ;;
-  kill-daemon) kill -KILL "$(pid_in "$dir/pids/$node")" ;;
+  kill-daemon)
+    kill -KILL "$(pid_in "$dir/pids/$node")"
+    rm -f "$dir/pids/$node"
+    ;;
   notice) scontrol update NodeName="$node" State=DOWN Reason="not responding" ;;
   start-node)
     start_node "$node"

@@ -12,7 +12,8 @@
 //   hold=FILE      until that file is there
 //   fail=EIO       the call, with that error (EIO, ESTALE, EACCES or ENOSPC); with a + behind it, all later ones too
 // Calls that only read are points as well, of the phases "list" (of a folder), "read" (a file is opened, or read from)
-// and "stat"; "any" does not mean them, and they have a trace of their own. The lock file, checkpoint.lock, is not watched.
+// and "stat"; "any" does not mean them, and they have a trace of their own. The lock file, checkpoint.lock, is not
+// watched.
 //
 // From the environment:
 //   TRIREME_TEST_STORAGE        the watched folder
