@@ -1,5 +1,5 @@
-// The order in which a run sees its samples, as values: what it follows from, which a checkpoint keeps, and the function
-// itself. No files: two orders can be compared where the data are not.
+// The order in which a run sees its samples, as values: what it follows from, which a checkpoint keeps, and the
+// function itself. No files: two orders can be compared where the data are not.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct OrderedSource {
   int64_t tokens = 0;
 };
 
-// All that the order of samples follows from. data.global_batch is not among it: it cuts the same order into other steps.
+// All that the order of samples follows from. data.global_batch is not among it: it cuts the same order into other
+// steps.
 struct OrderFields {
   uint64_t seed = 0;               // data.seed
   double validation_fraction = 0;  // data.validation_fraction
@@ -36,9 +37,9 @@ struct OrderFields {
 std::string to_text(const OrderFields& fields);
 Result<OrderFields> order_fields_from_text(std::string_view text);
 
-// Which sample comes when. A source is cut into samples of seq_len + 1 tokens: number k covers tokens
-// [k·seq_len, k·seq_len + seq_len]; the last validation_fraction of each source's samples are its validation samples (at
-// least one of two when the fraction is positive). Equal orders are equal for ever.
+// Which sample comes when. A source is cut into samples of seq_len + 1 tokens: number k covers tokens [k·seq_len,
+// k·seq_len + seq_len]; the last validation_fraction of each source's samples are its validation samples (at least one
+// of two when the fraction is positive). Equal orders are equal for ever.
 class SampleOrder {
  public:
   // At least one source, each of at least one sample.
@@ -81,8 +82,8 @@ struct OrderChange {
   std::vector<std::string> fields;  // the config's: "data.seed"
 };
 
-// What would change for a run that has consumed the training samples [0, consumed) in the order of `before` and went on in
-// that of `now`. None: nothing would.
+// What would change for a run that has consumed the training samples [0, consumed) in the order of `before` and went
+// on in that of `now`. None: nothing would.
 std::optional<OrderChange> order_change(const OrderFields& before, const OrderFields& now, int64_t consumed);
 
 }  // namespace tri

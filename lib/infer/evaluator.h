@@ -33,8 +33,9 @@ struct Generation {
   std::function<void(std::span<const int32_t> text)> on_token;  // optional, on every rank: all there is so far
 };
 
-// Global batches of an evaluation over the first `most` of them, of a split that has `samples`: all that it has where they
-// are fewer, and one where they don't fill one, in which samples repeat so that every one is seen. 0: nothing to evaluate.
+// Global batches of an evaluation over the first `most` of them, of a split that has `samples`: all that it has where
+// they are fewer, and one where they don't fill one, in which samples repeat so that every one is seen. 0: nothing to
+// evaluate.
 int64_t evaluation_batches(const Config& config, int64_t samples, int64_t most);
 
 class Evaluator {

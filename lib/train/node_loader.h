@@ -13,8 +13,8 @@
 
 namespace tri {
 
-// Of the world ranks `node_ranks` of a node, those that share this rank's ring, itself among them, ascending; the first of
-// them reads. Empty where this rank's stage takes no tokens.
+// Of the world ranks `node_ranks` of a node, those that share this rank's ring, itself among them, ascending; the
+// first of them reads. Empty where this rank's stage takes no tokens.
 std::vector<int> ring_members(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks);
 // This rank reads token files, for itself or for its node; no other needs them.
 bool reads_tokens(const Config& config, const Mesh& mesh, const std::vector<int>& node_ranks);
