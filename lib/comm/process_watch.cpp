@@ -11,12 +11,6 @@
 namespace tri {
 namespace {
 
-#ifdef SYS_pidfd_open
-constexpr long kPidfdOpen = SYS_pidfd_open;
-#else
-constexpr long kPidfdOpen = 434;  // the same number everywhere but on Alpha
-#endif
-
 // Whether `descriptor` is readable within `seconds`; for ever where they are negative.
 bool readable(pollfd* descriptors, nfds_t count, double seconds) {
   const int limit = seconds < 0 ? -1 : static_cast<int>(seconds * 1e3);
@@ -36,7 +30,7 @@ ProcessId this_process() {
 
 ProcessWatch::ProcessWatch(const ProcessId& process, std::function<void(const WaitFor&)> on_end) {
   if (process.pid_namespace != this_process().pid_namespace) return;
-  process_ = static_cast<int>(::syscall(kPidfdOpen, process.pid, 0));
+  process_ = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
   if (process_ < 0) return;
   over_ = ::eventfd(0, EFD_CLOEXEC);
   if (over_ < 0) return;

@@ -25,6 +25,8 @@ struct Source {
 // RunConfig, ModelConfig, DataConfig, ...: plain structs, one a section.
 #define SECTION(type, name, title) struct type {
 #define FIELD(type, name, default_value, allowed, consequence) type name = default_value;
+#define FIXED_FIELD FIELD
+#define FREE_FIELD FIELD
 #define END_SECTION(type)                       \
   bool operator==(const type&) const = default; \
   }                                             \
@@ -34,6 +36,8 @@ struct Source {
 struct Config {
 #define SECTION(type, name, title) type name;
 #define FIELD(type, name, default_value, allowed, consequence)
+#define FIXED_FIELD FIELD
+#define FREE_FIELD FIELD
 #define END_SECTION(type)
 #include "lib/config/fields.def"
   bool operator==(const Config&) const = default;

@@ -95,11 +95,10 @@ Config config_of(const Trouble& trouble, const std::string& folder, DeviceKind d
   config.data.global_batch = 8;
   config.parallel.pp = 2;
   config.parallel.tp = job.world_size() / 2;
-  config.parallel.pp_transfers = PpTransfers::kCopies;
   config.checkpoint.dir = folder;
   config.fault.connect_seconds = trouble.is("absent") ? 1 : 600;
   const Config resolved = value_or_throw(resolve_config(config, job.world_size()));
-  return value_or_throw(plan_on_paper(resolved, job.world_size()));
+  return value_or_throw(plan_for_job(resolved, job)).config;
 }
 
 // An engine for inference, as a loaded model has one.
