@@ -170,7 +170,7 @@ second_is_held() { [[ $(grep -c ^publish trace.0 2>/dev/null) -eq 2 ]]; }
 says() { grep -q "$1" "$2"; }
 until_true second_is_held
 kill -USR2 "$(pid_of 1)"
-until_true says "only the one under way, of step 1000, is finished" short.txt
+until_true says "only the one under way, of step 10000, is finished" short.txt
 touch go
 end_of short 75
 has "there was no time to save it, the steps after 10000 ARE LOST"
