@@ -214,8 +214,9 @@ void TrainingLoop::evaluate() {
       evaluation_batches_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get());
   if (context_.mesh.world_rank != 0) return;
   metrics_->evaluation(progress_.steps, result.loss);
-  log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token, {:.3f} per byte, over {} samples",
-           progress_.steps, result.loss, result.perplexity(), result.perplexity_per_byte(), result.samples);
+  const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
+  log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples", progress_.steps,
+           result.loss, result.perplexity(), per_byte, result.samples);
 }
 
 void TrainingLoop::sample() {
