@@ -142,7 +142,7 @@ for layout in "1 tp=1 pp=1 zero=0" "4 tp=2 pp=1 zero=2" "8 tp=2 pp=2 zero=1"; do
   has "rank 0 [pp0 dp0 tp0]: "
   has "3 of these steps were not finite and changed nothing"
   [[ $(grep -c '"not_finite":\["rank ' runs/tiny/metrics.jsonl) -eq 3 ]] || fail "$layout: metrics.jsonl lacks skipped steps" "$(cat runs/tiny/metrics.jsonl)"
-  grep -q '"step":4,.*"skipped_steps":3}' runs/tiny/metrics.jsonl || fail "$layout: they are not counted" "$(cat runs/tiny/metrics.jsonl)"
+  grep -q '"step":4,.*"skipped_steps":3,' runs/tiny/metrics.jsonl || fail "$layout: they are not counted" "$(cat runs/tiny/metrics.jsonl)"
   rm -rf runs
   run 7 "$mpirun" -n "$ranks" "$trireme" train tiny.yaml "${skip[@]}" --set fault.max_skips=2
   has "step 4: loss "
