@@ -61,7 +61,8 @@ class AxisTransfers {
   // This member's block of full `rows`.
   Tensor local_rows(Tensor rows) const { return block(rows, rank()); }
 
-  // `stream` waits until what was sent so far has been read: then it may be overwritten.
+  // `stream` waits until what was sent so far has been read: then it may be overwritten. Rows that a collective gathers
+  // may be overwritten after their finish_gather only.
   virtual void settle(Stream& stream) = 0;
 
   // From here on in `stream`, peers may write their blocks of `rows`; nothing before reads or writes them later.
@@ -82,8 +83,8 @@ class AxisTransfers {
   // `stream` has made the block; sends it.
   virtual void send(const RowBlock& block, Stream& stream) = 0;
   // The parts (members or 1, local rows, …) of the last reduce's local rows; `stream` waits for them, and until `rows`
-  // may be overwritten. Parts of several members are good until the second reduce from here; a part alone is the local
-  // block of `rows` itself.
+  // may be overwritten. Parts of several members are good until as many further reduces have begun as there are buffers
+  // for them (allocate_peer_copies); a part alone is the local block of `rows` itself.
   virtual Tensor finish_reduce(Stream& stream) = 0;
 
   // For reports: "all-gather", "gather by copies, 3 splits".
