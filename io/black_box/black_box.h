@@ -1,0 +1,118 @@
+// The black box of this rank, as its writer sees it: image.h says what is in it.
+//
+// Threads: the thread that trains calls everything but what says otherwise. Every call is a few stores; none waits, fails
+// or allocates once the box is made.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/base/error.h"
+#include "io/black_box/image.h"
+
+namespace tri {
+
+// Who writes a box.
+struct BlackBoxIdentity {
+  int world_rank = 0, world_size = 1;
+  struct Place {
+    int rank = 0, size = 1;
+  };
+  Place pp, dp, tp;
+  std::string attempt;  // of the start of the job, the same on all ranks
+  std::string job;      // the scheduler's name of the job; may be empty
+  std::string run_dir;  // absolute
+  std::string gpu;      // its PCI id, "0000:18:00.0"; "" for a CPU
+  int max_actions = 0;  // compute actions that may be on their way at once
+};
+
+// Where boxes lie: TRIREME_BLACK_BOXES, else /dev/shm.
+std::string black_box_folder();
+// "trireme.<attempt>.<rank>": the names of boxes, and nothing else, begin so.
+inline constexpr std::string_view kBlackBoxPrefix = "trireme.box.";
+
+class BlackBox {
+ public:
+  // A new file in black_box_folder(), readable by its owner alone. Error: it can't be had; a run goes on without.
+  static Result<std::unique_ptr<BlackBox>> create(const BlackBoxIdentity& identity);
+  // The file stays, unless the run has left this rank in good order.
+  ~BlackBox();
+  BlackBox(const BlackBox&) = delete;
+  BlackBox& operator=(const BlackBox&) = delete;
+
+  const std::string& path() const { return path_; }
+  box::Image& image() { return *image_; }
+  size_t bytes() const { return bytes_; }  // of the file: what a device maps to write the counters
+
+  void set_place(const BlackBoxIdentity& identity);  // once the mesh and the device are known
+  RunPhase enter(RunPhase phase);                    // returns the phase before
+  HostState enter(HostState state);                  // returns the state before
+  void begin_step(int64_t step, int64_t steps);
+  void end_step(int64_t nanoseconds);
+  // Any thread: what this rank is about goes on, however long it takes.
+  void tick() { image_->progress.fetch_add(1, std::memory_order_relaxed); }
+  void end_well() { image_->ended = 1; }
+
+  // A channel of this rank, for as long as the box lives. Null: there are kMaxChannels already.
+  box::Channel* add_channel(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks, int index);
+  uint32_t index_of(const box::Channel& channel) const { return static_cast<uint32_t>(&channel - image_->channels); }
+  // The host has enqueued the channel's next operation; returns its number. Any one thread a channel.
+  uint32_t enqueue(box::Channel& channel, ChannelOperation operation, int64_t bytes);
+
+  // The next compute action; returns its number, for action_entered and action_running, which streams set.
+  uint32_t enqueue_action(ComputeKind kind, int chunk, int microbatch);
+  // The action enqueued last cannot begin before this operation is complete.
+  void action_awaits(const box::Channel& channel, uint32_t sequence);
+
+  // This rank meets `members` in `what`, until done(); 0 members: nothing.
+  void begin_connection(std::string_view what, const std::vector<int>& members);
+  void end_connection();
+
+  // Any thread.
+  void event(BoxEventKind kind, uint32_t what, int64_t value);
+  void log_line(std::string_view text);
+  void failure(uint32_t code, bool consequence, std::string_view text);  // the first counts
+
+  static int64_t now();  // nanoseconds, CLOCK_MONOTONIC
+
+ private:
+  BlackBox() = default;
+  box::Action* actions() {
+    return reinterpret_cast<box::Action*>(reinterpret_cast<char*>(image_) + box::kActionsOffset);
+  }
+
+  std::string path_;
+  box::Image* image_ = nullptr;
+  size_t bytes_ = 0;
+  std::atomic<bool> failed_{false};
+};
+
+// For the time of a wait or of a phase; `box` may be null.
+template <class State>
+class BoxScope {
+ public:
+  BoxScope(BlackBox* box, State state) : box_(box) {
+    if (box_ != nullptr) before_ = box_->enter(state);
+  }
+  ~BoxScope() {
+    if (box_ != nullptr) box_->enter(before_);
+  }
+  BoxScope(const BoxScope&) = delete;
+  BoxScope& operator=(const BoxScope&) = delete;
+
+ private:
+  BlackBox* const box_;
+  State before_{};
+};
+using HostScope = BoxScope<HostState>;
+using PhaseScope = BoxScope<RunPhase>;
+
+// World ranks as a progression; {} where they are none.
+RankSet rank_set(const std::vector<int>& world_ranks);
+// What is connected, by name and members: equal on all of them.
+uint64_t connection_id(std::string_view what, const std::vector<int>& members);
+
+}  // namespace tri

@@ -1,0 +1,298 @@
+// The black box of one rank as it lies in memory that outlives the process: what the rank does, and how far its transfers
+// are. The rank's threads and its device's streams write it with single stores; anybody of the same user may read it at any
+// time, also when the rank is stopped, hangs in a driver or is dead. Nothing in it is needed by the training.
+//
+// Counters of operations are 32-bit words, since a GPU's stream writes no other, and are compared modulo 2^32. Times are
+// nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "io/base/enum_names.h"
+
+namespace tri {
+
+// What a rank is about: each has a deadline of its own (lib/fault/watchdog.h).
+enum class RunPhase : uint32_t { kSetup, kLoad, kStep, kCheckpoint, kEvaluation, kSample, kFinish };
+inline constexpr int kNumRunPhases = 7;
+
+template <>
+struct EnumNames<RunPhase> {
+  static constexpr std::array table{std::pair{RunPhase::kSetup, std::string_view("setup")},
+                                    std::pair{RunPhase::kLoad, std::string_view("load")},
+                                    std::pair{RunPhase::kStep, std::string_view("step")},
+                                    std::pair{RunPhase::kCheckpoint, std::string_view("checkpoint")},
+                                    std::pair{RunPhase::kEvaluation, std::string_view("evaluation")},
+                                    std::pair{RunPhase::kSample, std::string_view("sample")},
+                                    std::pair{RunPhase::kFinish, std::string_view("finish")}};
+};
+
+// What the thread that trains does, where it may take long.
+enum class HostState : uint32_t {
+  kWorks,             // runs code of its own: reads, prepares, enqueues
+  kAwaitsDevice,      // waits for its streams
+  kAwaitsJob,         // in a call that all ranks of the job make: the channel "job"
+  kAwaitsData,        // waits for the tokens of a step
+  kAwaitsCheckpoint,  // waits for its own thread that writes a checkpoint
+  kConnects,          // meets the members of a group, for the first time: `connection`
+};
+
+template <>
+struct EnumNames<HostState> {
+  static constexpr std::array table{std::pair{HostState::kWorks, std::string_view("works")},
+                                    std::pair{HostState::kAwaitsDevice, std::string_view("awaits its device")},
+                                    std::pair{HostState::kAwaitsJob, std::string_view("awaits all ranks")},
+                                    std::pair{HostState::kAwaitsData, std::string_view("awaits data")},
+                                    std::pair{HostState::kAwaitsCheckpoint, std::string_view("awaits its checkpoint")},
+                                    std::pair{HostState::kConnects, std::string_view("connects")}};
+};
+
+// What the compute stream runs: an action of the Plan, or what stands between plans.
+enum class ComputeKind : uint8_t { kForward, kBackward, kUpdate, kOther };
+
+template <>
+struct EnumNames<ComputeKind> {
+  static constexpr std::array table{std::pair{ComputeKind::kForward, std::string_view("forward")},
+                                    std::pair{ComputeKind::kBackward, std::string_view("backward")},
+                                    std::pair{ComputeKind::kUpdate, std::string_view("update")},
+                                    std::pair{ComputeKind::kOther, std::string_view("other work")}};
+};
+
+enum class ChannelKind : uint32_t {
+  kCollectives,  // NCCL's or MPI's: joined and sent are one
+  kCopies,       // into the peers' memory
+  kSend,         // this rank's end of a one-way edge between stages: the source
+  kReceive,      // ... the target
+  kHost,         // calls of the host that all ranks of the job make
+};
+
+template <>
+struct EnumNames<ChannelKind> {
+  static constexpr std::array table{std::pair{ChannelKind::kCollectives, std::string_view("collectives")},
+                                    std::pair{ChannelKind::kCopies, std::string_view("copies")},
+                                    std::pair{ChannelKind::kSend, std::string_view("send")},
+                                    std::pair{ChannelKind::kReceive, std::string_view("receive")},
+                                    std::pair{ChannelKind::kHost, std::string_view("host")}};
+};
+
+enum class ChannelOperation : uint32_t {
+  kNone,
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kBroadcast,
+  kSend,
+  kReceive,
+  kHostCall
+};
+
+template <>
+struct EnumNames<ChannelOperation> {
+  static constexpr std::array table{std::pair{ChannelOperation::kNone, std::string_view("nothing")},
+                                    std::pair{ChannelOperation::kAllGather, std::string_view("all-gather")},
+                                    std::pair{ChannelOperation::kReduceScatter, std::string_view("reduce-scatter")},
+                                    std::pair{ChannelOperation::kAllReduce, std::string_view("all-reduce")},
+                                    std::pair{ChannelOperation::kBroadcast, std::string_view("broadcast")},
+                                    std::pair{ChannelOperation::kSend, std::string_view("send")},
+                                    std::pair{ChannelOperation::kReceive, std::string_view("receive")},
+                                    std::pair{ChannelOperation::kHostCall, std::string_view("call")}};
+};
+
+// The thread that reads tokens for its node.
+enum class ReaderState : uint32_t { kNone, kReads, kAwaitsTakers, kDone };
+
+template <>
+struct EnumNames<ReaderState> {
+  static constexpr std::array table{std::pair{ReaderState::kNone, std::string_view("none")},
+                                    std::pair{ReaderState::kReads, std::string_view("reads")},
+                                    std::pair{ReaderState::kAwaitsTakers, std::string_view("awaits takers")},
+                                    std::pair{ReaderState::kDone, std::string_view("done")}};
+};
+
+// The threads that write a checkpoint.
+enum class WriterState : uint32_t { kIdle, kCopies, kWrites, kPublishes };
+
+template <>
+struct EnumNames<WriterState> {
+  static constexpr std::array table{std::pair{WriterState::kIdle, std::string_view("idle")},
+                                    std::pair{WriterState::kCopies, std::string_view("copies from the device")},
+                                    std::pair{WriterState::kWrites, std::string_view("writes")},
+                                    std::pair{WriterState::kPublishes, std::string_view("publishes")}};
+};
+
+enum class BoxEventKind : uint32_t { kPhase, kHost, kAction, kTransfer, kReader, kWriter, kSignal };
+
+template <>
+struct EnumNames<BoxEventKind> {
+  static constexpr std::array table{std::pair{BoxEventKind::kPhase, std::string_view("phase")},
+                                    std::pair{BoxEventKind::kHost, std::string_view("host")},
+                                    std::pair{BoxEventKind::kAction, std::string_view("action")},
+                                    std::pair{BoxEventKind::kTransfer, std::string_view("transfer")},
+                                    std::pair{BoxEventKind::kReader, std::string_view("reader")},
+                                    std::pair{BoxEventKind::kWriter, std::string_view("writer")},
+                                    std::pair{BoxEventKind::kSignal, std::string_view("signal")}};
+};
+
+// A group of ranks: world ranks first, first + stride, ... (an axis of the mesh, a pair, all).
+struct RankSet {
+  int32_t first = 0, stride = 1, size = 0;
+  int32_t rank(int index) const { return first + index * stride; }
+  bool operator==(const RankSet&) const = default;
+};
+
+namespace box {
+
+using Count = std::atomic<uint32_t>;
+using Time = std::atomic<int64_t>;
+static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
+static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
+
+inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
+inline constexpr uint32_t kVersion = 1;
+inline constexpr int kMaxChannels = 24, kMaxWaits = 3, kMaxStreams = 24;
+inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
+inline constexpr int kThreads = 64, kFrames = 48;
+inline constexpr int kMaxConnections = 64;
+
+// An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come so
+// far; from top to bottom they can only be smaller or equal.
+struct alignas(64) Channel {
+  char name[24];  // "tp", "tp copies", "pp forward": with `members`, the same on all of them
+  uint32_t kind;  // ChannelKind
+  RankSet members;
+  int32_t index;               // of this rank among the members
+  Count enqueued;              // by the host
+  Count joined;                // the stream has come to it: from here on peers can count on this rank
+  Count sent;                  // ... and what this rank contributes has left it
+  Count completed;             // ... and what it awaits is there
+  Count operation;             // ChannelOperation, of the last enqueued
+  std::atomic<int64_t> bytes;  // of all enqueued
+};
+
+// A compute action, with the transfers between stages that it cannot begin without.
+struct Action {
+  uint32_t number;  // from 1, over the whole run: tells whether this entry was overwritten
+  uint8_t kind;     // ComputeKind
+  uint8_t num_waits;
+  uint16_t chunk;
+  int32_t microbatch;
+  uint32_t channels[kMaxWaits];   // index in Image::channels
+  uint32_t sequences[kMaxWaits];  // which operation of it must be complete
+};
+
+// One of the two streams of tokens, for training and for validation.
+struct Feed {
+  std::atomic<int32_t> reader;  // world rank that reads for this one; -1: none
+  Count wanted;                 // this rank waits, or last waited, for this turn (from 1)
+  Count reader_state;           // ReaderState; where this rank reads
+  Count published;              // turns that are complete; where this rank reads
+  Time since;                   // of the reader's state
+};
+
+struct Writer {
+  Count state;     // WriterState
+  Count progress;  // grows with every piece that is copied or written
+  std::atomic<int64_t> step;
+  Time since;  // of the state or, later, of the last progress
+};
+
+// Who meets in a connection: up to 64 ranks by name, since a node's ranks are no arithmetic progression.
+struct Connection {
+  uint64_t id;  // of what is connected and its members
+  Count done;   // 1: this rank has left it
+};
+
+struct Failure {
+  Count state;  // 1: the rest is whole
+  uint32_t code;
+  uint32_t consequence;  // 1: it names the end of another as its reason
+  int64_t realtime;      // nanoseconds since 1970
+  char text[500];
+};
+
+struct Event {
+  int64_t time;
+  uint32_t kind;  // BoxEventKind
+  uint32_t what;  // of a phase, state, channel index, compute kind
+  int64_t value;  // step, sequence number, microbatch
+};
+
+struct LogLine {
+  int64_t time;
+  char text[kLogBytes];
+};
+
+struct Stack {
+  int32_t thread;
+  Count depth;  // of `frames`; 0: not taken yet
+  char name[16];
+  uint64_t frames[kFrames];  // addresses in the process, innermost first
+};
+
+struct StreamState {
+  char name[24];
+  Count state;  // 1: idle, 2: busy, 3: has failed
+};
+
+// All zero is an empty box: a file that has just been made.
+struct Image {
+  // Who it is: written before anybody can find the file.
+  uint64_t magic;
+  uint32_t version;
+  uint32_t bytes;        // of the file
+  uint32_t num_actions;  // entries behind this struct: Action
+  int32_t world_rank, world_size;
+  int32_t pp_rank, pp_size, dp_rank, dp_size, tp_rank, tp_size;
+  int32_t process;  // in the namespace `process_namespace`
+  int64_t process_namespace,
+      process_start;  // field 22 of /proc/PID/stat: tells a process from a later one of its number
+  int64_t created;    // and in nanoseconds since 1970:
+  int64_t created_realtime;
+  char host[64], attempt[64], job[32], gpu[24];  // gpu: its PCI id; "": none
+  char run_dir[512];                             // absolute
+
+  // What it does.
+  Count phase, host_state;  // RunPhase, HostState
+  Time phase_since, host_since;
+  Time beat;                              // the watchdog's thread was awake
+  std::atomic<int64_t> step, steps;       // under way, of the run
+  Count progress;                         // grows with everything that shows that the thread which trains goes on
+  Count ended;                            // 1: the run has left this rank in good order
+  std::atomic<int64_t> step_nanoseconds;  // of the last step
+  std::atomic<uint64_t> connection;       // under way: Connection::id; 0: none
+  char connection_name[120];
+  Count connection_size;
+  std::atomic<int32_t> connection_members[64];
+
+  // Compute actions: given to the stream, begun to wait for their inputs, at work.
+  Count actions_enqueued, action_entered, action_running;
+  Count num_channels;
+  Channel channels[kMaxChannels];
+  Feed feeds[2];  // training, validation
+  Writer writer;
+  Count num_connections;
+  Connection connections[kMaxConnections];
+  Failure failure;
+
+  // What others ask of it, and what it answers.
+  Count dump_requested, dump_answered;  // counts
+  Count num_stacks, num_streams;
+  Stack stacks[kThreads];
+  StreamState streams[kMaxStreams];
+
+  // What was.
+  Count num_log_lines, num_events;  // ever; entries are used in turn
+  LogLine log[kLogLines];
+  Event events[kEvents];
+};
+static_assert(offsetof(Image, magic) == 0);
+
+inline constexpr size_t kActionsOffset = (sizeof(Image) + 63) / 64 * 64;
+
+}  // namespace box
+}  // namespace tri

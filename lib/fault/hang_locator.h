@@ -1,0 +1,78 @@
+// Who holds a job up: from the black boxes of its ranks, a graph of who waits for whom, over the numbers of their
+// operations. Who waits for nobody is the culprit; where all wait in a circle, the program is.
+//
+// The nodes are activities: of each rank the training (its thread and its streams), the reader of tokens, and the writer of
+// a checkpoint. Ranks that only wait are never blamed.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/base/enum_names.h"
+#include "io/black_box/record.h"
+
+namespace tri {
+
+enum class HangKind {
+  kProcessGone,     // it left without a word, or its node gave no record
+  kProcessStopped,  // by a signal or a debugger
+  kHostBusy,        // its thread runs, or sleeps, in code of its own
+  kDeviceBusy,      // what its device computes does not end
+  kTransfer,        // all members have sent, and what one of them awaits does not come
+  kDataReader,      // tokens are not read
+  kStorage,         // a checkpoint is not read or written
+  kCycle,           // ranks wait for each other in a circle: a fault of the program, nobody's node
+  kUnknown,         // the records do not say
+};
+
+template <>
+struct EnumNames<HangKind> {
+  static constexpr std::array table{std::pair{HangKind::kProcessGone, std::string_view("process gone")},
+                                    std::pair{HangKind::kProcessStopped, std::string_view("process stopped")},
+                                    std::pair{HangKind::kHostBusy, std::string_view("host code busy")},
+                                    std::pair{HangKind::kDeviceBusy, std::string_view("device busy")},
+                                    std::pair{HangKind::kTransfer, std::string_view("transfer incomplete")},
+                                    std::pair{HangKind::kDataReader, std::string_view("data reader")},
+                                    std::pair{HangKind::kStorage, std::string_view("storage")},
+                                    std::pair{HangKind::kCycle, std::string_view("software fault")},
+                                    std::pair{HangKind::kUnknown, std::string_view("unknown")}};
+};
+
+// What made somebody look: a rank's phase, or its writer of a checkpoint, without progress for so long.
+struct HangTrigger {
+  int world_rank = -1;  // -1: nobody's deadline, somebody asked
+  RunPhase phase = RunPhase::kStep;
+  bool writer = false;  // the writer of a checkpoint, beside whatever the phase was
+  double seconds = 0;
+};
+
+struct HangCulprit {
+  int world_rank = 0;
+  HangKind kind = HangKind::kUnknown;
+  std::string text;  // "rank 13 [pp1 dp0 tp1] on node07 (GPU ...) stopped in forward of microbatch 3, chunk 1"
+};
+
+struct HangEdge {
+  int from = 0, to = 0;  // world ranks
+  std::string text;      // "rank 3 awaits all-gather 8812 on tp of rank 2, which is at 8811"
+};
+
+struct HangVerdict {
+  HangKind kind = HangKind::kUnknown;
+  std::vector<HangCulprit> culprits;  // the surest first; of a cycle: its ranks
+  std::vector<HangEdge> cycle;
+  int num_waiting = 0;                 // ranks that wait, directly or not, for the first culprit
+  std::optional<HangEdge> first_wait;  // of those, the one that has waited longest
+  std::string headline;                // one line: culprit, what it did, how many wait, who first
+};
+
+// `records`: one a rank, in any order; ranks of the job without a record count as gone.
+HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger);
+
+// For people: the headline, the culprits with what their records say, edges, and all ranks in a table (of many ranks those
+// that differ).
+std::string hang_report(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
+
+}  // namespace tri
