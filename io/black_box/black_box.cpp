@@ -154,14 +154,13 @@ void BlackBox::end_step(int64_t nanoseconds_of_step) {
   tick();
 }
 
-box::Channel* BlackBox::add_channel(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks,
-                                    int index) {
+box::Channel* BlackBox::add_channel(std::string_view name, ChannelKind kind, const RankSet& members, int index) {
   const uint32_t number = get(image_->num_channels);
   if (number == box::kMaxChannels) return nullptr;
   box::Channel& channel = image_->channels[number];
   put(channel.name, name);
   channel.kind = static_cast<uint32_t>(kind);
-  channel.members = rank_set(world_ranks);
+  channel.members = members;
   channel.index = index;
   image_->num_channels.store(number + 1, std::memory_order_release);
   return &channel;
@@ -229,6 +228,24 @@ void BlackBox::event(BoxEventKind kind, uint32_t what, int64_t value) {
   image_->events[number % box::kEvents] = {now(), static_cast<uint32_t>(kind), what, value};
 }
 
+void BlackBox::enter(box::Feed& feed, ReaderState state) {
+  set(feed.reader_state, static_cast<uint32_t>(state));
+  set(feed.since, now());
+  event(BoxEventKind::kReader, static_cast<uint32_t>(state), get(feed.published));
+}
+
+void BlackBox::enter(WriterState state, int64_t step) {
+  set(image_->writer.step, step);
+  set(image_->writer.state, static_cast<uint32_t>(state));
+  writer_goes_on();
+  event(BoxEventKind::kWriter, static_cast<uint32_t>(state), step);
+}
+
+void BlackBox::writer_goes_on() {
+  set(image_->writer.since, now());
+  image_->writer.progress.fetch_add(1, std::memory_order_relaxed);
+}
+
 void BlackBox::log_line(std::string_view text) {
   const uint32_t number = image_->num_log_lines.fetch_add(1, std::memory_order_relaxed);
   box::LogLine& line = image_->log[number % box::kLogLines];
@@ -244,6 +261,39 @@ void BlackBox::failure(uint32_t code, bool consequence, std::string_view text) {
   failure.realtime = nanoseconds(CLOCK_REALTIME);
   put(failure.text, text);
   failure.state.store(1, std::memory_order_release);
+}
+
+namespace {
+std::atomic<BlackBox*> g_box{nullptr};
+thread_local bool t_trains = false;
+}  // namespace
+
+BlackBox* black_box() { return g_box.load(std::memory_order_relaxed); }
+
+ProcessBlackBox::ProcessBlackBox(BlackBox* box) {
+  g_box = box;
+  t_trains = true;
+}
+
+ProcessBlackBox::~ProcessBlackBox() {
+  t_trains = false;
+  g_box = nullptr;
+}
+
+HostScope::HostScope(HostState state) : box_(t_trains ? black_box() : nullptr) {
+  if (box_ != nullptr) before_ = box_->enter(state);
+}
+
+HostScope::~HostScope() {
+  if (box_ != nullptr) box_->enter(before_);
+}
+
+PhaseScope::PhaseScope(RunPhase phase) : box_(t_trains ? black_box() : nullptr) {
+  if (box_ != nullptr) before_ = box_->enter(phase);
+}
+
+PhaseScope::~PhaseScope() {
+  if (box_ != nullptr) box_->enter(before_);
 }
 
 RankSet rank_set(const std::vector<int>& world_ranks) {

@@ -100,14 +100,20 @@ void read_activities(const box::Image& image, const Clock& clock, RankRecord& re
   const uint32_t channels = std::min<uint32_t>(get(image.num_channels), box::kMaxChannels);
   for (uint32_t i = 0; i < channels; ++i) {
     const box::Channel& channel = image.channels[i];
+    const auto kind = static_cast<ChannelKind>(channel.kind);
+    const uint32_t joined = get(channel.joined), completed = get(channel.completed);
+    // Only copies to several peers have left a rank at another time than they were begun or completed.
+    const uint32_t sent = kind == ChannelKind::kCopies ? get(channel.sent)
+                          : kind == ChannelKind::kSend ? completed
+                                                       : joined;
     record.channels.push_back({.name = text(channel.name),
-                               .kind = static_cast<ChannelKind>(channel.kind),
+                               .kind = kind,
                                .members = channel.members,
                                .index = channel.index,
                                .enqueued = get(channel.enqueued),
-                               .joined = get(channel.joined),
-                               .sent = get(channel.sent),
-                               .completed = get(channel.completed),
+                               .joined = joined,
+                               .sent = sent,
+                               .completed = completed,
                                .operation = static_cast<ChannelOperation>(get(channel.operation)),
                                .bytes = get(channel.bytes)});
   }
