@@ -134,7 +134,7 @@ TEST_F(BlackBoxes, other_files_are_no_boxes) {
   const auto box = make(0);
   const std::string path = folder_ / (std::string(kBlackBoxPrefix) + "broken");
   EXPECT_FALSE(read_black_box(path).ok());
-  for (const size_t bytes : {size_t{0}, size_t{100}, box->bytes() - 64}) {
+  for (const size_t bytes : {size_t{0}, size_t{100}, box::kActionsOffset}) {
     std::ifstream from(box->path(), std::ios::binary);
     std::string text(bytes, '\0');
     from.read(text.data(), static_cast<std::streamsize>(bytes));
