@@ -131,17 +131,21 @@ TEST(CudaAttention, flash_kernels_match_cpu_with_many_heads) {
                            .kernel = AttentionKernel::kBuiltin});
 }
 
+// Heads that are not grouped; groups, which go through cuDNN a sequence at a time; and a single group.
 TEST(CudaAttention, cudnn_matches_cpu) {
   TRI_NEEDS_GPU();
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
-  for (const int seq_len : {64, 128, 200, 512})
-    for (const int head_size : {64, 96, 128})
-      for (const int window : {0, 1, 50, 64})
-        compare_attention({.seq_len = seq_len,
-                           .num_kv_heads = 3,
-                           .head_size = head_size,
-                           .window = window,
-                           .kernel = AttentionKernel::kCudnn});
+  for (const auto& [kv, group] : {std::pair{3, 1}, {3, 4}, {2, 2}, {1, 8}})
+    for (const int seq_len : {64, 128, 200, 512})
+      for (const int head_size : {64, 96, 128})
+        for (const int window : {0, 1, 50, 64})
+          compare_attention({.batch = 3,
+                             .seq_len = seq_len,
+                             .num_kv_heads = kv,
+                             .group = group,
+                             .head_size = head_size,
+                             .window = window,
+                             .kernel = AttentionKernel::kCudnn});
 }
 
 // Whatever cuDNN makes of a shape: where it refuses the graph, and in a build without it, another path takes the call.
@@ -153,10 +157,13 @@ TEST(CudaAttention, auto_takes_every_shape) {
   TestStream stream(context);
   for (const int head_size : {1, 8, 24, 64, 72, 128, 136})
     for (const int seq_len : {1, 7, 33, 130})
-      for (const int window : {0, 5}) {
-        if (window > seq_len) continue;
-        compare_attention({.seq_len = seq_len, .num_kv_heads = 2, .head_size = head_size, .window = window}, stream);
-      }
+      for (const int window : {0, 5})
+        for (const int group : {1, 3}) {
+          if (window > seq_len) continue;
+          compare_attention(
+              {.seq_len = seq_len, .num_kv_heads = 2, .group = group, .head_size = head_size, .window = window},
+              stream);
+        }
 }
 
 TEST(CudaAttention, a_sequence_too_long_for_the_scalar_kernels_is_refused) {
@@ -189,12 +196,25 @@ TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
   cuda::CudnnAttention& cudnn = test_stream().context().cudnn();
   for (const int head_size : {64, 128})
-    for (const auto& [batch, heads, seq_len] :
-         {std::tuple{1, 1, 64}, {2, 3, 200}, {3, 5, 1000}, {16, 12, 1024}, {4, 40, 2048}, {2, 96, 2048}, {1, 8, 8192}})
+    for (const auto& [batch, heads, group, seq_len] : {std::tuple{1, 1, 1, 64},
+                                                       {2, 3, 1, 200},
+                                                       {3, 5, 1, 1000},
+                                                       {16, 12, 1, 1024},
+                                                       {4, 40, 1, 2048},
+                                                       {2, 96, 1, 2048},
+                                                       {1, 8, 1, 8192},
+                                                       {3, 2, 3, 200},
+                                                       {4, 8, 4, 2048},
+                                                       {2, 1, 8, 4096},
+                                                       {1, 8, 4, 8192}})
       for (const int window : {0, 512}) {
         if (window > seq_len) continue;
-        const Case c{
-            .batch = batch, .seq_len = seq_len, .num_kv_heads = heads, .head_size = head_size, .window = window};
+        const Case c{.batch = batch,
+                     .seq_len = seq_len,
+                     .num_kv_heads = heads,
+                     .group = group,
+                     .head_size = head_size,
+                     .window = window};
         SCOPED_TRACE(c.text());
         // Only shapes are looked at.
         void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);
