@@ -12,7 +12,8 @@ GpuProperties gpu_properties(int ordinal) {
   };
   return {.num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
           .max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
-          .has_cudnn = built_with_cudnn()};
+          .has_cudnn = built_with_cudnn(),
+          .has_clusters = attribute(cudaDevAttrClusterLaunch) != 0};
 }
 
 }  // namespace tri::cuda
