@@ -137,6 +137,7 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
   SharedImage shared;
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
+  g_leave = false;
   const pid_t child = ::fork();
   if (child == 0) {
     shared.image().process = ::getpid();
@@ -159,7 +160,9 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
 
   shared.image().num_stacks = 0;
   ::kill(child, SIGSTOP);
-  ::waitpid(child, nullptr, WUNTRACED);
+  int status = 0;
+  ::waitpid(child, &status, WUNTRACED);
+  ASSERT_TRUE(WIFSTOPPED(status));
   request_stacks(images, 3600);  // returns at once
   EXPECT_EQ(shared.image().num_stacks, 0u);
   record.stacks.clear();
@@ -168,7 +171,6 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
   EXPECT_EQ(silent[0].symbols[0].rfind("state T", 0), 0u) << silent[0].symbols[0];
 
   ::kill(child, SIGKILL);
-  int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_TRUE(silent_threads(record).empty());
