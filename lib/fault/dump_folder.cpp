@@ -54,9 +54,12 @@ Json json_of(const HangTrigger& trigger) {
           {"seconds", trigger.seconds}};
 }
 
+// The whole file; "": it can't be read.
 std::string text_of(const std::string& path) {
-  const auto file = MappedFile::open(path);
-  return file ? std::string(file.value().text()) : "";
+  const auto file = InputFile::open(path);
+  if (!file) return "";
+  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
+  return file.value().read(text.data(), file.value().bytes(), 0) ? text : "";
 }
 
 HangTrigger read_trigger(const std::string& folder) {
@@ -200,7 +203,7 @@ std::string report_json(std::span<const RankRecord> records, const HangTrigger& 
 Result<bool> write_report(const std::string& folder, std::span<const RankRecord> records, const HangTrigger& trigger,
                           const HangVerdict& verdict) {
   const std::string path = folder + "/report.txt";
-  const std::string mine = fmt::format("{}.{}.{}", path, trigger.world_rank, ::getpid());
+  const std::string mine = fmt::format("{}.{}", path, records.empty() ? 0 : records[0].world_rank);
   if (auto written = write_file(mine, hang_report(records, trigger, verdict)); !written) return written.error();
   const bool first = ::link(mine.c_str(), path.c_str()) == 0;  // unlike a rename, not where there is one
   const int problem = errno;

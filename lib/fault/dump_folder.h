@@ -41,7 +41,8 @@ std::vector<int> recorded_ranks(const std::string& folder);
 // The records of these ranks; what can't be read is left out.
 std::vector<RankRecord> read_records(const std::string& folder, std::span<const int> world_ranks);
 
-// The first call, from whichever node, writes the report: true. False: somebody has.
+// The first call, from whichever node, writes the report: true. False: somebody has. The first of `records` is of the
+// caller's node.
 Result<bool> write_report(const std::string& folder, std::span<const RankRecord> records, const HangTrigger& trigger,
                           const HangVerdict& verdict);
 // The headline of report.json; none yet: nothing.
