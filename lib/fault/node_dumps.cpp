@@ -5,10 +5,11 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <exception>
 #include <thread>
+#include <utility>
 
 #include "io/base/file.h"
-#include "io/base/log.h"
 #include "io/black_box/black_box.h"
 #include "lib/fault/dump_folder.h"
 
@@ -30,6 +31,19 @@ box::Image* map_box(const std::string& path) {
   if (image->magic == box::kMagic && image->version == box::kVersion) return image;
   ::munmap(memory, sizeof(box::Image));
   return nullptr;
+}
+
+// A dump that goes wrong must not end a run that may be in good health.
+DumpOutcome carry_out(const DumpingNode& node, const DumpOrder& order,
+                      const std::function<void(const std::string& headline)>& located) {
+  try {
+    return dump_node(node, order, located);
+  } catch (const std::exception& problem) {
+    DumpOutcome outcome;
+    outcome.problem = problem.what();
+    outcome.trigger = order.trigger;
+    return outcome;
+  }
 }
 
 }  // namespace
@@ -64,9 +78,10 @@ struct NodeDumps::State {
     const std::lock_guard lock(mutex);
     box::Image* const first = map_boxes();
     if (first == nullptr || over) return false;
-    int64_t claimed = first->dump_claimed.load();
+    box::Time& word = wanted.trigger.world_rank < 0 ? first->dump_asked : first->dump_claimed;
+    int64_t claimed = word.load();
     const int64_t now = BlackBox::now();
-    if (claimed > since || !first->dump_claimed.compare_exchange_strong(claimed, now)) return false;
+    if (claimed > since || !word.compare_exchange_strong(claimed, now)) return false;
     wanted.number = static_cast<int>(first->dumps.fetch_add(1)) + 1;
     order = wanted;
     known = {.claimed = now};
@@ -115,18 +130,23 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
     if (state->over) break;
     const DumpOrder order = *std::exchange(state->order, std::nullopt);
     const DumpingNode node = state->node;
+    const int64_t claimed = state->known.claimed;
     lock.unlock();
-    const DumpOutcome outcome = dump_node(node, order, [&](const std::string& headline) {
+    const auto know = [&](const auto& change) {  // unless another dump was taken on meanwhile
       const std::lock_guard moment(state->mutex);
-      state->known.headline = headline;
+      if (state->known.claimed == claimed) change(state->known);
+    };
+    const DumpOutcome outcome =
+        carry_out(node, order, [&](const std::string& headline) { know([&](Known& k) { k.headline = headline; }); });
+    know([&](Known& k) {
+      k.folder = outcome.folder;
+      k.problem = outcome.problem;
+      k.speaks = outcome.folder.empty() || outcome.opened || outcome.wrote_report;
     });
     lock.lock();
-    state->known.folder = outcome.folder;
-    state->known.problem = outcome.problem;
-    state->known.speaks = outcome.folder.empty() || outcome.opened || outcome.wrote_report;
-    state->known.done = true;
+    if (state->over || (!outcome.wrote_report && outcome.problem.empty())) continue;
     lock.unlock();
-    if (outcome.wrote_report || !outcome.problem.empty()) state->on_report(outcome);
+    state->on_report(outcome);
     lock.lock();
   }
   --state->num_threads;
@@ -139,10 +159,13 @@ void NodeDumps::listen(const std::shared_ptr<State>& state) {
   while (!state->changed.wait_for(lock, kListenInterval, [&] { return state->over; })) {
     box::Image* const first = state->map_boxes();
     lock.unlock();
-    const auto seen = static_cast<uint32_t>(newest_dump(run_dir, attempt));
-    if (first != nullptr && seen > first->dumps.load())
-      state->claim(BlackBox::now() - 1,
-                   {.trigger = {}, .answer_seconds = kAnswerSeconds, .patience_seconds = kPatienceSeconds});
+    const int seen = newest_dump(run_dir, attempt);
+    const int taken_part = first == nullptr ? 0 : static_cast<int>(first->dumps.load());
+    if (first != nullptr && seen > taken_part)
+      if (const auto dump = join_dump(run_dir, attempt, taken_part + 1, {}))
+        state->claim(
+            BlackBox::now() - 1,
+            {.trigger = dump.value().trigger, .answer_seconds = kAnswerSeconds, .patience_seconds = kPatienceSeconds});
     lock.lock();
   }
   --state->num_threads;

@@ -36,8 +36,7 @@ class NodeDumps {
     std::string headline;  // "": not known yet
     std::string folder;    // "": none yet
     std::string problem;   // of storage
-    bool done = false;
-    bool speaks = true;  // no other node was first
+    bool speaks = true;    // no other node was first
   };
   Known known() const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #include "io/base/log.h"
 #include "lib/fault/stale_boxes.h"
@@ -45,13 +46,23 @@ std::string standstill(const HangTrigger& trigger) {
              : fmt::format("nothing has moved for {:.0f} s in phase {}", trigger.seconds, enum_name(trigger.phase));
 }
 
+// What the log says of a dump. On the thread that dumped, which may outlive the watchdog.
+void report(const DumpOutcome& outcome) {
+  const std::string records = outcome.problem.empty() ? fmt::format("records: {}", outcome.folder)
+                                                      : fmt::format("no records: {}", outcome.problem);
+  if (outcome.trigger.world_rank < 0)
+    return log_warn("SIGQUIT: all ranks are dumped, and the run goes on; {}", records);
+  const std::string& headline = outcome.verdict.headline;
+  log_error("{}: {}; unless it goes on, {} ends the job; {}", standstill(outcome.trigger),
+            headline.empty() ? "it is not known who holds it up" : headline, field_of(outcome.trigger), records);
+}
+
 }  // namespace
 
 Watchdog::Watchdog(const Context& context)
     : box_(context.box),
       job_(context.job),
       fault_(context.fault),
-      on_report_(context.on_report),
       stacks_(context.box.image()),
       dumps_({.run_dir = context.run_dir,
               .attempt = context.attempt,
@@ -59,7 +70,10 @@ Watchdog::Watchdog(const Context& context)
               .world_rank = context.job.world_rank(),
               .world_size = context.job.world_size(),
               .uses_nccl = context.uses_nccl},
-             context.box.path(), context.job.node_ranks(), [this](const DumpOutcome& outcome) { report(outcome); }) {
+             context.box.path(), context.job.node_ranks(), [on_report = context.on_report](const DumpOutcome& outcome) {
+               report(outcome);
+               if (on_report && outcome.trigger.world_rank >= 0) on_report(outcome);
+             }) {
   if (job_.node_rank() == 0) remove_stale_boxes(context.run_dir);
   answerer_ = std::thread([this] { answer_requests(); });
   watcher_ = std::thread([this] { watch(); });
@@ -112,10 +126,10 @@ void Watchdog::look_at_requests() {
 }
 
 void Watchdog::answer_requests() {
-  for (uint32_t answered = 0;; answered = requests_) {
-    requests_.wait(answered);
+  for (uint32_t request = 0;;) {
+    requests_.wait(request);
     if (over_) return;
-    const uint32_t request = requests_;
+    request = requests_;
     box::Image& image = box_.image();
     {
       const std::lock_guard lock(streams_mutex_);
@@ -157,23 +171,6 @@ void Watchdog::end(const HangClock::Verdict& verdict) {
   } catch (const std::system_error&) {  // no thread can be had
   }
   job_.end_all(ExitCode::kWatchdog);
-}
-
-// On the thread that dumped.
-void Watchdog::report(const DumpOutcome& outcome) {
-  if (outcome.trigger.world_rank < 0) {
-    if (outcome.problem.empty())
-      log_warn("SIGQUIT: the records and stacks of all ranks are in {}", outcome.folder);
-    else
-      log_warn("SIGQUIT: no records and stacks: {}", outcome.problem);
-    return;
-  }
-  if (outcome.problem.empty())
-    log_error("{}: {}; unless it goes on, the job ends at {}; records: {}", standstill(outcome.trigger),
-              outcome.verdict.headline, field_of(outcome.trigger), outcome.folder);
-  else
-    log_error("{}: {}; no records: {}", standstill(outcome.trigger), outcome.verdict.headline, outcome.problem);
-  if (on_report_) on_report_(outcome);
 }
 
 }  // namespace tri

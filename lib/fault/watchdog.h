@@ -53,12 +53,10 @@ class Watchdog {
   void look_at_requests();
   void dump(const HangClock::Verdict& verdict);
   void end(const HangClock::Verdict& verdict);
-  void report(const DumpOutcome& outcome);
 
   BlackBox& box_;
   Job& job_;
   const FaultConfig fault_;
-  const std::function<void(const DumpOutcome&)> on_report_;
   const StackAnswers stacks_;
   const DumpSignal signal_;
   NodeDumps dumps_;
