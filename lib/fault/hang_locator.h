@@ -1,8 +1,8 @@
 // Who holds a job up: from the black boxes of its ranks, a graph of who waits for whom, over the numbers of their
 // operations. Who waits for nobody is the culprit; where all wait in a circle, the program is.
 //
-// The nodes are activities: of each rank the training (its thread and its streams), the readers of tokens, and the writer
-// of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
+// The nodes are activities: of each rank the training (its thread and its streams), the readers of tokens, and the
+// writer of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
 #pragma once
 
 #include <optional>
@@ -71,12 +71,12 @@ struct HangVerdict {
   std::string headline;                // one line: culprit, what it did, how many wait, who first
 };
 
-// `records`: one a rank, in any order; ranks of the job without a record count as gone. Time and memory grow with the number
-// of channels of all ranks, and so with the number of ranks.
+// `records`: one a rank, in any order; ranks of the job without a record count as gone. Time and memory grow with the
+// number of channels of all ranks, and so with the number of ranks.
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger);
 
-// For people: the headline, the culprits with what their records say, the edges of a cycle, and all ranks in a table; of
-// more than 64 ranks, those alike in one row. Lines end in '\n'.
+// For people: the headline, the culprits with what their records say, the edges of a cycle, and all ranks in a table;
+// of more than 64 ranks, those alike in one row. Lines end in '\n'.
 std::string hang_report(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
 
 }  // namespace tri

@@ -58,15 +58,6 @@ bool compute_stream_is_busy(const RankRecord& record) {
 
 }  // namespace
 
-Adjacency::Adjacency(int num_nodes, const std::vector<std::pair<int, int>>& edges, bool reversed)
-    : begin(static_cast<size_t>(num_nodes) + 1), targets(edges.size()) {
-  for (const auto& [from, to] : edges) ++begin[static_cast<size_t>(reversed ? to : from) + 1];
-  for (size_t i = 1; i < begin.size(); ++i) begin[i] += begin[i - 1];
-  std::vector<int> next(begin.begin(), begin.end() - 1);
-  for (const auto& [from, to] : edges)
-    targets[static_cast<size_t>(next[static_cast<size_t>(reversed ? to : from)]++)] = reversed ? from : to;
-}
-
 WaitGraph::WaitGraph(std::span<const RankRecord> records) {
   keep_records(records);
   judge_processes();
@@ -413,8 +404,8 @@ void WaitGraph::finish_counters(std::vector<int> meetings) {
       continue;
     }
     const uint32_t count = any.stage == Stage::kSent ? channel->sent : channel->joined;
-    const auto first =
-        std::find_if(meetings.begin(), meetings.end(), [&](int index) { return comes_before(count, number(index)); });
+    const auto first = std::partition_point(meetings.begin(), meetings.end(),
+                                            [&](int index) { return !comes_before(count, number(index)); });
     if (first == meetings.end()) continue;
     const bool is_for_host =
         lost(rank) || group.kind == ChannelKind::kHost || comes_before(channel->enqueued, number(*first));
