@@ -421,7 +421,7 @@ bool WaitGraph::is_behind(const Meeting& m, int rank) const {
            (r->connection != m.connection && std::find(r->connections_done.begin(), r->connections_done.end(),
                                                        m.connection) == r->connections_done.end());
   const Group& group = groups_[static_cast<size_t>(m.group)];
-  const int member = group.members.stride == 0 ? 0 : (rank - group.members.first) / group.members.stride;
+  const int member = group.index_of(rank);
   const ChannelRecord* channel = channel_of(group, member);
   return channel == nullptr || comes_before(m.stage == Stage::kSent ? channel->sent : channel->joined, m.number);
 }

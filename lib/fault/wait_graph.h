@@ -56,19 +56,20 @@ class WaitGraph {
   std::string place(int rank) const;
   std::string short_place(int rank) const;  // "rank 13 [pp1 dp0 tp1]"
 
-  // A meeting's node: "all-gather 8812 on tp", its members, and those that have not completed it.
+  // Of a meeting's node: "all-gather 8812 on tp", its members, and those of them that have not completed it.
   std::string meeting_text(int node) const;
   std::vector<int> meeting_members(int node) const;
   std::vector<int> meeting_waiting(int node) const;
-  // Members give the operation different names: the program's fault. Empty: they do not.
-  std::vector<HangEdge> meeting_mismatch(int node) const;
+  // Where members give the operation different names, which is the program's fault: an edge between two of them.
+  std::optional<HangEdge> meeting_mismatch(int node) const;
 
-  // "rank 3 awaits all-gather 8812 on tp of rank 2, which is at 8811", of neighbours in the graph but for meetings.
+  // Of ranks between whose nodes there is an edge, or a meeting: "rank 3 awaits all-gather 8812 on tp of rank 2, which
+  // is at 8811", and of that "all-gather 8812 on tp" alone.
   std::string edge_text(int from_rank, int to_rank) const;
-  // What `from_rank` awaits there, alone: "all-gather 8812 on tp".
   std::string awaited_text(int from_rank, int to_rank) const;
-  // "all-gather 8812 on tp of 2, 3", one for each wait of the rank.
+  // For each of the rank's waits "all-gather 8812 on tp: rank 2, 3", and for many ranks at once "tp" alone.
   std::vector<std::string> waits_text(int rank) const;
+  std::string waits_key(int rank) const;
 
  private:
   // What a member that is behind has not done, of an operation of a channel; or a connection.
@@ -80,6 +81,8 @@ class WaitGraph {
     std::vector<int> channels;  // [member] index in its record; -1: it has none yet
     bool is_whole = true;       // all members have the channel
     uint32_t lowest_joined = 0, lowest_sent = 0;
+
+    int index_of(int rank) const { return members.stride == 0 ? 0 : (rank - members.first) / members.stride; }
   };
   struct Meeting {
     int group;  // of kConnected: the first rank that was seen in it
@@ -119,7 +122,12 @@ class WaitGraph {
   bool any_behind(const Group& group, uint32_t number, Stage stage) const;
   std::vector<int> members_of(const Meeting& meeting) const;
   std::span<const Wait> waits_of(int rank) const;
-  std::string operation_text(const Meeting& meeting, int rank) const;
+  bool is_member(const Meeting& meeting, int rank) const;
+  std::string operation_text(const Meeting& meeting) const;
+  const Meeting* meeting_between(int from_rank, int to_rank) const;
+  const Meeting& meeting_at(int node) const {
+    return meetings_[static_cast<size_t>(node - world_size() * kActivities)];
+  }
   const FeedRecord* awaited_feed(int rank, int* feed) const;
 
   std::vector<const RankRecord*> records_;      // [world rank]
