@@ -208,8 +208,12 @@ void Locator::count_alike() {
   std::map<std::string, int> places;
   for (int rank = 0; rank < graph_.world_size(); ++rank)
     if (graph_.record(rank) != nullptr) ++places[place_in_program(*graph_.record(rank))];
-  for (Candidate& c : candidates_)
-    if (const RankRecord* r = graph_.record(c.ranks.front())) c.num_alike = places[place_in_program(*r)];
+  for (Candidate& c : candidates_) {
+    const bool trains = graph_.rank_of(c.node) >= 0 && (graph_.activity_of(c.node) == WaitGraph::kHost ||
+                                                        graph_.activity_of(c.node) == WaitGraph::kDevice);
+    const RankRecord* r = graph_.record(c.ranks.front());
+    if (trains && r != nullptr) c.num_alike = places[place_in_program(*r)];
+  }
 }
 
 void Locator::sort_candidates() {
