@@ -104,7 +104,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                                        .fault = config.fault,
                                        .attempt = attempt,
                                        .run_dir = box->image().run_dir,
-                                       .uses_nccl = planned.plan.device == DeviceKind::kCuda});
+                                       .uses_nccl = device.value()->kind() == DeviceKind::kCuda});
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
   log_info("{}", to_string(planned.plan));
