@@ -281,6 +281,10 @@ struct Image {
 
   // What others ask of it, and what it answers.
   Count dump_requested, dump_answered;  // counts
+  Count stack_signal;                   // the signal that its threads answer with their stacks; 0: none yet
+  Count dumps;                          // in the box of a node's first rank: dumps that the node has taken part in
+  Time dump_claimed,
+      dump_asked;  // ... and when one of its ranks took on the last: of a hang, of one that was asked for
   Count num_stacks, num_streams;
   Stack stacks[kThreads];
   StreamState streams[kMaxStreams];

@@ -6,6 +6,7 @@
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/fault/watchdog.h"
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
@@ -96,6 +97,14 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const MappedRecorder mapped(recorder, *device.value());
+  std::optional<Watchdog> watchdog;
+  if (BlackBox* const box = recorder.box())
+    watchdog.emplace(Watchdog::Context{.box = *box,
+                                       .job = job,
+                                       .fault = config.fault,
+                                       .attempt = attempt,
+                                       .run_dir = box->image().run_dir,
+                                       .uses_nccl = device.value()->kind() == DeviceKind::kCuda});
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
   log_info("{}", to_string(planned.plan));
