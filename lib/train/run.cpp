@@ -5,8 +5,9 @@
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
-#include "lib/observe/estimates.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/fault/events.h"
+#include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/train/accept_checkpoint.h"
@@ -84,9 +85,9 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 
-}  // namespace
-
-Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
+// `book`: made with the run folder.
+Result<void> train(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
+                   std::optional<EventBook>& book) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   Inputs inputs;
@@ -96,6 +97,12 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   const std::string attempt = job.broadcast(new_attempt());
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
+  book.emplace(EventBook::Writer{.path = config.run.dir + "/events.jsonl",
+                                 .attempt = attempt,
+                                 .job = batch_start().job,
+                                 .world_rank = job.world_rank(),
+                                 .host = job.host()});
+  job.set_failure_hook(book->failure_hook());
   log_info("{}", to_string(planned.plan));
   startup.phase_done("data and device");
 
@@ -135,6 +142,8 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
+  if (mesh.world_rank == 0)
+    book->append(RunEventKind::kStart, "", {{"ranks", int64_t{mesh.world_size()}}, {"step", begun.value().steps}});
   if (begun.value().steps >= config.run.steps) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};
@@ -150,6 +159,18 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
                        .memory_bytes = arena.used(),
                        .startup = startup})
       .run();
+}
+
+}  // namespace
+
+Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
+  std::optional<EventBook> book;
+  const Result<void> result = train(planned, start, job, std::move(startup), book);
+  job.set_failure_hook({});
+  if (book && job.world_rank() == 0)
+    book->append(RunEventKind::kEnd, result ? "" : result.error().message,
+                 {{"code", static_cast<int64_t>(result ? ExitCode::kOk : result.error().code)}});
+  return result;
 }
 
 }  // namespace tri
