@@ -49,6 +49,7 @@ class GemmRecorder final : public Stream {
   void idle(std::chrono::microseconds) override {}
   void set_flag(uint32_t*, uint32_t) override {}
   void wait_flag(const uint32_t*, uint32_t) override {}
+  void mark(std::atomic<uint32_t>&, uint32_t) override {}
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
 

@@ -1,7 +1,7 @@
 // The black box of this rank, as its writer sees it: image.h says what is in it.
 //
-// Threads: the thread that trains calls everything but what says otherwise. Every call is a few stores; none waits, fails
-// or allocates once the box is made.
+// Threads: the thread that trains, which made the box, calls everything but what says otherwise. Every call is a few
+// stores; none waits, fails or allocates once the box is made.
 #pragma once
 
 #include <atomic>
@@ -57,7 +57,7 @@ class BlackBox {
   void end_well() { image_->ended = 1; }
 
   // A channel of this rank, for as long as the box lives. Null: there are kMaxChannels already.
-  box::Channel* add_channel(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks, int index);
+  box::Channel* add_channel(std::string_view name, ChannelKind kind, const RankSet& members, int index);
   uint32_t index_of(const box::Channel& channel) const { return static_cast<uint32_t>(&channel - image_->channels); }
   // The host has enqueued the channel's next operation; returns its number. Any one thread a channel.
   uint32_t enqueue(box::Channel& channel, ChannelOperation operation, int64_t bytes);
@@ -73,6 +73,9 @@ class BlackBox {
 
   // Any thread.
   void event(BoxEventKind kind, uint32_t what, int64_t value);
+  void enter(box::Feed& feed, ReaderState state);
+  void enter(WriterState state, int64_t step);
+  void writer_goes_on();
   void log_line(std::string_view text);
   void failure(uint32_t code, bool consequence, std::string_view text);  // the first counts
 
@@ -90,25 +93,48 @@ class BlackBox {
   std::atomic<bool> failed_{false};
 };
 
-// For the time of a wait or of a phase; `box` may be null.
-template <class State>
-class BoxScope {
+// The box of this process; null: it keeps none.
+BlackBox* black_box();
+
+// For as long as it lives, `box` is the process's, and the thread that makes this is the one that trains.
+class ProcessBlackBox {
  public:
-  BoxScope(BlackBox* box, State state) : box_(box) {
-    if (box_ != nullptr) before_ = box_->enter(state);
-  }
-  ~BoxScope() {
-    if (box_ != nullptr) box_->enter(before_);
-  }
-  BoxScope(const BoxScope&) = delete;
-  BoxScope& operator=(const BoxScope&) = delete;
+  explicit ProcessBlackBox(BlackBox* box);
+  ~ProcessBlackBox();
+  ProcessBlackBox(const ProcessBlackBox&) = delete;
+  ProcessBlackBox& operator=(const ProcessBlackBox&) = delete;
+};
+
+// For the time of a wait of the thread that trains. On other threads, and without a box, nothing.
+class HostScope {
+ public:
+  explicit HostScope(HostState state);
+  ~HostScope();
+  HostScope(const HostScope&) = delete;
+  HostScope& operator=(const HostScope&) = delete;
 
  private:
-  BlackBox* const box_;
-  State before_{};
+  BlackBox* box_;
+  HostState before_{};
 };
-using HostScope = BoxScope<HostState>;
-using PhaseScope = BoxScope<RunPhase>;
+
+// The same of a phase of the run.
+class PhaseScope {
+ public:
+  explicit PhaseScope(RunPhase phase);
+  ~PhaseScope();
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  BlackBox* box_;
+  RunPhase before_{};
+};
+
+// What this rank is about goes on; without a box nothing. Any thread.
+inline void tick_black_box() {
+  if (BlackBox* box = black_box()) box->tick();
+}
 
 // World ranks as a progression; {} where they are none.
 RankSet rank_set(const std::vector<int>& world_ranks);

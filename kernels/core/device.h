@@ -10,6 +10,7 @@
 // Threads: one host thread enqueues. Devices outlive their streams and events.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -72,6 +73,10 @@ class Stream {
   virtual void set_flag(uint32_t* flag, uint32_t value) = 0;
   virtual void wait_flag(const uint32_t* flag, uint32_t value) = 0;
 
+  // Progress for whoever looks on: once earlier work is done, `word` has the value. Orders nothing else. On a GPU `word`
+  // lies in memory of map_host().
+  virtual void mark(std::atomic<uint32_t>& word, uint32_t value) = 0;
+
   // Earlier work is followed by `duration` in which the stream does nothing: for tests.
   virtual void idle(std::chrono::microseconds duration) = 0;
 
@@ -124,6 +129,9 @@ class Device {
   // Host memory that the device copies from and to at full speed, and asynchronously.
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) noexcept = 0;
+  // Host memory of somebody else's, whole pages, that streams write marks into until it is unmapped.
+  virtual Result<void> map_host(void* memory, size_t bytes) = 0;
+  virtual void unmap_host(void* memory) noexcept = 0;
   // Bytes that kernels and libraries need beside their operands on one rank's compute stream, at most.
   virtual int64_t workspace_bytes(const WorkspaceDims&) const { return 0; }
   // The memory for that, until lent anew; an empty tensor takes it back, with the device idle. What it does not hold,

@@ -20,6 +20,7 @@
 #include <mutex>
 #include <thread>
 
+#include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/dims.h"
 #include "kernels/ops.h"
@@ -45,6 +46,7 @@ class CpuEvent : public Event {
   Latch next_record() { return latest_ = std::make_shared<Record>(); }
   Latch latest_record() const { return latest_; }  // null when never recorded
   void synchronize() override {
+    const HostScope waits(HostState::kAwaitsDevice);
     if (latest_) latest_->reached.wait();
     fault_.rethrow();
   }
@@ -90,7 +92,9 @@ class QueueStream final : public CpuStream {
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     push({Kind::kWait, [=, this] { await_flag(flag, value); }, nullptr});
   }
+  void mark(std::atomic<uint32_t>& word, uint32_t value) override { push({Kind::kMark, {}, nullptr, &word, value}); }
   void synchronize() override {
+    const HostScope waits(HostState::kAwaitsDevice);
     std::unique_lock lock(mutex_);
     drained_.wait(lock, [&] { return queue_.empty() && idle_; });
     lock.unlock();
@@ -106,11 +110,13 @@ class QueueStream final : public CpuStream {
   }
 
  private:
-  enum class Kind { kTask, kRecord, kWait };  // kWait: for the latch or, without one, in the task
+  enum class Kind { kTask, kRecord, kWait, kMark };  // kWait: for the latch or, without one, in the task
   struct Item {
     Kind kind;
     std::function<void()> task;
     Latch latch;
+    std::atomic<uint32_t>* word = nullptr;  // of a mark
+    uint32_t value = 0;
   };
 
   void do_copy(void* dst, const void* src, int64_t bytes) override {
@@ -162,6 +168,10 @@ class QueueStream final : public CpuStream {
   }
 
   void execute(Item& item) {
+    if (item.kind == Kind::kMark) {
+      item.word->store(item.value, std::memory_order_relaxed);
+      return;
+    }
     const auto start = Clock::now();
     if (item.kind == Kind::kRecord) {
       item.latch->time = start;
@@ -253,6 +263,8 @@ class CpuDevice final : public Device {
     return memory;
   }
   void release_host(void* memory) noexcept override { std::free(memory); }
+  Result<void> map_host(void*, size_t) override { return {}; }
+  void unmap_host(void*) noexcept override {}
 
  private:
   struct Block {

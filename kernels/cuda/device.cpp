@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
@@ -72,6 +73,7 @@ class CudaEvent final : public Event {
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   void synchronize() override {
+    const HostScope waits(HostState::kAwaitsDevice);
     wait_until_done([&] { return cudaEventQuery(event_); }, device_);
   }
   double seconds_after(const Event& earlier) const override {
@@ -102,6 +104,7 @@ class CudaStreamImpl final : public CudaStream {
   void record(Event& event) override { TRI_CUDA(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_)); }
   void wait(Event& event) override { TRI_CUDA(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).get(), 0)); }
   void synchronize() override {
+    const HostScope waits(HostState::kAwaitsDevice);
     wait_until_done([&] { return cudaStreamQuery(stream_); }, device_);
   }
   void idle(std::chrono::microseconds duration) override {
@@ -119,6 +122,12 @@ class CudaStreamImpl final : public CudaStream {
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
     driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
+  }
+  // Without the fence that makes earlier writes visible before it: nobody reads anything by it.
+  void mark(std::atomic<uint32_t>& word, uint32_t value) override {
+    static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER),
+                 "cuStreamWriteValue32");
   }
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
@@ -217,6 +226,19 @@ class CudaDevice final : public Device {
   }
   void release_host(void* memory) noexcept override {
     if (!faulted()) cudaFreeHost(memory);
+  }
+  Result<void> map_host(void* memory, size_t bytes) override {
+    if (attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal_) == 0)
+      return Error{"the GPU sees host memory at other addresses than the host", ExitCode::kDevice};
+    if (const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+        status != cudaSuccess) {
+      cudaGetLastError();  // an answer here, not an error of the next call
+      return Error{fmt::format("cudaHostRegister: {}", cudaGetErrorString(status)), ExitCode::kDevice};
+    }
+    return {};
+  }
+  void unmap_host(void* memory) noexcept override {
+    if (!faulted()) cudaHostUnregister(memory);
   }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());

@@ -4,59 +4,56 @@
 
 namespace tri {
 
+// One operation, told to whoever looks on.
+template <class Transfer>
+void CommGroup::transfer(ChannelOperation operation, int64_t bytes, Stream& stream, const Transfer& run) {
+  counts_.bytes += bytes;
+  before_transfer(stream);
+  progress_.enqueue(operation, bytes);
+  progress_.joined(stream);
+  const OpScope scope(stream, enum_name(operation).data());
+  run();
+  progress_.completed(stream);
+}
+
 void CommGroup::all_gather(Tensor out, Tensor inp, Stream& stream) {
   TRI_REQUIRE(out.dtype == inp.dtype && out.numel() == size_ * inp.numel(), "{}: all-gather of {} into {}", name_,
               inp.shape_text(), out.shape_text());
   ++counts_.all_gathers;
-  counts_.bytes += out.bytes() - inp.bytes();
-  before_transfer(stream);
-  const OpScope scope(stream, "all gather");
-  do_all_gather(out, inp, stream);
+  transfer(ChannelOperation::kAllGather, out.bytes() - inp.bytes(), stream, [&] { do_all_gather(out, inp, stream); });
 }
 
 void CommGroup::reduce_scatter(Tensor out, Tensor inp, Stream& stream) {
   TRI_REQUIRE(out.dtype == inp.dtype && inp.numel() == size_ * out.numel(), "{}: reduce-scatter of {} into {}", name_,
               inp.shape_text(), out.shape_text());
   ++counts_.reduce_scatters;
-  counts_.bytes += inp.bytes() - out.bytes();
-  before_transfer(stream);
-  const OpScope scope(stream, "reduce scatter");
-  do_reduce_scatter(out, inp, stream);
+  transfer(ChannelOperation::kReduceScatter, inp.bytes() - out.bytes(), stream,
+           [&] { do_reduce_scatter(out, inp, stream); });
 }
 
 void CommGroup::all_reduce(Tensor inout, ReduceOp op, Stream& stream) {
   ++counts_.all_reduces;
-  if (size_ > 1) counts_.bytes += inout.bytes();
-  before_transfer(stream);
-  const OpScope scope(stream, "all reduce");
-  do_all_reduce(inout, op, stream);
+  transfer(ChannelOperation::kAllReduce, size_ > 1 ? inout.bytes() : 0, stream,
+           [&] { do_all_reduce(inout, op, stream); });
 }
 
 void CommGroup::broadcast(Tensor inout, int root, Stream& stream) {
   TRI_REQUIRE(root >= 0 && root < size_, "{}: root {} of {}", name_, root, size_);
   ++counts_.broadcasts;
-  if (size_ > 1) counts_.bytes += inout.bytes();
-  before_transfer(stream);
-  const OpScope scope(stream, "broadcast");
-  do_broadcast(inout, root, stream);
+  transfer(ChannelOperation::kBroadcast, size_ > 1 ? inout.bytes() : 0, stream,
+           [&] { do_broadcast(inout, root, stream); });
 }
 
 void CommGroup::send(Tensor tensor, int peer, Stream& stream) {
   TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: send to {} of {}", name_, peer, size_);
   ++counts_.sends;
-  counts_.bytes += tensor.bytes();
-  before_transfer(stream);
-  const OpScope scope(stream, "send");
-  do_send(tensor, peer, stream);
+  transfer(ChannelOperation::kSend, tensor.bytes(), stream, [&] { do_send(tensor, peer, stream); });
 }
 
 void CommGroup::recv(Tensor tensor, int peer, Stream& stream) {
   TRI_REQUIRE(peer >= 0 && peer < size_ && peer != rank_, "{}: receive from {} of {}", name_, peer, size_);
   ++counts_.recvs;
-  counts_.bytes += tensor.bytes();
-  before_transfer(stream);
-  const OpScope scope(stream, "recv");
-  do_recv(tensor, peer, stream);
+  transfer(ChannelOperation::kReceive, tensor.bytes(), stream, [&] { do_recv(tensor, peer, stream); });
 }
 
 void GroupOnStream::after(Stream& producer) {

@@ -11,6 +11,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/tensor.h"
 #include "kernels/core/timeline.h"
+#include "lib/comm/channel_progress.h"
 #include "lib/comm/transfer_observer.h"
 
 namespace tri {
@@ -46,6 +47,9 @@ class CommGroup {
   // Told of every transfer of this group; null: nobody. It outlives the group. Who makes copies in place of collectives
   // tells it with before_transfer.
   void set_observer(TransferObserver* observer) { observer_ = observer; }
+  // Of what this group carries, not of copies in its place.
+  void set_progress(ChannelProgress progress) { progress_ = progress; }
+  const ChannelProgress& progress() const { return progress_; }
   void before_transfer(Stream& stream) {
     if (observer_ != nullptr) observer_->before_transfer(stream);
   }
@@ -54,6 +58,8 @@ class CommGroup {
   CommGroup(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
 
  private:
+  template <class Transfer>
+  void transfer(ChannelOperation operation, int64_t bytes, Stream& stream, const Transfer& run);
   virtual void do_all_gather(Tensor out, Tensor inp, Stream& stream) = 0;
   virtual void do_reduce_scatter(Tensor out, Tensor inp, Stream& stream) = 0;
   virtual void do_all_reduce(Tensor inout, ReduceOp op, Stream& stream) = 0;
@@ -65,6 +71,7 @@ class CommGroup {
   int rank_, size_;
   CommCounts counts_;
   TransferObserver* observer_ = nullptr;
+  ChannelProgress progress_;
 };
 
 // The group of this rank alone: gathers and scatters are copies, the rest is nothing.

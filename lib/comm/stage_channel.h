@@ -13,6 +13,7 @@ class StageChannel {
   virtual void send(Tensor tensor, int ring, Stream& stream) = 0;
   // `tensor` is the next buffer of `ring`, and free on `stream`. Complete when it is filled.
   virtual void recv(Tensor tensor, int ring, Stream& stream) = 0;
+  virtual const ChannelProgress& progress() const = 0;
 };
 
 // By messages of a group (NCCL, MPI), which carry their order and so need no rings.
@@ -22,6 +23,7 @@ class MessageChannel final : public StageChannel {
   MessageChannel(CommGroup& group, int peer) : group_(group), peer_(peer) {}
   void send(Tensor tensor, int, Stream& stream) override { group_.send(tensor, peer_, stream); }
   void recv(Tensor tensor, int, Stream& stream) override { group_.recv(tensor, peer_, stream); }
+  const ChannelProgress& progress() const override { return group_.progress(); }
 
  private:
   CommGroup& group_;

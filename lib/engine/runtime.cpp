@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "io/black_box/black_box.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
 #include "lib/comm/peer/channel.h"
@@ -34,22 +35,23 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device), makin
   compute_ = &add_stream("compute", StreamPriority::kNormal);
   Stream& tp_stream = config.parallel.overlap_tp && mesh.tp.size > 1 ? add_stream("tp") : *compute_;
   Stream& dp_stream = config.parallel.overlap_dp && mesh.dp.size > 1 ? add_stream("dp") : *compute_;
-  GroupOnStream tp_collectives(add_group("tp", kTpTag, tp), tp_stream, device, TimeCategory::kTp);
-  GroupOnStream dp_collectives(add_group("dp", kDpTag, dp), dp_stream, device, TimeCategory::kDp);
+  GroupOnStream tp_collectives(add_collectives("tp", kTpTag, tp), tp_stream, device, TimeCategory::kTp);
+  GroupOnStream dp_collectives(add_collectives("dp", kDpTag, dp), dp_stream, device, TimeCategory::kDp);
   // Who sums over stages waits for their work: the end of the pipeline's bubble.
   const TimeCategory over_all = mesh.pp.size > 1   ? TimeCategory::kPp
                                 : mesh.dp.size > 1 ? TimeCategory::kDp
                                                    : TimeCategory::kTp;
-  world_ = std::make_unique<GroupOnStream>(add_group("world", kWorldTag, world), dp_stream, device, over_all);
+  world_ = std::make_unique<GroupOnStream>(add_collectives("world", kWorldTag, world), dp_stream, device, over_all);
   tp_ = connect_axis("tp", std::move(tp_collectives), tp, context.shared.tp);
   dp_ = connect_axis("dp", std::move(dp_collectives), dp, context.shared.dp);
   if (mesh.pp.size > 1) {
     connect_stages(pp);
     if (config.model.tie_embeddings && (mesh.pp.first() || mesh.pp.last()))
-      embedding_ = std::make_unique<GroupOnStream>(add_group("embedding", kEmbeddingTag, {pp.front(), pp.back()}),
+      embedding_ = std::make_unique<GroupOnStream>(add_collectives("embedding", kEmbeddingTag, {pp.front(), pp.back()}),
                                                    dp_stream, device, over_all);
   }
   making_.reset();
+  if (BlackBox* box = black_box()) box->end_connection();
 }
 
 // Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
@@ -67,8 +69,10 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
   axis_arenas_.push_back(std::move(arenas).value());
   Stream& copies = add_stream(fmt::format("{} copies", axis));
   Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
+  const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks,
+                                 collectives.rank());
   return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
-                                             arrivals, device_);
+                                             arrivals, device_, progress);
 }
 
 // Of the two ranks' memory; null where one cannot open the other's, and the plan leaves it open (auto: some pairs can).
@@ -105,14 +109,20 @@ void Runtime::connect_stages(const std::vector<int>& pp) {
     };
     const int source = pp[static_cast<size_t>(from)], target = pp[static_cast<size_t>(to)];
     const std::vector<int> pair{std::min(source, target), std::max(source, target)};
+    const auto progress = [&] {
+      return ChannelProgress("pp " + name, receives ? ChannelKind::kReceive : ChannelKind::kSend, {source, target},
+                             receives ? 1 : 0);
+    };
     if (context.config.parallel.pp_transfers != PpTransfers::kMessages)
       if (const PeerArenas* arenas = arenas_of_neighbour(pair)) {
         PeerChannelEnd& local = receives ? recv_end : send_end;
         const auto ends = gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
-        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, making_->context.observer));
+        add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, context.observer, progress()));
         return;
       }
-    add(std::make_unique<MessageChannel>(add_group("pp " + name, tag, {source, target}), receives ? 0 : 1));
+    CommGroup& group = add_group("pp " + name, tag, {source, target});
+    group.set_progress(progress());
+    add(std::make_unique<MessageChannel>(group, receives ? 0 : 1));
   };
   const auto flag = [&](int link) { return boundaries.flags.empty() ? Tensor{} : boundaries.flags.flat(link, 1); };
   for (const int parity : {0, 1})
@@ -158,6 +168,13 @@ void Runtime::begin_connecting(const std::string& what, const std::vector<int>& 
   if (world_ranks.size() > kMostNamed)
     ranks += fmt::format(" ... {} ({} of them)", world_ranks.back(), world_ranks.size());
   making_->deadline.begin(fmt::format("{} of ranks {}", what, ranks));
+  if (BlackBox* box = black_box()) box->begin_connection(what, world_ranks);
+}
+
+CommGroup& Runtime::add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks) {
+  CommGroup& group = add_group(name, tag, world_ranks);
+  group.set_progress({name, ChannelKind::kCollectives, world_ranks, group.rank()});
+  return group;
 }
 
 Stream& Runtime::add_stream(const std::string& name, StreamPriority priority) {

@@ -70,6 +70,7 @@ class Runtime {
   PeerArenas* arenas_of_neighbour(const std::vector<int>& world_ranks);
   // `tag`: the same on all members, and another for another group of the same ranks.
   CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks);
+  CommGroup& add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks);
   // The deadline of what is connected with these ranks begins.
   void begin_connecting(const std::string& what, const std::vector<int>& world_ranks);
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kernels/core/timeline.h"
+#include "lib/comm/compute_progress.h"
 
 namespace tri {
 
@@ -25,10 +26,21 @@ BoundaryTensors allocate_boundaries(Axis pp, int chunks, const std::vector<int>&
   return tensors;
 }
 
+// A transfer between stages, by its number on its channel; none: the buffer had none.
+struct Executor::Transfer {
+  const ChannelProgress* channel = nullptr;
+  uint32_t number = 0;
+
+  void awaited_by_action() const {
+    if (channel != nullptr) channel->awaited_by_action(number);
+  }
+};
+
 struct Executor::Buffer {
   Tensor tensor;
   std::unique_ptr<Event> filled;  // its producer (receive or compute) is done
   std::unique_ptr<Event> freed;   // its last user (compute or send) is done
+  Transfer received, sent;        // its last transfers: what compute waits for before it is filled, or freed
   bool in_use = false;            // on the host's clock: taken, and no free() enqueued yet
 
   void free(Stream& user) {
@@ -154,6 +166,7 @@ class Executor::Run {
       if (fills) buffer = &x_.ring(rule.ring, action.chunk).take(user);
       TRI_REQUIRE(buffer != nullptr, "{} before {}", to_string(action), enum_name(rule.fills));
       if (reads && !fills) wait(user, *buffer->filled);
+      if (&user == &x_.compute_) (fills ? buffer->sent : buffer->received).awaited_by_action();
       held[rule.ring] = buffer;
     }
     return held;
@@ -168,9 +181,14 @@ class Executor::Run {
   }
 
   void compute(const Action& action) {
+    const bool forward = action.kind == ActionKind::kForward;
+    const ComputeProgress progress(forward ? ComputeKind::kForward : ComputeKind::kBackward, action.chunk,
+                                   action.microbatch);
+    progress.entered(x_.compute_);
     Held held = take(action, x_.compute_);
+    progress.running(x_.compute_);
     const Tensor input = held.tensor(BufferRing::kInputs);
-    if (action.kind == ActionKind::kForward)
+    if (forward)
       stage_.forward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kOutputs));
     else
       stage_.backward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kDOutputs),
@@ -180,18 +198,20 @@ class Executor::Run {
 
   void recv(const Action& action, int index, const Link& link) {
     Held buffers = take(action, *link.stream);
-    const Buffer* held = buffers.only();
+    Buffer* held = buffers.only();
     link.recv(held->tensor, index);
+    held->received = {&link.channel->progress(), link.channel->progress().last()};
     finish(action, *link.stream, buffers);
   }
 
   // `ring`: of the receiver.
   void send(const Action& action, int ring, const Link& link) {
     Held buffers = take(action, *link.stream);
-    const Buffer* held = buffers.only();
+    Buffer* held = buffers.only();
     TimedSend& times = x_.next_send();
     link.stream->record(*times.begin);
     link.send(held->tensor, ring);
+    held->sent = {&link.channel->progress(), link.channel->progress().last()};
     link.stream->record(*times.end);
     finish(action, *link.stream, buffers);
     if (x_.overlap_ == Overlap::kOff) wait(x_.compute_, *held->freed);  // coupled: compute stands still while sending

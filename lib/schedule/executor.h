@@ -75,6 +75,7 @@ class Executor {
   double fastest_send();
 
  private:
+  struct Transfer;
   struct Buffer;
   class Ring;
   class Run;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "lib/comm/compute_progress.h"
 #include "lib/optim/lr.h"
 #include "lib/tune/overlap_splits.h"
 
@@ -86,6 +87,9 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   compute.copy(statistics_.data, h_told_.data(), statistics_.bytes());
   run_plan();
   evaluator_.sum_losses();
+  const ComputeProgress update(ComputeKind::kUpdate);
+  update.entered(compute);
+  update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
   optimizer_.reduce();
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};

@@ -15,8 +15,8 @@ PeerChannelPlaces PeerChannel::places_of(const PeerMemory& peers, const PeerChan
 }
 
 PeerChannel::PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
-                         TransferObserver* observer)
-    : local_(std::move(local)), observer_(observer) {
+                         TransferObserver* observer, ChannelProgress progress)
+    : local_(std::move(local)), observer_(observer), progress_(progress) {
   TRI_REQUIRE(peers.size() == 2 && ends.size() == 2, "a channel between {} ranks", peers.size());
   const auto other = static_cast<size_t>(1 - peers.rank);
   peer_flag_ = reinterpret_cast<uint32_t*>(peers.base[other] + ends[other].flag);
@@ -39,9 +39,12 @@ void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
   counts_.bytes += tensor.bytes();
   ++transfers_;
   if (observer_ != nullptr) observer_->before_transfer(stream);
+  progress_.enqueue(ChannelOperation::kSend, tensor.bytes());
+  progress_.joined(stream);
   stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
   stream.copy(next_place(ring), tensor.data, tensor.bytes());
   stream.set_flag(peer_flag_, transfers_);
+  progress_.completed(stream);
 }
 
 void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
@@ -50,8 +53,11 @@ void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
   ++transfers_;
   TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} received out of turn", transfers_, ring);
   if (observer_ != nullptr) observer_->before_transfer(stream);
+  progress_.enqueue(ChannelOperation::kReceive, tensor.bytes());
   stream.set_flag(peer_flag_, transfers_);
+  progress_.joined(stream);
   stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
+  progress_.completed(stream);
 }
 
 }  // namespace tri

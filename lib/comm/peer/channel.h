@@ -37,12 +37,13 @@ class PeerChannel final : public StageChannel {
   // Between the members of `peers`, a pair. `local`: this rank's end; `ends`: where both members have theirs.
   // `observer`, which outlives the channel, is told of its transfers; null: nobody.
   PeerChannel(const PeerMemory& peers, PeerChannelEnd local, const std::vector<PeerChannelPlaces>& ends,
-              TransferObserver* observer = nullptr);
+              TransferObserver* observer = nullptr, ChannelProgress progress = {});
   static PeerChannelPlaces places_of(const PeerMemory& peers, const PeerChannelEnd& local);
 
   // Into the next buffer of the receiver's `ring`.
   void send(Tensor tensor, int ring, Stream& stream) override;
   void recv(Tensor tensor, int ring, Stream& stream) override;
+  const ChannelProgress& progress() const override { return progress_; }
   const CommCounts& counts() const { return counts_; }
 
  private:
@@ -50,6 +51,7 @@ class PeerChannel final : public StageChannel {
 
   PeerChannelEnd local_;
   TransferObserver* const observer_;
+  ChannelProgress progress_;
   uint32_t* peer_flag_ = nullptr;
   std::vector<std::vector<char*>> rings_;  // the receiver's, as this process sees them
   std::vector<size_t> next_;               // [ring]: buffers used so far

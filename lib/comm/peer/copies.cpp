@@ -43,7 +43,7 @@ PeerCopyTensors allocate_peer_copies(const std::string& name, int members, int64
 }
 
 PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers, PeerCopyTensors tensors,
-                                     Stream& copies, Stream& arrivals, Device& device)
+                                     Stream& copies, Stream& arrivals, Device& device, ChannelProgress progress)
     : AxisTransfers(std::move(collectives)),
       peers_(std::move(peers)),
       tensors_(std::move(tensors)),
@@ -52,7 +52,8 @@ PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers
       device_(device),
       made_(device.make_event()),
       sent_(device.make_event()),
-      reduced_(device.make_event()) {
+      reduced_(device.make_event()),
+      progress_(progress) {
   TRI_REQUIRE(peers_.size() == size() && peers_.rank == rank(), "member {} of {} with the memory of {} of {}", rank(),
               size(), peers_.rank, peers_.size());
 }
@@ -89,14 +90,31 @@ PeerCopyTransfers::Gather* PeerCopyTransfers::find(Tensor rows) {
 }
 
 // Counts the operation and tells the peers that this rank is ready for it.
-void PeerCopyTransfers::begin(Stream& stream) {
+void PeerCopyTransfers::begin(ChannelOperation operation, int64_t bytes, Stream& stream) {
   ++operation_;
+  progress_.enqueue(operation, bytes);
   stream.record(*made_);
   copies_.wait(*made_);
   for (int step = 1; step < size(); ++step) {
     const int peer = (rank() + step) % size();
     copies_.set_flag(peers_.at(peer, flag(kReady, rank())), operation_);
   }
+  progress_.joined(copies_);
+  unsent_ = size() - 1;
+}
+
+// So many more blocks of the operation were sent, by `stream`.
+void PeerCopyTransfers::count_sent(int blocks, Stream& stream) {
+  unsent_ -= blocks;
+  if (unsent_ == 0) progress_.sent(stream);
+}
+
+// The arrivals' stream has waited for all blocks of `operation`, and so for those of all operations before it: a member
+// sends them in their order.
+void PeerCopyTransfers::count_arrived(uint32_t operation) {
+  if (static_cast<int32_t>(operation - completing_) <= 0) return;
+  completing_ = operation;
+  progress_.completed(arrivals_, operation);
 }
 
 void PeerCopyTransfers::settle(Stream& stream) { stream.wait(*sent_); }
@@ -110,12 +128,13 @@ void PeerCopyTransfers::push(int peer, void* local_place, const void* src, int64
   copies_.copy(peers_.at(peer, static_cast<char*>(local_place)), src, bytes);
   copies_.set_flag(peers_.at(peer, flag(kArrived, rank())), operation_);
   copies_.record(*sent_);
+  count_sent(1, copies_);
 }
 
 void PeerCopyTransfers::begin_gather(Tensor rows, Stream& stream) {
   TRI_REQUIRE(!gathering(rows), "rows {} gathered twice at once", rows.shape_text());
   ++counts_.all_gathers;
-  begin(stream);
+  begin(ChannelOperation::kAllGather, rows.bytes() - local_rows(rows).bytes(), stream);
 }
 
 void PeerCopyTransfers::start_gather(Tensor rows, Stream& stream) {
@@ -139,6 +158,7 @@ void PeerCopyTransfers::start_gather(Tensor rows, Stream& stream) {
       gather->waited[static_cast<size_t>(member)] = true;
     }
   }
+  count_arrived(operation_);
 }
 
 bool PeerCopyTransfers::gathering(Tensor rows) const {
@@ -176,7 +196,7 @@ void PeerCopyTransfers::finish_gather(Tensor rows, Stream& stream) {
 
 std::vector<RowBlock> PeerCopyTransfers::begin_reduce(Tensor rows, OverlapSplit split, Stream& stream) {
   ++counts_.reduce_scatters;
-  begin(stream);
+  begin(ChannelOperation::kReduceScatter, rows.bytes() - local_rows(rows).bytes(), stream);
   reduce_ = operation_;
   turn_ = (turn_ + 1) % tensors_.incoming.size();
   direct_ = split.direct;
@@ -217,6 +237,7 @@ void PeerCopyTransfers::send(const RowBlock& block, Stream& stream) {
     collectives().group().before_transfer(stream);
     counts_.bytes += block.out.bytes();
     stream.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
+    count_sent(1, stream);
     return;
   }
   stream.record(*made_);
@@ -240,6 +261,7 @@ Tensor PeerCopyTransfers::finish_reduce(Stream& stream) {
   for (int step = 1; step < size(); ++step)
     arrivals_.wait_flag(flag(kArrived, (rank() + size() - step) % size()), reduce_);
   arrivals_.record(*reduced_);
+  count_arrived(reduce_);
   const TimeCategoryScope scope(stream, category());
   stream.wait(*reduced_);
   stream.wait(*sent_);  // the local part is copied as well

@@ -35,7 +35,7 @@ class PeerCopyTransfers final : public AxisTransfers {
  public:
   // Copies run on `copies`; `arrivals` waits for the peers' blocks and does nothing else.
   PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers, PeerCopyTensors tensors, Stream& copies,
-                    Stream& arrivals, Device& device);
+                    Stream& arrivals, Device& device, ChannelProgress progress = {});
 
   CommCounts counts() const override;
   // Hardly ever waits, since what peers sent at the same time has arrived; so the timeline is spared its marks.
@@ -60,8 +60,10 @@ class PeerCopyTransfers final : public AxisTransfers {
     std::vector<bool> waited;                     // [member]: the caller's stream has waited for its block
   };
 
-  void begin(Stream& stream);
+  void begin(ChannelOperation operation, int64_t bytes, Stream& stream);
   void push(int peer, void* local_place, const void* src, int64_t bytes);
+  void count_sent(int blocks, Stream& stream);
+  void count_arrived(uint32_t operation);
   Tensor incoming(int member) const;  // its part of the last reduce
   uint32_t* flag(int row, int member) const;
   std::vector<int> arrival_order() const;  // members; this one first
@@ -76,6 +78,9 @@ class PeerCopyTransfers final : public AxisTransfers {
   std::unique_ptr<Event> sent_;     // all that was sent was read from this rank's memory
   std::unique_ptr<Event> reduced_;  // the parts of a reduce are there
   CommCounts counts_;               // gathers and reduces by copies
+  ChannelProgress progress_;
+  int unsent_ = 0;           // blocks of the operation that are still to be sent
+  uint32_t completing_ = 0;  // the last operation whose arrivals are waited for
   uint32_t operation_ = 0;
   std::vector<Gather> gathers_;
   uint32_t reduce_ = 0;  // operation of the last reduce

@@ -1,0 +1,314 @@
+#include "io/black_box/black_box.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+
+#include "io/base/file.h"
+#include "io/base/hash.h"
+#include "io/base/host.h"
+
+namespace tri {
+namespace {
+
+int64_t nanoseconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// As much of `text` as fits, with a zero behind it.
+template <size_t N>
+void put(char (&place)[N], std::string_view text) {
+  const size_t length = std::min(text.size(), N - 1);
+  std::memcpy(place, text.data(), length);
+  place[length] = '\0';
+}
+
+// Field 22 of /proc/self/stat, behind the name in parentheses, which may hold anything.
+int64_t process_start() {
+  std::ifstream file("/proc/self/stat");
+  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  size_t at = line.rfind(')');
+  for (int field = 2; at != std::string::npos && field < 21; ++field) at = line.find(' ', at + 1);
+  return at == std::string::npos ? 0 : std::strtoll(line.c_str() + line.find(' ', at + 1), nullptr, 10);
+}
+
+int64_t pid_namespace() {
+  struct stat info {};
+  return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<int64_t>(info.st_ino) : 0;
+}
+
+// Single stores: what reads beside them takes each word as it is.
+template <class T, class V>
+void set(std::atomic<T>& word, V value) {
+  word.store(static_cast<T>(value), std::memory_order_relaxed);
+}
+template <class T>
+T get(const std::atomic<T>& word) {
+  return word.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+std::string black_box_folder() {
+  const char* folder = std::getenv("TRIREME_BLACK_BOXES");
+  return folder != nullptr && *folder != '\0' ? folder : "/dev/shm";
+}
+
+int64_t BlackBox::now() { return nanoseconds(CLOCK_MONOTONIC); }
+
+Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& identity) {
+  std::unique_ptr<BlackBox> box(new BlackBox);
+  box->path_ = fmt::format("{}/{}{}.{}", black_box_folder(), kBlackBoxPrefix, identity.attempt, identity.world_rank);
+  const std::string unnamed = box->path_ + ".tmp";  // until it says whose it is
+  const auto refused = [&](const char* what, int problem) {
+    ::unlink(unnamed.c_str());
+    return Error{fmt::format("{}: {}: {}", unnamed, what, std::strerror(problem)), ExitCode::kFile};
+  };
+  const auto num_actions = std::bit_ceil(static_cast<uint32_t>(std::max(identity.max_actions, 64)));
+  box->bytes_ = box::kActionsOffset + num_actions * sizeof(box::Action);
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  box->bytes_ = (box->bytes_ + page - 1) / page * page;
+  const Descriptor file(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.get() < 0) return refused("open", errno);
+  // All of its room now: a store into a page that memory has no room for would end the process.
+  if (const int problem = ::posix_fallocate(file.get(), 0, static_cast<off_t>(box->bytes_)); problem != 0)
+    return refused("no room", problem);
+  void* memory = ::mmap(nullptr, box->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (memory == MAP_FAILED) return refused("mmap", errno);
+  box->image_ = static_cast<box::Image*>(memory);
+  box::Image& image = *box->image_;
+  image.magic = box::kMagic;
+  image.version = box::kVersion;
+  image.bytes = static_cast<uint32_t>(box->bytes_);
+  image.num_actions = num_actions;
+  image.process = ::getpid();
+  image.process_namespace = pid_namespace();
+  image.process_start = process_start();
+  image.created = now();
+  image.created_realtime = nanoseconds(CLOCK_REALTIME);
+  put(image.host, host_name());
+  put(image.attempt, identity.attempt);
+  put(image.job, identity.job);
+  put(image.run_dir, identity.run_dir);
+  box->set_place(identity);
+  set(image.phase_since, image.created);
+  set(image.host_since, image.created);
+  set(image.beat, image.created);
+  for (box::Feed& feed : image.feeds) set(feed.reader, -1);
+  if (::rename(unnamed.c_str(), box->path_.c_str()) != 0) return refused("rename", errno);
+  return box;
+}
+
+BlackBox::~BlackBox() {
+  if (image_ == nullptr) return;
+  const bool well = get(image_->ended) != 0;
+  ::munmap(image_, bytes_);
+  if (well) ::unlink(path_.c_str());
+}
+
+void BlackBox::set_place(const BlackBoxIdentity& identity) {
+  box::Image& image = *image_;
+  image.world_rank = identity.world_rank, image.world_size = identity.world_size;
+  image.pp_rank = identity.pp.rank, image.pp_size = identity.pp.size;
+  image.dp_rank = identity.dp.rank, image.dp_size = identity.dp.size;
+  image.tp_rank = identity.tp.rank, image.tp_size = identity.tp.size;
+  put(image.gpu, identity.gpu);
+}
+
+RunPhase BlackBox::enter(RunPhase phase) {
+  const auto before = static_cast<RunPhase>(get(image_->phase));
+  set(image_->phase, static_cast<uint32_t>(phase));
+  set(image_->phase_since, now());
+  tick();
+  event(BoxEventKind::kPhase, static_cast<uint32_t>(phase), get(image_->step));
+  return before;
+}
+
+HostState BlackBox::enter(HostState state) {
+  const auto before = static_cast<HostState>(get(image_->host_state));
+  set(image_->host_state, static_cast<uint32_t>(state));
+  set(image_->host_since, now());
+  event(BoxEventKind::kHost, static_cast<uint32_t>(state), get(image_->step));
+  return before;
+}
+
+void BlackBox::begin_step(int64_t step, int64_t steps) {
+  set(image_->step, step);
+  set(image_->steps, steps);
+  enter(RunPhase::kStep);
+}
+
+void BlackBox::end_step(int64_t nanoseconds_of_step) {
+  set(image_->step_nanoseconds, nanoseconds_of_step);
+  tick();
+}
+
+box::Channel* BlackBox::add_channel(std::string_view name, ChannelKind kind, const RankSet& members, int index) {
+  const uint32_t number = get(image_->num_channels);
+  if (number == box::kMaxChannels) return nullptr;
+  box::Channel& channel = image_->channels[number];
+  put(channel.name, name);
+  channel.kind = static_cast<uint32_t>(kind);
+  channel.members = members;
+  channel.index = index;
+  image_->num_channels.store(number + 1, std::memory_order_release);
+  return &channel;
+}
+
+uint32_t BlackBox::enqueue(box::Channel& channel, ChannelOperation operation, int64_t bytes) {
+  const uint32_t number = get(channel.enqueued) + 1;
+  set(channel.operation, static_cast<uint32_t>(operation));
+  set(channel.bytes, get(channel.bytes) + bytes);
+  set(channel.enqueued, number);
+  event(BoxEventKind::kTransfer, index_of(channel), number);
+  return number;
+}
+
+uint32_t BlackBox::enqueue_action(ComputeKind kind, int chunk, int microbatch) {
+  const uint32_t number = get(image_->actions_enqueued) + 1;
+  box::Action& action = actions()[number % image_->num_actions];
+  action.number = number;
+  action.kind = static_cast<uint8_t>(kind);
+  action.num_waits = 0;
+  action.chunk = static_cast<uint16_t>(chunk);
+  action.microbatch = microbatch;
+  image_->actions_enqueued.store(number, std::memory_order_release);
+  event(BoxEventKind::kAction, static_cast<uint32_t>(kind), microbatch);
+  return number;
+}
+
+void BlackBox::action_awaits(const box::Channel& channel, uint32_t sequence) {
+  box::Action& action = actions()[get(image_->actions_enqueued) % image_->num_actions];
+  if (action.num_waits == box::kMaxWaits) return;
+  action.channels[action.num_waits] = index_of(channel);
+  action.sequences[action.num_waits] = sequence;
+  ++action.num_waits;
+}
+
+void BlackBox::begin_connection(std::string_view what, const std::vector<int>& members) {
+  end_connection();
+  if (members.empty()) return;
+  const size_t named = std::min<size_t>(members.size(), std::size(image_->connection_members));
+  put(image_->connection_name, what);
+  for (size_t i = 0; i < named; ++i) set(image_->connection_members[i], members[i]);
+  // Of more than can be named, these are a progression: a node has no more.
+  set(image_->connection_size, members.size());
+  image_->connection.store(connection_id(what, members), std::memory_order_release);
+  enter(HostState::kConnects);
+  tick();
+}
+
+void BlackBox::end_connection() {
+  const uint64_t id = get(image_->connection);
+  if (id == 0) return;
+  const uint32_t number = get(image_->num_connections);
+  if (number < box::kMaxConnections) {
+    image_->connections[number].id = id;
+    set(image_->connections[number].done, 1);
+    image_->num_connections.store(number + 1, std::memory_order_release);
+  }
+  set(image_->connection, 0);
+  enter(HostState::kWorks);
+  tick();
+}
+
+void BlackBox::event(BoxEventKind kind, uint32_t what, int64_t value) {
+  const uint32_t number = image_->num_events.fetch_add(1, std::memory_order_relaxed);
+  image_->events[number % box::kEvents] = {now(), static_cast<uint32_t>(kind), what, value};
+}
+
+void BlackBox::enter(box::Feed& feed, ReaderState state) {
+  set(feed.reader_state, static_cast<uint32_t>(state));
+  set(feed.since, now());
+  event(BoxEventKind::kReader, static_cast<uint32_t>(state), get(feed.published));
+}
+
+void BlackBox::enter(WriterState state, int64_t step) {
+  set(image_->writer.step, step);
+  set(image_->writer.state, static_cast<uint32_t>(state));
+  writer_goes_on();
+  event(BoxEventKind::kWriter, static_cast<uint32_t>(state), step);
+}
+
+void BlackBox::writer_goes_on() {
+  set(image_->writer.since, now());
+  image_->writer.progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+void BlackBox::log_line(std::string_view text) {
+  const uint32_t number = image_->num_log_lines.fetch_add(1, std::memory_order_relaxed);
+  box::LogLine& line = image_->log[number % box::kLogLines];
+  line.time = now();
+  put(line.text, text);
+}
+
+void BlackBox::failure(uint32_t code, bool consequence, std::string_view text) {
+  if (failed_.exchange(true)) return;
+  box::Failure& failure = image_->failure;
+  failure.code = code;
+  failure.consequence = consequence ? 1 : 0;
+  failure.realtime = nanoseconds(CLOCK_REALTIME);
+  put(failure.text, text);
+  failure.state.store(1, std::memory_order_release);
+}
+
+namespace {
+std::atomic<BlackBox*> g_box{nullptr};
+thread_local bool t_trains = false;
+}  // namespace
+
+BlackBox* black_box() { return g_box.load(std::memory_order_relaxed); }
+
+ProcessBlackBox::ProcessBlackBox(BlackBox* box) {
+  g_box = box;
+  t_trains = true;
+}
+
+ProcessBlackBox::~ProcessBlackBox() {
+  t_trains = false;
+  g_box = nullptr;
+}
+
+HostScope::HostScope(HostState state) : box_(t_trains ? black_box() : nullptr) {
+  if (box_ != nullptr) before_ = box_->enter(state);
+}
+
+HostScope::~HostScope() {
+  if (box_ != nullptr) box_->enter(before_);
+}
+
+PhaseScope::PhaseScope(RunPhase phase) : box_(t_trains ? black_box() : nullptr) {
+  if (box_ != nullptr) before_ = box_->enter(phase);
+}
+
+PhaseScope::~PhaseScope() {
+  if (box_ != nullptr) box_->enter(before_);
+}
+
+RankSet rank_set(const std::vector<int>& world_ranks) {
+  if (world_ranks.empty()) return {};
+  RankSet set{world_ranks[0], world_ranks.size() > 1 ? world_ranks[1] - world_ranks[0] : 1,
+              static_cast<int32_t>(world_ranks.size())};
+  for (int i = 0; i < set.size; ++i)
+    if (set.rank(i) != world_ranks[static_cast<size_t>(i)]) return {};
+  return set;
+}
+
+uint64_t connection_id(std::string_view what, const std::vector<int>& members) {
+  std::string bytes(what);
+  bytes.append(reinterpret_cast<const char*>(members.data()), members.size() * sizeof(int));
+  return xxh3_64(bytes) | 1;
+}
+
+}  // namespace tri

@@ -1,0 +1,223 @@
+#include "io/black_box/record.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <string_view>
+
+#include "io/base/file.h"
+#include "io/base/host.h"
+#include "io/black_box/black_box.h"
+
+namespace tri {
+namespace {
+
+template <class T>
+T get(const std::atomic<T>& word) {
+  return word.load(std::memory_order_relaxed);
+}
+
+template <size_t N>
+std::string text(const char (&place)[N]) {
+  return {place, ::strnlen(place, N)};
+}
+
+// Ages of what has a time of the box's machine.
+class Clock {
+ public:
+  Clock() : now_(BlackBox::now()) {}
+  double age(int64_t time) const { return static_cast<double>(std::max<int64_t>(now_ - time, 0)) * 1e-9; }
+  double age(const box::Time& time) const { return age(get(time)); }
+
+ private:
+  const int64_t now_;
+};
+
+// The newest `wanted` of `written` entries of a ring of `size`, oldest first: their indices.
+template <class Take>
+void newest(uint32_t written, uint32_t size, uint32_t wanted, Take take) {
+  const uint32_t count = std::min({written, size, wanted});
+  for (uint32_t i = written - count; i != written; ++i) take(i % size);
+}
+
+void read_identity(const box::Image& image, const Clock& clock, RankRecord& record) {
+  record.world_rank = image.world_rank, record.world_size = image.world_size;
+  record.pp_rank = image.pp_rank, record.pp_size = image.pp_size;
+  record.dp_rank = image.dp_rank, record.dp_size = image.dp_size;
+  record.tp_rank = image.tp_rank, record.tp_size = image.tp_size;
+  record.host = text(image.host);
+  record.attempt = text(image.attempt);
+  record.job = text(image.job);
+  record.gpu = text(image.gpu);
+  record.run_dir = text(image.run_dir);
+  record.process = image.process;
+  record.process_namespace = image.process_namespace;
+  record.process_start = image.process_start;
+  record.uptime = clock.age(image.created);
+}
+
+void read_progress(const box::Image& image, const Clock& clock, RankRecord& record) {
+  record.phase = static_cast<RunPhase>(get(image.phase));
+  record.host_state = static_cast<HostState>(get(image.host_state));
+  record.phase_seconds = clock.age(image.phase_since);
+  record.host_seconds = clock.age(image.host_since);
+  record.beat_seconds = clock.age(image.beat);
+  record.step = get(image.step), record.steps = get(image.steps);
+  record.progress = get(image.progress);
+  record.ended = get(image.ended) != 0;
+  record.step_seconds = static_cast<double>(get(image.step_nanoseconds)) * 1e-9;
+  record.connection = get(image.connection);
+  if (record.connection != 0) {
+    record.connection_name = text(image.connection_name);
+    const auto size = std::min<size_t>(get(image.connection_size), std::size(image.connection_members));
+    for (size_t i = 0; i < size; ++i) record.connection_members.push_back(get(image.connection_members[i]));
+  }
+  const uint32_t done = std::min<uint32_t>(get(image.num_connections), box::kMaxConnections);
+  for (uint32_t i = 0; i < done; ++i) record.connections_done.push_back(image.connections[i].id);
+}
+
+void read_actions(const box::Image& image, const box::Action* actions, RankRecord& record) {
+  record.actions_enqueued = get(image.actions_enqueued);
+  record.action_entered = get(image.action_entered);
+  record.action_running = get(image.action_running);
+  if (record.action_entered == 0) return;
+  const box::Action& action = actions[record.action_entered % image.num_actions];
+  if (action.number != record.action_entered) return;  // overwritten
+  ActionRecord entered{.number = action.number,
+                       .kind = static_cast<ComputeKind>(action.kind),
+                       .chunk = action.chunk,
+                       .microbatch = action.microbatch};
+  for (int i = 0; i < std::min<int>(action.num_waits, box::kMaxWaits); ++i)
+    entered.waits.push_back({static_cast<int>(action.channels[i]), action.sequences[i]});
+  record.action = std::move(entered);
+}
+
+void read_activities(const box::Image& image, const Clock& clock, RankRecord& record) {
+  const uint32_t channels = std::min<uint32_t>(get(image.num_channels), box::kMaxChannels);
+  for (uint32_t i = 0; i < channels; ++i) {
+    const box::Channel& channel = image.channels[i];
+    const auto kind = static_cast<ChannelKind>(channel.kind);
+    const uint32_t joined = get(channel.joined), completed = get(channel.completed);
+    // Only copies to several peers have left a rank at another time than they were begun or completed.
+    const uint32_t sent = kind == ChannelKind::kCopies ? get(channel.sent)
+                          : kind == ChannelKind::kSend ? completed
+                                                       : joined;
+    record.channels.push_back({.name = text(channel.name),
+                               .kind = kind,
+                               .members = channel.members,
+                               .index = channel.index,
+                               .enqueued = get(channel.enqueued),
+                               .joined = joined,
+                               .sent = sent,
+                               .completed = completed,
+                               .operation = static_cast<ChannelOperation>(get(channel.operation)),
+                               .bytes = get(channel.bytes)});
+  }
+  for (size_t i = 0; i < record.feeds.size(); ++i) {
+    const box::Feed& feed = image.feeds[i];
+    record.feeds[i] = {.reader = get(feed.reader),
+                       .wanted = get(feed.wanted),
+                       .reader_state = static_cast<ReaderState>(get(feed.reader_state)),
+                       .published = get(feed.published),
+                       .seconds = clock.age(feed.since)};
+  }
+  const box::Writer& writer = image.writer;
+  record.writer = {.state = static_cast<WriterState>(get(writer.state)),
+                   .progress = get(writer.progress),
+                   .step = get(writer.step),
+                   .seconds = clock.age(writer.since)};
+  if (image.failure.state.load(std::memory_order_acquire) != 0)
+    record.failure = {.code = static_cast<int>(image.failure.code),
+                      .consequence = image.failure.consequence != 0,
+                      .realtime = image.failure.realtime,
+                      .text = text(image.failure.text)};
+}
+
+void read_history(const box::Image& image, const Clock& clock, int max_events, RankRecord& record) {
+  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_streams), box::kMaxStreams); ++i)
+    record.streams.push_back({text(image.streams[i].name), static_cast<int>(get(image.streams[i].state))});
+  for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_stacks), box::kThreads); ++i) {
+    const box::Stack& stack = image.stacks[i];
+    const uint32_t depth = std::min<uint32_t>(stack.depth.load(std::memory_order_acquire), box::kFrames);
+    if (depth > 0) record.stacks.push_back({stack.thread, text(stack.name), {stack.frames, stack.frames + depth}, {}});
+  }
+  newest(get(image.num_log_lines), box::kLogLines, box::kLogLines, [&](uint32_t i) {
+    record.log.push_back({clock.age(image.log[i].time), text(image.log[i].text)});
+  });
+  record.last_event_seconds = record.uptime;
+  newest(get(image.num_events), box::kEvents, 1,
+         [&](uint32_t i) { record.last_event_seconds = clock.age(image.events[i].time); });
+  newest(get(image.num_events), box::kEvents, static_cast<uint32_t>(std::max(max_events, 0)), [&](uint32_t i) {
+    const box::Event& event = image.events[i];
+    record.events.push_back({clock.age(event.time), static_cast<BoxEventKind>(event.kind), event.what, event.value});
+  });
+}
+
+}  // namespace
+
+std::string to_string_place(const RankRecord& record) {
+  return fmt::format("rank {} [pp{} dp{} tp{}] on {}{}", record.world_rank, record.pp_rank, record.dp_rank,
+                     record.tp_rank, record.host, record.gpu.empty() ? "" : fmt::format(" (GPU {})", record.gpu));
+}
+
+Result<RankRecord> read_black_box(const std::string& path, int max_events) {
+  const auto opened = InputFile::open(path);
+  if (!opened) return opened.error();
+  const InputFile& file = opened.value();
+  const auto no_box = [&](const char* why) { return Error{fmt::format("{}: {}", path, why), ExitCode::kFile}; };
+  if (file.bytes() < static_cast<int64_t>(box::kActionsOffset)) return no_box("too short for a black box");
+  std::vector<char> bytes(static_cast<size_t>(file.bytes()) + alignof(box::Image));
+  void* place = bytes.data();
+  size_t space = bytes.size();
+  char* const aligned = static_cast<char*>(std::align(alignof(box::Image), sizeof(box::Image), place, space));
+  if (const auto read = file.read(aligned, file.bytes(), 0); !read) return read.error();
+  const auto& image = *reinterpret_cast<const box::Image*>(aligned);
+  if (image.magic != box::kMagic) return no_box("no black box");
+  if (image.version != box::kVersion) return no_box("a black box of another version of the program");
+  if (image.num_actions == 0 ||
+      box::kActionsOffset + image.num_actions * sizeof(box::Action) > static_cast<size_t>(file.bytes()))
+    return no_box("a black box with a broken head");
+  const Clock clock;
+  RankRecord record;
+  read_identity(image, clock, record);
+  read_progress(image, clock, record);
+  read_actions(image, reinterpret_cast<const box::Action*>(aligned + box::kActionsOffset), record);
+  read_activities(image, clock, record);
+  read_history(image, clock, max_events, record);
+  return record;
+}
+
+std::vector<std::string> list_black_boxes() {
+  const std::string folder = black_box_folder();
+  std::vector<std::string> paths;
+  const auto names = list_folder(folder);
+  if (!names) return paths;
+  for (const std::string& name : names.value())
+    if (name.starts_with(kBlackBoxPrefix) && !name.ends_with(".tmp")) paths.push_back(folder + "/" + name);
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+ProcessState process_state_of(const RankRecord& record) {
+  struct stat own {};
+  if (record.host != host_name() || ::stat("/proc/self/ns/pid", &own) != 0 ||
+      static_cast<int64_t>(own.st_ino) != record.process_namespace)
+    return ProcessState::kUnknown;
+  std::ifstream file(fmt::format("/proc/{}/stat", record.process));
+  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return ProcessState::kGone;
+  size_t at = name_end;
+  for (int field = 2; at != std::string::npos && field < 22; ++field) at = line.find(' ', at + 1);
+  if (at == std::string::npos || std::strtoll(line.c_str() + at, nullptr, 10) != record.process_start)
+    return ProcessState::kGone;  // another process has its number
+  const char state = line[name_end + 2];
+  if (state == 'Z' || state == 'X') return ProcessState::kGone;
+  return state == 'T' || state == 't' ? ProcessState::kStopped : ProcessState::kRuns;
+}
+
+}  // namespace tri

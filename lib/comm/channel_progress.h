@@ -1,0 +1,49 @@
+// How far one channel's transfers are, kept in the rank's black box (io/black_box): by the host, as it enqueues them, and
+// by the streams that run them. Without a box all calls do nothing.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "io/black_box/black_box.h"
+#include "kernels/core/device.h"
+
+namespace tri {
+
+class ChannelProgress {
+ public:
+  ChannelProgress() = default;  // nobody looks on
+  // Of this process's box, if it keeps one. `index`: of this rank among `world_ranks`.
+  ChannelProgress(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks, int index)
+      : box_(world_ranks.size() > 1 ? black_box() : nullptr),
+        channel_(box_ == nullptr ? nullptr : box_->add_channel(name, kind, rank_set(world_ranks), index)) {}
+
+  // The channel's next operation.
+  void enqueue(ChannelOperation operation, int64_t bytes) {
+    if (channel_ != nullptr) last_ = box_->enqueue(*channel_, operation, bytes);
+  }
+  // The operation enqueued last, as `stream` comes past here; what the counters mean: image.h.
+  void joined(Stream& stream) const {
+    if (channel_ != nullptr) stream.mark(channel_->joined, last_);
+  }
+  void sent(Stream& stream) const {
+    if (channel_ != nullptr) stream.mark(channel_->sent, last_);
+  }
+  void completed(Stream& stream) const { completed(stream, last_); }
+  void completed(Stream& stream, uint32_t operation) const {
+    if (channel_ != nullptr) stream.mark(channel_->completed, operation);
+  }
+  uint32_t last() const { return last_; }
+
+  // The compute action enqueued last cannot begin before `operation` is complete.
+  void awaited_by_action(uint32_t operation) const {
+    if (channel_ != nullptr) box_->action_awaits(*channel_, operation);
+  }
+
+ private:
+  BlackBox* box_ = nullptr;
+  box::Channel* channel_ = nullptr;
+  uint32_t last_ = 0;
+};
+
+}  // namespace tri
