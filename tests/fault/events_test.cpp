@@ -153,7 +153,7 @@ TEST(Events, many_writers_and_kills_lose_no_line_that_was_written) {
   for (const int64_t lines : next) EXPECT_EQ(lines, kLines);
 }
 
-// A pipe that nobody empties: a write into it hangs, and so does reading all of it.
+// A pipe that is full: a write into it hangs.
 TEST(Events, storage_that_hangs_is_not_waited_for) {
   const TemporaryFolder folder;
   EXPECT_FALSE(book_in(folder / "absent/events.jsonl").append(RunEventKind::kStart, ""));
@@ -163,7 +163,6 @@ TEST(Events, storage_that_hangs_is_not_waited_for) {
   const Descriptor pipe(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   ASSERT_GE(pipe.get(), 0);
   EXPECT_TRUE(book.append(RunEventKind::kStart, ""));
-  EXPECT_FALSE(book.failure_hook()({.world_rank = 0, .code = ExitCode::kDevice, .text = "it broke"}));
   while (::write(pipe.get(), "x", 1) == 1) continue;
   EXPECT_FALSE(book.append(RunEventKind::kStart, ""));
   EXPECT_FALSE(book.failure_hook()({.world_rank = 0, .code = ExitCode::kDevice, .text = "it broke"}));
