@@ -24,7 +24,7 @@
 namespace tri {
 
 enum class RunEventKind {
-  kStart,    // of an attempt; fields: ranks, step (done before it)
+  kStart,    // of an attempt; fields: ranks, step (done before it), steps (of the run)
   kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
   kHang,  // the watchdog ends the job; `text`: the headline, `rank` and `host`: the first culprit's; fields: kind, dump,
           // began (seconds since 1970: when the run came to a standstill)

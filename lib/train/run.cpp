@@ -143,7 +143,8 @@ Result<void> train(const PlannedJob& planned, const RunStart& start, Job& job, S
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
   if (mesh.world_rank == 0)
-    book->append(RunEventKind::kStart, "", {{"ranks", int64_t{mesh.world_size()}}, {"step", begun.value().steps}});
+    book->append(RunEventKind::kStart, "",
+                 {{"ranks", int64_t{mesh.world_size()}}, {"step", begun.value().steps}, {"steps", config.run.steps}});
   if (begun.value().steps >= config.run.steps) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};
