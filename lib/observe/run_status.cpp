@@ -53,7 +53,7 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines) {
   for (auto line = lines.rbegin(); line != lines.rend() && steps < kRateSteps; ++line) {
     const Json object = Json::parse(*line, nullptr, false);
     if (!object.is_object()) continue;
-    if (object.contains("restart") && steps > 0) break;  // the steps above it were another attempt's
+    if (object.contains("restart")) break;  // the steps above it were another attempt's
     const double step_seconds = number(object, "step_ms") / 1000;
     if (step_seconds <= 0) continue;
     if (steps == 0) {
@@ -220,6 +220,7 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   status.rate = rate_of(last_lines(status.run_dir + "/metrics.jsonl"));
   if (status.rate) status.step = status.rate->step;
   for (const RankRecord& rank : status.ranks) {
+    status.step = std::max(status.step, rank.step - 1);
     status.world_size = rank.world_size;
     status.job = rank.job;
     status.steps = std::max(status.steps, rank.steps);

@@ -13,6 +13,7 @@
 #include "lib/train/accept_checkpoint.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
+#include "lib/train/run_recorder.h"
 
 namespace tri {
 namespace {
@@ -63,6 +64,7 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
 // The newest checkpoint's state, or start values; what the run has behind it then.
 Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints, Trainer& trainer,
                                 StartupClock& startup) {
+  const PhaseScope phase(RunPhase::kLoad);
   const auto loaded = checkpoints.load();
   if (!loaded) return loaded.error();
   if (!loaded.value()) {
@@ -85,23 +87,24 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 
-// `book`: made with the run folder.
-Result<void> train(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
-                   std::optional<EventBook>& book) {
+// What there is to record: all but the box itself, which outlives it. `book`: made with the run folder.
+Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
+                          const std::string& attempt, RunRecorder& recorder, std::optional<EventBook>& book) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   Inputs inputs;
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
-  const std::string attempt = job.broadcast(new_attempt());
+  const MappedRecorder mapped(recorder, *device.value());
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
   book.emplace(EventBook::Writer{.path = config.run.dir + "/events.jsonl",
                                  .attempt = attempt,
                                  .job = batch_start().job,
                                  .world_rank = job.world_rank(),
-                                 .host = job.host()});
+                                 .host = job.host(),
+                                 .gpu = device.value()->bus_id()});
   job.set_failure_hook(book->failure_hook());
   log_info("{}", to_string(planned.plan));
   startup.phase_done("data and device");
@@ -165,13 +168,19 @@ Result<void> train(const PlannedJob& planned, const RunStart& start, Job& job, S
 }  // namespace
 
 Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
+  const Config& config = planned.config;
+  const Mesh& mesh = planned.mesh;
+  const std::string attempt = job.broadcast(new_attempt());
+  RunRecorder recorder(config, mesh, attempt, job);
   std::optional<EventBook> book;
-  const Result<void> result = train(planned, start, job, std::move(startup), book);
+  const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);
   job.set_failure_hook({});
   if (book && job.world_rank() == 0)
-    book->append(RunEventKind::kEnd, result ? "" : result.error().message,
-                 {{"code", static_cast<int64_t>(result ? ExitCode::kOk : result.error().code)}});
-  return result;
+    book->append(RunEventKind::kEnd, done ? "" : done.error().message,
+                 {{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}});
+  // Trouble that all ranks know of is no reason to keep the box: it is said already.
+  if (BlackBox* const box = recorder.box()) box->end_well();
+  return done;
 }
 
 }  // namespace tri
