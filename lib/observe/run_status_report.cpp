@@ -16,8 +16,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-constexpr size_t kMaxRows = 32;      // ranks that have a line each
-constexpr size_t kMaxRanges = 6;     // of ranks in a group that are named
+constexpr size_t kMaxRows = 32;   // ranks that have a line each
+constexpr size_t kMaxRanges = 6;  // of ranks in a group that are named
+constexpr int kMaxFailures = 8;
 constexpr double kWriterStill = 60;  // seconds without progress in which a checkpoint is worth a word
 
 std::string age(double seconds) {
@@ -36,7 +37,8 @@ std::string action_of(const RankRecord& rank) {
   const ActionRecord& action = *rank.action;
   std::string text(enum_name(action.kind));
   if (action.kind == ComputeKind::kForward || action.kind == ComputeKind::kBackward)
-    text += fmt::format(" of microbatch {}, chunk {}", action.microbatch, action.chunk);
+    text += fmt::format(" of microbatch {}{}", action.microbatch,
+                        action.chunk > 0 ? fmt::format(", chunk {}", action.chunk) : "");
   return (rank.action_running < rank.action_entered ? "before " : "") + text;
 }
 
@@ -61,12 +63,13 @@ std::string table(const std::vector<Row>& rows) {
   return text;
 }
 
-std::string table_of_ranks(const std::vector<RankRecord>& ranks) {
+// The host is named where it is not that of whoever asks: containers may share what holds the boxes.
+std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::string& host) {
   std::vector<Row> rows{
       {"rank", "place", "host", "GPU", "phase", "step", "does", "for", "action", "last event", "process"}};
   for (const RankRecord& r : ranks)
     rows.push_back({std::to_string(r.world_rank), fmt::format("pp{} dp{} tp{}", r.pp_rank, r.dp_rank, r.tp_rank),
-                    r.host, r.gpu, std::string(enum_name(r.phase)), std::to_string(r.step),
+                    r.host == host ? "" : r.host, r.gpu, std::string(enum_name(r.phase)), std::to_string(r.step),
                     std::string(enum_name(r.host_state)), age(r.host_seconds), action_of(r), age(r.last_event_seconds),
                     process_of(r)});
   return table(rows);
@@ -119,8 +122,9 @@ std::string who_and_where(const RunStatus& s) {
   std::string text;
   if (!s.attempt.empty()) text += fmt::format("attempt {}{}", s.attempt, s.job.empty() ? "" : ", job " + s.job);
   if (s.world_size == 0) return text;
-  return text + fmt::format("{}{} rank{}, of which this machine, {}, has {}\n", text.empty() ? "" : ": ", s.world_size,
-                            s.world_size == 1 ? "" : "s", s.host, s.ranks.size());
+  const bool all = static_cast<int>(s.ranks.size()) == s.world_size;
+  return text + fmt::format("{}{} rank{}, {} on this machine, {}\n", text.empty() ? "" : ": ", s.world_size,
+                            s.world_size == 1 ? "" : "s", all ? "all" : std::to_string(s.ranks.size()), s.host);
 }
 
 std::string progress_of(const RunStatus& s) {
@@ -138,7 +142,9 @@ std::string progress_of(const RunStatus& s) {
 // What a reader of the table may miss in it.
 std::string remarks(const RunStatus& s) {
   std::string text;
-  if (s.slowest)
+  int failures = 0;
+  const bool alive = s.state == RunState::kRuns || s.state == RunState::kStandsStill;
+  if (s.slowest && alive)
     text += fmt::format("slowest rank: {}, {} for its last step, {:.2f} x the median\n", s.slowest->world_rank,
                         age(s.slowest->seconds), s.slowest->of_median);
   if (s.newest_event_age) text += fmt::format("newest event of these ranks: {} ago\n", age(*s.newest_event_age));
@@ -146,8 +152,10 @@ std::string remarks(const RunStatus& s) {
     if (rank.writer.state != WriterState::kIdle && rank.writer.seconds > kWriterStill)
       text += fmt::format("{}: its checkpoint of step {} ({}) has made no progress for {}\n", to_string_place(rank),
                           rank.writer.step, enum_name(rank.writer.state), age(rank.writer.seconds));
-    if (rank.failure) text += fmt::format("{} has failed: {}\n", to_string_place(rank), rank.failure->text);
+    if (rank.failure && ++failures <= kMaxFailures)
+      text += fmt::format("{} has failed: {}\n", to_string_place(rank), rank.failure->text);
   }
+  if (failures > kMaxFailures) text += fmt::format("{} more ranks have failed\n", failures - kMaxFailures);
   return text;
 }
 
@@ -235,13 +243,14 @@ Json json_of(const HangVerdict& hang, const std::vector<RankRecord>& ranks) {
 }  // namespace
 
 std::string status_text(const RunStatus& status) {
-  std::string text = fmt::format(
-      "{}: {}{}\n", status.run_dir, enum_name(status.state),
-      status.state == RunState::kStandsStill ? fmt::format(" since {}", age(*status.newest_event_age)) : "");
+  std::string text =
+      fmt::format("{}: {}{}\n", status.run_dir, enum_name(status.state),
+                  status.state == RunState::kStandsStill ? fmt::format(" for {}", age(*status.newest_event_age)) : "");
   text += who_and_where(status) + progress_of(status) + hang_of(status) + end_of(status) + remarks(status) +
           elsewhere(status);
   if (status.ranks.empty()) return text;
-  return text + "\n" + (status.ranks.size() > kMaxRows ? table_of_groups(status.ranks) : table_of_ranks(status.ranks));
+  return text + "\n" +
+         (status.ranks.size() > kMaxRows ? table_of_groups(status.ranks) : table_of_ranks(status.ranks, status.host));
 }
 
 std::string status_json(const RunStatus& status) {

@@ -180,7 +180,7 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
   EXPECT_EQ(now.hang->culprits[0].world_rank, 0);
   EXPECT_EQ(now.hang->culprits[0].kind, HangKind::kProcessStopped);
   const std::string text = status_text(now);
-  expect_has(text, ": stands still since 1m00s");
+  expect_has(text, ": stands still for 1m00s");
   expect_has(text, now.hang->headline);
   const auto json = nlohmann::json::parse(status_json(now));
   EXPECT_EQ(json["hang"]["culprits"][0]["rank"], 0);
