@@ -44,12 +44,13 @@ void add_status_command(CLI::App& app, int& status) {
   command->add_flag("--json", options->json, "For machines: one object; with --hang, the report's");
   command->footer(
       "Ranks are seen through the black boxes that they keep in /dev/shm (TRIREME_BLACK_BOXES) of their machine, also\n"
-      "when they are stopped or dead. Of a run on many machines: srun --overlap --jobid=J --ntasks-per-node=1 trireme\n"
-      "status RUN_DIR. Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped.\n"
-      "--json: run_dir, host, attempt, job, state (runs, stands still, ended, failed, gone, unknown), world_size, step,\n"
-      "steps, newest_event_age_s, rate {step, step_ms, tokens_per_s, loss, age_s}, slowest {rank, step_ms, of_median},\n"
-      "hang {kind, headline, culprits, waiting}, cause {time, kind, rank, host, text}, end {time, code, text},\n"
-      "newest_dump, last_log_line, ranks [...]; null where it is not known.");
+      "when they are stopped or dead. Of a run on many machines:\n"
+      "  srun --overlap --jobid=J --ntasks-per-node=1 trireme status RUN_DIR\n"
+      "Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped.\n"
+      "--json: run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, newest_dump, last_log_line,\n"
+      "state (runs, stands still, ended, failed, gone, unknown), rate {step, step_ms, tokens_per_s, loss, age_s},\n"
+      "slowest {rank, step_ms, of_median}, hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
+      "cause {time, kind, rank, host, text}, ranks [...]; null where it is not known.");
   on_run(command, status, [options, hang] { return hang->count() > 0 ? show_hang(*options) : show_status(*options); });
 }
 

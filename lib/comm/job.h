@@ -96,7 +96,7 @@ class Job {
     std::string text;
     ExitCode code = ExitCode::kComm;
   };
-  // Called before this process ends the job, on the thread that does; must not throw, and must come back within seconds.
+  // Called before this process ends the job, on the thread that does; must not throw, and come back within seconds.
   using FailureHook = std::function<std::optional<FirstCause>(const Failure&)>;
   // In place of the one before; {}: none. Any thread.
   void set_failure_hook(FailureHook hook);

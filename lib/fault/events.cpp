@@ -41,8 +41,8 @@ bool ends_torn(int fd) {
   return ::fstat(fd, &file) == 0 && file.st_size > 0 && ::pread(fd, &last, 1, file.st_size - 1) == 1 && last != '\n';
 }
 
-// In a single write. Where the file system has no append of its own (NFS), the lock keeps writers of two nodes apart; who
-// does not get it in time writes all the same.
+// In a single write. Where the file system has no append of its own (NFS), the lock keeps writers of two nodes apart;
+// who does not get it in time writes all the same.
 bool append_line(const std::string& path, const std::string& line) {
   const Descriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
   if (file.get() < 0) return false;

@@ -1,5 +1,5 @@
-// The book of a run, run.dir/events.jsonl: its starts, failures, hangs and ends, one JSON object a line. Any rank of any
-// node appends; nothing is ever changed. The line of a writer that was killed may be torn: readers pass it over.
+// The book of a run, run.dir/events.jsonl: its starts, failures, hangs and ends, one JSON object a line. Any rank of
+// any node appends; nothing is ever changed. The line of a writer that was killed may be torn: readers pass it over.
 //
 //   {"time":1763812345.678,"attempt":"...","job":"4711","kind":"failure","rank":13,"host":"node07","text":"...",
 //    "fields":{"code":4,"gpu":"0000:18:00.0","consequence":false}}
@@ -26,9 +26,9 @@ namespace tri {
 enum class RunEventKind {
   kStart,    // of an attempt; fields: ranks, step (done before it), steps (of the run)
   kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
-  kHang,  // the watchdog ends the job; `text`: the headline, `rank` and `host`: the first culprit's; fields: kind, dump,
-          // began (seconds since 1970: when the run came to a standstill)
-  kEnd,   // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  kHang,     // the watchdog ends the job; `text`: the headline, `rank` and `host`: the first culprit's; fields: kind,
+             // dump, began (seconds since 1970: when the run came to a standstill)
+  kEnd,      // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
 };
 
 template <>
@@ -79,8 +79,8 @@ class EventBook {
   };
   explicit EventBook(Writer writer) : writer_(std::move(writer)) {}
 
-  // This rank's, now; rank and host may be set to another's. Storage that hangs holds it up for a second at most; false:
-  // it is not known to be written.
+  // This rank's, now; or an event as it stands, of any rank, with this book's attempt and job. Storage that hangs holds
+  // it up for a second at most; false: it is not known to be written.
   bool append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields = {}) const;
   bool append(RunEvent event) const;
 

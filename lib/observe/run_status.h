@@ -76,14 +76,14 @@ Result<RunStatus> read_run_status(const std::string& run_dir);
 std::string status_text(const RunStatus& status);
 
 // For machines, one object; null stands for what is not known:
-//   run_dir, host, attempt, job, state ("runs", "stands still", "ended", "failed", "gone", "unknown"), world_size, step,
-//   steps, newest_event_age_s, last_log_line, newest_dump
+//   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
+//   state ("runs", "stands still", "ended", "failed", "gone", "unknown")
 //   rate {step, step_ms, tokens_per_s, loss, age_s}
 //   slowest {rank, step_ms, of_median}
 //   hang {kind, headline, culprits [{rank, kind, host, text}], waiting}
 //   cause {time, kind, rank, host, text}, end {time, code, text}
-//   ranks [{rank, place {pp, dp, tp}, host, gpu, process, process_state, phase, phase_s, host_state, host_state_s, step,
-//           step_ms, action, last_event_age_s, failure}]
+//   ranks [{rank, place {pp, dp, tp}, host, gpu, process, process_state, phase, phase_s, host_state, host_state_s,
+//           step, step_ms, action, last_event_age_s, failure}]
 std::string status_json(const RunStatus& status);
 
 // What the watchdog has left behind: a folder of RUN_DIR/hang. `dump`: its name or its path; "": the newest.

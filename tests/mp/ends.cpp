@@ -4,7 +4,7 @@
 //     none
 //     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
 //     alike                                    at step 3, on all ranks with the same words
-//     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; with a book in FOLDER
+//     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; book in FOLDER
 //     group, inference-group                   the last group that an engine makes, for training or inference
 //     forward, backward, update, evaluation    an exception there, on two ranks
 //     checkpoint                               when rank 0 publishes the one in FOLDER, on a thread of its own
