@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{1};  // with storage that hangs
-constexpr std::chrono::milliseconds kPause{20}, kLockPatience{400};
+constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320}, kLockPatience{400};
 // How long a failing rank waits for what other nodes have to say. One that is the consequence of another's end knows
 // that there is more to come.
 constexpr std::chrono::milliseconds kOthersPatience{500}, kCausePatience{2000};
@@ -72,8 +72,10 @@ std::optional<RunEvent> await_cause(const std::string& path, const std::string& 
                                     std::chrono::milliseconds patience, bool only_causes) {
   std::optional<RunEvent> cause;
   const auto end = Clock::now() + patience;
+  auto pause = kPause;  // it grows: thousands of ranks may ask for the same file
   do {
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
     const auto events = read_events(path);
     if (events) cause = first_cause(events.value(), attempt);
   } while (Clock::now() < end && !(only_causes && cause && !cause->flag("consequence")));
@@ -152,12 +154,21 @@ Result<std::vector<RunEvent>> read_events(const std::string& path) {
 }
 
 std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt) {
-  const auto began = [](const RunEvent& event) { return event.number("began", event.time); };
-  const RunEvent* first = nullptr;
+  bool watchdog = false, others = false;  // have ended it
   for (const RunEvent& event : events) {
     if (event.attempt != attempt) continue;
-    if (event.kind != RunEventKind::kFailure && event.kind != RunEventKind::kHang) continue;
-    const auto order = [&](const RunEvent& e) { return std::pair(e.flag("consequence"), began(e)); };
+    const bool failure = event.kind == RunEventKind::kFailure;
+    watchdog |= failure && event.number("code", 0) == static_cast<double>(ExitCode::kWatchdog);
+    others |= failure || event.kind == RunEventKind::kEnd;
+  }
+  const bool hangs_count = watchdog || !others;  // else the run has gone on after them
+  const auto order = [](const RunEvent& event) {
+    return std::pair(event.flag("consequence"), event.number("began", event.time));
+  };
+  const RunEvent* first = nullptr;
+  for (const RunEvent& event : events) {
+    const bool counts = event.kind == RunEventKind::kFailure || (event.kind == RunEventKind::kHang && hangs_count);
+    if (event.attempt != attempt || !counts) continue;
     if (first == nullptr || order(event) < order(*first)) first = &event;
   }
   return first == nullptr ? std::nullopt : std::optional(*first);

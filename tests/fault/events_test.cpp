@@ -91,9 +91,20 @@ TEST(Events, the_earliest_that_is_no_consequence_is_the_first_cause) {
 }
 
 TEST(Events, a_hang_counts_from_its_beginning) {
-  EXPECT_EQ(first_rank({failure(20, 1, Cause::kHere), hang(60, 10, 5)}), 5);
-  EXPECT_EQ(first_rank({failure(5, 1, Cause::kHere), hang(60, 10, 5)}), 1);
-  EXPECT_EQ(first_rank({failure(5, 1, Cause::kPeer), hang(60, 10, 5)}), 5);
+  RunEvent watchdog = failure(90, 0, Cause::kHere);
+  watchdog.fields["code"] = static_cast<int64_t>(ExitCode::kWatchdog);
+  EXPECT_EQ(first_rank({failure(20, 1, Cause::kHere), hang(60, 10, 5), watchdog}), 5);
+  EXPECT_EQ(first_rank({failure(5, 1, Cause::kHere), hang(60, 10, 5), watchdog}), 1);
+  EXPECT_EQ(first_rank({failure(5, 1, Cause::kPeer), hang(60, 10, 5), watchdog}), 5);
+  EXPECT_EQ(first_rank({hang(60, 10, 5)}), 5);  // the watchdog could not write, or was killed
+}
+
+TEST(Events, a_hang_after_which_the_run_went_on_is_no_cause) {
+  EXPECT_EQ(first_rank({hang(60, 10, 5), failure(3000, 1, Cause::kHere)}), 1);
+  RunEvent end{.time = 3000, .attempt = "a", .kind = RunEventKind::kEnd, .world_rank = 0};
+  EXPECT_EQ(first_rank({hang(60, 10, 5), end}), -1);
+  end.attempt = "b";
+  EXPECT_EQ(first_rank({hang(60, 10, 5), end}), 5);
 }
 
 TEST(Events, attempts_are_kept_apart) {

@@ -119,18 +119,30 @@ end_all() {
   exit "$1"
 }
 
-# report RANK|cycle: what the watchdog leaves behind (lib/fault/dump.h).
+# report RANK|cycle: what the watchdog leaves behind (lib/fault/dump_folder.h).
 report() {
-  local folder kind='process stopped' culprit=$1 process host
-  folder=$run_dir/hang/$(date +%Y%m%d-%H%M%S)
+  local folder kind='process stopped' culprit=$1 process host hosts=''
+  folder=$run_dir/hang/$(date -u +%Y%m%dT%H%M%S)
   if [[ $1 == cycle ]]; then kind='software fault' culprit=0; fi
   read -r process host <"$run_dir/rank.$culprit"
   make_folder "$folder"
+  [[ $1 == cycle ]] || hosts="\"$host.cluster\""
   cat >"$folder/report.json" <<END
-{"headline":"rank $culprit on $host (process $process) has \"stopped\"","kind":"$kind",
- "trigger":{"rank":1,"phase":"step"},
- "culprits":[{"rank":$culprit,"kind":"$kind","host":"$host.cluster","text":"rank $culprit"},
-             {"rank":9,"kind":"unknown","host":"elsewhere","text":"rank 9"}]}
+{
+ "headline": "rank $culprit on $host (process $process) has \"stopped\"",
+ "kind": "$kind",
+ "culprits": [
+  {
+   "rank": $culprit,
+   "host": "$host.cluster",
+   "kind": "$kind"
+  }
+ ],
+ "hosts": [
+  $hosts
+ ],
+ "trigger": {"rank": 1, "phase": "step"}
+}
 END
 }
 
