@@ -482,10 +482,10 @@ case_hanging_node() {
   expect_log "restart 0: 4 ranks"
   node=$(nodes_of | tail -n 1)
   finish COMPLETED 0:0 5
-  expect_log "restart 0: hung: rank 3 on $node .process [0-9]+. has \"stopped\" .*/hang/[^ ]+\)"
+  expect_log "restart 0: hung, held up by $node: rank 3 on $node .process [0-9]+. has \"stopped\" .*/hang/[^ ]+\)"
   expect_log "restart 0: status 6 \(watchdog\)"
   expect_log "restart 1: hung: rank 0 "
-  expect_log "restart 2: hung: rank 3 on $node "
+  expect_log "restart 2: hung, held up by $node: rank 3 on $node "
   [[ $(lines "held up the run") -eq 1 ]] || fail "not left out once: $(cat "$log")"
   expect_log "restart 3: node $node has held up the run 2 times in a row: this job leaves out $node from now on"
   expect_log "restart 4: hung; there is no report of it"
