@@ -166,12 +166,18 @@ std::optional<HangVerdict> locate(const RunStatus& status) {
   return locate_hang(status.ranks, {.phase = static_cast<RunPhase>(most), .seconds = *status.newest_event_age});
 }
 
-// Names of the folders of RUN_DIR/hang, by time; none where there is no such folder.
-std::vector<std::string> dumps_of(const std::string& run_dir) {
-  auto names = list_folder(run_dir + "/hang");
-  if (!names) return {};
-  std::sort(names.value().begin(), names.value().end());
-  return std::move(names).value();
+// The newest dump of the run with a report: its folder; "": there is none. Folders have the names of their times; links
+// to them, by which the nodes of a job meet, have others.
+std::string newest_dump_of(const std::string& run_dir) {
+  const std::string hang = run_dir + "/hang";
+  const auto names = list_folder(hang);
+  std::string newest;
+  std::error_code absent;
+  for (const std::string& name : names ? names.value() : std::vector<std::string>())
+    if (name > newest && !fs::is_symlink(hang + "/" + name, absent) &&
+        fs::exists(hang + "/" + name + "/report.json", absent))
+      newest = name;
+  return newest.empty() ? "" : hang + "/" + newest;
 }
 
 bool is_run(const std::string& run_dir) {
@@ -229,8 +235,7 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   status.slowest = slowest_of(status.ranks);
   status.state = state_of(status);
   status.hang = locate(status);
-  if (const auto dumps = dumps_of(status.run_dir); !dumps.empty())
-    status.newest_dump = status.run_dir + "/hang/" + dumps.back();
+  status.newest_dump = newest_dump_of(status.run_dir);
   if (const auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) status.last_log_line = log.back();
   return status;
 }
@@ -240,9 +245,8 @@ Result<HangDump> read_hang_dump(const std::string& run_dir, const std::string& d
   if (!run) return run.error();
   HangDump found;
   if (dump.empty()) {
-    const auto dumps = dumps_of(run.value());
-    if (dumps.empty()) return file_error("{}: no hang was dumped in this run", run.value());
-    found.folder = run.value() + "/hang/" + dumps.back();
+    found.folder = newest_dump_of(run.value());
+    if (found.folder.empty()) return file_error("{}: no hang was dumped in this run", run.value());
   } else {
     std::error_code absent;
     const std::string named = run.value() + "/hang/" + dump;

@@ -87,7 +87,7 @@ std::string status_text(const RunStatus& status);
 std::string status_json(const RunStatus& status);
 
 // What the watchdog has left behind: a folder of RUN_DIR/hang. `dump`: its name or its path; "": the newest.
-// Error (kUsage): there is no such folder; (kFile): the run has no dump, or a file of it can't be read.
+// Error (kUsage): there is no such folder; (kFile): the run has no report, or it can't be read.
 struct HangDump {
   std::string folder;
   std::string text;  // report.txt

@@ -280,6 +280,8 @@ TEST_F(RunStatusTest, the_newest_dump_or_the_named_one_is_shown) {
     write_all(run_dir_ + "/hang/" + name + "/report.txt", "text " + name);
     write_all(run_dir_ + "/hang/" + name + "/report.json", "{\"headline\":\"" + name + "\"}");
   }
+  fs::create_directory_symlink("20261122T150000", run_dir_ + "/hang/20261122T170000-0000000a.1");
+  fs::create_directories(run_dir_ + "/hang/20261122T180000");  // its report is not written yet
   EXPECT_EQ(read_hang_dump(run_dir_, "").value().text, "text 20261122T160000");
   EXPECT_EQ(read_hang_dump(run_dir_, "20261122T150000").value().text, "text 20261122T150000");
   EXPECT_EQ(read_hang_dump(run_dir_, run_dir_ + "/hang/20261122T150000").value().text, "text 20261122T150000");
