@@ -1,8 +1,8 @@
 // Who holds a job up: from the black boxes of its ranks, a graph of who waits for whom, over the numbers of their
 // operations. Who waits for nobody is the culprit; where all wait in a circle, the program is.
 //
-// The nodes are activities: of each rank the training (its thread and its streams), the reader of tokens, and the writer of
-// a checkpoint. Ranks that only wait are never blamed.
+// The nodes are activities: of each rank the training (its thread and its streams), the readers of tokens, and the
+// writer of a checkpoint (wait_graph.h). Ranks that only wait are never blamed.
 #pragma once
 
 #include <optional>
@@ -24,6 +24,7 @@ enum class HangKind {
   kDataReader,      // tokens are not read
   kStorage,         // a checkpoint is not read or written
   kCycle,           // ranks wait for each other in a circle: a fault of the program, nobody's node
+  kFailed,          // it gave a reason of its own why it ends, before anybody else did
   kUnknown,         // the records do not say
 };
 
@@ -37,6 +38,7 @@ struct EnumNames<HangKind> {
                                     std::pair{HangKind::kDataReader, std::string_view("data reader")},
                                     std::pair{HangKind::kStorage, std::string_view("storage")},
                                     std::pair{HangKind::kCycle, std::string_view("software fault")},
+                                    std::pair{HangKind::kFailed, std::string_view("failed")},
                                     std::pair{HangKind::kUnknown, std::string_view("unknown")}};
 };
 
@@ -59,20 +61,22 @@ struct HangEdge {
   std::string text;      // "rank 3 awaits all-gather 8812 on tp of rank 2, which is at 8811"
 };
 
+// Of a healthy run, and of a job that is suspended as a whole: no culprits, and a headline that says so.
 struct HangVerdict {
   HangKind kind = HangKind::kUnknown;
-  std::vector<HangCulprit> culprits;  // the surest first; of a cycle: its ranks
+  std::vector<HangCulprit> culprits;  // the surest first, 64 at most; of a cycle and of a stuck transfer: its ranks
   std::vector<HangEdge> cycle;
   int num_waiting = 0;                 // ranks that wait, directly or not, for the first culprit
-  std::optional<HangEdge> first_wait;  // of those, the one that has waited longest
+  std::optional<HangEdge> first_wait;  // of those that wait for it directly, the one that has waited longest
   std::string headline;                // one line: culprit, what it did, how many wait, who first
 };
 
-// `records`: one a rank, in any order; ranks of the job without a record count as gone.
+// `records`: one a rank, in any order; ranks of the job without a record count as gone. Time and memory grow with the
+// number of channels of all ranks, and so with the number of ranks.
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger);
 
-// For people: the headline, the culprits with what their records say, edges, and all ranks in a table (of many ranks those
-// that differ).
+// For people: the headline, the culprits with what their records say, the edges of a cycle, and all ranks in a table;
+// of more than 64 ranks, those alike in one row. Lines end in '\n'.
 std::string hang_report(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
 
 }  // namespace tri

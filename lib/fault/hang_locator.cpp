@@ -1,0 +1,460 @@
+#include "lib/fault/hang_locator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+
+#include "lib/fault/rank_text.h"
+#include "lib/fault/wait_graph.h"
+
+namespace tri {
+namespace {
+
+constexpr size_t kMostCulprits = 64;  // as many as a word has bits: `reached`
+constexpr int kInnermost = 3;         // frames of a stack, by which stacks are compared
+
+// How sure it is that one of a kind holds the job up; less is surer.
+enum Certainty { kOwnFailure, kGone, kStopped, kEchoedFailure, kSeenFromCounters, kNotKnown };
+
+// Whom nobody can go past: a component of the graph that has no edge to another.
+struct Candidate {
+  int component = 0, node = 0;
+  HangKind kind = HangKind::kUnknown;
+  Certainty certainty = kNotKnown;
+  std::vector<int> ranks;  // those to name, ascending
+  int num_waiting = 0;
+  bool holds_trigger = false;  // the rank whose deadline has passed waits for it
+  int num_alike = 0;           // ranks in the same place: of two that tie the rarer one is the odd one
+  double silent = 0;           // seconds
+};
+
+std::string place_in_program(const RankRecord& record) {
+  std::string text = fmt::format("{}/{}", static_cast<int>(record.phase), static_cast<int>(record.host_state));
+  for (const StackRecord& stack : record.stacks)
+    for (size_t i = 0; i < std::min<size_t>(kInnermost, stack.symbols.size()); ++i) text += "/" + stack.symbols[i];
+  return text;
+}
+
+class Locator {
+ public:
+  Locator(const WaitGraph& graph, const HangTrigger& trigger)
+      : graph_(graph), trigger_(trigger), components_(graph.edges()) {}
+
+  HangVerdict verdict();
+
+ private:
+  void find_candidates();
+  std::optional<Candidate> candidate(int component) const;
+  void judge(Candidate& candidate) const;
+  double silent_at(int node) const;
+  void count_waiting();
+  void count_alike();
+  void sort_candidates();
+  void keep_guilty();
+  bool is_healthy(const Candidate& candidate) const;
+
+  HangVerdict healthy_verdict() const;
+  HangVerdict cycle_verdict(const Candidate& cycle) const;
+  HangVerdict transfer_verdict(const Candidate& transfer) const;
+  std::vector<HangEdge> shortest_cycle(const Candidate& cycle) const;
+  std::optional<HangEdge> first_wait(const Candidate& candidate) const;
+  std::string culprit_text(const Candidate& candidate) const;
+  std::string waiting_text(const HangVerdict& verdict, const char* whom) const;
+
+  const WaitGraph& graph_;
+  const HangTrigger& trigger_;
+  const StrongComponents components_;
+  std::vector<Candidate> candidates_;
+};
+
+HangVerdict Locator::verdict() {
+  find_candidates();
+  count_waiting();
+  count_alike();
+  sort_candidates();
+  keep_guilty();
+  if (candidates_.empty()) return healthy_verdict();
+  const Candidate& first = candidates_.front();
+  if (first.kind == HangKind::kCycle) return cycle_verdict(first);
+  if (graph_.rank_of(first.node) < 0) return transfer_verdict(first);
+
+  HangVerdict verdict{.kind = first.kind, .num_waiting = first.num_waiting, .first_wait = first_wait(first)};
+  for (const Candidate& c : candidates_) verdict.culprits.push_back({c.ranks.front(), c.kind, culprit_text(c)});
+  verdict.headline = verdict.culprits.front().text + waiting_text(verdict, "it");
+  std::vector<int> others;
+  for (size_t i = 1; i < candidates_.size(); ++i) others.push_back(candidates_[i].ranks.front());
+  std::sort(others.begin(), others.end());
+  if (!others.empty()) verdict.headline += fmt::format("; likewise {}", ranks_text(others));
+  return verdict;
+}
+
+void Locator::find_candidates() {
+  for (int c = 0; c < components_.size(); ++c)
+    if (auto found = candidate(c)) candidates_.push_back(std::move(*found));
+  if (candidates_.size() <= kMostCulprits) return;
+  // Too many to count who waits for each: the sure ones first, then those that anybody waits for.
+  const auto is_awaited = [&](const Candidate& c) {
+    const auto waiting = graph_.reversed().of(c.node);
+    return std::any_of(waiting.begin(), waiting.end(),
+                       [&](int node) { return graph_.rank_of(node) != c.ranks.front(); });
+  };
+  const auto order = [&](const Candidate& c) { return std::tuple(c.certainty, !is_awaited(c), -c.silent); };
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+  candidates_.resize(kMostCulprits);
+}
+
+std::optional<Candidate> Locator::candidate(int component) const {
+  const auto nodes = components_.nodes_of(component);
+  for (const int node : nodes)
+    for (const int next : graph_.edges().of(node))
+      if (components_.of[static_cast<size_t>(next)] != component) return std::nullopt;
+  Candidate c{.component = component, .node = nodes.front()};
+  // Of several that may wait as well as work, the one whose device is nearest to what its thread has enqueued: a thread
+  // that a full queue holds up is far ahead.
+  const auto ahead = [&](int node) {
+    const int rank = graph_.rank_of(node);
+    if (rank < 0 || graph_.record(rank) == nullptr) return uint32_t{0};
+    return graph_.record(rank)->actions_enqueued - graph_.record(rank)->action_entered;
+  };
+  const auto order = [&](int node) {
+    return std::tuple(!graph_.sink(node), graph_.rank_of(node) < 0, ahead(node), -silent_at(node), node);
+  };
+  for (const int node : nodes)
+    if (order(node) < order(c.node)) c.node = node;
+  if (const auto& kind = graph_.sink(c.node)) {
+    c.kind = *kind;
+    c.ranks = {graph_.rank_of(c.node)};
+    if (c.ranks.front() < 0) c.ranks = graph_.meeting_members(c.node);
+  } else {
+    for (const int node : nodes)
+      if (graph_.rank_of(node) >= 0) c.ranks.push_back(graph_.rank_of(node));
+    std::sort(c.ranks.begin(), c.ranks.end());
+    c.ranks.erase(std::unique(c.ranks.begin(), c.ranks.end()), c.ranks.end());
+    if (c.ranks.empty() || (nodes.size() == 1 && graph_.reversed().of(c.node).empty())) return std::nullopt;
+    if (c.ranks.size() > 1) c.kind = HangKind::kCycle;
+  }
+  judge(c);
+  return c;
+}
+
+double Locator::silent_at(int node) const {
+  const int rank = graph_.rank_of(node);
+  if (rank < 0 || graph_.record(rank) == nullptr) return 0;
+  const RankRecord& r = *graph_.record(rank);
+  switch (graph_.activity_of(node)) {
+    case WaitGraph::kReader:
+      return r.feeds[0].seconds;
+    case WaitGraph::kValidationReader:
+      return r.feeds[1].seconds;
+    case WaitGraph::kWriter:
+      return r.writer.seconds;
+    default:
+      return silent_seconds(r);
+  }
+}
+
+void Locator::judge(Candidate& c) const {
+  c.certainty = c.kind == HangKind::kUnknown ? kNotKnown : kSeenFromCounters;
+  const int rank = graph_.rank_of(c.node);
+  if (rank >= 0 && c.kind != HangKind::kCycle) {
+    c.silent = silent_at(c.node);
+  } else {
+    bool is_first = true;
+    for (const int member : rank < 0 && c.kind != HangKind::kCycle ? graph_.meeting_waiting(c.node) : c.ranks) {
+      if (graph_.record(member) == nullptr) continue;
+      const double silent = silent_seconds(*graph_.record(member));
+      c.silent = is_first ? silent : std::min(c.silent, silent);
+      is_first = false;
+    }
+  }
+  if (rank < 0 || graph_.activity_of(c.node) != WaitGraph::kHost || !graph_.lost(rank)) return;
+  const RankRecord* r = graph_.record(rank);
+  if (c.kind == HangKind::kFailed)  // what somebody else's end does to a transfer is not always known as such
+    c.certainty = r->failure->code == static_cast<int>(ExitCode::kComm) ? kEchoedFailure : kOwnFailure;
+  else if (c.kind == HangKind::kProcessGone)
+    c.certainty = r != nullptr && r->failure && r->failure->consequence ? kNotKnown : kGone;
+  else
+    c.certainty = kStopped;
+}
+
+// Which candidates each rank waits for, by one pass over the graph from the candidates upwards.
+void Locator::count_waiting() {
+  std::vector<uint64_t> reached(static_cast<size_t>(components_.size()));
+  for (size_t i = 0; i < candidates_.size(); ++i)
+    reached[static_cast<size_t>(candidates_[i].component)] = uint64_t{1} << i;
+  for (int c = 0; c < components_.size(); ++c)
+    for (const int node : components_.nodes_of(c))
+      for (const int next : graph_.edges().of(node))
+        reached[static_cast<size_t>(c)] |= reached[static_cast<size_t>(components_.of[static_cast<size_t>(next)])];
+  for (int rank = 0; rank < graph_.world_size(); ++rank) {
+    uint64_t waits_for = 0;
+    for (const auto activity : {WaitGraph::kHost, WaitGraph::kDevice})
+      waits_for |= reached[static_cast<size_t>(components_.of[static_cast<size_t>(graph_.node(rank, activity))])];
+    for (; waits_for != 0; waits_for &= waits_for - 1) {
+      Candidate& c = candidates_[static_cast<size_t>(std::countr_zero(waits_for))];
+      c.holds_trigger |= rank == trigger_.world_rank;
+      if (!std::binary_search(c.ranks.begin(), c.ranks.end(), rank)) ++c.num_waiting;
+    }
+  }
+}
+
+void Locator::count_alike() {
+  if (candidates_.size() < 2) return;
+  std::map<std::string, int> places;
+  for (int rank = 0; rank < graph_.world_size(); ++rank)
+    if (graph_.record(rank) != nullptr) ++places[place_in_program(*graph_.record(rank))];
+  for (Candidate& c : candidates_) {
+    const bool trains = graph_.rank_of(c.node) >= 0 && (graph_.activity_of(c.node) == WaitGraph::kHost ||
+                                                        graph_.activity_of(c.node) == WaitGraph::kDevice);
+    const RankRecord* r = graph_.record(c.ranks.front());
+    if (trains && r != nullptr) c.num_alike = places[place_in_program(*r)];
+  }
+}
+
+void Locator::sort_candidates() {
+  const auto failed_at = [&](const Candidate& c) {
+    const RankRecord* r = graph_.record(c.ranks.front());
+    return c.kind == HangKind::kFailed ? r->failure->realtime : 0;
+  };
+  // A deadline of the writer's is about writers; the training goes on beside them.
+  const auto off_topic = [&](const Candidate& c) {
+    if (!trigger_.writer || c.certainty < kSeenFromCounters) return 0;
+    if (graph_.rank_of(c.node) < 0 || graph_.activity_of(c.node) != WaitGraph::kWriter) return 2;
+    return c.ranks.front() == trigger_.world_rank ? 0 : 1;
+  };
+  const auto order = [&](const Candidate& c) {
+    return std::tuple(c.certainty, off_topic(c), failed_at(c), -c.num_waiting, !c.holds_trigger, c.num_alike, -c.silent,
+                      c.ranks.front());
+  };
+  std::sort(candidates_.begin(), candidates_.end(),
+            [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
+}
+
+// Whether it has moved too recently to be stuck.
+bool Locator::is_healthy(const Candidate& c) const {
+  constexpr double kAskedSeconds = 10, kShareOfDeadline = 0.25;
+  if (trigger_.world_rank >= 0) return c.silent < kShareOfDeadline * trigger_.seconds;
+  double step = 0;
+  for (const int rank : c.ranks)
+    if (graph_.record(rank) != nullptr) step = std::max(step, graph_.record(rank)->step_seconds);
+  return c.silent < std::max(kAskedSeconds, 2 * step);
+}
+
+// Keeps those that are to blame as surely, or nearly so, as the first one.
+void Locator::keep_guilty() {
+  const bool was_asked = trigger_.world_rank < 0;
+  const auto is_innocent = [&](const Candidate& c) {
+    if (c.certainty < kSeenFromCounters) return false;
+    if (c.certainty == kNotKnown && c.num_waiting == 0) return true;
+    return was_asked && is_healthy(c);
+  };
+  std::erase_if(candidates_, is_innocent);
+  // Where a deadline has passed somebody is to blame; it need not be one whom nobody waits for, and who goes on.
+  const auto goes_on = [&](const Candidate& c) {
+    return c.certainty >= kSeenFromCounters && c.num_waiting == 0 && is_healthy(c);
+  };
+  if (!std::all_of(candidates_.begin(), candidates_.end(), goes_on)) std::erase_if(candidates_, goes_on);
+  if (candidates_.empty()) return;
+  const Candidate first = candidates_.front();
+  const bool is_certain = first.certainty == kGone || first.certainty == kStopped;
+  const bool is_alone = first.certainty == kOwnFailure || first.certainty == kEchoedFailure ||
+                        first.kind == HangKind::kCycle || graph_.rank_of(first.node) < 0;
+  if (is_alone) return candidates_.resize(1);
+  std::erase_if(candidates_, [&](const Candidate& c) {
+    if (is_certain) return c.certainty != kGone && c.certainty != kStopped;
+    const bool as_odd = first.num_waiting > 0 || (c.num_alike == first.num_alike && c.silent >= first.silent / 2);
+    return c.certainty != first.certainty || c.kind != first.kind || graph_.rank_of(c.node) < 0 ||
+           2 * c.num_waiting < first.num_waiting || !as_odd;
+  });
+  // A rank is named once, though several of its activities may be stuck.
+  std::vector<int> named;
+  std::erase_if(candidates_, [&](const Candidate& c) {
+    if (std::find(named.begin(), named.end(), c.ranks.front()) != named.end()) return true;
+    named.push_back(c.ranks.front());
+    return false;
+  });
+}
+
+HangVerdict Locator::healthy_verdict() const {
+  double silent = 0;
+  for (int rank = 0; rank < graph_.world_size(); ++rank)
+    if (graph_.record(rank) != nullptr) silent = std::max(silent, silent_seconds(*graph_.record(rank)));
+  HangVerdict verdict;
+  verdict.headline =
+      trigger_.world_rank >= 0
+          ? fmt::format("nobody can be named: of {} ranks none is seen to hold the others up", graph_.world_size())
+          : fmt::format("no hang is seen: every rank has gone on, the last of {} after {:.1f} s", graph_.world_size(),
+                        silent);
+  return verdict;
+}
+
+// One circle of edges of the component, the shortest through its first rank.
+std::vector<HangEdge> Locator::shortest_cycle(const Candidate& cycle) const {
+  const auto nodes = components_.nodes_of(cycle.component);
+  int start = nodes.front();
+  for (const int node : nodes)
+    if (graph_.rank_of(node) == cycle.ranks.front()) start = node;
+  std::map<int, int> from;  // by node
+  std::vector<int> queue{start};
+  for (size_t next = 0; next < queue.size() && !from.contains(start); ++next)
+    for (const int to : graph_.edges().of(queue[next])) {
+      if (components_.of[static_cast<size_t>(to)] != cycle.component || !from.try_emplace(to, queue[next]).second)
+        continue;
+      if (to == start) break;
+      queue.push_back(to);
+    }
+  std::vector<int> ranks;
+  for (int node = start; from.contains(node) && (ranks.empty() || node != start);) {
+    if (const int rank = graph_.rank_of(node); rank >= 0 && (ranks.empty() || ranks.back() != rank))
+      ranks.push_back(rank);
+    node = from[node];
+  }
+  if (ranks.size() > 1 && ranks.back() == ranks.front()) ranks.pop_back();
+  std::reverse(ranks.begin() + 1, ranks.end());
+  std::vector<HangEdge> edges;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const int to = ranks[(i + 1) % ranks.size()];
+    edges.push_back({ranks[i], to, graph_.edge_text(ranks[i], to)});
+  }
+  return edges;
+}
+
+HangVerdict Locator::cycle_verdict(const Candidate& cycle) const {
+  HangVerdict verdict{.kind = HangKind::kCycle, .cycle = shortest_cycle(cycle), .num_waiting = cycle.num_waiting};
+  std::vector<int> ranks;
+  for (const HangEdge& edge : verdict.cycle) ranks.push_back(edge.from);
+  std::sort(ranks.begin(), ranks.end());
+  for (const int rank : ranks)
+    verdict.culprits.push_back(
+        {rank, HangKind::kCycle, fmt::format("{} in {}", graph_.place(rank), doing_text(*graph_.record(rank)))});
+  // Ranks of the component beside the circle that is shown wait as well.
+  verdict.num_waiting += static_cast<int>(cycle.ranks.size() - ranks.size());
+  verdict.headline = fmt::format("software fault: {} wait for each other in a circle: {}", ranks_text(ranks),
+                                 verdict.cycle.front().text);
+  if (verdict.cycle.size() > 1)
+    verdict.headline +=
+        fmt::format(", {}{}", verdict.cycle.size() > 2 ? "... and " : "and ", verdict.cycle.back().text);
+  verdict.headline += waiting_text(verdict, "them");
+  return verdict;
+}
+
+HangVerdict Locator::transfer_verdict(const Candidate& transfer) const {
+  HangVerdict verdict{.kind = transfer.kind, .num_waiting = transfer.num_waiting};
+  const std::string what = graph_.meeting_text(transfer.node);
+  std::string why = "does not end, though all of its members have begun it";
+  if (const auto mismatch = graph_.meeting_mismatch(transfer.node)) {
+    verdict.kind = HangKind::kCycle;
+    verdict.cycle = {*mismatch};
+    why = fmt::format("is not the same for all: {}", mismatch->text);
+  }
+  // Those that wait for it first: what they await may be stuck on either side.
+  const std::vector<int> waiting = graph_.meeting_waiting(transfer.node);
+  std::vector<int> ranks = waiting;
+  std::set_difference(transfer.ranks.begin(), transfer.ranks.end(), waiting.begin(), waiting.end(),
+                      std::back_inserter(ranks));
+  if (ranks.size() > kMostCulprits) ranks.resize(kMostCulprits);
+  for (const int rank : ranks)
+    verdict.culprits.push_back(
+        {rank, verdict.kind,
+         fmt::format("{}, which {} {}", graph_.place(rank),
+                     std::binary_search(waiting.begin(), waiting.end(), rank) ? "awaits" : "has done", what)});
+  verdict.headline =
+      fmt::format("{}: {} {}; its members are {}", enum_name(verdict.kind), what, why, ranks_text(transfer.ranks));
+  if (ranks.size() == 2)
+    verdict.headline += fmt::format(": {}, and {}", graph_.place(ranks[0]), graph_.place(ranks[1]));
+  verdict.headline += waiting_text(verdict, "them");
+  return verdict;
+}
+
+// Over meetings and the rank's own activities, the ranks that wait for it directly; of them the one silent for longest.
+std::optional<HangEdge> Locator::first_wait(const Candidate& c) const {
+  const int culprit = c.ranks.front();
+  std::vector<int> queue{c.node};
+  std::vector<bool> seen(static_cast<size_t>(graph_.num_nodes()));
+  seen[static_cast<size_t>(c.node)] = true;
+  int first = -1;
+  const auto order = [&](int rank) {
+    return std::tuple(-silent_seconds(*graph_.record(rank)), std::abs(rank - culprit), rank);
+  };
+  for (size_t next = 0; next < queue.size(); ++next)
+    for (const int from : graph_.reversed().of(queue[next])) {
+      if (seen[static_cast<size_t>(from)]) continue;
+      seen[static_cast<size_t>(from)] = true;
+      const int rank = graph_.rank_of(from);
+      if (rank < 0 || rank == culprit)
+        queue.push_back(from);
+      else if (graph_.record(rank) != nullptr && (first < 0 || order(rank) < order(first)))
+        first = rank;
+    }
+  if (first < 0) return std::nullopt;
+  return HangEdge{first, culprit, graph_.edge_text(first, culprit)};
+}
+
+std::string Locator::waiting_text(const HangVerdict& verdict, const char* whom) const {
+  if (verdict.num_waiting == 0) return "";
+  std::string text = verdict.num_waiting == 1 ? fmt::format("; 1 rank waits for {}", whom)
+                                              : fmt::format("; {} ranks wait for {}", verdict.num_waiting, whom);
+  if (!verdict.first_wait) return text;
+  text += fmt::format(", first {}", graph_.short_place(verdict.first_wait->from));
+  const std::string awaited = graph_.awaited_text(verdict.first_wait->from, verdict.first_wait->to);
+  return awaited.empty() ? text : fmt::format("{} ({})", text, awaited);
+}
+
+std::string Locator::culprit_text(const Candidate& c) const {
+  const int rank = c.ranks.front();
+  const std::string place = graph_.place(rank);
+  const RankRecord* r = graph_.record(rank);
+  if (r == nullptr) return place + " is gone: there is no record of it";
+  const std::string doing = doing_text(*r);
+  switch (c.kind) {
+    case HangKind::kProcessGone:
+      return r->failure ? fmt::format("{} is gone, in {}: {}", place, doing, r->failure->text)
+                        : fmt::format("{} is gone: its process ended without a word in {}", place, doing);
+    case HangKind::kProcessStopped:
+      return fmt::format("{} stopped in {}", place, doing);
+    case HangKind::kFailed:
+      return fmt::format("{} failed in {}: {}", place, doing, r->failure->text);
+    case HangKind::kHostBusy:
+      return fmt::format("{} is busy in host code for {:.0f} s, in {}", place, c.silent, doing);
+    case HangKind::kDeviceBusy:
+      return fmt::format("{}: what its device computes does not end, for {:.0f} s, in {}", place, c.silent, doing);
+    case HangKind::kTransfer:
+      return fmt::format("{}: what it sends does not leave, for {:.0f} s, in {}", place, c.silent, doing);
+    case HangKind::kDataReader:
+      if (const auto activity = graph_.activity_of(c.node); activity != WaitGraph::kHost) {
+        const bool trains = activity == WaitGraph::kReader;
+        return fmt::format("{}: its reader of {} tokens does not go on after turn {}, for {:.0f} s", place,
+                           trains ? "training" : "validation", r->feeds[trains ? 0 : 1].published, c.silent);
+      }
+      return fmt::format("{}: tokens that were read for it are not taken, in {}", place, doing);
+    case HangKind::kStorage:
+      if (graph_.activity_of(c.node) == WaitGraph::kWriter)
+        return fmt::format("{}: its writer of checkpoint {} {}, for {:.0f} s without progress", place, r->writer.step,
+                           enum_name(r->writer.state), c.silent);
+      return fmt::format("{} is in a call on files for {:.0f} s, in {}", place, c.silent, doing);
+    case HangKind::kCycle:
+    case HangKind::kUnknown:
+      break;
+  }
+  return r->ended
+             ? fmt::format("{} has ended in good order", place)
+             : fmt::format("{} {} in {}, and its record does not say for whom", place, enum_name(r->host_state), doing);
+}
+
+}  // namespace
+
+HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger) {
+  const WaitGraph graph(records);
+  if (graph.world_size() == 0) return {.headline = "there are no records"};
+  if (graph.is_suspended())
+    return {.kind = HangKind::kProcessStopped,
+            .headline = fmt::format("the job is suspended: all of its {} processes are stopped", graph.world_size())};
+  return Locator(graph, trigger).verdict();
+}
+
+}  // namespace tri

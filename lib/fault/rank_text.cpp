@@ -1,0 +1,57 @@
+#include "lib/fault/rank_text.h"
+
+#include <fmt/format.h>
+
+namespace tri {
+
+std::string ranks_text(const std::vector<int>& ranks, int most) {
+  if (ranks.empty()) return "no rank";
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  size_t next = 0;
+  for (int runs = 0; next < ranks.size() && runs < most; ++runs) {
+    size_t last = next;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last == next + 1) last = next;  // two are named as two
+    text += fmt::format("{}{}", runs == 0 ? "" : ", ", ranks[next]);
+    if (last > next) text += fmt::format("-{}", ranks[last]);
+    next = last + 1;
+  }
+  if (next < ranks.size()) text += fmt::format(" and {} more", ranks.size() - next);
+  return text;
+}
+
+std::string action_text(const RankRecord& record) {
+  if (!record.action || record.action_entered == 0) return "";
+  const ActionRecord& action = *record.action;
+  if (action.kind != ComputeKind::kForward && action.kind != ComputeKind::kBackward)
+    return std::string(enum_name(action.kind));
+  std::string text = fmt::format("{} of microbatch {}", enum_name(action.kind), action.microbatch);
+  if (action.chunk > 0) text += fmt::format(", chunk {}", action.chunk);
+  return text;
+}
+
+std::string doing_text(const RankRecord& record) {
+  std::string text;
+  const bool runs_plans =
+      record.phase == RunPhase::kStep || record.phase == RunPhase::kEvaluation || record.phase == RunPhase::kSample;
+  if (runs_plans && (record.host_state == HostState::kWorks || record.host_state == HostState::kAwaitsDevice))
+    text = action_text(record);
+  if (record.phase == RunPhase::kEvaluation || record.phase == RunPhase::kSample)
+    text += (text.empty() ? "" : ", ") + std::string(enum_name(record.phase));
+  if (record.phase != RunPhase::kSetup && record.phase != RunPhase::kLoad && record.step > 0) {
+    if (!runs_plans) text = enum_name(record.phase);
+    return text + fmt::format("{}step {}", text.empty() ? "" : ", ", record.step);
+  }
+  return text.empty() ? std::string(enum_name(record.phase)) : text;
+}
+
+// Readers and writers go on for a while without the training, and the answer to a signal is no progress.
+double silent_seconds(const RankRecord& record) {
+  for (auto event = record.events.rbegin(); event != record.events.rend(); ++event)
+    if (event->kind == BoxEventKind::kPhase || event->kind == BoxEventKind::kHost ||
+        event->kind == BoxEventKind::kAction || event->kind == BoxEventKind::kTransfer)
+      return event->seconds;
+  return record.last_event_seconds;
+}
+
+}  // namespace tri

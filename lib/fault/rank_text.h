@@ -1,0 +1,23 @@
+// Ranks and what they do, in words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/black_box/record.h"
+
+namespace tri {
+
+// "rank 3", "ranks 3, 5-7, 9 and 12 more": `ranks` in ascending order, of which at most `most` runs are named.
+std::string ranks_text(const std::vector<int>& ranks, int most = 6);
+
+// What the rank was about: "forward of microbatch 3, chunk 1, step 120", "checkpoint, step 120", "setup".
+std::string doing_text(const RankRecord& record);
+
+// The running action alone: "forward of microbatch 3, chunk 1"; "": there is none.
+std::string action_text(const RankRecord& record);
+
+// Seconds since the training of the rank last showed any progress.
+double silent_seconds(const RankRecord& record);
+
+}  // namespace tri

@@ -1,0 +1,445 @@
+#include "lib/fault/wait_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace tri {
+namespace {
+
+using std::size_t;
+
+// Of a channel: the same on all of its members.
+struct GroupKey {
+  std::string_view name;
+  RankSet members;
+  bool operator==(const GroupKey&) const = default;
+};
+struct GroupKeyHash {
+  size_t operator()(const GroupKey& key) const {
+    const uint64_t place = static_cast<uint32_t>(key.members.first) * 0x9e3779b97f4a7c15u ^
+                           static_cast<uint32_t>(key.members.stride) * 0xc2b2ae3d27d4eb4fu ^
+                           static_cast<uint32_t>(key.members.size) * 0x165667b19e3779f9u;
+    return std::hash<std::string_view>()(key.name) ^ (place >> 17) ^ place;
+  }
+};
+
+bool is_between_stages(const ChannelRecord& channel) {
+  return channel.kind == ChannelKind::kSend || channel.kind == ChannelKind::kReceive;
+}
+
+// Whether a thread of the rank is inside a call that reads or writes files, as far as its stacks have names.
+bool is_in_file_call(const RankRecord& record) {
+  constexpr std::array kCalls{"read",  "pread", "pread64",   "readv", "write", "pwrite", "pwrite64",
+                              "fsync", "open",  "fdatasync", "close", "flock", "rename", "statx"};
+  constexpr size_t kInnermost = 3;
+  for (const StackRecord& stack : record.stacks)
+    for (size_t i = 0; i < std::min(kInnermost, stack.symbols.size()); ++i) {
+      std::string_view symbol = stack.symbols[i];
+      symbol = symbol.substr(0, symbol.find_first_of("(@+ "));
+      if (symbol.starts_with("__libc_")) symbol.remove_prefix(7);
+      symbol.remove_prefix(std::min(symbol.find_first_not_of('_'), symbol.size()));
+      if (std::find(kCalls.begin(), kCalls.end(), symbol) != kCalls.end()) return true;
+    }
+  return false;
+}
+
+// What a thread that runs, and does not end, is blamed for.
+HangKind kind_of_host(const RankRecord& record) {
+  const bool is_about_files = record.phase == RunPhase::kLoad || record.phase == RunPhase::kCheckpoint;
+  return is_about_files && is_in_file_call(record) ? HangKind::kStorage : HangKind::kHostBusy;
+}
+
+bool compute_stream_is_busy(const RankRecord& record) {
+  constexpr int kBusy = 2;
+  return std::any_of(record.streams.begin(), record.streams.end(),
+                     [](const StreamRecord& s) { return s.name == "compute" && s.state == kBusy; });
+}
+
+}  // namespace
+
+WaitGraph::WaitGraph(std::span<const RankRecord> records) {
+  keep_records(records);
+  judge_processes();
+  make_groups();
+  sinks_.resize(static_cast<size_t>(world_size()) * kActivities);
+  for (int rank = 0; rank < world_size(); ++rank) add_rank(rank);
+  for (int rank = 0; rank < world_size(); ++rank)
+    if (record(rank) != nullptr && !lost(rank))
+      for (const int feed : {0, 1}) add_reader(rank, feed);
+  sinks_.resize(sinks_.size() + meetings_.size());
+  finish_meetings();
+  edges_ = Adjacency(num_nodes(), list_, false);
+  reversed_ = Adjacency(num_nodes(), list_, true);
+}
+
+// The size of the job is the one that most records give.
+void WaitGraph::keep_records(std::span<const RankRecord> records) {
+  std::map<int, int> sizes;
+  for (const RankRecord& r : records) ++sizes[r.world_size];
+  const auto most =
+      std::max_element(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  records_.resize(most == sizes.end() ? 0 : static_cast<size_t>(std::max(most->first, 0)));
+  for (const RankRecord& r : records)
+    if (r.world_rank >= 0 && r.world_rank < world_size()) records_[static_cast<size_t>(r.world_rank)] = &r;
+}
+
+void WaitGraph::judge_processes() {
+  int gone = 0, stopped = 0, present = 0;
+  for (const RankRecord* r : records_) {
+    if (r == nullptr) continue;
+    ++present;
+    gone += r->process_state == ProcessState::kGone ? 1 : 0;
+    stopped += r->process_state == ProcessState::kStopped ? 1 : 0;
+  }
+  const bool is_over = world_size() > 1 && gone == present;
+  suspended_ = world_size() > 1 && stopped == world_size();
+  lost_.resize(records_.size());
+  for (size_t rank = 0; rank < records_.size(); ++rank) {
+    const RankRecord* r = records_[rank];
+    if (r == nullptr)
+      lost_[rank] = HangKind::kProcessGone;
+    else if (r->failure && !r->failure->consequence)
+      lost_[rank] = HangKind::kFailed;
+    else if (r->process_state == ProcessState::kStopped)
+      lost_[rank] = HangKind::kProcessStopped;
+    else if (r->process_state == ProcessState::kGone && !r->ended && !is_over)
+      lost_[rank] = HangKind::kProcessGone;
+  }
+}
+
+void WaitGraph::make_groups() {
+  std::unordered_map<GroupKey, int, GroupKeyHash> index;
+  group_of_.resize(records_.size());
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (record(rank) == nullptr) continue;
+    const auto& channels = record(rank)->channels;
+    auto& groups = group_of_[static_cast<size_t>(rank)];
+    for (int i = 0; i < static_cast<int>(channels.size()); ++i) {
+      const ChannelRecord& channel = channels[static_cast<size_t>(i)];
+      const RankSet& members = channel.members;
+      const int64_t last = members.first + int64_t{members.stride} * (members.size - 1);
+      const bool is_sound = members.size >= 1 && members.first >= 0 && members.first < world_size() && last >= 0 &&
+                            last < world_size() && (members.stride != 0 || members.size == 1) && channel.index >= 0 &&
+                            channel.index < members.size && members.rank(channel.index) == rank;
+      groups.push_back(-1);
+      if (!is_sound) continue;
+      const auto [found, is_new] = index.try_emplace({channel.name, members}, static_cast<int>(groups_.size()));
+      if (is_new)
+        groups_.push_back({.name = channel.name,
+                           .kind = channel.kind,
+                           .members = members,
+                           .channels = std::vector<int>(static_cast<size_t>(members.size), -1)});
+      groups.back() = found->second;
+      groups_[static_cast<size_t>(found->second)].channels[static_cast<size_t>(channel.index)] = i;
+    }
+  }
+  for (Group& group : groups_) {
+    bool is_first = true;
+    for (int member = 0; member < group.members.size; ++member) {
+      const ChannelRecord* channel = channel_of(group, member);
+      if (channel == nullptr) {
+        group.is_whole = false;
+        continue;
+      }
+      if (is_first || comes_before(channel->joined, group.lowest_joined)) group.lowest_joined = channel->joined;
+      if (is_first || comes_before(channel->sent, group.lowest_sent)) group.lowest_sent = channel->sent;
+      is_first = false;
+    }
+  }
+  for (auto& takers : takers_) takers.resize(records_.size());
+  for (int rank = 0; rank < world_size(); ++rank)
+    for (size_t feed = 0; record(rank) != nullptr && feed < 2; ++feed)
+      if (const int reader = record(rank)->feeds[feed].reader; reader >= 0 && reader < world_size())
+        takers_[feed][static_cast<size_t>(reader)].push_back(rank);
+}
+
+const ChannelRecord* WaitGraph::channel_of(const Group& group, int member) const {
+  const int channel = group.channels[static_cast<size_t>(member)];
+  return channel < 0 ? nullptr : &record(group.members.rank(member))->channels[static_cast<size_t>(channel)];
+}
+
+void WaitGraph::add_rank(int rank) {
+  const RankRecord* r = record(rank);
+  if (lost(rank) || r->ended) {  // whoever waits for any part of it waits for the process
+    sink_at(rank, kHost) = lost(rank).value_or(HangKind::kUnknown);
+    for (const Activity activity : {kDevice, kReader, kValidationReader, kWriter})
+      edge(node(rank, activity), node(rank, kHost));
+    return;
+  }
+  const bool device_waits = add_device(rank);
+  add_host(rank, device_waits);
+  if (r->writer.state != WriterState::kIdle)
+    sink_at(rank, kWriter) = HangKind::kStorage;
+  else if (r->host_state == HostState::kAwaitsCheckpoint)
+    sink_at(rank, kWriter) = HangKind::kHostBusy;
+}
+
+// What the rank's thread waits for. `device_waits`: its streams have work, which they cannot go on with.
+void WaitGraph::add_host(int rank, bool device_waits) {
+  const RankRecord& r = *record(rank);
+  switch (r.host_state) {
+    case HostState::kWorks:
+      sink_at(rank, kHost) = kind_of_host(r);
+      if (device_waits) edge(node(rank, kHost), node(rank, kDevice));  // a full queue may hold it inside a launch
+      return;
+    case HostState::kAwaitsDevice:
+      return edge(node(rank, kHost), node(rank, kDevice));
+    case HostState::kAwaitsJob:
+      for (int i = 0; i < static_cast<int>(r.channels.size()); ++i)
+        if (r.channels[static_cast<size_t>(i)].kind == ChannelKind::kHost && add_channel_wait(rank, i, kHost)) return;
+      sink_at(rank, kHost) = HangKind::kUnknown;
+      return;
+    case HostState::kAwaitsData:
+      return add_data_wait(rank);
+    case HostState::kAwaitsCheckpoint:
+      return edge(node(rank, kHost), node(rank, kWriter));
+    case HostState::kConnects:
+      return add_connection(rank);
+  }
+  sink_at(rank, kHost) = HangKind::kUnknown;
+}
+
+// What the rank's streams wait for. False: they have done what they were given, and the host has to go on.
+bool WaitGraph::add_device(int rank) {
+  const RankRecord& r = *record(rank);
+  const bool computes = !comes_before(r.action_running, r.action_entered);
+  const bool has_more = comes_before(r.action_entered, r.actions_enqueued) ||
+                        (r.host_state != HostState::kAwaitsDevice && compute_stream_is_busy(r));
+  bool waits = false, may_compute = true, own_part_missing = false;
+  if (!computes && r.action)
+    for (const ActionRecord::Wait& wait : r.action->waits) {
+      if (wait.channel < 0 || wait.channel >= static_cast<int>(r.channels.size())) continue;
+      if (!comes_before(r.channels[static_cast<size_t>(wait.channel)].completed, wait.sequence)) continue;
+      if (add_channel_wait(rank, wait.channel, kDevice)) waits = true, may_compute = false;
+    }
+  const bool in_backward = computes && r.action && r.action->kind == ComputeKind::kBackward;
+  for (int i = 0; i < static_cast<int>(r.channels.size()); ++i) {
+    const ChannelRecord& channel = r.channels[static_cast<size_t>(i)];
+    if (is_between_stages(channel) || channel.kind == ChannelKind::kHost) continue;
+    if (add_channel_wait(rank, i, kDevice)) {
+      waits = true;
+      // Gradients are reduced beside the backward passes, which do not wait for that.
+      if (!in_backward || !channel.name.starts_with("dp")) may_compute = false;
+    } else if (channel.kind == ChannelKind::kCopies && channel.operation == ChannelOperation::kAllGather &&
+               channel.enqueued == channel.completed + 1 && channel.joined == channel.enqueued &&
+               channel.sent == channel.completed) {
+      own_part_missing = true;  // all are ready, and rows that lie there have not left
+    }
+  }
+  if (!waits && !has_more) {
+    if (r.host_state != HostState::kAwaitsDevice) {
+      edge(node(rank, kDevice), node(rank, kHost));
+      return false;
+    }
+    // The last action may be over, and a transfer between stages still be on its way.
+    for (int i = 0; i < static_cast<int>(r.channels.size()); ++i)
+      if (is_between_stages(r.channels[static_cast<size_t>(i)]) && add_channel_wait(rank, i, kDevice)) waits = true;
+    may_compute = !waits || (computes && compute_stream_is_busy(r));
+  }
+  if (may_compute) sink_at(rank, kDevice) = own_part_missing ? HangKind::kTransfer : HangKind::kDeviceBusy;
+  return true;
+}
+
+// The first operation of the channel that is not complete, if the rank has come to it and it is for others to go on.
+bool WaitGraph::add_channel_wait(int rank, int channel, Activity from) {
+  const ChannelRecord& own = record(rank)->channels[static_cast<size_t>(channel)];
+  const int group_index = group_of_[static_cast<size_t>(rank)][static_cast<size_t>(channel)];
+  const uint32_t number = own.completed + 1;
+  if (group_index < 0 || own.members.size < 2) return false;
+  if (comes_before(own.enqueued, number) || comes_before(own.joined, number)) return false;
+  const Group& group = groups_[static_cast<size_t>(group_index)];
+  const bool has_sent = own.kind != ChannelKind::kHost && !comes_before(own.sent, number);
+  Stage stage = has_sent ? Stage::kSent : Stage::kJoined;
+  if (!any_behind(group, number, stage)) {
+    if (own.kind == ChannelKind::kCopies && !has_sent) return false;  // its own blocks have not left
+    stage = Stage::kArrived;
+  }
+  const int index = meeting({.group = group_index, .number = number, .stage = stage});
+  waits_.push_back({rank, channel, index});
+  edge(node(rank, from), meeting_node(index));
+  return true;
+}
+
+bool WaitGraph::any_behind(const Group& group, uint32_t number, Stage stage) const {
+  return !group.is_whole || comes_before(stage == Stage::kSent ? group.lowest_sent : group.lowest_joined, number);
+}
+
+int WaitGraph::meeting(const Meeting& meeting) {
+  const uint64_t key =
+      uint64_t(static_cast<uint32_t>(meeting.group)) << 34 | uint64_t(meeting.stage) << 32 | meeting.number;
+  const bool connects = meeting.stage == Stage::kConnected;
+  const auto [found, is_new] =
+      (connects ? connection_index_ : meeting_index_)
+          .try_emplace(connects ? meeting.connection : key, static_cast<int>(meetings_.size()));
+  if (is_new) meetings_.push_back(meeting);
+  return found->second;
+}
+
+const FeedRecord* WaitGraph::awaited_feed(int rank, int* feed) const {
+  const RankRecord& r = *record(rank);
+  const int likely = r.phase == RunPhase::kEvaluation ? 1 : 0;
+  const FeedRecord* any = nullptr;
+  for (const int f : {likely, 1 - likely}) {
+    const FeedRecord& own = r.feeds[static_cast<size_t>(f)];
+    if (own.reader < 0 || own.reader >= world_size()) continue;
+    const RankRecord* reader = record(own.reader);
+    const bool is_late = reader == nullptr || comes_before(reader->feeds[static_cast<size_t>(f)].published, own.wanted);
+    if (any != nullptr && !is_late) continue;
+    any = &own;
+    *feed = f;
+    if (is_late) break;
+  }
+  return any;
+}
+
+void WaitGraph::add_data_wait(int rank) {
+  int feed = 0;
+  const FeedRecord* own = awaited_feed(rank, &feed);
+  const RankRecord* reader = own == nullptr ? nullptr : record(own->reader);
+  const bool is_read =
+      reader != nullptr && !comes_before(reader->feeds[static_cast<size_t>(feed)].published, own->wanted);
+  if (own == nullptr || (is_read && !lost(own->reader)))
+    sink_at(rank, kHost) =
+        HangKind::kDataReader;  // the tokens are there, and this rank's own thread does not take them
+  else
+    edge(node(rank, kHost), node(own->reader, feed == 0 ? kReader : kValidationReader));
+}
+
+void WaitGraph::add_reader(int rank, int feed) {
+  const auto& takers = takers_[feed][static_cast<size_t>(rank)];
+  if (takers.empty() || record(rank)->ended) return;
+  const Activity activity = feed == 0 ? kReader : kValidationReader;
+  const FeedRecord& reader = record(rank)->feeds[static_cast<size_t>(feed)];
+  const auto wanted = [&](int taker) { return record(taker)->feeds[static_cast<size_t>(feed)].wanted; };
+  const auto awaits_it = [&](int taker) {
+    int awaited = 0;
+    return record(taker)->host_state == HostState::kAwaitsData && awaited_feed(taker, &awaited) != nullptr &&
+           awaited == feed;
+  };
+  switch (reader.reader_state) {
+    case ReaderState::kReads:
+      sink_at(rank, activity) = HangKind::kDataReader;
+      return;
+    case ReaderState::kAwaitsTakers: {
+      uint32_t lowest = wanted(takers.front());
+      for (const int taker : takers)
+        if (comes_before(wanted(taker), lowest)) lowest = wanted(taker);
+      for (const int taker : takers) {
+        if (wanted(taker) != lowest) continue;
+        edge(node(rank, activity), node(taker, kHost));
+        // Both wait for each other: what lies between them, the taker's own thread, does not go on.
+        if (!lost(taker) && !record(taker)->ended && awaits_it(taker)) sink_at(taker, kHost) = HangKind::kDataReader;
+      }
+      return;
+    }
+    case ReaderState::kNone:
+    case ReaderState::kDone:
+      edge(node(rank, activity), node(rank, kHost));
+      if (awaits_it(rank)) sink_at(rank, activity) = HangKind::kDataReader;
+      return;
+  }
+}
+
+void WaitGraph::add_connection(int rank) {
+  const int index =
+      meeting({.group = rank, .number = 0, .stage = Stage::kConnected, .connection = record(rank)->connection});
+  waits_.push_back({rank, -1, index});
+  edge(node(rank, kHost), meeting_node(index));
+}
+
+void WaitGraph::finish_meetings() {
+  std::map<std::pair<int, Stage>, std::vector<int>> counted;
+  for (int i = 0; i < static_cast<int>(meetings_.size()); ++i) {
+    const Meeting& m = meetings_[static_cast<size_t>(i)];
+    if (m.stage == Stage::kArrived)
+      finish_arrival(i);
+    else if (m.stage == Stage::kConnected)
+      finish_connection(i);
+    else
+      counted[{m.group, m.stage}].push_back(i);
+  }
+  for (auto& entry : counted) finish_counters(std::move(entry.second));
+}
+
+// All have sent: the transfer itself is stuck, unless a member has left since, or computes what leaves it no room.
+void WaitGraph::finish_arrival(int index) {
+  const int at = meeting_node(index);
+  sinks_[static_cast<size_t>(at)] = HangKind::kTransfer;
+  const auto waits_for = [&](int node) {
+    edge(at, node);
+    sinks_[static_cast<size_t>(at)].reset();
+  };
+  for (const int member : members_of(meetings_[static_cast<size_t>(index)])) {
+    if (lost(member))
+      waits_for(node(member, kHost));
+    else if (sink_at(member, kDevice) == HangKind::kDeviceBusy)
+      waits_for(node(member, kDevice));
+  }
+}
+
+void WaitGraph::finish_connection(int index) {
+  const Meeting& m = meetings_[static_cast<size_t>(index)];
+  const int at = meeting_node(index);
+  bool all_met = true;
+  for (const int member : members_of(m)) {
+    if (!is_behind(m, member)) continue;
+    edge(at, node(member, kHost));
+    all_met = false;
+  }
+  if (all_met) sinks_[static_cast<size_t>(at)] = HangKind::kTransfer;
+}
+
+// Of one group and one counter: a member has an edge from the meeting with the lowest number that it is behind of, and
+// each meeting one to the meeting before it.
+void WaitGraph::finish_counters(std::vector<int> meetings) {
+  const auto number = [&](int index) { return meetings_[static_cast<size_t>(index)].number; };
+  std::sort(meetings.begin(), meetings.end(), [&](int a, int b) { return comes_before(number(a), number(b)); });
+  for (size_t i = 1; i < meetings.size(); ++i) edge(meeting_node(meetings[i]), meeting_node(meetings[i - 1]));
+  const Meeting& any = meetings_[static_cast<size_t>(meetings.front())];
+  const Group& group = groups_[static_cast<size_t>(any.group)];
+  for (int member = 0; member < group.members.size; ++member) {
+    const int rank = group.members.rank(member);
+    const ChannelRecord* channel = channel_of(group, member);
+    if (channel == nullptr) {
+      edge(meeting_node(meetings.front()), node(rank, kHost));
+      continue;
+    }
+    const uint32_t count = any.stage == Stage::kSent ? channel->sent : channel->joined;
+    const auto first = std::partition_point(meetings.begin(), meetings.end(),
+                                            [&](int index) { return !comes_before(count, number(index)); });
+    if (first == meetings.end()) continue;
+    const bool is_for_host =
+        lost(rank) || group.kind == ChannelKind::kHost || comes_before(channel->enqueued, number(*first));
+    edge(meeting_node(*first), node(rank, is_for_host ? kHost : kDevice));
+  }
+}
+
+bool WaitGraph::is_behind(const Meeting& m, int rank) const {
+  const RankRecord* r = record(rank);
+  if (m.stage == Stage::kArrived || r == nullptr) return true;
+  if (m.stage == Stage::kConnected)
+    return lost(rank) ||
+           (r->connection != m.connection && std::find(r->connections_done.begin(), r->connections_done.end(),
+                                                       m.connection) == r->connections_done.end());
+  const Group& group = groups_[static_cast<size_t>(m.group)];
+  const int member = group.index_of(rank);
+  const ChannelRecord* channel = channel_of(group, member);
+  return channel == nullptr || comes_before(m.stage == Stage::kSent ? channel->sent : channel->joined, m.number);
+}
+
+std::vector<int> WaitGraph::members_of(const Meeting& m) const {
+  std::vector<int> members;
+  if (m.stage != Stage::kConnected) {
+    const RankSet& set = groups_[static_cast<size_t>(m.group)].members;
+    for (int i = 0; i < set.size; ++i) members.push_back(set.rank(i));
+    return members;
+  }
+  for (const int rank : record(m.group)->connection_members)
+    if (rank >= 0 && rank < world_size()) members.push_back(rank);
+  if (!members.empty()) return members;
+  for (int rank = 0; rank < world_size(); ++rank) members.push_back(rank);
+  return members;
+}
+
+}  // namespace tri

@@ -1,0 +1,147 @@
+// Who waits for whom in a job that stands still, as a graph over the records of its ranks.
+//
+// Nodes. Of each rank its activities: the thread that trains (host), what it has given to its streams (device), its two
+// readers of tokens, its writer of checkpoints. Of each operation that somebody awaits a meeting: who awaits it has an
+// edge to the meeting, and the meeting has edges to those members that are behind. So a group of n members costs O(n)
+// edges, however many of them wait.
+//
+// Edges. "`from` can't go on before `to` does." Every edge is a necessary condition, so whichever is followed leads
+// towards what holds the job up.
+//
+// Sinks. What a node would be blamed for. A node with a sink and with edges is one of which the records leave open
+// whether it works or waits: the host that runs, since a full queue of its streams may hold it inside a launch; a
+// backward pass beside which gradients are reduced. locate_hang() blames it only if its edges lead to nobody else.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "io/black_box/record.h"
+#include "lib/fault/adjacency.h"
+#include "lib/fault/hang_locator.h"
+
+namespace tri {
+
+// Whether operation `a` comes before operation `b`; numbers wrap.
+constexpr bool comes_before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
+
+class WaitGraph {
+ public:
+  enum Activity { kHost, kDevice, kReader, kValidationReader, kWriter };
+  static constexpr int kActivities = 5;
+
+  explicit WaitGraph(std::span<const RankRecord> records);
+
+  int world_size() const { return static_cast<int>(records_.size()); }
+  int num_nodes() const { return static_cast<int>(sinks_.size()); }
+  const RankRecord* record(int rank) const { return records_[static_cast<size_t>(rank)]; }  // null: there is none
+  bool is_suspended() const { return suspended_; }                                          // all processes are stopped
+  // Without one: whether its process does not run, as far as that tells something: of a job whose processes have all
+  // ended, or are all stopped, it does not.
+  std::optional<HangKind> lost(int rank) const { return lost_[static_cast<size_t>(rank)]; }
+
+  int node(int rank, Activity activity) const { return rank * kActivities + activity; }
+  int rank_of(int node) const { return node < world_size() * kActivities ? node / kActivities : -1; }  // -1: a meeting
+  Activity activity_of(int node) const { return static_cast<Activity>(node % kActivities); }
+  const std::optional<HangKind>& sink(int node) const { return sinks_[static_cast<size_t>(node)]; }
+  const Adjacency& edges() const { return edges_; }
+  const Adjacency& reversed() const { return reversed_; }
+
+  // "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)"; of a rank without a record what follows from the mesh.
+  std::string place(int rank) const;
+  std::string short_place(int rank) const;  // "rank 13 [pp1 dp0 tp1]"
+
+  // Of a meeting's node: "all-gather 8812 on tp", its members, and those of them that have not completed it.
+  std::string meeting_text(int node) const;
+  std::vector<int> meeting_members(int node) const;
+  std::vector<int> meeting_waiting(int node) const;
+  // Where members give the operation different names, which is the program's fault: an edge between two of them.
+  std::optional<HangEdge> meeting_mismatch(int node) const;
+
+  // Of ranks between whose nodes there is an edge, or a meeting: "rank 3 awaits all-gather 8812 on tp of rank 2, which
+  // is at 8811", and of that "all-gather 8812 on tp" alone.
+  std::string edge_text(int from_rank, int to_rank) const;
+  std::string awaited_text(int from_rank, int to_rank) const;
+  // For each of the rank's waits "all-gather 8812 on tp: rank 2, 3", and for many ranks at once "tp" alone.
+  std::vector<std::string> waits_text(int rank) const;
+  std::string waits_key(int rank) const;
+
+ private:
+  // What a member that is behind has not done, of an operation of a channel; or a connection.
+  enum class Stage : uint32_t { kJoined, kSent, kArrived, kConnected };
+  struct Group {
+    std::string name;
+    ChannelKind kind;
+    RankSet members;
+    std::vector<int> channels;  // [member] index in its record; -1: it has none yet
+    bool is_whole = true;       // all members have the channel
+    uint32_t lowest_joined = 0, lowest_sent = 0;
+
+    int index_of(int rank) const { return members.stride == 0 ? 0 : (rank - members.first) / members.stride; }
+  };
+  struct Meeting {
+    int group;  // of kConnected: the first rank that was seen in it
+    uint32_t number;
+    Stage stage;
+    uint64_t connection = 0;
+  };
+  struct Wait {
+    int rank, channel, meeting;  // channel: -1 of a connection
+  };
+
+  void keep_records(std::span<const RankRecord> records);
+  void judge_processes();
+  void make_groups();
+  void add_rank(int rank);
+  void add_host(int rank, bool device_waits);
+  bool add_device(int rank);
+  bool add_channel_wait(int rank, int channel, Activity from);
+  void add_data_wait(int rank);
+  void add_reader(int rank, int feed);
+  void add_connection(int rank);
+  void finish_meetings();
+  void finish_arrival(int meeting);
+  void finish_connection(int meeting);
+  void finish_counters(std::vector<int> meetings);
+
+  int meeting(const Meeting& meeting);  // its index
+  int meeting_node(int index) const { return world_size() * kActivities + index; }
+  void edge(int from, int to) {
+    if (from != to) list_.emplace_back(from, to);
+  }
+  std::optional<HangKind>& sink_at(int rank, Activity activity) {
+    return sinks_[static_cast<size_t>(node(rank, activity))];
+  }
+  const ChannelRecord* channel_of(const Group& group, int member) const;
+  bool is_behind(const Meeting& meeting, int rank) const;
+  bool any_behind(const Group& group, uint32_t number, Stage stage) const;
+  std::vector<int> members_of(const Meeting& meeting) const;
+  std::span<const Wait> waits_of(int rank) const;
+  bool is_member(const Meeting& meeting, int rank) const;
+  std::string operation_text(const Meeting& meeting) const;
+  const Meeting* meeting_between(int from_rank, int to_rank) const;
+  const Meeting& meeting_at(int node) const {
+    return meetings_[static_cast<size_t>(node - world_size() * kActivities)];
+  }
+  const FeedRecord* awaited_feed(int rank, int* feed) const;
+
+  std::vector<const RankRecord*> records_;      // [world rank]
+  std::vector<std::optional<HangKind>> lost_;   // [world rank]
+  std::vector<std::optional<HangKind>> sinks_;  // [node]
+  bool suspended_ = false;
+  std::vector<Group> groups_;
+  std::vector<std::vector<int>> group_of_;   // [world rank][channel]; -1: a damaged one
+  std::vector<std::vector<int>> takers_[2];  // [feed][reader's world rank]
+  std::vector<Meeting> meetings_;
+  std::unordered_map<uint64_t, int> meeting_index_, connection_index_;
+  std::vector<Wait> waits_;  // by rank
+  std::vector<std::pair<int, int>> list_;
+  Adjacency edges_, reversed_;
+};
+
+}  // namespace tri
