@@ -7,10 +7,13 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <thread>
+#include <tuple>
 
 #include "io/base/file.h"
 #include "io/base/host.h"
 #include "io/base/median.h"
+#include "lib/fault/rank_text.h"
 
 namespace tri {
 namespace {
@@ -18,10 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int kRateSteps = 20;         // over which the rate is a mean
-constexpr double kStillSeconds = 10;   // without an event, at least, and
-constexpr double kStillSteps = 3;      // ... as long as so many steps: then a run stands still
-constexpr int64_t kTailBytes = 65536;  // of files that only grow
+constexpr int kRateSteps = 20;                         // over which the rate is a mean
+constexpr double kStillSeconds = 10;                   // without an event, at least, and
+constexpr double kStillSteps = 3;                      // ... as long as so many steps: then a run stands still, if
+constexpr std::chrono::milliseconds kSecondLook{500};  // ... nothing has moved at a second look
+constexpr int64_t kTailBytes = 65536;                  // of files that only grow
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -76,7 +80,7 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines) {
 std::vector<RankRecord> boxes_of(const std::string& run_dir) {
   std::vector<RankRecord> records;
   for (const std::string& path : list_black_boxes()) {
-    auto record = read_black_box(path, 0);
+    auto record = read_black_box(path);
     if (!record) continue;  // another user's, another version's
     std::error_code absent;
     if (fs::weakly_canonical(record.value().run_dir, absent) != run_dir) continue;
@@ -133,6 +137,25 @@ void take_events(std::vector<RunEvent> events, RunStatus& status) {
   status.cause = first_cause(events, status.attempt);
 }
 
+// Whether a rank has done anything between two looks at it. Not all that it does leaves an event.
+bool has_moved(const RankRecord& before, const RankRecord& after) {
+  const auto completed = [](uint32_t sum, const ChannelRecord& channel) { return sum + channel.completed; };
+  const auto marks = [&](const RankRecord& r) {
+    return std::tuple(r.progress, r.actions_enqueued, r.action_running, r.writer.progress,
+                      std::accumulate(r.channels.begin(), r.channels.end(), 0u, completed));
+  };
+  return before.world_rank == after.world_rank && marks(before) != marks(after);
+}
+
+bool any_moves(const RunStatus& status) {
+  std::this_thread::sleep_for(kSecondLook);
+  for (const RankRecord& later : boxes_of(status.run_dir)) {
+    const auto moves = [&](const RankRecord& rank) { return has_moved(rank, later); };
+    if (later.attempt == status.attempt && std::any_of(status.ranks.begin(), status.ranks.end(), moves)) return true;
+  }
+  return false;
+}
+
 bool lives(const RankRecord& rank) {
   return rank.process_state == ProcessState::kRuns || rank.process_state == ProcessState::kStopped;
 }
@@ -144,7 +167,7 @@ RunState state_of(const RunStatus& status) {
         [](const RankRecord& rank) { return rank.step_seconds; });
     const bool still =
         status.newest_event_age && *status.newest_event_age > std::max(kStillSeconds, kStillSteps * step);
-    return still ? RunState::kStandsStill : RunState::kRuns;
+    return still && !any_moves(status) ? RunState::kStandsStill : RunState::kRuns;
   }
   if (status.cause) return RunState::kFailed;
   if (status.end) {
@@ -230,7 +253,7 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
     status.world_size = rank.world_size;
     status.job = rank.job;
     status.steps = std::max(status.steps, rank.steps);
-    status.newest_event_age = std::min(rank.last_event_seconds, status.newest_event_age.value_or(INFINITY));
+    status.newest_event_age = std::min(silent_seconds(rank), status.newest_event_age.value_or(INFINITY));
   }
   status.slowest = slowest_of(status.ranks);
   status.state = state_of(status);

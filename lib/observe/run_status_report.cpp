@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "lib/fault/rank_text.h"
 #include "lib/observe/run_status.h"
 
 namespace tri {
@@ -16,8 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-constexpr size_t kMaxRows = 32;   // ranks that have a line each
-constexpr size_t kMaxRanges = 6;  // of ranks in a group that are named
+constexpr size_t kMaxRows = 32;  // ranks that have a line each
 constexpr int kMaxFailures = 8;
 constexpr double kWriterStill = 60;  // seconds without progress in which a checkpoint is worth a word
 
@@ -30,16 +30,10 @@ std::string moment(double seconds_since_1970) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
 }
 
-// "forward of microbatch 3, chunk 1": what the compute stream has come to; "" where it has done all that was enqueued
-// before this phase.
+// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream came to last, or is about to do.
 std::string action_of(const RankRecord& rank) {
-  if (!rank.action) return "";
-  const ActionRecord& action = *rank.action;
-  std::string text(enum_name(action.kind));
-  if (action.kind == ComputeKind::kForward || action.kind == ComputeKind::kBackward)
-    text += fmt::format(" of microbatch {}{}", action.microbatch,
-                        action.chunk > 0 ? fmt::format(", chunk {}", action.chunk) : "");
-  return (rank.action_running < rank.action_entered ? "before " : "") + text;
+  const std::string text = action_text(rank);
+  return !text.empty() && rank.action_running < rank.action_entered ? "before " + text : text;
 }
 
 std::string process_of(const RankRecord& rank) {
@@ -75,21 +69,6 @@ std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::stri
   return table(rows);
 }
 
-// "0-3, 8, 12-15"
-std::string ranges(const std::vector<int>& ranks) {
-  std::string text;
-  size_t count = 0;
-  for (size_t first = 0; first < ranks.size();) {
-    size_t end = first + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (++count > kMaxRanges) return text + ", ...";
-    text += fmt::format("{}{}", first == 0 ? "" : ", ", ranks[first]);
-    if (end > first + 1) text += fmt::format("-{}", ranks[end - 1]);
-    first = end;
-  }
-  return text;
-}
-
 // Ranks that do the same share a line; small groups, which differ from the rest, come first.
 std::string table_of_groups(const std::vector<RankRecord>& ranks) {
   struct Group {
@@ -107,12 +86,12 @@ std::string table_of_groups(const std::vector<RankRecord>& ranks) {
   std::vector<std::pair<Row, Group>> sorted(groups.begin(), groups.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.ranks.size() < b.second.ranks.size(); });
-  std::vector<Row> rows{{"ranks", "phase", "step", "does", "action", "process", "oldest event", "which"}};
+  std::vector<Row> rows{{"number", "phase", "step", "does", "action", "process", "oldest event", "these"}};
   for (const auto& [key, group] : sorted) {
     Row row{std::to_string(group.ranks.size())};
     row.insert(row.end(), key.begin(), key.end());
     row.push_back(age(group.oldest_event));
-    row.push_back(ranges(group.ranks));
+    row.push_back(ranks_text(group.ranks));
     rows.push_back(std::move(row));
   }
   return table(rows);

@@ -5,11 +5,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "io/base/host.h"
 #include "io/black_box/black_box.h"
@@ -185,6 +189,26 @@ TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
   const auto json = nlohmann::json::parse(status_json(now));
   EXPECT_EQ(json["hang"]["culprits"][0]["rank"], 0);
   EXPECT_EQ(json["hang"]["culprits"][0]["host"], host_name());
+}
+
+// As while a checkpoint is written, or the first step waits for its GEMMs to be timed.
+TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
+  const auto box = make_box(0, 1);
+  train(*box);
+  grow_old(*box, 60);
+  EXPECT_EQ(status().state, RunState::kStandsStill);
+  for (const bool writer : {false, true}) {
+    std::atomic<bool> seen{false};
+    std::thread works([&] {
+      while (!seen) {
+        writer ? box->writer_goes_on() : box->tick();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    });
+    EXPECT_EQ(status().state, RunState::kRuns);
+    seen = true;
+    works.join();
+  }
 }
 
 TEST_F(RunStatusTest, nobody_is_blamed_while_ranks_are_out_of_sight) {
