@@ -84,6 +84,9 @@ class Stream {
   void copy(void* dst, const void* src, int64_t bytes);
   void zero(Tensor tensor);
 
+  // Work is enqueued that is not done. Any thread; throws what the device says instead.
+  virtual bool busy() { return false; }
+
   virtual std::optional<StreamTimes> times() const = 0;  // none where the backend does not measure them
   virtual void reset_times() = 0;
 

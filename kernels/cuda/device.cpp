@@ -129,6 +129,11 @@ class CudaStreamImpl final : public CudaStream {
     driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER),
                  "cuStreamWriteValue32");
   }
+  bool busy() override {
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status != cudaSuccess && status != cudaErrorNotReady) TRI_CUDA(status);
+    return status == cudaErrorNotReady;
+  }
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
 

@@ -36,8 +36,8 @@ class Watchdog {
     // A hang was located, and its report written: called on the rank that wrote it, on a thread of its own.
     std::function<void(const DumpOutcome&)> on_report = nullptr;
   };
-  // Names of this rank's streams and what they do: 1: idle, 2: busy, 3: has failed. It may hang.
-  using StreamStates = std::function<std::vector<std::pair<std::string, int>>()>;
+  // This rank's streams and what they do. It may hang.
+  using StreamStates = std::function<std::vector<std::pair<std::string, StreamActivity>>()>;
 
   explicit Watchdog(const Context& context);
   ~Watchdog();

@@ -1,11 +1,13 @@
 #include "lib/train/run.h"
 
+#include <chrono>
 #include <optional>
 
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/fault/events.h"
 #include "lib/fault/watchdog.h"
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
@@ -87,16 +89,49 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 
-// What there is to record: all but the box itself, which outlives it.
+// The watchdog asks for the runtime's streams while this lives.
+class ShownStreams {
+ public:
+  ShownStreams(std::optional<Watchdog>& watchdog, Runtime& runtime) : watchdog_(watchdog) {
+    if (watchdog_) watchdog_->set_streams([&runtime] { return runtime.activities(); });
+  }
+  ~ShownStreams() {
+    if (watchdog_) watchdog_->set_streams(nullptr);
+  }
+  ShownStreams(const ShownStreams&) = delete;
+  ShownStreams& operator=(const ShownStreams&) = delete;
+
+ private:
+  std::optional<Watchdog>& watchdog_;
+};
+
+RunEvent hang_event(const DumpOutcome& dump) {
+  const auto& culprits = dump.verdict.culprits;
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  RunEvent event{.kind = RunEventKind::kHang,
+                 .world_rank = culprits.empty() ? -1 : culprits.front().world_rank,
+                 .text = dump.verdict.headline};
+  event.time = now;
+  event.fields = {{"kind", std::string(enum_name(dump.verdict.kind))},
+                  {"dump", dump.folder},
+                  {"began", now - dump.trigger.seconds}};
+  return event;
+}
+
+// What there is to record: all but the box itself, which outlives it. `book`: made with the run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
-                          const std::string& attempt, RunRecorder& recorder) {
+                          const std::string& attempt, RunRecorder& recorder, std::optional<EventBook>& book) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
-  Inputs inputs;
-  if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const MappedRecorder mapped(recorder, *device.value());
+  book.emplace(EventBook::Writer{.path = config.run.dir + "/events.jsonl",
+                                 .attempt = attempt,
+                                 .job = batch_start().job,
+                                 .world_rank = job.world_rank(),
+                                 .host = job.host(),
+                                 .gpu = device.value()->bus_id()});
   std::optional<Watchdog> watchdog;
   if (BlackBox* const box = recorder.box())
     watchdog.emplace(Watchdog::Context{.box = *box,
@@ -104,9 +139,13 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                                        .fault = config.fault,
                                        .attempt = attempt,
                                        .run_dir = box->image().run_dir,
-                                       .uses_nccl = device.value()->kind() == DeviceKind::kCuda});
+                                       .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
+                                       .on_report = [&](const DumpOutcome& dump) { book->append(hang_event(dump)); }});
+  Inputs inputs;
+  if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
+  job.set_failure_hook(book->failure_hook());
   log_info("{}", to_string(planned.plan));
   startup.phase_done("data and device");
 
@@ -119,6 +158,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                    .arena = arena,
                    .startup = &startup,
                    .tuning_dir = config.run.dir});
+  const ShownStreams shown(watchdog, trainer.runtime());
   log_run(config, mesh, inputs.order, arena);
   if (const std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty() && mesh.world_rank == 0)
     log_warn("{}", warning);
@@ -146,6 +186,9 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
+  if (mesh.world_rank == 0)
+    book->append(RunEventKind::kStart, "",
+                 {{"ranks", int64_t{mesh.world_size()}}, {"step", begun.value().steps}, {"steps", config.run.steps}});
   if (begun.value().steps >= config.run.steps) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};
@@ -170,7 +213,12 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   const Mesh& mesh = planned.mesh;
   const std::string attempt = job.broadcast(new_attempt());
   RunRecorder recorder(config, mesh, attempt, job);
-  const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder);
+  std::optional<EventBook> book;
+  const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);
+  job.set_failure_hook({});
+  if (book && job.world_rank() == 0)
+    book->append(RunEventKind::kEnd, done ? "" : done.error().message,
+                 {{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}});
   // Trouble that all ranks know of is no reason to keep the box: it is said already.
   if (BlackBox* const box = recorder.box()) box->end_well();
   return done;

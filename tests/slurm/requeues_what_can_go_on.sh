@@ -18,7 +18,7 @@ together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_scri
   budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal
   time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
   plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
-alone=(controller_dies)
+alone=(controller_dies hanging_node)
 any_trainer=(finished mistake_in_config killed_rank signal time_limit overtime cancelled requeue_forbidden
   requeued_by_hand plain_sbatch preempted node_dies controller_dies)
 
@@ -81,6 +81,7 @@ case_faults_are_retried() {
   done
   expect_log "restart 0: status 4 \(device\) after step 12, newest checkpoint: step 10"
   expect_log "restart 1: status 5 \(communication\)"
+  expect_log "restart 2: hung; there is no report of it"
   expect_log "restart 2: status 6 \(watchdog\)"
   expect_log "restart 3: status 137 \(killed by signal 9\)"
   expect_log "restart 4: status 139 \(killed by signal 11\)"
@@ -472,6 +473,25 @@ case_controller_dies() {
   "$cluster" start
   expect_log "restart 0: requeued"
   finish COMPLETED 0:0 1
+}
+
+# A node that holds up the run twice in a row is left out from then on; a fault of the program is nobody's node. Alone,
+# since the job must come back to the same nodes.
+case_hanging_node() {
+  local node
+  start hanging_node --ranks 4 --set stand_in.ends="0:12:hang=3 1:17:hang=cycle 2:22:hang=3 3:27:hang=3"
+  expect_log "restart 0: 4 ranks"
+  node=$(nodes_of | tail -n 1)
+  finish COMPLETED 0:0 4
+  expect_log "restart 0: hung, held up by $node: rank 3 on $node .process [0-9]+. has \"stopped\" .*/hang/[^ ]+\)"
+  expect_log "restart 0: status 6 \(watchdog\)"
+  expect_log "restart 1: hung: rank 0 "
+  expect_log "restart 2: hung, held up by $node: rank 3 on $node "
+  [[ $(lines "held up the run") -eq 1 ]] || fail "not left out once: $(cat "$log")"
+  expect_log "restart 3: node $node has held up the run 2 times in a row: this job leaves out $node from now on"
+  expect_log "restart 4: 4 ranks"
+  ! nodes_of | grep -qx "$node" || fail "started on $node again"
+  grep -qx "hang_node=$node" "$run_dir/slurm.state" && grep -qx hang_count=2 "$run_dir/slurm.state" || fail "books"
 }
 
 # --- All of them --------------------------------------------------------------------------------------------------------
