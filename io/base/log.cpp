@@ -4,6 +4,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <mutex>
@@ -31,6 +32,12 @@ struct State {
 State& state() {
   static State instance;
   return instance;
+}
+
+std::atomic<void (*)(const std::string&)> g_keep{nullptr};
+
+void keep_line(const std::string& line) {
+  if (const auto keep = g_keep.load()) keep(line);
 }
 
 spdlog::logger& console() {
@@ -117,7 +124,10 @@ void log_open(const std::string& path, const std::string& head) {
   state().lines = std::move(lines);
 }
 
+void log_keep_lines(void (*keep)(const std::string& line)) { g_keep = keep; }
+
 void log_line_info(const std::string& text) {
+  keep_line(text);
   if (!speaks()) return;
   console().info(text);
   if (const auto lines = file_lines()) lines->info(text);
@@ -125,12 +135,14 @@ void log_line_info(const std::string& text) {
 
 void log_line_warn(const std::string& text) {
   const std::string line = warning_of(text);
+  keep_line(line);
   console().warn(line);
   if (const auto lines = file_lines()) lines->warn(line);
 }
 
 void log_line_error(const std::string& text) {
   const std::string line = error_of(text);
+  keep_line(line);
   console().error(line);
   append_to_file(line);
 }

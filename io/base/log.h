@@ -18,6 +18,9 @@ void log_identify(int world_rank, const std::string& place);
 // what the rank says before it ends the job.
 void log_open(const std::string& path, const std::string& head);
 
+// Every line of this process, also those that another rank prints, is shown to `keep` first; null: to nobody.
+void log_keep_lines(void (*keep)(const std::string& line));
+
 void log_line_info(const std::string& text);
 void log_line_warn(const std::string& text);
 void log_line_error(const std::string& text);

@@ -16,6 +16,7 @@
 #include "io/base/file.h"
 #include "io/base/hash.h"
 #include "io/base/host.h"
+#include "io/base/log.h"
 
 namespace tri {
 namespace {
@@ -273,9 +274,13 @@ BlackBox* black_box() { return g_box.load(std::memory_order_relaxed); }
 ProcessBlackBox::ProcessBlackBox(BlackBox* box) {
   g_box = box;
   t_trains = true;
+  log_keep_lines([](const std::string& line) {
+    if (BlackBox* const own = black_box()) own->log_line(line);
+  });
 }
 
 ProcessBlackBox::~ProcessBlackBox() {
+  log_keep_lines(nullptr);
   t_trains = false;
   g_box = nullptr;
 }

@@ -116,6 +116,7 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(const std::string& name,
                                               StreamPriority priority = StreamPriority::kNormal) = 0;
   virtual std::unique_ptr<Event> make_event(EventKind kind = EventKind::kOrder) = 0;
+  virtual std::string bus_id() const { return ""; }  // of a GPU: "0000:18:00.0"
   virtual GemmSearch* gemm_search() { return nullptr; }  // null where there is nothing to choose
   virtual void use_on_this_thread() {}  // before a thread other than the one that opened the device waits for events
   virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory

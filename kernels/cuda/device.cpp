@@ -178,6 +178,11 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_, wait_flags_);
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
+  std::string bus_id() const override {
+    char name[32] = {};
+    TRI_CUDA(cudaDeviceGetPCIBusId(name, sizeof name, ordinal_));
+    return name;
+  }
   GemmSearch* gemm_search() override { return &context_->gemms(); }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;

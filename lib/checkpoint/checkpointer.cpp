@@ -8,6 +8,7 @@
 
 #include "io/base/format.h"
 #include "io/base/log.h"
+#include "io/black_box/black_box.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
 #include "io/checkpoint/shard_reader.h"
@@ -216,15 +217,22 @@ Result<void> Checkpointer::begin(RunProgress completed) {
   writing_ = std::async(std::launch::async, [this, folder = folder_]() -> Result<ShardRecord> {
     ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread: steps come first
     device_.use_on_this_thread();
+    writer_is(WriterState::kCopies);
     copied_->synchronize();
+    writer_is(WriterState::kWrites);
     const auto copied = Clock::now();
     copy_seconds_ = seconds_between(begun_, copied);
     auto record = retried({}, [&] { return write_shard(folder); });
     write_seconds_ = seconds_between(copied, Clock::now());
+    writer_is(WriterState::kIdle);
     return record;
   });
   stall_seconds_ = seconds_between(start, Clock::now());
   return {};
+}
+
+void Checkpointer::writer_is(WriterState state) const {
+  if (BlackBox* const box = black_box()) box->enter(state, progress_.steps);
 }
 
 void Checkpointer::before_update() {
@@ -239,6 +247,7 @@ Result<ShardRecord> Checkpointer::write_shard(const std::string& folder) const {
     if (!pieces_[i].writes) continue;
     if (auto added = writer.value().add(pieces_[i].piece, host_.data() + buffer_.offset[i]); !added)
       return added.error();
+    if (BlackBox* const box = black_box()) box->writer_goes_on();
   }
   return writer.value().finish();
 }
@@ -254,6 +263,7 @@ bool Checkpointer::phase_done() const {
 // Takes what the phase's thread brought.
 void Checkpointer::collect() {
   if (outcome_ || phase_ == Phase::kIdle) return;
+  const HostScope waits(HostState::kAwaitsCheckpoint);
   if (phase_ == Phase::kWriting) {
     auto record = writing_.get();
     outcome_ = record ? Result<void>{} : Result<void>(record.error());
@@ -323,7 +333,9 @@ Result<void> Checkpointer::next_phase(bool all_well) {
   publishing_ =
       std::async(std::launch::async, [this, records = std::move(records), folder = folder_, progress = progress_] {
         const auto begun = Clock::now();
+        writer_is(WriterState::kPublishes);
         auto published = publish(records, folder, progress);
+        writer_is(WriterState::kIdle);
         publish_seconds_ = seconds_between(begun, Clock::now());
         return published;
       });

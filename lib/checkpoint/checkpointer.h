@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "io/black_box/image.h"
 #include "kernels/core/device.h"
 #include "lib/checkpoint/state.h"
 #include "lib/comm/job.h"
@@ -110,6 +111,7 @@ class Checkpointer {
 
   void report_load(const std::string& what, int64_t bytes_read, int64_t stored, double seconds);
   Result<ShardRecord> write_shard(const std::string& folder) const;
+  void writer_is(WriterState state) const;
   bool phase_done() const;
   void collect();
   Result<void> next_phase(bool all_well);

@@ -79,13 +79,32 @@ Job::~Job() {
   MPI_Finalize();
 }
 
+Job::Call::Call(Job& job) {
+  BlackBox* const box = black_box();
+  if (box == nullptr || job.world_size_ == 1) return;
+  if (job.box_ != box) {
+    job.box_ = box;
+    job.calls_ = box->add_channel("job", ChannelKind::kHost, {0, 1, job.world_size_}, job.world_rank_);
+  }
+  channel_ = job.calls_;
+  if (channel_ == nullptr) return;
+  number_ = box->enqueue(*channel_, ChannelOperation::kHostCall, 0);
+  channel_->joined.store(number_, std::memory_order_relaxed);
+}
+
+Job::Call::~Call() {
+  if (channel_ != nullptr) channel_->completed.store(number_, std::memory_order_relaxed);
+}
+
 bool Job::all_of(bool mine) {
+  const Call call(*this);
   int all = mine;
   TRI_MPI(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD));
   return all != 0;
 }
 
 void Job::barrier() {
+  const Call call(*this);
   MPI_Request request;
   TRI_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
   wait_sleeping(request);  // not MPI_Barrier, which spins
@@ -93,6 +112,7 @@ void Job::barrier() {
 
 // All sends are under way before the first receive is waited for, so no order of ranks can block them.
 void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming) {
+  const Call call(*this);
   std::vector<MPI_Request> sends;
   for (const Outgoing& message : outgoing)
     for (int64_t at = 0; at < message.bytes; at += kMaxMessageBytes)

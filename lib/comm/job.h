@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/black_box/black_box.h"
 #include "kernels/core/device.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_group.h"
@@ -44,17 +45,20 @@ class Job {
   template <class T>
   T broadcast(const T& of_rank_0) {
     const bool root = world_rank_ == 0;
+    const Call call(*this);
     const std::string bytes = broadcast_bytes(root ? to_bytes(of_rank_0) : std::string());
     return root ? of_rank_0 : from_bytes<T>(bytes);
   }
   // All ranks' values, by world rank, on rank 0; empty elsewhere.
   template <class T>
   std::vector<T> gather(const T& mine) {
+    const Call call(*this);
     return values_of<T>(collect_bytes(to_bytes(mine), Receivers::kRank0));
   }
   // ... on all ranks.
   template <class T>
   std::vector<T> all_gather(const T& mine) {
+    const Call call(*this);
     return values_of<T>(collect_bytes(to_bytes(mine), Receivers::kAll));
   }
   bool all_of(bool mine);  // whether every rank says so, on all
@@ -87,6 +91,20 @@ class Job {
                                         Device& device, double connect_seconds = kConnectSeconds);
 
  private:
+  // For the time of a call that all ranks make, in this rank's black box.
+  class Call {
+   public:
+    explicit Call(Job& job);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    box::Channel* channel_ = nullptr;  // null: there is no box
+    uint32_t number_ = 0;
+    const HostScope waits_{HostState::kAwaitsJob};
+  };
+
   // What the ranks of a node see of each other's end.
   struct NodeState {
     std::atomic<uint64_t> failure;  // a hash of the words of the first that failed; 0: none did
@@ -110,6 +128,8 @@ class Job {
   std::string host_, machine_;
   std::unique_ptr<SharedWindow> node_memory_;  // of a NodeState
   NodeState* node_ = nullptr;
+  BlackBox* box_ = nullptr;  // whose channel this is
+  box::Channel* calls_ = nullptr;
   std::mutex ending_;  // taken for good by the thread that fails first
   std::unique_ptr<ProcessWatch> watch_;
 };

@@ -82,12 +82,24 @@ bool Loader::poll(Done done) const {
   return false;
 }
 
+box::Feed* Loader::feed() const {
+  return plan_.box == nullptr ? nullptr : &plan_.box->image().feeds[plan_.split == Split::kTrain ? 0 : 1];
+}
+
+void Loader::reader_is(ReaderState state) const {
+  if (box::Feed* const shown = feed()) plan_.box->enter(*shown, state);
+}
+
 void Loader::read_all() {
   try {
     for (int64_t turn = 0; turn < turns(); ++turn) {
+      if (!ring_.may_write(turn)) reader_is(ReaderState::kAwaitsTakers);
       if (!poll([&] { return ring_.may_write(turn); })) return;
+      reader_is(ReaderState::kReads);
       read(turn);
+      if (box::Feed* const shown = feed()) shown->published = static_cast<uint32_t>(turn + 1);
     }
+    reader_is(ReaderState::kDone);
   } catch (const Fatal& problem) {
     ring_.fail(problem.code(), problem.what());
   } catch (const std::exception& problem) {
@@ -146,6 +158,8 @@ void Loader::take(int64_t turn) {
 const StepTokens& Loader::next() {
   const auto start = std::chrono::steady_clock::now();
   TRI_REQUIRE(turn_ < turns(), "step {} of [{}, {})", plan_.first_step + turn_, plan_.first_step, plan_.end_step);
+  if (box::Feed* const shown = feed()) shown->wanted = static_cast<uint32_t>(turn_ + 1);
+  const HostScope waits(HostState::kAwaitsData);
   std::unique_lock lock(mutex_);
   released_ = turn_;
   changed_.notify_all();

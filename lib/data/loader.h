@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "io/black_box/black_box.h"
 #include "lib/data/batch_ring.h"
 #include "lib/data/dataset.h"
 
@@ -48,6 +49,7 @@ struct LoaderPlan {
   int64_t first_step = 0, end_step = 0;  // [first, end)
   int64_t period = 0;                    // after so many steps the samples are those of step 0 again; 0: never
   int prefetch = 1;                      // steps in the ring
+  BlackBox* box = nullptr;               // of this rank; null: none
 
   BatchRing::Shape ring() const;
 };
@@ -75,6 +77,8 @@ class Loader {
 
  private:
   int64_t turns() const { return plan_.end_step - plan_.first_step; }
+  box::Feed* feed() const;
+  void reader_is(ReaderState state) const;
   void read_all();
   void read(int64_t turn);
   void take_all();

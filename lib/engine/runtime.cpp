@@ -69,8 +69,7 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
   axis_arenas_.push_back(std::move(arenas).value());
   Stream& copies = add_stream(fmt::format("{} copies", axis));
   Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
-  const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks,
-                                 collectives.rank());
+  const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks, collectives.rank());
   return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
                                              arrivals, device_, progress);
 }

@@ -4,6 +4,7 @@
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/random.h"
+#include "io/black_box/black_box.h"
 #include "lib/model/flops.h"
 #include "lib/observe/report.h"
 #include "lib/observe/step_times.h"
@@ -59,6 +60,7 @@ Result<void> TrainingLoop::run() {
       log_info("{}", context_.startup.report());
     }
     if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
+      const PhaseScope phase(RunPhase::kCheckpoint);
       saved_at_ = Clock::now();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
     }
@@ -72,6 +74,7 @@ Result<void> TrainingLoop::run() {
 // One step of all ranks, its figures, and what they agree on with it.
 Result<void> TrainingLoop::train_step() {
   const auto start = Clock::now();
+  if (BlackBox* const box = black_box()) box->begin_step(progress_.steps + 1, context_.config.run.steps);
   const double data_wait = loader_.wait_seconds();
   const int64_t data_bytes = loader_.bytes_read();
   const StepTokens tokens = loader_.next();
@@ -80,6 +83,7 @@ Result<void> TrainingLoop::train_step() {
   const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, told,
                                                   [this] { context_.checkpoints.before_update(); });
   step_seconds_ = seconds_between(start, Clock::now());
+  if (BlackBox* const box = black_box()) box->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
   progress_.steps += 1;
   progress_.samples += context_.config.data.global_batch;
 
@@ -210,19 +214,22 @@ void TrainingLoop::report_checkpoints() {
 
 void TrainingLoop::evaluate() {
   if (!validation_loader_) return;
+  const PhaseScope phase(RunPhase::kEvaluation);
   const Evaluation result = context_.trainer.evaluator().evaluate(
-      evaluation_batches_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get());
+      evaluation_batches_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
+      tick_black_box);
   if (context_.mesh.world_rank != 0) return;
   metrics_->evaluation(progress_.steps, result.loss);
   const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
-  log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples", progress_.steps,
-           result.loss, result.perplexity(), per_byte, result.samples);
+  log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples",
+           progress_.steps, result.loss, result.perplexity(), per_byte, result.samples);
 }
 
 void TrainingLoop::sample() {
   const RunConfig& run = context_.config.run;
   const Tokenizer& tokenizer = *context_.inputs.tokenizer;
   if (run.sample_tokens == 0) return;
+  const PhaseScope phase(RunPhase::kSample);
   std::vector<int32_t> prompt = tokenizer.encode(run.sample_prompt);
   const size_t begin = prompt.empty() ? 1 : 0;
   if (prompt.empty()) prompt.push_back(tokenizer.eod());  // as if a document began
@@ -230,13 +237,15 @@ void TrainingLoop::sample() {
       std::move(prompt), {.tokens = run.sample_tokens,
                           .sampling = {.temperature = run.sample_temperature, .top_k = run.sample_top_k},
                           .key = derive_key(run.seed, fmt::format("sample at step {}", progress_.steps)),
-                          .vocab = tokenizer.vocab_size()});
+                          .vocab = tokenizer.vocab_size(),
+                          .on_token = [](std::span<const int32_t>) { tick_black_box(); }});
   log_info("step {}: sample\n---\n{}\n---", progress_.steps, tokenizer.decode(std::span(text).subspan(begin)));
 }
 
 // After the last step of a run that began at `start`: completes the checkpoint under way, and closes with the summary
 // and, where a signal stopped the run, what became of its steps.
 Result<void> TrainingLoop::finish(Clock::time_point start) {
+  const PhaseScope phase(RunPhase::kFinish);
   if (auto finished = context_.checkpoints.finish(); !finished) return finished;
   deadline_.lift();
   report_checkpoints();

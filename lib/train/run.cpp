@@ -5,13 +5,14 @@
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
-#include "lib/observe/estimates.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/train/accept_checkpoint.h"
 #include "lib/train/loop.h"
 #include "lib/train/run_folder.h"
+#include "lib/train/run_recorder.h"
 
 namespace tri {
 namespace {
@@ -62,6 +63,7 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
 // The newest checkpoint's state, or start values; what the run has behind it then.
 Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints, Trainer& trainer,
                                 StartupClock& startup) {
+  const PhaseScope phase(RunPhase::kLoad);
   const auto loaded = checkpoints.load();
   if (!loaded) return loaded.error();
   if (!loaded.value()) {
@@ -84,16 +86,16 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 
-}  // namespace
-
-Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
+// What there is to record: all but the box itself, which outlives it.
+Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
+                          const std::string& attempt, RunRecorder& recorder) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   Inputs inputs;
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
-  const std::string attempt = job.broadcast(new_attempt());
+  const MappedRecorder mapped(recorder, *device.value());
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
   log_info("{}", to_string(planned.plan));
@@ -150,6 +152,19 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
                        .memory_bytes = arena.used(),
                        .startup = startup})
       .run();
+}
+
+}  // namespace
+
+Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
+  const Config& config = planned.config;
+  const Mesh& mesh = planned.mesh;
+  const std::string attempt = job.broadcast(new_attempt());
+  RunRecorder recorder(config, mesh, attempt, job);
+  const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder);
+  // Trouble that all ranks know of is no reason to keep the box: it is said already.
+  if (BlackBox* const box = recorder.box()) box->end_well();
+  return done;
 }
 
 }  // namespace tri

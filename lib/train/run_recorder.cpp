@@ -1,0 +1,67 @@
+#include "lib/train/run_recorder.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "io/base/log.h"
+#include "lib/engine/rank_tensors.h"
+#include "lib/train/run_folder.h"
+
+namespace tri {
+namespace {
+
+// Compute actions that the host may be ahead of the device: those of a step and an evaluation.
+int most_actions(const Config& config) { return 4 * microbatches(config) * config.parallel.chunks + 64; }
+
+std::string absolute(const std::string& folder) {
+  std::error_code problem;
+  const auto path = std::filesystem::absolute(folder, problem);
+  return problem ? folder : path.lexically_normal().string();
+}
+
+}  // namespace
+
+RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job) : job_(job) {
+  if (!config.fault.black_box) return;
+  identity_ = BlackBoxIdentity{.world_rank = mesh.world_rank,
+                               .world_size = mesh.world_size(),
+                               .pp = {mesh.pp.rank, mesh.pp.size},
+                               .dp = {mesh.dp.rank, mesh.dp.size},
+                               .tp = {mesh.tp.rank, mesh.tp.size},
+                               .attempt = attempt,
+                               .job = batch_start().job,
+                               .run_dir = absolute(config.run.dir),
+                               .max_actions = most_actions(config)};
+  auto made = BlackBox::create(identity_);
+  const Result<void> mine = made ? Result<void>{} : Result<void>(made.error());
+  if (made) box_ = std::move(made).value();
+  if (auto agreed = agree(job, mine); !agreed)
+    give_up(agreed.error());
+  else
+    process_ = std::make_unique<ProcessBlackBox>(box_.get());
+}
+
+void RunRecorder::unmap() {
+  if (device_ != nullptr) device_->unmap_host(&box_->image());
+  device_ = nullptr;
+}
+
+void RunRecorder::map(Device& device) {
+  if (!box_) return;
+  identity_.gpu = device.bus_id();
+  box_->set_place(identity_);
+  const Result<void> mine = device.map_host(&box_->image(), box_->bytes());
+  if (mine) device_ = &device;
+  if (auto agreed = agree(job_, mine); !agreed) give_up(agreed.error());
+}
+
+void RunRecorder::give_up(const Error& why) {
+  if (job_.world_rank() == 0)
+    log_warn("no black boxes: {}; the run goes on without them and without watchdog", why.message);
+  process_.reset();
+  unmap();
+  if (box_) box_->end_well();
+  box_.reset();
+}
+
+}  // namespace tri

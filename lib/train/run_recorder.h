@@ -1,0 +1,50 @@
+// The black box of this rank's run: made when a run begins, told where the rank stands, mapped for its device's marks, and
+// gone when the run leaves the rank in good order.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/black_box/black_box.h"
+#include "kernels/core/device.h"
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+class RunRecorder {
+ public:
+  // Collective. All ranks have a box, or none: where one can't be had, or fault.black_box is off.
+  RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job);
+  RunRecorder(const RunRecorder&) = delete;
+  RunRecorder& operator=(const RunRecorder&) = delete;
+
+  // Collective: from here on, until unmap(), the streams of `device` write their marks. Or all ranks give up their boxes.
+  void map(Device& device);
+  void unmap();
+  BlackBox* box() { return box_.get(); }  // null: none
+
+ private:
+  void give_up(const Error& why);
+
+  Job& job_;
+  BlackBoxIdentity identity_;
+  std::unique_ptr<BlackBox> box_;
+  std::unique_ptr<ProcessBlackBox> process_;
+  Device* device_ = nullptr;
+};
+
+// For as long as it lives, which is less than the device and longer than its streams.
+class MappedRecorder {
+ public:
+  MappedRecorder(RunRecorder& recorder, Device& device) : recorder_(recorder) { recorder_.map(device); }
+  ~MappedRecorder() { recorder_.unmap(); }
+  MappedRecorder(const MappedRecorder&) = delete;
+  MappedRecorder& operator=(const MappedRecorder&) = delete;
+
+ private:
+  RunRecorder& recorder_;
+};
+
+}  // namespace tri
