@@ -63,10 +63,11 @@ const std::vector<Place>& places() {
     for (const char* name : kHostPlaces) made.push_back({name, {"stop", "spin"}});
     for (const char* name : kComputePlaces) made.push_back({name, {"stop", "spin", "task"}});
     made.push_back({"data", {"stop", "sleep"}});
-    for (const char* name : {"tp", "tp copies", "dp copies", "pp send forward", "pp receive forward",
-                             "pp send backward", "pp receive backward"})
+    for (const char* name :
+         {"tp copies", "dp copies", "pp send forward", "pp receive forward", "pp send backward", "pp receive backward"})
       made.push_back({name, {"stop", "spin", "skip"}});
-    made.push_back({"dp", {"stop", "spin"}});
+    // Where one of MPI's collectives is left out the next one takes its place: mostly that is an error, and no hang.
+    for (const char* name : {"tp", "dp"}) made.push_back({name, {"stop", "spin"}});
     for (const char* name : {"read", "shard", "shard-fsync", "shard-rename", "index", "manifest", "publish", "latest"})
       made.push_back({name, {"stop", "hold"}});
     return made;
@@ -167,7 +168,7 @@ class Jobs {
     require(::mkdtemp(folder_.data()) != nullptr, "no temporary folder");
     std::ofstream(folder_ + "/tiny.yaml")
         << fmt::format(R"(
-run: {{name: tiny, device: cpu, eval_every: 2, eval_batches: 1, sample_every: 3, sample_tokens: 2}}
+run: {{name: tiny, device: cpu, eval_every: 1, eval_batches: 1, sample_every: 3, sample_tokens: 2}}
 model: {{layers: 4, hidden: 16, heads: 2, vocab: 257, seq_len: 16}}
 data: {{sources: [{}/text], global_batch: 8, micro_batch: 1, tokenizer: bytes, shared: false}}
 lr: {{peak: 1e-2, decay_steps: 100}}
@@ -290,6 +291,12 @@ std::vector<Case> chosen_cases() {
           {1, 3, "dp copies", 0, "spin"}};
 }
 
+// A message whose receive is left out may wait in MPI's memory, and nobody misses anything.
+bool hangs_there(const Case& c) {
+  const bool messages = std::string_view(kLayouts[c.layout].name).ends_with("messages");
+  return !(c.action == "skip" && messages && c.place.find("receive") != std::string::npos);
+}
+
 class Draw {
  public:
   explicit Draw(uint64_t seed) : key_(derive_key(seed, "hangs")) {}
@@ -323,7 +330,8 @@ std::vector<Case> drawn_cases(const Jobs& jobs, int count, Draw& draw) {
     std::vector<Case> candidates;
     for (int layout = 0; layout < static_cast<int>(std::size(kLayouts)); ++layout)
       for (int rank = 0; rank < kRanks; ++rank)
-        if (jobs.occasions(layout, place, rank) > 0) candidates.push_back({layout, rank, place, 0, action});
+        if (const Case c{layout, rank, place, 0, action}; jobs.occasions(layout, place, rank) > 0 && hangs_there(c))
+          candidates.push_back(c);
     require(!candidates.empty(), "no rank of any layout comes to {}", place);
     cases.push_back(candidates[static_cast<size_t>(draw.below(static_cast<int64_t>(candidates.size())))]);
     cases.back().number = draw_number(jobs, cases.back(), draw);
