@@ -127,7 +127,8 @@ std::optional<Verdict> verdict_of(const std::string& run) {
   std::set<std::string> reports;
   if (fs::exists(run + "/hang"))
     for (const auto& entry : fs::directory_iterator(run + "/hang"))
-      if (fs::exists(entry.path() / "report.json")) reports.insert((entry.path() / "report.json").string());
+      if (const fs::path report = entry.path() / "report.json"; !entry.is_symlink() && fs::exists(report))
+        reports.insert(report.string());
   if (reports.empty()) return std::nullopt;
   const auto json = nlohmann::json::parse(read_all(*reports.rbegin()));
   Verdict verdict{.kind = json.at("kind"), .headline = json.at("headline"), .culprits = {}};
