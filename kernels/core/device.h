@@ -131,8 +131,8 @@ class Device {
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) noexcept = 0;
   // Host memory of somebody else's, whole pages, that streams write marks into until it is unmapped.
-  virtual Result<void> map_host(void* memory, size_t bytes) = 0;
-  virtual void unmap_host(void* memory) noexcept = 0;
+  virtual Result<void> map_host(void*, size_t) { return {}; }
+  virtual void unmap_host(void*) noexcept {}
   // Bytes that kernels and libraries need beside their operands on one rank's compute stream, at most.
   virtual int64_t workspace_bytes(const WorkspaceDims&) const { return 0; }
   // The memory for that, until lent anew; an empty tensor takes it back, with the device idle. What it does not hold,

@@ -263,8 +263,6 @@ class CpuDevice final : public Device {
     return memory;
   }
   void release_host(void* memory) noexcept override { std::free(memory); }
-  Result<void> map_host(void*, size_t) override { return {}; }
-  void unmap_host(void*) noexcept override {}
 
  private:
   struct Block {

@@ -1,0 +1,180 @@
+#include "io/black_box/black_box.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "io/base/log.h"
+#include "io/black_box/record.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+class BlackBoxes : public testing::Test {
+ protected:
+  BlackBoxes() { setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1); }
+  ~BlackBoxes() override { unsetenv("TRIREME_BLACK_BOXES"); }
+
+  static std::unique_ptr<BlackBox> make(int world_rank) {
+    return std::move(BlackBox::create({.world_rank = world_rank,
+                                       .world_size = 8,
+                                       .pp = {1, 2},
+                                       .dp = {0, 2},
+                                       .tp = {1, 2},
+                                       .attempt = "attempt",
+                                       .job = "77",
+                                       .run_dir = "/runs/mine",
+                                       .gpu = "0000:18:00.0",
+                                       .max_actions = 100}))
+        .value();
+  }
+  static RankRecord read(const BlackBox& box) { return read_black_box(box.path()).value(); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(BlackBoxes, what_is_written_can_be_read) {
+  const auto box = make(5);
+  box->begin_step(12, 100);
+  box::Channel& tp = *box->add_channel("tp", ChannelKind::kCollectives, rank_set({4, 5}), 1);
+  box::Channel& edge = *box->add_channel("pp forward", ChannelKind::kReceive, rank_set({1, 5}), 1);
+  EXPECT_EQ(box->enqueue(tp, ChannelOperation::kAllGather, 100), 1u);
+  EXPECT_EQ(box->enqueue(tp, ChannelOperation::kReduceScatter, 50), 2u);
+  tp.joined = 2;
+  tp.completed = 1;
+  box->enqueue(edge, ChannelOperation::kReceive, 10);
+  const uint32_t action = box->enqueue_action(ComputeKind::kBackward, 1, 3);
+  box->action_awaits(edge, 1);
+  box->image().action_entered = action;
+  box->enter(HostState::kAwaitsDevice);
+  box->image().feeds[0].reader = 4;
+  box->enter(WriterState::kWrites, 10);
+  box->log_line("a line");
+  box->failure(5, true, "rank 3 on node02 is gone");
+  box->failure(4, false, "another");
+
+  const RankRecord record = read(*box);
+  EXPECT_EQ(to_string_place(record), fmt::format("rank 5 [pp1 dp0 tp1] on {} (GPU 0000:18:00.0)", record.host));
+  EXPECT_EQ(record.run_dir, "/runs/mine");
+  EXPECT_EQ(record.job, "77");
+  EXPECT_EQ(record.phase, RunPhase::kStep);
+  EXPECT_EQ(record.step, 12);
+  EXPECT_EQ(record.steps, 100);
+  EXPECT_EQ(record.host_state, HostState::kAwaitsDevice);
+  ASSERT_EQ(record.channels.size(), 2u);
+  EXPECT_EQ(record.channels[0].name, "tp");
+  EXPECT_EQ(record.channels[0].members, (RankSet{4, 1, 2}));
+  EXPECT_EQ(record.channels[0].operation, ChannelOperation::kReduceScatter);
+  EXPECT_EQ(record.channels[0].enqueued, 2u);
+  EXPECT_EQ(record.channels[0].joined, 2u);
+  EXPECT_EQ(record.channels[0].sent, 2u) << "of collectives: the same as joined";
+  EXPECT_EQ(record.channels[0].completed, 1u);
+  EXPECT_EQ(record.channels[0].bytes, 150);
+  EXPECT_EQ(record.channels[1].members, (RankSet{1, 4, 2}));
+  ASSERT_TRUE(record.action);
+  EXPECT_EQ(record.action->kind, ComputeKind::kBackward);
+  EXPECT_EQ(record.action->microbatch, 3);
+  EXPECT_EQ(record.action->chunk, 1);
+  ASSERT_EQ(record.action->waits.size(), 1u);
+  EXPECT_EQ(record.action->waits[0].channel, 1);
+  EXPECT_EQ(record.action->waits[0].sequence, 1u);
+  EXPECT_EQ(record.feeds[0].reader, 4);
+  EXPECT_EQ(record.feeds[1].reader, -1);
+  EXPECT_EQ(record.writer.state, WriterState::kWrites);
+  EXPECT_EQ(record.writer.step, 10);
+  ASSERT_EQ(record.log.size(), 1u);
+  EXPECT_EQ(record.log[0].text, "a line");
+  ASSERT_TRUE(record.failure);
+  EXPECT_EQ(record.failure->text, "rank 3 on node02 is gone") << "the first failure counts";
+  EXPECT_TRUE(record.failure->consequence);
+  EXPECT_EQ(process_state_of(record), ProcessState::kRuns);
+}
+
+// Rings keep the newest; an action whose entry was used again is not taken for another.
+TEST_F(BlackBoxes, rings_keep_the_newest) {
+  const auto box = make(0);
+  for (int i = 0; i < 3 * box::kEvents; ++i) box->event(BoxEventKind::kAction, 0, i);
+  for (int i = 0; i < 100; ++i) box->log_line(fmt::format("line {}", i));
+  for (int i = 0; i < 1000; ++i) box->enqueue_action(ComputeKind::kForward, 0, i);
+  box->image().action_entered = 1;
+  RankRecord record = read(*box);
+  ASSERT_EQ(record.events.size(), size_t{box::kEvents});
+  EXPECT_EQ(record.log.front().text, "line 68");
+  EXPECT_EQ(record.log.back().text, "line 99");
+  EXPECT_FALSE(record.action);
+  box->image().action_entered = 990;
+  record = read(*box);
+  ASSERT_TRUE(record.action);
+  EXPECT_EQ(record.action->microbatch, 989);
+}
+
+TEST_F(BlackBoxes, a_box_is_private_and_goes_after_a_good_end_alone) {
+  std::string path;
+  {
+    const auto box = make(0);
+    path = box->path();
+    struct stat info {};
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+  }
+  EXPECT_EQ(list_black_boxes(), std::vector{path}) << "without a good end it stays";
+  EXPECT_FALSE(BlackBox::create({.attempt = "attempt"}).ok() && list_black_boxes().size() > 1)
+      << "of one name there is one box";
+  unlink(path.c_str());
+  const auto box = make(0);
+  box->end_well();
+}
+
+TEST_F(BlackBoxes, other_files_are_no_boxes) {
+  const auto box = make(0);
+  const std::string path = folder_ / (std::string(kBlackBoxPrefix) + "broken");
+  EXPECT_FALSE(read_black_box(path).ok());
+  for (const size_t bytes : {size_t{0}, size_t{100}, box::kActionsOffset}) {
+    std::ifstream from(box->path(), std::ios::binary);
+    std::string text(bytes, '\0');
+    from.read(text.data(), static_cast<std::streamsize>(bytes));
+    std::ofstream(path, std::ios::binary) << text;
+    EXPECT_FALSE(read_black_box(path).ok()) << bytes << " bytes";
+  }
+  std::ofstream(path, std::ios::binary) << std::string(box->bytes(), 'x');
+  const auto garbage = read_black_box(path);
+  ASSERT_FALSE(garbage.ok());
+  EXPECT_NE(garbage.error().message.find("no black box"), std::string::npos);
+}
+
+TEST_F(BlackBoxes, scopes_count_on_the_thread_that_trains_alone) {
+  const auto box = make(0);
+  const ProcessBlackBox process(box.get());
+  {
+    const PhaseScope phase(RunPhase::kCheckpoint);
+    const HostScope waits(HostState::kAwaitsJob);
+    log_line_info("said");
+    RankRecord record = read(*box);
+    EXPECT_EQ(record.phase, RunPhase::kCheckpoint);
+    EXPECT_EQ(record.host_state, HostState::kAwaitsJob);
+    ASSERT_FALSE(record.log.empty());
+    EXPECT_EQ(record.log.back().text, "said");
+    std::thread([] { const HostScope other(HostState::kAwaitsData); }).join();
+    EXPECT_EQ(read(*box).host_state, HostState::kAwaitsJob);
+  }
+  const RankRecord record = read(*box);
+  EXPECT_EQ(record.phase, RunPhase::kSetup);
+  EXPECT_EQ(record.host_state, HostState::kWorks);
+}
+
+TEST(BlackBox, groups_are_progressions_of_ranks) {
+  EXPECT_EQ(rank_set({3, 7, 11}), (RankSet{3, 4, 3}));
+  EXPECT_EQ(rank_set({5, 1}), (RankSet{5, -4, 2}));
+  EXPECT_EQ(rank_set({5}), (RankSet{5, 1, 1}));
+  EXPECT_EQ(rank_set({0, 1, 3}), RankSet{});
+  EXPECT_NE(connection_id("tp", {0, 1}), connection_id("tp", {2, 3}));
+  EXPECT_NE(connection_id("tp", {0, 1}), connection_id("dp", {0, 1}));
+}
+
+}  // namespace
+}  // namespace tri
