@@ -14,12 +14,17 @@ Result<Config> parse_for_job(const std::string& path, const std::vector<std::str
   return parse_config(text.value(), path, overrides);
 }
 
-Result<PlannedJob> plan_resolved(Config parsed, Job& job) {
+Result<PlannedJob> plan_resolved(Config parsed, Job& job, EngineKind kind) {
   const auto resolved = resolve_config(std::move(parsed), job.world_size());
   if (!resolved) return resolved.error();
   const ParallelConfig& parallel = resolved.value().parallel;
   log_identify(job.world_rank(), make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp).place());
-  return plan_for_job(resolved.value(), job);
+  return plan_for_job(resolved.value(), job, kind);
+}
+
+void log_warnings(const PlannedJob& planned) {
+  if (planned.mesh.world_rank != 0) return;
+  for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
 }
 
 struct CheckpointText {
@@ -47,7 +52,7 @@ Result<CheckpointText> describe_checkpoint(const std::string& path, int ranks) {
 Result<PlannedJob> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
   const auto parsed = parse_for_job(path, overrides, job);
   if (!parsed) return parsed.error();
-  auto planned = plan_resolved(parsed.value(), job);
+  auto planned = plan_resolved(parsed.value(), job, EngineKind::kTraining);
   if (planned) planned.value().written = parsed.value();
   return planned;
 }
@@ -56,6 +61,7 @@ Result<BenchJob> open_bench_job(const std::string& path, const std::vector<std::
   auto planned = load_job_config(path, overrides, job);
   if (!planned) return planned.error();
   log_info("{}", to_string(planned.value().plan));
+  log_warnings(planned.value());
   auto device = open_planned_device(planned.value().plan.device, job);
   if (!device) return device.error();
   return BenchJob{std::move(planned).value(), std::move(device).value()};
@@ -81,10 +87,11 @@ Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std:
   auto parsed = parse_config(yaml, folder + "'s config", overrides);
   if (!parsed) return parsed.error();
   adjust(parsed.value());
-  auto planned = plan_resolved(std::move(parsed).value(), job);
+  auto planned = plan_resolved(std::move(parsed).value(), job, EngineKind::kInference);
   if (!planned) return planned.error();
   if (planned.value().asked.run.device == DeviceChoice::kAuto)
     log_info("run.device: auto: {}", enum_name(planned.value().plan.device.kind));
+  log_warnings(planned.value());
   return CheckpointJob{folder, step, std::move(planned).value()};
 }
 

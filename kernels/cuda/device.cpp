@@ -217,6 +217,7 @@ class CudaDevice final : public Device {
   void release_host(void* memory) noexcept override {
     if (!faulted()) cudaFreeHost(memory);
   }
+  std::optional<GpuProperties> gpu_properties() const override { return context_->properties(); }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
   }

@@ -5,8 +5,8 @@
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
-#include "lib/observe/estimates.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
 #include "lib/train/accept_checkpoint.h"
@@ -97,6 +97,8 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
   log_info("{}", to_string(planned.plan));
+  if (mesh.world_rank == 0)
+    for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
   startup.phase_done("data and device");
 
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
