@@ -1,7 +1,6 @@
 #include "app/job_config.h"
 
 #include "io/base/log.h"
-#include "lib/checkpoint/weights.h"
 #include "lib/infer/loaded_model.h"
 
 namespace tri {
@@ -37,14 +36,17 @@ void fields(Archive& archive, CheckpointText& text) {
   archive(text.folder, text.step, text.yaml);
 }
 
-Result<CheckpointText> describe_checkpoint(const std::string& path, int ranks) {
+// World rank 0: leaves the manifest in `manifest`.
+Result<CheckpointText> open_checkpoint(const std::string& path, int ranks, std::optional<Manifest>& manifest) {
   const auto folder = find_checkpoint(path);
   if (!folder) return folder.error();
-  const auto manifest = read_manifest(folder.value());
-  if (!manifest) return manifest.error();
-  const auto config = checkpoint_config(folder.value(), manifest.value());
+  auto read = read_manifest(folder.value());
+  if (!read) return read.error();
+  if (auto there = check_files(folder.value(), read.value()); !there) return there.error();
+  const auto config = checkpoint_config(folder.value(), read.value());
   if (!config) return config.error();
-  return CheckpointText{folder.value(), manifest.value().step, to_yaml(forward_config(config.value(), ranks))};
+  manifest = std::move(read).value();
+  return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), ranks))};
 }
 
 }  // namespace
@@ -80,10 +82,12 @@ Result<OpenConfig> load_open_config(const std::string& path, const std::vector<s
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
                                              Job& job, const std::function<void(Config&)>& adjust) {
   log_identify(job.world_rank(), "");
+  std::optional<Manifest> manifest;
   const auto text =
-      job.broadcast(job.world_rank() == 0 ? describe_checkpoint(path, job.world_size()) : CheckpointText{});
+      job.broadcast(job.world_rank() == 0 ? open_checkpoint(path, job.world_size(), manifest) : CheckpointText{});
   if (!text) return text.error();
   const auto& [folder, step, yaml] = text.value();
+  OpenedCheckpoint checkpoint{folder, std::move(manifest)};
   auto parsed = parse_config(yaml, folder + "'s config", overrides);
   if (!parsed) return parsed.error();
   adjust(parsed.value());
@@ -92,7 +96,9 @@ Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std:
   if (planned.value().asked.run.device == DeviceChoice::kAuto)
     log_info("run.device: auto: {}", enum_name(planned.value().plan.device.kind));
   log_warnings(planned.value());
-  return CheckpointJob{folder, step, std::move(planned).value()};
+  const Result<void> holds = checkpoint.manifest ? check_weights(checkpoint, planned.value().config) : Result<void>{};
+  if (auto agreed = agree(job, holds); !agreed) return agreed.error();
+  return CheckpointJob{std::move(checkpoint), step, std::move(planned).value()};
 }
 
 }  // namespace tri

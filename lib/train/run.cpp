@@ -59,10 +59,27 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   return lock;
 }
 
-// The newest checkpoint's state, or start values; what the run has behind it then.
-Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints, Trainer& trainer,
+// Whether the run may go on from a checkpoint: the model is the same, and so is the order of the samples.
+Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std::string& folder,
+                      const Manifest& manifest) {
+  const Config& config = planned.config;
+  if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
+  if (holds_weights_alone(manifest)) return {};
+  const auto& [texts, numbers] = manifest.info;
+  const auto samples = numbers.find("samples");
+  const int64_t consumed = samples == numbers.end() ? 0 : samples->second;
+  if (consumed % config.data.global_batch != 0)
+    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
+                       config.data.global_batch, consumed);
+  const auto order = texts.find(kDataOrder);
+  return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
+                     consumed);
+}
+
+// The state of the checkpoint that was found, or start values; what the run has behind it then.
+Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoints, Trainer& trainer,
                                 StartupClock& startup) {
-  const auto loaded = checkpoints.load();
+  const auto loaded = checkpoints.load(search);
   if (!loaded) return loaded.error();
   if (!loaded.value()) {
     trainer.make_start_values();
@@ -71,9 +88,6 @@ Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints,
   }
   trainer.state_loaded();
   startup.phase_done("checkpoint");
-  if (loaded.value()->samples % config.data.global_batch != 0)
-    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
-                       config.data.global_batch, loaded.value()->samples);
   return *loaded.value();
 }
 
@@ -100,6 +114,11 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   if (mesh.world_rank == 0)
     for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
   startup.phase_done("data and device");
+  CheckpointSearch search(
+      config.checkpoint.dir, attempt, job,
+      [&](const std::string& folder, const Manifest& manifest) { return may_load(planned, inputs, folder, manifest); });
+  if (auto found = search.next(); !found) return found;
+  startup.phase_done("search for a checkpoint");
 
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
   startup.phase_done("arena");
@@ -123,17 +142,8 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
                             .store = trainer.store().tensors(),
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
-  checkpoints.set_may_load([&](const std::string& folder, const Manifest& manifest) -> Result<void> {
-    if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
-    if (holds_weights_alone(manifest)) return {};
-    const auto& [texts, numbers] = manifest.info;
-    const auto order = texts.find(kDataOrder);
-    const auto samples = numbers.find("samples");
-    return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
-                       samples == numbers.end() ? 0 : samples->second);
-  });
   checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
-  const auto begun = begin_state(config, checkpoints, trainer, startup);
+  const auto begun = begin_state(search, checkpoints, trainer, startup);
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
