@@ -266,7 +266,7 @@ Result<void> Checkpointer::next_phase(bool all_well) {
 Result<void> Checkpointer::publish(const std::vector<std::string>& records, const std::string& folder,
                                    RunProgress progress) const {
   if (may_publish_)
-    if (auto may = may_publish_(); !may) return may;
+    if (auto may = retried({}, may_publish_); !may) return may;
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = texts_;
   manifest.info.texts["config"] = config_text_;

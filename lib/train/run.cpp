@@ -47,13 +47,23 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   std::optional<RunLock> lock;
   Result<void> mine;
   if (job.world_rank() == 0) {
-    auto opened = open_run_folder(config, attempt);
+    auto opened = retried({}, [&] { return open_run_folder(config, attempt); });
     if (opened)
       lock.emplace(std::move(opened).value());
     else
       mine = opened.error();
   }
-  if (auto agreed = agree(job, mine); !agreed) return agreed.error();
+  if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
+  // A node without the mount would else be noticed at the first checkpoint, if it is not world rank 0's: that one would
+  // begin anew.
+  if (job.world_rank() != 0 && job.world_rank() == job.node_ranks().front())
+    if (auto seen = retried({.missing = Missing::kPasses}, [&] { return see_lock(config.checkpoint.dir, attempt); });
+        !seen)
+      mine = Error{fmt::format("checkpoint.dir: {} does not see the folder that world rank 0 has locked: {}; the same "
+                               "file system must be mounted on all nodes",
+                               job.host(), seen.error().message),
+                   ExitCode::kFile, seen.error().os_error};
+  if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
   const std::vector<std::string> hosts = job.gather(host_name());
   log_open(config.run.dir + "/log.txt", job.world_rank() == 0 ? log_head(start, hosts) : "");
   return lock;
