@@ -141,6 +141,7 @@ class Device {
   // The memory for that, until lent anew; an empty tensor takes it back, with the device idle. What it does not hold,
   // the backend allocates.
   virtual void lend_workspace(Tensor) {}
+  virtual std::optional<GpuProperties> gpu_properties() const { return std::nullopt; }  // of a GPU
 
   // The first fault is kept. Raised by failing tasks, and by a host that unwinds while tasks may wait for peers.
   void raise_fault(std::exception_ptr cause) noexcept { fault_.raise(std::move(cause)); }

@@ -51,23 +51,50 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   std::optional<RunLock> lock;
   Result<void> mine;
   if (job.world_rank() == 0) {
-    auto opened = open_run_folder(config, attempt);
+    auto opened = retried({}, [&] { return open_run_folder(config, attempt); });
     if (opened)
       lock.emplace(std::move(opened).value());
     else
       mine = opened.error();
   }
-  if (auto agreed = agree(job, mine); !agreed) return agreed.error();
+  if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
+  // A node without the mount would else be noticed at the first checkpoint, if it is not world rank 0's: that one would
+  // begin anew.
+  if (job.world_rank() != 0 && job.world_rank() == job.node_ranks().front())
+    if (auto seen = retried({.missing = Missing::kPasses}, [&] { return see_lock(config.checkpoint.dir, attempt); });
+        !seen)
+      mine = Error{fmt::format("checkpoint.dir: {} does not see the folder that world rank 0 has locked: {}; the same "
+                               "file system must be mounted on all nodes",
+                               job.host(), seen.error().message),
+                   ExitCode::kFile, seen.error().os_error};
+  if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
   const std::vector<std::string> hosts = job.gather(host_name());
   log_open(config.run.dir + "/log.txt", job.world_rank() == 0 ? log_head(start, hosts) : "");
   return lock;
 }
 
-// The newest checkpoint's state, or start values; what the run has behind it then.
-Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints, Trainer& trainer,
+// Whether the run may go on from a checkpoint: the model is the same, and so is the order of the samples.
+Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std::string& folder,
+                      const Manifest& manifest) {
+  const Config& config = planned.config;
+  if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
+  if (holds_weights_alone(manifest)) return {};
+  const auto& [texts, numbers] = manifest.info;
+  const auto samples = numbers.find("samples");
+  const int64_t consumed = samples == numbers.end() ? 0 : samples->second;
+  if (consumed % config.data.global_batch != 0)
+    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
+                       config.data.global_batch, consumed);
+  const auto order = texts.find(kDataOrder);
+  return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
+                     consumed);
+}
+
+// The state of the checkpoint that was found, or start values; what the run has behind it then.
+Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoints, Trainer& trainer,
                                 StartupClock& startup) {
   const PhaseScope phase(RunPhase::kLoad);
-  const auto loaded = checkpoints.load();
+  const auto loaded = checkpoints.load(search);
   if (!loaded) return loaded.error();
   if (!loaded.value()) {
     trainer.make_start_values();
@@ -76,9 +103,6 @@ Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints,
   }
   trainer.state_loaded();
   startup.phase_done("checkpoint");
-  if (loaded.value()->samples % config.data.global_batch != 0)
-    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
-                       config.data.global_batch, loaded.value()->samples);
   return *loaded.value();
 }
 
@@ -147,7 +171,17 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (!lock) return lock.error();
   job.set_failure_hook(book->failure_hook());
   log_info("{}", to_string(planned.plan));
+  if (mesh.world_rank == 0)
+    for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
   startup.phase_done("data and device");
+  CheckpointSearch search(
+      config.checkpoint.dir, attempt, job,
+      [&](const std::string& folder, const Manifest& manifest) { return may_load(planned, inputs, folder, manifest); });
+  {
+    const PhaseScope phase(RunPhase::kLoad);
+    if (auto found = search.next(); !found) return found;
+  }
+  startup.phase_done("search for a checkpoint");
 
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
   startup.phase_done("arena");
@@ -172,17 +206,8 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                             .store = trainer.store().tensors(),
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
-  checkpoints.set_may_load([&](const std::string& folder, const Manifest& manifest) -> Result<void> {
-    if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
-    if (holds_weights_alone(manifest)) return {};
-    const auto& [texts, numbers] = manifest.info;
-    const auto order = texts.find(kDataOrder);
-    const auto samples = numbers.find("samples");
-    return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
-                       samples == numbers.end() ? 0 : samples->second);
-  });
   checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
-  const auto begun = begin_state(config, checkpoints, trainer, startup);
+  const auto begun = begin_state(search, checkpoints, trainer, startup);
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
