@@ -46,13 +46,15 @@ void check(const AttentionBackward&);
 struct AttentionShape {
   Dtype dtype = Dtype::kF32;
   int seq_len = 0;
+  int num_kv_heads = 0;
   int group = 0;
   int64_t head_size = 0;
   int window = 0;
 };
 template <class Args>
 AttentionShape attention_shape(const Args& a) {
-  return {a.qkv.dtype, a.seq_len, a.group, a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)), a.window};
+  return {a.qkv.dtype, a.seq_len, a.num_kv_heads, a.group, a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)),
+          a.window};
 }
 
 // kScalar: any dtype and head size, without tensor cores, far slower. kFlash: our FlashAttention kernels. kCudnn.

@@ -179,6 +179,7 @@ class Planner {
     const ModelConfig& m = config_.model;
     const AttentionShape shape{.dtype = config_.precision.compute,
                                .seq_len = m.seq_len,
+                               .num_kv_heads = m.kv_heads / config_.parallel.tp,
                                .group = m.heads / m.kv_heads,
                                .head_size = head_size(m),
                                .window = m.window};
