@@ -39,6 +39,7 @@ struct AttentionBackward {
   int window = 0;
   float scale = 0.0f;
   AttentionKernel kernel = AttentionKernel::kAuto;  // the forward's
+  bool deterministic = true;                        // false: cuDNN may add in any order; other kernels never do
 };
 void check(const AttentionBackward&);
 

@@ -186,6 +186,7 @@ class Planner {
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;
+    bool any_order = false;
     std::string warning;
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       const RankFacts& f = facts_[rank];
@@ -195,6 +196,7 @@ class Planner {
       for (const Pass pass : passes) {
         const auto path = attention_path(m.attention, pass, shape, *f.gpu);
         if (!path) return usage_error("{}{}", path.error().message, where);
+        if (pass == Pass::kBackward && path.value() == AttentionPath::kCudnn) any_order = !config_.run.deterministic;
         const auto [known, is_new] = slowest.try_emplace(pass, path.value());
         if (!is_new) known->second = std::min(known->second, path.value());
       }
@@ -207,6 +209,7 @@ class Planner {
     for (const auto& [pass, path] : slowest)
       text += fmt::format("{} {} {}", pass == Pass::kForward ? "" : ",",
                           pass == Pass::kForward ? "forward" : "backward", enum_name(path));
+    if (any_order) text += ", its sums in any order (run.deterministic: false)";
     add(text + origin("model.attention", m.attention, ""));
     return {};
   }
