@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""compare.py's table from answers of our own making; its programs' answers as they come. Needs no GPU and no peer."""
+import json
+import statistics
+import sys
+import unittest
+from dataclasses import replace
+from unittest import mock
+
+import compare
+from compare import Figures, Program, measure, programs, read_answer, run, table
+from shape import Shape
+
+
+def python(code):
+    return Program("p", [sys.executable, "-c", code])
+
+
+class Answers(unittest.TestCase):
+    def test_trireme_tells_its_own_rate_and_a_peer_its_steps(self):
+        self.assertEqual(read_answer('plan of the job:\n{"name":"x","ms":4.0,"tokens_per_s":1000.5}\n'), (1000.5, ""))
+        peer = 'a warning\n{"ms": [30.0, 10.0, 20.0], "tokens": 40}\n{not json\n'
+        self.assertEqual(read_answer(peer), (2000.0, ""))  # 40 tokens in the median step, 20 ms
+        self.assertEqual(read_answer('{"skipped": "No module named x"}'), (None, "skipped: No module named x"))
+        self.assertEqual(read_answer("nothing\n"), (None, ""))
+
+    def test_a_program_that_fails_is_told_in_its_words(self):
+        self.assertEqual(run(python("print('{\"ms\": [10.0], \"tokens\": 5}')")), (500.0, ""))
+        code = "import sys; print('out of memory', file=sys.stderr); print('-----', file=sys.stderr); sys.exit(3)"
+        self.assertEqual(run(python(code)), (None, "failed: out of memory"))
+        self.assertEqual(run(python("import sys; sys.exit(3)")), (None, "failed: exit status 3"))
+        self.assertTrue(run(Program("p", ["/no/such/program"]))[1].startswith("failed: "))
+        with mock.patch.object(compare, "RUN_SECONDS", 0.2):
+            self.assertEqual(run(python("import time; time.sleep(60)")), (None, "failed: no answer within 0.2 s"))
+
+    def test_a_peer_without_its_package_says_so(self):
+        code = "import sys; sys.path.insert(0, %r); from shape import need; need('no_such_package'); print('on')"
+        self.assertEqual(run(python(code % str(compare.HERE))), (None, "skipped: No module named 'no_such_package'"))
+
+
+class Alternation(unittest.TestCase):
+    def test_programs_take_turns_and_what_is_missing_is_asked_once(self):
+        asked = []
+        answers = {"a": [(100, ""), (300, ""), (200, "")], "b": [(None, "skipped: x")],
+                   "c": [(50, ""), (None, "failed: y")]}
+
+        def run_one(program):
+            asked.append(program.name)
+            return answers[program.name].pop(0)
+
+        a, b, c = measure([Program(name, []) for name in "abc"], 3, run_one)
+        self.assertEqual("".join(asked), "abc" "ac" "a")
+        self.assertEqual((a.rounds, a.tokens_per_s, a.reason), ([100, 300, 200], 200, ""))
+        self.assertEqual(a.scatter, 1.0)
+        self.assertEqual((b.rounds, b.tokens_per_s, b.reason), ([], None, "skipped: x"))
+        self.assertEqual((c.rounds, c.reason), ([50], "failed: y"))
+
+    def test_the_table_has_ratios_of_the_best_of_ours(self):
+        rows = [Figures("Trireme dp 2", [30000, 33000, 31000]), Figures("Trireme tp 2", [40000]),
+                Figures("peer", [20000, 25000]), Figures("gone", [], "skipped: No module named 'x'")]
+        self.assertEqual(table("13b", rows, 2)[4:], [
+            "| Trireme dp 2 | 31.0k | 9.7 % |  |",
+            "| Trireme tp 2 | 40.0k | 0.0 % |  |",
+            f"| peer | 22.5k | {100 * 5000 / statistics.median([20000, 25000]):.1f} % | 1.78 × |",
+            "| gone | skipped: No module named 'x' | | |"])
+        alone = [Figures("Trireme", [], "failed: x"), Figures("peer", [20000])]
+        self.assertEqual(table("13b", alone, 1)[-1], "| peer | 20.0k | 0.0 % |  |")
+
+
+class Programs(unittest.TestCase):
+    def each(self, of_trireme):
+        for gpus, shapes in compare.SHAPES.items():
+            for config, shape in shapes.values():
+                self.assertTrue((compare.ROOT / f"configs/{config}.yaml").exists(), config)
+                all_programs = programs("build", config, shape, gpus)
+                self.assertEqual(len({program.name for program in all_programs}), len(all_programs))
+                for program in all_programs:
+                    if program.name.startswith("Trireme") == of_trireme:
+                        yield gpus, shape, program.command
+
+    def test_peers_get_the_shape(self):
+        for gpus, shape, command in self.each(of_trireme=False):
+            given = Shape(**json.loads(command[-1]))
+            self.assertEqual(given.batch, shape.batch * (gpus if command[-2].startswith("tp") else 1))
+            self.assertEqual(replace(given, batch=shape.batch), shape)
+
+    def test_trireme_gets_the_shape(self):
+        for gpus, shape, command in self.each(of_trireme=True):
+            settings = dict(word.split("=") for word in command if "=" in word)
+            self.assertEqual(int(settings["model.layers"]), shape.layers)
+            self.assertEqual(int(settings["model.kv_heads"]), shape.kv_heads)
+            self.assertEqual(int(settings["model.ffn_hidden"]), shape.ffn)
+            self.assertEqual(int(settings["data.global_batch"]), shape.batch * gpus)
+            self.assertEqual(int(settings["data.micro_batch"]) * int(settings["parallel.dp"]), shape.batch * gpus)
+            self.assertEqual(int(settings["parallel.dp"]) * int(settings["parallel.tp"]), gpus)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,56 @@
+"""A model's shape, as compare.py hands it to a peer in JSON, and what a peer prints: one JSON line."""
+import importlib
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    kind: str  # "gpt" or "llama"
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    seq_len: int
+    batch: int  # sequences a GPU and step
+
+    def to_json(self):
+        return json.dumps(asdict(self))
+
+
+def arguments():
+    """(mode, shape) of `PEER MODE SHAPE`."""
+    return sys.argv[1], Shape(**json.loads(sys.argv[2]))
+
+
+def need(*modules):
+    """Imports them; where one is missing the peer says so, and ends as one that has nothing to compare."""
+    found = []
+    for name in modules:
+        try:
+            found.append(importlib.import_module(name))
+        except ImportError as missing:
+            print(json.dumps({"skipped": str(missing)}), flush=True)
+            sys.exit(0)
+    return found
+
+
+def report(torch, step, tokens, warmup=4, steps=12, quiet=False):
+    """Times `step` by events after a warm-up, and prints the milliseconds of each. tokens: of all GPUs and a step."""
+    for _ in range(warmup):
+        step()
+    torch.cuda.synchronize()
+    milliseconds = []
+    for _ in range(steps):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        loss = step()
+        end.record()
+        torch.cuda.synchronize()
+        milliseconds.append(begin.elapsed_time(end))
+    if not quiet:
+        print(json.dumps({"ms": milliseconds, "tokens": tokens, "loss": float(loss),
+                          "memory_bytes": torch.cuda.max_memory_allocated()}), flush=True)

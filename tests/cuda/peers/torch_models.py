@@ -1,0 +1,99 @@
+"""GPT and LLaMA as PyTorch users write them, for torch.compile: fused QKV, gate and up in one product."""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class GptBlock(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        hidden = shape.hidden
+        self.heads = shape.heads
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.proj = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.fc1, self.fc2 = nn.Linear(hidden, shape.ffn), nn.Linear(shape.ffn, hidden)
+
+    def forward(self, x):
+        batch, length, hidden = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, hidden // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, hidden))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(shape.vocab, shape.hidden), nn.Embedding(shape.seq_len, shape.hidden)
+        self.blocks = nn.ModuleList([GptBlock(shape) for _ in range(shape.layers)])
+        self.norm = nn.LayerNorm(shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return loss_of(self.head(self.norm(x)), targets)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, shape, cos, sin):
+        super().__init__()
+        hidden, head = shape.hidden, shape.hidden // shape.heads
+        self.widths = [hidden, shape.kv_heads * head, shape.kv_heads * head]
+        self.head, self.cos, self.sin = head, cos, sin
+        self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
+        self.qkv, self.proj = nn.Linear(hidden, sum(self.widths), bias=False), nn.Linear(hidden, hidden, bias=False)
+        self.gate_up = nn.Linear(hidden, 2 * shape.ffn, bias=False)
+        self.down = nn.Linear(shape.ffn, hidden, bias=False)
+
+    def rotate(self, x):
+        a, b = x.chunk(2, -1)
+        return x * self.cos + torch.cat([-b, a], -1) * self.sin
+
+    def forward(self, x):
+        batch, length, hidden = x.shape
+        q, k, v = (part.view(batch, length, -1, self.head).transpose(1, 2)
+                   for part in self.qkv(self.norm1(x)).split(self.widths, -1))
+        y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True, enable_gqa=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, hidden))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        cos, sin = rope_tables(shape)
+        self.tokens = nn.Embedding(shape.vocab, shape.hidden)
+        self.blocks = nn.ModuleList([LlamaBlock(shape, cos, sin) for _ in range(shape.layers)])
+        self.norm = nn.RMSNorm(shape.hidden, eps=1e-5)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+    def forward(self, tokens, targets):
+        x = self.tokens(tokens).bfloat16()
+        for block in self.blocks:
+            x = block(x)
+        return loss_of(self.head(self.norm(x)), targets)
+
+
+def rope_tables(shape):
+    head = shape.hidden // shape.heads
+    frequencies = 1.0 / (500000 ** (torch.arange(0, head, 2, device="cuda").float() / head))
+    angles = torch.outer(torch.arange(shape.seq_len, device="cuda").float(), frequencies)
+    angles = torch.cat([angles] * 2, -1)
+    return angles.cos().bfloat16(), angles.sin().bfloat16()
+
+
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+
+
+def model_of(shape):
+    return Gpt(shape) if shape.kind == "gpt" else Llama(shape)
+
+
+def samples(shape):
+    return (torch.randint(0, shape.vocab, (shape.batch, shape.seq_len), device="cuda") for _ in range(2))

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""PyTorch on one GPU: torch.compile, cuDNN's attention, autocast to bf16, fp32 master weights, fused AdamW.
+
+    torch_peer.py bf16|fp8_tensor|fp8_row SHAPE     fp8: torchao's linear layers, the head apart
+"""
+from shape import arguments, need, report
+
+mode, shape = arguments()
+torch, attention = need("torch", "torch.nn.attention")
+from torch_models import model_of, samples  # after torch is known to be there
+
+torch.set_float32_matmul_precision("high")
+torch.manual_seed(0)
+with torch.device("cuda"):
+    model = model_of(shape)
+if mode != "bf16":
+    (float8,) = need("torchao.float8")
+    recipe = {"fp8_tensor": "tensorwise", "fp8_row": "rowwise"}[mode]
+    float8.convert_to_float8_training(model, config=float8.Float8LinearConfig.from_recipe_name(recipe),
+                                      module_filter_fn=lambda module, name: "head" not in name)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+compiled = torch.compile(model)
+tokens, targets = samples(shape)
+
+
+def step():
+    with attention.sdpa_kernel(attention.SDPBackend.CUDNN_ATTENTION), torch.autocast("cuda", torch.bfloat16):
+        loss = compiled(tokens, targets)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss
+
+
+report(torch, step, shape.batch * shape.seq_len)
