@@ -48,6 +48,7 @@ class Locator {
 
  private:
   void find_candidates();
+  std::optional<int> blamed_in(std::span<const int> nodes) const;
   std::optional<Candidate> candidate(int component) const;
   void judge(Candidate& candidate) const;
   double silent_at(int node) const;
@@ -108,26 +109,35 @@ void Locator::find_candidates() {
   candidates_.resize(kMostCulprits);
 }
 
+// Of nodes that all wait for each other, or of one alone, the one that may be at work instead.
+std::optional<int> Locator::blamed_in(std::span<const int> nodes) const {
+  const auto is_held_host = [&](int node) {
+    return nodes.size() > 1 && graph_.rank_of(node) >= 0 && graph_.activity_of(node) == WaitGraph::kHost;
+  };
+  const auto order = [&](int node) {
+    return std::tuple(is_held_host(node), graph_.rank_of(node) < 0, -silent_at(node), node);
+  };
+  std::optional<int> blamed;
+  int held_hosts = 0;
+  for (const int node : nodes) {
+    if (!graph_.sink(node)) continue;
+    held_hosts += is_held_host(node) ? 1 : 0;
+    if (!blamed || order(node) < order(*blamed)) blamed = node;
+  }
+  // A host whose own streams wait is mostly held by their full queue. One alone may be at work; several are not.
+  if (blamed && is_held_host(*blamed) && held_hosts > 1) return std::nullopt;
+  return blamed;
+}
+
 std::optional<Candidate> Locator::candidate(int component) const {
   const auto nodes = components_.nodes_of(component);
   for (const int node : nodes)
     for (const int next : graph_.edges().of(node))
       if (components_.of[static_cast<size_t>(next)] != component) return std::nullopt;
-  Candidate c{.component = component, .node = nodes.front()};
-  // Of several that may wait as well as work, the one whose device is nearest to what its thread has enqueued: a thread
-  // that a full queue holds up is far ahead.
-  const auto ahead = [&](int node) {
-    const int rank = graph_.rank_of(node);
-    if (rank < 0 || graph_.record(rank) == nullptr) return uint32_t{0};
-    return graph_.record(rank)->actions_enqueued - graph_.record(rank)->action_entered;
-  };
-  const auto order = [&](int node) {
-    return std::tuple(!graph_.sink(node), graph_.rank_of(node) < 0, ahead(node), -silent_at(node), node);
-  };
-  for (const int node : nodes)
-    if (order(node) < order(c.node)) c.node = node;
-  if (const auto& kind = graph_.sink(c.node)) {
-    c.kind = *kind;
+  const std::optional<int> blamed = blamed_in(nodes);
+  Candidate c{.component = component, .node = blamed.value_or(nodes.front())};
+  if (blamed) {
+    c.kind = *graph_.sink(c.node);
     c.ranks = {graph_.rank_of(c.node)};
     if (c.ranks.front() < 0) c.ranks = graph_.meeting_members(c.node);
   } else {
