@@ -48,6 +48,7 @@ class Locator {
 
  private:
   void find_candidates();
+  bool is_held_host(int node) const;
   std::optional<int> blamed_in(std::span<const int> nodes) const;
   std::optional<Candidate> candidate(int component) const;
   void judge(Candidate& candidate) const;
@@ -69,6 +70,7 @@ class Locator {
   const WaitGraph& graph_;
   const HangTrigger& trigger_;
   const StrongComponents components_;
+  int num_held_hosts_ = 0;
   std::vector<Candidate> candidates_;
 };
 
@@ -94,6 +96,8 @@ HangVerdict Locator::verdict() {
 }
 
 void Locator::find_candidates() {
+  for (int rank = 0; rank < graph_.world_size(); ++rank)
+    num_held_hosts_ += is_held_host(graph_.node(rank, WaitGraph::kHost)) ? 1 : 0;
   for (int c = 0; c < components_.size(); ++c)
     if (auto found = candidate(c)) candidates_.push_back(std::move(*found));
   if (candidates_.size() <= kMostCulprits) return;
@@ -109,23 +113,22 @@ void Locator::find_candidates() {
   candidates_.resize(kMostCulprits);
 }
 
-// Of nodes that all wait for each other, or of one alone, the one that may be at work instead.
+// A host that runs, while its own streams wait for others.
+bool Locator::is_held_host(int node) const {
+  return graph_.rank_of(node) >= 0 && graph_.activity_of(node) == WaitGraph::kHost && graph_.sink(node) &&
+         !graph_.edges().of(node).empty();
+}
+
+// Of nodes that all wait for each other, or of one alone, the one that may be at work instead. A host whose streams wait
+// is mostly held by a full queue, in a launch: then it is not the only one. If it is, it may be at work.
 std::optional<int> Locator::blamed_in(std::span<const int> nodes) const {
-  const auto is_held_host = [&](int node) {
-    return nodes.size() > 1 && graph_.rank_of(node) >= 0 && graph_.activity_of(node) == WaitGraph::kHost;
-  };
   const auto order = [&](int node) {
     return std::tuple(is_held_host(node), graph_.rank_of(node) < 0, -silent_at(node), node);
   };
   std::optional<int> blamed;
-  int held_hosts = 0;
-  for (const int node : nodes) {
-    if (!graph_.sink(node)) continue;
-    held_hosts += is_held_host(node) ? 1 : 0;
-    if (!blamed || order(node) < order(*blamed)) blamed = node;
-  }
-  // A host whose own streams wait is mostly held by their full queue. One alone may be at work; several are not.
-  if (blamed && is_held_host(*blamed) && held_hosts > 1) return std::nullopt;
+  for (const int node : nodes)
+    if (graph_.sink(node) && (num_held_hosts_ <= 1 || !is_held_host(node)) && (!blamed || order(node) < order(*blamed)))
+      blamed = node;
   return blamed;
 }
 
