@@ -210,8 +210,9 @@ void Locator::count_waiting() {
       waits_for |= reached[static_cast<size_t>(components_.of[static_cast<size_t>(graph_.node(rank, activity))])];
     for (; waits_for != 0; waits_for &= waits_for - 1) {
       Candidate& c = candidates_[static_cast<size_t>(std::countr_zero(waits_for))];
+      if (std::binary_search(c.ranks.begin(), c.ranks.end(), rank)) continue;
       c.holds_trigger |= rank == trigger_.world_rank;
-      if (!std::binary_search(c.ranks.begin(), c.ranks.end(), rank)) ++c.num_waiting;
+      ++c.num_waiting;
     }
   }
 }
@@ -225,7 +226,7 @@ void Locator::count_alike() {
     const bool trains = graph_.rank_of(c.node) >= 0 && (graph_.activity_of(c.node) == WaitGraph::kHost ||
                                                         graph_.activity_of(c.node) == WaitGraph::kDevice);
     const RankRecord* r = graph_.record(c.ranks.front());
-    if (trains && r != nullptr) c.num_alike = places[place_in_program(*r)];
+    if (trains && r != nullptr && !graph_.lost(c.ranks.front())) c.num_alike = places[place_in_program(*r)];
   }
 }
 
@@ -241,8 +242,8 @@ void Locator::sort_candidates() {
     return c.ranks.front() == trigger_.world_rank ? 0 : 1;
   };
   const auto order = [&](const Candidate& c) {
-    return std::tuple(c.certainty, off_topic(c), failed_at(c), -c.num_waiting, !c.holds_trigger, c.num_alike, -c.silent,
-                      c.ranks.front());
+    return std::tuple(c.certainty, off_topic(c), failed_at(c), -c.num_waiting, !c.holds_trigger, c.num_alike,
+                      c.ranks.front() != trigger_.world_rank, -c.silent, c.ranks.front());
   };
   std::sort(candidates_.begin(), candidates_.end(),
             [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });
