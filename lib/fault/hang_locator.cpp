@@ -119,8 +119,8 @@ bool Locator::is_held_host(int node) const {
          !graph_.edges().of(node).empty();
 }
 
-// Of nodes that all wait for each other, or of one alone, the one that may be at work instead. A host whose streams wait
-// is mostly held by a full queue, in a launch: then it is not the only one. If it is, it may be at work.
+// Of nodes that all wait for each other, or of one alone, the one that may be at work instead. A host whose streams
+// wait is mostly held by a full queue, in a launch: then it is not the only one. If it is, it may be at work.
 std::optional<int> Locator::blamed_in(std::span<const int> nodes) const {
   const auto order = [&](int node) {
     return std::tuple(is_held_host(node), graph_.rank_of(node) < 0, -silent_at(node), node);
