@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
@@ -195,7 +196,9 @@ TEST(HangLocatorJob, one_of_12288_ranks_is_told) {
     members.erase(std::unique(members.begin(), members.end()), members.end());
     expect_named(wide_fault, verdict, widened.rank_at(job.reader_of(fault.world_rank), at), members);
     const bool holds_all = fault.kind != kSkipped && fault.kind != kTransfer;
-    if (holds_all) EXPECT_EQ(verdict.num_waiting, wide.world_size() - 1);
+    if (holds_all) {
+      EXPECT_EQ(verdict.num_waiting, wide.world_size() - 1);
+    }
   }
 }
 
