@@ -146,6 +146,8 @@ std::vector<StackRecord> silent_threads(const RankRecord& record) {
   return silent;
 }
 
+void name_thread(const char* name) { ::prctl(PR_SET_NAME, name); }
+
 // The name in field 2 stands in brackets, and may hold anything.
 char thread_state(const std::string& folder) {
   const std::string line = first_line(folder + "/stat");

@@ -31,6 +31,9 @@ void request_stacks(std::span<box::Image* const> images, double seconds);
 // /proc says: "state T, in do_signal_stop, system call 202". Nothing where there is no such process.
 std::vector<StackRecord> silent_threads(const RankRecord& record);
 
+// Of the calling thread, as stacks show it: up to 15 letters.
+void name_thread(const char* name);
+
 // The state of a thread or process, by its folder in /proc: 'R', 'S', 'T' ...; 0: it is gone.
 char thread_state(const std::string& folder);
 
