@@ -34,7 +34,7 @@ std::vector<StackRecord> silent_threads(const RankRecord& record);
 // Of the calling thread, as stacks show it: up to 15 letters.
 void name_thread(const char* name);
 
-// The state of a thread or process, by its folder in /proc: 'R', 'S', 'T' ...; 0: it is gone.
-char thread_state(const std::string& folder);
+// Of the rank that writes the image: by its number, its start and its namespace, since another process may have the number.
+ProcessState process_state_of(const box::Image& image);
 
 }  // namespace tri
