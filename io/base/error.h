@@ -84,14 +84,20 @@ Error usage_error(fmt::format_string<Args...> format, Args&&... args) {
   return {fmt::format(format, std::forward<Args>(args)...), ExitCode::kUsage};
 }
 
+// Whether a failure begins where it is met, or is what the end of another rank looks like from here.
+enum class Cause { kHere, kPeer };
+
 // A fault of the machine, a peer or this program. It ends the whole job where it is thrown (lib/comm/job.h, run_job).
 class Fatal : public std::runtime_error {
  public:
-  Fatal(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Fatal(ExitCode code, const std::string& message, Cause cause = Cause::kHere)
+      : std::runtime_error(message), code_(code), cause_(cause) {}
   ExitCode code() const { return code_; }
+  Cause cause() const { return cause_; }
 
  private:
   ExitCode code_;
+  Cause cause_;
 };
 
 [[noreturn]] void require_failed(const char* file, int line, const char* condition, const std::string& message);

@@ -125,6 +125,17 @@ struct EnumNames<WriterState> {
                                     std::pair{WriterState::kPublishes, std::string_view("publishes")}};
 };
 
+// Of a stream, when a dump asked.
+enum class StreamActivity : uint32_t { kUnknown, kIdle, kBusy, kFailed };
+
+template <>
+struct EnumNames<StreamActivity> {
+  static constexpr std::array table{std::pair{StreamActivity::kUnknown, std::string_view("unknown")},
+                                    std::pair{StreamActivity::kIdle, std::string_view("idle")},
+                                    std::pair{StreamActivity::kBusy, std::string_view("busy")},
+                                    std::pair{StreamActivity::kFailed, std::string_view("failed")}};
+};
+
 enum class BoxEventKind : uint32_t { kPhase, kHost, kAction, kTransfer, kReader, kWriter, kSignal };
 
 template <>
@@ -236,7 +247,7 @@ struct Stack {
 
 struct StreamState {
   char name[24];
-  Count state;  // 1: idle, 2: busy, 3: has failed
+  Count state;  // StreamActivity
 };
 
 // All zero is an empty box: a file that has just been made.

@@ -13,6 +13,7 @@
 
 #include "io/base/hash.h"
 #include "io/base/log.h"
+#include "io/black_box/black_box.h"
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
 #include "lib/comm/nccl_group.h"
@@ -172,10 +173,30 @@ bool Job::report(const std::string& line, const std::string& what) {
   return true;
 }
 
-void Job::fail(const std::string& what, ExitCode code) {
+void Job::set_failure_hook(FailureHook hook) {
+  const std::lock_guard lock(hook_mutex_);
+  failure_hook_ = std::move(hook);
+}
+
+// Returns the code that the job ends with.
+ExitCode Job::tell(const Failure& failure) {
+  if (BlackBox* const box = black_box(); box != nullptr && failure.world_rank == world_rank_)
+    box->failure(static_cast<uint32_t>(failure.code), failure.cause == Cause::kPeer, failure.text);
+  FailureHook hook;
+  {
+    const std::lock_guard lock(hook_mutex_);
+    hook = failure_hook_;
+  }
+  const auto cause = hook ? hook(failure) : std::nullopt;
+  if (!cause) return failure.code;
+  log_last_words(fmt::format("first cause: {}", cause->text));
+  return cause->code;
+}
+
+void Job::fail(const std::string& what, ExitCode code, Cause cause) {
   ending_.lock();
   report(world_size_ == 1 ? what : fmt::format("rank {} on {}: {}", world_rank_, host_, what), what);
-  end_all(code);
+  end_all(tell({.world_rank = world_rank_, .code = code, .cause = cause, .text = what}));
 }
 
 // The launcher mostly notices as well and ends the job, with the status of that process. Where it lets the others go
@@ -186,7 +207,9 @@ void Job::neighbour_ended(int rank, const ProcessId& process, const ProcessWatch
   const std::string what =
       fmt::format("rank {} on {} is gone: process {} has ended without a word", rank, host_, process.pid);
   report(what, what);
-  if (!wait_for(kLauncherFirst)) end_all(ExitCode::kComm);
+  const ExitCode code =
+      tell({.world_rank = rank, .text = fmt::format("process {} has ended without a word", process.pid)});
+  if (!wait_for(kLauncherFirst)) end_all(code);
 }
 
 std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::vector<int>& world_ranks, int tag,
@@ -212,17 +235,19 @@ std::atomic<Job*> g_job{nullptr};  // whose body runs in this process
 [[noreturn]] void end_job_of_exception() {
   std::string what = "internal error: terminated without an exception";
   auto code = static_cast<ExitCode>(1);  // an exception that is not ours is a bug
+  auto cause = Cause::kHere;
   try {
     if (const auto exception = std::current_exception()) std::rethrow_exception(exception);
   } catch (const Fatal& fatal) {
     what = fatal.what();
     code = fatal.code();
+    cause = fatal.cause();
   } catch (const std::exception& problem) {
     what = problem.what();
   } catch (...) {
     what = "internal error: an exception of an unknown type";
   }
-  g_job.load()->fail(what, code);
+  g_job.load()->fail(what, code, cause);
 }
 
 }  // namespace

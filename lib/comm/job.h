@@ -85,7 +85,24 @@ class Job {
   [[noreturn]] void end_all(ExitCode code);
   // The same, after a line that says why: the rank, its host, `what`. Where several ranks of a node fail with the same
   // words, the first alone says them. Not collective; any thread.
-  [[noreturn]] void fail(const std::string& what, ExitCode code);
+  [[noreturn]] void fail(const std::string& what, ExitCode code, Cause cause = Cause::kHere);
+
+  // A failure of a rank, mostly of this one; of another when that has ended without a word.
+  struct Failure {
+    int world_rank = 0;
+    ExitCode code = ExitCode::kComm;
+    Cause cause = Cause::kHere;
+    std::string text;
+  };
+  // What ended the job, where that was not the failure itself: said last, and its code is the job's.
+  struct FirstCause {
+    std::string text;
+    ExitCode code = ExitCode::kComm;
+  };
+  // Called before this process ends the job, on the thread that does; must not throw, and come back within seconds.
+  using FailureHook = std::function<std::optional<FirstCause>(const Failure&)>;
+  // In place of the one before; {}: none. Any thread.
+  void set_failure_hook(FailureHook hook);
 
   // The group of `world_ranks` (in that order), which contains this rank. Called by its members only: no barrier over
   // the others. `tag` tells apart groups that are made at the same time. `connect_seconds`: how long a call of NCCL's
@@ -118,6 +135,7 @@ class Job {
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
   bool report(const std::string& line, const std::string& what);
+  ExitCode tell(const Failure& failure);
   void neighbour_ended(int rank, const ProcessId& process, const ProcessWatch::WaitFor& wait_for);
 
   template <class T>
@@ -135,6 +153,8 @@ class Job {
   BlackBox* box_ = nullptr;  // whose channel this is
   box::Channel* calls_ = nullptr;
   std::mutex ending_;  // taken for good by the thread that fails first
+  std::mutex hook_mutex_;
+  FailureHook failure_hook_;  // under hook_mutex_
   std::unique_ptr<ProcessWatch> watch_;
   std::unique_ptr<NodeReaper> reaper_;
 };

@@ -155,7 +155,8 @@ class MpiGroup final : public CommGroup {
       int done = 0;
       TRI_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE));
       if (done) return;
-      if (device_.faulted()) throw Fatal(ExitCode::kComm, fmt::format("{}: given up after a fault", name()));
+      if (device_.faulted())
+        throw Fatal(ExitCode::kComm, fmt::format("{}: given up after a fault", name()), Cause::kPeer);
       if (poll < kYields) {
         std::this_thread::yield();
       } else {

@@ -15,9 +15,11 @@ namespace {
 
 void nccl_check(ncclResult_t result, const char* call, const std::string& group) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  throw Fatal(ExitCode::kComm, fmt::format("group {}: {}: {}: {}", group,
-                                           std::string_view(call).substr(0, std::string_view(call).find('(')),
-                                           ncclGetErrorString(result), ncclGetLastError(nullptr)));
+  throw Fatal(
+      ExitCode::kComm,
+      fmt::format("group {}: {}: {}: {}", group, std::string_view(call).substr(0, std::string_view(call).find('(')),
+                  ncclGetErrorString(result), ncclGetLastError(nullptr)),
+      result == ncclRemoteError ? Cause::kPeer : Cause::kHere);
 }
 #define TRI_NCCL(call) nccl_check((call), #call, name())
 

@@ -51,9 +51,8 @@ HangKind kind_of_host(const RankRecord& record) {
 }
 
 bool compute_stream_is_busy(const RankRecord& record) {
-  constexpr int kBusy = 2;
   return std::any_of(record.streams.begin(), record.streams.end(),
-                     [](const StreamRecord& s) { return s.name == "compute" && s.state == kBusy; });
+                     [](const StreamRecord& s) { return s.name == "compute" && s.state == StreamActivity::kBusy; });
 }
 
 }  // namespace
@@ -204,7 +203,8 @@ void WaitGraph::add_host(int rank, bool device_waits) {
 bool WaitGraph::add_device(int rank) {
   const RankRecord& r = *record(rank);
   const bool computes = !comes_before(r.action_running, r.action_entered);
-  const bool has_more = comes_before(r.action_entered, r.actions_enqueued);
+  const bool has_more = comes_before(r.action_entered, r.actions_enqueued) ||
+                        (r.host_state != HostState::kAwaitsDevice && compute_stream_is_busy(r));
   bool waits = false, may_compute = true, own_part_missing = false;
   if (!computes && r.action)
     for (const ActionRecord::Wait& wait : r.action->waits) {
@@ -221,7 +221,8 @@ bool WaitGraph::add_device(int rank) {
       // Gradients are reduced beside the backward passes, which do not wait for that.
       if (!in_backward || !channel.name.starts_with("dp")) may_compute = false;
     } else if (channel.kind == ChannelKind::kCopies && channel.operation == ChannelOperation::kAllGather &&
-               channel.joined == channel.completed + 1 && channel.sent == channel.completed) {
+               channel.enqueued == channel.completed + 1 && channel.joined == channel.enqueued &&
+               channel.sent == channel.completed) {
       own_part_missing = true;  // all are ready, and rows that lie there have not left
     }
   }

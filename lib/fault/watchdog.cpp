@@ -135,7 +135,7 @@ void Watchdog::answer_requests() {
     box::Image& image = box_.image();
     {
       const std::lock_guard lock(streams_mutex_);
-      const auto states = streams_ ? streams_() : std::vector<std::pair<std::string, int>>();
+      const auto states = streams_ ? streams_() : std::vector<std::pair<std::string, StreamActivity>>();
       const size_t count = std::min<size_t>(states.size(), box::kMaxStreams);
       for (size_t i = 0; i < count; ++i) {
         box::StreamState& stream = image.streams[i];

@@ -42,7 +42,7 @@ RankRecord full_record() {
   r.feeds[1] = {.reader = 9, .wanted = 1, .reader_state = ReaderState::kReads, .published = 2, .seconds = 1.5};
   r.writer = {.state = WriterState::kPublishes, .progress = 77, .step = 100, .seconds = 2.5};
   r.failure = FailureRecord{.code = 4, .consequence = true, .realtime = 1790000000123456789, .text = "burnt\n"};
-  r.streams = {{"compute", 2}, {"tp", 1}};
+  r.streams = {{"compute", StreamActivity::kBusy}, {"tp", StreamActivity::kIdle}};
   r.stacks = {{.thread = 4243, .name = "trainer", .frames = {0x7fff12345678, ~0ULL}, .symbols = {"f()+0x1", "g"}}};
   r.log = {{1.5, "step 7 – done"}};
   r.events = {{0.25, BoxEventKind::kTransfer, 3, -1}, {0.125, BoxEventKind::kWriter, 1, 2}};

@@ -5,6 +5,7 @@
 //     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
 //     stopped                                  at step 3: an exception, while rank 2 is stopped by a signal
 //     alike                                    at step 3, on all ranks with the same words
+//     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; book in FOLDER
 //     group, inference-group                   the last group that an engine makes, for training or inference
 //     forward, backward, update, evaluation    an exception there, on two ranks
 //     checkpoint                               when rank 0 publishes the one in FOLDER, on a thread of its own
@@ -14,14 +15,17 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "kernels/cpu/device.h"
 #include "lib/checkpoint/checkpointer.h"
 #include "lib/comm/job.h"
 #include "lib/engine/job_plan.h"
+#include "lib/fault/events.h"
 #include "lib/train/trainer.h"
 #include "tests/comm/on_transfer.h"
 #include "tests/mp/mp_test.h"
@@ -75,6 +79,7 @@ class Trouble {
   void at_step_3(Trainer& trainer) const {
     if (is("alike")) throw Fatal(ExitCode::kDevice, "no rank can go on");
     if (is("stopped") && rank_ == 2) std::raise(SIGSTOP);
+    if (is("avalanche") && rank_ == 0) throw Fatal(ExitCode::kComm, "the other end is gone", Cause::kPeer);
     if (rank_ != 1) return;
     if (is("stopped")) throw Fatal(ExitCode::kDevice, "rank 1 can't go on beside a stopped one");
     if (end_.rfind("throw=", 0) == 0)
@@ -82,6 +87,10 @@ class Trouble {
     if (is("throw")) throw Fatal(ExitCode::kDevice, "the device of rank 1 has burnt");
     if (is("task"))
       cpu_stream(trainer.runtime().compute()).submit([] { throw Fatal(ExitCode::kFile, "a task of rank 1 broke"); });
+    if (is("avalanche")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      fail();
+    }
     if (is("kill")) std::raise(SIGKILL);
     if (is("exit")) std::_Exit(9);
   }
@@ -117,6 +126,11 @@ void train(const Trouble& trouble, const std::string& folder, Job& job) {
   const Config config = config_of(trouble, folder, device->kind(), job);
   const Mesh mesh = make_mesh(job.world_rank(), config.parallel.tp, config.parallel.dp, config.parallel.pp);
   const MeetsOthers meets{job};
+  if (trouble.is("avalanche"))
+    job.set_failure_hook(
+        EventBook(
+            {.path = folder + "/events.jsonl", .attempt = "ends", .world_rank = job.world_rank(), .host = job.host()})
+            .failure_hook());
   if (trouble.meets("absent"))
     for (;;) ::pause();
   // Rank 1 is the last stage, and of the world's group and that of the tied embeddings the second one fails.

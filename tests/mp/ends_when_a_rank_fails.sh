@@ -35,6 +35,8 @@ if [[ ${TRIREME_TEST_DEVICE:-cpu} == cpu ]]; then # four ranks, and a stream's t
   expect 4 kill 137 "signal 9"
   expect 4 exit 9 ""
   expect 4 alike 4 "no rank can go on"
+  # The first to end the job is not the first that failed: status and last words are those of the cause.
+  expect 2 avalanche 4 "first cause: rank 1 on $host: avalanche: rank 1 can't go on"
 fi
 expect 2 none 0 ""
 for end in forward backward update evaluation shutdown; do

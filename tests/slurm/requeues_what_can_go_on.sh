@@ -15,10 +15,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 # Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any trainer
 # can do.
 together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_script dead_node_noticed_first budget
-  budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal
+  budget_counts_checkpoints storage_away folder_away books_fail submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal
   time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
   plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
-alone=(controller_dies)
+alone=(controller_dies hanging_node)
 any_trainer=(finished mistake_in_config killed_rank signal time_limit overtime cancelled requeue_forbidden
   requeued_by_hand plain_sbatch preempted node_dies controller_dies)
 
@@ -81,6 +81,7 @@ case_faults_are_retried() {
   done
   expect_log "restart 0: status 4 \(device\) after step 12, newest checkpoint: step 10"
   expect_log "restart 1: status 5 \(communication\)"
+  expect_log "restart 2: hung; there is no report of it"
   expect_log "restart 2: status 6 \(watchdog\)"
   expect_log "restart 3: status 137 \(killed by signal 9\)"
   expect_log "restart 4: status 139 \(killed by signal 11\)"
@@ -220,6 +221,23 @@ case_storage_away() {
   job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
     "$root/slurm/train.sbatch" "$config" --set run.name=never --set stand_in.check=0:3)
   finish FAILED 3:0 0
+}
+
+# A run folder whose file system is away when the job starts again: nothing is made in its place, and nothing begins anew.
+case_folder_away() {
+  run_dir=runs/folder_away log=$TRIREME_ROOT/folder_away.log
+  job=$(STORAGE_SECONDS=10 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 \
+    --cpus-per-task=4 --gpus-per-node=0 "$root/slurm/train.sbatch" "$config" --set run.name=folder_away \
+    --set run.steps="$steps" --set checkpoint.every="$every" --set stand_in.ends=0:12:wait)
+  until_true "step 12" beyond 11
+  scontrol requeue "$job"
+  until_true "the end of the first start" grep -q "restart 0: .* the job is back in the queue already" "$log"
+  mv "$run_dir" "$work/away"
+  until_true "a refusal" grep -q "restart 1: $run_dir holds nothing of this job's earlier starts" "$log"
+  [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away: $(ls -R "$run_dir")"
+  mv "$work/away" "$run_dir"
+  finish COMPLETED 0:0 2
+  expect_log "restart 2: .* resumes from step 12"
 }
 
 # One run folder, two jobs: the second is refused, and touches nothing of the first's.
@@ -472,6 +490,25 @@ case_controller_dies() {
   "$cluster" start
   expect_log "restart 0: requeued"
   finish COMPLETED 0:0 1
+}
+
+# A node that holds up the run twice in a row is left out from then on; a fault of the program is nobody's node. Alone,
+# since the job must come back to the same nodes.
+case_hanging_node() {
+  local node
+  start hanging_node --ranks 4 --set stand_in.ends="0:12:hang=3 1:17:hang=cycle 2:22:hang=3 3:27:hang=3"
+  expect_log "restart 0: 4 ranks"
+  node=$(nodes_of | tail -n 1)
+  finish COMPLETED 0:0 4
+  expect_log "restart 0: hung, held up by $node: rank 3 on $node .process [0-9]+. has \"stopped\" .*/hang/[^ ]+\)"
+  expect_log "restart 0: status 6 \(watchdog\)"
+  expect_log "restart 1: hung: rank 0 "
+  expect_log "restart 2: hung, held up by $node: rank 3 on $node "
+  [[ $(lines "held up the run") -eq 1 ]] || fail "not left out once: $(cat "$log")"
+  expect_log "restart 3: node $node has held up the run 2 times in a row: this job leaves out $node from now on"
+  expect_log "restart 4: 4 ranks"
+  ! nodes_of | grep -qx "$node" || fail "started on $node again"
+  grep -qx "hang_node=$node" "$run_dir/slurm.state" && grep -qx hang_count=2 "$run_dir/slurm.state" || fail "books"
 }
 
 # --- All of them --------------------------------------------------------------------------------------------------------

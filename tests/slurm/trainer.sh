@@ -9,8 +9,9 @@
 # The config file need only be there; fields come from --set. Beside trireme's own:
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
-#                      status, `kill` (the last rank kills itself), `deaf` (signals are ignored from here on) or `wait`
-#                      (no further step until there is a signal, or a file `go` in the run folder)
+#                      status, `kill` (the last rank kills itself), `hang=RANK` or `hang=cycle` (a hang's report names the
+#                      node of RANK or nobody's, then status 6), `deaf` (signals are ignored from here on) or `wait` (no
+#                      further step until there is a signal, or a file `go` in the run folder)
 #   stand_in.check     RESTART:STATUS: `check` ends with that status in that start of the job
 #   stand_in.data      a file that is the data
 set -euo pipefail
@@ -87,7 +88,7 @@ rest() { read -rt "$1" -u "$never" _ || true; }
 make_folder "$checkpoints"
 
 # The k-th rank has its process id in rank.k: tests kill by it. A signal is heard from here on.
-echo "$$ $HOSTNAME" >"$run_dir/rank.$SLURM_PROCID"
+echo "$$ $SLURMD_NODENAME" >"$run_dir/rank.$SLURM_PROCID"
 ready=$run_dir/ready.$SLURM_JOB_ID.$restart
 : >"$ready.$SLURM_PROCID"
 
@@ -118,6 +119,33 @@ end_all() {
   exit "$1"
 }
 
+# report RANK|cycle: what the watchdog leaves behind (lib/fault/dump_folder.h).
+report() {
+  local folder kind='process stopped' culprit=$1 process host hosts=''
+  folder=$run_dir/hang/$(date -u +%Y%m%dT%H%M%S)
+  if [[ $1 == cycle ]]; then kind='software fault' culprit=0; fi
+  read -r process host <"$run_dir/rank.$culprit"
+  make_folder "$folder"
+  [[ $1 == cycle ]] || hosts="\"$host.cluster\""
+  cat >"$folder/report.json" <<END
+{
+ "headline": "rank $culprit on $host (process $process) has \"stopped\"",
+ "kind": "$kind",
+ "culprits": [
+  {
+   "rank": $culprit,
+   "host": "$host.cluster",
+   "kind": "$kind"
+  }
+ ],
+ "hosts": [
+  $hosts
+ ],
+ "trigger": {"rank": 1, "phase": "step"}
+}
+END
+}
+
 # As in MPI_Init: none trains before all are there.
 for ((rank = 1; rank < SLURM_NTASKS; ++rank)); do
   until [[ -e $ready.$rank ]]; do rest 0.1; done
@@ -137,6 +165,9 @@ while true; do
       trap '' TERM USR1 USR2
     elif [[ $end == "$restart:$step:wait" ]]; then
       until [[ $drain != no || -e $run_dir/go ]]; do rest 0.1; done
+    elif [[ $end == "$restart:$step:hang="* ]]; then
+      report "${end##*=}"
+      end_all 6
     elif [[ $end == "$restart:$step:"* ]]; then
       end_all "${end##*:}"
     fi

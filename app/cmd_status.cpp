@@ -1,0 +1,57 @@
+// trireme status: how a run stands, from beside it.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "app/commands.h"
+#include "lib/observe/run_status.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string run_dir, dump;
+  bool json = false;
+};
+
+Result<void> show_status(const Options& options) {
+  const auto status = read_run_status(options.run_dir);
+  if (!status) return status.error();
+  fmt::print("{}", options.json ? status_json(status.value()) : status_text(status.value()));
+  return {};
+}
+
+Result<void> show_hang(const Options& options) {
+  const auto dump = read_hang_dump(options.run_dir, options.dump);
+  if (!dump) return dump.error();
+  if (options.json)
+    fmt::print("{}", dump.value().json);
+  else
+    fmt::print("{}:\n{}", dump.value().folder, dump.value().text);
+  return {};
+}
+
+}  // namespace
+
+void add_status_command(CLI::App& app, int& status) {
+  auto* command = app.add_subcommand(
+      "status", "How a run stands, while it runs, hangs or is over: step, rate, what each rank does, what ended it");
+  auto options = std::make_shared<Options>();
+  command->add_option("run_dir", options->run_dir, "run.dir of a run; its ranks on this machine are seen")->required();
+  auto* hang = command->add_option("--hang", options->dump,
+                                   "The report of the newest hang, or of the dump named: who held the run up, and how");
+  hang->expected(0, 1)->type_name("[DUMP]");
+  command->add_flag("--json", options->json, "For machines: one object; with --hang, the report's");
+  command->footer(
+      "Ranks are seen through the black boxes that they keep in /dev/shm (TRIREME_BLACK_BOXES) of their machine, also\n"
+      "when they are stopped or dead. Of a run on many machines:\n"
+      "  srun --overlap --jobid=J --ntasks-per-node=1 trireme status RUN_DIR\n"
+      "Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped.\n"
+      "--json: run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, newest_dump, last_log_line,\n"
+      "state (runs, stands still, ended, failed, gone, unknown), rate {step, step_ms, tokens_per_s, loss, age_s},\n"
+      "slowest {rank, step_ms, of_median}, hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
+      "cause {time, kind, rank, host, text}, ranks [...]; null where it is not known.");
+  on_run(command, status, [options, hang] { return hang->count() > 0 ? show_hang(*options) : show_status(*options); });
+}
+
+}  // namespace tri

@@ -1,0 +1,237 @@
+#include "lib/fault/events.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <thread>
+#include <type_traits>
+
+#include "io/base/file.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatience{1};  // with storage that hangs
+constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320}, kLockPatience{400};
+// How long a failing rank waits for what other nodes have to say. One that is the consequence of another's end knows
+// that there is more to come.
+constexpr std::chrono::milliseconds kOthersPatience{500}, kCausePatience{2000};
+
+double now() {
+  const std::chrono::duration<double> since = std::chrono::system_clock::now().time_since_epoch();
+  return std::round(since.count() * 1000) / 1000;
+}
+
+bool ends_torn(int fd) {
+  struct stat file {};
+  char last = '\n';
+  return ::fstat(fd, &file) == 0 && file.st_size > 0 && ::pread(fd, &last, 1, file.st_size - 1) == 1 && last != '\n';
+}
+
+// In a single write. Where the file system has no append of its own (NFS), the lock keeps writers of two nodes apart;
+// who does not get it in time writes all the same.
+bool append_line(const std::string& path, const std::string& line) {
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+  if (file.get() < 0) return false;
+  for (const auto end = Clock::now() + kLockPatience; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
+    if (Clock::now() >= end || errno != EWOULDBLOCK) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  const std::string bytes = (ends_torn(file.get()) ? "\n" : "") + line + "\n";
+  return ::write(file.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+}
+
+// The value of `task`, made by a thread of its own; `otherwise` where that takes longer than `patience`.
+template <class Task, class Value = std::invoke_result_t<Task>>
+Value within(std::chrono::milliseconds patience, Task task, Value otherwise) {
+  try {
+    std::packaged_task<Value()> made(std::move(task));
+    std::future<Value> value = made.get_future();
+    std::thread(std::move(made)).detach();
+    if (value.wait_for(patience) == std::future_status::ready) return value.get();
+  } catch (const std::exception&) {  // no thread can be had, or the task has failed
+  }
+  return otherwise;
+}
+
+// The first cause of the attempt, as far as it is written by the end of the patience.
+std::optional<RunEvent> await_cause(const std::string& path, const std::string& attempt,
+                                    std::chrono::milliseconds patience, bool only_causes) {
+  std::optional<RunEvent> cause;
+  const auto end = Clock::now() + patience;
+  auto pause = kPause;  // it grows: thousands of ranks may ask for the same file
+  do {
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+    const auto events = read_events(path);
+    if (events) cause = first_cause(events.value(), attempt);
+  } while (Clock::now() < end && !(only_causes && cause && !cause->flag("consequence")));
+  return cause;
+}
+
+}  // namespace
+
+double RunEvent::number(const std::string& name, double otherwise) const {
+  const auto field = fields.find(name);
+  if (field == fields.end()) return otherwise;
+  if (const auto* whole = std::get_if<int64_t>(&field->second)) return static_cast<double>(*whole);
+  const auto* real = std::get_if<double>(&field->second);
+  return real == nullptr ? otherwise : *real;
+}
+
+bool RunEvent::flag(const std::string& name) const {
+  const auto field = fields.find(name);
+  return field != fields.end() && std::holds_alternative<bool>(field->second) && std::get<bool>(field->second);
+}
+
+std::string RunEvent::string(const std::string& name) const {
+  const auto field = fields.find(name);
+  return field != fields.end() && std::holds_alternative<std::string>(field->second)
+             ? std::get<std::string>(field->second)
+             : "";
+}
+
+std::string to_json(const RunEvent& event) {
+  Json fields = Json::object();
+  for (const auto& [name, value] : event.fields)
+    fields[name] = std::visit([](const auto& known) { return Json(known); }, value);
+  const Json object = {
+      {"time", event.time},       {"attempt", event.attempt}, {"job", event.job},   {"kind", enum_name(event.kind)},
+      {"rank", event.world_rank}, {"host", event.host},       {"text", event.text}, {"fields", fields}};
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);  // texts may be any bytes
+}
+
+std::optional<RunEvent> run_event_from(const std::string& line) {
+  try {
+    const Json object = Json::parse(line);
+    const auto kind = enum_from_name<RunEventKind>(object.at("kind").get<std::string>());
+    if (!kind) return std::nullopt;
+    RunEvent event{.time = object.at("time"),
+                   .attempt = object.at("attempt"),
+                   .job = object.at("job"),
+                   .kind = *kind,
+                   .world_rank = object.at("rank"),
+                   .host = object.at("host"),
+                   .text = object.at("text")};
+    for (const auto& [name, value] : object.at("fields").items()) {
+      if (value.is_boolean())
+        event.fields[name] = value.get<bool>();
+      else if (value.is_number_integer())
+        event.fields[name] = value.get<int64_t>();
+      else if (value.is_number())
+        event.fields[name] = value.get<double>();
+      else if (value.is_string())
+        event.fields[name] = value.get<std::string>();
+    }
+    return event;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+Result<std::vector<RunEvent>> read_events(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path);
+  if (!file) return system_error(errno, "{}", path);
+  std::vector<RunEvent> events;
+  for (std::string line; std::getline(file, line);)
+    if (auto event = run_event_from(line)) events.push_back(std::move(*event));
+  if (file.bad()) return system_error(errno, "{}", path);
+  return events;
+}
+
+std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt) {
+  bool watchdog = false, others = false;  // have ended it
+  for (const RunEvent& event : events) {
+    if (event.attempt != attempt) continue;
+    const bool failure = event.kind == RunEventKind::kFailure;
+    watchdog |= failure && event.number("code", 0) == static_cast<double>(ExitCode::kWatchdog);
+    others |= failure || event.kind == RunEventKind::kEnd;
+  }
+  const bool hangs_count = watchdog || !others;  // else the run has gone on after them
+  const auto order = [](const RunEvent& event) {
+    return std::pair(event.flag("consequence"), event.number("began", event.time));
+  };
+  const RunEvent* first = nullptr;
+  for (const RunEvent& event : events) {
+    const bool counts = event.kind == RunEventKind::kFailure || (event.kind == RunEventKind::kHang && hangs_count);
+    if (event.attempt != attempt || !counts) continue;
+    if (first == nullptr || order(event) < order(*first)) first = &event;
+  }
+  return first == nullptr ? std::nullopt : std::optional(*first);
+}
+
+std::string describe(const RunEvent& event) {
+  if (event.kind == RunEventKind::kHang) return event.text;  // it names its rank
+  if (event.world_rank < 0) return event.text;
+  const std::string gpu = event.string("gpu");
+  return fmt::format("rank {} on {}{}: {}", event.world_rank, event.host, gpu.empty() ? "" : " (GPU " + gpu + ")",
+                     event.text);
+}
+
+RunEvent EventBook::event_of(RunEventKind kind) const {
+  return {.time = now(),
+          .attempt = writer_.attempt,
+          .job = writer_.job,
+          .kind = kind,
+          .world_rank = writer_.world_rank,
+          .host = writer_.host};
+}
+
+bool EventBook::append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
+  RunEvent event = event_of(kind);
+  event.text = text;
+  event.fields = std::move(fields);
+  return append(std::move(event));
+}
+
+bool EventBook::append(RunEvent event) const {
+  if (event.time == 0) event.time = now();
+  event.attempt = writer_.attempt;
+  event.job = writer_.job;
+  return within(
+      kPatience, [path = writer_.path, line = to_json(event)] { return append_line(path, line); }, false);
+}
+
+Job::FailureHook EventBook::failure_hook() const {
+  return [book = *this](const Job::Failure& failure) -> std::optional<Job::FirstCause> {
+    const Writer& writer = book.writer();
+    RunEvent event = book.event_of(RunEventKind::kFailure);
+    event.text = failure.text;
+    event.fields["code"] = static_cast<int64_t>(failure.code);
+    event.fields["consequence"] = failure.cause == Cause::kPeer;
+    if (failure.world_rank == writer.world_rank) {
+      if (!writer.gpu.empty()) event.fields["gpu"] = writer.gpu;
+    } else {
+      event.world_rank = failure.world_rank;
+      event.fields["seen_by"] = int64_t{writer.world_rank};
+    }
+    if (!book.append(event)) return std::nullopt;
+
+    const bool consequence = failure.cause == Cause::kPeer;
+    const auto patience = consequence ? kCausePatience : kOthersPatience;
+    const auto cause = within(
+        patience + kPatience,
+        [=, path = writer.path, attempt = writer.attempt] { return await_cause(path, attempt, patience, consequence); },
+        std::optional<RunEvent>());
+    if (!cause || (cause->world_rank == event.world_rank && cause->kind == event.kind)) return std::nullopt;
+    const int fallback = static_cast<int>(cause->kind == RunEventKind::kHang ? ExitCode::kWatchdog : failure.code);
+    return Job::FirstCause{.text = describe(*cause),
+                           .code = static_cast<ExitCode>(static_cast<int>(cause->number("code", fallback)))};
+  };
+}
+
+}  // namespace tri

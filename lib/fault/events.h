@@ -1,0 +1,100 @@
+// The book of a run, run.dir/events.jsonl: its starts, failures, hangs and ends, one JSON object a line. Any rank of
+// any node appends; nothing is ever changed. The line of a writer that was killed may be torn: readers pass it over.
+//
+//   {"time":1763812345.678,"attempt":"...","job":"4711","kind":"failure","rank":13,"host":"node07","text":"...",
+//    "fields":{"code":4,"gpu":"0000:18:00.0","consequence":false}}
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "io/base/enum_names.h"
+#include "io/base/error.h"
+#include "lib/comm/job.h"
+
+namespace tri {
+
+enum class RunEventKind {
+  kStart,    // of an attempt; fields: ranks, step (done before it), steps (of the run)
+  kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
+  kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank` and
+  // `host`: the first culprit's; fields: kind, dump, began (seconds since 1970: when it came to a standstill)
+  kEnd,  // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+};
+
+template <>
+struct EnumNames<RunEventKind> {
+  static constexpr std::array table{std::pair{RunEventKind::kStart, std::string_view("start")},
+                                    std::pair{RunEventKind::kFailure, std::string_view("failure")},
+                                    std::pair{RunEventKind::kHang, std::string_view("hang")},
+                                    std::pair{RunEventKind::kEnd, std::string_view("end")}};
+};
+
+using EventField = std::variant<bool, int64_t, double, std::string>;
+
+struct RunEvent {
+  double time = 0;  // seconds since 1970, by the clock of its writer's node, to the millisecond
+  std::string attempt, job;
+  RunEventKind kind = RunEventKind::kStart;
+  int world_rank = -1;  // -1: nobody's
+  std::string host, text;
+  std::map<std::string, EventField> fields;
+
+  // A number of `fields`; absent, or no number: `otherwise`.
+  double number(const std::string& name, double otherwise) const;
+  bool flag(const std::string& name) const;
+  std::string string(const std::string& name) const;
+};
+
+std::string to_json(const RunEvent& event);                       // one line, without its end
+std::optional<RunEvent> run_event_from(const std::string& line);  // none: torn, or of a kind that is not known here
+
+// The events of a file, in the order of its lines. Error: it can't be read (os_error ENOENT: there is none).
+Result<std::vector<RunEvent>> read_events(const std::string& path);
+
+// What brought `attempt` to its end: the earliest failure or hang that is no consequence of another's end, else the
+// earliest. A hang counts from its beginning, unless the run has gone on after it, to fail otherwise than by the watchdog
+// or to end. Nothing: none failed.
+std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt);
+
+// "rank 13 on node07 (GPU 0000:18:00.0): TEXT"
+std::string describe(const RunEvent& event);
+
+// One rank's way into the book. Thread-safe; copies write into the same file.
+class EventBook {
+ public:
+  struct Writer {
+    std::string path;  // run.dir/events.jsonl
+    std::string attempt, job;
+    int world_rank = 0;
+    std::string host, gpu;
+  };
+  explicit EventBook(Writer writer) : writer_(std::move(writer)) {}
+
+  // This rank's, now; or an event as it stands, of any rank, with this book's attempt and job. Storage that hangs holds
+  // it up for a second at most; false: it is not known to be written.
+  bool append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields = {}) const;
+  bool append(RunEvent event) const;
+
+  // What Job::set_failure_hook takes: writes a failure, gives the other ranks a moment to write theirs, and returns the
+  // first cause where it is another's.
+  Job::FailureHook failure_hook() const;
+
+  const Writer& writer() const { return writer_; }
+
+ private:
+  RunEvent event_of(RunEventKind kind) const;
+
+  Writer writer_;
+};
+
+}  // namespace tri

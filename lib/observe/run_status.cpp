@@ -1,0 +1,289 @@
+#include "lib/observe/run_status.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+#include <tuple>
+
+#include "io/base/file.h"
+#include "io/base/host.h"
+#include "io/base/median.h"
+#include "lib/fault/rank_text.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int kRateSteps = 20;                         // over which the rate is a mean
+constexpr double kStillSeconds = 10;                   // without an event, at least, and
+constexpr double kStillSteps = 3;                      // ... as long as so many steps: then a run stands still, if
+constexpr std::chrono::milliseconds kSecondLook{500};  // ... nothing has moved at a second look
+constexpr int64_t kTailBytes = 65536;                  // of files that only grow
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The whole lines at the end of a file; none where it can't be read.
+std::vector<std::string> last_lines(const std::string& path) {
+  const auto file = InputFile::open(path);
+  if (!file) return {};
+  const int64_t bytes = std::min(kTailBytes, file.value().bytes()), begin = file.value().bytes() - bytes;
+  std::string tail(static_cast<size_t>(bytes), '\0');
+  if (!file.value().read(tail.data(), bytes, begin)) return {};
+  std::vector<std::string> lines;
+  size_t at = begin == 0 ? 0 : tail.find('\n') + 1;  // the first is cut in two
+  for (size_t end; (end = tail.find('\n', at)) != std::string::npos; at = end + 1)
+    lines.push_back(tail.substr(at, end - at));
+  return lines;
+}
+
+double number(const Json& object, const char* name) {
+  const auto field = object.find(name);
+  return field != object.end() && field->is_number() ? field->get<double>() : 0;
+}
+
+std::optional<RunRate> rate_of(const std::vector<std::string>& lines) {
+  RunRate rate;
+  double seconds = 0, tokens = 0, time = 0;
+  int steps = 0;
+  for (auto line = lines.rbegin(); line != lines.rend() && steps < kRateSteps; ++line) {
+    const Json object = Json::parse(*line, nullptr, false);
+    if (!object.is_object()) continue;
+    if (object.contains("restart")) break;  // the steps above it were another attempt's
+    const double step_seconds = number(object, "step_ms") / 1000;
+    if (step_seconds <= 0) continue;
+    if (steps == 0) {
+      rate.step = static_cast<int64_t>(number(object, "step"));
+      if (object.contains("loss") && object["loss"].is_number()) rate.loss = number(object, "loss");
+      time = number(object, "time");
+    }
+    seconds += step_seconds;
+    tokens += number(object, "tokens_per_s") * step_seconds;
+    ++steps;
+  }
+  if (steps == 0) return std::nullopt;
+  rate.seconds_per_step = seconds / steps;
+  rate.tokens_per_s = tokens / seconds;
+  rate.age = std::max(0.0, seconds_since_1970() - time);
+  return rate;
+}
+
+// The boxes of the run on this machine, of all attempts.
+std::vector<RankRecord> boxes_of(const std::string& run_dir) {
+  std::vector<RankRecord> records;
+  for (const std::string& path : list_black_boxes()) {
+    auto record = read_black_box(path);
+    if (!record) continue;  // another user's, another version's
+    std::error_code absent;
+    if (fs::weakly_canonical(record.value().run_dir, absent) != run_dir) continue;
+    record.value().process_state = process_state_of(record.value());
+    records.push_back(std::move(record).value());
+  }
+  return records;
+}
+
+std::optional<SlowRank> slowest_of(const std::vector<RankRecord>& ranks) {
+  std::vector<double> seconds;
+  SlowRank slowest;
+  for (const RankRecord& rank : ranks) {
+    if (rank.step_seconds <= 0) continue;
+    seconds.push_back(rank.step_seconds);
+    if (rank.step_seconds > slowest.seconds)
+      slowest = {.world_rank = rank.world_rank, .seconds = rank.step_seconds, .of_median = 0};
+  }
+  if (seconds.size() < 2) return std::nullopt;
+  slowest.of_median = slowest.seconds / median(seconds);
+  return slowest;
+}
+
+// A failure that its rank has noted in its box, where the book of the run could not be written.
+RunEvent failure_event(const RankRecord& rank) {
+  return {
+      .time = static_cast<double>(rank.failure->realtime) * 1e-9,
+      .attempt = rank.attempt,
+      .job = rank.job,
+      .kind = RunEventKind::kFailure,
+      .world_rank = rank.world_rank,
+      .host = rank.host,
+      .text = rank.failure->text,
+      .fields = {{"code", int64_t{rank.failure->code}}, {"consequence", rank.failure->consequence}, {"gpu", rank.gpu}}};
+}
+
+// From the run's events, and from what boxes say that is not among them: cause, end, size, steps.
+void take_events(std::vector<RunEvent> events, RunStatus& status) {
+  std::erase_if(events, [&](const RunEvent& event) { return event.attempt != status.attempt; });
+  for (const RunEvent& event : events) {
+    if (status.job.empty()) status.job = event.job;
+    if (event.kind == RunEventKind::kEnd) status.end = event;
+    if (event.kind != RunEventKind::kStart) continue;
+    status.world_size = static_cast<int>(event.number("ranks", 0));
+    status.step = static_cast<int64_t>(event.number("step", 0));
+    status.steps = static_cast<int64_t>(event.number("steps", 0));
+  }
+  for (const RankRecord& rank : status.ranks) {
+    const auto known = [&](const RunEvent& event) {
+      return event.kind == RunEventKind::kFailure && event.world_rank == rank.world_rank;
+    };
+    if (rank.failure && std::none_of(events.begin(), events.end(), known)) events.push_back(failure_event(rank));
+  }
+  status.cause = first_cause(events, status.attempt);
+}
+
+// Whether a rank has done anything between two looks at it. Not all that it does leaves an event.
+bool has_moved(const RankRecord& before, const RankRecord& after) {
+  const auto completed = [](uint32_t sum, const ChannelRecord& channel) { return sum + channel.completed; };
+  const auto marks = [&](const RankRecord& r) {
+    return std::tuple(r.progress, r.actions_enqueued, r.action_running, r.writer.progress,
+                      std::accumulate(r.channels.begin(), r.channels.end(), 0u, completed));
+  };
+  return before.world_rank == after.world_rank && marks(before) != marks(after);
+}
+
+bool any_moves(const RunStatus& status) {
+  std::this_thread::sleep_for(kSecondLook);
+  for (const RankRecord& later : boxes_of(status.run_dir)) {
+    const auto moves = [&](const RankRecord& rank) { return has_moved(rank, later); };
+    if (later.attempt == status.attempt && std::any_of(status.ranks.begin(), status.ranks.end(), moves)) return true;
+  }
+  return false;
+}
+
+bool lives(const RankRecord& rank) {
+  return rank.process_state == ProcessState::kRuns || rank.process_state == ProcessState::kStopped;
+}
+
+RunState state_of(const RunStatus& status) {
+  if (std::any_of(status.ranks.begin(), status.ranks.end(), lives)) {
+    const double step = std::transform_reduce(
+        status.ranks.begin(), status.ranks.end(), 0.0, [](double a, double b) { return std::max(a, b); },
+        [](const RankRecord& rank) { return rank.step_seconds; });
+    const bool still =
+        status.newest_event_age && *status.newest_event_age > std::max(kStillSeconds, kStillSteps * step);
+    return still && !any_moves(status) ? RunState::kStandsStill : RunState::kRuns;
+  }
+  if (status.cause) return RunState::kFailed;
+  if (status.end) {
+    const int code = static_cast<int>(status.end->number("code", 0));
+    return code == 0 || code == static_cast<int>(ExitCode::kDrained) ? RunState::kEnded : RunState::kFailed;
+  }
+  const bool gone = std::any_of(status.ranks.begin(), status.ranks.end(),
+                                [](const RankRecord& rank) { return rank.process_state == ProcessState::kGone; });
+  return gone ? RunState::kGone : RunState::kUnknown;
+}
+
+// Who holds up a run that stands still. Ranks without a record count as gone: all must be here.
+std::optional<HangVerdict> locate(const RunStatus& status) {
+  if (status.state != RunState::kStandsStill || static_cast<int>(status.ranks.size()) != status.world_size)
+    return std::nullopt;
+  std::array<int, kNumRunPhases> in_phase{};
+  for (const RankRecord& rank : status.ranks) ++in_phase[static_cast<size_t>(rank.phase) % kNumRunPhases];
+  const auto most = std::max_element(in_phase.begin(), in_phase.end()) - in_phase.begin();
+  return locate_hang(status.ranks, {.phase = static_cast<RunPhase>(most), .seconds = *status.newest_event_age});
+}
+
+// The newest dump of the run with a report: its folder; "": there is none. Folders have the names of their times; links
+// to them, by which the nodes of a job meet, have others.
+std::string newest_dump_of(const std::string& run_dir) {
+  const std::string hang = run_dir + "/hang";
+  const auto names = list_folder(hang);
+  std::string newest;
+  std::error_code absent;
+  for (const std::string& name : names ? names.value() : std::vector<std::string>())
+    if (name > newest && !fs::is_symlink(hang + "/" + name, absent) &&
+        fs::exists(hang + "/" + name + "/report.json", absent))
+      newest = name;
+  return newest.empty() ? "" : hang + "/" + newest;
+}
+
+bool is_run(const std::string& run_dir) {
+  std::error_code absent;
+  for (const char* name : {"config.yaml", "resolved.yaml", "metrics.jsonl", "events.jsonl", "log.txt", "run.lock"})
+    if (fs::exists(run_dir + "/" + name, absent)) return true;
+  return false;
+}
+
+Result<std::string> canonical_run(const std::string& run_dir) {
+  std::error_code problem;
+  const fs::path path = fs::canonical(run_dir, problem);
+  if (problem) return usage_error("{}: {}; name the folder of a run (run.dir)", run_dir, problem.message());
+  return path.string();
+}
+
+Result<std::string> read_text(const std::string& path) {
+  const auto file = InputFile::open(path);
+  if (!file) return file.error();
+  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
+  if (auto read = file.value().read(text.data(), file.value().bytes(), 0); !read) return read.error();
+  return text;
+}
+
+}  // namespace
+
+Result<RunStatus> read_run_status(const std::string& run_dir) {
+  auto path = canonical_run(run_dir);
+  if (!path) return path.error();
+  RunStatus status{.run_dir = path.value(), .host = host_name()};
+  std::vector<RankRecord> boxes = boxes_of(status.run_dir);
+  if (boxes.empty() && !is_run(status.run_dir))
+    return usage_error("{}: not the folder of a run: it has neither config.yaml nor log.txt", run_dir);
+
+  auto events = read_events(status.run_dir + "/events.jsonl");
+  const std::vector<RunEvent> known = events ? std::move(events).value() : std::vector<RunEvent>();
+  // Names of attempts begin with their times.
+  for (const RankRecord& box : boxes) status.attempt = std::max(status.attempt, box.attempt);
+  for (const RunEvent& event : known) status.attempt = std::max(status.attempt, event.attempt);
+  std::erase_if(boxes, [&](const RankRecord& box) { return box.attempt != status.attempt; });
+  std::sort(boxes.begin(), boxes.end(),
+            [](const RankRecord& a, const RankRecord& b) { return a.world_rank < b.world_rank; });
+  status.ranks = std::move(boxes);
+
+  take_events(known, status);
+  status.rate = rate_of(last_lines(status.run_dir + "/metrics.jsonl"));
+  if (status.rate) status.step = status.rate->step;
+  for (const RankRecord& rank : status.ranks) {
+    status.step = std::max(status.step, rank.step - 1);
+    status.world_size = rank.world_size;
+    status.job = rank.job;
+    status.steps = std::max(status.steps, rank.steps);
+    status.newest_event_age = std::min(silent_seconds(rank), status.newest_event_age.value_or(INFINITY));
+  }
+  status.slowest = slowest_of(status.ranks);
+  status.state = state_of(status);
+  status.hang = locate(status);
+  status.newest_dump = newest_dump_of(status.run_dir);
+  if (const auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) status.last_log_line = log.back();
+  return status;
+}
+
+Result<HangDump> read_hang_dump(const std::string& run_dir, const std::string& dump) {
+  auto run = canonical_run(run_dir);
+  if (!run) return run.error();
+  HangDump found;
+  if (dump.empty()) {
+    found.folder = newest_dump_of(run.value());
+    if (found.folder.empty()) return file_error("{}: no hang was dumped in this run", run.value());
+  } else {
+    std::error_code absent;
+    const std::string named = run.value() + "/hang/" + dump;
+    found.folder = fs::is_directory(named, absent) ? named : dump;
+    if (!fs::is_directory(found.folder, absent))
+      return usage_error("{}: no such dump; those of this run are in {}/hang", dump, run.value());
+  }
+  auto text = read_text(found.folder + "/report.txt");
+  if (!text) return text.error();
+  auto json = read_text(found.folder + "/report.json");
+  if (!json) return json.error();
+  found.text = std::move(text).value();
+  found.json = std::move(json).value();
+  return found;
+}
+
+}  // namespace tri

@@ -1,0 +1,98 @@
+// How a run stands, seen from beside it, without MPI and without a word from its ranks: from the black boxes that its
+// ranks keep on this machine, and from the files of its folder. While it runs, when it hangs, and after its death.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/base/enum_names.h"
+#include "io/base/error.h"
+#include "io/black_box/record.h"
+#include "lib/fault/events.h"
+#include "lib/fault/hang_locator.h"
+
+namespace tri {
+
+enum class RunState {
+  kRuns,         // a rank of this machine lives, and there is progress
+  kStandsStill,  // a rank of this machine lives, and none of them has made progress for some time
+  kEnded,        // in good order: done, or stopped on request
+  kFailed,       // a rank failed, or the watchdog ended the job
+  kGone,         // the ranks of this machine are gone without a word
+  kUnknown,      // nothing here tells: it has never started, or it runs on other machines
+};
+
+template <>
+struct EnumNames<RunState> {
+  static constexpr std::array table{std::pair{RunState::kRuns, std::string_view("runs")},
+                                    std::pair{RunState::kStandsStill, std::string_view("stands still")},
+                                    std::pair{RunState::kEnded, std::string_view("ended")},
+                                    std::pair{RunState::kFailed, std::string_view("failed")},
+                                    std::pair{RunState::kGone, std::string_view("gone")},
+                                    std::pair{RunState::kUnknown, std::string_view("unknown")}};
+};
+
+// Of the newest steps in metrics.jsonl.
+struct RunRate {
+  int64_t step = 0;             // the last that is complete
+  double seconds_per_step = 0;  // a mean of the last steps
+  double tokens_per_s = 0;
+  std::optional<double> loss;  // of the last step; none: not finite
+  double age = 0;              // seconds since it was complete
+};
+
+struct SlowRank {
+  int world_rank = 0;
+  double seconds = 0;    // of its last step
+  double of_median = 0;  // that over the median of all ranks
+};
+
+struct RunStatus {
+  std::string run_dir, host;  // absolute; this machine
+  std::string attempt, job;   // the newest start; "": none is known
+  RunState state = RunState::kUnknown;
+  int world_size = 0;                      // 0: not known
+  int64_t step = 0, steps = 0;             // complete; of the run (0: not known)
+  std::vector<RankRecord> ranks;           // of the newest attempt on this machine, by world rank
+  std::optional<double> newest_event_age;  // seconds, over these ranks
+  std::optional<RunRate> rate;
+  std::optional<SlowRank> slowest;
+  std::optional<HangVerdict> hang;  // where it stands still and all its ranks are on this machine
+  std::optional<RunEvent> cause;    // what brought the newest attempt to its end
+  std::optional<RunEvent> end;      // its end in good order
+  std::string newest_dump;          // a folder; "": none
+  std::string last_log_line;
+};
+
+// Error (kUsage): `run_dir` is not the folder of a run.
+Result<RunStatus> read_run_status(const std::string& run_dir);
+
+// For people: some lines, then a table of ranks, or of groups of equal ranks where there are many.
+std::string status_text(const RunStatus& status);
+
+// For machines, one object; null stands for what is not known:
+//   run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, last_log_line, newest_dump
+//   state ("runs", "stands still", "ended", "failed", "gone", "unknown")
+//   rate {step, step_ms, tokens_per_s, loss, age_s}
+//   slowest {rank, step_ms, of_median}
+//   hang {kind, headline, culprits [{rank, kind, host, text}], waiting}
+//   cause {time, kind, rank, host, text}, end {time, code, text}
+//   ranks [{rank, place {pp, dp, tp}, host, gpu, process, process_state, phase, phase_s, host_state, host_state_s,
+//           step, step_ms, action, last_event_age_s, failure}]
+std::string status_json(const RunStatus& status);
+
+// What the watchdog has left behind: a folder of RUN_DIR/hang. `dump`: its name or its path; "": the newest.
+// Error (kUsage): there is no such folder; (kFile): the run has no report, or it can't be read.
+struct HangDump {
+  std::string folder;
+  std::string text;  // report.txt
+  std::string json;  // report.json
+};
+Result<HangDump> read_hang_dump(const std::string& run_dir, const std::string& dump);
+
+}  // namespace tri

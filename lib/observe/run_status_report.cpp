@@ -1,0 +1,279 @@
+// A run's status as text for people and as JSON for machines.
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "io/base/format.h"
+#include "lib/fault/rank_text.h"
+#include "lib/observe/run_status.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Row = std::vector<std::string>;
+
+constexpr size_t kMaxRows = 32;  // ranks that have a line each
+constexpr int kMaxFailures = 8;
+constexpr double kWriterStill = 60;  // seconds without progress in which a checkpoint is worth a word
+
+std::string age(double seconds) {
+  return seconds < 1 ? fmt::format("{:.0f} ms", 1e3 * seconds) : format_duration(seconds);
+}
+
+std::string moment(double seconds_since_1970) {
+  const auto whole = static_cast<time_t>(seconds_since_1970);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
+}
+
+// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream came to last, or is about to do.
+std::string action_of(const RankRecord& rank) {
+  const std::string text = action_text(rank);
+  return !text.empty() && rank.action_running < rank.action_entered ? "before " + text : text;
+}
+
+std::string process_of(const RankRecord& rank) {
+  return fmt::format("{} {}", rank.process, enum_name(rank.process_state));
+}
+
+// Columns as wide as they must be; one that is empty below its head is left out.
+std::string table(const std::vector<Row>& rows) {
+  std::vector<size_t> widths(rows[0].size(), 0);
+  for (size_t r = 1; r < rows.size(); ++r)
+    for (size_t c = 0; c < widths.size(); ++c) widths[c] = std::max(widths[c], rows[r][c].size());
+  for (size_t c = 0; c < widths.size(); ++c)
+    if (widths[c] > 0) widths[c] = std::max(widths[c], rows[0][c].size());
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c)
+      if (widths[c] > 0) line += fmt::format("{:<{}}  ", row[c], widths[c]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+// The host is named where it is not that of whoever asks: containers may share what holds the boxes.
+std::string table_of_ranks(const std::vector<RankRecord>& ranks, const std::string& host) {
+  std::vector<Row> rows{
+      {"rank", "place", "host", "GPU", "phase", "step", "does", "for", "action", "last event", "process"}};
+  for (const RankRecord& r : ranks)
+    rows.push_back({std::to_string(r.world_rank), fmt::format("pp{} dp{} tp{}", r.pp_rank, r.dp_rank, r.tp_rank),
+                    r.host == host ? "" : r.host, r.gpu, std::string(enum_name(r.phase)), std::to_string(r.step),
+                    std::string(enum_name(r.host_state)), age(r.host_seconds), action_of(r), age(r.last_event_seconds),
+                    process_of(r)});
+  return table(rows);
+}
+
+// Ranks that do the same share a line; small groups, which differ from the rest, come first.
+std::string table_of_groups(const std::vector<RankRecord>& ranks) {
+  struct Group {
+    std::vector<int> ranks;
+    double oldest_event = 0;
+  };
+  std::map<Row, Group> groups;
+  for (const RankRecord& r : ranks) {
+    Group& group =
+        groups[{std::string(enum_name(r.phase)), std::to_string(r.step), std::string(enum_name(r.host_state)),
+                action_of(r), std::string(enum_name(r.process_state))}];
+    group.ranks.push_back(r.world_rank);
+    group.oldest_event = std::max(group.oldest_event, r.last_event_seconds);
+  }
+  std::vector<std::pair<Row, Group>> sorted(groups.begin(), groups.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.ranks.size() < b.second.ranks.size(); });
+  std::vector<Row> rows{{"number", "phase", "step", "does", "action", "process", "oldest event", "these"}};
+  for (const auto& [key, group] : sorted) {
+    Row row{std::to_string(group.ranks.size())};
+    row.insert(row.end(), key.begin(), key.end());
+    row.push_back(age(group.oldest_event));
+    row.push_back(ranks_text(group.ranks));
+    rows.push_back(std::move(row));
+  }
+  return table(rows);
+}
+
+std::string who_and_where(const RunStatus& s) {
+  std::string text;
+  if (!s.attempt.empty()) text += fmt::format("attempt {}{}", s.attempt, s.job.empty() ? "" : ", job " + s.job);
+  if (s.world_size == 0) return text;
+  const bool all = static_cast<int>(s.ranks.size()) == s.world_size;
+  return text + fmt::format("{}{} rank{}, {} on this machine, {}\n", text.empty() ? "" : ": ", s.world_size,
+                            s.world_size == 1 ? "" : "s", all ? "all" : std::to_string(s.ranks.size()), s.host);
+}
+
+std::string progress_of(const RunStatus& s) {
+  std::string text = fmt::format("step {}{}", s.step, s.steps > 0 ? fmt::format(" of {}", s.steps) : "");
+  if (!s.rate) return text + "\n";
+  const RunRate& rate = *s.rate;
+  text += fmt::format(": {:.3g} steps/s, {} tok/s", 1 / rate.seconds_per_step, format_count(rate.tokens_per_s));
+  text += rate.loss ? fmt::format(", loss {:.4f}", *rate.loss) : ", loss not finite";
+  const bool alive = s.state == RunState::kRuns;
+  if (alive && s.steps > s.step)
+    text += fmt::format(", ETA {}", format_duration(static_cast<double>(s.steps - s.step) * rate.seconds_per_step));
+  return text + fmt::format("; complete {} ago\n", age(rate.age));
+}
+
+// What a reader of the table may miss in it.
+std::string remarks(const RunStatus& s) {
+  std::string text;
+  int failures = 0;
+  const bool alive = s.state == RunState::kRuns || s.state == RunState::kStandsStill;
+  if (s.slowest && alive)
+    text += fmt::format("slowest rank: {}, {} for its last step, {:.2f} x the median\n", s.slowest->world_rank,
+                        age(s.slowest->seconds), s.slowest->of_median);
+  if (s.newest_event_age) text += fmt::format("newest event of these ranks: {} ago\n", age(*s.newest_event_age));
+  for (const RankRecord& rank : s.ranks) {
+    if (rank.writer.state != WriterState::kIdle && rank.writer.seconds > kWriterStill)
+      text += fmt::format("{}: its checkpoint of step {} ({}) has made no progress for {}\n", to_string_place(rank),
+                          rank.writer.step, enum_name(rank.writer.state), age(rank.writer.seconds));
+    if (rank.failure && ++failures <= kMaxFailures)
+      text += fmt::format("{} has failed: {}\n", to_string_place(rank), rank.failure->text);
+  }
+  if (failures > kMaxFailures) text += fmt::format("{} more ranks have failed\n", failures - kMaxFailures);
+  return text;
+}
+
+std::string hang_of(const RunStatus& s) {
+  if (s.state != RunState::kStandsStill) return "";
+  if (!s.hang)
+    return "who holds it up is not known before the ranks of all machines are asked: its watchdog will do so\n";
+  std::string text = s.hang->headline + "\n";
+  for (const HangEdge& edge : s.hang->cycle) text += "  " + edge.text + "\n";
+  return text;
+}
+
+std::string end_of(const RunStatus& s) {
+  std::string text;
+  if (s.state == RunState::kFailed || s.state == RunState::kGone) {
+    if (s.cause)
+      text +=
+          fmt::format("first cause, at {}: {}\n", moment(s.cause->number("began", s.cause->time)), describe(*s.cause));
+    else
+      text += "its ranks are gone without a word: killed from outside, or with their machine's memory full\n";
+  }
+  if (s.end)
+    text += fmt::format("ended at {} with status {:.0f}{}\n", moment(s.end->time), s.end->number("code", 0),
+                        s.end->text.empty() ? "" : ": " + s.end->text);
+  if (s.state == RunState::kUnknown)
+    text += fmt::format("no rank of it has a black box on this machine, {}: it is over, or runs elsewhere\n", s.host);
+  if (s.state != RunState::kRuns && !s.last_log_line.empty())
+    text += fmt::format("last line of log.txt: {}\n", s.last_log_line);
+  if (!s.newest_dump.empty())
+    text += fmt::format("newest dump of a hang: {} (trireme status {} --hang)\n", s.newest_dump, s.run_dir);
+  return text;
+}
+
+// How to see the ranks that this machine has no boxes of.
+std::string elsewhere(const RunStatus& s) {
+  const int missing = s.world_size - static_cast<int>(s.ranks.size());
+  if (missing <= 0 || s.state == RunState::kEnded) return "";
+  const std::string ask =
+      s.job.empty() ? fmt::format("ask there: trireme status {}", s.run_dir)
+                    : fmt::format("ask them all: srun --overlap --jobid={} --ntasks-per-node=1 trireme status {}",
+                                  s.job, s.run_dir);
+  return fmt::format("{} rank{} on other machines, or ended in good order; {}\n", missing,
+                     missing == 1 ? " is" : "s are", ask);
+}
+
+// The same, whatever finite number it is; null for others.
+Json known(double value) { return std::isfinite(value) ? Json(std::round(value * 1e6) / 1e6) : Json(); }
+Json known(const std::string& text) { return text.empty() ? Json() : Json(text); }
+Json milliseconds(double seconds) { return seconds > 0 ? known(1e3 * seconds) : Json(); }
+
+Json json_of(const RankRecord& r) {
+  return {{"rank", r.world_rank},
+          {"place", {{"pp", r.pp_rank}, {"dp", r.dp_rank}, {"tp", r.tp_rank}}},
+          {"host", r.host},
+          {"gpu", known(r.gpu)},
+          {"process", r.process},
+          {"process_state", enum_name(r.process_state)},
+          {"phase", enum_name(r.phase)},
+          {"phase_s", known(r.phase_seconds)},
+          {"host_state", enum_name(r.host_state)},
+          {"host_state_s", known(r.host_seconds)},
+          {"step", r.step},
+          {"step_ms", milliseconds(r.step_seconds)},
+          {"action", known(action_of(r))},
+          {"last_event_age_s", known(r.last_event_seconds)},
+          {"failure", r.failure ? Json(r.failure->text) : Json()}};
+}
+
+Json json_of(const HangVerdict& hang, const std::vector<RankRecord>& ranks) {
+  Json culprits = Json::array();
+  for (const HangCulprit& culprit : hang.culprits) {
+    const auto rank = std::find_if(ranks.begin(), ranks.end(),
+                                   [&](const RankRecord& r) { return r.world_rank == culprit.world_rank; });
+    culprits.push_back({{"rank", culprit.world_rank},
+                        {"kind", enum_name(culprit.kind)},
+                        {"host", rank == ranks.end() ? Json() : Json(rank->host)},
+                        {"text", culprit.text}});
+  }
+  return {{"kind", enum_name(hang.kind)},
+          {"headline", hang.headline},
+          {"culprits", std::move(culprits)},
+          {"waiting", hang.num_waiting}};
+}
+
+}  // namespace
+
+std::string status_text(const RunStatus& status) {
+  std::string text =
+      fmt::format("{}: {}{}\n", status.run_dir, enum_name(status.state),
+                  status.state == RunState::kStandsStill ? fmt::format(" for {}", age(*status.newest_event_age)) : "");
+  text += who_and_where(status) + progress_of(status) + hang_of(status) + end_of(status) + remarks(status) +
+          elsewhere(status);
+  if (status.ranks.empty()) return text;
+  return text + "\n" +
+         (status.ranks.size() > kMaxRows ? table_of_groups(status.ranks) : table_of_ranks(status.ranks, status.host));
+}
+
+std::string status_json(const RunStatus& status) {
+  Json rate, slowest, hang, cause, end, ranks = Json::array();
+  if (status.rate)
+    rate = {{"step", status.rate->step},
+            {"step_ms", milliseconds(status.rate->seconds_per_step)},
+            {"tokens_per_s", known(status.rate->tokens_per_s)},
+            {"loss", status.rate->loss ? Json(*status.rate->loss) : Json()},
+            {"age_s", known(status.rate->age)}};
+  if (status.slowest)
+    slowest = {{"rank", status.slowest->world_rank},
+               {"step_ms", milliseconds(status.slowest->seconds)},
+               {"of_median", known(status.slowest->of_median)}};
+  if (status.hang) hang = json_of(*status.hang, status.ranks);
+  if (status.cause)
+    cause = {{"time", status.cause->number("began", status.cause->time)},
+             {"kind", enum_name(status.cause->kind)},
+             {"rank", status.cause->world_rank},
+             {"host", status.cause->host},
+             {"text", status.cause->text}};
+  if (status.end)
+    end = {{"time", status.end->time},
+           {"code", static_cast<int>(status.end->number("code", 0))},
+           {"text", known(status.end->text)}};
+  for (const RankRecord& rank : status.ranks) ranks.push_back(json_of(rank));
+  const Json object = {{"run_dir", status.run_dir},
+                       {"host", status.host},
+                       {"attempt", known(status.attempt)},
+                       {"job", known(status.job)},
+                       {"state", enum_name(status.state)},
+                       {"world_size", status.world_size > 0 ? Json(status.world_size) : Json()},
+                       {"step", status.step},
+                       {"steps", status.steps > 0 ? Json(status.steps) : Json()},
+                       {"newest_event_age_s", status.newest_event_age ? known(*status.newest_event_age) : Json()},
+                       {"rate", rate},
+                       {"slowest", slowest},
+                       {"hang", hang},
+                       {"cause", cause},
+                       {"end", end},
+                       {"newest_dump", known(status.newest_dump)},
+                       {"last_log_line", known(status.last_log_line)},
+                       {"ranks", ranks}};
+  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tri

@@ -1,0 +1,223 @@
+// The book of a run: what is written, what of it a reader finds after the worst, and what it calls the first cause.
+#include "lib/fault/events.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "io/base/file.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+RunEvent failure(double time, int world_rank, Cause cause, const std::string& attempt = "a") {
+  return {.time = time,
+          .attempt = attempt,
+          .kind = RunEventKind::kFailure,
+          .world_rank = world_rank,
+          .host = "node" + std::to_string(world_rank / 8),
+          .text = "text of " + std::to_string(world_rank),
+          .fields = {{"code", int64_t{4}}, {"consequence", cause == Cause::kPeer}}};
+}
+
+RunEvent hang(double time, double began, int world_rank) {
+  return {.time = time,
+          .attempt = "a",
+          .kind = RunEventKind::kHang,
+          .world_rank = world_rank,
+          .text = "rank stopped",
+          .fields = {{"began", began}}};
+}
+
+EventBook book_in(const std::string& path, int world_rank = 0, const std::string& attempt = "a") {
+  return EventBook({.path = path,
+                    .attempt = attempt,
+                    .job = "4711",
+                    .world_rank = world_rank,
+                    .host = "node" + std::to_string(world_rank),
+                    .gpu = "0000:18:00.0"});
+}
+
+int first_rank(const std::vector<RunEvent>& events) {
+  const auto cause = first_cause(events, "a");
+  return cause ? cause->world_rank : -1;
+}
+
+TEST(Events, an_event_comes_back_from_its_line) {
+  const RunEvent event{.time = 1763812345.678,
+                       .attempt = "attempt",
+                       .job = "4711",
+                       .kind = RunEventKind::kFailure,
+                       .world_rank = 13,
+                       .host = "node07",
+                       .text = "a \"quoted\"\nline",
+                       .fields = {{"code", int64_t{4}}, {"consequence", true}, {"gpu", std::string("0")}, {"s", 1.5}}};
+  const std::string line = to_json(event);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const auto back = run_event_from(line);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->time, event.time);
+  EXPECT_EQ(back->attempt, event.attempt);
+  EXPECT_EQ(back->job, event.job);
+  EXPECT_EQ(back->kind, event.kind);
+  EXPECT_EQ(back->world_rank, event.world_rank);
+  EXPECT_EQ(back->host, event.host);
+  EXPECT_EQ(back->text, event.text);
+  EXPECT_EQ(back->fields, event.fields);
+  for (const auto& [kind, name] : EnumNames<RunEventKind>::table) {
+    const auto again = run_event_from(to_json({.kind = kind}));
+    ASSERT_TRUE(again) << name;
+    EXPECT_EQ(again->kind, kind);
+  }
+}
+
+TEST(Events, the_earliest_that_is_no_consequence_is_the_first_cause) {
+  EXPECT_FALSE(first_cause({}, "a"));
+  // Lines stand in the order of writing, which is not that of the clock.
+  EXPECT_EQ(first_rank({failure(12, 3, Cause::kHere), failure(11, 2, Cause::kHere), failure(10, 1, Cause::kPeer)}), 2);
+  EXPECT_EQ(first_rank({failure(12, 3, Cause::kPeer), failure(11, 2, Cause::kPeer)}), 2);
+  RunEvent start{.time = 1, .attempt = "a", .kind = RunEventKind::kStart, .world_rank = 0};
+  EXPECT_EQ(first_rank({start, failure(12, 3, Cause::kPeer)}), 3);
+  start.kind = RunEventKind::kEnd;
+  EXPECT_EQ(first_rank({start}), -1);
+}
+
+TEST(Events, a_hang_counts_from_its_beginning) {
+  RunEvent watchdog = failure(90, 0, Cause::kHere);
+  watchdog.fields["code"] = static_cast<int64_t>(ExitCode::kWatchdog);
+  EXPECT_EQ(first_rank({failure(20, 1, Cause::kHere), hang(60, 10, 5), watchdog}), 5);
+  EXPECT_EQ(first_rank({failure(5, 1, Cause::kHere), hang(60, 10, 5), watchdog}), 1);
+  EXPECT_EQ(first_rank({failure(5, 1, Cause::kPeer), hang(60, 10, 5), watchdog}), 5);
+  EXPECT_EQ(first_rank({hang(60, 10, 5)}), 5);  // the watchdog could not write, or was killed
+}
+
+TEST(Events, a_hang_after_which_the_run_went_on_is_no_cause) {
+  EXPECT_EQ(first_rank({hang(60, 10, 5), failure(3000, 1, Cause::kHere)}), 1);
+  RunEvent end{.time = 3000, .attempt = "a", .kind = RunEventKind::kEnd, .world_rank = 0};
+  EXPECT_EQ(first_rank({hang(60, 10, 5), end}), -1);
+  end.attempt = "b";
+  EXPECT_EQ(first_rank({hang(60, 10, 5), end}), 5);
+}
+
+TEST(Events, attempts_are_kept_apart) {
+  const std::vector<RunEvent> events{failure(1, 1, Cause::kHere, "a"), failure(2, 2, Cause::kHere, "b")};
+  EXPECT_EQ(first_cause(events, "a")->world_rank, 1);
+  EXPECT_EQ(first_cause(events, "b")->world_rank, 2);
+  EXPECT_FALSE(first_cause(events, "c"));
+}
+
+TEST(Events, torn_lines_are_passed_over_and_spoil_no_other) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events.jsonl";
+  EXPECT_EQ(read_events(path).error().os_error, ENOENT);
+  ASSERT_TRUE(book_in(path).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}}));
+  const std::string whole = to_json(failure(3, 3, Cause::kHere));
+  for (size_t bytes = 1; bytes < whole.size(); bytes += 7) {
+    std::ofstream(path, std::ios::app) << whole.substr(0, bytes);  // its writer was killed here
+    ASSERT_TRUE(book_in(path).append(RunEventKind::kFailure, "after it"));
+  }
+  std::ofstream(path, std::ios::app) << whole.substr(0, 10);
+  const auto events = read_events(path);
+  ASSERT_TRUE(events);
+  ASSERT_EQ(events.value().size(), 1 + (whole.size() + 5) / 7);
+  EXPECT_EQ(events.value().front().number("ranks", 0), 8);
+  EXPECT_EQ(events.value().back().text, "after it");
+}
+
+TEST(Events, many_writers_and_kills_lose_no_line_that_was_written) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events.jsonl";
+  constexpr int kWriters = 4, kLines = 50;
+  std::vector<pid_t> writers;
+  for (int w = 0; w <= kWriters; ++w) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const EventBook book = book_in(path, w);
+      // The last of them writes until it is killed.
+      for (int64_t i = 0; w == kWriters || i < kLines; ++i) book.append(RunEventKind::kFailure, "x", {{"i", i}});
+      ::_exit(0);
+    }
+    writers.push_back(child);
+  }
+  for (int w = 0; w < kWriters; ++w) {
+    int status = 0;
+    ::waitpid(writers[static_cast<size_t>(w)], &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  ::kill(writers.back(), SIGKILL);
+  ::waitpid(writers.back(), nullptr, 0);
+  const auto events = read_events(path);
+  ASSERT_TRUE(events);
+  std::vector<int64_t> next(kWriters, 0);
+  for (const RunEvent& event : events.value())
+    if (event.world_rank < kWriters) {
+      EXPECT_EQ(event.number("i", -1), static_cast<double>(next[static_cast<size_t>(event.world_rank)]++));
+    }
+  for (const int64_t lines : next) EXPECT_EQ(lines, kLines);
+}
+
+// A pipe that is full: a write into it hangs.
+TEST(Events, storage_that_hangs_is_not_waited_for) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(book_in(folder / "absent/events.jsonl").append(RunEventKind::kStart, ""));
+  const std::string path = folder / "events.jsonl";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const EventBook book = book_in(path);
+  const Descriptor pipe(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_GE(pipe.get(), 0);
+  EXPECT_TRUE(book.append(RunEventKind::kStart, ""));
+  while (::write(pipe.get(), "x", 1) == 1) continue;
+  EXPECT_FALSE(book.append(RunEventKind::kStart, ""));
+  EXPECT_FALSE(book.failure_hook()({.world_rank = 0, .code = ExitCode::kDevice, .text = "it broke"}));
+}
+
+TEST(Events, a_failing_rank_learns_the_first_cause_of_others) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events.jsonl";
+  const auto own = book_in(path, 1).failure_hook()({.world_rank = 1, .code = ExitCode::kFile, .text = "no space"});
+  EXPECT_FALSE(own);  // it is the first cause itself
+  const auto other = book_in(path, 2).failure_hook()(
+      {.world_rank = 2, .code = ExitCode::kComm, .cause = Cause::kPeer, .text = "remote error"});
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->text, "rank 1 on node1 (GPU 0000:18:00.0): no space");
+  EXPECT_EQ(other->code, ExitCode::kFile);
+  const auto alone = book_in(path, 2, "another attempt")
+                         .failure_hook()({.world_rank = 2, .cause = Cause::kPeer, .text = "remote error"});
+  EXPECT_FALSE(alone);
+}
+
+TEST(Events, a_consequence_waits_for_the_cause_to_be_written) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events.jsonl";
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    book_in(path, 1).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
+  });
+  const auto cause = book_in(path, 2).failure_hook()(
+      {.world_rank = 2, .code = ExitCode::kComm, .cause = Cause::kPeer, .text = "remote error"});
+  late.join();
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->code, ExitCode::kDevice);
+}
+
+TEST(Events, a_rank_that_ended_without_a_word_is_written_by_its_neighbour) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events.jsonl";
+  EXPECT_FALSE(book_in(path, 2).failure_hook()({.world_rank = 3, .text = "process 17 has ended without a word"}));
+  const auto events = read_events(path);
+  ASSERT_EQ(events.value().size(), 1u);
+  EXPECT_EQ(events.value()[0].world_rank, 3);
+  EXPECT_EQ(events.value()[0].number("seen_by", -1), 2);
+  EXPECT_EQ(events.value()[0].string("gpu"), "");
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,126 @@
+// A job that trains, played on one thread: hosts, streams, readers and writers of all ranks go on as the real ones do, by
+// the real plans, until nothing moves; then the black boxes of all ranks are read. With a fault somewhere it stands still
+// in the middle, and everybody's counters are what they would be.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "io/black_box/record.h"
+#include "lib/parallel/mesh.h"
+#include "lib/schedule/plan.h"
+
+namespace tri {
+
+struct SimulatedLayout {
+  int pp = 1, dp = 1, tp = 1;
+  int chunks = 1, num_microbatches = 4;
+  int steps = 2;
+  bool copies = true;    // tp and dp by copies into the peers' memory, else by collectives
+  int queue = 0;         // entries that a stream's queue holds before its host waits; 0: any number
+  int ranks_a_node = 4;  // which share a reader
+  int world_size() const { return pp * dp * tp; }
+};
+
+enum class SimulatedFaultKind {
+  kNone,
+  kStopped,  // the rank stops after `when` instructions of the whole job
+  kGone,
+  kHostBusy,  // its host does not go on before instruction `when`
+  kKernel,    // its kernel `when` does not end
+  kReader,    // the reader that it takes from does not read turn `when`
+  kWriter,    // its checkpoint `when` is not written
+  kSkipped,   // it leaves out its transfer `when`
+  kTransfer,  // its transfer `when` never arrives at anybody
+};
+
+struct SimulatedFault {
+  SimulatedFaultKind kind = SimulatedFaultKind::kNone;
+  int world_rank = 0;
+  int64_t when = 0;
+};
+
+struct SimulatedProgram;
+
+class SimulatedJob {
+ public:
+  explicit SimulatedJob(const SimulatedLayout& layout);
+  ~SimulatedJob();
+  // Returns how many instructions were executed. `seed`: the order of ranks and how far each goes at a time.
+  int64_t run(const SimulatedFault& fault, uint64_t seed);
+  bool has_ended() const;  // of all ranks, after run()
+  std::vector<RankRecord> records() const;
+
+  // How many places for a fault of a kind the rank has.
+  int64_t places(SimulatedFaultKind kind, int world_rank) const;
+  int reader_of(int world_rank) const { return world_rank / layout_.ranks_a_node * layout_.ranks_a_node; }
+  // After run() with a transfer that is stuck: its members.
+  const std::vector<int>& stuck_members() const { return stuck_members_; }
+
+ private:
+  struct Stream {
+    int next = 0, enqueued = 0;
+    bool begun = false;  // the transfer that is next
+  };
+  struct Counters {
+    uint32_t enqueued = 0, joined = 0, sent = 0, completed = 0;
+    ChannelOperation operation = ChannelOperation::kNone;
+  };
+  struct Rank {
+    const SimulatedProgram* program = nullptr;
+    Mesh mesh;
+    size_t host = 0;
+    std::vector<Stream> streams;
+    std::vector<Counters> channels;
+    std::vector<int> groups;  // [channel]; -1: it has no such channel
+    uint32_t actions_enqueued = 0, entered = 0, running = 0, done = 0;
+    RunPhase phase = RunPhase::kSetup;
+    HostState state = HostState::kWorks;
+    int64_t step = 0, moved = 0;
+    uint32_t wanted = 0, published = 0;  // turns; published: where it reads
+    WriterState writer = WriterState::kIdle;
+    int saves = 0;
+    bool frozen = false;
+  };
+  struct Group {
+    RankSet members;
+    std::vector<int> joined, sent;  // [n]: members that have joined, or sent, operation n
+    bool all(const std::vector<int>& counts, uint32_t n) const {
+      return n < counts.size() && counts[n] == members.size;
+    }
+  };
+  // Where in the programs the fault lies.
+  struct Spot {
+    int stream = -1, instruction = -1, last_instruction = -1;  // the last one: of a transfer in two parts
+    int channel = -1;
+    uint32_t number = 0;  // of the operation
+  };
+
+  void restart();
+  Spot spot_of(const SimulatedFault& fault) const;
+  RankSet members_of(const Mesh& mesh, int channel) const;
+  bool is_transfer(const Rank& rank, int stream, int instruction) const;
+  bool move_host(int rank);
+  bool move_stream(int rank, int stream);
+  bool move_reader(int rank);
+  bool move_writer(int rank);
+  bool join(int rank, int channel);
+  bool finish(int rank, int channel);
+  void count(std::vector<int>& counts, uint32_t n);
+  uint32_t number_here(int rank, int channel, uint32_t number) const;
+  bool can_read(int rank) const;
+  RankRecord record(int rank) const;
+
+  const SimulatedLayout layout_;
+  std::vector<SimulatedProgram> programs_;  // of the stages
+  std::vector<Rank> ranks_;
+  std::vector<Group> groups_;
+  SimulatedFault fault_;
+  Spot spot_;
+  std::vector<int> stuck_members_;
+  int64_t clock_ = 0;
+};
+
+}  // namespace tri

@@ -1,0 +1,318 @@
+// trireme status: from black boxes made by hand, of processes that run, are stopped or gone, and from a run's files.
+#include "lib/observe/run_status.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "io/base/host.h"
+#include "io/black_box/black_box.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kAttempt = "20261122T154400-0000000a";
+
+class RunStatusTest : public testing::Test {
+ protected:
+  RunStatusTest() {
+    fs::create_directories(run_dir_);
+    fs::create_directories(boxes_);
+    write_all(run_dir_ + "/config.yaml", "run: {}\n");
+    ::setenv("TRIREME_BLACK_BOXES", boxes_.c_str(), 1);
+  }
+  ~RunStatusTest() override {
+    for (const pid_t child : children_) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+    ::unsetenv("TRIREME_BLACK_BOXES");
+  }
+
+  std::unique_ptr<BlackBox> make_box(int world_rank, int world_size, const std::string& attempt = kAttempt,
+                                     const std::string& run_dir = "") const {
+    return value_or_throw(BlackBox::create({.world_rank = world_rank,
+                                            .world_size = world_size,
+                                            .pp = {world_rank / 2, world_size / 2},
+                                            .tp = {world_rank % 2, 2},
+                                            .attempt = attempt,
+                                            .job = "4711",
+                                            .run_dir = run_dir.empty() ? run_dir_ : run_dir,
+                                            .gpu = "0000:18:00.0"}));
+  }
+  // A rank in the 13th step of 20; the one before took so many milliseconds.
+  static void train(BlackBox& box, int milliseconds = 100) {
+    box.end_step(int64_t{1'000'000} * milliseconds);
+    box.begin_step(13, 20);
+    const uint32_t action = box.enqueue_action(ComputeKind::kForward, 1, 3);
+    box.image().action_entered = action;
+    box.image().action_running = action;
+    box.enter(HostState::kAwaitsDevice);
+  }
+  // All that the box has noted was so many seconds ago.
+  static void grow_old(BlackBox& box, int64_t seconds) {
+    for (box::Event& event : box.image().events) event.time -= seconds * 1'000'000'000;
+  }
+  // A rank whose process does `last` when its box is made; comes back when it is stopped or gone.
+  template <class Last>
+  void start_rank(int world_rank, int world_size, Last last) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto box = make_box(world_rank, world_size);
+      train(*box);
+      grow_old(*box, 60);
+      last(*box);
+      ::_exit(1);  // the box stays
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+    if (WIFSTOPPED(status)) children_.push_back(child);
+  }
+
+  RunStatus status() const { return value_or_throw(read_run_status(run_dir_)); }
+  EventBook book(int world_rank, const std::string& attempt = kAttempt) const {
+    return EventBook({.path = run_dir_ + "/events.jsonl",
+                      .attempt = attempt,
+                      .job = "4711",
+                      .world_rank = world_rank,
+                      .host = "node07"});
+  }
+
+  const TemporaryFolder folder_;
+  const std::string run_dir_ = folder_ / "runs/mine", boxes_ = folder_ / "boxes";
+  std::vector<pid_t> children_;
+};
+
+void expect_has(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in\n" << text;
+}
+
+TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
+  std::vector<std::unique_ptr<BlackBox>> boxes;
+  for (const int rank : {0, 1, 2, 3}) train(*boxes.emplace_back(make_box(rank, 4)), rank == 2 ? 150 : 100);
+  write_all(run_dir_ + "/metrics.jsonl",
+            R"({"step":11,"step_ms":9000,"tokens_per_s":1}
+{"restart":1,"step":11,"lost_steps":0,"time":1}
+{"step":11,"step_ms":300,"tokens_per_s":1000,"loss":2.5,"time":1}
+{"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":2}
+{"step":12,"validation_loss":7}
+{"step":13,"step_ms":1)");
+  const RunStatus now = status();
+  EXPECT_EQ(now.state, RunState::kRuns);
+  EXPECT_EQ(now.attempt, kAttempt);
+  EXPECT_EQ(now.world_size, 4);
+  EXPECT_EQ(now.ranks.size(), 4u);
+  EXPECT_EQ(now.step, 12);
+  EXPECT_EQ(now.steps, 20);
+  ASSERT_TRUE(now.rate);
+  EXPECT_DOUBLE_EQ(now.rate->seconds_per_step, 0.2);  // of this attempt's two whole lines
+  EXPECT_DOUBLE_EQ(now.rate->tokens_per_s, 1500);
+  EXPECT_EQ(now.rate->loss, 2.25);
+  ASSERT_TRUE(now.slowest);
+  EXPECT_EQ(now.slowest->world_rank, 2);
+  EXPECT_DOUBLE_EQ(now.slowest->of_median, 1.5);
+  EXPECT_FALSE(now.hang);
+  EXPECT_FALSE(now.cause);
+
+  const std::string text = status_text(now);
+  expect_has(text, "runs/mine: runs\n");
+  expect_has(text, "step 12 of 20: 5 steps/s, 1.50k tok/s, loss 2.2500, ETA 1.6 s");
+  expect_has(text, "slowest rank: 2, 150 ms for its last step, 1.50 x the median");
+  expect_has(text, "forward of microbatch 3, chunk 1");
+  expect_has(text, "awaits its device");
+  expect_has(text, std::to_string(::getpid()) + " runs");
+  EXPECT_EQ(text.find("other machines"), std::string::npos);
+  const auto json = nlohmann::json::parse(status_json(now));
+  EXPECT_EQ(json["state"], "runs");
+  EXPECT_EQ(json["rate"]["step_ms"], 200);
+  EXPECT_EQ(json["slowest"]["rank"], 2);
+  EXPECT_EQ(json["ranks"].size(), 4u);
+  EXPECT_EQ(json["ranks"][3]["place"]["pp"], 1);
+  EXPECT_EQ(json["ranks"][3]["step"], 13);
+  EXPECT_EQ(json["ranks"][3]["process_state"], "runs");
+  EXPECT_TRUE(json["hang"].is_null());
+  EXPECT_TRUE(json["cause"].is_null());
+}
+
+TEST_F(RunStatusTest, only_boxes_of_this_run_and_its_newest_attempt_count) {
+  const auto older = make_box(0, 2, "20261122T154359-ffffffff"),
+             other = make_box(1, 2, kAttempt, folder_ / "elsewhere"), mine = make_box(1, 2);
+  fs::create_directory_symlink(run_dir_, folder_ / "link");
+  const auto linked = read_run_status(folder_ / "link");
+  ASSERT_TRUE(linked);
+  ASSERT_EQ(linked.value().ranks.size(), 1u);
+  EXPECT_EQ(linked.value().ranks[0].world_rank, 1);
+  EXPECT_EQ(linked.value().ranks[0].attempt, kAttempt);
+  const std::string text = status_text(linked.value());
+  expect_has(text, "1 rank is on other machines");
+  expect_has(text, "srun --overlap --jobid=4711 --ntasks-per-node=1 trireme status " + run_dir_);
+
+  // A later attempt that ran on other machines: what these boxes say is of the past.
+  book(0, "20261122T154401-00000000").append(RunEventKind::kStart, "", {{"ranks", int64_t{16}}, {"steps", int64_t{9}}});
+  const RunStatus later = status();
+  EXPECT_TRUE(later.ranks.empty());
+  EXPECT_EQ(later.world_size, 16);
+  EXPECT_EQ(later.steps, 9);
+  EXPECT_EQ(later.state, RunState::kUnknown);
+}
+
+TEST_F(RunStatusTest, a_stopped_rank_holds_the_run_up) {
+  start_rank(0, 2, [](BlackBox&) { ::raise(SIGSTOP); });
+  const auto other = make_box(1, 2);
+  train(*other);
+  EXPECT_EQ(status().state, RunState::kRuns);  // what it has done last was just now
+  EXPECT_FALSE(status().hang);
+  grow_old(*other, 60);
+  const RunStatus now = status();
+  EXPECT_EQ(now.state, RunState::kStandsStill);
+  EXPECT_GE(*now.newest_event_age, 60);
+  EXPECT_EQ(now.ranks[0].process_state, ProcessState::kStopped);
+  ASSERT_TRUE(now.hang);
+  ASSERT_FALSE(now.hang->culprits.empty());
+  EXPECT_EQ(now.hang->culprits[0].world_rank, 0);
+  EXPECT_EQ(now.hang->culprits[0].kind, HangKind::kProcessStopped);
+  const std::string text = status_text(now);
+  expect_has(text, ": stands still for 1m00s");
+  expect_has(text, now.hang->headline);
+  const auto json = nlohmann::json::parse(status_json(now));
+  EXPECT_EQ(json["hang"]["culprits"][0]["rank"], 0);
+  EXPECT_EQ(json["hang"]["culprits"][0]["host"], host_name());
+}
+
+// As while a checkpoint is written, or the first step waits for its GEMMs to be timed.
+TEST_F(RunStatusTest, a_run_that_goes_on_without_events_does_not_stand_still) {
+  const auto box = make_box(0, 1);
+  train(*box);
+  grow_old(*box, 60);
+  EXPECT_EQ(status().state, RunState::kStandsStill);
+  for (const bool writer : {false, true}) {
+    std::atomic<bool> seen{false};
+    std::thread works([&] {
+      while (!seen) {
+        writer ? box->writer_goes_on() : box->tick();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    });
+    EXPECT_EQ(status().state, RunState::kRuns);
+    seen = true;
+    works.join();
+  }
+}
+
+TEST_F(RunStatusTest, nobody_is_blamed_while_ranks_are_out_of_sight) {
+  start_rank(0, 3, [](BlackBox&) { ::raise(SIGSTOP); });
+  const auto other = make_box(1, 3);
+  train(*other);
+  grow_old(*other, 60);
+  const RunStatus now = status();
+  EXPECT_EQ(now.state, RunState::kStandsStill);
+  EXPECT_FALSE(now.hang);
+  expect_has(status_text(now), "not known before the ranks of all machines are asked");
+}
+
+TEST_F(RunStatusTest, boxes_that_were_left_behind_tell_the_first_cause) {
+  start_rank(0, 2, [](BlackBox& box) { box.failure(5, true, "group tp: remote error"); });
+  ::usleep(2000);
+  start_rank(1, 2, [](BlackBox& box) { box.failure(4, false, "the device has burnt"); });
+  const RunStatus now = status();
+  EXPECT_EQ(now.state, RunState::kFailed);
+  ASSERT_TRUE(now.cause);
+  EXPECT_EQ(now.cause->world_rank, 1);
+  EXPECT_EQ(now.ranks[1].process_state, ProcessState::kGone);
+  expect_has(status_text(now), "(GPU 0000:18:00.0): the device has burnt");
+  EXPECT_EQ(nlohmann::json::parse(status_json(now))["cause"]["rank"], 1);
+}
+
+TEST_F(RunStatusTest, ranks_without_a_word_are_gone) {
+  for (const int rank : {0, 1}) start_rank(rank, 2, [](BlackBox&) {});
+  EXPECT_EQ(status().state, RunState::kGone);
+  expect_has(status_text(status()), "gone without a word");
+}
+
+TEST_F(RunStatusTest, events_tell_the_end) {
+  book(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}, {"step", int64_t{3}}, {"steps", int64_t{20}}});
+  book(3).append(RunEventKind::kFailure, "remote error", {{"code", int64_t{5}}, {"consequence", true}});
+  book(5).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
+  RunStatus now = status();
+  EXPECT_EQ(now.state, RunState::kFailed);
+  EXPECT_EQ(now.step, 3);
+  expect_has(status_text(now), ": rank 5 on node07: burnt\n");
+
+  const std::string next = "20261122T154500-0000000b";
+  book(0, next).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}});
+  EXPECT_EQ(status().state, RunState::kUnknown);  // it runs elsewhere, or was killed
+  EXPECT_EQ(status().step, 0);
+  book(0, next).append(RunEventKind::kEnd, "stopped by a signal", {{"code", int64_t{75}}});
+  now = status();
+  EXPECT_EQ(now.state, RunState::kEnded);
+  EXPECT_FALSE(now.cause);
+  expect_has(status_text(now), "with status 75: stopped by a signal");
+  EXPECT_EQ(nlohmann::json::parse(status_json(now))["end"]["code"], 75);
+  book(0, next).append(RunEventKind::kEnd, "no space", {{"code", int64_t{3}}});
+  EXPECT_EQ(status().state, RunState::kFailed);
+}
+
+TEST_F(RunStatusTest, files_alone_tell_what_they_know) {
+  write_all(run_dir_ + "/metrics.jsonl",
+            "{\"step\":7,\"step_ms\":100,\"tokens_per_s\":1000,\"loss\":null,\"time\":2}\n");
+  write_all(run_dir_ + "/log.txt", "first\nlast words\n");
+  const RunStatus now = status();
+  EXPECT_EQ(now.state, RunState::kUnknown);
+  EXPECT_EQ(now.step, 7);
+  const std::string text = status_text(now);
+  expect_has(text, "step 7: 10 steps/s, 1.00k tok/s, loss not finite");
+  expect_has(text, "last line of log.txt: last words");
+  expect_has(text, "no rank of it has a black box on this machine");
+}
+
+TEST_F(RunStatusTest, a_folder_that_is_no_run_is_the_users_mistake) {
+  EXPECT_EQ(read_run_status(folder_ / "nowhere").error().code, ExitCode::kUsage);
+  EXPECT_EQ(read_run_status(boxes_).error().code, ExitCode::kUsage);
+  EXPECT_EQ(read_hang_dump(folder_ / "nowhere", "").error().code, ExitCode::kUsage);
+}
+
+TEST_F(RunStatusTest, many_ranks_are_grouped_and_those_that_differ_come_first) {
+  std::vector<std::unique_ptr<BlackBox>> boxes;
+  for (int rank = 0; rank < 40; ++rank) {
+    train(*boxes.emplace_back(make_box(rank, 40)));
+    if (rank == 7 || rank == 20) boxes.back()->enter(HostState::kAwaitsData);
+  }
+  const std::string text = status_text(status());
+  const std::string table = text.substr(text.find("\n\n") + 2);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
+  expect_has(table, "7, 20\n");
+  expect_has(table, "0-6, 8-19, 21-39\n");
+  EXPECT_LT(table.find("7, 20\n"), table.find("0-6,"));
+}
+
+TEST_F(RunStatusTest, the_newest_dump_or_the_named_one_is_shown) {
+  EXPECT_EQ(read_hang_dump(run_dir_, "").error().code, ExitCode::kFile);
+  for (const std::string name : {"20261122T160000", "20261122T150000"}) {
+    fs::create_directories(run_dir_ + "/hang/" + name);
+    write_all(run_dir_ + "/hang/" + name + "/report.txt", "text " + name);
+    write_all(run_dir_ + "/hang/" + name + "/report.json", "{\"headline\":\"" + name + "\"}");
+  }
+  fs::create_directory_symlink("20261122T150000", run_dir_ + "/hang/20261122T170000-0000000a.1");
+  fs::create_directories(run_dir_ + "/hang/20261122T180000");  // its report is not written yet
+  EXPECT_EQ(read_hang_dump(run_dir_, "").value().text, "text 20261122T160000");
+  EXPECT_EQ(read_hang_dump(run_dir_, "20261122T150000").value().text, "text 20261122T150000");
+  EXPECT_EQ(read_hang_dump(run_dir_, run_dir_ + "/hang/20261122T150000").value().text, "text 20261122T150000");
+  EXPECT_EQ(read_hang_dump(run_dir_, "20261122T150000").value().json, "{\"headline\":\"20261122T150000\"}");
+  EXPECT_EQ(read_hang_dump(run_dir_, "20261122T170000").error().code, ExitCode::kUsage);
+  expect_has(status_text(status()), "hang/20261122T160000 (trireme status");
+}
+
+}  // namespace
+}  // namespace tri
