@@ -101,9 +101,11 @@ std::string who_and_where(const RunStatus& s) {
   std::string text;
   if (!s.attempt.empty()) text += fmt::format("attempt {}{}", s.attempt, s.job.empty() ? "" : ", job " + s.job);
   if (s.world_size == 0) return text;
+  text += fmt::format("{}{} rank{}", text.empty() ? "" : ": ", s.world_size, s.world_size == 1 ? "" : "s");
   const bool all = static_cast<int>(s.ranks.size()) == s.world_size;
-  return text + fmt::format("{}{} rank{}, {} on this machine, {}\n", text.empty() ? "" : ": ", s.world_size,
-                            s.world_size == 1 ? "" : "s", all ? "all" : std::to_string(s.ranks.size()), s.host);
+  if (!s.ranks.empty())
+    text += fmt::format(", {} on this machine, {}", all ? "all" : std::to_string(s.ranks.size()), s.host);
+  return text + "\n";
 }
 
 std::string progress_of(const RunStatus& s) {

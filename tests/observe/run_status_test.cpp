@@ -105,7 +105,8 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   write_all(run_dir_ + "/metrics.jsonl",
             R"({"step":11,"step_ms":9000,"tokens_per_s":1}
 {"restart":1,"step":11,"lost_steps":0,"time":1}
-{"step":11,"step_ms":300,"tokens_per_s":1000,"loss":2.5,"time":1}
+{"step":10,"step_ms":30000,"tokens_per_s":10,"loss":2.5,"time":1}
+{"step":11,"step_ms":200,"tokens_per_s":1500,"loss":2.5,"time":1}
 {"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":2}
 {"step":12,"validation_loss":7}
 {"step":13,"step_ms":1)");
@@ -117,7 +118,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   EXPECT_EQ(now.step, 12);
   EXPECT_EQ(now.steps, 20);
   ASSERT_TRUE(now.rate);
-  EXPECT_DOUBLE_EQ(now.rate->seconds_per_step, 0.2);  // of this attempt's two whole lines
+  EXPECT_DOUBLE_EQ(now.rate->seconds_per_step, 0.2);  // of this attempt's three whole lines
   EXPECT_DOUBLE_EQ(now.rate->tokens_per_s, 1500);
   EXPECT_EQ(now.rate->loss, 2.25);
   ASSERT_TRUE(now.slowest);
