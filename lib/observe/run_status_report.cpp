@@ -100,7 +100,7 @@ std::string table_of_groups(const std::vector<RankRecord>& ranks) {
 std::string who_and_where(const RunStatus& s) {
   std::string text;
   if (!s.attempt.empty()) text += fmt::format("attempt {}{}", s.attempt, s.job.empty() ? "" : ", job " + s.job);
-  if (s.world_size == 0) return text;
+  if (s.world_size == 0) return text.empty() ? "" : text + "\n";
   text += fmt::format("{}{} rank{}", text.empty() ? "" : ": ", s.world_size, s.world_size == 1 ? "" : "s");
   const bool all = static_cast<int>(s.ranks.size()) == s.world_size;
   if (!s.ranks.empty())

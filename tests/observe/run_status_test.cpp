@@ -243,6 +243,9 @@ TEST_F(RunStatusTest, ranks_without_a_word_are_gone) {
 }
 
 TEST_F(RunStatusTest, events_tell_the_end) {
+  book(5).append(RunEventKind::kFailure, "no GPU", {{"code", int64_t{4}}, {"consequence", false}});
+  expect_has(status_text(status()), fmt::format("attempt {}, job 4711\nstep 0\n", kAttempt));
+  fs::remove(run_dir_ + "/events.jsonl");
   book(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}, {"step", int64_t{3}}, {"steps", int64_t{20}}});
   book(3).append(RunEventKind::kFailure, "remote error", {{"code", int64_t{5}}, {"consequence", true}});
   book(5).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});
