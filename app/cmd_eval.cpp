@@ -38,15 +38,19 @@ Result<bool> knows_bytes(const Config& config) {
 void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, bool json) {
   const bool bytes = e.bytes > 0;
   if (json) {
-    nlohmann::ordered_json object = {
-        {"checkpoint", loaded.checkpoint}, {"step", loaded.step},  {"loss", e.loss},    {"perplexity", e.perplexity()},
-        {"perplexity_per_byte", nullptr},  {"samples", e.samples}, {"tokens", e.tokens}};
+    nlohmann::ordered_json object = {{"checkpoint", loaded.checkpoint.folder},
+                                     {"step", loaded.step},
+                                     {"loss", e.loss},
+                                     {"perplexity", e.perplexity()},
+                                     {"perplexity_per_byte", nullptr},
+                                     {"samples", e.samples},
+                                     {"tokens", e.tokens}};
     if (bytes) object["perplexity_per_byte"] = e.perplexity_per_byte();
     fmt::print("{}\n", object.dump());
     return;
   }
   fmt::print("{}: loss {:.6f} nats/token, perplexity {:.3f} per token{}, over {} samples of {} ({} tokens)\n",
-             loaded.checkpoint, e.loss, e.perplexity(),
+             loaded.checkpoint.folder, e.loss, e.perplexity(),
              bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
 }
 
@@ -75,7 +79,7 @@ Result<void> eval(const Options& options, Job& job) {
 
   auto device = open_planned_device(loaded.value().job.plan.device, job);
   if (!device) return device.error();
-  auto model = LoadedModel::load(loaded.value().checkpoint, config, mesh, &job, *device.value());
+  auto model = LoadedModel::load(loaded.value().checkpoint, config, mesh, job, *device.value());
   if (!model) return model.error();
   const int64_t most = options.batches > 0 ? options.batches : std::numeric_limits<int64_t>::max();
   const int64_t batches = evaluation_batches(config, available, most);
@@ -97,7 +101,8 @@ Result<void> eval(const Options& options, Job& job) {
       });
   progress.reset();
   if (!std::isfinite(result.loss))
-    return Error{fmt::format("{}: the loss is {}", loaded.value().checkpoint, result.loss), ExitCode::kNotFinite};
+    return Error{fmt::format("{}: the loss is {}", loaded.value().checkpoint.folder, result.loss),
+                 ExitCode::kNotFinite};
   if (mesh.world_rank == 0) print(loaded.value(), result, available, options.json);
   return {};
 }

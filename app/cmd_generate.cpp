@@ -115,9 +115,9 @@ Result<void> generate(const Options& options, Job& job) {
   const Config& config = loaded.value().job.config;
   auto device = open_planned_device(loaded.value().job.plan.device, job);
   if (!device) return device.error();
-  auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, &job, *device.value());
+  auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, job, *device.value());
   if (!model) return model.error();
-  log_info("{}: step {}", loaded.value().checkpoint, loaded.value().step);
+  log_info("{}: step {}", loaded.value().checkpoint.folder, loaded.value().step);
 
   const Tokenizer* tokenizer = prompt.value().tokenizer.get();
   Printer printer(prompt.value());

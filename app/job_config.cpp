@@ -1,7 +1,6 @@
 #include "app/job_config.h"
 
 #include "io/base/log.h"
-#include "lib/checkpoint/weights.h"
 #include "lib/infer/loaded_model.h"
 
 namespace tri {
@@ -14,12 +13,17 @@ Result<Config> parse_for_job(const std::string& path, const std::vector<std::str
   return parse_config(text.value(), path, overrides);
 }
 
-Result<PlannedJob> plan_resolved(Config parsed, Job& job) {
+Result<PlannedJob> plan_resolved(Config parsed, Job& job, EngineKind kind) {
   const auto resolved = resolve_config(std::move(parsed), job.world_size());
   if (!resolved) return resolved.error();
   const ParallelConfig& parallel = resolved.value().parallel;
   log_identify(job.world_rank(), make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp).place());
-  return plan_for_job(resolved.value(), job);
+  return plan_for_job(resolved.value(), job, kind);
+}
+
+void log_warnings(const PlannedJob& planned) {
+  if (planned.mesh.world_rank != 0) return;
+  for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
 }
 
 struct CheckpointText {
@@ -32,14 +36,17 @@ void fields(Archive& archive, CheckpointText& text) {
   archive(text.folder, text.step, text.yaml);
 }
 
-Result<CheckpointText> describe_checkpoint(const std::string& path, int ranks) {
+// World rank 0: leaves the manifest in `manifest`.
+Result<CheckpointText> open_checkpoint(const std::string& path, int ranks, std::optional<Manifest>& manifest) {
   const auto folder = find_checkpoint(path);
   if (!folder) return folder.error();
-  const auto manifest = read_manifest(folder.value());
-  if (!manifest) return manifest.error();
-  const auto config = checkpoint_config(folder.value(), manifest.value());
+  auto read = read_manifest(folder.value());
+  if (!read) return read.error();
+  if (auto there = check_files(folder.value(), read.value()); !there) return there.error();
+  const auto config = checkpoint_config(folder.value(), read.value());
   if (!config) return config.error();
-  return CheckpointText{folder.value(), manifest.value().step, to_yaml(forward_config(config.value(), ranks))};
+  manifest = std::move(read).value();
+  return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), ranks))};
 }
 
 }  // namespace
@@ -47,7 +54,7 @@ Result<CheckpointText> describe_checkpoint(const std::string& path, int ranks) {
 Result<PlannedJob> load_job_config(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
   const auto parsed = parse_for_job(path, overrides, job);
   if (!parsed) return parsed.error();
-  auto planned = plan_resolved(parsed.value(), job);
+  auto planned = plan_resolved(parsed.value(), job, EngineKind::kTraining);
   if (planned) planned.value().written = parsed.value();
   return planned;
 }
@@ -56,6 +63,7 @@ Result<BenchJob> open_bench_job(const std::string& path, const std::vector<std::
   auto planned = load_job_config(path, overrides, job);
   if (!planned) return planned.error();
   log_info("{}", to_string(planned.value().plan));
+  log_warnings(planned.value());
   auto device = open_planned_device(planned.value().plan.device, job);
   if (!device) return device.error();
   return BenchJob{std::move(planned).value(), std::move(device).value()};
@@ -74,18 +82,23 @@ Result<OpenConfig> load_open_config(const std::string& path, const std::vector<s
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
                                              Job& job, const std::function<void(Config&)>& adjust) {
   log_identify(job.world_rank(), "");
+  std::optional<Manifest> manifest;
   const auto text =
-      job.broadcast(job.world_rank() == 0 ? describe_checkpoint(path, job.world_size()) : CheckpointText{});
+      job.broadcast(job.world_rank() == 0 ? open_checkpoint(path, job.world_size(), manifest) : CheckpointText{});
   if (!text) return text.error();
   const auto& [folder, step, yaml] = text.value();
+  OpenedCheckpoint checkpoint{folder, std::move(manifest)};
   auto parsed = parse_config(yaml, folder + "'s config", overrides);
   if (!parsed) return parsed.error();
   adjust(parsed.value());
-  auto planned = plan_resolved(std::move(parsed).value(), job);
+  auto planned = plan_resolved(std::move(parsed).value(), job, EngineKind::kInference);
   if (!planned) return planned.error();
   if (planned.value().asked.run.device == DeviceChoice::kAuto)
     log_info("run.device: auto: {}", enum_name(planned.value().plan.device.kind));
-  return CheckpointJob{folder, step, std::move(planned).value()};
+  log_warnings(planned.value());
+  const Result<void> holds = checkpoint.manifest ? check_weights(checkpoint, planned.value().config) : Result<void>{};
+  if (auto agreed = agree(job, holds); !agreed) return agreed.error();
+  return CheckpointJob{std::move(checkpoint), step, std::move(planned).value()};
 }
 
 }  // namespace tri

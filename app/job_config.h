@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/checkpoint/weights.h"
 #include "lib/comm/job.h"
 #include "lib/engine/job_plan.h"
 
@@ -32,13 +33,13 @@ Result<OpenConfig> load_open_config(const std::string& path, const std::vector<s
 
 // A checkpoint's model in a job that only runs it.
 struct CheckpointJob {
-  std::string checkpoint;  // its folder
+  OpenedCheckpoint checkpoint;
   int64_t step = 0;
   PlannedJob job;
 };
 
 // Finds the checkpoint that `path` means (lib/checkpoint/weights.h); its config, as forward_config leaves it, after the
-// overrides and then `adjust`. Nothing is written. Collective.
+// overrides and then `adjust`, whose weights the checkpoint holds. Rank 0 alone reads. Nothing is written. Collective.
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
                                              Job& job, const std::function<void(Config&)>& adjust);
 

@@ -41,7 +41,7 @@ bool flash_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
 }
 
 bool cudnn_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
-  return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.group == 1 && s.head_size % 8 == 0 && s.head_size <= 128;
+  return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128;
 }
 
 Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const AttentionShape& s,
@@ -49,10 +49,9 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
   const bool flash = flash_attention_takes(s, gpu), cudnn = cudnn_attention_takes(s, gpu);
   if (kernel == AttentionKernel::kCudnn) {
     if (cudnn) return AttentionPath::kCudnn;
-    return usage_error(
-        "model.attention: cudnn does not take {} with head size {} and {} query heads a key/value head{}; set "
-        "model.attention: auto",
-        enum_name(s.dtype), s.head_size, s.group, gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
+    return usage_error("model.attention: cudnn does not take {} with head size {}{}; set model.attention: auto",
+                       enum_name(s.dtype), s.head_size,
+                       gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
   }
   // cuDNN's deterministic backward pass goes over the blocks outside the window as well.
   const bool slow = pass == Pass::kBackward && s.window > 0 && 2 * s.window <= s.seq_len && flash;
@@ -78,9 +77,9 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     const auto path = attention_path(kernel, pass, s, gpu);
     if (!path || path.value() != AttentionPath::kScalar) continue;
     return fmt::format(
-        "attention with head size {} and {} query heads a key/value head has no kernel on tensor cores here and runs "
-        "on the scalar ones, many times slower; head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
-        s.head_size, s.group);
+        "attention with head size {} has no kernel on tensor cores here and runs on the scalar ones, many times slower; "
+        "head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
+        s.head_size);
   }
   return {};
 }

@@ -75,8 +75,7 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
 
 // bf16 and head sizes 64, 96 and 128; any group, window and sequence length.
 bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
-// bf16, head size a multiple of 8 up to 128, and one query head a key/value head, because grouped QKV rows of larger
-// groups have no single stride from head to head.
+// bf16 and head sizes that are a multiple of 8 up to 128; any group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
 // Shared memory of a block that the FlashAttention kernels need, at most; and of the scalar ones, beside the scores.

@@ -14,10 +14,13 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 // The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm
 // keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats,
-// and room for what cuDNN's engines keep for themselves.
+// and room for what cuDNN's engines keep for themselves. Where heads are grouped, the gradients of keys and values of
+// each query head, which are then summed; a sequence at a time (cuda/cudnn_attention.cpp).
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) {
-  const int64_t heads = d.batch * d.num_kv_heads * d.group;
-  return heads * (round_up(d.seq_len, 64) * round_up(d.seq_len, 128) * 2 + int64_t{d.seq_len} * 4) + 8 * kMiB;
+  const bool by_sequence = d.group > 1 && d.num_kv_heads > 1;
+  const int64_t heads = (by_sequence ? 1 : d.batch) * d.num_kv_heads * d.group;
+  const int64_t keys = round_up(d.seq_len, 128), of_keys = d.group > 1 ? 2 * keys * d.head_size * 4 : 0;
+  return heads * (round_up(d.seq_len, 64) * keys * 2 + int64_t{d.seq_len} * 4 + of_keys) + 8 * kMiB;
 }
 
 // The query gradients' sums in fp32 and a counter a tile of them: flash_attention_backward.cu.

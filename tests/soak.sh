@@ -5,12 +5,15 @@
 #   soak.sh address    unit tests, and a training of four ranks, under AddressSanitizer and UndefinedBehaviorSanitizer
 #   soak.sh thread     unit tests under ThreadSanitizer
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
+#   soak.sh hang       ranks of the executable that hang at 200 moments, each named and ended; the quick start for 10,000
+#                      steps, suspended for a minute, without a false alarm
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
+# CASES, STEPS, SEED    of hang: likewise
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash}
+kind=${1:?soak.sh clang|address|thread|crash|hang}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -55,8 +58,15 @@ case $kind in
     "build-$kind/bin/mp_crash" slurm/mpirun "build-$kind/bin/trireme_on_points" "${KILLS:-500}" \
       "${SEED:-$(date +%Y%m%d)}" "${ERRORS:-200}"
     ;;
+  hang)
+    build
+    "build-$kind/bin/mp_hangs" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "${CASES:-200}" "${SEED:-$(date +%Y%m%d)}"
+    # 20 s for a step that takes one: several times what it takes under nice on a machine that others use as well.
+    bash tests/mp/never_alarms_without_a_hang.sh "$PWD" "$PWD/build-$kind/bin/trireme" "$PWD/configs/quickstart.yaml" \
+      "${STEPS:-10000}" 60 20
+    ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang"
     exit 2
     ;;
 esac

@@ -125,6 +125,17 @@ struct EnumNames<WriterState> {
                                     std::pair{WriterState::kPublishes, std::string_view("publishes")}};
 };
 
+// Of a stream, when a dump asked.
+enum class StreamActivity : uint32_t { kUnknown, kIdle, kBusy, kFailed };
+
+template <>
+struct EnumNames<StreamActivity> {
+  static constexpr std::array table{std::pair{StreamActivity::kUnknown, std::string_view("unknown")},
+                                    std::pair{StreamActivity::kIdle, std::string_view("idle")},
+                                    std::pair{StreamActivity::kBusy, std::string_view("busy")},
+                                    std::pair{StreamActivity::kFailed, std::string_view("failed")}};
+};
+
 enum class BoxEventKind : uint32_t { kPhase, kHost, kAction, kTransfer, kReader, kWriter, kSignal };
 
 template <>
@@ -236,7 +247,7 @@ struct Stack {
 
 struct StreamState {
   char name[24];
-  Count state;  // 1: idle, 2: busy, 3: has failed
+  Count state;  // StreamActivity
 };
 
 // All zero is an empty box: a file that has just been made.
@@ -281,6 +292,10 @@ struct Image {
 
   // What others ask of it, and what it answers.
   Count dump_requested, dump_answered;  // counts
+  Count stack_signal;                   // the signal that its threads answer with their stacks; 0: none yet
+  Count dumps;                          // in the box of a node's first rank: dumps that the node has taken part in
+  Time dump_claimed,
+      dump_asked;  // ... and when one of its ranks took on the last: of a hang, of one that was asked for
   Count num_stacks, num_streams;
   Stack stacks[kThreads];
   StreamState streams[kMaxStreams];

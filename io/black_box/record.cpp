@@ -139,7 +139,7 @@ void read_activities(const box::Image& image, const Clock& clock, RankRecord& re
 
 void read_history(const box::Image& image, const Clock& clock, int max_events, RankRecord& record) {
   for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_streams), box::kMaxStreams); ++i)
-    record.streams.push_back({text(image.streams[i].name), static_cast<int>(get(image.streams[i].state))});
+    record.streams.push_back({text(image.streams[i].name), static_cast<StreamActivity>(get(image.streams[i].state))});
   for (uint32_t i = 0; i < std::min<uint32_t>(get(image.num_stacks), box::kThreads); ++i) {
     const box::Stack& stack = image.stacks[i];
     const uint32_t depth = std::min<uint32_t>(stack.depth.load(std::memory_order_acquire), box::kFrames);

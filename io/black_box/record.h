@@ -85,7 +85,7 @@ struct StackRecord {
 
 struct StreamRecord {
   std::string name;
-  int state = 0;  // 1: idle, 2: busy, 3: has failed
+  StreamActivity state = StreamActivity::kUnknown;
 };
 
 // Ages are seconds before the record was made.

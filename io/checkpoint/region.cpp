@@ -25,6 +25,9 @@ bool inside(const Region& region, const Coordinates& shape) {
 std::string to_string(const Coordinates& values) { return fmt::format("[{}]", fmt::join(values, ", ")); }
 
 std::string to_string(const Region& region) {
+  // A damaged manifest may say anything.
+  if (region.start.size() != region.extent.size())
+    return fmt::format("from {} of {}", to_string(region.start), to_string(region.extent));
   std::string text = "[";
   for (size_t d = 0; d < region.start.size(); ++d)
     text += fmt::format("{}{}:{}", d == 0 ? "" : ", ", region.start[d], region.start[d] + region.extent[d]);

@@ -90,19 +90,24 @@ std::string now() {
   return text;
 }
 
-std::string contents(int fd) {
+Result<std::string> contents(int fd, const std::string& path) {
   std::string text(16 << 10, '\0');  // paths may be long
   const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
-  text.resize(static_cast<size_t>(got > 0 ? got : 0));
+  if (got < 0) return system_error(errno, "{}: reading it", path);
+  text.resize(static_cast<size_t>(got));
   return text;
 }
 
-// Two names of one file.
-bool same_file(int fd, const std::string& path) {
+// Two names of one file. Error: storage does not say.
+Result<bool> same_file(int fd, const std::string& path) {
   struct stat ours {
   }, named{};
-  return ::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
-         ours.st_dev == named.st_dev;
+  if (::stat(path.c_str(), &named) != 0) {
+    if (errno == ENOENT) return false;
+    return system_error(errno, "{}", path);
+  }
+  if (::fstat(fd, &ours) != 0) return system_error(errno, "{}", path);
+  return ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
 }
 
 }  // namespace
@@ -118,7 +123,9 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
     if (::flock(lock.file_.get(), LOCK_EX | LOCK_NB) != 0) {
       const int why = errno;
       if (why == EWOULDBLOCK) {
-        const auto holder = holder_of(contents(lock.file_.get()));
+        const auto text = contents(lock.file_.get(), path);
+        if (!text) return text.error();
+        const auto holder = holder_of(text.value());
         if (holder && earlier_start(*holder, start)) {
           if (::unlink(path.c_str()) != 0 && errno != ENOENT) return system_error(errno, "{}", path);
           log_warn("{}: taken over from {}, an earlier start of job {}, which may live on but publishes nothing more",
@@ -135,10 +142,14 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
       how = How::kTextAlone;
       break;
     }
-    if (same_file(lock.file_.get(), path)) break;  // else it was removed meanwhile: lock the new one
+    const auto same = same_file(lock.file_.get(), path);
+    if (!same) return same.error();
+    if (same.value()) break;  // else it was removed meanwhile: lock the new one
   }
 
-  if (const auto holder = holder_of(contents(lock.file_.get()))) {
+  const auto text = contents(lock.file_.get(), path);
+  if (!text) return text.error();
+  if (const auto holder = holder_of(text.value())) {
     if (how == How::kTextAlone && !dead_here(*holder) && !earlier_start(*holder, start))
       return refusal(path, field, holder, run, "; if that is no longer so, remove the file");
     log_info("{}: taken over from {}, which ended without giving it up", path, describe(holder));
@@ -148,20 +159,26 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
   if (auto written = write_at(lock.file_.get(), path, lock.text_.data(), static_cast<int64_t>(lock.text_.size()), 0);
       !written)
     return written.error();
-  if (::ftruncate(lock.file_.get(), static_cast<off_t>(lock.text_.size())) != 0) return system_error(errno, "{}", path);
+  if (::ftruncate(lock.file_.get(), static_cast<off_t>(lock.text_.size())) != 0 || ::fsync(lock.file_.get()) != 0)
+    return system_error(errno, "{}", path);
   return lock;
 }
 
 RunLock::File::~File() {
   // Emptied only when still ours; the lock itself goes with the descriptor.
-  if (file_.get() >= 0 && contents(file_.get()) == text_ && ::ftruncate(file_.get(), 0) != 0)
+  if (file_.get() < 0) return;
+  const auto text = contents(file_.get(), path_);
+  if (text && text.value() == text_ && ::ftruncate(file_.get(), 0) != 0)
     log_warn("{}: {}", path_, std::strerror(errno));
 }
 
 Result<void> RunLock::File::check() const {
-  if (!same_file(file_.get(), path_)) return file_error("{}: removed or replaced while this run held it", path_);
-  if (const std::string text = contents(file_.get()); text != text_)
-    return file_error("{}: taken meanwhile by {}", path_, describe(holder_of(text)));
+  const auto same = same_file(file_.get(), path_);
+  if (!same) return same.error();
+  if (!same.value()) return file_error("{}: removed or replaced while this run held it", path_);
+  const auto text = contents(file_.get(), path_);
+  if (!text) return text.error();
+  if (text.value() != text_) return file_error("{}: taken meanwhile by {}", path_, describe(holder_of(text.value())));
   return {};
 }
 
@@ -186,6 +203,20 @@ Result<void> RunLock::check() const {
   for (const File& file : files_)
     if (auto ours = file.check(); !ours) return ours;
   return {};
+}
+
+Result<void> see_lock(const std::string& checkpoints, const std::string& attempt) {
+  const std::string path = checkpoints + "/checkpoint.lock";
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return system_error(errno, "{}", path);
+  const auto text = contents(file.get(), path);
+  if (!text) return text.error();
+  const auto holder = holder_of(text.value());
+  if (holder && holder->attempt == attempt) return {};
+  // As if it were not there: what another process has written may be on its way, or in another file system.
+  return Error{fmt::format("{}: in it is not this start's attempt {}, but {}", path, attempt,
+                           holder ? "that of " + describe(holder) : "none"),
+               ExitCode::kFile, ENOENT};
 }
 
 }  // namespace tri

@@ -32,7 +32,8 @@ class RunLock {
   static Result<RunLock> take(const RunFolders& folders, const std::string& attempt, const BatchStart& start = {},
                               How how = How::kFlock);
 
-  // Error when a file is no longer ours: removed, or taken by another attempt. To be asked before publishing.
+  // Error when a file is no longer ours: removed, or taken by another attempt; or, with its errno, where storage does not
+  // say. To be asked before publishing.
   Result<void> check() const;
 
  private:
@@ -56,5 +57,9 @@ class RunLock {
   RunLock() = default;
   std::vector<File> files_;
 };
+
+// Whether this machine sees that `attempt` holds the folder's lock, which another machine's process has taken: an error
+// that passes with Missing::kPasses where it does not. Both then have different file systems under that name.
+Result<void> see_lock(const std::string& checkpoints, const std::string& attempt);
 
 }  // namespace tri

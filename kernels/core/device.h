@@ -84,6 +84,9 @@ class Stream {
   void copy(void* dst, const void* src, int64_t bytes);
   void zero(Tensor tensor);
 
+  // Work is enqueued that is not done. Any thread; throws what the device says instead.
+  virtual bool busy() { return false; }
+
   virtual std::optional<StreamTimes> times() const = 0;  // none where the backend does not measure them
   virtual void reset_times() = 0;
 
@@ -138,6 +141,7 @@ class Device {
   // The memory for that, until lent anew; an empty tensor takes it back, with the device idle. What it does not hold,
   // the backend allocates.
   virtual void lend_workspace(Tensor) {}
+  virtual std::optional<GpuProperties> gpu_properties() const { return std::nullopt; }  // of a GPU
 
   // The first fault is kept. Raised by failing tasks, and by a host that unwinds while tasks may wait for peers.
   void raise_fault(std::exception_ptr cause) noexcept { fault_.raise(std::move(cause)); }

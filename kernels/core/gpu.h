@@ -13,6 +13,8 @@ struct GpuProperties {
   int num_multiprocessors = 132;
   int64_t max_shared_bytes = 227 * 1024;  // shared memory of a block, at most (opted in)
   bool has_cudnn = true;                  // this build can call cuDNN's attention
+  bool has_clusters = true;               // blocks of a launch can share memory in clusters (sm_90 on)
+  bool can_flush_remote_writes = false;   // a stream's wait can flush what other devices have written
 };
 
 // The shapes of one rank's share of the model that its kernels' workspace depends on.

@@ -100,6 +100,10 @@ class QueueStream final : public CpuStream {
     lock.unlock();
     fault_.rethrow();
   }
+  bool busy() override {
+    std::lock_guard lock(mutex_);
+    return !queue_.empty() || !idle_;
+  }
   std::optional<StreamTimes> times() const override {
     std::lock_guard lock(mutex_);
     return times_;

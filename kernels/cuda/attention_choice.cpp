@@ -22,10 +22,6 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
         log_warn("model.attention: auto: {}; our own {} take its place", prepared.error().message, enum_name(path));
     }
   }
-  if (path == AttentionPath::kScalar)
-    if (const std::string text = scalar_attention_warning(a.kernel, shape, gpu);
-        !text.empty() && context.first_time(text))
-      log_info("{}", text);  // once a job: all ranks' shapes are alike
   return path;
 }
 

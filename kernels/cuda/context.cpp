@@ -1,5 +1,7 @@
 #include "kernels/cuda/context.h"
 
+#include <cuda.h>
+
 #include "kernels/cuda/check.h"
 
 namespace tri::cuda {
@@ -12,7 +14,15 @@ GpuProperties gpu_properties(int ordinal) {
   };
   return {.num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
           .max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
-          .has_cudnn = built_with_cudnn()};
+          .has_cudnn = built_with_cudnn(),
+          .has_clusters = attribute(cudaDevAttrClusterLaunch) != 0,
+          .can_flush_remote_writes = attribute(cudaDevAttrCanFlushRemoteWrites) != 0};
+}
+
+unsigned wait_value_flags(const GpuProperties& gpu) {
+  unsigned flags = CU_STREAM_WAIT_VALUE_GEQ;
+  if (gpu.can_flush_remote_writes) flags |= CU_STREAM_WAIT_VALUE_FLUSH;
+  return flags;
 }
 
 }  // namespace tri::cuda

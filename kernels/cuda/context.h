@@ -16,6 +16,11 @@ namespace tri::cuda {
 
 GpuProperties gpu_properties(int ordinal);
 
+// What Stream::wait_flag() asks of cuStreamWaitValue32: until the flag has reached the value; and, where the GPU can, a
+// flush of what a peer wrote before it set the flag, which the work behind the wait must see. A GPU that cannot refuses
+// the second.
+unsigned wait_value_flags(const GpuProperties& gpu);
+
 class Context {
  public:
   explicit Context(const GpuProperties& properties) : properties_(properties) {}

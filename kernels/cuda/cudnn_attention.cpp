@@ -4,12 +4,14 @@
 
 #include <cudnn_frontend.h>
 
+#include <compare>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/workspace.h"
 
@@ -20,17 +22,47 @@ namespace fe = cudnn_frontend;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 
+// A call as cuDNN sees it: (batch, heads, T, HS) tensors with one stride a dim. Grouped rows have one stride from query
+// head to query head inside a group alone. So with one query head a key/value head, heads are heads; with more, the
+// key/value heads of a sequence are cuDNN's batch, each with the G query heads of its group, and every sequence is an
+// execution of its own. With a single key/value head the batch is the batch again.
 struct Shape {
-  int64_t batch, heads, seq_len, head_size;
+  int64_t sequences;                                   // of an execution
+  int64_t batch, heads, kv_heads, seq_len, head_size;  // cuDNN's
+  int64_t qkv_batch, qkv_head, qkv_row;                // strides in elements
+  int64_t out_batch, out_row;                          // likewise; heads lie side by side
+  int64_t group;                                       // G
   int window;
   float scale;
-  auto key(bool backward) const { return std::tuple(batch, heads, seq_len, head_size, window, scale, backward); }
+  auto operator<=>(const Shape&) const = default;
 };
 
 template <class Args>
 Shape shape_of(const Args& a) {
-  const int64_t heads = a.num_kv_heads;
-  return {a.qkv[0] / a.seq_len, heads, a.seq_len, a.qkv[1] / (3 * heads), a.window, a.scale};
+  const int64_t T = a.seq_len, B = a.qkv[0] / T, NKV = a.num_kv_heads, G = a.group, row = a.qkv[1];
+  const int64_t HS = row / (NKV * (G + 2)), out_row = NKV * G * HS;
+  Shape s{.sequences = B,
+          .batch = B,
+          .heads = NKV * G,
+          .kv_heads = NKV,
+          .seq_len = T,
+          .head_size = HS,
+          .qkv_batch = T * row,
+          .qkv_head = G == 1 ? 3 * HS : HS,
+          .qkv_row = row,
+          .out_batch = T * out_row,
+          .out_row = out_row,
+          .group = G,
+          .window = a.window,
+          .scale = a.scale};
+  if (G == 1 || NKV == 1) return s;
+  s.sequences = 1;
+  s.batch = NKV;
+  s.heads = G;
+  s.kv_heads = 1;
+  s.qkv_batch = (G + 2) * HS;
+  s.out_batch = G * HS;
+  return s;
 }
 
 Error refusal(fe::error_t status, const char* what) {
@@ -40,20 +72,22 @@ Error refusal(fe::error_t status, const char* what) {
 using GraphPtr = std::shared_ptr<fe::graph::Graph>;
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// (B, NH, T, HS) inside rows of `row` elements, heads `head` elements apart.
-fe::graph::Tensor_attributes strided(const char* name, Uid uid, const Shape& s, int64_t row, int64_t head) {
+fe::graph::Tensor_attributes strided(const char* name, Uid uid, const Shape& s, int64_t heads,
+                                     std::vector<int64_t> strides) {
   return fe::graph::Tensor_attributes()
       .set_name(name)
       .set_uid(uid)
-      .set_dim({s.batch, s.heads, s.seq_len, s.head_size})
-      .set_stride({s.seq_len * row, head, row, 1});
+      .set_dim({s.batch, heads, s.seq_len, s.head_size})
+      .set_stride(strides);
 }
-
-fe::graph::Tensor_attributes qkv_part(const char* name, Uid uid, const Shape& s) {
-  return strided(name, uid, s, 3 * s.heads * s.head_size, 3 * s.head_size);
+fe::graph::Tensor_attributes query_like(const char* name, Uid uid, const Shape& s) {
+  return strided(name, uid, s, s.heads, {s.qkv_batch, s.qkv_head, s.qkv_row, 1});
+}
+fe::graph::Tensor_attributes key_like(const char* name, Uid uid, const Shape& s) {
+  return strided(name, uid, s, s.kv_heads, {s.qkv_batch, s.qkv_head, s.qkv_row, 1});
 }
 fe::graph::Tensor_attributes out_like(const char* name, Uid uid, const Shape& s) {
-  return strided(name, uid, s, s.heads * s.head_size, s.head_size);
+  return strided(name, uid, s, s.heads, {s.out_batch, s.head_size, s.out_row, 1});
 }
 fe::graph::Tensor_attributes stats_like(const Shape& s) {
   return fe::graph::Tensor_attributes()
@@ -87,8 +121,8 @@ GraphPtr describe_forward(const Shape& s) {
   auto graph = new_graph();
   auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
   set_band(options, s);
-  auto [out, stats] = graph->sdpa(graph->tensor(qkv_part("q", kQ, s)), graph->tensor(qkv_part("k", kK, s)),
-                                  graph->tensor(qkv_part("v", kV, s)), options);
+  auto [out, stats] = graph->sdpa(graph->tensor(query_like("q", kQ, s)), graph->tensor(key_like("k", kK, s)),
+                                  graph->tensor(key_like("v", kV, s)), options);
   describe_output(out, out_like("o", kO, s));
   describe_output(stats, stats_like(s));
   stats->set_data_type(fe::DataType_t::FLOAT);
@@ -100,18 +134,37 @@ GraphPtr describe_backward(const Shape& s) {
   auto options = fe::graph::SDPA_backward_attributes().set_name("attention gradient").set_deterministic_algorithm(true);
   set_band(options, s);
   auto [dq, dk, dv] =
-      graph->sdpa_backward(graph->tensor(qkv_part("q", kQ, s)), graph->tensor(qkv_part("k", kK, s)),
-                           graph->tensor(qkv_part("v", kV, s)), graph->tensor(out_like("o", kO, s)),
+      graph->sdpa_backward(graph->tensor(query_like("q", kQ, s)), graph->tensor(key_like("k", kK, s)),
+                           graph->tensor(key_like("v", kV, s)), graph->tensor(out_like("o", kO, s)),
                            graph->tensor(out_like("do", kDO, s)), graph->tensor(stats_like(s)), options);
-  describe_output(dq, qkv_part("dq", kDQ, s));
-  describe_output(dk, qkv_part("dk", kDK, s));
-  describe_output(dv, qkv_part("dv", kDV, s));
+  describe_output(dq, query_like("dq", kDQ, s));
+  describe_output(dk, key_like("dk", kDK, s));
+  describe_output(dv, key_like("dv", kDV, s));
   return graph;
 }
 
-// Where q, k and v begin in grouped rows with one query head a key/value head.
-void* part(const Tensor& rows, int64_t head_size, int index) {
-  return static_cast<char*>(rows.data) + index * head_size * static_cast<int64_t>(dtype_bytes(rows.dtype));
+using Pointers = std::unordered_map<int64_t, void*>;
+
+void* element(const Tensor& tensor, int64_t at) {
+  return static_cast<char*>(tensor.data) + at * static_cast<int64_t>(dtype_bytes(tensor.dtype));
+}
+
+// Queries, keys and values of the sequences from `first` on, in grouped rows.
+void add_qkv(Pointers& pointers, const Shape& s, const Tensor& qkv, int64_t first, Uid q, Uid k, Uid v) {
+  const int64_t at = first * s.seq_len * s.qkv_row;
+  pointers[q] = element(qkv, at);
+  pointers[k] = element(qkv, at + s.group * s.head_size);
+  pointers[v] = element(qkv, at + (s.group + 1) * s.head_size);
+}
+
+// What both passes read or write of the sequences from `first` on.
+template <class Args>
+Pointers pointers_of(const Shape& s, const Args& a, int64_t first) {
+  Pointers pointers;
+  add_qkv(pointers, s, a.qkv, first, kQ, kK, kV);
+  pointers[kO] = element(a.out, first * s.seq_len * s.out_row);
+  pointers[kStats] = element(a.lse, first * s.seq_len * a.lse[1]);
+  return pointers;
 }
 
 }  // namespace
@@ -125,7 +178,7 @@ struct CudnnAttention::State {
   };
   std::mutex mutex;
   cudnnHandle_t handle = nullptr;
-  std::map<decltype(Shape{}.key(false)), Entry> entries;
+  std::map<std::pair<Shape, Pass>, Entry> entries;
 
   State() {
     if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
@@ -153,7 +206,7 @@ struct CudnnAttention::State {
 
   Entry& entry_of(const Shape& shape, Pass pass) {
     const bool backward = pass == Pass::kBackward;
-    const auto [at, is_new] = entries.try_emplace(shape.key(backward));
+    const auto [at, is_new] = entries.try_emplace({shape, pass});
     Entry& entry = at->second;
     if (is_new) {
       try {
@@ -167,7 +220,7 @@ struct CudnnAttention::State {
     return entry;
   }
 
-  void execute(const Shape& shape, Pass pass, std::unordered_map<int64_t, void*> pointers, CudaStream& stream) {
+  void execute(const Shape& shape, Pass pass, Pointers pointers, CudaStream& stream) {
     std::lock_guard lock(mutex);
     Entry& entry = entry_of(shape, pass);
     value_or_throw(entry.prepared);
@@ -202,28 +255,18 @@ int64_t CudnnAttention::workspace_bytes(const AttentionBackward& a) {
 
 void CudnnAttention::forward(const AttentionForward& a, CudaStream& stream) {
   const Shape s = shape_of(a);
-  state_->execute(s, Pass::kForward,
-                  {{kQ, part(a.qkv, s.head_size, 0)},
-                   {kK, part(a.qkv, s.head_size, 1)},
-                   {kV, part(a.qkv, s.head_size, 2)},
-                   {kO, a.out.data},
-                   {kStats, a.lse.data}},
-                  stream);
+  for (int64_t first = 0; first < a.lse[0]; first += s.sequences)
+    state_->execute(s, Pass::kForward, pointers_of(s, a, first), stream);
 }
 
 void CudnnAttention::backward(const AttentionBackward& a, CudaStream& stream) {
   const Shape s = shape_of(a);
-  state_->execute(s, Pass::kBackward,
-                  {{kQ, part(a.qkv, s.head_size, 0)},
-                   {kK, part(a.qkv, s.head_size, 1)},
-                   {kV, part(a.qkv, s.head_size, 2)},
-                   {kO, a.out.data},
-                   {kStats, a.lse.data},
-                   {kDO, a.dout.data},
-                   {kDQ, part(a.dqkv, s.head_size, 0)},
-                   {kDK, part(a.dqkv, s.head_size, 1)},
-                   {kDV, part(a.dqkv, s.head_size, 2)}},
-                  stream);
+  for (int64_t first = 0; first < a.lse[0]; first += s.sequences) {
+    Pointers pointers = pointers_of(s, a, first);
+    pointers[kDO] = element(a.dout, first * s.seq_len * s.out_row);
+    add_qkv(pointers, s, a.dqkv, first, kDQ, kDK, kDV);
+    state_->execute(s, Pass::kBackward, std::move(pointers), stream);
+  }
 }
 
 }  // namespace tri::cuda

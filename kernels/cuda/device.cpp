@@ -90,9 +90,10 @@ class CudaEvent final : public Event {
 
 class CudaStreamImpl final : public CudaStream {
  public:
-  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device, cuda::Context& context,
-                 unsigned wait_flags)
-      : CudaStream(std::move(name), cuda_ops(), context), device_(device), wait_flags_(wait_flags) {
+  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device, cuda::Context& context)
+      : CudaStream(std::move(name), cuda_ops(), context),
+        device_(device),
+        wait_flags_(cuda::wait_value_flags(context.properties())) {
     int least = 0, greatest = 0;
     TRI_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     TRI_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
@@ -129,6 +130,11 @@ class CudaStreamImpl final : public CudaStream {
     driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER),
                  "cuStreamWriteValue32");
   }
+  bool busy() override {
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status != cudaSuccess && status != cudaErrorNotReady) TRI_CUDA(status);
+    return status == cudaErrorNotReady;
+  }
   std::optional<StreamTimes> times() const override { return std::nullopt; }
   void reset_times() override {}
 
@@ -157,8 +163,6 @@ class CudaDevice final : public Device {
     TRI_CUDA(cudaSetDevice(ordinal));
     major_ = attribute(cudaDevAttrComputeCapabilityMajor, ordinal);
     minor_ = attribute(cudaDevAttrComputeCapabilityMinor, ordinal);
-    // What a peer wrote before it set the flag must be seen by what follows the wait.
-    if (attribute(cudaDevAttrCanFlushRemoteWrites, ordinal) != 0) wait_flags_ |= CU_STREAM_WAIT_VALUE_FLUSH;
     context_ = std::make_unique<cuda::Context>(cuda::gpu_properties(ordinal));
   }
   ~CudaDevice() override {
@@ -175,7 +179,7 @@ class CudaDevice final : public Device {
     return std::nullopt;
   }
   std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override {
-    return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_, wait_flags_);
+    return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_);
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
   std::string bus_id() const override {
@@ -245,6 +249,7 @@ class CudaDevice final : public Device {
   void unmap_host(void* memory) noexcept override {
     if (!faulted()) cudaHostUnregister(memory);
   }
+  std::optional<GpuProperties> gpu_properties() const override { return context_->properties(); }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
   }
@@ -260,7 +265,6 @@ class CudaDevice final : public Device {
 
   const int ordinal_;
   int major_ = 0, minor_ = 0;  // compute capability
-  unsigned wait_flags_ = CU_STREAM_WAIT_VALUE_GEQ;
   std::unique_ptr<cuda::Context> context_;
 };
 
@@ -268,23 +272,30 @@ class CudaDevice final : public Device {
 // other, and where one of them waits for a peer's flag that may be for ever. The user's own setting stays.
 void set_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
+// The driver's second cuDeviceGetUuid (named so since version 12): of a GPU in MIG mode it gives the slice that this
+// process sees. What cudaGetDeviceProperties gives may be that of the whole GPU, the same for all of its slices.
+std::string uuid(int ordinal) {
+  static const auto get = driver_function<PFN_cuDeviceGetUuid_v11040>("cuDeviceGetUuid");
+  CUuuid bytes{};
+  driver_check(get(&bytes, ordinal), "cuDeviceGetUuid");
+  std::string text;
+  for (const char byte : bytes.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> cuda_devices() {
   set_queues();
   std::vector<std::string> names;
   int count = 0;
-  cudaError_t status = cudaGetDeviceCount(&count);
-  for (int ordinal = 0; status == cudaSuccess && ordinal < count; ++ordinal) {
-    cudaDeviceProp properties;
-    status = cudaGetDeviceProperties(&properties, ordinal);
-    std::string name;
-    for (const char byte : properties.uuid.bytes) name += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-    names.push_back(name);
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess) {
+    cudaGetLastError();  // "no device" is an answer here, not an error of the next call
+    return Error{cudaGetErrorString(status), ExitCode::kDevice};
   }
-  if (status == cudaSuccess && !names.empty()) return names;
-  cudaGetLastError();  // "no device" is an answer here, not an error of the next call
-  return Error{status == cudaSuccess ? "the CUDA driver shows none" : cudaGetErrorString(status), ExitCode::kDevice};
+  for (int ordinal = 0; ordinal < count; ++ordinal) names.push_back(uuid(ordinal));
+  if (names.empty()) return Error{"the CUDA driver shows none", ExitCode::kDevice};
+  return names;
 }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {

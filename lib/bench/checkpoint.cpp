@@ -67,6 +67,7 @@ class Bench {
         folder_(folder),
         rounds_(rounds),
         trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
+        attempt_(job.broadcast(new_attempt())),
         checkpoints_({.config = config,
                       .asked = config,
                       .mesh = mesh,
@@ -74,7 +75,7 @@ class Bench {
                       .device = device,
                       .compute = trainer_.runtime().compute(),
                       .store = trainer_.store().tensors(),
-                      .attempt = job.broadcast(new_attempt())}) {
+                      .attempt = attempt_}) {
     trainer_.make_start_values();
     tokens_.resize(static_cast<size_t>(microbatches(config) * config.data.micro_batch * config.model.seq_len));
     for (size_t i = 0; i < tokens_.size(); ++i)
@@ -256,7 +257,9 @@ class Bench {
     folder_.empty();
     if (auto saved = save(); !saved) return saved.error();
     const auto ours = [&]() -> Result<double> {
-      auto loaded = checkpoints_.load();
+      CheckpointSearch search(config_.checkpoint.dir, attempt_, job_);
+      if (auto found = search.next(); !found) return found.error();
+      auto loaded = checkpoints_.load(search);
       if (!loaded) return loaded.error();
       if (!loaded.value()) return file_error("{}: can't be read again", checkpoint_folder());
       return 0.0;
@@ -287,6 +290,7 @@ class Bench {
   Folder& folder_;
   const int rounds_;
   Trainer trainer_;
+  const std::string attempt_;
   Checkpointer checkpoints_;
   std::vector<int32_t> tokens_;
   int64_t steps_ = 0, saved_ = 0;

@@ -25,52 +25,6 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 
 constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share; hardly matters elsewhere
 
-// Rank 0's word on where to load from, and all that other ranks need to know of its manifest.
-struct LoadFrom {
-  std::optional<std::string> folder;  // none: nothing is left to try
-  bool any = false;                   // there are checkpoints, whether they can be read or not
-  int64_t step = 0;
-  std::optional<int64_t> samples;
-  bool weights_alone = false;
-};
-template <class Archive>
-void fields(Archive& archive, LoadFrom& from) {
-  archive(from.folder, from.any, from.step, from.samples, from.weights_alone);
-}
-
-// Rank 0: the first of the candidates from `next` on that can be read, which is then behind `next`, and its manifest;
-// those before it are passed over. Error: storage does not say what one of them is.
-Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates, size_t& next,
-                              std::optional<Manifest>& manifest) {
-  LoadFrom from{.any = !candidates.empty()};
-  while (next < candidates.size() && !manifest) {
-    const CheckpointCandidate& candidate = candidates[next++];
-    auto opened = open_candidate(candidate);
-    if (!opened && passes(opened.error().os_error)) return opened.error();
-    if (!opened) {
-      log_warn("checkpoint passed over: {}", opened.error().message);
-      continue;
-    }
-    manifest = std::move(opened).value();
-    const auto samples = manifest->info.numbers.find("samples");
-    from.folder = candidate.path;
-    from.step = manifest->step;
-    if (samples != manifest->info.numbers.end()) from.samples = samples->second;
-    from.weights_alone = holds_weights_alone(*manifest);
-  }
-  return from;
-}
-
-// What ends a run that could not load: where the trouble may pass, so that it is started again and forgets nothing.
-Error load_error(const Error& error) {
-  if (!passes(error.os_error, Missing::kPasses)) return error;
-  return {
-      fmt::format("{}\nNothing was loaded, and nothing is lost: run me again when storage answers on all nodes; to do "
-                  "without what it does not give, move that away",
-                  error.message),
-      ExitCode::kDrained, error.os_error};
-}
-
 // What a checkpoint under way failed for, on the ranks where it did.
 struct FailureReport {
   std::string text;  // a line a rank
@@ -122,33 +76,10 @@ Checkpointer::Checkpointer(const CheckpointContext& context)
 
 Checkpointer::~Checkpointer() = default;  // a future of std::async waits for its thread
 
-Result<std::optional<RunProgress>> Checkpointer::load() {
+Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) {
   const auto start = Clock::now();
-  std::vector<CheckpointCandidate> candidates;  // rank 0: newest first
-  Result<void> listing;
-  if (job_.world_rank() == 0) {
-    const auto removed = remove_stale_attempts(dir_, attempt_);
-    if (!removed) log_warn("{}", removed.error().message);
-    auto listed = checkpoint_candidates(dir_);
-    if (listed)
-      candidates = std::move(listed).value();
-    else
-      listing = listed.error();
-  }
-  // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
-  if (auto agreed = agree(job_, listing); !agreed) return load_error(agreed.error());
-  for (size_t next = 0;;) {
-    std::optional<Manifest> manifest;  // rank 0
-    const auto chosen = job_.broadcast(job_.world_rank() == 0 ? next_to_load(candidates, next, manifest) : LoadFrom{});
-    if (!chosen) return load_error(chosen.error());
-    const LoadFrom& from = chosen.value();
-    if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
-      return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
-    if (!from.folder) return std::optional<RunProgress>();
-    const std::string& folder = *from.folder;
-    if (!from.samples) return file_error("{}: the number of samples is missing", folder);
-    const Result<void> may = manifest && may_load_ ? may_load_(folder, *manifest) : Result<void>{};
-    if (auto agreed = agree(job_, may); !agreed) return agreed.error();
+  while (search.found()) {
+    const FoundCheckpoint& from = *search.found();
     std::vector<size_t> wanted;  // pieces
     std::vector<LoadTarget> targets;
     for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -159,28 +90,30 @@ Result<std::optional<RunProgress>> Checkpointer::load() {
       targets.push_back({&pieces_[i].piece, host_.data() + buffer_.offset[i]});
     }
     int64_t stored = 0;  // rank 0: bytes of all tensors
-    if (manifest)
-      for (const TensorRecord& tensor : manifest->tensors)
+    if (search.manifest() != nullptr)
+      for (const TensorRecord& tensor : search.manifest()->tensors)
         stored += num_elements(tensor.shape) * element_bytes(tensor.type);
-    const auto share = plan_load(manifest ? &*manifest : nullptr, targets, job_);
-    if (!share) return file_error("{}: {}", folder, share.error().message);
-    manifest.reset();
-    const auto bytes_read = load_pieces(folder, share.value(), targets, job_);
+    const auto share = plan_load(search.manifest(), targets, job_);
+    if (!share) return file_error("{}: {}", from.folder, share.error().message);
+    search.forget_manifest();
+    const auto bytes_read = load_pieces(from.folder, share.value(), targets, job_);
     // What storage does not give at present is not damaged: an older checkpoint would lose work.
     if (!bytes_read && passes(bytes_read.error().os_error, Missing::kPasses)) return load_error(bytes_read.error());
     if (!bytes_read) {
       if (job_.world_rank() == 0) log_warn("checkpoint passed over: {}", bytes_read.error().message);
+      if (auto found = search.next(); !found) return found.error();
       continue;
     }
     for (const size_t i : wanted)
       compute_.copy(pieces_[i].memory.data, host_.data() + buffer_.offset[i], pieces_[i].memory.bytes());
     compute_.synchronize();
-    const std::string what = fmt::format("{}: step {}, {}", folder, from.step,
+    const std::string what = fmt::format("{}: step {}, {}", from.folder, from.progress.steps,
                                          from.weights_alone ? "weights alone (the optimizer begins anew), " : "");
     report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
-    saved_step_ = from.step;
-    return std::optional(RunProgress{from.step, *from.samples});
+    saved_step_ = from.progress.steps;
+    return std::optional(from.progress);
   }
+  return std::optional<RunProgress>();
 }
 
 // How much came from storage, beside what there is: equal unless something was read twice. `stored` is rank 0's.
@@ -345,7 +278,7 @@ Result<void> Checkpointer::next_phase(bool all_well) {
 Result<void> Checkpointer::publish(const std::vector<std::string>& records, const std::string& folder,
                                    RunProgress progress) const {
   if (may_publish_)
-    if (auto may = may_publish_(); !may) return may;
+    if (auto may = retried({}, may_publish_); !may) return may;
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
   manifest.info.texts = texts_;
   manifest.info.texts["config"] = config_text_;

@@ -25,15 +25,11 @@
 
 #include "io/black_box/image.h"
 #include "kernels/core/device.h"
+#include "lib/checkpoint/search.h"
 #include "lib/checkpoint/state.h"
 #include "lib/comm/job.h"
 
 namespace tri {
-
-// How far a run has come.
-struct RunProgress {
-  int64_t steps = 0, samples = 0;  // completed, consumed
-};
 
 struct CheckpointStats {
   int64_t step = 0;
@@ -68,11 +64,11 @@ class Checkpointer {
   explicit Checkpointer(const CheckpointContext& context);
   ~Checkpointer();
 
-  // Loads the newest checkpoint that can be read into this rank's local pieces (then ParameterStore::state_loaded).
-  // None: there is none, the state is as it was, and the log says why those that exist were passed over: they are
-  // damaged. Error: it is of another model, or may not be loaded; kDrained: storage does not answer, also after several
-  // tries, on some rank, which may lack a mount, so that what is damaged and what is not can't be known.
-  Result<std::optional<RunProgress>> load();
+  // Loads what `search` has found into this rank's local pieces (then ParameterStore::state_loaded). What turns out
+  // damaged is passed over, as the log says, for what it finds next. None: it has found nothing; the state is as it was.
+  // Error: it is of another model; an error of the search; kDrained: storage does not answer, also after several tries,
+  // on some rank, which may lack a mount.
+  Result<std::optional<RunProgress>> load(CheckpointSearch& search);
 
   int64_t host_bytes() const { return buffer_.bytes; }  // of this rank, for as long as this lives
 
@@ -97,9 +93,6 @@ class Checkpointer {
   // Rank 0: seconds that one more would take from now on, with what is under way before it, as long as the last one.
   double seconds_needed() const;
 
-  // Asked on rank 0 before the checkpoint of `folder` is loaded; an error ends load(), with nothing changed.
-  using MayLoad = std::function<Result<void>(const std::string& folder, const Manifest& manifest)>;
-  void set_may_load(MayLoad may) { may_load_ = std::move(may); }
   // Asked on rank 0, from another thread, before a checkpoint gets its name; an error makes it fail.
   void set_may_publish(std::function<Result<void>()> may) { may_publish_ = std::move(may); }
   // What was published since the last call, on rank 0.
@@ -141,7 +134,6 @@ class Checkpointer {
   double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0, publish_seconds_ = 0;  // the last on rank 0
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
-  MayLoad may_load_;
   std::function<Result<void>()> may_publish_;
   std::optional<Result<void>> outcome_;  // of this rank's part, when it is done
   std::string record_;                   // its file: a ShardRecord, as bytes

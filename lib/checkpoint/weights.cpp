@@ -1,12 +1,11 @@
 #include "lib/checkpoint/weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <mutex>
 
 #include "io/base/parallel.h"
 #include "io/checkpoint/folder.h"
+#include "lib/checkpoint/load.h"
 
 namespace tri {
 namespace {
@@ -20,18 +19,23 @@ Result<std::string> newest_of(const std::string& dir) {
   return newest.value() ? newest.value()->path : std::string();
 }
 
+bool are_positions(const ParamSpec& spec) { return spec.name == weight_of(modules::kPositions); }
+
+// The rows of the checkpoint's table of positions; 0: it has none.
+int64_t stored_positions(const Manifest& manifest) {
+  const TensorRecord* stored = manifest.find(weight_name(weight_of(modules::kPositions)));
+  return stored != nullptr && stored->shape.size() == 2 ? stored->shape[0] : 0;
+}
+
 // The checkpoint's tensor and this rank's part of it.
-Piece piece_of(const ParamSpec& spec, Axis tp, const Manifest& manifest) {
+Piece piece_of(const ParamSpec& spec, Axis tp, int64_t positions) {
   Piece piece{.tensor = weight_name(spec.name), .shape = spec.shape};
   piece.region = {.start = Coordinates(spec.shape.size(), 0), .extent = spec.local_shape(tp.size)};
   if (spec.split_dim >= 0) {
     const auto dim = static_cast<size_t>(spec.split_dim);
     piece.region.start[dim] = tp.rank * piece.region.extent[dim];
   }
-  const TensorRecord* stored = manifest.find(piece.tensor);
-  const bool positions = spec.name == weight_of(modules::kPositions);
-  if (positions && stored != nullptr && stored->shape.size() == 2 && stored->shape[0] > piece.shape[0])
-    piece.shape[0] = stored->shape[0];
+  if (are_positions(spec)) piece.shape[0] = std::max(piece.shape[0], positions);
   return piece;
 }
 
@@ -84,30 +88,41 @@ std::string weight_name(const std::string& parameter) { return "model/" + parame
 
 bool holds_weights_alone(const Manifest& manifest) { return manifest.info.texts.contains(kWeightsAlone); }
 
-Result<void> load_weights(const CheckpointReader& reader, Axis tp,
-                          const std::vector<std::vector<Parameter>>& parameters, Stream& stream) {
+Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& config) {
+  const Manifest& manifest = *checkpoint.manifest;
+  const int64_t positions = stored_positions(manifest);
+  for (const ParamSpec& spec : model_parameters(config)) {
+    const Piece piece = piece_of(spec, {0, 1}, positions);
+    if (const auto found = manifest.find(piece.tensor, piece.type, piece.shape); !found)
+      return usage_error("{}: {}; leave model.* as it was trained", checkpoint.folder, found.error().message);
+  }
+  return {};
+}
+
+// Ranks of a stage hold tensors of the same names and shapes, so that what they share falls into the same turn.
+Result<void> load_weights(const OpenedCheckpoint& checkpoint, Axis tp,
+                          const std::vector<std::vector<Parameter>>& parameters, Stream& stream, Job& job) {
+  const Manifest* manifest = checkpoint.manifest ? &*checkpoint.manifest : nullptr;
+  const auto positions = job.broadcast(manifest != nullptr ? stored_positions(*manifest) : int64_t{0});
   std::vector<const Parameter*> all;
   for (const auto& chunk : parameters)
     for (const Parameter& parameter : chunk) all.push_back(&parameter);
-  for (size_t first = 0; first < all.size();) {
+  for (size_t first = 0; !job.all_of(first == all.size());) {
+    std::vector<Piece> pieces;
+    std::vector<std::vector<float>> values;
     size_t end = first;
-    for (int64_t bytes = 0; end < all.size() && (end == first || bytes < kGroupBytes); ++end)
+    for (int64_t bytes = 0; end < all.size() && (end == first || bytes < kGroupBytes); ++end) {
       bytes += 4 * all[end]->weight.numel();
-    std::vector<std::vector<float>> values(end - first);
-    std::mutex mutex;
-    Result<void> result;  // guarded by mutex
-    std::atomic<size_t> next{first};
-    parallel_ranges(static_cast<int64_t>(end - first), 1, [&](int64_t, int64_t) {
-      for (size_t i = next++; i < end; i = next++) {
-        values[i - first].resize(static_cast<size_t>(all[i]->weight.numel()));
-        const auto read = reader.read(piece_of(all[i]->spec, tp, reader.manifest()), values[i - first].data());
-        if (read) continue;
-        const std::lock_guard lock(mutex);
-        if (result) result = read;
-      }
-    });
-    if (!result) return result;
-    for (size_t i = first; i < end; ++i) copy_to(all[i]->weight, values[i - first], stream);
+      pieces.push_back(piece_of(all[end]->spec, tp, positions));
+      values.emplace_back(static_cast<size_t>(all[end]->weight.numel()));
+    }
+    std::vector<LoadTarget> targets;
+    for (size_t i = 0; i < pieces.size(); ++i)
+      targets.push_back({&pieces[i], reinterpret_cast<char*>(values[i].data())});
+    const auto share = plan_load(manifest, targets, job);
+    if (!share) return file_error("{}: {}", checkpoint.folder, share.error().message);
+    if (auto read = load_pieces(checkpoint.folder, share.value(), targets, job); !read) return read.error();
+    for (size_t i = 0; i < pieces.size(); ++i) copy_to(all[first + i]->weight, values[i], stream);
     first = end;
   }
   return {};

@@ -2,11 +2,13 @@
 // read nor asked for.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "io/checkpoint/shard_reader.h"
+#include "io/checkpoint/manifest.h"
 #include "kernels/core/device.h"
+#include "lib/comm/job.h"
 #include "lib/config/config.h"
 #include "lib/model/parameter.h"
 
@@ -27,10 +29,20 @@ std::string weight_name(const std::string& parameter);
 inline constexpr const char* kWeightsAlone = "weights_from";
 bool holds_weights_alone(const Manifest& manifest);
 
-// Reads the weights of this tp rank's `parameters` (memory on the device, any compute dtype), some at a time on all
-// cores. A table of positions may be shorter than the checkpoint's. Error: a tensor is missing, damaged, or has another
-// shape.
-Result<void> load_weights(const CheckpointReader& reader, Axis tp,
-                          const std::vector<std::vector<Parameter>>& parameters, Stream& stream);
+// A checkpoint as world rank 0 has opened it for its job: the others know its folder.
+struct OpenedCheckpoint {
+  std::string folder;
+  std::optional<Manifest> manifest;  // rank 0's
+};
+
+// Whether the checkpoint holds the weights of the config's model, by names and shapes. A table of positions may be
+// shorter than the checkpoint's. Error (kUsage), naming the first that it does not hold. For one rank.
+Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& config);
+
+// Reads the weights of this tp rank's `parameters` (memory on the device, any compute dtype), some at a time; what
+// several ranks need comes from storage once (load.h). Collective; the same first error on all ranks: a tensor is
+// missing, damaged, or has another shape.
+Result<void> load_weights(const OpenedCheckpoint& checkpoint, Axis tp,
+                          const std::vector<std::vector<Parameter>>& parameters, Stream& stream, Job& job);
 
 }  // namespace tri

@@ -7,8 +7,8 @@ namespace tri {
 // One operation, told to whoever looks on.
 template <class Transfer>
 void CommGroup::transfer(ChannelOperation operation, int64_t bytes, Stream& stream, const Transfer& run) {
+  if (!before_transfer(stream)) return;
   counts_.bytes += bytes;
-  before_transfer(stream);
   progress_.enqueue(operation, bytes);
   progress_.joined(stream);
   const OpScope scope(stream, enum_name(operation).data());

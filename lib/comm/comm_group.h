@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "kernels/core/device.h"
 #include "kernels/core/tensor.h"
@@ -45,14 +44,12 @@ class CommGroup {
   void recv(Tensor tensor, int peer, Stream& stream);
 
   // Told of every transfer of this group; null: nobody. It outlives the group. Who makes copies in place of collectives
-  // tells it with before_transfer.
+  // asks it with before_transfer, whether they are made.
   void set_observer(TransferObserver* observer) { observer_ = observer; }
   // Of what this group carries, not of copies in its place.
   void set_progress(ChannelProgress progress) { progress_ = progress; }
   const ChannelProgress& progress() const { return progress_; }
-  void before_transfer(Stream& stream) {
-    if (observer_ != nullptr) observer_->before_transfer(stream);
-  }
+  bool before_transfer(Stream& stream) { return observer_ == nullptr || observer_->before_transfer(stream); }
 
  protected:
   CommGroup(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}

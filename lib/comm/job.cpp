@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <system_error>
 #include <thread>
 
 #include "io/base/hash.h"
@@ -64,6 +65,7 @@ Job::Job(int* argc, char*** argv) {
 
   node_memory_ = std::make_unique<SharedWindow>(this, node_ranks_, sizeof(NodeState));
   node_ = static_cast<NodeState*>(node_memory_->memory());  // zero: nobody has failed
+  reaper_ = std::make_unique<NodeReaper>(processes);
   // In a ring, so that of any ranks that are gone at least one has a neighbour who sees it.
   if (node_size > 1) {
     const auto next = static_cast<size_t>((node_rank_ + 1) % node_size);
@@ -134,15 +136,26 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
   for (MPI_Request& request : sends) wait_sleeping(request);
 }
 
+// The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by itself,
+// before the reaper kills any.
 void Job::end_all(ExitCode code) {
+  constexpr double kReaperPatience = 2;                      // seconds
+  constexpr std::chrono::milliseconds kAbortPatience{1500};  // with MPI, whose calls may hang
   node_->ending = true;
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  if (!node_->reaped.exchange(true) && reaper_->start(kReaperPatience) < 0) node_->reaped = false;
+  const auto abort = [code] { MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code)); };
+  try {
+    std::thread(abort).detach();
+    std::this_thread::sleep_for(kAbortPatience);
+  } catch (const std::system_error&) {  // no thread can be had
+    abort();
+  }
   std::_Exit(static_cast<int>(code));
 }
 
 // Whether `line` is on the console now: the first words on the node are, and others than those after them.
 bool Job::report(const std::string& line, const std::string& what) {
-  constexpr std::chrono::seconds kPatience{10};  // with a rank that was about to speak
+  constexpr std::chrono::seconds kPatience{3};  // with a rank that was about to speak
   constexpr std::chrono::milliseconds kPause{1};
   const uint64_t mine = xxh3_64(what) | 1;
   uint64_t first = 0;

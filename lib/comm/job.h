@@ -16,6 +16,7 @@
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_group.h"
 #include "lib/comm/messages.h"
+#include "lib/comm/node_reaper.h"
 #include "lib/comm/process_watch.h"
 #include "lib/comm/shared_window.h"
 
@@ -78,7 +79,9 @@ class Job {
   // and what one side sends the other must expect.
   void exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming);
 
-  // Ends every rank of the job with `code`. Not collective; any thread.
+  // Ends every rank of the job with `code`, whatever this rank's other threads and the other ranks do: ranks of this node
+  // that outlive the launcher's kill by two seconds, because they are stopped for instance, are killed. Not collective;
+  // any thread.
   [[noreturn]] void end_all(ExitCode code);
   // The same, after a line that says why: the rank, its host, `what`. Where several ranks of a node fail with the same
   // words, the first alone says them. Not collective; any thread.
@@ -127,6 +130,7 @@ class Job {
     std::atomic<uint64_t> failure;  // a hash of the words of the first that failed; 0: none did
     std::atomic<bool> reported;     // ... and they are on the console
     std::atomic<bool> ending;       // a rank ends the job
+    std::atomic<bool> reaped;       // ... and a NodeReaper is at work
   };
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -152,6 +156,7 @@ class Job {
   std::mutex hook_mutex_;
   FailureHook failure_hook_;  // under hook_mutex_
   std::unique_ptr<ProcessWatch> watch_;
+  std::unique_ptr<NodeReaper> reaper_;
 };
 
 // Whether all ranks go on: each keeps its own result where all have succeeded; else all have the same error, the first

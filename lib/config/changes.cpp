@@ -18,13 +18,19 @@ std::vector<FieldChange> changed_fields(const Config& before, const Config& afte
   return changes;
 }
 
+std::vector<std::string> accepted_changes(const Config& config) {
+  std::string text = config.checkpoint.accept_changes;
+  std::replace(text.begin(), text.end(), ',', ' ');
+  std::istringstream list(text);
+  std::vector<std::string> names;
+  for (std::string name; list >> name;) names.push_back(name);
+  return names;
+}
+
 bool accepts_change(const Config& config, std::string_view field) {
-  std::string names = config.checkpoint.accept_changes;
-  std::replace(names.begin(), names.end(), ',', ' ');
-  std::istringstream list(names);
-  for (std::string name; list >> name;)
-    if (name == field || name == "true") return true;
-  return false;
+  const std::vector<std::string> names = accepted_changes(config);
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return name == field || name == "true"; });
 }
 
 }  // namespace tri

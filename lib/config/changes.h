@@ -19,7 +19,8 @@ struct FieldChange {
 // configs resolved, or both not.
 std::vector<FieldChange> changed_fields(const Config& before, const Config& after);
 
-// checkpoint.accept_changes names `field`, or is "true". Names stand apart by commas or blanks.
+// What checkpoint.accept_changes names, or "true". Names stand apart by commas or blanks.
+std::vector<std::string> accepted_changes(const Config& config);
 bool accepts_change(const Config& config, std::string_view field);
 
 }  // namespace tri

@@ -17,6 +17,7 @@ enum class OptimizerKind { kAdamW, kLamb };
 enum class Transfers { kAuto, kCopies, kCollectives };
 enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class OnNonfinite { kStop, kSkip };
+enum class Switch { kOff, kOn };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
 template <>
@@ -63,6 +64,11 @@ template <>
 struct EnumNames<OnNonfinite> {
   static constexpr std::array table{std::pair{OnNonfinite::kStop, std::string_view("stop")},
                                     std::pair{OnNonfinite::kSkip, std::string_view("skip")}};
+};
+template <>
+struct EnumNames<Switch> {
+  static constexpr std::array table{std::pair{Switch::kOff, std::string_view("off")},
+                                    std::pair{Switch::kOn, std::string_view("on")}};
 };
 template <>
 struct EnumNames<LrRule> {

@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
+#include <set>
 
 #include "kernels/core/dims.h"
+#include "lib/config/changes.h"
 #include "lib/config/config.h"
 #include "lib/config/messages.h"
+#include "lib/config/nearest.h"
 
 namespace tri {
 namespace {
@@ -59,6 +62,7 @@ class Resolver {
     check_pp();
     if (check_world()) check_batch();
     check_lr();
+    check_accepted_changes();
     if (!errors_.empty()) return join_errors(errors_);
     return std::move(c_);
   }
@@ -211,6 +215,27 @@ class Resolver {
       add("lr.warmup_steps: {} exceeds lr.decay_steps {} (0 = run.steps); set lr.warmup_steps to {} or less",
           lr.warmup_steps, lr.decay_steps, lr.decay_steps);
     if (lr.min > lr.peak) add("lr.min: {} exceeds lr.peak {}; set lr.min to {} or less", lr.min, lr.peak, lr.peak);
+  }
+
+  void check_accepted_changes() {
+    std::set<std::string> known{"true"};
+    std::vector<std::string> meant{"true"},
+        keys{"true"};  // what can be refused at all: the model, the order of samples
+    for (const Section& section : config_sections())
+      for (const Field& field : section.fields) {
+        known.insert(field.name());
+        if (field.on_resume != OnResume::kFixed && section.name != "data") continue;
+        meant.push_back(field.name());
+        keys.push_back(field.key);
+      }
+    for (const std::string& name : accepted_changes(c_)) {
+      if (known.count(name)) continue;
+      std::string near = nearest(name, meant);
+      const std::string key = near.empty() ? nearest(name.substr(name.rfind('.') + 1), keys) : "";
+      if (!key.empty()) near = meant[static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin())];
+      add("checkpoint.accept_changes: {} is no field; {}", name,
+          near.empty() ? "name fields, such as model.window, or set true" : "did you mean " + near + "?");
+    }
   }
 
   Config c_;

@@ -6,16 +6,17 @@
 
 #include "io/base/format.h"
 #include "io/base/host.h"
+#include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
-#include "lib/engine/rank_tensors.h"
+#include "lib/model/parameter.h"
 
 namespace tri {
 
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
-  archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.tp_problem,
-          f.dp_problem, f.pp_problem);
+  archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
+          f.tp_problem, f.dp_problem, f.pp_problem);
 }
 
 namespace {
@@ -92,7 +93,7 @@ std::string origin(const char* field, E asked, const std::string& why) {
 
 class Planner {
  public:
-  Planner(const Config& config, const JobFacts& facts) : config_(config), facts_(facts) {}
+  Planner(const Config& config, const JobFacts& facts, EngineKind kind) : config_(config), facts_(facts), kind_(kind) {}
 
   Result<JobPlan> run() && {
     const ParallelConfig& p = config_.parallel;
@@ -115,6 +116,7 @@ class Planner {
         !done)
       return done.error();
     if (auto done = plan_stages(); !done) return done.error();
+    if (auto done = plan_attention(); !done) return done.error();
     plan_recompute();
     return std::move(plan_);
   }
@@ -171,6 +173,43 @@ class Planner {
     return {};
   }
 
+  // Kernels choose by shape, each on its own GPU; here that is said, or refused, before anything is allocated.
+  Result<void> plan_attention() {
+    if (plan_.device.kind != DeviceKind::kCuda) return {};
+    const ModelConfig& m = config_.model;
+    const AttentionShape shape{.dtype = config_.precision.compute,
+                               .seq_len = m.seq_len,
+                               .group = m.heads / m.kv_heads,
+                               .head_size = head_size(m),
+                               .window = m.window};
+    std::vector<Pass> passes{Pass::kForward};
+    if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
+    std::map<Pass, AttentionPath> slowest;
+    std::string warning;
+    for (size_t rank = 0; rank < facts_.size(); ++rank) {
+      const RankFacts& f = facts_[rank];
+      if (!f.gpu) continue;
+      // The GPUs before it are other ones.
+      const std::string where = rank == 0 ? "" : fmt::format(" (the GPU of rank {} on node {})", rank, f.node);
+      for (const Pass pass : passes) {
+        const auto path = attention_path(m.attention, pass, shape, *f.gpu);
+        if (!path) return usage_error("{}{}", path.error().message, where);
+        const auto [known, is_new] = slowest.try_emplace(pass, path.value());
+        if (!is_new) known->second = std::min(known->second, path.value());
+      }
+      if (!warning.empty()) continue;
+      warning = scalar_attention_warning(m.attention, shape, *f.gpu);
+      if (!warning.empty()) plan_.warnings.push_back(warning + where);
+    }
+    if (slowest.empty()) return {};
+    std::string text = "attention:";
+    for (const auto& [pass, path] : slowest)
+      text += fmt::format("{} {} {}", pass == Pass::kForward ? "" : ",",
+                          pass == Pass::kForward ? "forward" : "backward", enum_name(path));
+    add(text + origin("model.attention", m.attention, ""));
+    return {};
+  }
+
   // auto: the first level with which every rank's memory fits. Ranks of one stage need the same.
   void plan_recompute() {
     plan_.recompute = config_.parallel.recompute;
@@ -202,6 +241,7 @@ class Planner {
 
   const Config& config_;
   const JobFacts& facts_;
+  const EngineKind kind_;
   JobPlan plan_;
 };
 
@@ -243,11 +283,11 @@ Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts) {
                ExitCode::kDevice};
 }
 
-Result<JobPlan> plan_job(const Config& config, const JobFacts& facts) {
+Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind kind) {
   const ParallelConfig& p = config.parallel;
   TRI_REQUIRE(static_cast<size_t>(p.tp) * static_cast<size_t>(p.dp) * static_cast<size_t>(p.pp) == facts.size(),
               "a config of tp {} x dp {} x pp {}, facts of {} ranks", p.tp, p.dp, p.pp, facts.size());
-  return Planner(config, facts).run();
+  return Planner(config, facts, kind).run();
 }
 
 Config with_plan(Config config, const JobPlan& plan) {
@@ -279,7 +319,9 @@ JobFacts facts_on_paper(const Config& config, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string node = fmt::format("node {}", rank / a_node);
     RankFacts& f = facts.emplace_back(RankFacts{.machine = node, .node = node, .node_size = std::min(a_node, ranks)});
-    if (gpus) f.gpus = {fmt::format("GPU of rank {}", rank)};
+    if (!gpus) continue;
+    f.gpus = {fmt::format("GPU of rank {}", rank)};
+    f.gpu = GpuProperties{};
   }
   return facts;
 }
@@ -306,8 +348,9 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
   const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
-  if (!asks_memory && !tp && !dp && !pp) return;
+  if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
+  mine.gpu = device.gpu_properties();
   if (asks_memory) {
     mine.free_bytes = device.free_bytes();
     Arena measuring(device);
@@ -330,7 +373,7 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   facts = job.all_gather(mine);
 }
 
-Result<PlannedJob> plan_for_job(const Config& config, Job& job) {
+Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind) {
   const Mesh mesh = mesh_of(config, job.world_rank());
   JobFacts facts = gather_host_facts(config.run.device, job);
   const auto chosen = plan_device(config.run.device, facts);
@@ -338,7 +381,7 @@ Result<PlannedJob> plan_for_job(const Config& config, Job& job) {
   auto device = open_planned_device(chosen.value(), job);
   if (!device) return device.error();
   add_device_facts(config, mesh, job, *device.value(), facts);
-  auto plan = plan_job(config, facts);
+  auto plan = plan_job(config, facts, kind);
   if (!plan) return plan.error();
   return PlannedJob{.written = {},
                     .asked = config,

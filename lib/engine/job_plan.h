@@ -10,6 +10,7 @@
 #include "kernels/core/device.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
+#include "lib/engine/rank_tensors.h"
 #include "lib/parallel/mesh.h"
 
 namespace tri {
@@ -24,6 +25,7 @@ struct RankFacts {
   // The rest only where it matters (gather_facts).
   std::optional<int64_t> free_bytes;       // of the rank's device; on the CPU the machine's, for all its ranks
   std::optional<int64_t> workspace_bytes;  // that its kernels take in the rank's arena
+  std::optional<GpuProperties> gpu;        // of the one that the rank takes
   // Why memory of the tp group, of the dp group, of the next stage's rank can't be opened; "" where it can.
   std::string tp_problem, dp_problem, pp_problem;
 };
@@ -40,6 +42,7 @@ struct JobPlan {
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
   Recompute recompute = Recompute::kNone;  // auto only where nobody knows the free memory: on paper
   std::vector<std::string> lines;          // a decision each, with its reason, for people
+  std::vector<std::string> warnings;       // what is slow though it need not be
 };
 
 // run.device for the whole job. `cuda`, and `auto` where any rank sees a GPU: each rank takes the first GPU that it
@@ -49,8 +52,9 @@ struct JobPlan {
 Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts);
 
 // `config` resolved for facts.size() ranks. tp and dp go by copies in all groups or in none; stages each where they
-// can. Error (kUsage), naming the field: copies are insisted on and can't be had.
-Result<JobPlan> plan_job(const Config& config, const JobFacts& facts);
+// can. `kind`: what the job's engines are for. Error (kUsage), naming the field: copies are insisted on and can't be
+// had; no kernel of a rank's GPU takes the model's attention.
+Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind kind = EngineKind::kTraining);
 
 // `config` with the plan in place of what was auto. pp_transfers remains auto where stages differ: copies where the
 // neighbour's memory can be opened.
@@ -59,8 +63,8 @@ Config with_plan(Config config, const JobPlan& plan);
 // The plan as lines of a log.
 std::string to_string(const JobPlan& plan);
 
-// Ranks as `config` describes them: machines of cluster.ranks_per_node ranks that open each other's memory, each with a
-// GPU of its own where run.device says cuda, or says auto and this machine has one. Free memory is not known.
+// Ranks as `config` describes them: machines of cluster.ranks_per_node ranks that open each other's memory, each with an
+// H200 of its own where run.device says cuda, or says auto and this machine has a GPU. Free memory is not known.
 JobFacts facts_on_paper(const Config& config, int ranks);
 
 // `config`, resolved for `ranks`, with the plan that those facts lead to: what memory is laid out by without a job.
@@ -68,8 +72,9 @@ Result<Config> plan_on_paper(const Config& config, int ranks);
 
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
-// Adds what only devices can tell, where the config leaves something to it: free memory (recompute: auto), and whether
-// a small allocation of each peer opens, where copies are wanted and the group is on one machine. Collective.
+// Adds what only devices can tell: of a GPU its properties; and where the config leaves something to it, free memory
+// (recompute: auto), and whether a small allocation of each peer opens, where copies are wanted and the group is on one
+// machine. Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 struct PlannedJob {
@@ -81,7 +86,7 @@ struct PlannedJob {
 };
 
 // Gathers the facts and plans. `config` resolved for job.world_size(). Collective; the same error on all ranks.
-Result<PlannedJob> plan_for_job(const Config& config, Job& job);
+Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind = EngineKind::kTraining);
 
 // This rank's device. Collective; the same error on all ranks.
 Result<std::unique_ptr<Device>> open_planned_device(const DevicePlan& plan, Job& job);

@@ -188,6 +188,18 @@ std::vector<NamedTimes> Runtime::times() const {
   return rows;
 }
 
+std::vector<std::pair<std::string, StreamActivity>> Runtime::activities() {
+  std::vector<std::pair<std::string, StreamActivity>> rows;
+  for (const auto& stream : streams_) {
+    try {
+      rows.emplace_back(stream->name(), stream->busy() ? StreamActivity::kBusy : StreamActivity::kIdle);
+    } catch (const Fatal&) {
+      rows.emplace_back(stream->name(), StreamActivity::kFailed);
+    }
+  }
+  return rows;
+}
+
 void Runtime::reset_times() {
   for (const auto& stream : streams_) stream->reset_times();
 }

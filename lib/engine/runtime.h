@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/comm/connect_deadline.h"
@@ -58,6 +59,8 @@ class Runtime {
 
   std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
   void reset_times();
+  // What each stream does; any thread, may hang where the device does.
+  std::vector<std::pair<std::string, StreamActivity>> activities();
   void synchronize();  // the host waits for every stream
   // Before the streams' events go: waits for all work, or, when an exception is unwinding, makes it give up.
   void drain() noexcept;

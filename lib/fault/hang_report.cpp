@@ -91,8 +91,8 @@ void write_rank(Out out, const WaitGraph& graph, const RankRecord& r) {
   write_channels(out, r);
   write_tokens_and_files(out, r);
   for (const StreamRecord& stream : r.streams)
-    if (stream.state >= 2)
-      fmt::format_to(out, "  stream {} {}\n", stream.name, stream.state == 2 ? "is busy" : "has failed");
+    if (stream.state == StreamActivity::kBusy || stream.state == StreamActivity::kFailed)
+      fmt::format_to(out, "  stream {}: {}\n", stream.name, enum_name(stream.state));
   for (const StackRecord* stack : busiest(r)) {
     fmt::format_to(out, "  thread {} {}\n", stack->thread, stack->name);
     for (size_t i = 0; i < std::min(kFrames, stack->symbols.size()); ++i)

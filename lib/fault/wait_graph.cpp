@@ -51,9 +51,8 @@ HangKind kind_of_host(const RankRecord& record) {
 }
 
 bool compute_stream_is_busy(const RankRecord& record) {
-  constexpr int kBusy = 2;
   return std::any_of(record.streams.begin(), record.streams.end(),
-                     [](const StreamRecord& s) { return s.name == "compute" && s.state == kBusy; });
+                     [](const StreamRecord& s) { return s.name == "compute" && s.state == StreamActivity::kBusy; });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "io/base/file.h"
 #include "io/base/progress.h"
+#include "io/checkpoint/shard_reader.h"
 #include "io/safetensors.h"
 #include "io/tokens/tokenizer.h"
 #include "lib/checkpoint/weights.h"

@@ -17,11 +17,11 @@ Config forward_config(Config config, int ranks) {
   return config;
 }
 
-LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Device& device)
+LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job& job, Device& device)
     : arena_(device, rank_bytes(config, mesh, device, EngineKind::kInference)),
       engine_({.config = config,
                .mesh = mesh,
-               .job = job,
+               .job = &job,
                .device = device,
                .arena = arena_,
                .kind = EngineKind::kInference}),
@@ -30,15 +30,12 @@ LoadedModel::LoadedModel(const Config& config, const Mesh& mesh, Job* job, Devic
 // The evaluator's host memory must outlive the copies from it.
 LoadedModel::~LoadedModel() { engine_.runtime().drain(); }
 
-Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const std::string& checkpoint, const Config& config,
-                                                       const Mesh& mesh, Job* job, Device& device) {
-  const auto agreed = [&](auto mine) { return job == nullptr ? std::move(mine) : agree(*job, std::move(mine)); };
-  auto reader = agreed(CheckpointReader::open(checkpoint));
-  if (!reader) return reader.error();
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& checkpoint, const Config& config,
+                                                       const Mesh& mesh, Job& job, Device& device) {
   std::unique_ptr<LoadedModel> model(new LoadedModel(config, mesh, job, device));
   const auto loaded =
-      load_weights(reader.value(), mesh.tp, model->engine_.parameters(), model->engine_.runtime().compute());
-  if (auto all = agreed(loaded); !all) return all.error();
+      load_weights(checkpoint, mesh.tp, model->engine_.parameters(), model->engine_.runtime().compute(), job);
+  if (!loaded) return loaded.error();
   model->evaluator_.initialize();
   return model;
 }

@@ -15,17 +15,17 @@ Config forward_config(Config config, int ranks);
 
 class LoadedModel {
  public:
-  // Allocates and loads. `config` is resolved; it and `device` outlive the model. `job` may be null on a mesh of one
-  // rank. Collective; the first error that any rank met, on all.
-  static Result<std::unique_ptr<LoadedModel>> load(const std::string& checkpoint, const Config& config,
-                                                   const Mesh& mesh, Job* job, Device& device);
+  // Allocates and loads. `config` is planned, and check_weights() has found its model in the checkpoint; it and `device`
+  // outlive the model. Collective; the first error that any rank met, on all.
+  static Result<std::unique_ptr<LoadedModel>> load(const OpenedCheckpoint& checkpoint, const Config& config,
+                                                   const Mesh& mesh, Job& job, Device& device);
   ~LoadedModel();
 
   Evaluator& evaluator() { return evaluator_; }
   int64_t bytes() const { return arena_.used(); }  // of device memory
 
  private:
-  LoadedModel(const Config& config, const Mesh& mesh, Job* job, Device& device);
+  LoadedModel(const Config& config, const Mesh& mesh, Job& job, Device& device);
 
   Arena arena_;
   Engine engine_;

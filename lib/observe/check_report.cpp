@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "io/base/format.h"
-#include "kernels/attention.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/state.h"
 #include "lib/engine/rank_tensors.h"
@@ -158,23 +157,6 @@ std::string checkpoints(const Config& config, int ranks) {
   return text;
 }
 
-// Which kernels take attention on a GPU like the one that kernels/core/gpu.h describes.
-std::string attention(const Config& config) {
-  const ModelConfig& m = config.model;
-  const AttentionShape shape{.dtype = config.precision.compute,
-                             .seq_len = m.seq_len,
-                             .group = m.heads / m.kv_heads,
-                             .head_size = head_size(m),
-                             .window = m.window};
-  const auto path_of = [&](Pass pass) {
-    const auto path = attention_path(m.attention, pass, shape, {});
-    return path ? std::string(enum_name(path.value())) : "refused: " + path.error().message;
-  };
-  const std::string warning = scalar_attention_warning(m.attention, shape, {});
-  return fmt::format("attention, on an H200 with cuDNN: forward {}, backward {}\n{}", path_of(Pass::kForward),
-                     path_of(Pass::kBackward), warning.empty() ? "" : "  warning: " + warning + "\n");
-}
-
 }  // namespace
 
 std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
@@ -192,6 +174,8 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
                   parameters, enum_name(config.precision.compute));
   text += topology(config, mesh);
   text += to_string(plan) + "\n";
+  if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory as on an H200 with cuDNN)\n";
+  for (const std::string& warning : plan.warnings) text += "WARNING: " + warning + "\n";
   text += fmt::format(
       "batch: {} samples a step = micro_batch {} x {} microbatches x dp {}; {} tokens a sample, {} tokens a step\n",
       config.data.global_batch, config.data.micro_batch, microbatches(config), mesh.dp.size, config.model.seq_len,
@@ -203,7 +187,6 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
       "attention counts what the causal mask leaves\n",
       format_count(flops), format_count(flops * step_tokens), format_count(flops * step_tokens / mesh.world_size()),
       config.model.window > 0 ? "window's band" : "full square", format_count(causal));
-  if (plan.device.kind == DeviceKind::kCuda) text += attention(config);
   text += bubble(config, mesh);
   text += data_parallel(config, plan.device.kind);
   return text + checkpoints(config, ranks);

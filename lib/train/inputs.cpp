@@ -98,7 +98,13 @@ Result<void> open_inputs(const Config& config, const Mesh& mesh, Job& job, Input
 Result<void> check_order(const Config& config, const OrderFields& now, const std::optional<std::string>& stored,
                          const std::string& name, int64_t consumed) {
   if (!stored) {
-    log_warn("{} does not say what the order of its samples follows from: data.* is not compared with it", name);
+    const std::string unknown = fmt::format(
+        "{} does not say what the order of its samples follows from, so it is not known whether the order is another "
+        "from sample {} on",
+        name, consumed);
+    if (!accepts_change(config, "data.sources"))
+      return usage_error("{}; where data.* is as it was, set checkpoint.accept_changes to data.sources", unknown);
+    log_warn("{}\naccepted by checkpoint.accept_changes", unknown);
     return {};
   }
   const auto before = order_fields_from_text(*stored);

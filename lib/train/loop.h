@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 
 #include "io/base/progress.h"
 #include "lib/checkpoint/checkpointer.h"

@@ -1,5 +1,6 @@
 #include "lib/train/run.h"
 
+#include <chrono>
 #include <optional>
 
 #include "io/base/host.h"
@@ -7,6 +8,7 @@
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/fault/events.h"
+#include "lib/fault/watchdog.h"
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
@@ -49,23 +51,50 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   std::optional<RunLock> lock;
   Result<void> mine;
   if (job.world_rank() == 0) {
-    auto opened = open_run_folder(config, attempt);
+    auto opened = retried({}, [&] { return open_run_folder(config, attempt); });
     if (opened)
       lock.emplace(std::move(opened).value());
     else
       mine = opened.error();
   }
-  if (auto agreed = agree(job, mine); !agreed) return agreed.error();
+  if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
+  // A node without the mount would else be noticed at the first checkpoint, if it is not world rank 0's: that one would
+  // begin anew.
+  if (job.world_rank() != 0 && job.world_rank() == job.node_ranks().front())
+    if (auto seen = retried({.missing = Missing::kPasses}, [&] { return see_lock(config.checkpoint.dir, attempt); });
+        !seen)
+      mine = Error{fmt::format("checkpoint.dir: {} does not see the folder that world rank 0 has locked: {}; the same "
+                               "file system must be mounted on all nodes",
+                               job.host(), seen.error().message),
+                   ExitCode::kFile, seen.error().os_error};
+  if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
   const std::vector<std::string> hosts = job.gather(host_name());
   log_open(config.run.dir + "/log.txt", job.world_rank() == 0 ? log_head(start, hosts) : "");
   return lock;
 }
 
-// The newest checkpoint's state, or start values; what the run has behind it then.
-Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints, Trainer& trainer,
+// Whether the run may go on from a checkpoint: the model is the same, and so is the order of the samples.
+Result<void> may_load(const PlannedJob& planned, const Inputs& inputs, const std::string& folder,
+                      const Manifest& manifest) {
+  const Config& config = planned.config;
+  if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
+  if (holds_weights_alone(manifest)) return {};
+  const auto& [texts, numbers] = manifest.info;
+  const auto samples = numbers.find("samples");
+  const int64_t consumed = samples == numbers.end() ? 0 : samples->second;
+  if (consumed % config.data.global_batch != 0)
+    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
+                       config.data.global_batch, consumed);
+  const auto order = texts.find(kDataOrder);
+  return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
+                     consumed);
+}
+
+// The state of the checkpoint that was found, or start values; what the run has behind it then.
+Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoints, Trainer& trainer,
                                 StartupClock& startup) {
   const PhaseScope phase(RunPhase::kLoad);
-  const auto loaded = checkpoints.load();
+  const auto loaded = checkpoints.load(search);
   if (!loaded) return loaded.error();
   if (!loaded.value()) {
     trainer.make_start_values();
@@ -74,9 +103,6 @@ Result<RunProgress> begin_state(const Config& config, Checkpointer& checkpoints,
   }
   trainer.state_loaded();
   startup.phase_done("checkpoint");
-  if (loaded.value()->samples % config.data.global_batch != 0)
-    return usage_error("data.global_batch: {} does not divide the {} samples that the run has consumed",
-                       config.data.global_batch, loaded.value()->samples);
   return *loaded.value();
 }
 
@@ -87,27 +113,75 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 
+// The watchdog asks for the runtime's streams while this lives.
+class ShownStreams {
+ public:
+  ShownStreams(std::optional<Watchdog>& watchdog, Runtime& runtime) : watchdog_(watchdog) {
+    if (watchdog_) watchdog_->set_streams([&runtime] { return runtime.activities(); });
+  }
+  ~ShownStreams() {
+    if (watchdog_) watchdog_->set_streams(nullptr);
+  }
+  ShownStreams(const ShownStreams&) = delete;
+  ShownStreams& operator=(const ShownStreams&) = delete;
+
+ private:
+  std::optional<Watchdog>& watchdog_;
+};
+
+RunEvent hang_event(const DumpOutcome& dump) {
+  const auto& culprits = dump.verdict.culprits;
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  RunEvent event{.kind = RunEventKind::kHang,
+                 .world_rank = culprits.empty() ? -1 : culprits.front().world_rank,
+                 .text = dump.verdict.headline};
+  event.time = now;
+  event.fields = {{"kind", std::string(enum_name(dump.verdict.kind))},
+                  {"dump", dump.folder},
+                  {"began", now - dump.trigger.seconds}};
+  return event;
+}
+
 // What there is to record: all but the box itself, which outlives it. `book`: made with the run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
                           const std::string& attempt, RunRecorder& recorder, std::optional<EventBook>& book) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
-  Inputs inputs;
-  if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const MappedRecorder mapped(recorder, *device.value());
-  const auto lock = open_folder(planned.asked, start, job, attempt);
-  if (!lock) return lock.error();
   book.emplace(EventBook::Writer{.path = config.run.dir + "/events.jsonl",
                                  .attempt = attempt,
                                  .job = batch_start().job,
                                  .world_rank = job.world_rank(),
                                  .host = job.host(),
                                  .gpu = device.value()->bus_id()});
+  std::optional<Watchdog> watchdog;
+  if (BlackBox* const box = recorder.box())
+    watchdog.emplace(Watchdog::Context{.box = *box,
+                                       .job = job,
+                                       .fault = config.fault,
+                                       .attempt = attempt,
+                                       .run_dir = box->image().run_dir,
+                                       .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
+                                       .on_report = [&](const DumpOutcome& dump) { book->append(hang_event(dump)); }});
+  Inputs inputs;
+  if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
+  const auto lock = open_folder(planned.asked, start, job, attempt);
+  if (!lock) return lock.error();
   job.set_failure_hook(book->failure_hook());
   log_info("{}", to_string(planned.plan));
+  if (mesh.world_rank == 0)
+    for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
   startup.phase_done("data and device");
+  CheckpointSearch search(
+      config.checkpoint.dir, attempt, job,
+      [&](const std::string& folder, const Manifest& manifest) { return may_load(planned, inputs, folder, manifest); });
+  {
+    const PhaseScope phase(RunPhase::kLoad);
+    if (auto found = search.next(); !found) return found;
+  }
+  startup.phase_done("search for a checkpoint");
 
   Arena arena(*device.value(), rank_bytes(config, mesh, *device.value()));
   startup.phase_done("arena");
@@ -118,6 +192,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                    .arena = arena,
                    .startup = &startup,
                    .tuning_dir = config.run.dir});
+  const ShownStreams shown(watchdog, trainer.runtime());
   log_run(config, mesh, inputs.order, arena);
   if (const std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty() && mesh.world_rank == 0)
     log_warn("{}", warning);
@@ -131,17 +206,8 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                             .store = trainer.store().tensors(),
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
-  checkpoints.set_may_load([&](const std::string& folder, const Manifest& manifest) -> Result<void> {
-    if (auto accepted = accept_checkpoint(planned.asked, folder, manifest); !accepted) return accepted;
-    if (holds_weights_alone(manifest)) return {};
-    const auto& [texts, numbers] = manifest.info;
-    const auto order = texts.find(kDataOrder);
-    const auto samples = numbers.find("samples");
-    return check_order(config, inputs.order, order == texts.end() ? std::nullopt : std::optional(order->second), folder,
-                       samples == numbers.end() ? 0 : samples->second);
-  });
   checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
-  const auto begun = begin_state(config, checkpoints, trainer, startup);
+  const auto begun = begin_state(search, checkpoints, trainer, startup);
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;

@@ -15,7 +15,7 @@ BatchStart batch_start() {
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {
   std::error_code problem;
   std::filesystem::create_directories(config.run.dir, problem);
-  if (problem) return file_error("run.dir {}: {}", config.run.dir, problem.message());
+  if (problem) return system_error(problem.value(), "run.dir {}: creating it", config.run.dir);
   return RunLock::take({.run = config.run.dir, .checkpoints = config.checkpoint.dir}, attempt, batch_start());
 }
 

@@ -1,7 +1,6 @@
 #include "lib/tune/gemm_tuning.h"
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -9,6 +8,7 @@
 #include "io/base/log.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
+#include "lib/tune/kept_choices.h"
 #include "lib/tune/null_group.h"
 #include "lib/tune/null_hooks.h"
 
@@ -46,13 +46,6 @@ std::vector<Gemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, const
   return recorder.gemms();
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return file ? text.str() : "";
-}
-
 // The lines of several exports, each shape once: the first text that has it decides. Comment lines name the library;
 // only texts of the first one's count.
 std::string merge(const std::vector<std::string>& texts) {
@@ -82,7 +75,7 @@ void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& 
   if (search == nullptr || !engine.config().run.gemm_search) return;
   Job* const job = engine.job();
   const bool writes = engine.mesh().world_rank == 0;
-  std::string kept = writes && !file.empty() ? read_text(file) : "";
+  std::string kept = writes && !file.empty() ? value_or_throw(read_choices(file)) : "";
   if (job != nullptr) kept = job->broadcast(kept);
   search->import_choices(kept);
   search->search(gemms_of_a_step(engine, tp, splits), engine.runtime().compute());

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "io/base/file.h"
 #include "io/base/log.h"
 #include "io/base/median.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
 #include "lib/tune/aligned_timer.h"
 #include "lib/tune/gemm_tuning.h"
+#include "lib/tune/kept_choices.h"
 #include "lib/tune/layer_transfers.h"
 #include "lib/tune/null_hooks.h"
 
@@ -45,18 +46,10 @@ std::string shape_key(const Config& config, const Mesh& mesh, const std::string&
   return key;
 }
 
-std::string kept_line(const std::string& file, const std::string& key) {
-  std::ifstream stream(file);
-  for (std::string line; std::getline(stream, line);)
-    if (line.starts_with(key + " ")) return line.substr(key.size() + 1);
-  return "";
-}
-
-void keep_line(const std::string& file, const std::string& key, const std::string& splits) {
+void keep(const std::string& file, const std::string& text) {
   if (file.empty() || !std::filesystem::is_directory(std::filesystem::path(file).parent_path())) return;
-  std::ofstream out(file, std::ios::app);
-  out << key << ' ' << splits << '\n';
-  if (!out.flush()) log_warn("{} can't be written: the next start searches again", file);
+  if (const auto written = write_file(file, text); !written)
+    log_warn("{}: the next start searches again", written.error().message);
 }
 
 }  // namespace
@@ -120,8 +113,11 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   const std::string library = gemm_search->export_choices();
   const std::string key = shape_key(config, mesh, library.substr(0, library.find('\n')));
   std::optional<OverlapSplits> kept;  // rank 0's, on all
-  if (mesh.world_rank == 0)
-    if (const auto splits = overlap_splits_of(kept_line(files.splits, key), mesh.tp.size)) kept = splits.value();
+  std::string text;                   // rank 0: of the file
+  if (mesh.world_rank == 0) {
+    if (!files.splits.empty()) text = value_or_throw(read_choices(files.splits));
+    if (const auto splits = overlap_splits_of(kept_choice(text, key), mesh.tp.size)) kept = splits.value();
+  }
   kept = engine.job()->broadcast(kept);
   if (kept) {
     search_gemms(engine, tp, *kept, files.gemms);
@@ -129,7 +125,7 @@ OverlapSplits find_overlap_splits(Engine& engine, const TuningFiles& files) {
   }
   for (const OverlapSplit split : candidates(mesh.tp.size)) search_gemms(engine, tp, splits_alike(split), files.gemms);
   const OverlapSplits best = timed_overlap_splits(engine);
-  if (mesh.world_rank == 0) keep_line(files.splits, key, to_text(best));
+  if (mesh.world_rank == 0) keep(files.splits, with_choice(text, key, to_text(best)));
   return best;
 }
 

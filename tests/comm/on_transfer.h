@@ -10,7 +10,10 @@ namespace tri {
 class OnTransfer final : public TransferObserver {
  public:
   explicit OnTransfer(std::function<void(Stream&)> call) : call_(std::move(call)) {}
-  void before_transfer(Stream& stream) override { call_(stream); }
+  bool before_transfer(Stream& stream) override {
+    call_(stream);
+    return true;
+  }
 
  private:
   const std::function<void(Stream&)> call_;

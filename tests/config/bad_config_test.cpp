@@ -74,6 +74,11 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: run.sample_temperature: -0.5 is out of range; allowed: number >= 0; try 0"},
     {"run: {sample_temperature: warm}",
      "a.yaml:1: run.sample_temperature: warm is not a number; allowed: number >= 0; the default is 0.8"},
+    {"fault: {watchdog: false}",
+     "a.yaml:1: fault.watchdog: false is none of the choices; allowed: off|on; the default is on"},
+    {"fault: {step_seconds: -1}", "a.yaml:1: fault.step_seconds: -1 is out of range; allowed: number >= 0; try 0"},
+    {"fault: {setup_seconds: 0}",
+     "a.yaml:1: fault.setup_seconds: 0 is out of range; allowed: number > 0; the default is 900"},
     {"model: {layers: 0}", "a.yaml:1: model.layers: 0 is out of range; allowed: integer in [1, 100000]; try 1"},
     {"model: {hidden: 2000000}",
      "a.yaml:1: model.hidden: 2000000 is out of range; allowed: integer in [1, 1048576]; try 1048576"},
@@ -192,6 +197,12 @@ const BadText kBadOverrides[] = {
 
 // Every field is fine by itself; together they are not.
 const Combination kBadCombinations[] = {
+    {"checkpoint: {accept_changes: \"model.window,model.rope_teta\"}", 1,
+     "checkpoint.accept_changes: model.rope_teta is no field; did you mean model.rope_theta?"},
+    {"checkpoint: {accept_changes: seed}", 1, "checkpoint.accept_changes: seed is no field; did you mean data.seed?"},
+    {"checkpoint: {accept_changes: True}", 1, "checkpoint.accept_changes: True is no field; did you mean true?"},
+    {"checkpoint: {accept_changes: whatever}", 1,
+     "checkpoint.accept_changes: whatever is no field; name fields, such as model.window, or set true"},
     {"parallel: {tp: 2, pp: 3}", 8,
      "parallel: tp 2 x pp 3 = 6 does not divide 8 ranks; start 6 or 12 ranks, or set parallel.pp to 1, 2 or "
      "4"},

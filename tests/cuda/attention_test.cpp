@@ -144,6 +144,22 @@ TEST(CudaAttention, cudnn_matches_cpu) {
                            .kernel = AttentionKernel::kCudnn});
 }
 
+// Several groups go through cuDNN a sequence at a time, a single one in whole batches.
+TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
+  TRI_NEEDS_GPU();
+  if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
+  for (const auto& [kv, group] : {std::pair{3, 4}, {2, 2}, {1, 8}})
+    for (const int seq_len : {128, 200, 384})
+      for (const auto& [head_size, window] : {std::pair{64, 0}, {64, 50}, {96, 0}, {128, 0}, {128, 64}})
+        compare_attention({.batch = 3,
+                           .seq_len = seq_len,
+                           .num_kv_heads = kv,
+                           .group = group,
+                           .head_size = head_size,
+                           .window = window,
+                           .kernel = AttentionKernel::kCudnn});
+}
+
 // Whatever cuDNN makes of a shape: where it refuses the graph, and in a build without it, another path takes the call.
 TEST(CudaAttention, auto_takes_every_shape) {
   TRI_NEEDS_GPU();
@@ -151,11 +167,13 @@ TEST(CudaAttention, auto_takes_every_shape) {
   gpu.has_cudnn = true;
   cuda::Context context(gpu);
   TestStream stream(context);
-  for (const int head_size : {1, 8, 24, 64, 72, 128, 136})
+  for (const auto& [head_size, group] :
+       {std::pair{1, 1}, {8, 1}, {24, 3}, {64, 1}, {72, 1}, {72, 3}, {128, 1}, {128, 3}, {136, 1}})
     for (const int seq_len : {1, 7, 33, 130})
       for (const int window : {0, 5}) {
         if (window > seq_len) continue;
-        compare_attention({.seq_len = seq_len, .num_kv_heads = 2, .head_size = head_size, .window = window}, stream);
+        compare_attention(
+            {.seq_len = seq_len, .num_kv_heads = 2, .group = group, .head_size = head_size, .window = window}, stream);
       }
 }
 
@@ -189,12 +207,25 @@ TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
   cuda::CudnnAttention& cudnn = test_stream().context().cudnn();
   for (const int head_size : {64, 128})
-    for (const auto& [batch, heads, seq_len] :
-         {std::tuple{1, 1, 64}, {2, 3, 200}, {3, 5, 1000}, {16, 12, 1024}, {4, 40, 2048}, {2, 96, 2048}, {1, 8, 8192}})
+    for (const auto& [batch, heads, group, seq_len] : {std::tuple{1, 1, 1, 64},
+                                                       {2, 3, 1, 200},
+                                                       {3, 5, 1, 1000},
+                                                       {16, 12, 1, 1024},
+                                                       {4, 40, 1, 2048},
+                                                       {2, 96, 1, 2048},
+                                                       {1, 8, 1, 8192},
+                                                       {3, 2, 3, 200},
+                                                       {4, 8, 4, 2048},
+                                                       {2, 1, 8, 4096},
+                                                       {1, 8, 4, 8192}})
       for (const int window : {0, 512}) {
         if (window > seq_len) continue;
-        const Case c{
-            .batch = batch, .seq_len = seq_len, .num_kv_heads = heads, .head_size = head_size, .window = window};
+        const Case c{.batch = batch,
+                     .seq_len = seq_len,
+                     .num_kv_heads = heads,
+                     .group = group,
+                     .head_size = head_size,
+                     .window = window};
         SCOPED_TRACE(c.text());
         // Only shapes are looked at.
         void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);

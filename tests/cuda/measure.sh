@@ -14,7 +14,7 @@ step() {
   slurm/mpirun -n 1 "$build/bin/trireme" bench step "configs/$1" --set run.device=cuda --set data.global_batch="$2" \
     --set data.micro_batch="$2" "${@:3}" 2>&1
 }
-SHAPES=${SHAPES:-"124m 1b3 1558m 13b 175b"}
+SHAPES=${SHAPES:-"124m 1b3 1558m 13b 175b llama8k llama2k"}
 for shape in $SHAPES; do
   case $shape in
     124m) step gpt2_124m.yaml 64 --steps 40 ;;
@@ -24,5 +24,7 @@ for shape in $SHAPES; do
     175b) step megascale_175b.yaml 2 --set model.layers=2 --set model.heads=96 --set model.vocab=50304 \
       --set model.window=0 --set model.block=sequential --set parallel.tp=1 --set parallel.pp=1 --set parallel.chunks=1 \
       --set parallel.schedule=1f1b --set parallel.recompute=none --set parallel.zero=1 ;;
+    llama8k) step llama_8b.yaml 1 --set model.layers=8 --set parallel.tp=1 --set parallel.recompute=none ;;
+    llama2k) step llama_8b.yaml 4 --set model.layers=8 --set model.seq_len=2048 --set parallel.tp=1 --set parallel.recompute=none ;;
   esac
 done

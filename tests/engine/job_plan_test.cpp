@@ -293,6 +293,52 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
 }
 
+// A GPU each; what no kernel of it takes is refused here, before anybody has memory, and what is slow is said.
+TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
+  const auto planned = [](int hidden, int seq_len, const std::vector<GpuProperties>& gpus,
+                          EngineKind kind = EngineKind::kTraining, AttentionKernel kernel = AttentionKernel::kAuto) {
+    Config config = config_of({.dp = static_cast<int>(gpus.size())});
+    config.precision.compute = Dtype::kBF16;
+    config.model.hidden = hidden;  // over 4 heads
+    config.model.seq_len = seq_len;
+    config.model.attention = kernel;
+    JobFacts facts = each_sees_its_own(config.parallel.dp, 1);
+    for (size_t rank = 0; rank < facts.size(); ++rank) facts[rank].gpu = gpus[rank];
+    return plan_job(config, facts, kind);
+  };
+  const auto said = [](const Result<JobPlan>& plan) { return to_string(value_or_throw(plan)); };
+  const GpuProperties h200, no_cudnn{.has_cudnn = false}, small{.max_shared_bytes = 99 * 1024, .has_cudnn = false};
+  const auto fast = planned(4 * 128, 64, {h200, h200});
+  EXPECT_NE(said(fast).find("attention: forward cuDNN, backward cuDNN (model.attention: auto)"), std::string::npos);
+  EXPECT_TRUE(fast.value().warnings.empty());
+  const auto forward = planned(4 * 128, 64, {h200}, EngineKind::kInference);
+  EXPECT_NE(said(forward).find("attention: forward cuDNN (model"), std::string::npos) << said(forward);
+
+  const auto slow = planned(4 * 65, 64, {h200});
+  EXPECT_NE(said(slow).find("attention: forward scalar kernels, backward scalar kernels"), std::string::npos);
+  ASSERT_EQ(slow.value().warnings.size(), 1u);
+  EXPECT_NE(slow.value().warnings[0].find("head size 65"), std::string::npos);
+  // One GPU among others: the slowest is what the job waits for.
+  const auto mixed = planned(4 * 128, 64, {h200, no_cudnn, small});
+  EXPECT_NE(said(mixed).find("attention: forward scalar kernels, backward scalar kernels"), std::string::npos);
+  ASSERT_EQ(mixed.value().warnings.size(), 1u);
+  EXPECT_NE(mixed.value().warnings[0].find("(the GPU of rank 2 on node node2)"), std::string::npos);
+
+  const auto launches = planned(4 * 65, 32768, {h200}, EngineKind::kInference);
+  EXPECT_TRUE(launches) << "forward keeps half as much as backward";
+  const std::tuple<Result<JobPlan>, std::string, std::string> refused[] = {
+      {planned(4 * 65, 32768, {h200}), "model.seq_len: 32768", "head size (model.hidden / model.heads) of 64"},
+      {planned(4 * 65, 16384, {h200, small}), "model.seq_len: 16384", "rank 1 on node node1"},
+      {planned(4 * 65, 64, {h200}, EngineKind::kTraining, AttentionKernel::kCudnn), "model.attention: cudnn", "auto"}};
+  for (const auto& [plan, field, remedy] : refused) {
+    ASSERT_FALSE(plan) << field;
+    EXPECT_EQ(plan.error().code, ExitCode::kUsage);
+    EXPECT_NE(plan.error().message.find(field), std::string::npos) << plan.error().message;
+    EXPECT_NE(plan.error().message.find(remedy), std::string::npos) << plan.error().message;
+  }
+  EXPECT_TRUE(value_or_throw(plan_job(config_of({}), on_cpus(1, 1))).warnings.empty());
+}
+
 // What the planner relies on: ranks of a stage need the same.
 TEST(PlanJob, memory_depends_on_the_stage_alone) {
   for (const int zero : {0, 1, 2}) {

@@ -412,7 +412,8 @@ RankRecord SimulatedJob::record(int rank) const {
                                                                                      : ReaderState::kAwaitsTakers;
   for (const int stream : {kCompute, kDpStream}) {
     const Stream& s = r.streams[static_cast<size_t>(stream)];
-    record.streams.push_back({.name = stream == kCompute ? "compute" : "dp", .state = s.next == s.enqueued ? 1 : 2});
+    record.streams.push_back({.name = stream == kCompute ? "compute" : "dp",
+                              .state = s.next == s.enqueued ? StreamActivity::kIdle : StreamActivity::kBusy});
   }
   record.writer = {.state = r.writer, .progress = 1, .step = r.step, .seconds = silent};
   return record;

@@ -15,10 +15,10 @@
 namespace tri {
 namespace {
 
-Result<void> write_logits(const std::string& path, const std::string& ids_path, const std::string& out_path) {
+Result<void> write_logits(const std::string& path, const std::string& ids_path, const std::string& out_path, Job& job) {
   const auto folder = find_checkpoint(path);
   if (!folder) return folder.error();
-  const auto manifest = read_manifest(folder.value());
+  auto manifest = read_manifest(folder.value());
   if (!manifest) return manifest.error();
   auto config = checkpoint_config(folder.value(), manifest.value());
   if (!config) return config.error();
@@ -27,7 +27,8 @@ Result<void> write_logits(const std::string& path, const std::string& ids_path, 
   const auto resolved = resolve_config(alone, 1);
   if (!resolved) return resolved.error();
   auto device = make_cpu_device();
-  auto model = LoadedModel::load(folder.value(), resolved.value(), make_mesh(0, 1, 1, 1), nullptr, *device);
+  const OpenedCheckpoint checkpoint{folder.value(), std::move(manifest).value()};
+  auto model = LoadedModel::load(checkpoint, resolved.value(), make_mesh(0, 1, 1, 1), job, *device);
   if (!model) return model.error();
 
   const auto file = MappedFile::open(ids_path);
@@ -50,5 +51,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: logits CHECKPOINT IDS.i32 OUT.f32\n");
     return 2;
   }
-  return tri::tool_status([&] { return tri::write_logits(argv[1], argv[2], argv[3]); });
+  return tri::run_job(&argc, &argv, [&](tri::Job& job) {
+    return tri::tool_status([&] { return tri::write_logits(argv[1], argv[2], argv[3], job); });
+  });
 }

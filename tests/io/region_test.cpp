@@ -88,5 +88,12 @@ TEST(Region, inside_refuses_what_sticks_out) {
   EXPECT_FALSE(inside({{INT64_MAX, 0}, {1, 1}}, {3, 4}));
 }
 
+// Words are found for what a damaged manifest may hold.
+TEST(Region, in_words_whatever_it_holds) {
+  EXPECT_EQ(to_string(Region{{1, 0}, {2, 4}}), "[1:3, 0:4]");
+  EXPECT_EQ(to_string(Region{{1, 0}, {2}}), "from [1, 0] of [2]");
+  EXPECT_EQ(to_string(Region{{}, {2}}), "from [] of [2]");
+}
+
 }  // namespace
 }  // namespace tri

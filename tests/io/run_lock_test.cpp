@@ -5,6 +5,7 @@
 
 #include "tests/io/forked.h"
 #include "tests/io/temporary_folder.h"
+#include "tests/storage/points.h"
 
 namespace tri {
 namespace {
@@ -76,6 +77,40 @@ TEST(RunLock, what_a_killed_holder_left_is_taken_over_with_a_word) {
   EXPECT_NE(taken.find(fmt::format("taken over from process {} on {} (attempt old-1", child, host())),
             std::string::npos)
       << taken;
+}
+
+// Each of the calls on a lock file may meet storage that is away for a while: that is not another holder.
+TEST(RunLock, trouble_that_passes_says_so_and_the_lock_is_still_ours) {
+  const TemporaryFolder dir;
+  for (const char* phase : {"stat", "read"})
+    for (const auto& [name, number] : {std::pair{"EIO", EIO}, {"ESTALE", ESTALE}}) {
+      const std::string said = in_child([&, name = name, number = number]() -> std::string {
+        const auto lock = value_or_throw(RunLock::take({.run = dir.path()}, "new-1"));
+        watch_storage(dir.path(), fmt::format("0/{}/1/fail={}", phase, name));
+        const auto first = lock.check();
+        if (first) return "not noticed";
+        if (first.error().os_error != number) return first.error().message;
+        return lock.check() ? "ours" : lock.check().error().message;
+      });
+      EXPECT_EQ(said, "ours") << phase << " " << name;
+    }
+}
+
+TEST(RunLock, another_machine_sees_whose_it_is) {
+  const TemporaryFolder dir;
+  const std::string folder = dir / "checkpoints";
+  const auto error = [&] { return see_lock(folder, "new-1").error(); };
+  EXPECT_EQ(error().os_error, ENOENT) << "no mount";
+  std::filesystem::create_directories(folder);
+  EXPECT_EQ(error().os_error, ENOENT) << "a folder of its own";
+  {
+    const auto other = value_or_throw(RunLock::take({.run = dir.path(), .checkpoints = folder}, "old-1"));
+    EXPECT_EQ(error().os_error, ENOENT);
+    EXPECT_NE(error().message.find("attempt old-1"), std::string::npos) << error().message;
+  }
+  EXPECT_EQ(error().os_error, ENOENT) << "given up";
+  const auto ours = value_or_throw(RunLock::take({.run = dir.path(), .checkpoints = folder}, "new-1"));
+  EXPECT_TRUE(see_lock(folder, "new-1"));
 }
 
 TEST(RunLock, without_flock_only_the_dead_of_this_host_are_replaced) {

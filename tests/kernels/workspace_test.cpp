@@ -27,8 +27,11 @@ TEST(AttentionPath, auto_takes_the_fastest_that_takes_the_shape) {
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 1, 64)), AttentionPath::kCudnn);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 1, 72)), AttentionPath::kCudnn);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 1, 64), kWithoutCudnn), AttentionPath::kFlash);
-    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 128)), AttentionPath::kFlash);
-    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80)), AttentionPath::kScalar);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 128)), AttentionPath::kCudnn);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80)), AttentionPath::kCudnn);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 128), kWithoutCudnn), AttentionPath::kFlash);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 80), kWithoutCudnn), AttentionPath::kScalar);
+    EXPECT_EQ(path(kAuto, pass, shape(Dtype::kBF16, 1024, 4, 136)), AttentionPath::kScalar);
     EXPECT_EQ(path(kAuto, pass, shape(Dtype::kF32, 1024, 1, 64)), AttentionPath::kScalar);
     EXPECT_EQ(path(AttentionKernel::kBuiltin, pass, shape(Dtype::kBF16, 1024, 1, 96)), AttentionPath::kFlash);
   }
@@ -60,10 +63,10 @@ TEST(AttentionPath, what_no_kernel_takes_is_an_error_that_says_why) {
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kF32, 20736, 1, 64), kA100), AttentionPath::kScalar);
   refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 28929, 1, 64), kH200, "at most 28928 tokens");
   refused(kAuto, Pass::kBackward, shape(Dtype::kF32, 20737, 1, 64), kA100, "at most 20736 tokens");
-  refused(kAuto, Pass::kBackward, shape(Dtype::kBF16, 32768, 4, 80), kH200, "model.seq_len: 32768");
+  refused(kAuto, Pass::kBackward, shape(Dtype::kBF16, 32768, 4, 136), kH200, "model.seq_len: 32768");
   EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kF32, 40000, 1, 64)), AttentionPath::kScalar);  // evaluation alone
   refused(kAuto, Pass::kForward, shape(Dtype::kF32, 128, 1, 1025), kH200, "head size of 1025");
-  refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kBF16, 128, 2, 64), kH200, "set model.attention: auto");
+  refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kF32, 128, 2, 64), kH200, "set model.attention: auto");
   refused(AttentionKernel::kCudnn, Pass::kForward, shape(Dtype::kBF16, 128, 1, 64), kWithoutCudnn, "without cuDNN");
 }
 
@@ -72,7 +75,9 @@ TEST(AttentionPath, bf16_on_scalar_kernels_is_warned_of) {
     return !scalar_attention_warning(AttentionKernel::kAuto, s, gpu).empty();
   };
   EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 1, 65)));
-  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 80)));
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 136)));
+  EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 2, 80), kWithoutCudnn));
+  EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 80)));
   EXPECT_TRUE(warned(shape(Dtype::kBF16, 512, 1, 80), kWithoutCudnn));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 1, 80)));
   EXPECT_FALSE(warned(shape(Dtype::kBF16, 512, 2, 128)));
@@ -109,6 +114,22 @@ TEST(Workspace, it_holds_the_gemms_and_the_attention_kernels_that_the_dims_lead_
   EXPECT_GE(beside(d, kH200), 32 * kMiB);
   d.dtype = Dtype::kF32;
   EXPECT_EQ(attention_workspace_bytes(d, kH200), 0);
+}
+
+// Grouped heads go through cuDNN a sequence at a time, so the batch does not count; a single group's all at once.
+TEST(Workspace, grouped_heads_need_cudnn_s_workspace_for_one_sequence) {
+  WorkspaceDims d = gpt_13b();
+  d.num_kv_heads = 8;
+  d.group = 5;
+  d.batch = 1;
+  const int64_t one = cudnn_workspace_bytes(d);
+  EXPECT_GE(one, (320 + 80) * kMiB);  // scores' gradients of 40 heads; gradients of keys and values in fp32
+  EXPECT_LE(one, (320 + 80 + 10) * kMiB);
+  d.batch = 4;
+  EXPECT_EQ(cudnn_workspace_bytes(d), one);
+  d.num_kv_heads = 1;
+  d.group = 40;
+  EXPECT_GE(cudnn_workspace_bytes(d), 4 * (320 + 80) * kMiB);
 }
 
 TEST(Workspace, without_a_gpu_an_h200_is_assumed) {

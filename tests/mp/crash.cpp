@@ -9,10 +9,6 @@
 // checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come jobs of
 // a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards. At its end
 // the chain's run finishes by itself: its losses are the other run's.
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,13 +31,13 @@
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/manifest.h"
 #include "io/checkpoint/verify.h"
+#include "tests/mp/run_program.h"
 #include "tests/storage/points.h"
 
 namespace tri {
 namespace {
 
 namespace fs = std::filesystem;
-using Strings = std::vector<std::string>;
 
 constexpr int kKeepLast = 2;
 constexpr int kCountedSaves = 6;
@@ -59,58 +55,11 @@ constexpr Layout kLayouts[] = {{"dp 2, zero 1", 2, "parallel.dp=2 parallel.zero=
                                {"pp 2 x dp 2, zero 2", 4, "parallel.pp=2 parallel.dp=2 parallel.zero=2"},
                                {"dp 3, zero 0", 3, "parallel.dp=3 parallel.zero=0"}};
 
-struct Failure : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-template <class... Args>
-void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
-  if (!holds) throw Failure(fmt::format(format, std::forward<Args>(args)...));
-}
-
-std::string read_all(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-Strings lines_of(const std::string& path) {
-  Strings lines;
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-// Runs a program to its end; its exit status, or 128 + the signal. It may not take for ever.
+// A program's exit status, or 128 + the signal. It may not take for ever.
 int run(const Strings& command, const Strings& settings, const std::string& output) {
-  Strings environment;
-  for (char** at = environ; *at != nullptr; ++at) environment.emplace_back(*at);
-  environment.insert(environment.end(), settings.begin(), settings.end());
-  const auto pointers = [](const Strings& texts) {
-    std::vector<char*> out;
-    for (const std::string& text : texts) out.push_back(const_cast<char*>(text.c_str()));
-    out.push_back(nullptr);
-    return out;
-  };
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  posix_spawn_file_actions_adddup2(&files, 1, 2);
-  pid_t child = 0;
-  const int why = ::posix_spawnp(&child, command[0].c_str(), &files, nullptr, pointers(command).data(),
-                                 pointers(environment).data());
-  posix_spawn_file_actions_destroy(&files);
-  require(why == 0, "{} can't be started", command[0]);
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      ::kill(child, SIGTERM);  // mpirun takes its ranks along
-      ::waitpid(child, &status, 0);
-      throw Failure(fmt::format("hangs: {}\n{}", fmt::join(command, " "), read_all(output)));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  const std::optional<int> status = run_program(command, settings, output, kPatience);
+  require(status.has_value(), "hangs: {}\n{}", fmt::join(command, " "), read_all(output));
+  return *status;
 }
 
 struct Point {

@@ -71,6 +71,27 @@ for to in "8 parallel.tp=2 parallel.dp=2 parallel.pp=2 parallel.zero=1" "4 paral
   done
 done
 
+echo "so it is where a model is used"
+for ranks in 1 4 8; do
+  rm -f reads.*
+  TRIREME_TEST_STORAGE=$folder/start/checkpoints TRIREME_TEST_STORAGE_READS=$folder/reads \
+    run 0 "$mpirun" -n "$ranks" "$trireme" eval start/checkpoints/step_00000002 --data text --batches 1
+  [[ $(reads_of 0 '^read step_00000002/manifest.json') -eq 2 ]] || fail "opened and read once by eval" "$(<reads.0)"
+  for ((rank = 1; rank < ranks; ++rank)); do
+    [[ $(reads_of "$rank" '') -eq $(reads_of "$rank" '^read step_00000002/shard_') ]] ||
+      fail "rank $rank of $ranks of eval does more than to read pieces" "$(<"reads.$rank")"
+  done
+done
+run 2 "$mpirun" -n 4 "$trireme" eval start --data text --set model.hidden=64
+has "tensor model/"
+has "leave model.* as it was trained"
+
+echo "a model that has changed is refused before anybody takes memory for it"
+rm -rf run && cp -r start run
+train 2 run 4 run.steps=3 parallel.tp=2 parallel.pp=2 model.norm_eps=1e-3
+has "model.norm_eps"
+lacks "memory of rank 0"
+
 echo "a rank that can't read its part: all pass the checkpoint over, and no run begins anew"
 rm -rf run && cp -r start run
 TRIREME_TEST_STORAGE=$folder/run/checkpoints TRIREME_TEST_STORAGE_RULES="2/read/1/fail=EACCES" \

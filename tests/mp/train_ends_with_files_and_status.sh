@@ -55,12 +55,16 @@ has "set model.vocab: 257"
 echo "trireme check says which kernels take attention on a GPU, and warns of the slow ones"
 presets=$source_dir/configs on_paper=(--ranks 1 --no-data --set run.device=cuda --set precision.compute=bf16)
 run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1
-has "attention, on an H200 with cuDNN: forward cuDNN, backward cuDNN"
-lacks "warning: attention"
+has "attention: forward cuDNN, backward cuDNN (model.attention: auto)"
+has "as on an H200 with cuDNN"
+lacks "WARNING: attention"
 run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1 \
   --set model.hidden=780 --set model.ffn_hidden=3120
-has "attention, on an H200 with cuDNN: forward scalar kernels, backward scalar kernels"
-has "warning: attention with head size 65"
+has "attention: forward scalar kernels, backward scalar kernels"
+has "WARNING: attention with head size 65"
+run 2 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1 \
+  --set model.hidden=780 --set model.ffn_hidden=3120 --set model.seq_len=65536
+has "model.seq_len: 65536 with bf16 and head size 65"
 
 echo "trireme check --get answers scripts, from the config's own mesh where it is whole"
 run 0 "$trireme" check tiny.yaml --ranks 8 --get run.dir --get parallel.dp

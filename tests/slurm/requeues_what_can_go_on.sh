@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 # Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any trainer
 # can do.
 together=(faults_are_retried checkpoints_fill_the_budget node_dies orphaned_script dead_node_noticed_first budget
-  budget_counts_checkpoints storage_away books_fail submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal
+  budget_counts_checkpoints storage_away folder_away books_fail submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal
   time_limit overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
   plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
 alone=(controller_dies hanging_node)
@@ -221,6 +221,23 @@ case_storage_away() {
   job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
     "$root/slurm/train.sbatch" "$config" --set run.name=never --set stand_in.check=0:3)
   finish FAILED 3:0 0
+}
+
+# A run folder whose file system is away when the job starts again: nothing is made in its place, and nothing begins anew.
+case_folder_away() {
+  run_dir=runs/folder_away log=$TRIREME_ROOT/folder_away.log
+  job=$(STORAGE_SECONDS=10 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 \
+    --cpus-per-task=4 --gpus-per-node=0 "$root/slurm/train.sbatch" "$config" --set run.name=folder_away \
+    --set run.steps="$steps" --set checkpoint.every="$every" --set stand_in.ends=0:12:wait)
+  until_true "step 12" beyond 11
+  scontrol requeue "$job"
+  until_true "the end of the first start" grep -q "restart 0: .* the job is back in the queue already" "$log"
+  mv "$run_dir" "$work/away"
+  until_true "a refusal" grep -q "restart 1: $run_dir holds nothing of this job's earlier starts" "$log"
+  [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away: $(ls -R "$run_dir")"
+  mv "$work/away" "$run_dir"
+  finish COMPLETED 0:0 2
+  expect_log "restart 2: .* resumes from step 12"
 }
 
 # One run folder, two jobs: the second is refused, and touches nothing of the first's.

@@ -25,7 +25,7 @@
 namespace tri {
 namespace {
 
-enum class Action { kNone, kKill, kSleep, kHold, kFail };
+enum class Action { kNone, kKill, kStop, kSleep, kHold, kFail };
 
 // What becomes of a call.
 enum class Fate { kMade, kHalfMade, kFailed };  // half of it, after which the caller shall die(); errno is set
@@ -76,6 +76,7 @@ void set_up(Watch& watch, const std::string& folder, const std::string& rules, c
     if (equals != std::string::npos) rule.argument = action.substr(equals + 1);
     const std::string name = action.substr(0, equals);
     for (const auto& [word_of, action_of] : {std::pair{"kill", Action::kKill},
+                                             {"stop", Action::kStop},
                                              {"sleep", Action::kSleep},
                                              {"hold", Action::kHold},
                                              {"fail", Action::kFail}})
@@ -153,6 +154,11 @@ bool matches(const Rule& rule, std::string_view phase) {
   return rule.phase == phase || (rule.phase == "any" && !only_reads(phase));
 }
 
+void note_that_struck() {
+  if (const char* path = std::getenv("TRIREME_TEST_STRUCK"))
+    ::close(static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)));
+}
+
 // To be asked before a call. A kill that needs no half of the call happens here.
 Fate point(const char* call, const std::string& path, const std::string& to, bool halves) {
   if (inside) return Fate::kMade;
@@ -178,8 +184,10 @@ Fate point(const char* call, const std::string& path, const std::string& to, boo
         argument = rule.argument;
       }
     }
+    if (action != Action::kNone) note_that_struck();
     if (action == Action::kKill && !halves) ::raise(SIGKILL);
   }
+  if (action == Action::kStop) ::raise(SIGSTOP);
   if (action == Action::kSleep) rest(std::strtol(argument.c_str(), nullptr, 10) * 1000);
   while (action == Action::kHold && ::access(argument.c_str(), F_OK) != 0) rest(20);
   inside = false;

@@ -8,6 +8,7 @@
 // A rule is RANK/PHASE/NUMBER/ACTION: at the NUMBERth point (from 1) of PHASE, or of "any" phase, in the process of
 // that rank. ACTION is one of
 //   kill
+//   stop           the process, by SIGSTOP
 //   sleep=SECONDS
 //   hold=FILE      until that file is there
 //   fail=EIO       the call, with that error (EIO, ESTALE, EACCES, ENOENT, ENOSPC); with a + behind it, all later ones
@@ -21,6 +22,7 @@
 //   TRIREME_TEST_STORAGE_RULES  rules, with blanks between
 //   TRIREME_TEST_STORAGE_TRACE  PREFIX: every point, as it is reached, becomes a line "PHASE PATH" of PREFIX.RANK
 //   TRIREME_TEST_STORAGE_READS  PREFIX: the same of the calls that only read
+//   TRIREME_TEST_STRUCK         a file that is made when a rule acts
 #pragma once
 
 #include <string>

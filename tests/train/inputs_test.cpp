@@ -36,10 +36,24 @@ TEST(CheckOrder, a_change_is_accepted_by_the_names_of_all_its_fields) {
   }
 }
 
-TEST(CheckOrder, the_same_order_and_a_checkpoint_that_says_none_are_accepted) {
+// It was written by a program that mixed sources otherwise, perhaps.
+TEST(CheckOrder, a_checkpoint_that_says_none_is_refused_unless_that_is_accepted) {
+  Config config;
+  const auto refused = check_order(config, one_source(), std::nullopt, "runs/a/checkpoints/step_00000004", 32);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+  for (const std::string part :
+       {"runs/a/checkpoints/step_00000004 does not say", "from sample 32 on", "accept_changes to data.sources"})
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << part << "\n" << refused.error().message;
+  for (const auto& [accepts, well] : {std::pair{"data.seed", false}, {"data.sources", true}, {"true", true}}) {
+    config.checkpoint.accept_changes = accepts;
+    EXPECT_EQ(check_order(config, one_source(), std::nullopt, "step", 32).ok(), well) << accepts;
+  }
+}
+
+TEST(CheckOrder, the_same_order_is_accepted) {
   const Config config;
   EXPECT_TRUE(check_order(config, one_source(), to_text(one_source()), "step", 32));
-  EXPECT_TRUE(check_order(config, one_source(), std::nullopt, "step", 32));
   const auto damaged = check_order(config, one_source(), "{}", "step", 32);
   ASSERT_FALSE(damaged);
   EXPECT_EQ(damaged.error().code, ExitCode::kFile);

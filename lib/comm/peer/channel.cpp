@@ -35,24 +35,25 @@ char* PeerChannel::next_place(int ring) {
 }
 
 void PeerChannel::send(Tensor tensor, int ring, Stream& stream) {
+  char* const place = next_place(ring);
+  if (observer_ != nullptr && !observer_->before_transfer(stream)) return;
   ++counts_.sends;
   counts_.bytes += tensor.bytes();
   ++transfers_;
-  if (observer_ != nullptr) observer_->before_transfer(stream);
   progress_.enqueue(ChannelOperation::kSend, tensor.bytes());
   progress_.joined(stream);
   stream.wait_flag(reinterpret_cast<uint32_t*>(local_.flag.as<int32_t>()), transfers_);
-  stream.copy(next_place(ring), tensor.data, tensor.bytes());
+  stream.copy(place, tensor.data, tensor.bytes());
   stream.set_flag(peer_flag_, transfers_);
   progress_.completed(stream);
 }
 
 void PeerChannel::recv(Tensor tensor, int ring, Stream& stream) {
+  TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} received out of turn", transfers_ + 1, ring);
+  if (observer_ != nullptr && !observer_->before_transfer(stream)) return;
   ++counts_.recvs;
   counts_.bytes += tensor.bytes();
   ++transfers_;
-  TRI_REQUIRE(next_place(ring) == tensor.data, "transfer {} of ring {} received out of turn", transfers_, ring);
-  if (observer_ != nullptr) observer_->before_transfer(stream);
   progress_.enqueue(ChannelOperation::kReceive, tensor.bytes());
   stream.set_flag(peer_flag_, transfers_);
   progress_.joined(stream);

@@ -122,11 +122,12 @@ void PeerCopyTransfers::settle(Stream& stream) { stream.wait(*sent_); }
 // After what the caller's stream had done at the last record of made_: `src` to the place that this rank calls
 // `local_place` in the peer's memory.
 void PeerCopyTransfers::push(int peer, void* local_place, const void* src, int64_t bytes) {
-  collectives().group().before_transfer(copies_);
   counts_.bytes += bytes;
-  copies_.wait_flag(flag(kReady, peer), operation_);
-  copies_.copy(peers_.at(peer, static_cast<char*>(local_place)), src, bytes);
-  copies_.set_flag(peers_.at(peer, flag(kArrived, rank())), operation_);
+  if (collectives().group().before_transfer(copies_)) {
+    copies_.wait_flag(flag(kReady, peer), operation_);
+    copies_.copy(peers_.at(peer, static_cast<char*>(local_place)), src, bytes);
+    copies_.set_flag(peers_.at(peer, flag(kArrived, rank())), operation_);
+  }
   copies_.record(*sent_);
   count_sent(1, copies_);
 }
@@ -234,9 +235,9 @@ void PeerCopyTransfers::send(const RowBlock& block, Stream& stream) {
   if (block.owners.size() == 1 && block.owners.front() == rank()) return;
   const int64_t local = block.out[0] / static_cast<int64_t>(block.owners.size());
   if (direct_) {
-    collectives().group().before_transfer(stream);
     counts_.bytes += block.out.bytes();
-    stream.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
+    if (collectives().group().before_transfer(stream))
+      stream.set_flag(peers_.at(block.owners.front(), flag(kArrived, rank())), operation_);
     count_sent(1, stream);
     return;
   }

@@ -1,0 +1,93 @@
+#include "lib/checkpoint/search.h"
+
+#include "io/base/log.h"
+#include "lib/checkpoint/weights.h"
+
+namespace tri {
+namespace {
+
+// Rank 0's word on where to load from, and all that other ranks need to know of its manifest.
+struct LoadFrom {
+  std::optional<std::string> folder;  // none: nothing is left to try
+  bool any = false;                   // there are checkpoints, whether they can be read or not
+  int64_t step = 0;
+  std::optional<int64_t> samples;
+  bool weights_alone = false;
+};
+template <class Archive>
+void fields(Archive& archive, LoadFrom& from) {
+  archive(from.folder, from.any, from.step, from.samples, from.weights_alone);
+}
+
+// Rank 0: the first of the candidates from `next` on that can be read, which is then behind `next`, and its manifest;
+// those before it are passed over. Error: storage does not say what one of them is.
+Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates, size_t& next,
+                              std::optional<Manifest>& manifest) {
+  LoadFrom from{.any = !candidates.empty()};
+  while (next < candidates.size() && !manifest) {
+    const CheckpointCandidate& candidate = candidates[next++];
+    auto opened = open_candidate(candidate);
+    if (!opened && passes(opened.error().os_error)) return opened.error();
+    if (!opened) {
+      log_warn("checkpoint passed over: {}", opened.error().message);
+      continue;
+    }
+    manifest = std::move(opened).value();
+    const auto samples = manifest->info.numbers.find("samples");
+    from.folder = candidate.path;
+    from.step = manifest->step;
+    if (samples != manifest->info.numbers.end()) from.samples = samples->second;
+    from.weights_alone = holds_weights_alone(*manifest);
+  }
+  return from;
+}
+
+}  // namespace
+
+Error load_error(const Error& error) {
+  if (!passes(error.os_error, Missing::kPasses)) return error;
+  return {
+      fmt::format("{}\nNothing was loaded, and nothing is lost: run me again when storage answers on all nodes; to do "
+                  "without what it does not give, move that away",
+                  error.message),
+      ExitCode::kDrained, error.os_error};
+}
+
+CheckpointSearch::CheckpointSearch(std::string dir, std::string attempt, Job& job, MayLoad may)
+    : dir_(std::move(dir)), attempt_(std::move(attempt)), job_(job), may_load_(std::move(may)) {}
+
+Result<void> CheckpointSearch::list() {
+  Result<void> listing;
+  if (job_.world_rank() == 0) {
+    const auto removed = remove_stale_attempts(dir_, attempt_);
+    if (!removed) log_warn("{}", removed.error().message);
+    auto listed = checkpoint_candidates(dir_);
+    if (listed)
+      candidates_ = std::move(listed).value();
+    else
+      listing = listed.error();
+  }
+  // A folder that can't be listed may hold checkpoints: a run that began anew would replace them.
+  if (auto agreed = agree(job_, listing); !agreed) return load_error(agreed.error());
+  return {};
+}
+
+Result<void> CheckpointSearch::next() {
+  if (!std::exchange(listed_, true))
+    if (auto listed = list(); !listed) return listed;
+  manifest_.reset();
+  found_.reset();
+  const auto chosen = job_.broadcast(job_.world_rank() == 0 ? next_to_load(candidates_, next_, manifest_) : LoadFrom{});
+  if (!chosen) return load_error(chosen.error());
+  const LoadFrom& from = chosen.value();
+  if (!from.folder && from.any)  // storage that fails must not make a run forget what it has done
+    return file_error("{}: no checkpoint could be read; to begin anew, move the folder away", dir_);
+  if (!from.folder) return {};
+  if (!from.samples) return file_error("{}: the number of samples is missing", *from.folder);
+  const Result<void> may = manifest_ && may_load_ ? may_load_(*from.folder, *manifest_) : Result<void>{};
+  if (auto agreed = agree(job_, may); !agreed) return agreed;
+  found_ = {.folder = *from.folder, .progress = {from.step, *from.samples}, .weights_alone = from.weights_alone};
+  return {};
+}
+
+}  // namespace tri

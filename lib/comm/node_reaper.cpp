@@ -1,0 +1,90 @@
+#include "lib/comm/node_reaper.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <ctime>
+
+namespace tri {
+namespace {
+
+constexpr int64_t kKillInterval = 1000, kLeave = 30'000;  // milliseconds; what the kernel holds may not die at once
+
+int64_t milliseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+void close_all_but(const pollfd* kept, nfds_t count) {
+  unsigned next = 0;
+  for (nfds_t i = 0; i < count; ++i) {
+    const auto fd = static_cast<unsigned>(kept[i].fd);
+    if (fd > next) ::close_range(next, fd - 1, 0);
+    next = fd + 1;
+  }
+  ::close_range(next, ~0U, 0);
+}
+
+// Whether all have ended by `until`. Those that have are left out from then on.
+bool all_end(pollfd* processes, nfds_t count, int64_t until) {
+  for (;;) {
+    bool left = false;
+    for (nfds_t i = 0; i < count; ++i) left = left || processes[i].fd >= 0;
+    if (!left) return true;
+    const int64_t patience = until - milliseconds();
+    if (patience <= 0) return false;
+    if (::poll(processes, count, static_cast<int>(patience)) <= 0) continue;
+    for (nfds_t i = 0; i < count; ++i)
+      if (processes[i].fd >= 0 && processes[i].revents != 0) processes[i].fd = -1;
+  }
+}
+
+// The life of the process. The one that it comes from had many threads, which may have held any lock: only what a signal
+// handler may call is called.
+[[noreturn]] void reap(pollfd* processes, nfds_t count, int64_t patience) {
+  ::setsid();
+  close_all_but(processes, count);
+  int64_t until = milliseconds() + patience;
+  const int64_t leave = until + kLeave;
+  while (!all_end(processes, count, until) && milliseconds() < leave) {
+    for (nfds_t i = 0; i < count; ++i)
+      if (processes[i].fd >= 0) ::syscall(SYS_pidfd_send_signal, processes[i].fd, SIGKILL, nullptr, 0);
+    until = milliseconds() + kKillInterval;
+  }
+  ::_exit(0);
+}
+
+}  // namespace
+
+NodeReaper::NodeReaper(const std::vector<ProcessId>& processes) {
+  const int64_t here = this_process().pid_namespace;
+  for (const ProcessId& process : processes) {
+    if (process.pid_namespace != here) continue;
+    const auto descriptor = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
+    if (descriptor >= 0) processes_.push_back(descriptor);
+  }
+  std::sort(processes_.begin(), processes_.end());
+}
+
+NodeReaper::~NodeReaper() {
+  for (const int process : processes_) ::close(process);
+}
+
+pid_t NodeReaper::start(double seconds) const {
+  std::vector<pollfd> processes;
+  for (const int process : processes_) processes.push_back({process, POLLIN, 0});
+  // The child inherits this thread's mask: no handler of the job's runs in it.
+  sigset_t all, before;
+  sigfillset(&all);
+  if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return -1;
+  const pid_t child = ::_Fork();  // not fork(): handlers of libraries that run there may wait for locks
+  if (child == 0) reap(processes.data(), processes.size(), static_cast<int64_t>(seconds * 1e3));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return child;
+}
+
+}  // namespace tri

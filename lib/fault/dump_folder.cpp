@@ -1,0 +1,226 @@
+#include "lib/fault/dump_folder.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstdlib>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "io/base/file.h"
+#include "io/base/parallel.h"
+#include "io/black_box/record_json.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kRecordBegin = "rank_", kRecordEnd = ".json";
+
+std::string hang_folder(const std::string& run_dir) { return run_dir + "/hang"; }
+
+std::string record_path(const std::string& folder, int world_rank) {
+  return fmt::format("{}/{}{:05}{}", folder, kRecordBegin, world_rank, kRecordEnd);
+}
+
+// "20261122T155959", UTC.
+std::string name_of_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%dT%H%M%S", &parts);
+  return text;
+}
+
+std::optional<int> number_in(std::string_view text, std::string_view begin, std::string_view end) {
+  if (!text.starts_with(begin) || !text.ends_with(end) || text.size() < begin.size() + end.size()) return std::nullopt;
+  const std::string_view digits = text.substr(begin.size(), text.size() - begin.size() - end.size());
+  int number = 0;
+  const auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (problem != std::errc() || stop != digits.data() + digits.size()) return std::nullopt;
+  return number;
+}
+
+Json json_of(const HangTrigger& trigger) {
+  return {{"rank", trigger.world_rank},
+          {"phase", enum_name(trigger.phase)},
+          {"writer", trigger.writer},
+          {"seconds", trigger.seconds}};
+}
+
+// The whole file; "": it can't be read.
+std::string text_of(const std::string& path) {
+  const auto file = InputFile::open(path);
+  if (!file) return "";
+  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
+  return file.value().read(text.data(), file.value().bytes(), 0) ? text : "";
+}
+
+HangTrigger read_trigger(const std::string& folder) {
+  HangTrigger trigger;
+  const Json json = Json::parse(text_of(folder + "/trigger.json"), nullptr, false);
+  if (!json.is_object()) return trigger;
+  trigger.world_rank = json.value("rank", -1);
+  trigger.phase = enum_from_name<RunPhase>(json.value("phase", "")).value_or(RunPhase::kStep);
+  trigger.writer = json.value("writer", false);
+  trigger.seconds = json.value("seconds", 0.0);
+  return trigger;
+}
+
+// The folder that the link leads to; none: there is no link.
+std::optional<DumpFolder> linked(const std::string& hang, const std::string& link) {
+  char target[NAME_MAX + 1] = {};
+  const ssize_t length = ::readlink(link.c_str(), target, NAME_MAX);
+  if (length <= 0) return std::nullopt;
+  const std::string path = fmt::format("{}/{}", hang, std::string_view(target, static_cast<size_t>(length)));
+  return DumpFolder{.path = path, .trigger = read_trigger(path), .opened = false};
+}
+
+bool make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777) == 0; }
+
+// A new folder of this second; dumps of a second are told apart by a further number. Its name; "": errno says why.
+std::string make_dated_folder(const std::string& hang) {
+  constexpr int kTries = 100;
+  const std::string now = name_of_now();
+  for (int i = 1; i <= kTries; ++i) {
+    const std::string name = i == 1 ? now : fmt::format("{}-{}", now, i);
+    if (make_folder(fmt::format("{}/{}", hang, name))) return name;
+    if (errno != EEXIST) break;
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& attempt, int number,
+                             const HangTrigger& trigger) {
+  const std::string hang = hang_folder(run_dir), link = fmt::format("{}/{}.{}", hang, attempt, number);
+  if (auto there = linked(hang, link)) return *there;
+  make_folder(run_dir);
+  if (!make_folder(hang) && errno != EEXIST) return system_error(errno, "{}", hang);
+  const std::string name = make_dated_folder(hang), path = fmt::format("{}/{}", hang, name);
+  if (name.empty()) return system_error(errno, "{}: a folder for a dump", hang);
+  const auto written = write_file(path + "/trigger.json", json_of(trigger).dump() + "\n");
+  if (written && ::symlink(name.c_str(), link.c_str()) == 0) return DumpFolder{path, trigger, true};
+  const int problem = errno;
+  ::unlink((path + "/trigger.json").c_str());
+  ::rmdir(path.c_str());
+  if (!written) return written.error();
+  if (problem == EEXIST)
+    if (auto there = linked(hang, link)) return *there;  // another was faster
+  return system_error(problem, "{}", link);
+}
+
+// Both folders are listed, since that makes a network file system ask its server: that there is no such name may be
+// remembered for a while.
+int newest_dump(const std::string& run_dir, const std::string& attempt) {
+  int newest = 0;
+  const auto top = list_folder(run_dir);
+  if (!top || std::find(top.value().begin(), top.value().end(), "hang") == top.value().end()) return 0;
+  const auto names = list_folder(hang_folder(run_dir));
+  if (!names) return 0;
+  for (const std::string& name : names.value())
+    newest = std::max(newest, number_in(name, attempt + ".", "").value_or(0));
+  return newest;
+}
+
+std::vector<std::string> list_dumps(const std::string& run_dir) {
+  std::vector<std::string> folders;
+  const auto names = list_folder(hang_folder(run_dir));
+  if (!names) return folders;
+  for (const std::string& name : names.value()) {
+    const std::string path = fmt::format("{}/{}", hang_folder(run_dir), name);
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) folders.push_back(path);
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+Result<void> write_record(const std::string& folder, const RankRecord& record) {
+  return write_file(record_path(folder, record.world_rank), to_json(record) + "\n");
+}
+
+std::vector<int> recorded_ranks(const std::string& folder) {
+  std::vector<int> ranks;
+  const auto names = list_folder(folder);
+  if (!names) return ranks;
+  for (const std::string& name : names.value())
+    if (const auto rank = number_in(name, kRecordBegin, kRecordEnd)) ranks.push_back(*rank);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::vector<RankRecord> read_records(const std::string& folder, std::span<const int> world_ranks) {
+  constexpr int64_t kGrain = 16;
+  std::vector<std::optional<RankRecord>> read(world_ranks.size());
+  parallel_ranges(static_cast<int64_t>(read.size()), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const std::string path = record_path(folder, world_ranks[static_cast<size_t>(i)]);
+      if (auto record = record_from_json(text_of(path), path)) read[static_cast<size_t>(i)] = std::move(record).value();
+    }
+  });
+  std::vector<RankRecord> records;
+  for (auto& record : read)
+    if (record) records.push_back(std::move(*record));
+  return records;
+}
+
+std::string report_json(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict) {
+  Json culprits = Json::array();
+  std::vector<std::string> hosts;
+  for (const HangCulprit& culprit : verdict.culprits) {
+    const auto of = std::find_if(records.begin(), records.end(),
+                                 [&](const RankRecord& r) { return r.world_rank == culprit.world_rank; });
+    const std::string host = of == records.end() ? "" : of->host;
+    culprits.push_back({{"rank", culprit.world_rank},
+                        {"host", host},
+                        {"gpu", of == records.end() ? "" : of->gpu},
+                        {"kind", enum_name(culprit.kind)},
+                        {"text", culprit.text}});
+    const bool node_suspect = verdict.kind != HangKind::kCycle && verdict.kind != HangKind::kUnknown;
+    if (node_suspect && !host.empty() && std::find(hosts.begin(), hosts.end(), host) == hosts.end())
+      hosts.push_back(host);
+  }
+  const Json json = {{"headline", verdict.headline},
+                     {"kind", enum_name(verdict.kind)},
+                     {"culprits", culprits},
+                     {"hosts", hosts},
+                     {"waiting", verdict.num_waiting},
+                     {"trigger", json_of(trigger)},
+                     {"records", records.size()},
+                     {"ranks", records.empty() ? 0 : records[0].world_size},
+                     {"attempt", records.empty() ? "" : records[0].attempt}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<bool> write_report(const std::string& folder, std::span<const RankRecord> records, const HangTrigger& trigger,
+                          const HangVerdict& verdict) {
+  const std::string path = folder + "/report.txt";
+  const std::string mine = fmt::format("{}.{}", path, records.empty() ? 0 : records[0].world_rank);
+  if (auto written = write_file(mine, hang_report(records, trigger, verdict)); !written) return written.error();
+  const bool first = ::link(mine.c_str(), path.c_str()) == 0;  // unlike a rename, not where there is one
+  const int problem = errno;
+  ::unlink(mine.c_str());
+  if (!first) {
+    if (problem == EEXIST) return false;
+    return system_error(problem, "{}", path);
+  }
+  if (auto written = write_file(folder + "/report.json", report_json(records, trigger, verdict)); !written)
+    return written.error();
+  return true;
+}
+
+std::optional<std::string> read_headline(const std::string& folder) {
+  const Json json = Json::parse(text_of(folder + "/report.json"), nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  return json.value("headline", "");
+}
+
+}  // namespace tri

@@ -1,0 +1,56 @@
+// The folders of dumps: run.dir/hang/20261122T155959, one a dump, in which all nodes of a job meet.
+//
+//   run.dir/hang/<attempt>.<n>    a link to the folder of the n-th dump of this start of the job. Whoever is first to make
+//                                 it decides the folder's name: a link is made as a whole or not at all.
+//     trigger.json                what made the first one look
+//     rank_00013.json             a record a rank (io/black_box/record_json.h)
+//     nccl_<host>.txt             NCCL's own report, where there is one
+//     report.txt, report.json     the verdict, for people and for scripts; written once, by whoever is first
+//
+// Everything here is on storage, which may hang.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/base/error.h"
+#include "io/black_box/record.h"
+#include "lib/fault/hang_locator.h"
+
+namespace tri {
+
+struct DumpFolder {
+  std::string path;
+  HangTrigger trigger;  // of the rank that was first
+  bool opened = false;  // by this call
+};
+
+// The folder of dump `number` (from 1) of `attempt`; made, where nobody has made it yet. Error: storage refuses.
+Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& attempt, int number,
+                             const HangTrigger& trigger);
+// The highest number of the attempt's dumps; 0: there are none, or they can't be seen.
+int newest_dump(const std::string& run_dir, const std::string& attempt);
+// Folders of all dumps of the run, oldest first.
+std::vector<std::string> list_dumps(const std::string& run_dir);
+
+Result<void> write_record(const std::string& folder, const RankRecord& record);
+// World ranks whose records are in the folder, ascending.
+std::vector<int> recorded_ranks(const std::string& folder);
+// The records of these ranks; what can't be read is left out.
+std::vector<RankRecord> read_records(const std::string& folder, std::span<const int> world_ranks);
+
+// The first call, from whichever node, writes the report: true. False: somebody has. The first of `records` is of the
+// caller's node.
+Result<bool> write_report(const std::string& folder, std::span<const RankRecord> records, const HangTrigger& trigger,
+                          const HangVerdict& verdict);
+// The headline of report.json; none yet: nothing.
+std::optional<std::string> read_headline(const std::string& folder);
+
+// What write_report writes: {"headline", "kind", "culprits": [{"rank", "host", "gpu", "kind", "text"}], "hosts": [...],
+// "waiting", "trigger": {"rank", "phase", "writer", "seconds"}, "records", "ranks", "attempt"}. "hosts": nodes that a
+// restart does better without: those of the culprits, and none where the program is at fault or nobody is known.
+std::string report_json(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
+
+}  // namespace tri

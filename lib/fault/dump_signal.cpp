@@ -1,0 +1,28 @@
+#include "lib/fault/dump_signal.h"
+
+#include <atomic>
+
+namespace tri {
+namespace {
+
+std::atomic<uint32_t> num_received{0};
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+void note(int /*signal*/) { num_received.fetch_add(1); }
+
+}  // namespace
+
+DumpSignal::DumpSignal() {
+  num_received = 0;
+  struct sigaction action {};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;  // nothing that waits in the kernel fails for it
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGQUIT, &action, &before_);
+}
+
+DumpSignal::~DumpSignal() { sigaction(SIGQUIT, &before_, nullptr); }
+
+uint32_t DumpSignal::received() const { return num_received; }
+
+}  // namespace tri

@@ -1,0 +1,22 @@
+// SIGQUIT asks for a dump of all ranks, and the run goes on. The handler only counts. One object at a time.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+
+namespace tri {
+
+class DumpSignal {
+ public:
+  DumpSignal();
+  ~DumpSignal();  // puts the handler from before back
+  DumpSignal(const DumpSignal&) = delete;
+  DumpSignal& operator=(const DumpSignal&) = delete;
+
+  uint32_t received() const;  // signals that have come
+
+ private:
+  struct sigaction before_ {};
+};
+
+}  // namespace tri

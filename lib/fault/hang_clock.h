@@ -1,0 +1,84 @@
+// When nothing has moved for too long: deadlines over what one rank's black box shows. Pure arithmetic over sightings, a
+// few a second; lib/fault/watchdog.h makes them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "io/black_box/image.h"
+#include "lib/config/config.h"
+#include "lib/fault/hang_locator.h"
+
+namespace tri {
+
+// Seconds without progress after which the job ends, by phase.
+struct PhaseDeadlines {
+  std::array<double, kNumRunPhases> seconds{};
+  bool learns_step = false;  // seconds of kStep: those of the set-up, until five steps are known
+  double step_floor = 0;     // of what is learned
+
+  double& operator[](RunPhase phase) { return seconds[static_cast<size_t>(phase)]; }
+  double operator[](RunPhase phase) const { return seconds[static_cast<size_t>(phase)]; }
+};
+PhaseDeadlines phase_deadlines(const FaultConfig& fault, bool one_node);
+
+// The fields of a box::Image, at one time.
+struct Sighting {
+  int64_t now = 0;  // nanoseconds
+  RunPhase phase = RunPhase::kSetup;
+  uint32_t progress = 0;
+  int64_t step = 0, step_nanoseconds = 0;
+  WriterState writer = WriterState::kIdle;
+  uint32_t writer_progress = 0;
+};
+Sighting sighting_of(const box::Image& image, int64_t now);
+
+// The phase and the writer of a checkpoint have a clock each, which begins anew with every sign of progress. A clock
+// counts the time in which this process was awake: between two sightings a second at most. So a job that is suspended as
+// a whole and goes on has not hung.
+class HangClock {
+ public:
+  static constexpr int kWarmUpSteps = 5;       // the first steps of a start, which tell nothing of the later ones
+  static constexpr double kLearnedFactor = 5;  // times the 99th percentile of a step
+  static constexpr size_t kRememberedSteps = 1000;
+  static constexpr double kLongestTick = 1;  // second
+
+  enum class Alarm {
+    kNone,
+    kDump,  // half of a deadline has passed: once a hang
+    kEnd,   // all of it: for as long as nothing moves
+  };
+  struct Verdict {
+    Alarm alarm = Alarm::kNone;
+    HangTrigger trigger;        // of an alarm; its world_rank is the caller's
+    double deadline = 0;        // seconds
+    int64_t last_progress = 0;  // Sighting::now
+  };
+
+  explicit HangClock(const PhaseDeadlines& deadlines) : deadlines_(deadlines) {}
+
+  Verdict see(const Sighting& s);
+  double deadline(RunPhase phase) const;  // seconds
+
+ private:
+  struct Clock {
+    double seconds = 0;  // awake, since the last progress
+    int64_t last_progress = 0;
+    bool dumped = false;
+    Alarm pass(double awake, double deadline);
+    void restart(int64_t now) { *this = {.last_progress = now}; }
+  };
+  void learn(const Sighting& s);
+
+  PhaseDeadlines deadlines_;
+  bool first_ = true;
+  Sighting last_;
+  Clock phase_, writer_;
+  int64_t num_steps_ = 0;           // done since the start, as far as they were seen
+  std::vector<int64_t> durations_;  // nanoseconds, of the last kRememberedSteps after the warm-up
+  size_t next_ = 0;                 // place in it that is overwritten next
+  double learned_ = 0;              // seconds; 0: nothing yet
+};
+
+}  // namespace tri

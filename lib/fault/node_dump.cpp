@@ -1,0 +1,181 @@
+#include "lib/fault/node_dump.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <thread>
+
+#include "io/base/file.h"
+#include "io/black_box/black_box.h"
+#include "io/black_box/record.h"
+#include "lib/fault/dump_folder.h"
+#include "lib/fault/nccl_report.h"
+#include "lib/fault/symbols.h"
+#include "lib/fault/thread_stacks.h"
+
+namespace tri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxEvents = 256;        // of a rank, in its record
+constexpr double kNcclSeconds = 5;     // for NCCL's own report
+constexpr double kFirstNodeFirst = 3;  // seconds; then another node writes the report
+
+// Sleeps until `done`, for `seconds` at most; whether it is.
+bool await(const std::function<bool()>& done, double seconds, std::chrono::milliseconds pause) {
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+  while (!done()) {
+    if (Clock::now() >= until) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
+}
+
+// Ranks whose process runs answer with what they alone can tell: stacks, and the state of their streams.
+void ask_ranks(const DumpingNode& node, double seconds) {
+  const auto begun = Clock::now();
+  struct Asked {
+    const box::Image* image;
+    uint32_t request;
+  };
+  std::vector<Asked> asked;
+  for (box::Image* const image : node.images) {
+    if (image == nullptr) continue;
+    const uint32_t request = image->dump_requested.fetch_add(1) + 1;
+    const char state = thread_state(fmt::format("/proc/{}", image->process));
+    const bool runs = state != 0 && state != 'T' && state != 't' && state != 'Z';
+    if (runs && image->stack_signal != 0) asked.push_back({image, request});
+  }
+  request_stacks(node.images, seconds);
+  const auto all_answered = [&] {
+    return std::all_of(asked.begin(), asked.end(), [](const Asked& a) {
+      return static_cast<int32_t>(a.image->dump_answered.load() - a.request) >= 0;
+    });
+  };
+  const std::chrono::duration<double> spent = Clock::now() - begun;
+  await(all_answered, seconds - spent.count(), std::chrono::milliseconds(10));
+}
+
+std::vector<RankRecord> records_of(const DumpingNode& node) {
+  std::vector<RankRecord> records;
+  for (const std::string& path : node.boxes) {
+    auto read = read_black_box(path, kMaxEvents);
+    if (!read) continue;
+    RankRecord& record = records.emplace_back(std::move(read).value());
+    record.process_state = process_state_of(record);
+    if (record.process_state == ProcessState::kGone) continue;
+    for (StackRecord& stack : silent_threads(record)) record.stacks.push_back(std::move(stack));
+  }
+  return records;
+}
+
+void name_functions(std::vector<RankRecord>& records) {
+  Symbolizer symbolizer;
+  for (RankRecord& record : records)
+    for (StackRecord& stack : record.stacks)
+      if (!stack.frames.empty()) stack.symbols = symbolizer.names(record.process, stack.frames);
+}
+
+// Adds the records that other nodes have written meanwhile.
+void add_others(const DumpingNode& node, const std::string& folder, std::vector<RankRecord>& records) {
+  std::vector<int> own, others;
+  for (const RankRecord& record : records) own.push_back(record.world_rank);
+  std::sort(own.begin(), own.end());
+  const std::vector<int> all = recorded_ranks(folder);
+  std::set_difference(all.begin(), all.end(), own.begin(), own.end(), std::back_inserter(others));
+  for (RankRecord& record : read_records(folder, others))
+    if (record.world_size == node.world_size) records.push_back(std::move(record));
+}
+
+class Dump {
+ public:
+  Dump(const DumpingNode& node, const DumpOrder& order, const std::function<void(const std::string&)>& located)
+      : node_(node),
+        order_(order),
+        located_(located),
+        one_node_(static_cast<int>(node.boxes.size()) == node.world_size) {
+    outcome_.trigger = order.trigger;
+  }
+
+  DumpOutcome run() {
+    ask_ranks(node_, order_.answer_seconds);
+    records_ = records_of(node_);
+    if (one_node_) locate();
+    name_functions(records_);
+    if (const auto done = store(); !done) outcome_.problem = done.error().message;
+    return outcome_;
+  }
+
+ private:
+  void locate() {
+    outcome_.verdict = locate_hang(records_, outcome_.trigger);
+    located_(outcome_.verdict.headline);
+  }
+
+  Result<void> store() {
+    auto joined = join_dump(node_.run_dir, node_.attempt, order_.number, order_.trigger);
+    if (!joined) return joined.error();
+    outcome_.folder = joined.value().path;
+    outcome_.trigger = joined.value().trigger;
+    outcome_.opened = joined.value().opened;
+    Result<void> written;
+    for (const RankRecord& record : records_)
+      if (auto one = write_record(outcome_.folder, record); !one) written = one;
+    if (!written) return written;
+    if (outcome_.opened) return first_node();
+    return later_node();
+  }
+
+  Result<void> first_node() {
+    if (node_.uses_nccl)
+      if (const std::string report = nccl_report(kNcclSeconds); !report.empty())
+        if (auto written = write_file(fmt::format("{}/nccl_{}.txt", outcome_.folder, node_.host), report); !written)
+          return written;
+    const auto size = static_cast<size_t>(node_.world_size);
+    if (!one_node_)
+      await([&] { return recorded_ranks(outcome_.folder).size() >= size; }, order_.patience_seconds,
+            std::chrono::milliseconds(500));
+    return report();
+  }
+
+  // The first node may have died meanwhile, or its storage hang.
+  Result<void> later_node() {
+    const auto reported = [&] {
+      const auto headline = read_headline(outcome_.folder);
+      if (headline) outcome_.verdict.headline = *headline;
+      return headline.has_value();
+    };
+    const double patience = order_.patience_seconds + (node_.uses_nccl ? kNcclSeconds : 0) + kFirstNodeFirst;
+    if (!await(reported, patience, std::chrono::milliseconds(1000))) return report();
+    located_(outcome_.verdict.headline);
+    return {};
+  }
+
+  Result<void> report() {
+    if (!one_node_) {
+      add_others(node_, outcome_.folder, records_);
+      locate();
+    }
+    const auto first = write_report(outcome_.folder, records_, outcome_.trigger, outcome_.verdict);
+    if (!first) return first.error();
+    outcome_.wrote_report = first.value();
+    return {};
+  }
+
+  const DumpingNode& node_;
+  const DumpOrder& order_;
+  const std::function<void(const std::string&)>& located_;
+  const bool one_node_;
+  std::vector<RankRecord> records_;
+  DumpOutcome outcome_;
+};
+
+}  // namespace
+
+DumpOutcome dump_node(const DumpingNode& node, const DumpOrder& order,
+                      const std::function<void(const std::string& headline)>& located) {
+  return Dump(node, order, located).run();
+}
+
+}  // namespace tri

@@ -1,0 +1,43 @@
+// The dump of one node: records and stacks of its ranks go into the dump's folder, and, on the node that comes first, the
+// verdict on the whole job beside them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "io/black_box/image.h"
+#include "lib/fault/hang_locator.h"
+
+namespace tri {
+
+struct DumpingNode {
+  std::string run_dir, attempt, host;
+  int world_rank = 0, world_size = 1;  // of the rank that dumps
+  std::vector<std::string> boxes;      // files of this node's ranks
+  std::vector<box::Image*> images;     // and where they lie in memory; null: the rank keeps none
+  bool uses_nccl = false;
+};
+
+struct DumpOrder {
+  int number = 0;                // of the attempt's dumps, from 1
+  HangTrigger trigger;           // of this node
+  double answer_seconds = 2;     // for ranks to answer with their stacks and streams
+  double patience_seconds = 30;  // for the records of other nodes
+};
+
+struct DumpOutcome {
+  std::string folder;         // "": there is none
+  std::string problem;        // of storage; "": none
+  HangTrigger trigger;        // the first one's of all nodes
+  bool opened = false;        // this node was the first
+  bool wrote_report = false;  // ... and this one wrote the verdict
+  HangVerdict verdict;        // where it did; elsewhere its headline alone
+};
+
+// May hang where storage does. `located` is called with the headline as soon as it is known: of a job on one node, before
+// anything is written.
+DumpOutcome dump_node(const DumpingNode& node, const DumpOrder& order,
+                      const std::function<void(const std::string& headline)>& located);
+
+}  // namespace tri

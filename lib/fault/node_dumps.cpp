@@ -1,0 +1,175 @@
+#include "lib/fault/node_dumps.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "io/base/file.h"
+#include "io/black_box/black_box.h"
+#include "lib/fault/dump_folder.h"
+
+namespace tri {
+namespace {
+
+constexpr std::chrono::seconds kListenInterval{5};
+constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;  // of a dump that another node has begun
+
+// A box of another rank, to be read and written; null: there is none, or of another kind.
+box::Image* map_box(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat info {};
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return nullptr;
+  if (info.st_size < static_cast<off_t>(sizeof(box::Image))) return nullptr;
+  void* memory = ::mmap(nullptr, sizeof(box::Image), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* const image = static_cast<box::Image*>(memory);
+  if (image->magic == box::kMagic && image->version == box::kVersion) return image;
+  ::munmap(memory, sizeof(box::Image));
+  return nullptr;
+}
+
+// A dump that goes wrong must not end a run that may be in good health.
+DumpOutcome carry_out(const DumpingNode& node, const DumpOrder& order,
+                      const std::function<void(const std::string& headline)>& located) {
+  try {
+    return dump_node(node, order, located);
+  } catch (const std::exception& problem) {
+    DumpOutcome outcome;
+    outcome.problem = problem.what();
+    outcome.trigger = order.trigger;
+    return outcome;
+  }
+}
+
+}  // namespace
+
+struct NodeDumps::State {
+  DumpingNode node;
+  std::function<void(const DumpOutcome&)> on_report;
+
+  mutable std::mutex mutex;  // held for moments only: never where anything may hang
+  std::condition_variable changed;
+  std::optional<DumpOrder> order;  // to be carried out next
+  Known known;
+  bool over = false;
+  int num_threads = 0;  // at work
+
+  ~State() {
+    for (box::Image* const image : node.images)
+      if (image != nullptr) ::munmap(image, sizeof(box::Image));
+  }
+
+  // Those of the node's boxes that are there by now. The first of them holds what the node's ranks agree by.
+  box::Image* map_boxes() {
+    box::Image* first = nullptr;
+    for (size_t i = 0; i < node.boxes.size(); ++i) {
+      if (node.images[i] == nullptr) node.images[i] = map_box(node.boxes[i]);
+      if (first == nullptr) first = node.images[i];
+    }
+    return first;
+  }
+
+  bool claim(int64_t since, DumpOrder wanted) {
+    const std::lock_guard lock(mutex);
+    box::Image* const first = map_boxes();
+    if (first == nullptr || over) return false;
+    box::Time& word = wanted.trigger.world_rank < 0 ? first->dump_asked : first->dump_claimed;
+    int64_t claimed = word.load();
+    const int64_t now = BlackBox::now();
+    if (claimed > since || !word.compare_exchange_strong(claimed, now)) return false;
+    wanted.number = static_cast<int>(first->dumps.fetch_add(1)) + 1;
+    order = wanted;
+    known = {.claimed = now};
+    changed.notify_all();
+    return true;
+  }
+};
+
+NodeDumps::NodeDumps(DumpingNode node, const std::string& own_box, const std::vector<int>& node_ranks,
+                     std::function<void(const DumpOutcome&)> on_report)
+    : state_(std::make_shared<State>()) {
+  // Boxes are named alike but for the rank behind the last dot.
+  const std::string stem = own_box.substr(0, own_box.rfind('.') + 1);
+  for (const int rank : node_ranks) node.boxes.push_back(stem + std::to_string(rank));
+  node.images.resize(node.boxes.size());
+  const bool listens = node.world_rank == node_ranks.front() && node.world_size > static_cast<int>(node_ranks.size());
+  state_->node = std::move(node);
+  state_->on_report = std::move(on_report);
+  state_->num_threads = listens ? 2 : 1;
+  std::thread([state = state_] { work(state); }).detach();
+  if (listens) std::thread([state = state_] { listen(state); }).detach();
+}
+
+NodeDumps::~NodeDumps() {
+  constexpr std::chrono::seconds kPatience{1};
+  std::unique_lock lock(state_->mutex);
+  state_->over = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(lock, kPatience, [this] { return state_->num_threads == 0; });
+}
+
+bool NodeDumps::claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double patience_seconds) {
+  return state_->claim(since,
+                       {.trigger = trigger, .answer_seconds = answer_seconds, .patience_seconds = patience_seconds});
+}
+
+NodeDumps::Known NodeDumps::known() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->known;
+}
+
+void NodeDumps::work(const std::shared_ptr<State>& state) {
+  std::unique_lock lock(state->mutex);
+  for (;;) {
+    state->changed.wait(lock, [&] { return state->over || state->order; });
+    if (state->over) break;
+    const DumpOrder order = *std::exchange(state->order, std::nullopt);
+    const DumpingNode node = state->node;
+    const int64_t claimed = state->known.claimed;
+    lock.unlock();
+    const auto know = [&](const auto& change) {  // unless another dump was taken on meanwhile
+      const std::lock_guard moment(state->mutex);
+      if (state->known.claimed == claimed) change(state->known);
+    };
+    const DumpOutcome outcome =
+        carry_out(node, order, [&](const std::string& headline) { know([&](Known& k) { k.headline = headline; }); });
+    know([&](Known& k) {
+      k.folder = outcome.folder;
+      k.problem = outcome.problem;
+      k.speaks = outcome.folder.empty() || outcome.opened || outcome.wrote_report;
+    });
+    lock.lock();
+    if (state->over || (!outcome.wrote_report && outcome.problem.empty())) continue;
+    lock.unlock();
+    state->on_report(outcome);
+    lock.lock();
+  }
+  --state->num_threads;
+  state->changed.notify_all();
+}
+
+void NodeDumps::listen(const std::shared_ptr<State>& state) {
+  const std::string run_dir = state->node.run_dir, attempt = state->node.attempt;
+  std::unique_lock lock(state->mutex);
+  while (!state->changed.wait_for(lock, kListenInterval, [&] { return state->over; })) {
+    box::Image* const first = state->map_boxes();
+    lock.unlock();
+    const int seen = newest_dump(run_dir, attempt);
+    const int taken_part = first == nullptr ? 0 : static_cast<int>(first->dumps.load());
+    if (first != nullptr && seen > taken_part)
+      if (const auto dump = join_dump(run_dir, attempt, taken_part + 1, {}))
+        state->claim(
+            BlackBox::now() - 1,
+            {.trigger = dump.value().trigger, .answer_seconds = kAnswerSeconds, .patience_seconds = kPatienceSeconds});
+    lock.lock();
+  }
+  --state->num_threads;
+  state->changed.notify_all();
+}
+
+}  // namespace tri

@@ -1,0 +1,51 @@
+// The dumps of one node over the life of a run: which rank of the node takes a dump on, and the threads that carry it out.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/fault/node_dump.h"
+
+namespace tri {
+
+// Threads: any. No call waits for storage; what may hang there happens on threads that outlive this object where they have
+// to.
+class NodeDumps {
+ public:
+  // `own_box`: this rank's file; `node_ranks`: world ranks of this node, ascending. Where the job has several nodes, the
+  // node's first rank looks every few seconds whether another node has begun a dump, and takes part in it then.
+  // `on_report` is called on the node that has written the report.
+  NodeDumps(DumpingNode node, const std::string& own_box, const std::vector<int>& node_ranks,
+            std::function<void(const DumpOutcome&)> on_report);
+  ~NodeDumps();  // waits a second at most for what is under way
+  NodeDumps(const NodeDumps&) = delete;
+  NodeDumps& operator=(const NodeDumps&) = delete;
+
+  // The node dumps, unless one of its ranks has taken that on since `since` (BlackBox::now()). Whether this rank has now.
+  // Dumps that were asked for (trigger.world_rank is -1) count apart from those of hangs.
+  bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double patience_seconds);
+
+  // Of the last dump that this rank has taken on, as far as it is known.
+  struct Known {
+    int64_t claimed = 0;   // when; 0: never
+    std::string headline;  // "": not known yet
+    std::string folder;    // "": none yet
+    std::string problem;   // of storage
+    bool speaks = true;    // no other node was first
+  };
+  Known known() const;
+
+ private:
+  struct State;
+  static void work(const std::shared_ptr<State>& state);
+  static void listen(const std::shared_ptr<State>& state);
+
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace tri

@@ -1,0 +1,156 @@
+#include "lib/fault/thread_stacks.h"
+
+#include <execinfo.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "io/base/file.h"
+
+namespace tri {
+namespace {
+
+// Of those for programs; the first ones are glibc's.
+int stack_signal() { return SIGRTMIN + 9; }
+
+std::atomic<box::Image*> g_image{nullptr};  // null: nobody is to be answered
+std::atomic<int> g_answering{0};            // threads in the handler
+
+// The handler's own frame and the kernel's, that led to it.
+constexpr int kOwnFrames = 2;
+
+// Calls only what a signal handler may: backtrace() asks glibc's loader without a lock once it has run (glibc 2.35).
+void answer(int /*signal*/) {
+  const int saved = errno;
+  g_answering.fetch_add(1);
+  if (box::Image* const image = g_image.load(); image != nullptr) {
+    const uint32_t slot = image->num_stacks.fetch_add(1);
+    if (slot < box::kThreads) {
+      box::Stack& stack = image->stacks[slot];
+      void* frames[box::kFrames + kOwnFrames];
+      const int depth = ::backtrace(frames, box::kFrames + kOwnFrames) - kOwnFrames;
+      for (int i = 0; i < depth; ++i) stack.frames[i] = reinterpret_cast<uint64_t>(frames[i + kOwnFrames]);
+      stack.thread = static_cast<int32_t>(::syscall(SYS_gettid));
+      ::prctl(PR_GET_NAME, stack.name);
+      stack.depth.store(static_cast<uint32_t>(std::max(depth, 0)), std::memory_order_release);
+    }
+  }
+  g_answering.fetch_sub(1);
+  errno = saved;
+}
+
+std::string first_line(const std::string& path) {
+  std::string line;
+  std::ifstream file(path);
+  std::getline(file, line);
+  return line;
+}
+
+bool blocks(const std::string& folder, int signal) {
+  std::ifstream file(folder + "/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("SigBlk:", 0) == 0) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  return false;
+}
+
+std::string tasks_of(int process) { return fmt::format("/proc/{}/task", process); }
+
+std::vector<int> threads_of(int process) {
+  std::vector<int> threads;
+  const auto names = list_folder(tasks_of(process));
+  if (!names) return threads;
+  for (const std::string& name : names.value()) threads.push_back(std::atoi(name.c_str()));
+  std::sort(threads.begin(), threads.end());  // the first is the process' own
+  return threads;
+}
+
+uint32_t num_answers(const box::Image& image) {
+  uint32_t count = 0;
+  const uint32_t slots = std::min<uint32_t>(image.num_stacks.load(), box::kThreads);
+  for (uint32_t i = 0; i < slots; ++i) count += image.stacks[i].depth.load(std::memory_order_acquire) > 0;
+  return count;
+}
+
+// How many answers are to be waited for.
+uint32_t ask(box::Image& image) {
+  const auto signal = static_cast<int>(image.stack_signal.load());
+  const char state = thread_state(fmt::format("/proc/{}", image.process));
+  if (signal == 0 || state == 0 || state == 'T' || state == 't' || state == 'Z') return 0;
+  for (box::Stack& stack : image.stacks) stack.depth = 0;
+  image.num_stacks = 0;
+  uint32_t asked = 0;
+  for (const int thread : threads_of(image.process)) {
+    if (blocks(fmt::format("{}/{}", tasks_of(image.process), thread), signal)) continue;
+    asked += ::syscall(SYS_tgkill, image.process, thread, signal) == 0;
+  }
+  return std::min<uint32_t>(asked, box::kThreads);
+}
+
+}  // namespace
+
+StackAnswers::StackAnswers(box::Image& image) : image_(image) {
+  void* frames[4];
+  ::backtrace(frames, 4);  // loads what it needs
+  g_image = &image;
+  struct sigaction action {};
+  action.sa_handler = answer;
+  action.sa_flags = SA_RESTART;
+  sigfillset(&action.sa_mask);
+  if (::sigaction(stack_signal(), &action, nullptr) == 0) image.stack_signal = static_cast<uint32_t>(stack_signal());
+}
+
+StackAnswers::~StackAnswers() {
+  image_.stack_signal = 0;
+  g_image = nullptr;
+  while (g_answering.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void request_stacks(std::span<box::Image* const> images, double seconds) {
+  constexpr std::chrono::milliseconds kPause{2};
+  std::vector<uint32_t> expected;
+  for (box::Image* const image : images) expected.push_back(image == nullptr ? 0 : ask(*image));
+  const auto complete = [&] {
+    for (size_t i = 0; i < images.size(); ++i)
+      if (expected[i] > 0 && num_answers(*images[i]) < expected[i]) return false;
+    return true;
+  };
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!complete() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kPause);
+}
+
+std::vector<StackRecord> silent_threads(const RankRecord& record) {
+  std::set<int> answered;
+  for (const StackRecord& stack : record.stacks) answered.insert(stack.thread);
+  std::vector<StackRecord> silent;
+  for (const int thread : threads_of(record.process)) {
+    if (answered.contains(thread)) continue;
+    const std::string folder = fmt::format("{}/{}", tasks_of(record.process), thread);
+    const char state = thread_state(folder);
+    if (state == 0) continue;
+    const std::string place = first_line(folder + "/wchan"), call = first_line(folder + "/syscall");
+    std::string words = fmt::format("state {}", state);
+    if (!place.empty() && place != "0") words += ", in " + place;
+    if (!call.empty()) words += call == "running" ? ", running" : ", system call " + call.substr(0, call.find(' '));
+    silent.push_back({.thread = thread, .name = first_line(folder + "/comm"), .frames = {}, .symbols = {words}});
+  }
+  return silent;
+}
+
+// The name in field 2 stands in brackets, and may hold anything.
+char thread_state(const std::string& folder) {
+  const std::string line = first_line(folder + "/stat");
+  const size_t name_end = line.rfind(')');
+  return name_end == line.npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+}
+
+}  // namespace tri

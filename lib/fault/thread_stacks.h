@@ -1,0 +1,37 @@
+// Stacks of all threads of this node's ranks: each thread answers a signal by writing its own into its rank's black box.
+// Where a thread can't answer, the kernel's words on it stand in.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "io/black_box/image.h"
+#include "io/black_box/record.h"
+
+namespace tri {
+
+// From its making on, this process answers requests, into `image`. One object at a time.
+class StackAnswers {
+ public:
+  explicit StackAnswers(box::Image& image);
+  ~StackAnswers();  // later requests are passed over; the handler stays, since a late signal would end the process
+  StackAnswers(const StackAnswers&) = delete;
+  StackAnswers& operator=(const StackAnswers&) = delete;
+
+ private:
+  box::Image& image_;
+};
+
+// Asks all threads of the ranks behind `images`, this process' own included, and waits for their answers: for `seconds`
+// at most. Ranks that are stopped, gone or do not answer yet are not asked, nor are threads that block the signal.
+void request_stacks(std::span<box::Image* const> images, double seconds);
+
+// For threads of the record's process of which it has no stack: a StackRecord without frames, whose one symbol is what
+// /proc says: "state T, in do_signal_stop, system call 202". Nothing where there is no such process.
+std::vector<StackRecord> silent_threads(const RankRecord& record);
+
+// The state of a thread or process, by its folder in /proc: 'R', 'S', 'T' ...; 0: it is gone.
+char thread_state(const std::string& folder);
+
+}  // namespace tri

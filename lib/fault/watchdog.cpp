@@ -1,0 +1,176 @@
+#include "lib/fault/watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+
+#include "io/base/log.h"
+#include "lib/fault/stale_boxes.h"
+
+namespace tri {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{200};
+constexpr int64_t kNanoseconds = 1'000'000'000;
+// SIGQUIT often comes to all ranks of a node: they are one dump.
+constexpr int64_t kOneRequest = 5 * kNanoseconds;
+constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;
+// The rank whose words are the best ends the job; the others do where it does not.
+constexpr double kSpeakerFirst = 2;  // seconds
+// To say why, and to abort, can hang as well.
+constexpr std::chrono::seconds kFailLimit{4};
+
+const char* field_of(const HangTrigger& trigger) {
+  if (trigger.writer) return "fault.checkpoint_seconds";
+  switch (trigger.phase) {
+    case RunPhase::kSetup:
+      return "fault.setup_seconds";
+    case RunPhase::kLoad:
+      return "fault.load_seconds";
+    case RunPhase::kStep:
+      return "fault.step_seconds";
+    case RunPhase::kCheckpoint:
+    case RunPhase::kFinish:
+      return "fault.checkpoint_seconds";
+    case RunPhase::kEvaluation:
+    case RunPhase::kSample:
+      return "fault.evaluation_seconds";
+  }
+  return "fault";
+}
+
+// "nothing has moved for 60 s in phase step"
+std::string standstill(const HangTrigger& trigger) {
+  return trigger.writer
+             ? fmt::format("nothing of a checkpoint was written for {:.0f} s", trigger.seconds)
+             : fmt::format("nothing has moved for {:.0f} s in phase {}", trigger.seconds, enum_name(trigger.phase));
+}
+
+// What the log says of a dump. On the thread that dumped, which may outlive the watchdog.
+void report(const DumpOutcome& outcome) {
+  const std::string records = outcome.problem.empty() ? fmt::format("records: {}", outcome.folder)
+                                                      : fmt::format("no records: {}", outcome.problem);
+  if (outcome.trigger.world_rank < 0)
+    return log_warn("SIGQUIT: all ranks are dumped, and the run goes on; {}", records);
+  const std::string& headline = outcome.verdict.headline;
+  log_error("{}: {}; unless it goes on, {} ends the job; {}", standstill(outcome.trigger),
+            headline.empty() ? "it is not known who holds it up" : headline, field_of(outcome.trigger), records);
+}
+
+}  // namespace
+
+Watchdog::Watchdog(const Context& context)
+    : box_(context.box),
+      job_(context.job),
+      fault_(context.fault),
+      stacks_(context.box.image()),
+      dumps_({.run_dir = context.run_dir,
+              .attempt = context.attempt,
+              .host = context.job.host(),
+              .world_rank = context.job.world_rank(),
+              .world_size = context.job.world_size(),
+              .uses_nccl = context.uses_nccl},
+             context.box.path(), context.job.node_ranks(), [on_report = context.on_report](const DumpOutcome& outcome) {
+               report(outcome);
+               if (on_report && outcome.trigger.world_rank >= 0) on_report(outcome);
+             }) {
+  if (job_.node_rank() == 0) remove_stale_boxes(context.run_dir);
+  answerer_ = std::thread([this] { answer_requests(); });
+  watcher_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  ended_.notify_all();
+  watcher_.join();
+  over_ = true;
+  ++requests_;
+  requests_.notify_all();
+  answerer_.join();
+}
+
+void Watchdog::set_streams(StreamStates states) {
+  const std::lock_guard lock(streams_mutex_);
+  streams_ = std::move(states);
+}
+
+void Watchdog::watch() {
+  const bool one_node = job_.node_size() == job_.world_size();
+  HangClock clock(phase_deadlines(fault_, one_node));
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, kTick, [this] { return end_; })) {
+    const int64_t now = BlackBox::now();
+    box_.image().beat = now;
+    look_at_requests();
+    if (fault_.watchdog == Switch::kOff) continue;
+    const HangClock::Verdict verdict = clock.see(sighting_of(box_.image(), now));
+    if (verdict.alarm == HangClock::Alarm::kDump) dump(verdict);
+    if (verdict.alarm == HangClock::Alarm::kEnd) end(verdict);
+  }
+}
+
+// SIGQUIT to this rank, and dumps that want this rank's answer.
+void Watchdog::look_at_requests() {
+  if (const uint32_t signals = signal_.received(); signals != signals_seen_) {
+    signals_seen_ = signals;
+    const auto phase = static_cast<RunPhase>(box_.image().phase.load());
+    dumps_.claim(BlackBox::now() - kOneRequest, {.phase = phase}, kAnswerSeconds, kPatienceSeconds);
+  }
+  const uint32_t requested = box_.image().dump_requested;
+  if (requested == requests_) return;
+  requests_ = requested;
+  requests_.notify_all();
+}
+
+void Watchdog::answer_requests() {
+  for (uint32_t request = 0;;) {
+    requests_.wait(request);
+    if (over_) return;
+    request = requests_;
+    box::Image& image = box_.image();
+    {
+      const std::lock_guard lock(streams_mutex_);
+      const auto states = streams_ ? streams_() : std::vector<std::pair<std::string, StreamActivity>>();
+      const size_t count = std::min<size_t>(states.size(), box::kMaxStreams);
+      for (size_t i = 0; i < count; ++i) {
+        box::StreamState& stream = image.streams[i];
+        const size_t length = std::min(states[i].first.size(), sizeof stream.name - 1);
+        stream.name[states[i].first.copy(stream.name, length)] = '\0';
+        stream.state = static_cast<uint32_t>(states[i].second);
+      }
+      image.num_streams = static_cast<uint32_t>(count);
+    }
+    image.dump_answered = request;
+  }
+}
+
+void Watchdog::dump(const HangClock::Verdict& verdict) {
+  HangTrigger trigger = verdict.trigger;
+  trigger.world_rank = job_.world_rank();
+  dumps_.claim(verdict.last_progress, trigger, std::min(kAnswerSeconds, verdict.deadline / 8),
+               std::min(kPatienceSeconds, verdict.deadline / 4));
+}
+
+// Whatever the dump does: it may hang.
+void Watchdog::end(const HangClock::Verdict& verdict) {
+  const NodeDumps::Known known = dumps_.known();
+  const bool of_this_hang = known.claimed > verdict.last_progress;
+  const bool speaks = of_this_hang && known.speaks;
+  if (!speaks && verdict.trigger.seconds < verdict.deadline + kSpeakerFirst) return;
+  std::string text = fmt::format("{}: {}", field_of(verdict.trigger), standstill(verdict.trigger));
+  if (of_this_hang && !known.headline.empty()) text += ": " + known.headline;
+  if (of_this_hang && !known.folder.empty()) text += "; records: " + known.folder;
+  if (of_this_hang && known.folder.empty())
+    text += fmt::format("; no records: {}", known.problem.empty() ? "storage hangs" : known.problem);
+  try {
+    std::thread([this, text] { job_.fail(text, ExitCode::kWatchdog); }).detach();
+    std::this_thread::sleep_for(kFailLimit);
+  } catch (const std::system_error&) {  // no thread can be had
+  }
+  job_.end_all(ExitCode::kWatchdog);
+}
+
+}  // namespace tri

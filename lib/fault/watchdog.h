@@ -1,0 +1,75 @@
+// The watchdog of a rank: a run never stands still without a word, and never for ever.
+//
+// A thread looks at the rank's black box five times a second. Where nothing has moved for half of the phase's deadline, the
+// ranks of all nodes are dumped (node_dumps.h) and the culprit is named; after all of it the job ends with status 6, also
+// where ranks can't run any more (lib/comm/node_reaper.h). SIGQUIT dumps all ranks, and the run goes on.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "io/black_box/black_box.h"
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/fault/dump_signal.h"
+#include "lib/fault/hang_clock.h"
+#include "lib/fault/node_dumps.h"
+#include "lib/fault/thread_stacks.h"
+
+namespace tri {
+
+class Watchdog {
+ public:
+  struct Context {
+    BlackBox& box;
+    Job& job;
+    const FaultConfig& fault;
+    std::string attempt;
+    std::string run_dir;     // absolute
+    bool uses_nccl = false;  // its report is asked for
+    // A hang was located, and its report written: called on the rank that wrote it, on a thread of its own.
+    std::function<void(const DumpOutcome&)> on_report = nullptr;
+  };
+  // This rank's streams and what they do. It may hang.
+  using StreamStates = std::function<std::vector<std::pair<std::string, StreamActivity>>()>;
+
+  explicit Watchdog(const Context& context);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // Asked by dumps from now on, on a thread of the watchdog's; null: nobody. Waits for a call that is under way.
+  void set_streams(StreamStates states);
+
+ private:
+  void watch();
+  void answer_requests();
+  void look_at_requests();
+  void dump(const HangClock::Verdict& verdict);
+  void end(const HangClock::Verdict& verdict);
+
+  BlackBox& box_;
+  Job& job_;
+  const FaultConfig fault_;
+  const StackAnswers stacks_;
+  const DumpSignal signal_;
+  NodeDumps dumps_;
+  uint32_t signals_seen_ = 0;
+
+  std::mutex streams_mutex_;  // held while they are asked
+  StreamStates streams_;
+  std::atomic<uint32_t> requests_{0};  // dumps that this rank is to answer, and one more at the end
+  std::atomic<bool> over_{false};
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool end_ = false;  // of the thread; under mutex_
+  std::thread watcher_, answerer_;
+};
+
+}  // namespace tri

@@ -1,0 +1,195 @@
+// Stacks of a process' own threads, of another process' that is stopped, and the names of functions in them.
+#include "lib/fault/thread_stacks.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "lib/fault/symbols.h"
+
+namespace tri {
+
+// With linkage, so that their names are in the program's table.
+std::atomic<bool> g_leave{false};
+__attribute__((noinline)) void waits_here_until_told_otherwise(std::atomic<int>& thread) {
+  thread = static_cast<int>(::syscall(SYS_gettid));
+  while (!g_leave) std::this_thread::yield();
+}
+
+namespace {
+
+// An image that a child process sees as well.
+class SharedImage {
+ public:
+  SharedImage() {
+    memory_ = ::mmap(nullptr, sizeof(box::Image), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    image().process = ::getpid();
+  }
+  ~SharedImage() { ::munmap(memory_, sizeof(box::Image)); }
+  box::Image& image() { return *static_cast<box::Image*>(memory_); }
+
+ private:
+  void* memory_;
+};
+
+// What a record says of the image's stacks.
+RankRecord record_of(const box::Image& image) {
+  RankRecord record;
+  record.process = image.process;
+  for (uint32_t i = 0; i < image.num_stacks && i < box::kThreads; ++i) {
+    const box::Stack& stack = image.stacks[i];
+    record.stacks.push_back(
+        {.thread = stack.thread, .name = stack.name, .frames = {stack.frames, stack.frames + stack.depth}});
+  }
+  return record;
+}
+
+class Waiter {
+ public:
+  explicit Waiter(bool blocks_signals = false) {
+    g_leave = false;
+    runner_ = std::thread([this, blocks_signals] {
+      if (blocks_signals) {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, nullptr);
+      }
+      ::pthread_setname_np(::pthread_self(), "waiter");
+      waits_here_until_told_otherwise(thread_);
+    });
+    while (thread_ == 0) std::this_thread::yield();
+  }
+  ~Waiter() {
+    g_leave = true;
+    runner_.join();
+  }
+  int thread() const { return thread_; }
+
+ private:
+  std::atomic<int> thread_{0};
+  std::thread runner_;
+};
+
+const StackRecord* of_thread(const std::vector<StackRecord>& stacks, int thread) {
+  for (const StackRecord& stack : stacks)
+    if (stack.thread == thread) return &stack;
+  return nullptr;
+}
+
+TEST(ThreadStacks, of_all_own_threads_with_the_names_of_their_functions) {
+  SharedImage shared;
+  box::Image* const images[] = {&shared.image()};
+  const StackAnswers answers(shared.image());
+  Waiter waiter;
+  for (int round = 0; round < 2; ++round) {  // a second request replaces the first one's answers
+    request_stacks(images, 60);
+    const RankRecord record = record_of(shared.image());
+    EXPECT_NE(of_thread(record.stacks, ::getpid()), nullptr);
+    const StackRecord* stack = of_thread(record.stacks, waiter.thread());
+    ASSERT_NE(stack, nullptr);
+    EXPECT_EQ(stack->name, "waiter");
+    Symbolizer symbolizer;
+    const auto names = symbolizer.names(::getpid(), stack->frames);
+    ASSERT_EQ(names.size(), stack->frames.size());
+    // The innermost frames are the function's or of what it calls, not the handler's.
+    const auto at = std::find_if(names.begin(), names.end(), [](const std::string& name) {
+      return name.rfind("tri::waits_here_until_told_otherwise(std::atomic<int>&)+0x", 0) == 0;
+    });
+    ASSERT_NE(at, names.end()) << fmt::format("{}", fmt::join(names, "\n"));
+    EXPECT_LE(at - names.begin(), 3);
+    EXPECT_TRUE(silent_threads(record).empty());
+  }
+}
+
+TEST(ThreadStacks, what_is_mapped_nowhere_or_has_no_name_is_told_by_its_address) {
+  Symbolizer symbolizer;
+  const auto names = symbolizer.names(::getpid(), {0x10, 0x20});
+  EXPECT_EQ(names, (std::vector<std::string>{"0x10", "0x20"}));
+  EXPECT_EQ(symbolizer.names(999999999, {0x10}), std::vector<std::string>{"0x10"});
+}
+
+TEST(ThreadStacks, threads_that_block_signals_are_not_waited_for_and_told_from_proc) {
+  SharedImage shared;
+  box::Image* const images[] = {&shared.image()};
+  const StackAnswers answers(shared.image());
+  Waiter waiter(true);
+  request_stacks(images, 3600);  // returns at once
+  const RankRecord record = record_of(shared.image());
+  EXPECT_EQ(of_thread(record.stacks, waiter.thread()), nullptr);
+  const auto silent = silent_threads(record);
+  const StackRecord* stack = of_thread(silent, waiter.thread());
+  ASSERT_NE(stack, nullptr);
+  EXPECT_EQ(stack->name, "waiter");
+  EXPECT_TRUE(stack->frames.empty());
+  ASSERT_EQ(stack->symbols.size(), 1u);
+  EXPECT_EQ(stack->symbols[0].rfind("state ", 0), 0u) << stack->symbols[0];
+}
+
+TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
+  SharedImage shared;
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  g_leave = false;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    shared.image().process = ::getpid();
+    const StackAnswers answers(shared.image());
+    if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+    std::atomic<int> thread{0};
+    waits_here_until_told_otherwise(thread);
+    ::_exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  box::Image* const images[] = {nullptr, &shared.image()};  // a rank without a box is passed over
+  request_stacks(images, 60);
+  RankRecord record = record_of(shared.image());
+  ASSERT_EQ(record.stacks.size(), 1u);
+  EXPECT_EQ(record.stacks[0].thread, child);
+  EXPECT_GE(record.stacks[0].frames.size(), 2u);
+
+  shared.image().num_stacks = 0;
+  ::kill(child, SIGSTOP);
+  int status = 0;
+  ::waitpid(child, &status, WUNTRACED);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  request_stacks(images, 3600);  // returns at once
+  EXPECT_EQ(shared.image().num_stacks, 0u);
+  record.stacks.clear();
+  const auto silent = silent_threads(record);
+  ASSERT_EQ(silent.size(), 1u);
+  EXPECT_EQ(silent[0].symbols[0].rfind("state T", 0), 0u) << silent[0].symbols[0];
+
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(silent_threads(record).empty());
+}
+
+TEST(ThreadStacksDeathTest, a_late_request_does_not_end_the_process) {
+  const auto late = [] {
+    SharedImage shared;
+    int signal = 0;
+    {
+      const StackAnswers answers(shared.image());
+      signal = static_cast<int>(shared.image().stack_signal);
+    }
+    if (signal == 0 || shared.image().stack_signal != 0) std::_Exit(1);
+    std::raise(signal);
+    std::_Exit(shared.image().num_stacks == 0 ? 0 : 2);
+  };
+  EXPECT_EXIT(late(), testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,233 @@
+#include "tests/hangs/hangs.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kernels/cpu/device.h"
+#include "lib/comm/job.h"
+#include "lib/data/dataset.h"
+#include "lib/engine/runtime.h"
+#include "lib/observe/report.h"
+#include "lib/optim/optimizer.h"
+
+namespace tri {
+namespace {
+
+enum class Hang { kNone, kStop, kSpin, kSleep, kTask, kSkip };
+constexpr std::pair<const char*, Hang> kHangs[] = {{"stop", Hang::kStop},
+                                                   {"spin", Hang::kSpin},
+                                                   {"sleep", Hang::kSleep},
+                                                   {"task", Hang::kTask},
+                                                   {"skip", Hang::kSkip}};
+
+// What becomes of what is about to happen.
+enum class Fate { kMade, kLeftOut };
+
+std::string text_of(const char* name) { return std::getenv(name) != nullptr ? std::getenv(name) : ""; }
+
+[[noreturn]] void sleep_for_ever() {
+  for (;;) ::pause();
+}
+
+// At the lowest priority: on a machine with fewer cores than ranks the others have to go on.
+[[noreturn]] void spin_for_ever() {
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
+  for (volatile uint64_t turns = 0;;) turns = turns + 1;
+}
+
+class Injector {
+ public:
+  static Injector& instance() {
+    static Injector* const injector = new Injector;  // threads use it until the process ends
+    return *injector;
+  }
+
+  // Called before what happens there. `stream`: where it is enqueued; null: only the host comes there.
+  Fate reach(std::string_view place, Stream* stream = nullptr) {
+    switch (hang_at(place)) {
+      case Hang::kNone:
+        return Fate::kMade;
+      case Hang::kStop:
+        if (stream == nullptr)
+          stop();
+        else
+          cpu_stream(*stream).submit([this] { stop(); });
+        return Fate::kMade;
+      case Hang::kTask:
+        if (stream == nullptr) std::abort();
+        cpu_stream(*stream).submit([this] {
+          struck();
+          sleep_for_ever();
+        });
+        return Fate::kMade;
+      case Hang::kSpin:
+        struck();
+        spin_for_ever();
+      case Hang::kSleep:
+        struck();
+        sleep_for_ever();
+      case Hang::kSkip:
+        struck();
+        break;
+    }
+    return Fate::kLeftOut;
+  }
+
+ private:
+  Injector() {
+    const std::string rank = text_of("OMPI_COMM_WORLD_RANK");
+    if (const std::string prefix = text_of("TRIREME_TEST_HANG_TRACE"); !prefix.empty())
+      trace_ = ::open((prefix + "." + rank).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const std::string rule = text_of("TRIREME_TEST_HANG");
+    if (rule.empty()) return;
+    const size_t a = rule.find('/'), b = rule.find('/', a + 1), c = rule.find('/', b + 1);
+    if (a == std::string::npos || b == std::string::npos || c == std::string::npos) std::abort();
+    const auto known = std::find_if(std::begin(kHangs), std::end(kHangs),
+                                    [&](const auto& entry) { return rule.substr(c + 1) == entry.first; });
+    if (known == std::end(kHangs)) std::abort();
+    if (rule.substr(0, a) != rank) return;
+    place_ = rule.substr(a + 1, b - a - 1);
+    number_ = std::strtoll(rule.c_str() + b + 1, nullptr, 10);
+    hang_ = known->second;
+  }
+
+  // Counts the occasion.
+  Hang hang_at(std::string_view place) {
+    const std::lock_guard lock(mutex_);
+    if (trace_ >= 0) {
+      const std::string line = std::string(place) + "\n";
+      if (::write(trace_, line.data(), line.size()) < 0) std::abort();
+    }
+    return place == place_ && ++seen_ == number_ ? hang_ : Hang::kNone;
+  }
+
+  void stop() {
+    struck();
+    ::raise(SIGSTOP);
+  }
+
+  void struck() {
+    const std::string path = text_of("TRIREME_TEST_STRUCK");
+    if (!path.empty()) ::close(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  }
+
+  std::mutex mutex_;  // of what changes
+  int trace_ = -1;
+  std::string place_;
+  int64_t number_ = 0, seen_ = 0;
+  Hang hang_ = Hang::kNone;
+};
+
+Fate reach(std::string_view place, Stream* stream = nullptr) { return Injector::instance().reach(place, stream); }
+
+Stream* g_compute = nullptr;  // of the runtime made last
+
+class WatchedTransfers final : public TransferObserver {
+ public:
+  bool before_transfer(Stream& stream) override { return reach(stream.name(), &stream) == Fate::kMade; }
+};
+
+// A stage whose actions are occasions.
+class Actions final : public StageCompute {
+ public:
+  Actions(StageCompute& stage, const Plan& plan) : stage_(stage) {
+    const auto count = [&](ActionKind kind) {
+      return std::count_if(plan.begin(), plan.end(), [&](const Action& action) { return action.kind == kind; });
+    };
+    if (count(ActionKind::kBackward) > 0) return;
+    forward_ = count(ActionKind::kForward) > 1 ? "evaluation" : "sample";  // tests evaluate several microbatches
+  }
+  void forward(int chunk, int microbatch, Tensor input, Tensor output) override {
+    reach(forward_, g_compute);
+    stage_.forward(chunk, microbatch, input, output);
+  }
+  void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override {
+    reach("backward", g_compute);
+    stage_.backward(chunk, microbatch, input, doutput, dinput);
+  }
+
+ private:
+  StageCompute& stage_;
+  const char* forward_ = "forward";
+};
+
+}  // namespace
+
+// The calls that pass through here. --wrap=SYMBOL has them arrive at __wrap_SYMBOL, and __real_SYMBOL is the function
+// itself; where a declaration changes, the program does not link. A member function takes its object first.
+#define TRI_WRAPPED(symbol) __asm__("__wrap_" symbol)
+#define TRI_REAL(symbol) __asm__("__real_" symbol)
+
+#define TRI_SYMBOL "_ZN3tri7RuntimeC1ERKNS_14RuntimeContextE"
+void real_runtime(Runtime* self, const RuntimeContext& context) TRI_REAL(TRI_SYMBOL);
+void wrapped_runtime(Runtime* self, const RuntimeContext& context) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_runtime(Runtime* self, const RuntimeContext& context) {
+  static WatchedTransfers transfers;
+  RuntimeContext watched = context;
+  watched.observer = &transfers;
+  real_runtime(self, watched);
+  g_compute = &self->compute();
+}
+#undef TRI_SYMBOL
+
+#define TRI_SYMBOL "_ZN3tri15ConnectDeadline5beginENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+void real_begin(ConnectDeadline* self, std::string what) TRI_REAL(TRI_SYMBOL);
+void wrapped_begin(ConnectDeadline* self, std::string what) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_begin(ConnectDeadline* self, std::string what) {
+  reach("setup");
+  real_begin(self, std::move(what));
+}
+#undef TRI_SYMBOL
+
+#define TRI_SYMBOL "_ZN3tri8Executor3runERKSt6vectorINS_6ActionESaIS2_EERNS_12StageComputeE"
+void real_run(Executor* self, const Plan& plan, StageCompute& stage) TRI_REAL(TRI_SYMBOL);
+void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_run(Executor* self, const Plan& plan, StageCompute& stage) {
+  Actions actions(stage, plan);
+  real_run(self, plan, actions);
+}
+#undef TRI_SYMBOL
+
+#define TRI_SYMBOL "_ZN3tri9Optimizer6updateEld"
+void real_update(Optimizer* self, int64_t step, double learning_rate) TRI_REAL(TRI_SYMBOL);
+void wrapped_update(Optimizer* self, int64_t step, double learning_rate) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_update(Optimizer* self, int64_t step, double learning_rate) {
+  reach("update", g_compute);
+  real_update(self, step, learning_rate);
+}
+#undef TRI_SYMBOL
+
+#define TRI_SYMBOL "_ZNK3tri7Dataset6sampleENS_5SplitElSt4spanIiLm18446744073709551615EE"
+int64_t real_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out) TRI_REAL(TRI_SYMBOL);
+int64_t wrapped_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out) TRI_WRAPPED(TRI_SYMBOL);
+int64_t wrapped_sample(const Dataset* self, Split split, int64_t index, std::span<int32_t> out) {
+  reach("data");
+  return real_sample(self, split, index, out);
+}
+#undef TRI_SYMBOL
+
+#define TRI_SYMBOL "_ZN3tri11log_summaryERNS_3JobERKNS_4MeshERKNS_9StepTimesERKSt6vectorINS_10NamedTimesESaIS9_EEd"
+void real_log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
+                      double wall_seconds) TRI_REAL(TRI_SYMBOL);
+void wrapped_log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
+                         double wall_seconds) TRI_WRAPPED(TRI_SYMBOL);
+void wrapped_log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
+                         double wall_seconds) {
+  reach("finish");
+  real_log_summary(job, mesh, steps, streams, wall_seconds);
+}
+#undef TRI_SYMBOL
+
+}  // namespace tri

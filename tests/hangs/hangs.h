@@ -1,0 +1,34 @@
+// Ranks that hang at a moment named by counting instead of by a clock: for tests of who notices, and who is blamed.
+//
+// The executable is linked with hangs.cpp and with the linker options of tests/CMakeLists.txt (--wrap): calls between
+// its libraries pass through here, and nothing in the product knows of it. What passes are occasions, each of a place:
+//   setup                   a connection between ranks is about to be made
+//   forward, backward       of a microbatch, in training
+//   evaluation, sample      a forward in an evaluation, or for a sampled token
+//   update                  of the optimizer
+//   finish                  the last step is done, and so are the checkpoints
+//   data                    a sample is about to be read from its file, by the thread that reads for all takers
+//   <name of a stream>      a transfer of this rank on that stream: "tp copies", "pp send forward", "dp", ...
+// The calls of a checkpoint on its files are places of tests/storage/points.h.
+//
+// A rule is RANK/PLACE/NUMBER/ACTION: at the NUMBERth occasion (from 1) of PLACE in the process of that rank. ACTION is
+//   stop     the whole process, by SIGSTOP; what a stream runs, when its turn comes there
+//   spin     the thread that came there computes for ever
+//   sleep    ... sleeps for ever
+//   task     what the stream runs there does not end: the CPU's kernel that hangs (places with a stream)
+//   skip     the transfer is left out (transfers)
+//
+// From the environment:
+//   TRIREME_TEST_HANG        a rule
+//   TRIREME_TEST_HANG_TRACE  PREFIX: every occasion becomes a line "PLACE" of PREFIX.RANK
+//   TRIREME_TEST_STRUCK      a file that is made when the rule acts
+#pragma once
+
+namespace tri {
+
+// Compute, where actions of a Plan and what stands between them are enqueued.
+inline constexpr const char* kComputePlaces[] = {"forward", "backward", "update", "evaluation", "sample"};
+// Where only the host is.
+inline constexpr const char* kHostPlaces[] = {"setup", "finish"};
+
+}  // namespace tri
