@@ -257,6 +257,8 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   status.slowest = slowest_of(status.ranks);
   status.state = state_of(status);
   status.hang = locate(status);
+  const bool alive = status.state == RunState::kRuns || status.state == RunState::kStandsStill;
+  if (alive && status.cause && status.cause->kind == RunEventKind::kHang) status.cause.reset();  // it may go on
   status.newest_dump = newest_dump_of(status.run_dir);
   if (const auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) status.last_log_line = log.back();
   return status;

@@ -110,6 +110,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
 {"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":2}
 {"step":12,"validation_loss":7}
 {"step":13,"step_ms":1)");
+  book(0).append(RunEventKind::kHang, "rank 3 was slow");  // a dump, after which the run went on
   const RunStatus now = status();
   EXPECT_EQ(now.state, RunState::kRuns);
   EXPECT_EQ(now.attempt, kAttempt);
