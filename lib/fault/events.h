@@ -26,9 +26,9 @@ namespace tri {
 enum class RunEventKind {
   kStart,    // of an attempt; fields: ranks, step (done before it), steps (of the run)
   kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
-  kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank` and
-  // `host`: the first culprit's, where known; fields: kind, dump, began (seconds since 1970: when it came to a standstill)
-  kEnd,  // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
+             // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
+  kEnd,      // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
 };
 
 template <>

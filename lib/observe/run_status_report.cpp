@@ -30,7 +30,7 @@ std::string moment(double seconds_since_1970) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
 }
 
-// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream came to last, or is about to do.
+// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream came to last, or waits to do.
 std::string action_of(const RankRecord& rank) {
   const std::string text = action_text(rank);
   return !text.empty() && rank.action_running < rank.action_entered ? "before " + text : text;
