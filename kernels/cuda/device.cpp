@@ -124,10 +124,9 @@ class CudaStreamImpl final : public CudaStream {
     static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
     driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
   }
-  // Without the fence that makes earlier writes visible before it: nobody reads anything by it.
   void mark(std::atomic<uint32_t>& word, uint32_t value) override {
     static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER),
+    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
                  "cuStreamWriteValue32");
   }
   bool busy() override {
