@@ -243,6 +243,17 @@ class CudaDevice final : public Device {
       cudaGetLastError();  // an answer here, not an error of the next call
       return Error{fmt::format("cudaHostRegister: {}", cudaGetErrorString(status)), ExitCode::kDevice};
     }
+    // A mark in its first word, which keeps its value: a driver that refuses it does so now.
+    auto& word = *static_cast<std::atomic<uint32_t>*>(memory);
+    try {
+      const auto stream = make_stream("map", StreamPriority::kNormal);
+      stream->mark(word, word.load());
+      stream->synchronize();
+    } catch (const Fatal& refusal) {
+      cudaHostUnregister(memory);
+      cudaGetLastError();
+      return Error{refusal.what(), ExitCode::kDevice};
+    }
     return {};
   }
   void unmap_host(void* memory) noexcept override {
