@@ -35,7 +35,7 @@ using namespace std::chrono_literals;
 constexpr int kRanks = 8;
 constexpr int kBaseSteps = 2, kSteps = 8;
 constexpr auto kPatience = 180s;                      // a job that takes longer does not end
-constexpr double kDeadline = 8, kStartDeadline = 15;  // seconds; until the first step all ranks start on few cores
+constexpr double kDeadline = 12, kStartDeadline = 16;  // seconds; until the first step all ranks start on few cores
 constexpr double kEndsWithin = 5;                     // seconds after the deadline
 constexpr double kBusyMachine = 25;   // ... and how much more a machine may take that others use as well
 constexpr double kWrongShare = 0.01;  // of the verdicts, at most
