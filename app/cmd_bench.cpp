@@ -78,6 +78,14 @@ nlohmann::ordered_json times_json(const StepBenchResult& r) {
   return stages;
 }
 
+nlohmann::ordered_json gpu_json(const StepBenchResult& r) {
+  if (!r.gpu_load) return {};
+  return {{"sm_mhz", r.gpu_load->sm_mhz},
+          {"watts", r.gpu_load->watts},
+          {"watts_limit", r.gpu_load->watts_limit},
+          {"celsius", r.gpu_load->celsius}};
+}
+
 void print(const Config& config, const StepBenchResult& r, bool timed, bool json) {
   if (json) {
     const nlohmann::ordered_json object = {
@@ -91,6 +99,7 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
         {"mfu_causal", r.mfu_causal ? nlohmann::ordered_json(*r.mfu_causal) : nlohmann::ordered_json()},
         {"memory_bytes", r.memory_bytes},
         {"loss", r.last_loss},
+        {"gpu", gpu_json(r)},
         {"spent_ms", times_json(r)},
         {"ops", ops_json(r)},
         {"gemms", gemms_json(r)}};
@@ -102,6 +111,9 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
       r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
       r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
       format_bytes(r.memory_bytes));
+  if (r.gpu_load)
+    fmt::print("the GPU meanwhile: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
+               r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);
   for (size_t stage = 0; timed && stage < r.times.size(); ++stage) {
     std::string spent;
     const auto values = r.times[stage].values();

@@ -1,6 +1,7 @@
 #include "kernels/attention.h"
 
 #include "kernels/core/checks.h"
+#include "kernels/core/dims.h"
 
 namespace tri {
 namespace {
@@ -21,6 +22,16 @@ void check_attention(const char* op, const Args& a) {
   const int64_t rows = a.qkv[0], head_size = a.qkv[1] / qkv_heads;
   require_tensor(op, "out", a.out, a.qkv.dtype, {rows, num_heads * head_size});
   require_tensor(op, "lse", a.lse, Dtype::kF32, {rows / a.seq_len, num_heads, a.seq_len});
+}
+
+// Of several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp), whose tiles of 128 queries alone
+// must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles a multiprocessor cuDNN made
+// 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048); ours lose far less, since
+// theirs are the tiles of all sequences.
+bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gpu) {
+  constexpr int64_t kTilesPerMultiprocessor = 3;
+  const int64_t tiles = int64_t{s.num_kv_heads} * s.group * ceil_div(s.seq_len, 128);
+  return s.group > 1 && s.num_kv_heads > 1 && tiles < kTilesPerMultiprocessor * gpu.num_multiprocessors;
 }
 
 }  // namespace
@@ -54,7 +65,8 @@ Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const At
                        gpu.has_cudnn ? "" : ", and this trireme was built without cuDNN");
   }
   // cuDNN's deterministic backward pass goes over the blocks outside the window as well.
-  const bool slow = pass == Pass::kBackward && s.window > 0 && 2 * s.window <= s.seq_len && flash;
+  const bool all_blocks = pass == Pass::kBackward && s.window > 0 && 2 * s.window <= s.seq_len;
+  const bool slow = flash && (all_blocks || sequence_leaves_cudnn_idle(s, gpu));
   if (kernel == AttentionKernel::kAuto && cudnn && !slow) return AttentionPath::kCudnn;
   if (flash) return AttentionPath::kFlash;
   // The scores of a query lie in shared memory; backward the scores' gradients beside them.

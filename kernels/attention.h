@@ -39,6 +39,7 @@ struct AttentionBackward {
   int window = 0;
   float scale = 0.0f;
   AttentionKernel kernel = AttentionKernel::kAuto;  // the forward's
+  bool deterministic = true;                        // false: cuDNN may add in any order; other kernels never do
 };
 void check(const AttentionBackward&);
 
@@ -46,13 +47,15 @@ void check(const AttentionBackward&);
 struct AttentionShape {
   Dtype dtype = Dtype::kF32;
   int seq_len = 0;
+  int num_kv_heads = 0;
   int group = 0;
   int64_t head_size = 0;
   int window = 0;
 };
 template <class Args>
 AttentionShape attention_shape(const Args& a) {
-  return {a.qkv.dtype, a.seq_len, a.group, a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)), a.window};
+  return {a.qkv.dtype, a.seq_len, a.num_kv_heads, a.group, a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)),
+          a.window};
 }
 
 // kScalar: any dtype and head size, without tensor cores, far slower. kFlash: our FlashAttention kernels. kCudnn.

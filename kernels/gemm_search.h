@@ -2,6 +2,7 @@
 // started again computes the same bits.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,15 +18,15 @@ class GemmSearch {
   struct Row {
     std::string shape;
     double flops = 0;
-    double microseconds = 0;        // of the choice, with all that the GEMM carries
+    double microseconds = 0;        // of the choice when hot, with all that the GEMM carries
     double first_microseconds = 0;  // of the library's first heuristic, epilogue and bias gradient apart
     std::string form;               // "plain", or what is inside the GEMM: "epilogue", "fused" (bias gradient too)
   };
 
   virtual ~GemmSearch() = default;
 
-  // Times the algorithms of each GEMM that has no choice yet, on the operands' own memory: all of it, outputs
-  // included, is overwritten with numbers. Waits for the stream.
+  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_hot), on the operands'
+  // own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
   virtual void search(std::span<const Gemm> gemms, Stream& stream) = 0;
 
   // All choices: a "# library" line, then a line each that begins with the shape. import() takes those made by the same
@@ -35,6 +36,16 @@ class GemmSearch {
 
   virtual std::vector<Row> rows() const = 0;
 };
+
+// Microseconds of a call of a candidate, over `calls` back to back; infinite where it refuses to run.
+using TimeCalls = std::function<double(size_t candidate, int calls)>;
+
+// Microseconds of a call of each candidate as it runs in a training step: on a GPU that GEMMs without a pause have
+// heated to its power limit, where others are fastest than on one that rests. `alone`: microseconds of a call that was
+// waited for, infinite where it was refused. Only those near the fastest are timed, and `always`, one of the
+// candidates, in turns after `heat_microseconds` of them all; the others' times are infinite.
+std::vector<double> times_when_hot(std::span<const double> alone, size_t always, double heat_microseconds,
+                                   const TimeCalls& time);
 
 // A stream that keeps the GEMMs it is asked for and does nothing: how a model's shapes are found.
 class GemmRecorder final : public Stream {

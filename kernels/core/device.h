@@ -119,7 +119,7 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(const std::string& name,
                                               StreamPriority priority = StreamPriority::kNormal) = 0;
   virtual std::unique_ptr<Event> make_event(EventKind kind = EventKind::kOrder) = 0;
-  virtual std::string bus_id() const { return ""; }  // of a GPU: "0000:18:00.0"
+  virtual std::string bus_id() const { return ""; }      // of a GPU: "0000:18:00.0"
   virtual GemmSearch* gemm_search() { return nullptr; }  // null where there is nothing to choose
   virtual void use_on_this_thread() {}  // before a thread other than the one that opened the device waits for events
   virtual void* allocate(size_t bytes) = 0;  // 256-byte aligned; Fatal(kDevice) with the size when there is no memory
@@ -142,6 +142,8 @@ class Device {
   // the backend allocates.
   virtual void lend_workspace(Tensor) {}
   virtual std::optional<GpuProperties> gpu_properties() const { return std::nullopt; }  // of a GPU
+  // Of a GPU whose driver tells it. From any thread, one at a time.
+  virtual std::optional<GpuLoad> gpu_load() { return std::nullopt; }
 
   // The first fault is kept. Raised by failing tasks, and by a host that unwinds while tasks may wait for peers.
   void raise_fault(std::exception_ptr cause) noexcept { fault_.raise(std::move(cause)); }

@@ -17,6 +17,14 @@ struct GpuProperties {
   bool can_flush_remote_writes = false;   // a stream's wait can flush what other devices have written
 };
 
+// How hard a GPU works at a moment.
+struct GpuLoad {
+  double sm_mhz = 0;       // clock of the multiprocessors
+  double watts = 0;        // drawn; the driver's mean of about the last second
+  double watts_limit = 0;  // at which the driver lowers the clock
+  double celsius = 0;
+};
+
 // The shapes of one rank's share of the model that its kernels' workspace depends on.
 struct WorkspaceDims {
   Dtype dtype = Dtype::kF32;

@@ -1,5 +1,6 @@
 // Causal attention by cuDNN's SDPA graphs. Queries, keys and values are read where they lie in the grouped QKV rows
-// (strided), gradients written likewise. The backward pass uses cuDNN's deterministic algorithm.
+// (strided), gradients written likewise. The backward pass uses cuDNN's deterministic algorithm, unless a call does
+// without.
 #include "kernels/cuda/cudnn_attention.h"
 
 #include <cudnn_frontend.h>
@@ -34,6 +35,7 @@ struct Shape {
   int64_t group;                                       // G
   int window;
   float scale;
+  bool deterministic;  // the backward pass
   auto operator<=>(const Shape&) const = default;
 };
 
@@ -54,7 +56,9 @@ Shape shape_of(const Args& a) {
           .out_row = out_row,
           .group = G,
           .window = a.window,
-          .scale = a.scale};
+          .scale = a.scale,
+          .deterministic = true};
+  if constexpr (requires { a.deterministic; }) s.deterministic = a.deterministic;
   if (G == 1 || NKV == 1) return s;
   s.sequences = 1;
   s.batch = NKV;
@@ -131,7 +135,8 @@ GraphPtr describe_forward(const Shape& s) {
 
 GraphPtr describe_backward(const Shape& s) {
   auto graph = new_graph();
-  auto options = fe::graph::SDPA_backward_attributes().set_name("attention gradient").set_deterministic_algorithm(true);
+  auto options =
+      fe::graph::SDPA_backward_attributes().set_name("attention gradient").set_deterministic_algorithm(s.deterministic);
   set_band(options, s);
   auto [dq, dk, dv] =
       graph->sdpa_backward(graph->tensor(query_like("q", kQ, s)), graph->tensor(key_like("k", kK, s)),

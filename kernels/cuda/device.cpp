@@ -15,6 +15,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/load.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda_device.h"
 #include "kernels/workspace.h"
@@ -181,6 +182,10 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_);
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
+  std::optional<GpuLoad> gpu_load() override {
+    if (!load_) load_ = std::make_unique<cuda::LoadReader>(bus_id());
+    return load_->read();
+  }
   std::string bus_id() const override {
     char name[32] = {};
     TRI_CUDA(cudaDeviceGetPCIBusId(name, sizeof name, ordinal_));
@@ -276,6 +281,7 @@ class CudaDevice final : public Device {
   const int ordinal_;
   int major_ = 0, minor_ = 0;  // compute capability
   std::unique_ptr<cuda::Context> context_;
+  std::unique_ptr<cuda::LoadReader> load_;  // from the first gpu_load() on
 };
 
 // Before the first call: a hardware queue a stream. Streams that share one (there are 8 by default) wait for each

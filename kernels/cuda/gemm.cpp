@@ -25,8 +25,8 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kCandidates = 24;  // of cuBLASLt's heuristics, a form
-constexpr int kFinalists = 4;    // timed again, more carefully
-constexpr int kRounds = 5;
+// GEMMs without a pause before the first shape's finalists are timed, and before each later one's.
+constexpr double kFirstHeatMicroseconds = 400e3, kHeatMicroseconds = 50e3;
 
 struct Choice {
   GemmForm form = GemmForm::kPlain;
@@ -112,53 +112,56 @@ struct GemmEngine::State {
     if (!g.dbias.empty() && !fused_dbias && !dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.out}, stream);
   }
 
-  // Microseconds of one call, the median of `rounds`; infinite when the algorithm refuses to run.
-  double time(Entry& entry, const Gemm& g, const Choice& choice, int rounds, CudaStream& stream) {
-    std::vector<float> times;
+  // Microseconds of a call, over `calls` back to back; infinite when the algorithm refuses to run.
+  double time(Entry& entry, const Gemm& g, const Choice& choice, int calls, CudaStream& stream) {
     std::array<cudaEvent_t, 2> events{};
     for (cudaEvent_t& event : events) TRI_CUDA(cudaEventCreate(&event));
+    double microseconds = INFINITY;
     try {
-      run(entry, g, choice, stream);
-      for (int round = 0; round < rounds; ++round) {
-        TRI_CUDA(cudaEventRecord(events[0], stream));
-        run(entry, g, choice, stream);
-        TRI_CUDA(cudaEventRecord(events[1], stream));
-        TRI_CUDA(cudaEventSynchronize(events[1]));
-        TRI_CUDA(cudaEventElapsedTime(&times.emplace_back(), events[0], events[1]));
-      }
+      TRI_CUDA(cudaEventRecord(events[0], stream));
+      for (int call = 0; call < calls; ++call) run(entry, g, choice, stream);
+      TRI_CUDA(cudaEventRecord(events[1], stream));
+      TRI_CUDA(cudaEventSynchronize(events[1]));
+      float milliseconds = 0;
+      TRI_CUDA(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
+      microseconds = 1e3 * milliseconds / calls;
     } catch (const Fatal&) {  // cuBLASLt proposes, but will not run
-      times.clear();
     }
     for (cudaEvent_t event : events) cudaEventDestroy(event);
-    if (times.empty()) return INFINITY;
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] * 1e3;
+    return microseconds;
   }
 
-  // Where every algorithm refuses, what was there before the search stays.
-  void search(const Gemm& g, CudaStream& stream) {
+  // The first heuristic, then what cuBLASLt proposes in every form, with the microseconds of a call by itself.
+  std::vector<Choice> candidates_of(Entry& entry, const Gemm& g, const GemmKey& key, CudaStream& stream) {
+    std::vector<Choice> candidates{first_choice(entry, g, key)};
+    for (const GemmForm form : forms_of(g))
+      for (const auto& algorithm : plan(entry, g, form).algorithms(handle, kCandidates, key.alignment))
+        if (form != GemmForm::kPlain || to_text(algorithm) != to_text(candidates.front().algorithm))
+          candidates.push_back({form, algorithm});
+    for (Choice& candidate : candidates) {
+      candidate.microseconds = time(entry, g, candidate, 1, stream);  // loads its kernel
+      if (std::isfinite(candidate.microseconds)) candidate.microseconds = time(entry, g, candidate, 1, stream);
+    }
+    return candidates;
+  }
+
+  // Where every algorithm refuses, what was there before the search stays. Whether anything was timed.
+  bool search(const Gemm& g, double heat_microseconds, CudaStream& stream) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entry_of(g);
-    if (entry.choice->microseconds > 0) return;
+    if (entry.choice->microseconds > 0) return false;
     for (const Tensor& tensor : {g.a, g.b, g.bias, g.pre, g.out}) fill_random(tensor, stream);
-    const Choice first = first_choice(entry, g, key);
-    std::vector<Choice> candidates;
-    for (const GemmForm form : forms_of(g)) {
-      for (const auto& algorithm : plan(entry, g, form).algorithms(handle, kCandidates, key.alignment)) {
-        Choice candidate{form, algorithm};
-        candidate.microseconds = time(entry, g, candidate, 1, stream);
-        candidates.push_back(candidate);
-      }
-    }
-    const auto faster = [](const Choice& a, const Choice& b) { return a.microseconds < b.microseconds; };
-    std::stable_sort(candidates.begin(), candidates.end(), faster);
-    if (candidates.size() > kFinalists) candidates.resize(kFinalists);
-    for (Choice& candidate : candidates) candidate.microseconds = time(entry, g, candidate, kRounds, stream);
-    const double first_microseconds = time(entry, g, first, kRounds, stream);
-    const auto best = std::min_element(candidates.begin(), candidates.end(), faster);
-    if (best == candidates.end() || !std::isfinite(best->microseconds)) return;
-    *entry.choice = *best;
-    entry.choice->first_microseconds = std::isfinite(first_microseconds) ? first_microseconds : best->microseconds;
+    const std::vector<Choice> candidates = candidates_of(entry, g, key, stream);
+    std::vector<double> alone;
+    for (const Choice& candidate : candidates) alone.push_back(candidate.microseconds);
+    const std::vector<double> hot = times_when_hot(
+        alone, 0, heat_microseconds, [&](size_t i, int calls) { return time(entry, g, candidates[i], calls, stream); });
+    const size_t best = static_cast<size_t>(std::min_element(hot.begin(), hot.end()) - hot.begin());
+    if (!std::isfinite(hot[best])) return true;
+    *entry.choice = candidates[best];
+    entry.choice->microseconds = hot[best];
+    entry.choice->first_microseconds = std::isfinite(hot.front()) ? hot.front() : hot[best];
+    return true;
   }
 };
 
@@ -190,7 +193,9 @@ bool GemmEngine::multiply_as(const Gemm& g, GemmForm form, CudaStream& stream) {
 void GemmEngine::search(std::span<const Gemm> gemms, Stream& stream) {
   std::lock_guard lock(state_->mutex);
   CudaStream& on = cuda_stream(stream);
-  for (const Gemm& g : gemms) state_->search(g, on);
+  double heat = kFirstHeatMicroseconds;
+  for (const Gemm& g : gemms)
+    if (state_->search(g, heat, on)) heat = kHeatMicroseconds;
   TRI_CUDA(cudaStreamSynchronize(on));
 }
 

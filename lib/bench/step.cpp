@@ -5,6 +5,7 @@
 
 #include "io/base/median.h"
 #include "io/base/random.h"
+#include "lib/bench/load_watch.h"
 #include "lib/model/flops.h"
 #include "lib/train/trainer.h"
 
@@ -56,7 +57,9 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   std::vector<double> milliseconds;
   StepTimes times;
   StepBenchResult result;
+  std::optional<LoadWatch> watch;
   for (int step = 0; step < bench.warmup + bench.steps; ++step) {
+    if (step == bench.warmup) watch.emplace([&] { return device.gpu_load(); });
     const auto start = std::chrono::steady_clock::now();
     const StepResult answer = trainer.step(step, inputs, targets);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -65,6 +68,7 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
     milliseconds.push_back(1e3 * seconds);
     times += step_times(answer.timeline, answer.pp_transfer_seconds, seconds, 0);
   }
+  if (watch) result.gpu_load = watch->finish();
   result.times = times_of_stages(mesh, job, times, std::max(1, bench.steps));
   if (device.gemm_search() != nullptr) result.gemms = device.gemm_search()->rows();
   result.memory_bytes = arena.used();

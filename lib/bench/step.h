@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/core/arena.h"
+#include "kernels/core/gpu.h"
 #include "kernels/core/profile.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/job.h"
@@ -27,6 +28,7 @@ struct StepBenchResult {
   double tflops_per_rank = 0;
   std::optional<double> mfu, mfu_causal;  // lib/observe/metrics.h
   int64_t memory_bytes = 0;               // this rank's arena
+  std::optional<GpuLoad> gpu_load;        // this rank's, medians over the measured steps
   std::vector<StepTimes> times;           // [stage]: a measured step's mean, on the stage's first rank
   double last_loss = 0;
   std::vector<OpProfile::Row> ops;     // of one profiled step on the compute stream, longest first

@@ -179,12 +179,14 @@ class Planner {
     const ModelConfig& m = config_.model;
     const AttentionShape shape{.dtype = config_.precision.compute,
                                .seq_len = m.seq_len,
+                               .num_kv_heads = m.kv_heads / config_.parallel.tp,
                                .group = m.heads / m.kv_heads,
                                .head_size = head_size(m),
                                .window = m.window};
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;
+    bool any_order = false;
     std::string warning;
     for (size_t rank = 0; rank < facts_.size(); ++rank) {
       const RankFacts& f = facts_[rank];
@@ -194,6 +196,7 @@ class Planner {
       for (const Pass pass : passes) {
         const auto path = attention_path(m.attention, pass, shape, *f.gpu);
         if (!path) return usage_error("{}{}", path.error().message, where);
+        if (pass == Pass::kBackward && path.value() == AttentionPath::kCudnn) any_order = !config_.run.deterministic;
         const auto [known, is_new] = slowest.try_emplace(pass, path.value());
         if (!is_new) known->second = std::min(known->second, path.value());
       }
@@ -206,6 +209,7 @@ class Planner {
     for (const auto& [pass, path] : slowest)
       text += fmt::format("{} {} {}", pass == Pass::kForward ? "" : ",",
                           pass == Pass::kForward ? "forward" : "backward", enum_name(path));
+    if (any_order) text += ", its sums in any order (run.deterministic: false)";
     add(text + origin("model.attention", m.attention, ""));
     return {};
   }

@@ -181,7 +181,8 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .group = d.G,
                            .window = ctx.config.model.window,
                            .scale = 1.0f / std::sqrt(static_cast<float>(d.HS)),
-                           .kernel = ctx.config.model.attention},
+                           .kernel = ctx.config.model.attention,
+                           .deterministic = ctx.config.run.deterministic},
                           ctx.compute);
   rotate(ctx, Pass::kBackward, w.dqkv);
 }

@@ -115,7 +115,7 @@ TEST(Resolve, twice_changes_nothing) {
 Config all_changed() {
   return parse(R"(
 run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, eval_batches: 2,
-      gemm_search: false, sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~", sample_temperature: 0.1, sample_top_k: 5}
+      gemm_search: false, deterministic: false, sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~", sample_temperature: 0.1, sample_top_k: 5}
 model: {layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 96, vocab: 300, seq_len: 32, window: 16,
         block: parallel, norm: rmsnorm, activation: swiglu, position: rope, attention: builtin, bias: false,
         tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789, init_std: 1e-300}

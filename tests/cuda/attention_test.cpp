@@ -9,6 +9,7 @@ struct Case {
   Dtype dtype = Dtype::kBF16;
   int batch = 2, seq_len = 0, num_kv_heads = 1, group = 1, head_size = 64, window = 0;
   AttentionKernel kernel = AttentionKernel::kAuto;
+  bool deterministic = true;
 
   int64_t rows() const { return int64_t{batch} * seq_len; }
   int64_t num_heads() const { return int64_t{num_kv_heads} * group; }
@@ -42,7 +43,8 @@ struct Case {
             .group = group,
             .window = window,
             .scale = scale(),
-            .kernel = kernel};
+            .kernel = kernel,
+            .deterministic = deterministic};
   }
 };
 
@@ -60,6 +62,8 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
       Comparisons(fp32 ? elements(2e-5) : vectors(2e-2, c.head_size), {{"lse", elements(fp32 ? 2e-5 : 5e-3)}}));
   // Operands in "delta" are each kernel's own business: some keep the sum there, others do not need it.
   const Buffer out = forward[0].second, lse = forward[1].second;
+  Comparisons comparisons(fp32 ? elements(5e-5) : vectors(2e-2, c.head_size), {{"lse", same_bits}});
+  comparisons.repeats = c.deterministic;
   const DeviceBuffer delta(statistic);
   const Buffer h_delta = statistic;
   const auto backward = [&](const Place& on) {
@@ -79,7 +83,7 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
         args.delta = delta;
         cuda::attention_backward(args, on);
       },
-      Comparisons(fp32 ? elements(5e-5) : vectors(2e-2, c.head_size), {{"lse", same_bits}}), stream);
+      comparisons, stream);
 }
 
 TEST(CudaAttention, scalar_kernels_match_cpu) {
@@ -158,6 +162,21 @@ TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
                            .head_size = head_size,
                            .window = window,
                            .kernel = AttentionKernel::kCudnn});
+}
+
+// run.deterministic: false. Our own kernels take no notice of it.
+TEST(CudaAttention, backward_in_any_order_matches_cpu) {
+  TRI_NEEDS_GPU();
+  for (const AttentionKernel kernel : {AttentionKernel::kAuto, AttentionKernel::kBuiltin})
+    for (const auto& [kv, group] : {std::pair{3, 1}, {2, 4}, {1, 8}})
+      for (const auto& [seq_len, head_size] : {std::pair{128, 64}, {515, 128}})
+        compare_attention({.batch = 3,
+                           .seq_len = seq_len,
+                           .num_kv_heads = kv,
+                           .group = group,
+                           .head_size = head_size,
+                           .kernel = kernel,
+                           .deterministic = false});
 }
 
 // Whatever cuDNN makes of a shape: where it refuses the graph, and in a build without it, another path takes the call.

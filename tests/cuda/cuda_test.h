@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ class TestStream final : public CudaStream {
   void record(Event&) override {}
   void wait(Event&) override {}
   void synchronize() override { TRI_CUDA(cudaStreamSynchronize(nullptr)); }
+  void mark(std::atomic<uint32_t>&, uint32_t) override {}
   void set_flag(uint32_t*, uint32_t) override {}
   void wait_flag(const uint32_t*, uint32_t) override {}
   void idle(std::chrono::microseconds) override {}

@@ -296,8 +296,10 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
 // A GPU each; what no kernel of it takes is refused here, before anybody has memory, and what is slow is said.
 TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   const auto planned = [](int hidden, int seq_len, const std::vector<GpuProperties>& gpus,
-                          EngineKind kind = EngineKind::kTraining, AttentionKernel kernel = AttentionKernel::kAuto) {
+                          EngineKind kind = EngineKind::kTraining, AttentionKernel kernel = AttentionKernel::kAuto,
+                          bool deterministic = true) {
     Config config = config_of({.dp = static_cast<int>(gpus.size())});
+    config.run.deterministic = deterministic;
     config.precision.compute = Dtype::kBF16;
     config.model.hidden = hidden;  // over 4 heads
     config.model.seq_len = seq_len;
@@ -313,6 +315,17 @@ TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   EXPECT_TRUE(fast.value().warnings.empty());
   const auto forward = planned(4 * 128, 64, {h200}, EngineKind::kInference);
   EXPECT_NE(said(forward).find("attention: forward cuDNN (model"), std::string::npos) << said(forward);
+
+  // run.deterministic: false is said where a kernel makes use of it.
+  EXPECT_EQ(said(fast).find("any order"), std::string::npos);
+  const std::string any_order = "backward cuDNN, its sums in any order (run.deterministic: false)";
+  const auto loose = [&](const std::vector<GpuProperties>& gpus, EngineKind kind = EngineKind::kTraining) {
+    return said(planned(4 * 128, 64, gpus, kind, AttentionKernel::kAuto, false));
+  };
+  EXPECT_NE(loose({h200, h200}).find(any_order), std::string::npos) << loose({h200, h200});
+  EXPECT_NE(loose({h200, no_cudnn}).find("its sums in any order"), std::string::npos) << "the first rank's";
+  EXPECT_EQ(loose({no_cudnn}).find("any order"), std::string::npos);
+  EXPECT_EQ(loose({h200}, EngineKind::kInference).find("any order"), std::string::npos);
 
   const auto slow = planned(4 * 65, 64, {h200});
   EXPECT_NE(said(slow).find("attention: forward scalar kernels, backward scalar kernels"), std::string::npos);

@@ -14,7 +14,8 @@ const GpuProperties kA100{.num_multiprocessors = 108, .max_shared_bytes = 163 * 
 const GpuProperties kWithoutCudnn{.has_cudnn = false};
 
 AttentionShape shape(Dtype dtype, int seq_len, int group, int64_t head_size, int window = 0) {
-  return {.dtype = dtype, .seq_len = seq_len, .group = group, .head_size = head_size, .window = window};
+  return {
+      .dtype = dtype, .seq_len = seq_len, .num_kv_heads = 16, .group = group, .head_size = head_size, .window = window};
 }
 
 AttentionPath path(AttentionKernel kernel, Pass pass, const AttentionShape& s, const GpuProperties& gpu = kH200) {
@@ -39,6 +40,27 @@ TEST(AttentionPath, auto_takes_the_fastest_that_takes_the_shape) {
   EXPECT_EQ(path(kAuto, Pass::kForward, shape(Dtype::kBF16, 4096, 1, 128, 1024)), AttentionPath::kCudnn);
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 4096, 1, 128, 1024)), AttentionPath::kFlash);
   EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 4096, 1, 128, 3000)), AttentionPath::kCudnn);
+}
+
+// cuDNN takes grouped heads a sequence at a time: only where one has three tiles of 128 queries a multiprocessor.
+TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
+  const auto grouped = [](int seq_len, int kv_heads, const GpuProperties& gpu = kH200, int64_t head_size = 128) {
+    AttentionShape s = shape(Dtype::kBF16, seq_len, 4, head_size);
+    s.num_kv_heads = kv_heads;
+    const AttentionPath forward = path(AttentionKernel::kAuto, Pass::kForward, s, gpu);
+    EXPECT_EQ(path(AttentionKernel::kAuto, Pass::kBackward, s, gpu), forward);
+    return forward;
+  };
+  EXPECT_EQ(grouped(8192, 8), AttentionPath::kCudnn);
+  EXPECT_EQ(grouped(2048, 8), AttentionPath::kCudnn);  // 512 tiles
+  EXPECT_EQ(grouped(1536, 8), AttentionPath::kFlash);  // 384, of the 396 that an H200 wants
+  EXPECT_EQ(grouped(1536, 8, kA100), AttentionPath::kCudnn);
+  EXPECT_EQ(grouped(2048, 2), AttentionPath::kFlash);  // the same model's share of tp 4
+  EXPECT_EQ(grouped(8192, 2), AttentionPath::kCudnn);
+  EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);             // a single group's sequences go together
+  EXPECT_EQ(grouped(512, 8, kH200, 80), AttentionPath::kCudnn);  // ours do not take the head size
+  AttentionShape asked = shape(Dtype::kBF16, 512, 4, 128);
+  EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, asked), AttentionPath::kCudnn);
 }
 
 TEST(AttentionPath, flash_kernels_need_their_shared_memory) {
