@@ -125,10 +125,9 @@ class CudaStreamImpl final : public CudaStream {
     static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
     driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
   }
-  // Without the fence that makes earlier writes visible before it: nobody reads anything by it.
   void mark(std::atomic<uint32_t>& word, uint32_t value) override {
     static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER),
+    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
                  "cuStreamWriteValue32");
   }
   bool busy() override {
@@ -248,6 +247,17 @@ class CudaDevice final : public Device {
         status != cudaSuccess) {
       cudaGetLastError();  // an answer here, not an error of the next call
       return Error{fmt::format("cudaHostRegister: {}", cudaGetErrorString(status)), ExitCode::kDevice};
+    }
+    // A mark in its first word, which keeps its value: a driver that refuses it does so now.
+    auto& word = *static_cast<std::atomic<uint32_t>*>(memory);
+    try {
+      const auto stream = make_stream("map", StreamPriority::kNormal);
+      stream->mark(word, word.load());
+      stream->synchronize();
+    } catch (const Fatal& refusal) {
+      cudaHostUnregister(memory);
+      cudaGetLastError();
+      return Error{refusal.what(), ExitCode::kDevice};
     }
     return {};
   }

@@ -217,8 +217,24 @@ Result<void> Checkpointer::advance(int saved, int failed) {
   return next_phase(failed == 0);
 }
 
+// Until the phase is done on all ranks. They meet every few seconds: each shows that it is there, however long the
+// slowest takes, whose files have a deadline of their own (lib/fault/hang_clock.h).
+void Checkpointer::await_all_parts() {
+  constexpr std::chrono::seconds kRound{5};
+  const auto await = [&](const auto& future) {
+    const HostScope waits(HostState::kAwaitsCheckpoint);
+    if (future.valid()) future.wait_for(kRound);
+  };
+  for (bool done = false; !done; tick_black_box()) {
+    if (!outcome_ && phase_ == Phase::kWriting) await(writing_);
+    if (!outcome_ && phase_ == Phase::kPublishing) await(publishing_);
+    done = job_.all_of(phase_done());
+  }
+}
+
 Result<void> Checkpointer::finish() {
   while (phase_ != Phase::kIdle) {
+    await_all_parts();
     collect();
     if (auto done = next_phase(job_.all_of(outcome_->ok())); !done) return done;
   }

@@ -106,6 +106,7 @@ class Checkpointer {
   Result<ShardRecord> write_shard(const std::string& folder) const;
   void writer_is(WriterState state) const;
   bool phase_done() const;
+  void await_all_parts();
   void collect();
   Result<void> next_phase(bool all_well);
   Result<void> failure(const Result<void>& mine);

@@ -9,6 +9,7 @@
 
 #include "io/base/hash.h"
 #include "io/base/parallel.h"
+#include "io/black_box/black_box.h"
 #include "io/checkpoint/shard_reader.h"
 
 namespace tri {
@@ -132,6 +133,7 @@ class Loading {
     if (number == 0) hash = std::make_unique<Xxh3>();
     hash->update(data, static_cast<size_t>(bytes));
     place(read.tensor, blocks.region(number), data);
+    tick_black_box();
     if (number + 1 < blocks.count()) return {};
     const uint64_t found = hash->digest();
     hash.reset();
@@ -143,6 +145,7 @@ class Loading {
   Result<void> read_whole(size_t item, std::unique_ptr<char[]>& block) {
     const PieceRead& read = share_.reads[item];
     const std::vector<const LoadTarget*> targets = touched(read);
+    tick_black_box();
     if (targets.size() == 1)
       return reader_.read(tensor_of(read), stored_of(read), targets[0]->piece->region, targets[0]->out);
     const Blocks blocks = blocks_of(read.tensor, read.region);

@@ -132,6 +132,7 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
       wait_sleeping(request);
     }
     message.take(buffer.data());
+    tick_black_box();
   }
   for (MPI_Request& request : sends) wait_sleeping(request);
 }

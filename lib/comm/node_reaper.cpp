@@ -43,8 +43,8 @@ bool all_end(pollfd* processes, nfds_t count, int64_t until) {
   }
 }
 
-// The life of the process. The one that it comes from had many threads, which may have held any lock: only what a signal
-// handler may call is called.
+// The life of the process. The one that it comes from had many threads, which may have held any lock: only what a
+// signal handler may call is called.
 [[noreturn]] void reap(pollfd* processes, nfds_t count, int64_t patience) {
   ::setsid();
   close_all_but(processes, count);

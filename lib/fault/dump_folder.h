@@ -1,7 +1,7 @@
 // The folders of dumps: run.dir/hang/20261122T155959, one a dump, in which all nodes of a job meet.
 //
-//   run.dir/hang/<attempt>.<n>    a link to the folder of the n-th dump of this start of the job. Whoever is first to make
-//                                 it decides the folder's name: a link is made as a whole or not at all.
+//   run.dir/hang/<attempt>.<n>    a link to the folder of the n-th dump of this start of the job. Whoever is first to
+//                                 make it decides the folder's name: a link is made as a whole or not at all.
 //     trigger.json                what made the first one look
 //     rank_00013.json             a record a rank (io/black_box/record_json.h)
 //     nccl_<host>.txt             NCCL's own report, where there is one

@@ -26,9 +26,9 @@ namespace tri {
 enum class RunEventKind {
   kStart,    // of an attempt; fields: ranks, step (done before it), steps (of the run)
   kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
-  kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank` and
-  // `host`: the first culprit's; fields: kind, dump, began (seconds since 1970: when it came to a standstill)
-  kEnd,  // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
+             // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
+  kEnd,      // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
 };
 
 template <>
@@ -62,8 +62,8 @@ std::optional<RunEvent> run_event_from(const std::string& line);  // none: torn,
 Result<std::vector<RunEvent>> read_events(const std::string& path);
 
 // What brought `attempt` to its end: the earliest failure or hang that is no consequence of another's end, else the
-// earliest. A hang counts from its beginning, unless the run has gone on after it, to fail otherwise than by the watchdog
-// or to end. Nothing: none failed.
+// earliest. A hang counts from its beginning, unless the run has gone on after it, to end or to fail otherwise than by
+// the watchdog. Nothing: none failed.
 std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt);
 
 // "rank 13 on node07 (GPU 0000:18:00.0): TEXT"

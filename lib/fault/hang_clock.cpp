@@ -48,7 +48,8 @@ HangClock::Alarm HangClock::Clock::pass(double awake, double deadline) {
   return Alarm::kDump;
 }
 
-// The duration of the last step that has ended, where one has since the last sighting. Of short steps not every one is seen.
+// The duration of the last step that has ended, where one has since the last sighting. Of short steps not every one is
+// seen.
 void HangClock::learn(const Sighting& s) {
   if (s.step_nanoseconds == 0 || (s.step == last_.step && s.step_nanoseconds == last_.step_nanoseconds)) return;
   // Before its first step has ended, the rank's step may have jumped to the one that a checkpoint goes on from.

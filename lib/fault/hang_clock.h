@@ -1,5 +1,5 @@
-// When nothing has moved for too long: deadlines over what one rank's black box shows. Pure arithmetic over sightings, a
-// few a second; lib/fault/watchdog.h makes them.
+// When nothing has moved for too long: deadlines over what one rank's black box shows. Pure arithmetic over sightings,
+// a few a second; lib/fault/watchdog.h makes them.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ struct Sighting {
 Sighting sighting_of(const box::Image& image, int64_t now);
 
 // The phase and the writer of a checkpoint have a clock each, which begins anew with every sign of progress. A clock
-// counts the time in which this process was awake: between two sightings a second at most. So a job that is suspended as
-// a whole and goes on has not hung.
+// counts the time in which this process was awake: between two sightings a second at most. So a job that is suspended
+// as a whole and goes on has not hung.
 class HangClock {
  public:
   static constexpr int kWarmUpSteps = 5;       // the first steps of a start, which tell nothing of the later ones

@@ -48,6 +48,8 @@ class Locator {
 
  private:
   void find_candidates();
+  bool is_held_host(int node) const;
+  std::optional<int> blamed_in(std::span<const int> nodes) const;
   std::optional<Candidate> candidate(int component) const;
   void judge(Candidate& candidate) const;
   double silent_at(int node) const;
@@ -68,6 +70,7 @@ class Locator {
   const WaitGraph& graph_;
   const HangTrigger& trigger_;
   const StrongComponents components_;
+  int num_held_hosts_ = 0;
   std::vector<Candidate> candidates_;
 };
 
@@ -93,6 +96,8 @@ HangVerdict Locator::verdict() {
 }
 
 void Locator::find_candidates() {
+  for (int rank = 0; rank < graph_.world_size(); ++rank)
+    num_held_hosts_ += is_held_host(graph_.node(rank, WaitGraph::kHost)) ? 1 : 0;
   for (int c = 0; c < components_.size(); ++c)
     if (auto found = candidate(c)) candidates_.push_back(std::move(*found));
   if (candidates_.size() <= kMostCulprits) return;
@@ -108,26 +113,34 @@ void Locator::find_candidates() {
   candidates_.resize(kMostCulprits);
 }
 
+// A host that runs, while its own streams wait for others.
+bool Locator::is_held_host(int node) const {
+  return graph_.rank_of(node) >= 0 && graph_.activity_of(node) == WaitGraph::kHost && graph_.sink(node) &&
+         !graph_.edges().of(node).empty();
+}
+
+// Of nodes that all wait for each other, or of one alone, the one that may be at work instead. A host whose streams
+// wait is mostly held by a full queue, in a launch: then it is not the only one. If it is, it may be at work.
+std::optional<int> Locator::blamed_in(std::span<const int> nodes) const {
+  const auto order = [&](int node) {
+    return std::tuple(is_held_host(node), graph_.rank_of(node) < 0, -silent_at(node), node);
+  };
+  std::optional<int> blamed;
+  for (const int node : nodes)
+    if (graph_.sink(node) && (num_held_hosts_ <= 1 || !is_held_host(node)) && (!blamed || order(node) < order(*blamed)))
+      blamed = node;
+  return blamed;
+}
+
 std::optional<Candidate> Locator::candidate(int component) const {
   const auto nodes = components_.nodes_of(component);
   for (const int node : nodes)
     for (const int next : graph_.edges().of(node))
       if (components_.of[static_cast<size_t>(next)] != component) return std::nullopt;
-  Candidate c{.component = component, .node = nodes.front()};
-  // Of several that may wait as well as work, the one whose device is nearest to what its thread has enqueued: a thread
-  // that a full queue holds up is far ahead.
-  const auto ahead = [&](int node) {
-    const int rank = graph_.rank_of(node);
-    if (rank < 0 || graph_.record(rank) == nullptr) return uint32_t{0};
-    return graph_.record(rank)->actions_enqueued - graph_.record(rank)->action_entered;
-  };
-  const auto order = [&](int node) {
-    return std::tuple(!graph_.sink(node), graph_.rank_of(node) < 0, ahead(node), -silent_at(node), node);
-  };
-  for (const int node : nodes)
-    if (order(node) < order(c.node)) c.node = node;
-  if (const auto& kind = graph_.sink(c.node)) {
-    c.kind = *kind;
+  const std::optional<int> blamed = blamed_in(nodes);
+  Candidate c{.component = component, .node = blamed.value_or(nodes.front())};
+  if (blamed) {
+    c.kind = *graph_.sink(c.node);
     c.ranks = {graph_.rank_of(c.node)};
     if (c.ranks.front() < 0) c.ranks = graph_.meeting_members(c.node);
   } else {
@@ -197,8 +210,9 @@ void Locator::count_waiting() {
       waits_for |= reached[static_cast<size_t>(components_.of[static_cast<size_t>(graph_.node(rank, activity))])];
     for (; waits_for != 0; waits_for &= waits_for - 1) {
       Candidate& c = candidates_[static_cast<size_t>(std::countr_zero(waits_for))];
+      if (std::binary_search(c.ranks.begin(), c.ranks.end(), rank)) continue;
       c.holds_trigger |= rank == trigger_.world_rank;
-      if (!std::binary_search(c.ranks.begin(), c.ranks.end(), rank)) ++c.num_waiting;
+      ++c.num_waiting;
     }
   }
 }
@@ -212,7 +226,7 @@ void Locator::count_alike() {
     const bool trains = graph_.rank_of(c.node) >= 0 && (graph_.activity_of(c.node) == WaitGraph::kHost ||
                                                         graph_.activity_of(c.node) == WaitGraph::kDevice);
     const RankRecord* r = graph_.record(c.ranks.front());
-    if (trains && r != nullptr) c.num_alike = places[place_in_program(*r)];
+    if (trains && r != nullptr && !graph_.lost(c.ranks.front())) c.num_alike = places[place_in_program(*r)];
   }
 }
 
@@ -228,8 +242,8 @@ void Locator::sort_candidates() {
     return c.ranks.front() == trigger_.world_rank ? 0 : 1;
   };
   const auto order = [&](const Candidate& c) {
-    return std::tuple(c.certainty, off_topic(c), failed_at(c), -c.num_waiting, !c.holds_trigger, c.num_alike, -c.silent,
-                      c.ranks.front());
+    return std::tuple(c.certainty, off_topic(c), failed_at(c), -c.num_waiting, !c.holds_trigger, c.num_alike,
+                      c.ranks.front() != trigger_.world_rank, -c.silent, c.ranks.front());
   };
   std::sort(candidates_.begin(), candidates_.end(),
             [&](const Candidate& a, const Candidate& b) { return order(a) < order(b); });

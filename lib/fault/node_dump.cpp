@@ -43,9 +43,7 @@ void ask_ranks(const DumpingNode& node, double seconds) {
   for (box::Image* const image : node.images) {
     if (image == nullptr) continue;
     const uint32_t request = image->dump_requested.fetch_add(1) + 1;
-    const char state = thread_state(fmt::format("/proc/{}", image->process));
-    const bool runs = state != 0 && state != 'T' && state != 't' && state != 'Z';
-    if (runs && image->stack_signal != 0) asked.push_back({image, request});
+    if (process_state_of(*image) == ProcessState::kRuns && image->stack_signal != 0) asked.push_back({image, request});
   }
   request_stacks(node.images, seconds);
   const auto all_answered = [&] {
@@ -64,7 +62,7 @@ std::vector<RankRecord> records_of(const DumpingNode& node) {
     if (!read) continue;
     RankRecord& record = records.emplace_back(std::move(read).value());
     record.process_state = process_state_of(record);
-    if (record.process_state == ProcessState::kGone) continue;
+    if (record.process_state != ProcessState::kRuns && record.process_state != ProcessState::kStopped) continue;
     for (StackRecord& stack : silent_threads(record)) record.stacks.push_back(std::move(stack));
   }
   return records;

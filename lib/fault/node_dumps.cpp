@@ -12,11 +12,11 @@
 #include "io/base/file.h"
 #include "io/black_box/black_box.h"
 #include "lib/fault/dump_folder.h"
+#include "lib/fault/thread_stacks.h"
 
 namespace tri {
 namespace {
 
-constexpr std::chrono::seconds kListenInterval{5};
 constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;  // of a dump that another node has begun
 
 // A box of another rank, to be read and written; null: there is none, or of another kind.
@@ -91,7 +91,7 @@ struct NodeDumps::State {
 };
 
 NodeDumps::NodeDumps(DumpingNode node, const std::string& own_box, const std::vector<int>& node_ranks,
-                     std::function<void(const DumpOutcome&)> on_report)
+                     std::function<void(const DumpOutcome&)> on_report, std::chrono::milliseconds listen_interval)
     : state_(std::make_shared<State>()) {
   // Boxes are named alike but for the rank behind the last dot.
   const std::string stem = own_box.substr(0, own_box.rfind('.') + 1);
@@ -102,7 +102,7 @@ NodeDumps::NodeDumps(DumpingNode node, const std::string& own_box, const std::ve
   state_->on_report = std::move(on_report);
   state_->num_threads = listens ? 2 : 1;
   std::thread([state = state_] { work(state); }).detach();
-  if (listens) std::thread([state = state_] { listen(state); }).detach();
+  if (listens) std::thread([state = state_, listen_interval] { listen(state, listen_interval); }).detach();
 }
 
 NodeDumps::~NodeDumps() {
@@ -124,6 +124,7 @@ NodeDumps::Known NodeDumps::known() const {
 }
 
 void NodeDumps::work(const std::shared_ptr<State>& state) {
+  name_thread("dumps");
   std::unique_lock lock(state->mutex);
   for (;;) {
     state->changed.wait(lock, [&] { return state->over || state->order; });
@@ -153,10 +154,11 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
   state->changed.notify_all();
 }
 
-void NodeDumps::listen(const std::shared_ptr<State>& state) {
+void NodeDumps::listen(const std::shared_ptr<State>& state, std::chrono::milliseconds interval) {
+  name_thread("dump listener");
   const std::string run_dir = state->node.run_dir, attempt = state->node.attempt;
   std::unique_lock lock(state->mutex);
-  while (!state->changed.wait_for(lock, kListenInterval, [&] { return state->over; })) {
+  while (!state->changed.wait_for(lock, interval, [&] { return state->over; })) {
     box::Image* const first = state->map_boxes();
     lock.unlock();
     const int seen = newest_dump(run_dir, attempt);

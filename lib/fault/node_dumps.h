@@ -1,6 +1,8 @@
-// The dumps of one node over the life of a run: which rank of the node takes a dump on, and the threads that carry it out.
+// The dumps of one node over the life of a run: which rank of the node takes a dump on, and the threads that carry it
+// out.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -13,21 +15,24 @@
 
 namespace tri {
 
-// Threads: any. No call waits for storage; what may hang there happens on threads that outlive this object where they have
-// to.
+// Threads: any. No call waits for storage; what may hang there happens on threads that outlive this object where they
+// have to.
 class NodeDumps {
  public:
-  // `own_box`: this rank's file; `node_ranks`: world ranks of this node, ascending. Where the job has several nodes, the
-  // node's first rank looks every few seconds whether another node has begun a dump, and takes part in it then.
-  // `on_report` is called on the node that has written the report.
+  static constexpr std::chrono::milliseconds kListenInterval{5000};
+
+  // `own_box`: this rank's file; `node_ranks`: world ranks of this node, ascending. Where the job has several nodes,
+  // the node's first rank looks every `listen_interval` whether another node has begun a dump, and takes part in it
+  // then. `on_report` is called where the report was written, or could not be.
   NodeDumps(DumpingNode node, const std::string& own_box, const std::vector<int>& node_ranks,
-            std::function<void(const DumpOutcome&)> on_report);
+            std::function<void(const DumpOutcome&)> on_report,
+            std::chrono::milliseconds listen_interval = kListenInterval);
   ~NodeDumps();  // waits a second at most for what is under way
   NodeDumps(const NodeDumps&) = delete;
   NodeDumps& operator=(const NodeDumps&) = delete;
 
-  // The node dumps, unless one of its ranks has taken that on since `since` (BlackBox::now()). Whether this rank has now.
-  // Dumps that were asked for (trigger.world_rank is -1) count apart from those of hangs.
+  // The node dumps, unless one of its ranks has taken that on since `since` (BlackBox::now()). Whether this rank has
+  // now. Dumps that were asked for (trigger.world_rank is -1) count apart from those of hangs.
   bool claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double patience_seconds);
 
   // Of the last dump that this rank has taken on, as far as it is known.
@@ -43,7 +48,7 @@ class NodeDumps {
  private:
   struct State;
   static void work(const std::shared_ptr<State>& state);
-  static void listen(const std::shared_ptr<State>& state);
+  static void listen(const std::shared_ptr<State>& state, std::chrono::milliseconds interval);
 
   const std::shared_ptr<State> state_;
 };

@@ -20,7 +20,8 @@ class Symbolizer {
   Symbolizer& operator=(const Symbolizer&) = delete;
 
   // One text a frame, innermost first: "tri::Executor::run(tri::Plan const&)+0x1c8 (trireme)", "libcuda.so.1+0x2f40"
-  // where the table has no name, and "0x7f..." where nothing is mapped. The frames but the innermost are return addresses.
+  // where the table has no name, and "0x7f..." where nothing is mapped. The frames but the innermost are return
+  // addresses.
   std::vector<std::string> names(int process, const std::vector<uint64_t>& frames);
 
  private:

@@ -56,6 +56,13 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
+// 'R', 'S', 'T' ...; 0: there is no such thread. The name before it stands in brackets, and may hold anything.
+char thread_state(const std::string& folder) {
+  const std::string line = first_line(folder + "/stat");
+  const size_t name_end = line.rfind(')');
+  return name_end == line.npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+}
+
 bool blocks(const std::string& folder, int signal) {
   std::ifstream file(folder + "/status");
   for (std::string line; std::getline(file, line);)
@@ -84,8 +91,8 @@ uint32_t num_answers(const box::Image& image) {
 // How many answers are to be waited for.
 uint32_t ask(box::Image& image) {
   const auto signal = static_cast<int>(image.stack_signal.load());
-  const char state = thread_state(fmt::format("/proc/{}", image.process));
-  if (signal == 0 || state == 0 || state == 'T' || state == 't' || state == 'Z') return 0;
+  if (signal == 0 || process_state_of(image) != ProcessState::kRuns)
+    return 0;  // the signal would end any other process
   for (box::Stack& stack : image.stacks) stack.depth = 0;
   image.num_stacks = 0;
   uint32_t asked = 0;
@@ -146,11 +153,15 @@ std::vector<StackRecord> silent_threads(const RankRecord& record) {
   return silent;
 }
 
-// The name in field 2 stands in brackets, and may hold anything.
-char thread_state(const std::string& folder) {
-  const std::string line = first_line(folder + "/stat");
-  const size_t name_end = line.rfind(')');
-  return name_end == line.npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+void name_thread(const char* name) { ::prctl(PR_SET_NAME, name); }
+
+ProcessState process_state_of(const box::Image& image) {
+  RankRecord record;
+  record.host = image.host;
+  record.process = image.process;
+  record.process_namespace = image.process_namespace;
+  record.process_start = image.process_start;
+  return process_state_of(record);
 }
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// Stacks of all threads of this node's ranks: each thread answers a signal by writing its own into its rank's black box.
-// Where a thread can't answer, the kernel's words on it stand in.
+// Stacks of all threads of this node's ranks: each thread answers a signal by writing its own into its rank's black
+// box. Where a thread can't answer, the kernel's words on it stand in.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,11 @@ void request_stacks(std::span<box::Image* const> images, double seconds);
 // /proc says: "state T, in do_signal_stop, system call 202". Nothing where there is no such process.
 std::vector<StackRecord> silent_threads(const RankRecord& record);
 
-// The state of a thread or process, by its folder in /proc: 'R', 'S', 'T' ...; 0: it is gone.
-char thread_state(const std::string& folder);
+// Of the calling thread, as stacks show it: up to 15 letters.
+void name_thread(const char* name);
+
+// Of the rank that writes the image: by its number, its start and its namespace, since another process may have the
+// number.
+ProcessState process_state_of(const box::Image& image);
 
 }  // namespace tri

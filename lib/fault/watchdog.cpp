@@ -98,6 +98,7 @@ void Watchdog::set_streams(StreamStates states) {
 }
 
 void Watchdog::watch() {
+  name_thread("watchdog");
   const bool one_node = job_.node_size() == job_.world_size();
   HangClock clock(phase_deadlines(fault_, one_node));
   std::unique_lock lock(mutex_);
@@ -126,6 +127,7 @@ void Watchdog::look_at_requests() {
 }
 
 void Watchdog::answer_requests() {
+  name_thread("dump answers");
   for (uint32_t request = 0;;) {
     requests_.wait(request);
     if (over_) return;

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int kRateSteps = 20;                         // over which the rate is a mean
+constexpr size_t kRateSteps = 20;                      // the rate is that of their median
 constexpr double kStillSeconds = 10;                   // without an event, at least, and
 constexpr double kStillSteps = 3;                      // ... as long as so many steps: then a run stands still, if
 constexpr std::chrono::milliseconds kSecondLook{500};  // ... nothing has moved at a second look
@@ -52,26 +52,25 @@ double number(const Json& object, const char* name) {
 
 std::optional<RunRate> rate_of(const std::vector<std::string>& lines) {
   RunRate rate;
-  double seconds = 0, tokens = 0, time = 0;
-  int steps = 0;
-  for (auto line = lines.rbegin(); line != lines.rend() && steps < kRateSteps; ++line) {
+  std::vector<double> seconds;
+  double tokens = 0, time = 0;
+  for (auto line = lines.rbegin(); line != lines.rend() && seconds.size() < kRateSteps; ++line) {
     const Json object = Json::parse(*line, nullptr, false);
     if (!object.is_object()) continue;
     if (object.contains("restart")) break;  // the steps above it were another attempt's
     const double step_seconds = number(object, "step_ms") / 1000;
     if (step_seconds <= 0) continue;
-    if (steps == 0) {
+    if (seconds.empty()) {
       rate.step = static_cast<int64_t>(number(object, "step"));
       if (object.contains("loss") && object["loss"].is_number()) rate.loss = number(object, "loss");
       time = number(object, "time");
     }
-    seconds += step_seconds;
+    seconds.push_back(step_seconds);
     tokens += number(object, "tokens_per_s") * step_seconds;
-    ++steps;
   }
-  if (steps == 0) return std::nullopt;
-  rate.seconds_per_step = seconds / steps;
-  rate.tokens_per_s = tokens / seconds;
+  if (seconds.empty()) return std::nullopt;
+  rate.seconds_per_step = median(seconds);
+  rate.tokens_per_s = tokens / static_cast<double>(seconds.size()) / rate.seconds_per_step;
   rate.age = std::max(0.0, seconds_since_1970() - time);
   return rate;
 }
@@ -258,6 +257,8 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
   status.slowest = slowest_of(status.ranks);
   status.state = state_of(status);
   status.hang = locate(status);
+  const bool alive = status.state == RunState::kRuns || status.state == RunState::kStandsStill;
+  if (alive && status.cause && status.cause->kind == RunEventKind::kHang) status.cause.reset();  // it may go on
   status.newest_dump = newest_dump_of(status.run_dir);
   if (const auto log = last_lines(status.run_dir + "/log.txt"); !log.empty()) status.last_log_line = log.back();
   return status;

@@ -40,7 +40,7 @@ struct EnumNames<RunState> {
 // Of the newest steps in metrics.jsonl.
 struct RunRate {
   int64_t step = 0;             // the last that is complete
-  double seconds_per_step = 0;  // a mean of the last steps
+  double seconds_per_step = 0;  // the median of the last steps
   double tokens_per_s = 0;
   std::optional<double> loss;  // of the last step; none: not finite
   double age = 0;              // seconds since it was complete

@@ -30,7 +30,7 @@ std::string moment(double seconds_since_1970) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(whole));
 }
 
-// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream came to last, or is about to do.
+// "forward of microbatch 3, chunk 1", "before backward of ...": what the compute stream came to last, or waits to do.
 std::string action_of(const RankRecord& rank) {
   const std::string text = action_text(rank);
   return !text.empty() && rank.action_running < rank.action_entered ? "before " + text : text;
@@ -100,10 +100,12 @@ std::string table_of_groups(const std::vector<RankRecord>& ranks) {
 std::string who_and_where(const RunStatus& s) {
   std::string text;
   if (!s.attempt.empty()) text += fmt::format("attempt {}{}", s.attempt, s.job.empty() ? "" : ", job " + s.job);
-  if (s.world_size == 0) return text;
+  if (s.world_size == 0) return text.empty() ? "" : text + "\n";
+  text += fmt::format("{}{} rank{}", text.empty() ? "" : ": ", s.world_size, s.world_size == 1 ? "" : "s");
   const bool all = static_cast<int>(s.ranks.size()) == s.world_size;
-  return text + fmt::format("{}{} rank{}, {} on this machine, {}\n", text.empty() ? "" : ": ", s.world_size,
-                            s.world_size == 1 ? "" : "s", all ? "all" : std::to_string(s.ranks.size()), s.host);
+  if (!s.ranks.empty())
+    text += fmt::format(", {} on this machine, {}", all ? "all" : std::to_string(s.ranks.size()), s.host);
+  return text + "\n";
 }
 
 std::string progress_of(const RunStatus& s) {

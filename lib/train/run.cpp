@@ -142,7 +142,7 @@ RunEvent hang_event(const DumpOutcome& dump) {
   return event;
 }
 
-// What there is to record: all but the box itself, which outlives it. `book`: made with the run folder.
+// What there is to record: all but the box itself, which outlives it. `book`: set once this start holds the run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
                           const std::string& attempt, RunRecorder& recorder, std::optional<EventBook>& book) {
   const Config& config = planned.config;
@@ -150,26 +150,28 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   auto device = open_planned_device(planned.plan.device, job);
   if (!device) return device.error();
   const MappedRecorder mapped(recorder, *device.value());
-  book.emplace(EventBook::Writer{.path = config.run.dir + "/events.jsonl",
-                                 .attempt = attempt,
-                                 .job = batch_start().job,
-                                 .world_rank = job.world_rank(),
-                                 .host = job.host(),
-                                 .gpu = device.value()->bus_id()});
+  const EventBook events({.path = config.run.dir + "/events.jsonl",
+                          .attempt = attempt,
+                          .job = batch_start().job,
+                          .world_rank = job.world_rank(),
+                          .host = job.host(),
+                          .gpu = device.value()->bus_id()});
   std::optional<Watchdog> watchdog;
   if (BlackBox* const box = recorder.box())
-    watchdog.emplace(Watchdog::Context{.box = *box,
-                                       .job = job,
-                                       .fault = config.fault,
-                                       .attempt = attempt,
-                                       .run_dir = box->image().run_dir,
-                                       .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
-                                       .on_report = [&](const DumpOutcome& dump) { book->append(hang_event(dump)); }});
+    watchdog.emplace(
+        Watchdog::Context{.box = *box,
+                          .job = job,
+                          .fault = config.fault,
+                          .attempt = attempt,
+                          .run_dir = box->image().run_dir,
+                          .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
+                          .on_report = [events](const DumpOutcome& dump) { events.append(hang_event(dump)); }});
   Inputs inputs;
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
-  job.set_failure_hook(book->failure_hook());
+  book = events;
+  job.set_failure_hook(events.failure_hook());
   log_info("{}", to_string(planned.plan));
   if (mesh.world_rank == 0)
     for (const std::string& warning : planned.plan.warnings) log_warn("{}", warning);
@@ -212,8 +214,8 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
   if (mesh.world_rank == 0)
-    book->append(RunEventKind::kStart, "",
-                 {{"ranks", int64_t{mesh.world_size()}}, {"step", begun.value().steps}, {"steps", config.run.steps}});
+    events.append(RunEventKind::kStart, "",
+                  {{"ranks", int64_t{mesh.world_size()}}, {"step", begun.value().steps}, {"steps", config.run.steps}});
   if (begun.value().steps >= config.run.steps) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,9 +11,12 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <new>
+#include <sstream>
 #include <thread>
 
+#include "io/base/host.h"
 #include "lib/fault/symbols.h"
 
 namespace tri {
@@ -31,7 +35,22 @@ class SharedImage {
  public:
   SharedImage() {
     memory_ = ::mmap(nullptr, sizeof(box::Image), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    identify();
+  }
+  // This process is the one that the image is of.
+  void identify() {
     image().process = ::getpid();
+    host_name().copy(image().host, sizeof image().host - 1);
+    struct stat info {};
+    ASSERT_EQ(::stat("/proc/self/ns/pid", &info), 0);
+    image().process_namespace = static_cast<int64_t>(info.st_ino);
+    std::ifstream file("/proc/self/stat");
+    std::string line;
+    std::getline(file, line);
+    std::istringstream fields(line.substr(line.rfind(')') + 2));  // the third is the first of them
+    std::string field;
+    for (int i = 3; i <= 22; ++i) fields >> field;
+    image().process_start = std::stoll(field);
   }
   ~SharedImage() { ::munmap(memory_, sizeof(box::Image)); }
   box::Image& image() { return *static_cast<box::Image*>(memory_); }
@@ -140,7 +159,7 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
   g_leave = false;
   const pid_t child = ::fork();
   if (child == 0) {
-    shared.image().process = ::getpid();
+    shared.identify();
     const StackAnswers answers(shared.image());
     if (::write(ready[1], "x", 1) != 1) ::_exit(1);
     std::atomic<int> thread{0};
@@ -174,6 +193,30 @@ TEST(ThreadStacks, of_another_process_and_of_one_that_is_stopped) {
   ::waitpid(child, &status, 0);
   EXPECT_TRUE(WIFSIGNALED(status));
   EXPECT_TRUE(silent_threads(record).empty());
+}
+
+// The signal would end it.
+TEST(ThreadStacks, a_process_that_has_the_number_of_a_rank_that_is_gone_gets_no_signal) {
+  for (const bool elsewhere : {false, true}) {
+    SharedImage shared;
+    const pid_t child = ::fork();
+    if (child == 0)
+      for (;;) ::pause();
+    shared.image().process = child;
+    shared.image().stack_signal = SIGRTMIN + 9;
+    if (elsewhere)
+      shared.image().process_namespace += 1;
+    else
+      shared.image().process_start -= 1;
+    EXPECT_EQ(process_state_of(shared.image()), elsewhere ? ProcessState::kUnknown : ProcessState::kGone);
+    box::Image* const images[] = {&shared.image()};
+    request_stacks(images, 3600);  // returns at once
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  }
 }
 
 TEST(ThreadStacksDeathTest, a_late_request_does_not_end_the_process) {

@@ -15,12 +15,12 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/cpu/device.h"
 #include "lib/comm/job.h"
 #include "lib/data/dataset.h"
 #include "lib/engine/runtime.h"
 #include "lib/observe/report.h"
 #include "lib/optim/optimizer.h"
+#include "tests/hangs/stream_task.h"
 
 namespace tri {
 namespace {
@@ -63,14 +63,12 @@ class Injector {
         if (stream == nullptr)
           stop();
         else
-          cpu_stream(*stream).submit([this] { stop(); });
+          run_on_stream(*stream, [this] { stop(); });
         return Fate::kMade;
       case Hang::kTask:
         if (stream == nullptr) std::abort();
-        cpu_stream(*stream).submit([this] {
-          struck();
-          sleep_for_ever();
-        });
+        run_on_stream(*stream, [this] { struck(); });
+        hang_stream(*stream);
         return Fate::kMade;
       case Hang::kSpin:
         struck();

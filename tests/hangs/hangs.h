@@ -15,7 +15,7 @@
 //   stop     the whole process, by SIGSTOP; what a stream runs, when its turn comes there
 //   spin     the thread that came there computes for ever
 //   sleep    ... sleeps for ever
-//   task     what the stream runs there does not end: the CPU's kernel that hangs (places with a stream)
+//   task     what the stream runs there does not end: a kernel that spins, the CPU's that sleeps (places with a stream)
 //   skip     the transfer is left out (transfers)
 //
 // From the environment:

@@ -3,6 +3,7 @@
 //   ends END [FOLDER]    on two ranks or four; END is one of
 //     none
 //     throw, throw=STATUS, task, kill, exit    at step 3: an exception of the host, one of a stream, no rank any more
+//     stopped                                  at step 3: an exception, while rank 2 is stopped by a signal
 //     alike                                    at step 3, on all ranks with the same words
 //     avalanche                                at step 3, rank 0 sees an end that rank 1 tells of later; book in FOLDER
 //     group, inference-group                   the last group that an engine makes, for training or inference
@@ -77,8 +78,10 @@ class Trouble {
 
   void at_step_3(Trainer& trainer) const {
     if (is("alike")) throw Fatal(ExitCode::kDevice, "no rank can go on");
+    if (is("stopped") && rank_ == 2) std::raise(SIGSTOP);
     if (is("avalanche") && rank_ == 0) throw Fatal(ExitCode::kComm, "the other end is gone", Cause::kPeer);
     if (rank_ != 1) return;
+    if (is("stopped")) throw Fatal(ExitCode::kDevice, "rank 1 can't go on beside a stopped one");
     if (end_.rfind("throw=", 0) == 0)
       throw Fatal(static_cast<ExitCode>(std::stoi(end_.substr(6))), "rank 1 can't go on");
     if (is("throw")) throw Fatal(ExitCode::kDevice, "the device of rank 1 has burnt");

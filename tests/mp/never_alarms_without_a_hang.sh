@@ -4,7 +4,7 @@
 #   never_alarms_without_a_hang.sh SOURCE_FOLDER PATH_OF_trireme [CONFIG STEPS SUSPENDED DEADLINE]
 # CONFIG: for eight ranks; by default a tiny one. SUSPENDED, DEADLINE of a step: seconds.
 source "$(dirname "$0")/checks.sh"
-config=${3:-} steps=${4:-500} suspended=${5:-4} deadline=${6:-3}
+config=${3:-} steps=${4:-150} suspended=${5:-4} deadline=${6:-3}
 
 make_text
 cat >tiny.yaml <<'YAML'
@@ -28,7 +28,7 @@ patience=100000
 
 echo "the whole job suspended for $suspended s: a step's deadline of $deadline s counts the time in which it may run"
 mpirun=./nice_mpirun start suspended 8 "${settings[@]}"
-until_true steps_done suspended $((steps / 10))
+until_true steps_done suspended 1
 ranks=()
 for rank in {0..7}; do ranks+=("$(pid_of "$rank")"); done
 kill -STOP "${ranks[@]}"
@@ -41,7 +41,7 @@ end_of suspended 0
 
 echo "SIGQUIT to one rank: the records of all, and the run goes on"
 mpirun=./nice_mpirun start asked 8 "${settings[@]}"
-until_true steps_done asked $((steps / 10))
+until_true steps_done asked 1
 rank=$(pid_of 3)
 kill -QUIT "$rank"
 reports() { find asked/hang -mindepth 2 -name report.json 2>/dev/null; }

@@ -105,10 +105,12 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   write_all(run_dir_ + "/metrics.jsonl",
             R"({"step":11,"step_ms":9000,"tokens_per_s":1}
 {"restart":1,"step":11,"lost_steps":0,"time":1}
-{"step":11,"step_ms":300,"tokens_per_s":1000,"loss":2.5,"time":1}
+{"step":10,"step_ms":30000,"tokens_per_s":10,"loss":2.5,"time":1}
+{"step":11,"step_ms":200,"tokens_per_s":1500,"loss":2.5,"time":1}
 {"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":2}
 {"step":12,"validation_loss":7}
 {"step":13,"step_ms":1)");
+  book(0).append(RunEventKind::kHang, "rank 3 was slow");  // a dump, after which the run went on
   const RunStatus now = status();
   EXPECT_EQ(now.state, RunState::kRuns);
   EXPECT_EQ(now.attempt, kAttempt);
@@ -117,7 +119,7 @@ TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   EXPECT_EQ(now.step, 12);
   EXPECT_EQ(now.steps, 20);
   ASSERT_TRUE(now.rate);
-  EXPECT_DOUBLE_EQ(now.rate->seconds_per_step, 0.2);  // of this attempt's two whole lines
+  EXPECT_DOUBLE_EQ(now.rate->seconds_per_step, 0.2);  // of this attempt's three whole lines
   EXPECT_DOUBLE_EQ(now.rate->tokens_per_s, 1500);
   EXPECT_EQ(now.rate->loss, 2.25);
   ASSERT_TRUE(now.slowest);
@@ -242,6 +244,9 @@ TEST_F(RunStatusTest, ranks_without_a_word_are_gone) {
 }
 
 TEST_F(RunStatusTest, events_tell_the_end) {
+  book(5).append(RunEventKind::kFailure, "no GPU", {{"code", int64_t{4}}, {"consequence", false}});
+  expect_has(status_text(status()), fmt::format("attempt {}, job 4711\nstep 0\n", kAttempt));
+  fs::remove(run_dir_ + "/events.jsonl");
   book(0).append(RunEventKind::kStart, "", {{"ranks", int64_t{8}}, {"step", int64_t{3}}, {"steps", int64_t{20}}});
   book(3).append(RunEventKind::kFailure, "remote error", {{"code", int64_t{5}}, {"consequence", true}});
   book(5).append(RunEventKind::kFailure, "burnt", {{"code", int64_t{4}}, {"consequence", false}});

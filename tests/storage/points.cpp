@@ -25,7 +25,7 @@
 namespace tri {
 namespace {
 
-enum class Action { kNone, kKill, kStop, kSleep, kHold, kFail };
+enum class Action { kNone, kKill, kStop, kSleep, kHold, kFifo, kFail };
 
 // What becomes of a call.
 enum class Fate { kMade, kHalfMade, kFailed };  // half of it, after which the caller shall die(); errno is set
@@ -79,6 +79,7 @@ void set_up(Watch& watch, const std::string& folder, const std::string& rules, c
                                              {"stop", Action::kStop},
                                              {"sleep", Action::kSleep},
                                              {"hold", Action::kHold},
+                                             {"fifo", Action::kFifo},
                                              {"fail", Action::kFail}})
       if (name == word_of) rule.action = action_of;
     if (rule.action == Action::kNone) std::abort();
@@ -189,6 +190,10 @@ Fate point(const char* call, const std::string& path, const std::string& to, boo
   }
   if (action == Action::kStop) ::raise(SIGSTOP);
   if (action == Action::kSleep) rest(std::strtol(argument.c_str(), nullptr, 10) * 1000);
+  if (action == Action::kFifo) {
+    static const auto open_file = reinterpret_cast<decltype(::open)*>(::dlsym(RTLD_NEXT, "open"));
+    ::close(open_file(argument.c_str(), O_RDONLY));
+  }
   while (action == Action::kHold && ::access(argument.c_str(), F_OK) != 0) rest(20);
   inside = false;
   if (action == Action::kFail) errno = number_of_error(argument);

@@ -1,0 +1,32 @@
+// SIGQUIT is counted, and ends nothing.
+#include "lib/fault/dump_signal.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace tri {
+namespace {
+
+TEST(DumpSignal, every_signal_is_counted_anew_by_each_object) {
+  for (int object = 0; object < 2; ++object) {
+    const DumpSignal signal;
+    EXPECT_EQ(signal.received(), 0u);
+    for (uint32_t count = 1; count <= 3; ++count) {
+      std::raise(SIGQUIT);
+      EXPECT_EQ(signal.received(), count);
+    }
+  }
+}
+
+TEST(DumpSignalDeathTest, afterwards_it_ends_the_process_as_before) {
+  const auto quit = [] {
+    { const DumpSignal signal; }
+    std::raise(SIGQUIT);
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(quit(), testing::KilledBySignal(SIGQUIT), "");
+}
+
+}  // namespace
+}  // namespace tri

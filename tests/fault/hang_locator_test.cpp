@@ -1,0 +1,511 @@
+// The locator's rules one by one, on records that are written by hand. Whole jobs: hang_locator_job_test.cpp.
+#include "lib/fault/hang_locator.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+namespace {
+
+constexpr uint32_t kDone = 10;  // operations of every channel that are over
+constexpr double kSilent = 60;
+const HangTrigger kDeadline{.world_rank = 0, .phase = RunPhase::kStep, .seconds = 60};
+const HangTrigger kAsked{};
+
+// Ranks whose streams have work that nothing keeps from ending; a test takes it from there.
+class Records {
+ public:
+  Records(int pp, int dp, int tp) {
+    for (int rank = 0; rank < pp * dp * tp; ++rank) {
+      const Mesh mesh = make_mesh(rank, tp, dp, pp);
+      RankRecord& r = all.emplace_back();
+      r.world_rank = rank;
+      r.world_size = mesh.world_size();
+      r.pp_rank = mesh.pp.rank, r.dp_rank = mesh.dp.rank, r.tp_rank = mesh.tp.rank;
+      r.pp_size = pp, r.dp_size = dp, r.tp_size = tp;
+      r.host = fmt::format("node{:02}", rank / 4);
+      r.process_state = ProcessState::kRuns;
+      r.phase = RunPhase::kStep;
+      r.host_state = HostState::kAwaitsDevice;
+      r.step = 5;
+      r.last_event_seconds = kSilent;
+      r.actions_enqueued = 20;
+      r.action_entered = r.action_running = 17;
+      r.action = ActionRecord{.number = 17, .kind = ComputeKind::kForward, .chunk = 1, .microbatch = 3, .waits = {}};
+      add(rank, "tp", {mesh.rank_at(mesh.pp.rank, mesh.dp.rank, 0), 1, tp}, mesh.tp.rank);
+      add(rank, "dp", {mesh.rank_at(mesh.pp.rank, 0, mesh.tp.rank), tp, dp}, mesh.dp.rank);
+      add(rank, "world", {0, 1, mesh.world_size()}, rank);
+      add(rank, "job", {0, 1, mesh.world_size()}, rank, ChannelKind::kHost);
+    }
+  }
+  RankRecord& operator[](int rank) { return all[static_cast<size_t>(rank)]; }
+
+  ChannelRecord& add(int rank, const std::string& name, RankSet members, int index,
+                     ChannelKind kind = ChannelKind::kCollectives) {
+    (*this)[rank].channels.push_back({.name = name,
+                                      .kind = kind,
+                                      .members = members,
+                                      .index = index,
+                                      .enqueued = kDone,
+                                      .joined = kDone,
+                                      .sent = kDone,
+                                      .completed = kDone,
+                                      .operation = ChannelOperation::kAllGather});
+    return (*this)[rank].channels.back();
+  }
+  // A one-way edge between two stages; returns its place in the records of both.
+  int connect(int source, int target, const std::string& name = "pp forward") {
+    add(source, name, {source, target - source, 2}, 0, ChannelKind::kSend);
+    add(target, name, {source, target - source, 2}, 1, ChannelKind::kReceive);
+    return static_cast<int>((*this)[source].channels.size()) - 1;
+  }
+  ChannelRecord& channel(int rank, std::string_view name) {
+    return *std::find_if((*this)[rank].channels.begin(), (*this)[rank].channels.end(),
+                         [&](const ChannelRecord& c) { return c.name == name; });
+  }
+  // The rank has come to the channel's next operation.
+  void joins(int rank, std::string_view name) {
+    ChannelRecord& c = channel(rank, name);
+    c.enqueued = std::max(c.enqueued, c.completed + 1);
+    c.joined = c.completed + 1;
+    if (c.kind == ChannelKind::kCollectives) c.sent = c.joined;
+    if (c.kind == ChannelKind::kHost) (*this)[rank].host_state = HostState::kAwaitsJob;
+  }
+  void join_but(int rank, std::string_view name) {
+    for (RankRecord& r : all)
+      if (r.world_rank != rank) joins(r.world_rank, name);
+    channel(rank, name).enqueued = kDone + 1;
+  }
+  // All streams have done what they were given.
+  void idle(int rank) { (*this)[rank].action_entered = (*this)[rank].action_running = (*this)[rank].actions_enqueued; }
+
+  std::vector<RankRecord> all;
+};
+
+testing::AssertionResult has(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "no \"" << part << "\" in\n" << text;
+}
+
+std::vector<int> named(const HangVerdict& verdict) {
+  std::vector<int> ranks;
+  for (const HangCulprit& culprit : verdict.culprits) ranks.push_back(culprit.world_rank);
+  return ranks;
+}
+
+TEST(HangLocator, the_headline_says_who_did_what_and_who_waits) {
+  Records r(2, 2, 2);
+  r.join_but(5, "tp");
+  r.join_but(5, "world");
+  for (const int rank : {0, 1, 2, 3, 4, 6, 7}) r.channel(rank, "tp").completed = rank == 4 ? kDone : kDone + 1;
+  r[5].process_state = ProcessState::kStopped;
+  r[5].gpu = "0000:18:00.0";
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.headline,
+            "rank 5 [pp1 dp0 tp1] on node01 (GPU 0000:18:00.0) stopped in forward of microbatch 3, chunk 1, step 5; 7 "
+            "ranks wait for it, first rank 4 [pp1 dp0 tp0] (all-gather 11 on tp)");
+  ASSERT_TRUE(verdict.first_wait);
+  EXPECT_EQ(verdict.first_wait->text, "rank 4 awaits all-gather 11 on tp of rank 5, which is at 10");
+}
+
+TEST(HangLocator, of_those_that_wait_directly_the_one_that_waited_longest_is_first) {
+  Records r(1, 1, 4);
+  r.join_but(1, "world");
+  r[3].last_event_seconds = kSilent + 1;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  ASSERT_TRUE(verdict.first_wait);
+  EXPECT_EQ(verdict.first_wait->from, 3);
+}
+
+TEST(HangLocator, several_processes_that_stop_or_leave_are_all_named) {
+  Records r(1, 2, 4);
+  r.join_but(2, "world");
+  r[2].process_state = r[6].process_state = ProcessState::kStopped;
+  r[3].process_state = ProcessState::kGone;
+  r.all.erase(r.all.begin() + 7);
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kProcessGone);
+  EXPECT_EQ(named(verdict), (std::vector{7, 3, 2, 6})) << "rank 3 has joined, and nobody waits for it yet";
+  EXPECT_TRUE(has(verdict.culprits[0].text, "rank 7 [pp0 dp1 tp3] is gone: there is no record of it"));
+  EXPECT_TRUE(has(verdict.headline, "likewise ranks 2, 3, 6"));
+}
+
+TEST(HangLocator, a_stopped_rank_that_has_joined_is_told_from_a_stuck_transfer) {
+  Records r(1, 1, 2);
+  for (const int rank : {0, 1}) r.joins(rank, "tp");
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kTransfer);
+  r[1].process_state = ProcessState::kStopped;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kProcessStopped);
+  EXPECT_EQ(verdict.num_waiting, 1);
+}
+
+TEST(HangLocator, a_job_that_is_suspended_as_a_whole_is_nobodys_fault) {
+  Records r(1, 1, 4);
+  r.join_but(2, "tp");
+  for (RankRecord& record : r.all) record.process_state = ProcessState::kStopped;
+  const HangVerdict verdict = locate_hang(r.all, kAsked);
+  EXPECT_EQ(verdict.kind, HangKind::kProcessStopped);
+  EXPECT_TRUE(verdict.culprits.empty());
+  EXPECT_TRUE(has(verdict.headline, "suspended"));
+}
+
+TEST(HangLocator, where_all_processes_are_gone_the_counters_tell) {
+  Records r(1, 1, 4);
+  r.join_but(2, "tp");
+  for (RankRecord& record : r.all) record.process_state = ProcessState::kGone;
+  const HangVerdict verdict = locate_hang(r.all, kAsked);
+  EXPECT_EQ(verdict.kind, HangKind::kDeviceBusy);
+  EXPECT_EQ(named(verdict), std::vector{2});
+}
+
+TEST(HangLocator, the_earliest_failure_that_is_no_consequence_is_the_first_cause) {
+  Records r(1, 1, 4);
+  r.join_but(1, "tp");
+  r[0].failure = FailureRecord{.code = 4, .consequence = false, .realtime = 2'000, .text = "out of memory"};
+  r[1].failure = FailureRecord{.code = 4, .consequence = true, .realtime = 1'000, .text = "rank 3 is gone"};
+  r[1].process_state = ProcessState::kGone;
+  r[3].failure = FailureRecord{.code = 4, .consequence = false, .realtime = 1'500, .text = "ECC error"};
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kFailed);
+  EXPECT_EQ(named(verdict), std::vector{3});
+  EXPECT_TRUE(has(verdict.headline, "failed in forward of microbatch 3, chunk 1, step 5: ECC error"));
+  const std::string report = hang_report(r.all, kDeadline, verdict);
+  EXPECT_LT(report.find("rank 3 is gone"), report.find("out of memory")) << "in the order of time";
+}
+
+TEST(HangLocator, a_failed_transfer_is_the_echo_of_a_process_that_is_gone) {
+  Records r(1, 1, 4);
+  r.join_but(1, "tp");
+  r[0].failure = FailureRecord{.code = 5, .consequence = false, .realtime = 1'000, .text = "NCCL: remote error"};
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{0});
+  r[1].process_state = ProcessState::kGone;
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
+}
+
+TEST(HangLocator, a_receive_posted_ahead_is_no_wait) {
+  Records r(2, 1, 1);
+  const int edge = r.connect(0, 1), back = r.connect(1, 0, "pp backward");
+  r.joins(1, "pp forward");   // for a later action: rank 1 computes
+  r.joins(0, "pp backward");  // and for this one
+  r[0].action_running = 16;
+  r[0].action->waits = {{back, kDone + 1}};
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kDeviceBusy);
+  EXPECT_EQ(named(verdict), std::vector{1});
+  EXPECT_EQ(verdict.num_waiting, 1);
+
+  r[1].action_running = 16;  // now it needs what rank 0 has not sent, and each waits for the other
+  r[1].action->waits = {{edge, kDone + 1}};
+  const HangVerdict circle = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(circle.kind, HangKind::kCycle);
+  ASSERT_EQ(circle.cycle.size(), 2u);
+  EXPECT_TRUE(has(circle.headline, "rank 0 awaits transfer 11 on pp backward of rank 1, which is at 10"));
+  EXPECT_TRUE(has(circle.headline, "rank 1 awaits transfer 11 on pp forward of rank 0, which is at 10"));
+}
+
+TEST(HangLocator, an_output_that_cannot_leave_is_a_wait_for_the_receiver) {
+  Records r(2, 1, 1);
+  const int edge = r.connect(0, 1);
+  r.joins(0, "pp forward");
+  r[0].action_running = 16;
+  r[0].action->waits = {{edge, kDone + 1}};
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
+  r.joins(1, "pp forward");  // the receiver is ready and waits, so what does not come is the copy
+  r[1].action_running = 16;
+  r[1].action->waits = {{edge, kDone + 1}};
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kTransfer);
+  EXPECT_EQ(named(verdict), (std::vector{0, 1}));
+}
+
+TEST(HangLocator, copies_wait_for_ready_members_first_and_then_for_their_blocks) {
+  Records r(1, 1, 3);
+  for (RankRecord& record : r.all) record.channels[0].kind = ChannelKind::kCopies;
+  for (const int rank : {0, 1}) r.joins(rank, "tp");
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{2});
+  r.joins(2, "tp");
+  for (const int rank : {0, 2}) r.channel(rank, "tp").sent = kDone + 1;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(named(verdict), std::vector{1});
+  EXPECT_EQ(verdict.kind, HangKind::kTransfer) << "of a gather the rows lie there, so it is the copies that hang";
+  for (const int rank : {0, 1, 2}) r.channel(rank, "tp").operation = ChannelOperation::kReduceScatter;
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kDeviceBusy) << "of a reduce, compute makes the blocks";
+}
+
+TEST(HangLocator, gradients_reduced_beside_a_backward_pass_do_not_hide_a_kernel) {
+  Records r(1, 2, 1);
+  r.join_but(1, "dp");
+  r[0].action->kind = ComputeKind::kBackward;
+  r.join_but(0, "world");  // rank 1 waits for rank 0, which has a reduce pending that rank 1 has not come to
+  r.channel(0, "world").enqueued = kDone + 1;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kDeviceBusy);
+  EXPECT_EQ(named(verdict), std::vector{0});
+}
+
+TEST(HangLocator, different_operations_of_one_number_are_the_programs_fault) {
+  Records r(1, 1, 2);
+  for (const int rank : {0, 1}) r.joins(rank, "tp");
+  r.channel(1, "tp").operation = ChannelOperation::kReduceScatter;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kCycle);
+  EXPECT_TRUE(has(verdict.headline, "is all-gather for rank 0 and reduce-scatter for rank 1"));
+}
+
+TEST(HangLocator, numbers_are_compared_as_they_wrap) {
+  Records r(1, 1, 3);
+  for (RankRecord& record : r.all) {
+    ChannelRecord& c = record.channels[0];
+    c.completed = c.enqueued = c.joined = c.sent = UINT32_MAX;
+  }
+  for (RankRecord& record : r.all) record.channels[0].enqueued = 0;
+  for (const int rank : {0, 2}) r.channel(rank, "tp").joined = r.channel(rank, "tp").sent = 0;
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
+}
+
+TEST(HangLocator, a_host_that_has_not_enqueued_is_told_from_a_device_that_has_not_come_to_it) {
+  Records r(1, 1, 2);
+  r.joins(0, "tp");
+  r[1].host_state = HostState::kWorks;
+  r.idle(1);
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kHostBusy);
+  r.channel(1, "tp").enqueued = kDone + 1;
+  r[1].actions_enqueued += 1;
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kDeviceBusy);
+}
+
+TEST(HangLocator, who_is_not_in_the_jobs_call_is_awaited) {
+  Records r(2, 1, 2);
+  for (const int rank : {0, 1, 3}) {
+    r.idle(rank);
+    r.joins(rank, "job");
+  }
+  r[2].host_state = HostState::kWorks;
+  r.idle(2);
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
+  EXPECT_EQ(named(verdict), std::vector{2});
+  EXPECT_EQ(verdict.num_waiting, 3);
+}
+
+class Feeds : public Records {
+ public:
+  // Rank 0 reads for all, of which all have taken turn 4.
+  Feeds() : Records(1, 4, 1) {
+    for (RankRecord& record : all) {
+      idle(record.world_rank);
+      record.host_state = HostState::kAwaitsData;
+      record.feeds[0] = {.reader = 0, .wanted = 5};
+    }
+    all[0].feeds[0].reader_state = ReaderState::kReads;
+    all[0].feeds[0].published = 4;
+    all[0].feeds[0].seconds = kSilent;
+  }
+};
+
+TEST(HangLocator, a_reader_that_does_not_read_is_told) {
+  Feeds r;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kDataReader);
+  EXPECT_EQ(named(verdict), std::vector{0});
+  EXPECT_EQ(verdict.num_waiting, 3);
+  EXPECT_TRUE(has(verdict.headline, "reader of training tokens does not go on after turn 4"));
+  EXPECT_TRUE(has(verdict.headline, "turn 5 of its training tokens"));
+}
+
+TEST(HangLocator, a_reader_waits_for_its_slowest_taker) {
+  Feeds r;
+  r[0].feeds[0].reader_state = ReaderState::kAwaitsTakers;
+  r[2].feeds[0].wanted = 2;
+  r[2].host_state = HostState::kWorks;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
+  EXPECT_EQ(named(verdict), std::vector{2});
+  EXPECT_EQ(verdict.num_waiting, 3);
+}
+
+TEST(HangLocator, a_rank_that_does_not_take_what_was_read_is_told) {
+  Feeds r;
+  r[0].feeds[0].published = 5;
+  r[0].feeds[0].reader_state = ReaderState::kAwaitsTakers;
+  for (const int rank : {0, 1, 2}) r.joins(rank, "job");
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kDataReader);
+  EXPECT_EQ(named(verdict), std::vector{3});
+}
+
+TEST(HangLocator, a_reader_in_a_stopped_process_is_the_processs_fault) {
+  Feeds r;
+  r[0].process_state = ProcessState::kStopped;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kProcessStopped);
+  EXPECT_EQ(verdict.num_waiting, 3);
+}
+
+TEST(HangLocator, a_writer_without_progress_is_storage) {
+  Records r(1, 1, 4);
+  for (RankRecord& record : r.all) {
+    r.idle(record.world_rank);
+    if (record.world_rank != 2) r.joins(record.world_rank, "job");
+  }
+  r[2].host_state = HostState::kAwaitsCheckpoint;
+  r[2].writer = {.state = WriterState::kWrites, .progress = 3, .step = 100, .seconds = kSilent};
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kStorage);
+  EXPECT_EQ(named(verdict), std::vector{2});
+  EXPECT_TRUE(has(verdict.headline, "its writer of checkpoint 100 writes"));
+}
+
+TEST(HangLocator, a_writers_deadline_is_about_writers) {
+  Records r(1, 1, 4);
+  r.join_but(1, "tp");  // the training is at work: rank 1 computes
+  r[3].writer = {.state = WriterState::kWrites, .progress = 3, .step = 100, .seconds = 600};
+  r[2].writer = {.state = WriterState::kWrites, .progress = 3, .step = 100, .seconds = 1};
+  const HangVerdict verdict = locate_hang(r.all, {.world_rank = 3, .writer = true, .seconds = 600});
+  EXPECT_EQ(verdict.kind, HangKind::kStorage);
+  EXPECT_EQ(named(verdict), std::vector{3});
+}
+
+TEST(HangLocator, a_load_inside_a_call_on_files_is_storage) {
+  Records r(1, 1, 2);
+  r.idle(0), r.idle(1);
+  r.joins(0, "job");
+  r[1].host_state = HostState::kWorks;
+  for (RankRecord& record : r.all) record.phase = RunPhase::kLoad;
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kHostBusy);
+  r[1].stacks.push_back(
+      {.thread = 7, .name = "main", .frames = {1, 2}, .symbols = {"__libc_pread64+0x4f", "read_all"}});
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kStorage);
+  r[1].phase = RunPhase::kStep;
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kHostBusy);
+}
+
+TEST(HangLocator, a_connection_waits_for_members_that_have_not_come) {
+  Records r(1, 1, 4);
+  for (RankRecord& record : r.all) {
+    r.idle(record.world_rank);
+    record.phase = RunPhase::kSetup;
+    record.host_state = HostState::kConnects;
+    record.connection = 77;
+    record.connection_name = "group tp";
+    record.connection_members = {0, 1, 2, 3};
+  }
+  const HangVerdict met = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(met.kind, HangKind::kTransfer) << "all are in it, and it does not end";
+  EXPECT_EQ(met.culprits.size(), 4u);
+
+  r[1].connection = 0;
+  r[1].host_state = HostState::kWorks;
+  r[2].connection = 0;  // it has left
+  r[2].connections_done = {77};
+  r[2].host_state = HostState::kWorks;
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
+  EXPECT_EQ(named(verdict), std::vector{1});
+  EXPECT_EQ(verdict.num_waiting, 2);
+  EXPECT_TRUE(has(verdict.headline, "(connection group tp)"));
+}
+
+TEST(HangLocator, of_hosts_that_nobody_is_seen_to_wait_for_the_odd_one_is_named) {
+  Records r(1, 1, 8);
+  for (RankRecord& record : r.all) {
+    r.idle(record.world_rank);
+    record.phase = RunPhase::kSetup;
+    record.host_state = HostState::kWorks;
+    record.stacks.push_back({.thread = 1, .name = "main", .frames = {1}, .symbols = {"MPI_Barrier"}});
+  }
+  r[6].stacks.front().symbols = {"parse_config"};
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(named(verdict), std::vector{6});
+}
+
+TEST(HangLocator, whom_nobody_waits_for_and_who_goes_on_is_no_culprit) {
+  Records r(1, 2, 2);
+  r.joins(0, "tp");  // rank 1 holds rank 0 up; the other pipeline is at work
+  r[2].last_event_seconds = r[3].last_event_seconds = 0.01;
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{1});
+}
+
+TEST(HangLocator, a_healthy_job_that_is_asked_has_no_hang) {
+  Records r(1, 1, 4);
+  r.join_but(1, "tp");
+  for (RankRecord& record : r.all) record.last_event_seconds = 0.2;
+  const HangVerdict verdict = locate_hang(r.all, kAsked);
+  EXPECT_EQ(verdict.kind, HangKind::kUnknown);
+  EXPECT_TRUE(verdict.culprits.empty());
+  EXPECT_EQ(verdict.headline, "no hang is seen: every rank has gone on, the last of 4 after 0.2 s");
+  for (RankRecord& record : r.all) record.last_event_seconds = kSilent;
+  EXPECT_EQ(named(locate_hang(r.all, kAsked)), std::vector{1}) << "after a minute it is one";
+}
+
+TEST(HangLocator, damaged_records_do_no_harm) {
+  Records r(1, 1, 4);
+  r.join_but(1, "tp");
+  r[2].channels[1].members = {2'000'000'000, 2'000'000'000, 2'000'000'000};
+  r[3].channels[0].index = 99;
+  r[0].action->waits = {{.channel = 1000, .sequence = 1}, {.channel = -1, .sequence = 1}};
+  r[0].action_running = 3;
+  r[3].feeds[0].reader = 12345;
+  r[3].world_size = 1 << 30;
+  RankRecord stray;
+  stray.world_rank = -5;
+  r.all.push_back(stray);
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_FALSE(verdict.headline.empty());
+  EXPECT_FALSE(hang_report(r.all, kDeadline, verdict).empty());
+  EXPECT_EQ(locate_hang({}, kAsked).headline, "there are no records");
+  EXPECT_FALSE(hang_report({}, kAsked, {}).empty());
+}
+
+TEST(HangReport, tells_what_the_record_of_the_culprit_says) {
+  Records r(1, 1, 4);
+  r.join_but(1, "tp");
+  r[1].stacks.push_back({.thread = 8, .name = "idle", .frames = {3}, .symbols = {"futex_wait"}});
+  r[1].stacks.push_back({.thread = 7, .name = "train", .frames = {1, 2}, .symbols = {"spin_for_ever", "forward"}});
+  r[1].log.push_back({.seconds = 61, .text = "step 4 loss 3.2"});
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  const std::string report = hang_report(r.all, kDeadline, verdict);
+  EXPECT_EQ(report.find(verdict.headline + "\n"), 0u);
+  EXPECT_TRUE(has(report, "rank 0 has made no progress in step for 1m00s"));
+  EXPECT_TRUE(has(report, "step 4 loss 3.2"));
+  EXPECT_TRUE(has(report, "#0  spin_for_ever"));
+  EXPECT_LT(report.find("spin_for_ever"), report.find("futex_wait")) << "the busiest thread first";
+  for (const char* row : {"\n0     pp0 dp0 tp0  node00  runs ", "\n3     pp0 dp0 tp3  node00  runs "})
+    EXPECT_TRUE(has(report, row));
+  EXPECT_TRUE(has(report, "all-gather 11 on tp of rank 1\n"));
+}
+
+TEST(HangReport, of_many_ranks_those_alike_share_a_row) {
+  Records r(1, 32, 4);
+  r.join_but(77, "world");
+  r[77].process_state = ProcessState::kStopped;
+  const std::string report = hang_report(r.all, kDeadline, locate_hang(r.all, kDeadline));
+  EXPECT_TRUE(has(report, "\n127 x: 0-76, 78-127 "));
+  EXPECT_TRUE(has(report, "pp0 dp19 tp1  node19  stopped"));
+  EXPECT_LT(std::count(report.begin(), report.end(), '\n'), 30);
+}
+
+TEST(HangReport, shows_the_edges_of_a_circle) {
+  Records r(1, 1, 3);
+  // 0 waits for 1 on the world, 1 for 0 on tp: each has not enqueued what the other awaits.
+  r.joins(0, "world");
+  r.joins(1, "tp");
+  for (const int rank : {0, 1, 2}) r.idle(rank);
+  r.joins(2, "world");
+  r.joins(2, "tp");
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kCycle);
+  EXPECT_EQ(named(verdict), (std::vector{0, 1}));
+  EXPECT_EQ(verdict.num_waiting, 1);
+  const std::string report = hang_report(r.all, kDeadline, verdict);
+  EXPECT_TRUE(has(report, "in a circle: no node is to blame"));
+  for (const HangEdge& edge : verdict.cycle) EXPECT_TRUE(has(report, "  " + edge.text + "\n"));
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,137 @@
+// Of a node's ranks one dumps, once a hang; other nodes take part.
+#include "lib/fault/node_dumps.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+#include "io/black_box/black_box.h"
+#include "lib/fault/dump_folder.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+constexpr const char* kAttempt = "20260131T235959-3f2a9c01";
+
+HangTrigger hang_of(int rank) { return {.world_rank = rank, .seconds = 30}; }
+
+class NodeDumpsTest : public testing::Test {
+ protected:
+  NodeDumpsTest() { ::setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1); }
+  ~NodeDumpsTest() override {
+    for (auto& box : boxes_) box->end_well();
+    boxes_.clear();
+    ::unsetenv("TRIREME_BLACK_BOXES");
+  }
+
+  void make_boxes(int size) {
+    for (int rank = 0; rank < size; ++rank)
+      boxes_.push_back(value_or_throw(BlackBox::create(
+          {.world_rank = rank, .world_size = size, .attempt = kAttempt, .job = "", .run_dir = run_, .gpu = ""})));
+  }
+  // The part of one rank.
+  std::unique_ptr<NodeDumps> make_rank(int rank, const std::vector<int>& node_ranks) {
+    const DumpingNode node{.run_dir = run_,
+                           .attempt = kAttempt,
+                           .host = "here",
+                           .world_rank = rank,
+                           .world_size = static_cast<int>(boxes_.size())};
+    const auto reported = [this, rank](const DumpOutcome& outcome) {
+      const std::lock_guard lock(mutex_);
+      reports_.emplace_back(rank, outcome);
+      changed_.notify_all();
+    };
+    return std::make_unique<NodeDumps>(node, boxes_[static_cast<size_t>(rank)]->path(), node_ranks, reported,
+                                       std::chrono::milliseconds(1));
+  }
+  void await_reports(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reports_.size() >= count; });
+  }
+
+  const TemporaryFolder folder_;
+  const std::string run_ = folder_ / "run";
+  std::vector<std::unique_ptr<BlackBox>> boxes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::pair<int, DumpOutcome>> reports_;
+};
+
+TEST_F(NodeDumpsTest, one_rank_of_a_node_dumps_once_a_hang) {
+  make_boxes(2);
+  const auto first = make_rank(0, {0, 1}), second = make_rank(1, {0, 1});
+  const int64_t standstill = BlackBox::now();
+  EXPECT_EQ(second->known().claimed, 0);
+  EXPECT_TRUE(second->claim(standstill, hang_of(1), 0, 0));
+  EXPECT_FALSE(first->claim(standstill, hang_of(0), 0, 0));  // is dumped already
+  EXPECT_FALSE(second->claim(standstill, hang_of(1), 0, 0));
+  await_reports(1);
+  EXPECT_EQ(reports_[0].first, 1);
+  EXPECT_EQ(reports_[0].second.trigger.world_rank, 1);
+  EXPECT_TRUE(reports_[0].second.wrote_report);
+  EXPECT_EQ(recorded_ranks(reports_[0].second.folder), (std::vector<int>{0, 1}));
+  const NodeDumps::Known known = second->known();
+  EXPECT_GT(known.claimed, standstill);
+  EXPECT_EQ(known.folder, reports_[0].second.folder);
+  EXPECT_EQ(known.headline, reports_[0].second.verdict.headline);
+  EXPECT_TRUE(known.speaks);
+  EXPECT_EQ(first->known().claimed, 0);
+
+  // The ranks went on and stand still again.
+  EXPECT_TRUE(first->claim(BlackBox::now(), hang_of(0), 0, 0));
+  await_reports(2);
+  EXPECT_EQ(reports_[1].first, 0);
+  EXPECT_EQ(newest_dump(run_, kAttempt), 2);
+}
+
+TEST_F(NodeDumpsTest, a_dump_that_was_asked_for_does_not_stand_for_one_of_a_hang) {
+  make_boxes(2);
+  const auto first = make_rank(0, {0, 1}), second = make_rank(1, {0, 1});
+  const int64_t standstill = BlackBox::now();
+  EXPECT_TRUE(first->claim(standstill, {}, 0, 0));
+  EXPECT_FALSE(second->claim(standstill, {}, 0, 0));
+  EXPECT_TRUE(second->claim(standstill, hang_of(1), 0, 0));
+  await_reports(2);
+  EXPECT_EQ(newest_dump(run_, kAttempt), 2);
+}
+
+TEST_F(NodeDumpsTest, other_nodes_take_part_and_the_first_reports_on_all) {
+  make_boxes(3);
+  const auto a = make_rank(0, {0}), b = make_rank(1, {1, 2}), idle = make_rank(2, {1, 2});
+  EXPECT_TRUE(a->claim(BlackBox::now() - 1, hang_of(0), 0, 3600));  // waits for the records of b's ranks
+  await_reports(1);
+  EXPECT_EQ(reports_[0].first, 0);
+  EXPECT_EQ(recorded_ranks(reports_[0].second.folder), (std::vector<int>{0, 1, 2}));
+  // Its node took part in the hang's dump: when b's own deadline comes there is nothing left to do.
+  EXPECT_FALSE(idle->claim(BlackBox::now() - int64_t{3600} * 1'000'000'000, hang_of(2), 0, 0));
+  EXPECT_EQ(list_dumps(run_).size(), 1u);
+}
+
+TEST_F(NodeDumpsTest, without_a_folder_the_verdict_is_known_all_the_same) {
+  make_boxes(1);
+  std::ofstream(run_) << "in the way";
+  const auto rank = make_rank(0, {0});
+  EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
+  await_reports(1);
+  EXPECT_NE(reports_[0].second.problem, "");
+  const NodeDumps::Known known = rank->known();
+  EXPECT_NE(known.headline, "");
+  EXPECT_EQ(known.folder, "");
+  EXPECT_EQ(known.problem, reports_[0].second.problem);
+}
+
+TEST_F(NodeDumpsTest, a_node_without_boxes_has_nothing_to_dump) {
+  make_boxes(1);
+  const std::string path = boxes_[0]->path();
+  const auto rank = make_rank(0, {0});
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_FALSE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,14 @@
+// The part of stream_task.h that a GPU's streams take; false: `stream` is none. The file that defines it is picked by
+// CMake: cuda_stream_task.cu, or no_cuda_stream_task.cpp.
+#pragma once
+
+#include <functional>
+
+#include "kernels/core/device.h"
+
+namespace tri {
+
+bool cuda_run_on_stream(Stream& stream, const std::function<void()>& task);
+bool cuda_hang_stream(Stream& stream);
+
+}  // namespace tri
