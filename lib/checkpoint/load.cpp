@@ -129,6 +129,7 @@ class Loading {
     const StoredPiece stored = stored_of(read);
     const int64_t bytes = blocks.bytes(number);
     if (auto fetched = reader_.fetch(tensor, stored, blocks.offset(number), bytes, data); !fetched) return fetched;
+    tick_black_box();
     std::unique_ptr<Xxh3>& hash = hashes_[item];
     if (number == 0) hash = std::make_unique<Xxh3>();
     hash->update(data, static_cast<size_t>(bytes));
@@ -167,7 +168,7 @@ class Loading {
     }
     parallel_by_weight(bytes, threads_, [&](int64_t begin, int64_t end) {
       std::unique_ptr<char[]> block;
-      for (int64_t i = begin; i < end && !failed(); ++i)
+      for (int64_t i = begin; i < end && !failed(); ++i, tick_black_box())
         if (const auto read = read_whole(own[static_cast<size_t>(i)], block); !read) fail(read);
     });
   }

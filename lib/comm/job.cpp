@@ -96,7 +96,9 @@ Job::Call::Call(Job& job) {
 }
 
 Job::Call::~Call() {
-  if (channel_ != nullptr) channel_->completed.store(number_, std::memory_order_relaxed);
+  if (channel_ == nullptr) return;
+  channel_->completed.store(number_, std::memory_order_relaxed);
+  tick_black_box();
 }
 
 bool Job::all_of(bool mine) {

@@ -154,20 +154,22 @@ Result<std::vector<RunEvent>> read_events(const std::string& path) {
 }
 
 std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt) {
+  const auto began = [](const RunEvent& event) { return event.number("began", event.time); };
   bool watchdog = false, others = false;  // have ended it
+  double last_hang = -INFINITY;           // began then: all that was dumped before has gone on
   for (const RunEvent& event : events) {
     if (event.attempt != attempt) continue;
     const bool failure = event.kind == RunEventKind::kFailure;
     watchdog |= failure && event.number("code", 0) == static_cast<double>(ExitCode::kWatchdog);
     others |= failure || event.kind == RunEventKind::kEnd;
+    if (event.kind == RunEventKind::kHang) last_hang = std::max(last_hang, began(event));
   }
   const bool hangs_count = watchdog || !others;  // else the run has gone on after them
-  const auto order = [](const RunEvent& event) {
-    return std::pair(event.flag("consequence"), event.number("began", event.time));
-  };
+  const auto order = [&](const RunEvent& event) { return std::pair(event.flag("consequence"), began(event)); };
   const RunEvent* first = nullptr;
   for (const RunEvent& event : events) {
-    const bool counts = event.kind == RunEventKind::kFailure || (event.kind == RunEventKind::kHang && hangs_count);
+    const bool last = event.kind == RunEventKind::kHang && event.time >= last_hang;
+    const bool counts = event.kind == RunEventKind::kFailure || (last && hangs_count);
     if (event.attempt != attempt || !counts) continue;
     if (first == nullptr || order(event) < order(*first)) first = &event;
   }

@@ -62,8 +62,8 @@ std::optional<RunEvent> run_event_from(const std::string& line);  // none: torn,
 Result<std::vector<RunEvent>> read_events(const std::string& path);
 
 // What brought `attempt` to its end: the earliest failure or hang that is no consequence of another's end, else the
-// earliest. A hang counts from its beginning, unless the run has gone on after it, to end or to fail otherwise than by
-// the watchdog. Nothing: none failed.
+// earliest. A hang counts from its beginning, unless the run has gone on after it: to a hang that began after that one
+// was dumped, to its end, or to a failure that is not the watchdog's. Nothing: none failed.
 std::optional<RunEvent> first_cause(std::span<const RunEvent> events, std::string_view attempt);
 
 // "rank 13 on node07 (GPU 0000:18:00.0): TEXT"

@@ -101,6 +101,11 @@ TEST(Events, a_hang_counts_from_its_beginning) {
 
 TEST(Events, a_hang_after_which_the_run_went_on_is_no_cause) {
   EXPECT_EQ(first_rank({hang(60, 10, 5), failure(3000, 1, Cause::kHere)}), 1);
+  // ... on to another hang; of one hang several nodes may write.
+  RunEvent watchdog = failure(3090, 0, Cause::kHere);
+  watchdog.fields["code"] = static_cast<int64_t>(ExitCode::kWatchdog);
+  EXPECT_EQ(first_rank({hang(60, 10, 5), hang(3060, 3010, 6), hang(3061, 3012, 7), watchdog}), 6);
+  EXPECT_EQ(first_rank({hang(60, 10, 5), hang(3060, 3010, 6)}), 6);
   RunEvent end{.time = 3000, .attempt = "a", .kind = RunEventKind::kEnd, .world_rank = 0};
   EXPECT_EQ(first_rank({hang(60, 10, 5), end}), -1);
   end.attempt = "b";
