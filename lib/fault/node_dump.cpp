@@ -99,8 +99,9 @@ class Dump {
   DumpOutcome run() {
     ask_ranks(node_, order_.answer_seconds);
     records_ = records_of(node_);
-    if (one_node_) locate();
+    if (one_node_) locate();  // before anything that storage holds up, as it may the files with the functions' names
     name_functions(records_);
+    if (one_node_) locate();  // a call on files is known by its name
     if (const auto done = store(); !done) outcome_.problem = done.error().message;
     return outcome_;
   }

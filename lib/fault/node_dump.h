@@ -35,8 +35,8 @@ struct DumpOutcome {
   HangVerdict verdict;        // where it did; elsewhere its headline alone
 };
 
-// May hang where storage does. `located` is called with the headline as soon as it is known: of a job on one node,
-// before anything is written.
+// May hang where storage does. `located` is called with the headline as soon as it is known, and again where more
+// is known: of a job on one node, before anything is written.
 DumpOutcome dump_node(const DumpingNode& node, const DumpOrder& order,
                       const std::function<void(const std::string& headline)>& located);
 

@@ -30,15 +30,16 @@ bool is_between_stages(const ChannelRecord& channel) {
 
 // Whether a thread of the rank is inside a call that reads or writes files, as far as its stacks have names.
 bool is_in_file_call(const RankRecord& record) {
-  constexpr std::array kCalls{"read",  "pread", "pread64",   "readv", "write", "pwrite", "pwrite64",
-                              "fsync", "open",  "fdatasync", "close", "flock", "rename", "statx"};
-  constexpr size_t kInnermost = 3;
+  constexpr std::array kCalls{"read",   "pread",     "readv", "write", "pwrite", "writev", "fsync", "open",
+                              "openat", "fdatasync", "close", "flock", "rename", "stat",   "fstat", "statx"};
+  constexpr size_t kInnermost = 8;
   for (const StackRecord& stack : record.stacks)
     for (size_t i = 0; i < std::min(kInnermost, stack.symbols.size()); ++i) {
       std::string_view symbol = stack.symbols[i];
       symbol = symbol.substr(0, symbol.find_first_of("(@+ "));
       if (symbol.starts_with("__libc_")) symbol.remove_prefix(7);
       symbol.remove_prefix(std::min(symbol.find_first_not_of('_'), symbol.size()));
+      if (symbol.ends_with("64")) symbol.remove_suffix(2);
       if (std::find(kCalls.begin(), kCalls.end(), symbol) != kCalls.end()) return true;
     }
   return false;

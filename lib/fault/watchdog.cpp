@@ -166,7 +166,7 @@ void Watchdog::end(const HangClock::Verdict& verdict) {
   if (of_this_hang && !known.headline.empty()) text += ": " + known.headline;
   if (of_this_hang && !known.folder.empty()) text += "; records: " + known.folder;
   if (of_this_hang && known.folder.empty())
-    text += fmt::format("; no records: {}", known.problem.empty() ? "storage hangs" : known.problem);
+    text += fmt::format("; no records: {}", known.problem.empty() ? "storage has not taken them yet" : known.problem);
   try {
     std::thread([this, text] { job_.fail(text, ExitCode::kWatchdog); }).detach();
     std::this_thread::sleep_for(kFailLimit);

@@ -166,7 +166,7 @@ std::string end_of(const RunStatus& s) {
   if (s.state != RunState::kRuns && !s.last_log_line.empty())
     text += fmt::format("last line of log.txt: {}\n", s.last_log_line);
   if (!s.newest_dump.empty())
-    text += fmt::format("newest dump of a hang: {} (trireme status {} --hang)\n", s.newest_dump, s.run_dir);
+    text += fmt::format("newest dump: {} (trireme status {} --hang)\n", s.newest_dump, s.run_dir);
   return text;
 }
 

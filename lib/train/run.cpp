@@ -135,7 +135,6 @@ RunEvent hang_event(const DumpOutcome& dump) {
   RunEvent event{.kind = RunEventKind::kHang,
                  .world_rank = culprits.empty() ? -1 : culprits.front().world_rank,
                  .text = dump.verdict.headline};
-  event.time = now;
   event.fields = {{"kind", std::string(enum_name(dump.verdict.kind))},
                   {"dump", dump.folder},
                   {"began", now - dump.trigger.seconds}};
