@@ -149,20 +149,27 @@ Result<void> AtomicFile::flush() {
 
 Result<void> AtomicFile::commit() {
   if (auto flushed = flush(); !flushed) return flushed;
+  if (auto published = publish(); !published) return published;
+  return sync_folder_of(path_);
+}
+
+Result<void> AtomicFile::publish() {
+  if (error_ == 0 && std::fflush(file_) != 0) error_ = errno;
+  if (error_ != 0) return system_error(error_, "{}", temporary_);
   std::fclose(std::exchange(file_, nullptr));
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int why = errno;
     ::unlink(temporary_.c_str());
     return system_error(why, "{}", path_);
   }
-  return sync_folder_of(path_);
+  return {};
 }
 
-Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag) {
+Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag, Durable durable) {
   auto file = AtomicFile::create(path, tag);
   if (!file) return file.error();
   file.value().write(text.data(), text.size());
-  return file.value().commit();
+  return durable == Durable::kYes ? file.value().commit() : file.value().publish();
 }
 
 }  // namespace tri

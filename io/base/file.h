@@ -83,6 +83,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+enum class Durable { kNo, kYes };
+
 // Writes to a temporary name beside `path`; commit() makes it durable (fsync of file and folder) and renames it.
 // Without a commit nothing is left behind. The first failure of a write is kept and reported by commit.
 // The temporary name is PATH.TAG.tmp; without a tag, the process id is taken. Writers on several hosts need tags.
@@ -93,8 +95,9 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(const void* data, size_t bytes);
-  Result<void> flush();   // what was written so far is on storage, still under the temporary name
-  Result<void> commit();  // flushes, and takes the file's place
+  Result<void> flush();    // what was written so far is on storage, still under the temporary name
+  Result<void> commit();   // flushes, and takes the file's place
+  Result<void> publish();  // takes the file's place, whole for those who read it, but not durable yet
 
  private:
   AtomicFile() = default;
@@ -103,6 +106,8 @@ class AtomicFile {
   int error_ = 0;  // errno of the first failed write
 };
 
-Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag = "");  // atomic
+// Atomic.
+Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag = "",
+                        Durable durable = Durable::kYes);
 
 }  // namespace tri

@@ -200,11 +200,12 @@ void BlackBox::action_awaits(const box::Channel& channel, uint32_t sequence) {
 void BlackBox::begin_connection(std::string_view what, const std::vector<int>& members) {
   end_connection();
   if (members.empty()) return;
-  const size_t named = std::min<size_t>(members.size(), std::size(image_->connection_members));
   put(image_->connection_name, what);
-  for (size_t i = 0; i < named; ++i) set(image_->connection_members[i], members[i]);
-  // Of more than can be named, these are a progression: a node has no more.
-  set(image_->connection_size, members.size());
+  const RankSet progression = rank_set(members);
+  const bool fits = members.size() <= std::size(image_->connection_members);
+  image_->connection_set = progression;
+  set(image_->connection_size, progression.size > 0 || !fits ? 0 : members.size());
+  for (size_t i = 0; i < get(image_->connection_size); ++i) set(image_->connection_members[i], members[i]);
   image_->connection.store(connection_id(what, members), std::memory_order_release);
   enter(HostState::kConnects);
   tick();
@@ -299,6 +300,15 @@ PhaseScope::PhaseScope(RunPhase phase) : box_(t_trains ? black_box() : nullptr) 
 
 PhaseScope::~PhaseScope() {
   if (box_ != nullptr) box_->enter(before_);
+}
+
+ConnectionScope::ConnectionScope(std::string_view what, const std::vector<int>& members)
+    : box_(t_trains ? black_box() : nullptr) {
+  if (box_ != nullptr) box_->begin_connection(what, members);
+}
+
+ConnectionScope::~ConnectionScope() {
+  if (box_ != nullptr) box_->end_connection();
 }
 
 RankSet rank_set(const std::vector<int>& world_ranks) {

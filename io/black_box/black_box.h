@@ -67,7 +67,7 @@ class BlackBox {
   // The action enqueued last cannot begin before this operation is complete.
   void action_awaits(const box::Channel& channel, uint32_t sequence);
 
-  // This rank meets `members` in `what`, until done(); 0 members: nothing.
+  // This rank meets `members` in `what`, until the end; 0 members: nothing. One at a time: ConnectionScope.
   void begin_connection(std::string_view what, const std::vector<int>& members);
   void end_connection();
 
@@ -129,6 +129,18 @@ class PhaseScope {
  private:
   BlackBox* box_;
   RunPhase before_{};
+};
+
+// This rank meets `members` in `what` for as long as this lives; without a box nothing. On the thread that trains.
+class ConnectionScope {
+ public:
+  ConnectionScope(std::string_view what, const std::vector<int>& members);
+  ~ConnectionScope();
+  ConnectionScope(const ConnectionScope&) = delete;
+  ConnectionScope& operator=(const ConnectionScope&) = delete;
+
+ private:
+  BlackBox* box_;
 };
 
 // What this rank is about goes on; without a box nothing. Any thread.

@@ -164,14 +164,14 @@ static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
 inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr int kMaxChannels = 24, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
 inline constexpr int kMaxConnections = 64;
 
 // An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come so
-// far; from top to bottom they can only be smaller or equal.
+// far; from `enqueued` to `completed` they can only be smaller or equal.
 struct alignas(64) Channel {
   char name[24];  // "tp", "tp copies", "pp forward": with `members`, the same on all of them
   uint32_t kind;  // ChannelKind
@@ -181,6 +181,7 @@ struct alignas(64) Channel {
   Count joined;                // the stream has come to it: from here on peers can count on this rank
   Count sent;                  // ... and what this rank contributes has left it
   Count completed;             // ... and what it awaits is there
+  Count whole;                 // kCopies: the last of which the host has enqueued all, its sends and its waits
   Count operation;             // ChannelOperation, of the last enqueued
   std::atomic<int64_t> bytes;  // of all enqueued
 };
@@ -212,7 +213,7 @@ struct Writer {
   Time since;  // of the state or, later, of the last progress
 };
 
-// Who meets in a connection: up to 64 ranks by name, since a node's ranks are no arithmetic progression.
+// One that this rank has met in.
 struct Connection {
   uint64_t id;  // of what is connected and its members
   Count done;   // 1: this rank has left it
@@ -277,6 +278,7 @@ struct Image {
   std::atomic<int64_t> step_nanoseconds;  // of the last step
   std::atomic<uint64_t> connection;       // under way: Connection::id; 0: none
   char connection_name[120];
+  RankSet connection_set;  // its members; where they are no progression, up to 64 by name; neither: any ranks
   Count connection_size;
   std::atomic<int32_t> connection_members[64];
 

@@ -73,6 +73,7 @@ void read_progress(const box::Image& image, const Clock& clock, RankRecord& reco
   record.connection = get(image.connection);
   if (record.connection != 0) {
     record.connection_name = text(image.connection_name);
+    record.connection_set = image.connection_set;
     const auto size = std::min<size_t>(get(image.connection_size), std::size(image.connection_members));
     for (size_t i = 0; i < size; ++i) record.connection_members.push_back(get(image.connection_members[i]));
   }
@@ -114,6 +115,7 @@ void read_activities(const box::Image& image, const Clock& clock, RankRecord& re
                                .joined = joined,
                                .sent = sent,
                                .completed = completed,
+                               .whole = kind == ChannelKind::kCopies ? get(channel.whole) : get(channel.enqueued),
                                .operation = static_cast<ChannelOperation>(get(channel.operation)),
                                .bytes = get(channel.bytes)});
   }

@@ -27,6 +27,7 @@ struct ChannelRecord {
   RankSet members;
   int index = 0;  // of this rank among the members
   uint32_t enqueued = 0, joined = 0, sent = 0, completed = 0;
+  uint32_t whole = 0;  // of the operations enqueued, the last that the host has enqueued all parts of
   ChannelOperation operation = ChannelOperation::kNone;  // the last enqueued
   int64_t bytes = 0;
 };
@@ -108,6 +109,8 @@ struct RankRecord {
 
   uint64_t connection = 0;  // under way; 0: none
   std::string connection_name;
+  // Who meets in it: as a progression, or by name; both empty: it may be all ranks.
+  RankSet connection_set;
   std::vector<int> connection_members;
   std::vector<uint64_t> connections_done;
 

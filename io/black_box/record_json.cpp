@@ -18,6 +18,7 @@ template <class Archive>
 void members(Archive& a, ChannelRecord& c) {
   a("name", c.name), a("kind", c.kind), a("members", c.members), a("index", c.index);
   a("enqueued", c.enqueued), a("joined", c.joined), a("sent", c.sent), a("completed", c.completed);
+  a("whole", c.whole);
   a("operation", c.operation), a("bytes", c.bytes);
 }
 
@@ -80,7 +81,8 @@ void members(Archive& a, RankRecord& r) {
   a("last_event_seconds", r.last_event_seconds), a("step", r.step), a("steps", r.steps), a("progress", r.progress);
   a("ended", r.ended), a("step_seconds", r.step_seconds);
   a.address("connection", r.connection), a("connection_name", r.connection_name);
-  a("connection_members", r.connection_members), a.addresses("connections_done", r.connections_done);
+  a("connection_set", r.connection_set), a("connection_members", r.connection_members);
+  a.addresses("connections_done", r.connections_done);
   a("actions_enqueued", r.actions_enqueued), a("action_entered", r.action_entered);
   a("action_running", r.action_running), a("action", r.action), a("channels", r.channels), a("feeds", r.feeds);
   a("writer", r.writer), a("failure", r.failure), a("streams", r.streams), a("stacks", r.stacks), a("log", r.log);

@@ -129,7 +129,6 @@ class Loading {
     const StoredPiece stored = stored_of(read);
     const int64_t bytes = blocks.bytes(number);
     if (auto fetched = reader_.fetch(tensor, stored, blocks.offset(number), bytes, data); !fetched) return fetched;
-    tick_black_box();
     std::unique_ptr<Xxh3>& hash = hashes_[item];
     if (number == 0) hash = std::make_unique<Xxh3>();
     hash->update(data, static_cast<size_t>(bytes));
@@ -146,7 +145,6 @@ class Loading {
   Result<void> read_whole(size_t item, std::unique_ptr<char[]>& block) {
     const PieceRead& read = share_.reads[item];
     const std::vector<const LoadTarget*> targets = touched(read);
-    tick_black_box();
     if (targets.size() == 1)
       return reader_.read(tensor_of(read), stored_of(read), targets[0]->piece->region, targets[0]->out);
     const Blocks blocks = blocks_of(read.tensor, read.region);

@@ -33,6 +33,10 @@ class ChannelProgress {
   void completed(Stream& stream, uint32_t operation) const {
     if (channel_ != nullptr) stream.mark(channel_->completed, operation);
   }
+  // The host has enqueued all of this operation and of those before it, its sends and its waits.
+  void whole(uint32_t operation) const {
+    if (channel_ != nullptr) channel_->whole.store(operation, std::memory_order_relaxed);
+  }
   uint32_t last() const { return last_; }
 
   // The compute action enqueued last cannot begin before `operation` is complete.

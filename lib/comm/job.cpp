@@ -117,7 +117,7 @@ void Job::barrier() {
 
 // All sends are under way before the first receive is waited for, so no order of ranks can block them.
 void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming) {
-  const Call call(*this);
+  const HostScope waits(HostState::kAwaitsJob);  // no Call: not all ranks come here equally often
   std::vector<MPI_Request> sends;
   for (const Outgoing& message : outgoing)
     for (int64_t at = 0; at < message.bytes; at += kMaxMessageBytes)

@@ -76,7 +76,7 @@ class Job {
     std::function<void(const char* data)> take;  // `data` is valid during the call
   };
   // Many messages of any sizes between host memories. Those from one rank to another come in the order of the lists,
-  // and what one side sends the other must expect.
+  // and what one side sends the other must expect. Called by those that have messages for each other.
   void exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming);
 
   // Ends every rank of the job with `code`, whatever this rank's other threads and the other ranks do: ranks of this node

@@ -51,7 +51,6 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device), makin
                                                    dp_stream, device, over_all);
   }
   making_.reset();
-  if (BlackBox* box = black_box()) box->end_connection();
 }
 
 // Where an exception unwinds, peers' memory must not be waited for: drain() marks the device as failed first.
@@ -63,8 +62,10 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
   const RuntimeContext& context = making_->context;
   if (world_ranks.size() == 1) return std::make_unique<OneRankTransfers>(std::move(collectives));
   if (tensors.flags.empty()) return std::make_unique<CollectiveTransfers>(std::move(collectives), device_);
-  begin_connecting(fmt::format("{} memory", axis), world_ranks);
-  auto arenas = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
+  auto arenas = [&] {
+    const ConnectionScope connection = connect(fmt::format("{} memory", axis), world_ranks);
+    return PeerArenas::open(world_ranks, *context.job, device_, context.arena);
+  }();
   if (!arenas) throw_no_copies(axis, arenas.error().message, "collectives");
   axis_arenas_.push_back(std::move(arenas).value());
   Stream& copies = add_stream(fmt::format("{} copies", axis));
@@ -79,7 +80,7 @@ PeerArenas* Runtime::arenas_of_neighbour(const std::vector<int>& world_ranks) {
   const RuntimeContext& context = making_->context;
   const auto [known, is_new] = pp_arenas_.try_emplace(world_ranks);
   if (is_new) {
-    begin_connecting("pp memory", world_ranks);
+    const ConnectionScope connection = connect("pp memory", world_ranks);
     auto opened = PeerArenas::open(world_ranks, *context.job, device_, context.arena);
     if (opened)
       known->second = std::move(opened).value();
@@ -96,8 +97,8 @@ void Runtime::connect_stages(const std::vector<int>& pp) {
   const BoundaryTensors& boundaries = context.shared.boundaries;
   const int size = context.mesh.pp.size, self = context.mesh.pp.rank;
   // `ends`: of the receiver and of the sender.
-  const auto connect = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
-                           PeerChannelEnd recv_end, PeerChannelEnd send_end) {
+  const auto connect_edge = [&](const std::string& name, int tag, int from, int to, Link& recv, Link& send,
+                                PeerChannelEnd recv_end, PeerChannelEnd send_end) {
     if (from != self && to != self) return;
     const bool receives = to == self;
     Link& link = receives ? recv : send;
@@ -115,7 +116,10 @@ void Runtime::connect_stages(const std::vector<int>& pp) {
     if (context.config.parallel.pp_transfers != PpTransfers::kMessages)
       if (const PeerArenas* arenas = arenas_of_neighbour(pair)) {
         PeerChannelEnd& local = receives ? recv_end : send_end;
-        const auto ends = gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
+        const auto ends = [&] {
+          const ConnectionScope connection = connect("pp " + name, {source, target});
+          return gather_among_members(PeerChannel::places_of(arenas->memory(), local), pair);
+        }();
         add(std::make_unique<PeerChannel>(arenas->memory(), std::move(local), ends, context.observer, progress()));
         return;
       }
@@ -128,10 +132,10 @@ void Runtime::connect_stages(const std::vector<int>& pp) {
     for (int edge = parity; edge < size; edge += 2) {
       const int next = (edge + 1) % size;
       if (next == 0 && context.config.parallel.chunks == 1) continue;  // only chunks close the ring
-      connect("forward", kForwardTag + 2 * edge, edge, next, links_.recv_forward, links_.send_forward,
-              {flag(0), boundaries.inputs}, {flag(1), {}});
-      connect("backward", kBackwardTag + 2 * edge, next, edge, links_.recv_backward, links_.send_backward,
-              {flag(2), {boundaries.doutputs}}, {flag(3), {}});
+      connect_edge("forward", kForwardTag + 2 * edge, edge, next, links_.recv_forward, links_.send_forward,
+                   {flag(0), boundaries.inputs}, {flag(1), {}});
+      connect_edge("backward", kBackwardTag + 2 * edge, next, edge, links_.recv_backward, links_.send_backward,
+                   {flag(2), {boundaries.doutputs}}, {flag(3), {}});
     }
 }
 
@@ -151,7 +155,7 @@ CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vecto
   Job* const job = making_->context.job;
   TRI_REQUIRE(job != nullptr || world_ranks.size() == 1, "{} group of {} ranks without a job", name,
               world_ranks.size());
-  begin_connecting("group " + name, world_ranks);
+  const ConnectionScope connection = connect("group " + name, world_ranks);
   groups_.push_back(
       job == nullptr ? make_self_group(name)
                      : job->make_group(name, world_ranks, tag, device_, making_->context.config.fault.connect_seconds));
@@ -159,7 +163,7 @@ CommGroup& Runtime::add_group(const std::string& name, int tag, const std::vecto
   return *groups_.back();
 }
 
-void Runtime::begin_connecting(const std::string& what, const std::vector<int>& world_ranks) {
+ConnectionScope Runtime::connect(const std::string& what, const std::vector<int>& world_ranks) {
   constexpr size_t kMostNamed = 8;
   std::string ranks;
   for (size_t i = 0; i < std::min(world_ranks.size(), kMostNamed); ++i)
@@ -167,7 +171,7 @@ void Runtime::begin_connecting(const std::string& what, const std::vector<int>& 
   if (world_ranks.size() > kMostNamed)
     ranks += fmt::format(" ... {} ({} of them)", world_ranks.back(), world_ranks.size());
   making_->deadline.begin(fmt::format("{} of ranks {}", what, ranks));
-  if (BlackBox* box = black_box()) box->begin_connection(what, world_ranks);
+  return ConnectionScope(what, world_ranks);
 }
 
 CommGroup& Runtime::add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks) {

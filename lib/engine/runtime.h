@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/black_box/black_box.h"
 #include "lib/comm/connect_deadline.h"
 #include "lib/comm/peer/copies.h"
 #include "lib/config/config.h"
@@ -74,8 +75,8 @@ class Runtime {
   // `tag`: the same on all members, and another for another group of the same ranks.
   CommGroup& add_group(const std::string& name, int tag, const std::vector<int>& world_ranks);
   CommGroup& add_collectives(const std::string& name, int tag, const std::vector<int>& world_ranks);
-  // The deadline of what is connected with these ranks begins.
-  void begin_connecting(const std::string& what, const std::vector<int>& world_ranks);
+  // `what` is connected with these ranks while the scope lives; its deadline begins.
+  [[nodiscard]] ConnectionScope connect(const std::string& what, const std::vector<int>& world_ranks);
   Stream& add_stream(const std::string& name, StreamPriority priority = StreamPriority::kHigh);
 
   // What it is made of, while it is made.

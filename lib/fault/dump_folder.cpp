@@ -106,7 +106,7 @@ Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& atte
   if (!make_folder(hang) && errno != EEXIST) return system_error(errno, "{}", hang);
   const std::string name = make_dated_folder(hang), path = fmt::format("{}/{}", hang, name);
   if (name.empty()) return system_error(errno, "{}: a folder for a dump", hang);
-  const auto written = write_file(path + "/trigger.json", json_of(trigger).dump() + "\n");
+  const auto written = write_file(path + "/trigger.json", json_of(trigger).dump() + "\n", "", Durable::kNo);
   if (written && ::symlink(name.c_str(), link.c_str()) == 0) return DumpFolder{path, trigger, true};
   const int problem = errno;
   ::unlink((path + "/trigger.json").c_str());
@@ -144,7 +144,7 @@ std::vector<std::string> list_dumps(const std::string& run_dir) {
 }
 
 Result<void> write_record(const std::string& folder, const RankRecord& record) {
-  return write_file(record_path(folder, record.world_rank), to_json(record) + "\n");
+  return write_file(record_path(folder, record.world_rank), to_json(record) + "\n", "", Durable::kNo);
 }
 
 std::vector<int> recorded_ranks(const std::string& folder) {

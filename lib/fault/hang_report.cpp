@@ -83,7 +83,7 @@ void write_rank(Out out, const WaitGraph& graph, const RankRecord& r) {
     fmt::format_to(out, "  actions: {} enqueued, {} entered, {} running: {}\n", r.actions_enqueued, r.action_entered,
                    r.action_running, action_text(r));
   if (r.connection != 0)
-    fmt::format_to(out, "  connects {} with {}\n", r.connection_name, ranks_text(r.connection_members));
+    fmt::format_to(out, "  connects {} with {}\n", r.connection_name, ranks_text(connection_members(r)));
   for (const std::string& wait : graph.waits_text(r.world_rank)) fmt::format_to(out, "  awaits {}\n", wait);
   if (r.failure)
     fmt::format_to(out, "  failed with status {}{}: {}\n", r.failure->code,

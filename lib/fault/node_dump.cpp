@@ -88,20 +88,21 @@ void add_others(const DumpingNode& node, const std::string& folder, std::vector<
 
 class Dump {
  public:
-  Dump(const DumpingNode& node, const DumpOrder& order, const std::function<void(const std::string&)>& located)
+  Dump(const DumpingNode& node, const DumpOrder& order, const DumpProgress& progress)
       : node_(node),
         order_(order),
-        located_(located),
+        progress_(progress),
         one_node_(static_cast<int>(node.boxes.size()) == node.world_size) {
     outcome_.trigger = order.trigger;
   }
 
   DumpOutcome run() {
+    outcome_.taken = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     ask_ranks(node_, order_.answer_seconds);
     records_ = records_of(node_);
-    if (one_node_) locate();  // before anything that storage holds up, as it may the files with the functions' names
+    if (one_node_) locate();  // before the first call that storage can hold up
     name_functions(records_);
-    if (one_node_) locate();  // a call on files is known by its name
+    if (one_node_) locate();  // now calls on files are seen in the stacks
     if (const auto done = store(); !done) outcome_.problem = done.error().message;
     return outcome_;
   }
@@ -109,7 +110,7 @@ class Dump {
  private:
   void locate() {
     outcome_.verdict = locate_hang(records_, outcome_.trigger);
-    located_(outcome_.verdict.headline);
+    progress_(outcome_);
   }
 
   Result<void> store() {
@@ -118,23 +119,34 @@ class Dump {
     outcome_.folder = joined.value().path;
     outcome_.trigger = joined.value().trigger;
     outcome_.opened = joined.value().opened;
+    progress_(outcome_);
+    // The verdict needs no records of others: it comes first, since the job may end before all is written.
+    if (one_node_)
+      if (const auto reported = report(); !reported) return reported;
+    if (const auto written = write_records(); !written) return written;
+    if (const auto written = write_nccl_report(); !written) return written;
+    if (one_node_) return {};
+    return outcome_.opened ? first_node() : later_node();
+  }
+
+  Result<void> write_records() const {
     Result<void> written;
     for (const RankRecord& record : records_)
       if (auto one = write_record(outcome_.folder, record); !one) written = one;
-    if (!written) return written;
-    if (outcome_.opened) return first_node();
-    return later_node();
+    return written;
+  }
+
+  Result<void> write_nccl_report() const {
+    if (!outcome_.opened || !node_.uses_nccl) return {};
+    const std::string report = nccl_report(kNcclSeconds);
+    return report.empty() ? Result<void>()
+                          : write_file(fmt::format("{}/nccl_{}.txt", outcome_.folder, node_.host), report);
   }
 
   Result<void> first_node() {
-    if (node_.uses_nccl)
-      if (const std::string report = nccl_report(kNcclSeconds); !report.empty())
-        if (auto written = write_file(fmt::format("{}/nccl_{}.txt", outcome_.folder, node_.host), report); !written)
-          return written;
     const auto size = static_cast<size_t>(node_.world_size);
-    if (!one_node_)
-      await([&] { return recorded_ranks(outcome_.folder).size() >= size; }, order_.patience_seconds,
-            std::chrono::milliseconds(500));
+    await([&] { return recorded_ranks(outcome_.folder).size() >= size; }, order_.patience_seconds,
+          std::chrono::milliseconds(500));
     return report();
   }
 
@@ -147,7 +159,7 @@ class Dump {
     };
     const double patience = order_.patience_seconds + (node_.uses_nccl ? kNcclSeconds : 0) + kFirstNodeFirst;
     if (!await(reported, patience, std::chrono::milliseconds(1000))) return report();
-    located_(outcome_.verdict.headline);
+    progress_(outcome_);
     return {};
   }
 
@@ -159,12 +171,13 @@ class Dump {
     const auto first = write_report(outcome_.folder, records_, outcome_.trigger, outcome_.verdict);
     if (!first) return first.error();
     outcome_.wrote_report = first.value();
+    progress_(outcome_);
     return {};
   }
 
   const DumpingNode& node_;
   const DumpOrder& order_;
-  const std::function<void(const std::string&)>& located_;
+  const DumpProgress& progress_;
   const bool one_node_;
   std::vector<RankRecord> records_;
   DumpOutcome outcome_;
@@ -172,9 +185,8 @@ class Dump {
 
 }  // namespace
 
-DumpOutcome dump_node(const DumpingNode& node, const DumpOrder& order,
-                      const std::function<void(const std::string& headline)>& located) {
-  return Dump(node, order, located).run();
+DumpOutcome dump_node(const DumpingNode& node, const DumpOrder& order, const DumpProgress& progress) {
+  return Dump(node, order, progress).run();
 }
 
 }  // namespace tri

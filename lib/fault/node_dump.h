@@ -30,14 +30,17 @@ struct DumpOutcome {
   std::string folder;         // "": there is none
   std::string problem;        // of storage; "": none
   HangTrigger trigger;        // the first one's of all nodes
+  double taken = 0;           // when, in seconds since 1970
   bool opened = false;        // this node was the first
   bool wrote_report = false;  // ... and this one wrote the verdict
-  HangVerdict verdict;        // where it did; elsewhere its headline alone
+  HangVerdict verdict;        // where it did or will; elsewhere its headline alone
 };
 
-// May hang where storage does. `located` is called with the headline as soon as it is known, and again where more
-// is known: of a job on one node, before anything is written.
-DumpOutcome dump_node(const DumpingNode& node, const DumpOrder& order,
-                      const std::function<void(const std::string& headline)>& located);
+// Called with what is known so far, each time that it is more: the headline, of a job on one node before anything is
+// read or written, and perhaps another one once the stacks have names; the folder; that the report is there.
+using DumpProgress = std::function<void(const DumpOutcome&)>;
+
+// May hang where storage does.
+DumpOutcome dump_node(const DumpingNode& node, const DumpOrder& order, const DumpProgress& progress);
 
 }  // namespace tri

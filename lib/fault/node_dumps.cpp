@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "io/base/file.h"
+#include "io/base/log.h"
 #include "io/black_box/black_box.h"
 #include "lib/fault/dump_folder.h"
 #include "lib/fault/thread_stacks.h"
@@ -34,10 +35,9 @@ box::Image* map_box(const std::string& path) {
 }
 
 // A dump that goes wrong must not end a run that may be in good health.
-DumpOutcome carry_out(const DumpingNode& node, const DumpOrder& order,
-                      const std::function<void(const std::string& headline)>& located) {
+DumpOutcome carry_out(const DumpingNode& node, const DumpOrder& order, const DumpProgress& progress) {
   try {
-    return dump_node(node, order, located);
+    return dump_node(node, order, progress);
   } catch (const std::exception& problem) {
     DumpOutcome outcome;
     outcome.problem = problem.what();
@@ -57,6 +57,8 @@ struct NodeDumps::State {
   std::optional<DumpOrder> order;  // to be carried out next
   Known known;
   bool over = false;
+  bool left = false;    // ... and who made the dumps is gone, and what on_report may use with it
+  bool dumps = false;   // one is under way
   int num_threads = 0;  // at work
 
   ~State() {
@@ -110,7 +112,11 @@ NodeDumps::~NodeDumps() {
   std::unique_lock lock(state_->mutex);
   state_->over = true;
   state_->changed.notify_all();
-  state_->changed.wait_for(lock, kPatience, [this] { return state_->num_threads == 0; });
+  if (state_->changed.wait_for(lock, kPatience, [this] { return state_->num_threads == 0; })) return;
+  state_->left = true;
+  if (state_->dumps)
+    log_warn("the run ends while its ranks are dumped, of which not all may be in {}",
+             state_->known.folder.empty() ? state_->node.run_dir + "/hang" : state_->known.folder);
 }
 
 bool NodeDumps::claim(int64_t since, const HangTrigger& trigger, double answer_seconds, double patience_seconds) {
@@ -132,20 +138,28 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
     const DumpOrder order = *std::exchange(state->order, std::nullopt);
     const DumpingNode node = state->node;
     const int64_t claimed = state->known.claimed;
+    state->dumps = true;
     lock.unlock();
     const auto know = [&](const auto& change) {  // unless another dump was taken on meanwhile
       const std::lock_guard moment(state->mutex);
       if (state->known.claimed == claimed) change(state->known);
     };
-    const DumpOutcome outcome =
-        carry_out(node, order, [&](const std::string& headline) { know([&](Known& k) { k.headline = headline; }); });
+    const DumpProgress tell = [&](const DumpOutcome& outcome) {
+      know([&](Known& k) {
+        k.headline = outcome.verdict.headline;
+        k.folder = outcome.folder;
+        k.problem = outcome.problem;
+        k.speaks = outcome.folder.empty() || outcome.opened || outcome.wrote_report;
+      });
+    };
+    const DumpOutcome outcome = carry_out(node, order, tell);
     know([&](Known& k) {
-      k.folder = outcome.folder;
       k.problem = outcome.problem;
-      k.speaks = outcome.folder.empty() || outcome.opened || outcome.wrote_report;
+      k.done = true;
     });
     lock.lock();
-    if (state->over || (!outcome.wrote_report && outcome.problem.empty())) continue;
+    state->dumps = false;
+    if (state->left || (!outcome.wrote_report && outcome.problem.empty())) continue;
     lock.unlock();
     state->on_report(outcome);
     lock.lock();

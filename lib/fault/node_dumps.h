@@ -27,7 +27,8 @@ class NodeDumps {
   NodeDumps(DumpingNode node, const std::string& own_box, const std::vector<int>& node_ranks,
             std::function<void(const DumpOutcome&)> on_report,
             std::chrono::milliseconds listen_interval = kListenInterval);
-  ~NodeDumps();  // waits a second at most for what is under way
+  // Waits a second at most for a dump that is under way; where that is not enough, the log says so.
+  ~NodeDumps();
   NodeDumps(const NodeDumps&) = delete;
   NodeDumps& operator=(const NodeDumps&) = delete;
 
@@ -42,6 +43,7 @@ class NodeDumps {
     std::string folder;    // "": none yet
     std::string problem;   // of storage
     bool speaks = true;    // no other node was first
+    bool done = false;     // all that this rank writes is written, or could not be
   };
   Known known() const;
 

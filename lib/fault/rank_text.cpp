@@ -45,6 +45,13 @@ std::string doing_text(const RankRecord& record) {
   return text.empty() ? std::string(enum_name(record.phase)) : text;
 }
 
+std::vector<int> connection_members(const RankRecord& record) {
+  std::vector<int> members = record.connection_members;
+  if (record.connection_set.size > record.world_size) return members;  // damaged
+  for (int i = 0; i < record.connection_set.size; ++i) members.push_back(record.connection_set.rank(i));
+  return members;
+}
+
 // Readers and writers go on for a while without the training, and the answer to a signal is no progress.
 double silent_seconds(const RankRecord& record) {
   for (auto event = record.events.rbegin(); event != record.events.rend(); ++event)

@@ -17,6 +17,9 @@ std::string doing_text(const RankRecord& record);
 // The running action alone: "forward of microbatch 3, chunk 1"; "": there is none.
 std::string action_text(const RankRecord& record);
 
+// The members of the rank's connection; none: it may be all ranks.
+std::vector<int> connection_members(const RankRecord& record);
+
 // Seconds since the training of the rank last showed any progress.
 double silent_seconds(const RankRecord& record);
 

@@ -223,7 +223,7 @@ bool WaitGraph::add_device(int rank) {
       if (!in_backward || !channel.name.starts_with("dp")) may_compute = false;
     } else if (channel.kind == ChannelKind::kCopies && channel.operation == ChannelOperation::kAllGather &&
                channel.enqueued == channel.completed + 1 && channel.joined == channel.enqueued &&
-               channel.sent == channel.completed) {
+               channel.sent == channel.completed && channel.whole == channel.enqueued) {
       own_part_missing = true;  // all are ready, and rows that lie there have not left
     }
   }
@@ -252,7 +252,8 @@ bool WaitGraph::add_channel_wait(int rank, int channel, Activity from) {
   const bool has_sent = own.kind != ChannelKind::kHost && !comes_before(own.sent, number);
   Stage stage = has_sent ? Stage::kSent : Stage::kJoined;
   if (!any_behind(group, number, stage)) {
-    if (own.kind == ChannelKind::kCopies && !has_sent) return false;  // its own blocks have not left
+    // Its own blocks have not left, or the host has not told the streams yet to wait for those of others.
+    if (own.kind == ChannelKind::kCopies && (!has_sent || comes_before(own.whole, number))) return false;
     stage = Stage::kArrived;
   }
   const int index = meeting({.group = group_index, .number = number, .stage = stage});
@@ -409,8 +410,10 @@ void WaitGraph::finish_counters(std::vector<int> meetings) {
     const auto first = std::partition_point(meetings.begin(), meetings.end(),
                                             [&](int index) { return !comes_before(count, number(index)); });
     if (first == meetings.end()) continue;
-    const bool is_for_host =
-        lost(rank) || group.kind == ChannelKind::kHost || comes_before(channel->enqueued, number(*first));
+    // Where not all parts of it are enqueued, what is missing may not be: then the host, if that runs, or its streams.
+    const bool may_be_for_host = any.stage == Stage::kSent && comes_before(channel->whole, number(*first));
+    const bool is_for_host = lost(rank) || group.kind == ChannelKind::kHost ||
+                             comes_before(channel->enqueued, number(*first)) || may_be_for_host;
     edge(meeting_node(*first), node(rank, is_for_host ? kHost : kDevice));
   }
 }
@@ -435,7 +438,7 @@ std::vector<int> WaitGraph::members_of(const Meeting& m) const {
     for (int i = 0; i < set.size; ++i) members.push_back(set.rank(i));
     return members;
   }
-  for (const int rank : record(m.group)->connection_members)
+  for (const int rank : connection_members(*record(m.group)))
     if (rank >= 0 && rank < world_size()) members.push_back(rank);
   if (!members.empty()) return members;
   for (int rank = 0; rank < world_size(); ++rank) members.push_back(rank);

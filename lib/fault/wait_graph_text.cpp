@@ -30,7 +30,7 @@ std::span<const WaitGraph::Wait> WaitGraph::waits_of(int rank) const {
 
 bool WaitGraph::is_member(const Meeting& m, int rank) const {
   if (m.stage == Stage::kConnected) {
-    const auto& members = record(m.group)->connection_members;
+    const auto members = connection_members(*record(m.group));
     return members.empty() || std::find(members.begin(), members.end(), rank) != members.end();
   }
   const RankSet& set = groups_[static_cast<size_t>(m.group)].members;
@@ -55,7 +55,14 @@ std::string WaitGraph::operation_text(const Meeting& m) const {
 }
 
 std::string WaitGraph::meeting_text(int node) const { return operation_text(meeting_at(node)); }
-std::vector<int> WaitGraph::meeting_members(int node) const { return members_of(meeting_at(node)); }
+
+std::vector<int> WaitGraph::meeting_members(int node) const {
+  const Meeting& m = meeting_at(node);
+  std::vector<int> members = members_of(m);
+  if (m.stage != Stage::kConnected) return members;
+  std::erase_if(members, [&](int rank) { return !is_behind(m, rank) && record(rank)->connection != m.connection; });
+  return members;
+}
 
 std::vector<int> WaitGraph::meeting_waiting(int node) const {
   const Meeting& m = meeting_at(node);

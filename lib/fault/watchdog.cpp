@@ -15,8 +15,9 @@ constexpr int64_t kNanoseconds = 1'000'000'000;
 // SIGQUIT often comes to all ranks of a node: they are one dump.
 constexpr int64_t kOneRequest = 5 * kNanoseconds;
 constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;
-// The rank whose words are the best ends the job; the others do where it does not.
-constexpr double kSpeakerFirst = 2;  // seconds
+// Seconds beyond the deadline. The rank whose words are the best ends the job, once its dump is done; the others do
+// where it does not.
+constexpr double kDumpPatience = 2, kSpeakerFirst = 2.5;
 // To say why, and to abort, can hang as well.
 constexpr std::chrono::seconds kFailLimit{4};
 
@@ -161,7 +162,8 @@ void Watchdog::end(const HangClock::Verdict& verdict) {
   const NodeDumps::Known known = dumps_.known();
   const bool of_this_hang = known.claimed > verdict.last_progress;
   const bool speaks = of_this_hang && known.speaks;
-  if (!speaks && verdict.trigger.seconds < verdict.deadline + kSpeakerFirst) return;
+  const double patience = !speaks ? kSpeakerFirst : known.done ? 0 : kDumpPatience;
+  if (verdict.trigger.seconds < verdict.deadline + patience) return;
   std::string text = fmt::format("{}: {}", field_of(verdict.trigger), standstill(verdict.trigger));
   if (of_this_hang && !known.headline.empty()) text += ": " + known.headline;
   if (of_this_hang && !known.folder.empty()) text += "; records: " + known.folder;

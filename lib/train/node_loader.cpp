@@ -58,13 +58,12 @@ NodeLoader::NodeLoader(const NodeLoaderContext& context) {
                         .period = context.period,
                         .prefetch = config.data.prefetch,
                         .box = black_box()};
-  if (plan.box != nullptr) {
-    plan.box->image().feeds[context.split == Split::kTrain ? 0 : 1].reader = members.front();
-    plan.box->begin_connection(context.split == Split::kTrain ? "memory for data" : "memory for validation data",
-                               members);
+  if (plan.box != nullptr) plan.box->image().feeds[context.split == Split::kTrain ? 0 : 1].reader = members.front();
+  {
+    const bool trains = context.split == Split::kTrain;
+    const ConnectionScope connection(trains ? "memory for data" : "memory for validation data", members);
+    window_ = open_window(context.job, members, BatchRing::bytes(plan.ring()));
   }
-  window_ = open_window(context.job, members, BatchRing::bytes(plan.ring()));
-  if (plan.box != nullptr) plan.box->end_connection();
 
   const auto count = static_cast<size_t>(plan.shape.samples()) * static_cast<size_t>(plan.seq_len);
   const size_t inputs = mesh.pp.first() ? count : 0, targets = mesh.pp.last() ? count : 0;

@@ -1,6 +1,5 @@
 #include "lib/train/run.h"
 
-#include <chrono>
 #include <optional>
 
 #include "io/base/host.h"
@@ -131,13 +130,12 @@ class ShownStreams {
 
 RunEvent hang_event(const DumpOutcome& dump) {
   const auto& culprits = dump.verdict.culprits;
-  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   RunEvent event{.kind = RunEventKind::kHang,
                  .world_rank = culprits.empty() ? -1 : culprits.front().world_rank,
                  .text = dump.verdict.headline};
   event.fields = {{"kind", std::string(enum_name(dump.verdict.kind))},
                   {"dump", dump.folder},
-                  {"began", now - dump.trigger.seconds}};
+                  {"began", dump.taken - dump.trigger.seconds}};
   return event;
 }
 

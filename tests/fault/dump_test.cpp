@@ -150,12 +150,18 @@ TEST_F(Dump, of_one_node_has_records_stacks_and_a_report) {
   }
   boxes[1]->log_line("step 7");
   std::string located;
+  bool reported = false;
   const DumpOutcome outcome =
       dump_node(node, {.number = 1, .trigger = trigger_of(1), .answer_seconds = 0, .patience_seconds = 0},
-                [&](const std::string& headline) {
-                  located = headline;
-                  EXPECT_TRUE(list_dumps(run_).empty());  // whatever storage does
+                [&](const DumpOutcome& known) {
+                  if (located.empty()) EXPECT_TRUE(list_dumps(run_).empty());  // whatever storage does
+                  located = known.verdict.headline;
+                  EXPECT_NE(located, "");
+                  // The job may end before all records are written.
+                  if (known.wrote_report) EXPECT_TRUE(recorded_ranks(known.folder).empty());
+                  reported |= known.wrote_report;
                 });
+  EXPECT_TRUE(reported);
   EXPECT_EQ(outcome.problem, "");
   EXPECT_TRUE(outcome.opened && outcome.wrote_report);
   EXPECT_EQ(outcome.verdict.headline, located);
@@ -181,7 +187,7 @@ TEST_F(Dump, the_headline_is_known_where_nothing_can_be_written) {
                          .images = {&box->image()}};
   std::string located;
   const DumpOutcome outcome = dump_node(node, {.number = 1, .trigger = trigger_of(0), .answer_seconds = 0},
-                                        [&](const std::string& headline) { located = headline; });
+                                        [&](const DumpOutcome& known) { located = known.verdict.headline; });
   EXPECT_NE(outcome.problem, "");
   EXPECT_FALSE(outcome.wrote_report);
   EXPECT_NE(located, "");
@@ -200,7 +206,7 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
   // The first node, a, has opened the dump and died: b writes the report, of all records that there are.
   const std::string dump = value_or_throw(join_dump(run_, kAttempt, 1, trigger_of(0))).path;
   for (const int rank : {0, 1, 3}) ASSERT_TRUE(write_record(dump, record_of(rank, "a")));
-  const auto nothing = [](const std::string&) {};
+  const auto nothing = [](const DumpOutcome&) {};
   const DumpOrder first{.number = 1, .trigger = trigger_of(2), .answer_seconds = 0, .patience_seconds = -3};
   DumpOutcome outcome = dump_node(node, first, nothing);
   EXPECT_EQ(outcome.problem, "");
@@ -215,7 +221,7 @@ TEST_F(Dump, a_node_takes_the_records_of_the_others_and_tells_their_verdict_wher
   ASSERT_TRUE(write_report(next, records, trigger_of(0), HangVerdict{.headline = "what a says"}));
   std::string located;
   const DumpOrder second{.number = 2, .trigger = trigger_of(2), .answer_seconds = 0, .patience_seconds = 3600};
-  outcome = dump_node(node, second, [&](const std::string& headline) { located = headline; });
+  outcome = dump_node(node, second, [&](const DumpOutcome& known) { located = known.verdict.headline; });
   EXPECT_EQ(outcome.folder, next);
   EXPECT_FALSE(outcome.wrote_report);
   EXPECT_EQ(located, "what a says");

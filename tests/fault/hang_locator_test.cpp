@@ -54,6 +54,7 @@ class Records {
                                       .joined = kDone,
                                       .sent = kDone,
                                       .completed = kDone,
+                                      .whole = kDone,
                                       .operation = ChannelOperation::kAllGather});
     return (*this)[rank].channels.back();
   }
@@ -70,7 +71,7 @@ class Records {
   // The rank has come to the channel's next operation.
   void joins(int rank, std::string_view name) {
     ChannelRecord& c = channel(rank, name);
-    c.enqueued = std::max(c.enqueued, c.completed + 1);
+    c.enqueued = c.whole = std::max(c.enqueued, c.completed + 1);
     c.joined = c.completed + 1;
     if (c.kind == ChannelKind::kCollectives) c.sent = c.joined;
     if (c.kind == ChannelKind::kHost) (*this)[rank].host_state = HostState::kAwaitsJob;
@@ -237,6 +238,44 @@ TEST(HangLocator, copies_wait_for_ready_members_first_and_then_for_their_blocks)
   EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kDeviceBusy) << "of a reduce, compute makes the blocks";
 }
 
+// Both have come to a reduce by copies, and the first has sent.
+Records in_a_reduce_by_copies() {
+  Records r(1, 1, 2);
+  for (const int rank : {0, 1}) {
+    r.channel(rank, "tp").kind = ChannelKind::kCopies;
+    r.joins(rank, "tp");
+    r.channel(rank, "tp").operation = ChannelOperation::kReduceScatter;
+    r.idle(rank);
+  }
+  r.channel(0, "tp").sent = kDone + 1;
+  r[1].host_state = HostState::kWorks;
+  r.channel(1, "tp").whole = kDone;
+  return r;
+}
+
+TEST(HangLocator, a_host_that_has_not_enqueued_its_blocks_is_no_stuck_transfer) {
+  Records r = in_a_reduce_by_copies();
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
+  EXPECT_EQ(named(verdict), std::vector{1});
+  EXPECT_EQ(verdict.num_waiting, 1);
+  r[1].host_state = HostState::kAwaitsDevice;  // what is missing is under way in its streams
+  r[1].actions_enqueued += 1;
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kDeviceBusy);
+}
+
+TEST(HangLocator, a_host_that_has_not_enqueued_the_wait_for_blocks_is_no_stuck_transfer) {
+  Records r = in_a_reduce_by_copies();
+  r.channel(1, "tp").sent = kDone + 1;
+  r.channel(0, "tp").completed = kDone + 1;  // all is there
+  r.joins(0, "world");
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kHostBusy);
+  EXPECT_EQ(named(verdict), std::vector{1});
+  r.channel(1, "tp").whole = kDone + 1;
+  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kTransfer);
+}
+
 TEST(HangLocator, gradients_reduced_beside_a_backward_pass_do_not_hide_a_kernel) {
   Records r(1, 2, 1);
   r.join_but(1, "dp");
@@ -393,7 +432,7 @@ TEST(HangLocator, a_connection_waits_for_members_that_have_not_come) {
     record.host_state = HostState::kConnects;
     record.connection = 77;
     record.connection_name = "group tp";
-    record.connection_members = {0, 1, 2, 3};
+    record.connection_set = {0, 1, 4};
   }
   const HangVerdict met = locate_hang(r.all, kDeadline);
   EXPECT_EQ(met.kind, HangKind::kTransfer) << "all are in it, and it does not end";
@@ -409,6 +448,28 @@ TEST(HangLocator, a_connection_waits_for_members_that_have_not_come) {
   EXPECT_EQ(named(verdict), std::vector{1});
   EXPECT_EQ(verdict.num_waiting, 2);
   EXPECT_TRUE(has(verdict.headline, "(connection group tp)"));
+
+  // Who has left it is never blamed for it.
+  r[1].host_state = HostState::kConnects;
+  r[1].connection = 77;
+  const HangVerdict stuck = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(stuck.kind, HangKind::kTransfer);
+  EXPECT_EQ(named(stuck), (std::vector{0, 1, 3}));
+}
+
+TEST(HangLocator, a_connection_without_named_members_may_be_of_all_ranks) {
+  Records r(1, 1, 200);
+  for (RankRecord& record : r.all) {
+    r.idle(record.world_rank);
+    record.phase = RunPhase::kSetup;
+    record.host_state = HostState::kConnects;
+    record.connection = 77;
+  }
+  r[150].connection = 0;
+  r[150].host_state = HostState::kWorks;
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{150});
+  for (RankRecord& record : r.all) record.connection_set = {0, 1, 2'000'000'000};  // damaged
+  EXPECT_EQ(named(locate_hang(r.all, kDeadline)), std::vector{150});
 }
 
 TEST(HangLocator, of_hosts_that_nobody_is_seen_to_wait_for_the_odd_one_is_named) {

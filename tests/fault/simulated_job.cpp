@@ -295,6 +295,10 @@ bool SimulatedJob::move_host(int rank) {
         ++r.channels[static_cast<size_t>(work.channel)].enqueued;
         r.channels[static_cast<size_t>(work.channel)].operation = work.operation;
       }
+      if (work.does == Does::kTransfer || work.does == Does::kFinish) {
+        Counters& counters = r.channels[static_cast<size_t>(work.channel)];
+        counters.whole = counters.enqueued;
+      }
       return done();
     }
     case Does::kAwaitAction:
@@ -393,6 +397,7 @@ RankRecord SimulatedJob::record(int rank) const {
                                .joined = counters.joined,
                                .sent = counters.sent,
                                .completed = counters.completed,
+                               .whole = counters.whole,
                                .operation = counters.operation});
   }
   if (r.entered > 0) {

@@ -65,7 +65,7 @@ class SimulatedJob {
     bool begun = false;  // the transfer that is next
   };
   struct Counters {
-    uint32_t enqueued = 0, joined = 0, sent = 0, completed = 0;
+    uint32_t enqueued = 0, joined = 0, sent = 0, completed = 0, whole = 0;
     ChannelOperation operation = ChannelOperation::kNone;
   };
   struct Rank {

@@ -167,6 +167,37 @@ TEST_F(BlackBoxes, scopes_count_on_the_thread_that_trains_alone) {
   EXPECT_EQ(record.host_state, HostState::kWorks);
 }
 
+TEST_F(BlackBoxes, a_connection_names_its_members_or_none) {
+  const auto box = make(0);
+  const ProcessBlackBox process(box.get());
+  std::vector<int> many(1000), scattered{0, 1, 3};
+  for (int i = 0; i < 1000; ++i) many[static_cast<size_t>(i)] = 2 * i;
+  {
+    const ConnectionScope connection("group dp", many);
+    const RankRecord record = read(*box);
+    EXPECT_EQ(record.host_state, HostState::kConnects);
+    EXPECT_EQ(record.connection, connection_id("group dp", many));
+    EXPECT_EQ(record.connection_name, "group dp");
+    EXPECT_EQ(record.connection_set, (RankSet{0, 2, 1000}));
+    EXPECT_TRUE(record.connection_members.empty());
+  }
+  RankRecord record = read(*box);
+  EXPECT_EQ(record.host_state, HostState::kWorks);
+  EXPECT_EQ(record.connection, 0u);
+  EXPECT_EQ(record.connections_done, std::vector<uint64_t>{connection_id("group dp", many)});
+  {
+    const ConnectionScope connection("memory for data", scattered);
+    record = read(*box);
+    EXPECT_EQ(record.connection_set, RankSet{});
+    EXPECT_EQ(record.connection_members, scattered);
+  }
+  many.back() = 5000;  // more than can be named, and no progression
+  const ConnectionScope connection("group dp", many);
+  record = read(*box);
+  EXPECT_EQ(record.connection_set, RankSet{});
+  EXPECT_TRUE(record.connection_members.empty());
+}
+
 TEST(BlackBox, groups_are_progressions_of_ranks) {
   EXPECT_EQ(rank_set({3, 7, 11}), (RankSet{3, 4, 3}));
   EXPECT_EQ(rank_set({5, 1}), (RankSet{5, -4, 2}));

@@ -24,7 +24,8 @@ RankRecord full_record() {
   r.step = 1LL << 40, r.steps = 1LL << 41, r.progress = std::numeric_limits<uint32_t>::max();
   r.ended = true, r.step_seconds = 0.1;
   r.connection = std::numeric_limits<uint64_t>::max() - 1;  // no double holds it
-  r.connection_name = "peers", r.connection_members = {1, 5}, r.connections_done = {1, ~0ULL};
+  r.connection_name = "peers", r.connection_set = {3, -1, 2}, r.connection_members = {1, 5},
+  r.connections_done = {1, ~0ULL};
   r.actions_enqueued = 9, r.action_entered = 8, r.action_running = 7;
   r.action = ActionRecord{
       .number = 8, .kind = ComputeKind::kBackward, .chunk = 1, .microbatch = 3, .waits = {{4, 17}, {5, 18}}};
@@ -36,6 +37,7 @@ RankRecord full_record() {
                         .joined = 8811,
                         .sent = 8810,
                         .completed = 8809,
+                        .whole = 8808,
                         .operation = ChannelOperation::kReduceScatter,
                         .bytes = 1LL << 50});
   r.feeds[0] = {.reader = 8, .wanted = 4, .reader_state = ReaderState::kAwaitsTakers, .published = 5, .seconds = 0.5};

@@ -115,6 +115,7 @@ void PeerCopyTransfers::count_arrived(uint32_t operation) {
   if (static_cast<int32_t>(operation - completing_) <= 0) return;
   completing_ = operation;
   progress_.completed(arrivals_, operation);
+  progress_.whole(operation);
 }
 
 void PeerCopyTransfers::settle(Stream& stream) { stream.wait(*sent_); }
