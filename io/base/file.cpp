@@ -165,11 +165,11 @@ Result<void> AtomicFile::publish() {
   return {};
 }
 
-Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag, Durable durable) {
+Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag) {
   auto file = AtomicFile::create(path, tag);
   if (!file) return file.error();
   file.value().write(text.data(), text.size());
-  return durable == Durable::kYes ? file.value().commit() : file.value().publish();
+  return file.value().commit();
 }
 
 }  // namespace tri

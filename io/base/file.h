@@ -83,8 +83,6 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-enum class Durable { kNo, kYes };
-
 // Writes to a temporary name beside `path`; commit() makes it durable (fsync of file and folder) and renames it.
 // Without a commit nothing is left behind. The first failure of a write is kept and reported by commit.
 // The temporary name is PATH.TAG.tmp; without a tag, the process id is taken. Writers on several hosts need tags.
@@ -106,8 +104,6 @@ class AtomicFile {
   int error_ = 0;  // errno of the first failed write
 };
 
-// Atomic.
-Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag = "",
-                        Durable durable = Durable::kYes);
+Result<void> write_file(const std::string& path, std::string_view text, const std::string& tag = "");  // atomic
 
 }  // namespace tri

@@ -277,7 +277,7 @@ struct Image {
   Count ended;                            // 1: the run has left this rank in good order
   std::atomic<int64_t> step_nanoseconds;  // of the last step
   std::atomic<uint64_t> connection;       // under way: Connection::id; 0: none
-  char connection_name[120];
+  char connection_name[108];
   RankSet connection_set;  // its members; where they are no progression, up to 64 by name; neither: any ranks
   Count connection_size;
   std::atomic<int32_t> connection_members[64];

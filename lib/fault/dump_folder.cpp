@@ -62,6 +62,14 @@ std::string text_of(const std::string& path) {
   return file.value().read(text.data(), file.value().bytes(), 0) ? text : "";
 }
 
+// Whole for those who read it, but not durable: a sync may take longer than the job has left.
+Result<void> publish_file(const std::string& path, std::string_view text) {
+  auto file = AtomicFile::create(path);
+  if (!file) return file.error();
+  file.value().write(text.data(), text.size());
+  return file.value().publish();
+}
+
 HangTrigger read_trigger(const std::string& folder) {
   HangTrigger trigger;
   const Json json = Json::parse(text_of(folder + "/trigger.json"), nullptr, false);
@@ -106,7 +114,7 @@ Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& atte
   if (!make_folder(hang) && errno != EEXIST) return system_error(errno, "{}", hang);
   const std::string name = make_dated_folder(hang), path = fmt::format("{}/{}", hang, name);
   if (name.empty()) return system_error(errno, "{}: a folder for a dump", hang);
-  const auto written = write_file(path + "/trigger.json", json_of(trigger).dump() + "\n", "", Durable::kNo);
+  const auto written = publish_file(path + "/trigger.json", json_of(trigger).dump() + "\n");
   if (written && ::symlink(name.c_str(), link.c_str()) == 0) return DumpFolder{path, trigger, true};
   const int problem = errno;
   ::unlink((path + "/trigger.json").c_str());
@@ -144,7 +152,7 @@ std::vector<std::string> list_dumps(const std::string& run_dir) {
 }
 
 Result<void> write_record(const std::string& folder, const RankRecord& record) {
-  return write_file(record_path(folder, record.world_rank), to_json(record) + "\n", "", Durable::kNo);
+  return publish_file(record_path(folder, record.world_rank), to_json(record) + "\n");
 }
 
 std::vector<int> recorded_ranks(const std::string& folder) {
