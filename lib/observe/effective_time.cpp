@@ -92,8 +92,8 @@ void add_attempt(const RunAttempt& attempt, Candidates& candidates) {
 }
 
 void append(const WallInterval& next, std::vector<WallInterval>& intervals) {
-  const bool goes_on = !intervals.empty() && intervals.back().category == next.category &&
-                       intervals.back().phase == next.phase;
+  const bool goes_on =
+      !intervals.empty() && intervals.back().category == next.category && intervals.back().phase == next.phase;
   if (goes_on)
     intervals.back().end = next.end;
   else
@@ -224,8 +224,7 @@ std::optional<EffectiveTime> effective_time(const RunHistory& history) {
   std::vector<double> steps;
   for (const RunAttempt& attempt : attempts) {
     AttemptTime figures = figures_of(attempt);
-    figures.productive_seconds =
-        seconds_between(time.intervals, WallTime::kProductive, figures.begin, figures.end);
+    figures.productive_seconds = seconds_between(time.intervals, WallTime::kProductive, figures.begin, figures.end);
     time.kept_steps += figures.kept_steps;
     time.lost_steps += figures.lost_steps;
     time.attempts.push_back(std::move(figures));
@@ -244,8 +243,8 @@ std::vector<EffectiveShare> effective_shares(const EffectiveTime& time) {
   const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
   const double productive = time.of(WallTime::kProductive), wall = time.wall();
   const double steps = static_cast<double>(time.kept_steps) * time.median_step_seconds;
-  const double running = productive + time.of(WallTime::kCheckpoint) + time.of(WallTime::kEvaluation) +
-                         time.of(WallTime::kOther);
+  const double running =
+      productive + time.of(WallTime::kCheckpoint) + time.of(WallTime::kEvaluation) + time.of(WallTime::kOther);
   return {
       {"effective", "Trireme: effective time", "productive / wall", share(productive, wall)},
       {"megascale", "MegaScale: effective training time rate", "kept steps x median step / (wall - queue)",

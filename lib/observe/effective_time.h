@@ -92,13 +92,13 @@ struct WallInterval {
 
 struct AttemptTime {
   std::string attempt, job;
-  double begin = 0, end = 0;                 // its first and its last sign of life
-  int64_t first_step = 0, last_step = 0;     // done before it, and by it; equal: none
-  int64_t kept_steps = 0, lost_steps = 0;    // of those that it did
+  double begin = 0, end = 0;               // its first and its last sign of life
+  int64_t first_step = 0, last_step = 0;   // done before it, and by it; equal: none
+  int64_t kept_steps = 0, lost_steps = 0;  // of those that it did
   double productive_seconds = 0;
-  std::optional<int> code;      // exit status, where it ended in good order or a failure gave one
-  bool failed = false;          // it has a first cause
-  std::string outcome;          // in words; "" while none is known
+  std::optional<int> code;  // exit status, where it ended in good order or a failure gave one
+  bool failed = false;      // it has a first cause
+  std::string outcome;      // in words; "" while none is known
 };
 
 struct EffectiveTime {

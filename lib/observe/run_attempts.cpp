@@ -128,8 +128,7 @@ std::vector<RunAttempt> run_attempts(const RunHistory& history) {
     for (const AttemptSteps& written : history.steps)
       if (written.attempt == order[k].attempt) steps = &written;
     attempts.push_back(attempt_of(own, steps));
-    if (k > 0 && attempts[k].began < attempts[k - 1].end)
-      move_by(attempts[k - 1].end - attempts[k].began, attempts[k]);
+    if (k > 0 && attempts[k].began < attempts[k - 1].end) move_by(attempts[k - 1].end - attempts[k].began, attempts[k]);
   }
   find_lost_steps(history, attempts);
   return attempts;

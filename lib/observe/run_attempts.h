@@ -21,18 +21,18 @@ struct RunAttempt {
     double begin, end;
   };
   std::string name, job;
-  double submitted = 0, allocated = 0;  // its job
-  double began = 0;                     // its processes
-  std::optional<double> started;        // its steps
-  double end = 0;                       // its last sign of life
+  double submitted = 0, allocated = 0;                  // its job
+  double began = 0;                                     // its processes
+  std::optional<double> started;                        // its steps
+  double end = 0;                                       // its last sign of life
   std::vector<std::pair<std::string, double>> startup;  // phases and their seconds
   std::vector<Span> spans;
   std::vector<StepLine> steps;
-  int64_t first_step = 0;                                   // done before its own
-  int64_t kept = std::numeric_limits<int64_t>::max();       // of its steps those up to here were not lost
-  std::optional<RunEvent> cause;                            // what ended it, where it failed
-  double cause_time = 0;                                    // since when it was no use
-  std::optional<RunEvent> ended;                            // its end in good order
+  int64_t first_step = 0;                              // done before its own
+  int64_t kept = std::numeric_limits<int64_t>::max();  // of its steps those up to here were not lost
+  std::optional<RunEvent> cause;                       // what ended it, where it failed
+  double cause_time = 0;                               // since when it was no use
+  std::optional<RunEvent> ended;                       // its end in good order
   bool of_the_job_of(const RunAttempt& earlier) const { return !job.empty() && job == earlier.job; }
 };
 
