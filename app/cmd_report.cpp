@@ -64,8 +64,8 @@ void add_report_command(CLI::App& app, int& status) {
   command->footer(
       "Time runs from the first submission, or the first start where no scheduler is known, to the last sign of life.\n"
       "lib/observe/README.md defines the categories and the fields of --json: begin, end, wall_s, seconds {by category},\n"
-      "startup_s {by phase}, shares {effective, megascale, goodput, ettr}, kept_steps, lost_steps, median_step_ms,\n"
-      "data_wait_s, attempts [{attempt, job, begin, end, first_step, last_step, kept_steps, lost_steps, productive_s,\n"
+      "startup_s {by phase}, shares {effective, megascale, goodput, ettr}, google_badput_s {by name}, kept_steps,\n"
+      "lost_steps, median_step_ms, data_wait_s, attempts [{attempt, job, begin, end, first_step, last_step, kept_steps, lost_steps, productive_s,\n"
       "code, failed, outcome}]; null where it is not known.\n"
       "Exit status: 0; 2: not the folder of a run that was started; 3: its files can't be read.");
   on_run(command, status, [options] { return show(*options); });

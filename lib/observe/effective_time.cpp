@@ -256,4 +256,14 @@ std::vector<EffectiveShare> effective_shares(const EffectiveTime& time) {
   };
 }
 
+std::vector<std::pair<std::string, double>> google_badput(const EffectiveTime& time) {
+  std::map<std::string, double> seconds{{"data loading", time.data_wait_seconds}};
+  for (const WallTimeMeaning& known : wall_time_meanings())
+    if (known.category != WallTime::kProductive)
+      seconds[std::string(known.google)] += seconds_between(time.intervals, known.category, time.first_began, time.end);
+  std::vector<std::pair<std::string, double>> badput(seconds.begin(), seconds.end());
+  std::stable_sort(badput.begin(), badput.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return badput;
+}
+
 }  // namespace tri

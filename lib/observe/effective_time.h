@@ -132,6 +132,9 @@ struct EffectiveShare {
 };
 std::vector<EffectiveShare> effective_shares(const EffectiveTime& time);
 
+// Google's badput: seconds by its names, the longest first; with goodput they add up to the time since the first process.
+std::vector<std::pair<std::string, double>> google_badput(const EffectiveTime& time);
+
 // For people, at most about 40 lines; one line, for logs; for machines (README.md has its fields).
 std::string effective_time_text(const EffectiveTime& time);
 std::string effective_time_line(const EffectiveTime& time);

@@ -92,15 +92,22 @@ std::string effective_time_text(const EffectiveTime& time) {
   text += "\n";
   for (const EffectiveShare& share : effective_shares(time))
     text += fmt::format("  {:<44}{:>6.2f} %  {}\n", share.title, 100 * share.share, share.formula);
+  std::string badput;
+  for (const auto& [name, seconds] : google_badput(time))
+    if (const double share = percent(seconds, time.end - time.first_began); share >= 0.005)
+      badput += fmt::format("{}{} {:.2f} %", badput.empty() ? "" : ", ", name, share);
+  text += fmt::format("  Google: badput: {}\n", badput.empty() ? "none" : badput);
   return text + "\n" + table_of_attempts(time);
 }
 
 std::string effective_time_json(const EffectiveTime& time) {
-  Json categories = Json::object(), startup = Json::object(), shares = Json::object(), attempts = Json::array();
+  Json categories = Json::object(), startup = Json::object(), shares = Json::object(), badput = Json::object(),
+       attempts = Json::array();
   for (const WallTimeMeaning& known : wall_time_meanings())
     categories[std::string(enum_name(known.category))] = rounded(time.of(known.category));
   for (const auto& [phase, seconds] : time.startup_phases) startup[phase] = rounded(seconds);
   for (const EffectiveShare& share : effective_shares(time)) shares[std::string(share.name)] = rounded(share.share);
+  for (const auto& [name, seconds] : google_badput(time)) badput[name] = rounded(seconds);
   for (const AttemptTime& attempt : time.attempts)
     attempts.push_back({{"attempt", attempt.attempt},
                         {"job", attempt.job.empty() ? Json() : Json(attempt.job)},
@@ -120,6 +127,7 @@ std::string effective_time_json(const EffectiveTime& time) {
                        {"seconds", categories},
                        {"startup_s", startup},
                        {"shares", shares},
+                       {"google_badput_s", badput},
                        {"kept_steps", time.kept_steps},
                        {"lost_steps", time.lost_steps},
                        {"median_step_ms", rounded(1e3 * time.median_step_seconds)},
