@@ -1,5 +1,6 @@
-// The book of a run, run.dir/events.jsonl: its starts, failures, hangs and ends, one JSON object a line. Any rank of
-// any node appends; nothing is ever changed. The line of a writer that was killed may be torn: readers pass it over.
+// The book of a run, run.dir/events.jsonl: its starts, spans of time, failures, hangs and ends, one JSON object a line.
+// Any rank of any node appends; nothing is ever changed. The line of a writer that was killed may be torn: readers pass
+// it over.
 //
 //   {"time":1763812345.678,"attempt":"...","job":"4711","kind":"failure","rank":13,"host":"node07","text":"...",
 //    "fields":{"code":4,"gpu":"0000:18:00.0","consequence":false}}
@@ -24,7 +25,12 @@
 namespace tri {
 
 enum class RunEventKind {
-  kStart,    // of an attempt; fields: ranks, step (done before it), steps (of the run)
+  kBegin,  // an attempt holds its run folder; fields: began (its processes' start, seconds since 1970); submitted and
+           // allocated (of its job, seconds since 1970), where the scheduler said
+  kStart,  // of an attempt's steps; fields: ranks, step (done before it), steps (of the run), metrics_bytes (length of
+           // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`)
+  kSpan,   // of time that was no step, and ends now; fields: what (a category of lib/observe/effective_time.h, such as
+           // "checkpoint" or "diagnosis"), seconds, step (done before it)
   kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
   kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
              // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
@@ -33,7 +39,9 @@ enum class RunEventKind {
 
 template <>
 struct EnumNames<RunEventKind> {
-  static constexpr std::array table{std::pair{RunEventKind::kStart, std::string_view("start")},
+  static constexpr std::array table{std::pair{RunEventKind::kBegin, std::string_view("begin")},
+                                    std::pair{RunEventKind::kStart, std::string_view("start")},
+                                    std::pair{RunEventKind::kSpan, std::string_view("span")},
                                     std::pair{RunEventKind::kFailure, std::string_view("failure")},
                                     std::pair{RunEventKind::kHang, std::string_view("hang")},
                                     std::pair{RunEventKind::kEnd, std::string_view("end")}};

@@ -15,7 +15,11 @@ class StartupClock {
   // "start-up 3.2 s: mpi 0.4, data 0.1, communicators 1.2, arena 0.3, first step 1.2"
   std::string report() const;
 
+  double began() const { return began_; }  // the clock's making, in seconds since 1970
+  const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }  // names and seconds, in order
+
  private:
+  double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   std::vector<std::pair<std::string, double>> phases_;  // name, seconds
 };

@@ -63,6 +63,7 @@ Result<void> TrainingLoop::run() {
       const PhaseScope phase(RunPhase::kCheckpoint);
       saved_at_ = Clock::now();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
+      book(WallTime::kCheckpoint, saved_at_);
     }
     if (stop_ != Stop::kNo) break;
     if (is_due(run.eval_every)) evaluate();
@@ -212,9 +213,19 @@ void TrainingLoop::report_checkpoints() {
   }
 }
 
+// World rank 0: no step was made `since` then.
+void TrainingLoop::book(WallTime what, Clock::time_point since) const {
+  if (context_.mesh.world_rank != 0) return;
+  context_.events.append(RunEventKind::kSpan, "",
+                         {{"what", std::string(enum_name(what))},
+                          {"seconds", seconds_between(since, Clock::now())},
+                          {"step", progress_.steps}});
+}
+
 void TrainingLoop::evaluate() {
   if (!validation_loader_) return;
   const PhaseScope phase(RunPhase::kEvaluation);
+  const auto start = Clock::now();
   const Evaluation result = context_.trainer.evaluator().evaluate(
       evaluation_batches_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
       tick_black_box);
@@ -223,6 +234,7 @@ void TrainingLoop::evaluate() {
   const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
   log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples",
            progress_.steps, result.loss, result.perplexity(), per_byte, result.samples);
+  book(WallTime::kEvaluation, start);
 }
 
 void TrainingLoop::sample() {
@@ -230,6 +242,7 @@ void TrainingLoop::sample() {
   const Tokenizer& tokenizer = *context_.inputs.tokenizer;
   if (run.sample_tokens == 0) return;
   const PhaseScope phase(RunPhase::kSample);
+  const auto start = Clock::now();
   std::vector<int32_t> prompt = tokenizer.encode(run.sample_prompt);
   const size_t begin = prompt.empty() ? 1 : 0;
   if (prompt.empty()) prompt.push_back(tokenizer.eod());  // as if a document began
@@ -240,13 +253,17 @@ void TrainingLoop::sample() {
                           .vocab = tokenizer.vocab_size(),
                           .on_token = [](std::span<const int32_t>) { tick_black_box(); }});
   log_info("step {}: sample\n---\n{}\n---", progress_.steps, tokenizer.decode(std::span(text).subspan(begin)));
+  book(WallTime::kEvaluation, start);
 }
 
 // After the last step of a run that began at `start`: completes the checkpoint under way, and closes with the summary
 // and, where a signal stopped the run, what became of its steps.
 Result<void> TrainingLoop::finish(Clock::time_point start) {
   const PhaseScope phase(RunPhase::kFinish);
+  const auto stepped = Clock::now();
+  const bool waits = context_.checkpoints.under_way().has_value();
   if (auto finished = context_.checkpoints.finish(); !finished) return finished;
+  if (waits) book(WallTime::kCheckpoint, stepped);
   deadline_.lift();
   report_checkpoints();
   log_summary(context_.job, context_.mesh, times_, context_.trainer.runtime().times(),

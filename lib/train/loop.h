@@ -7,8 +7,10 @@
 
 #include "io/base/progress.h"
 #include "lib/checkpoint/checkpointer.h"
+#include "lib/fault/events.h"
 #include "lib/fault/stop_deadline.h"
 #include "lib/fault/stop_signals.h"
+#include "lib/observe/effective_time.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/startup.h"
 #include "lib/train/inputs.h"
@@ -29,6 +31,7 @@ struct LoopContext {
   RunProgress begun;         // what that state has behind it
   int64_t memory_bytes = 0;  // of the rank's arena, for the console
   StartupClock& startup;     // reports after the first step
+  const EventBook& events;   // takes the spans of time that are no steps
 };
 
 class TrainingLoop {
@@ -59,6 +62,7 @@ class TrainingLoop {
   bool is_checkpoint_due() const { return is_due(context_.config.checkpoint.every) || save_due_; }
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
   void report_checkpoints();
+  void book(WallTime what, Clock::time_point since) const;
   void evaluate();
   void sample();
   Result<void> finish(Clock::time_point start);

@@ -1,6 +1,8 @@
 #include "lib/train/run.h"
 
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "io/base/host.h"
 #include "io/base/log.h"
@@ -8,6 +10,7 @@
 #include "lib/checkpoint/weights.h"
 #include "lib/fault/events.h"
 #include "lib/fault/watchdog.h"
+#include "lib/observe/effective_time.h"
 #include "lib/observe/estimates.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/report.h"
@@ -139,6 +142,35 @@ RunEvent hang_event(const DumpOutcome& dump) {
   return event;
 }
 
+// World rank 0: this start holds the run folder.
+void book_begin(const EventBook& events, const StartupClock& startup) {
+  std::map<std::string, EventField> fields{{"began", startup.began()}};
+  const JobTimes times = job_times();
+  if (times.submitted > 0) fields["submitted"] = times.submitted;
+  if (times.allocated > 0) fields["allocated"] = times.allocated;
+  events.append(RunEventKind::kBegin, "", std::move(fields));
+}
+
+// World rank 0: its steps begin, `completed` steps into the run.
+void book_start(const EventBook& events, const PlannedJob& planned, int64_t completed, const StartupClock& startup) {
+  const RunConfig& run = planned.config.run;
+  std::error_code absent;
+  const auto metrics = std::filesystem::file_size(run.dir + "/metrics.jsonl", absent);
+  std::map<std::string, EventField> fields{{"ranks", int64_t{planned.mesh.world_size()}},
+                                           {"step", completed},
+                                           {"steps", run.steps},
+                                           {"metrics_bytes", absent ? int64_t{0} : static_cast<int64_t>(metrics)}};
+  for (const auto& [phase, seconds] : startup.phases()) fields["startup." + phase] = seconds;
+  events.append(RunEventKind::kStart, "", std::move(fields));
+}
+
+// World rank 0, at the end of an attempt: where all the time since the first submission went.
+void log_effective_time(const std::string& run_dir) {
+  const auto history = read_run_history(run_dir);
+  if (!history) return;
+  if (const auto time = effective_time(history.value())) log_info("{}", effective_time_line(*time));
+}
+
 // What there is to record: all but the box itself, which outlives it. `book`: set once this start holds the run folder.
 Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup,
                           const std::string& attempt, RunRecorder& recorder, std::optional<EventBook>& book) {
@@ -168,6 +200,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   const auto lock = open_folder(planned.asked, start, job, attempt);
   if (!lock) return lock.error();
   book = events;
+  if (mesh.world_rank == 0) book_begin(events, startup);
   job.set_failure_hook(events.failure_hook());
   log_info("{}", to_string(planned.plan));
   if (mesh.world_rank == 0)
@@ -210,9 +243,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
-  if (mesh.world_rank == 0)
-    events.append(RunEventKind::kStart, "",
-                  {{"ranks", int64_t{mesh.world_size()}}, {"step", begun.value().steps}, {"steps", config.run.steps}});
+  if (mesh.world_rank == 0) book_start(events, planned, begun.value().steps, startup);
   if (begun.value().steps >= config.run.steps) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};
@@ -226,7 +257,8 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                        .checkpoints = checkpoints,
                        .begun = begun.value(),
                        .memory_bytes = arena.used(),
-                       .startup = startup})
+                       .startup = startup,
+                       .events = events})
       .run();
 }
 
@@ -240,9 +272,11 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   std::optional<EventBook> book;
   const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);
   job.set_failure_hook({});
-  if (book && job.world_rank() == 0)
+  if (book && job.world_rank() == 0) {
     book->append(RunEventKind::kEnd, done ? "" : done.error().message,
                  {{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}});
+    log_effective_time(config.run.dir);
+  }
   // Trouble that all ranks know of is no reason to keep the box: it is said already.
   if (BlackBox* const box = recorder.box()) box->end_well();
   return done;

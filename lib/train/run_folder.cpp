@@ -1,5 +1,6 @@
 #include "lib/train/run_folder.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -10,6 +11,15 @@ namespace tri {
 BatchStart batch_start() {
   const char *job = std::getenv("SLURM_JOB_ID"), *restart = std::getenv("SLURM_RESTART_COUNT");
   return {job == nullptr ? "" : job, restart == nullptr ? 0 : std::atoi(restart)};
+}
+
+JobTimes job_times() {
+  const auto time = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? 0 : std::max(0.0, std::strtod(text, nullptr));
+  };
+  const double allocated = time("TRIREME_ALLOCATED");
+  return {time("TRIREME_SUBMITTED"), allocated > 0 ? allocated : time("SLURM_JOB_START_TIME")};
 }
 
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {

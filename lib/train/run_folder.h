@@ -14,6 +14,13 @@ Result<RunLock> open_run_folder(const Config& config, const std::string& attempt
 // Slurm's job of this process; "" where there is none.
 BatchStart batch_start();
 
+// When its job came into the scheduler's queue and when it got its nodes, in seconds since 1970; 0: not known. From
+// TRIREME_SUBMITTED and TRIREME_ALLOCATED, which slurm/train.sbatch sets.
+struct JobTimes {
+  double submitted = 0, allocated = 0;
+};
+JobTimes job_times();
+
 // Writes into the folder `dir`, each file whole or not at all:
 //   config.yaml     `written`: what was asked for, from which the run can be started on other ranks and devices. It is
 //                   left alone where it is `source`, the config file that this start was given

@@ -1,0 +1,137 @@
+#include "lib/observe/run_attempts.h"
+
+#include <algorithm>
+#include <span>
+
+namespace tri {
+namespace {
+
+constexpr std::string_view kStartupField = "startup.";
+
+// A line that only a holder of the run folder writes.
+bool holds_folder(const RunEvent& event) {
+  return event.kind == RunEventKind::kBegin || event.kind == RunEventKind::kStart;
+}
+
+bool is_part_of_attempt(WallTime what) { return what == WallTime::kCheckpoint || what == WallTime::kEvaluation; }
+
+void take_begin(const RunEvent& event, RunAttempt& attempt) {
+  const auto before = [&](const char* field, double latest) {
+    const double time = event.number(field, 0);
+    return time > 0 ? std::min(time, latest) : 0;
+  };
+  attempt.began = event.time;
+  if (const double began = before("began", event.time); began > 0) attempt.began = began;
+  attempt.allocated = before("allocated", attempt.began);
+  attempt.submitted = before("submitted", attempt.allocated > 0 ? attempt.allocated : attempt.began);
+}
+
+void take_start(const RunEvent& event, RunAttempt& attempt) {
+  if (attempt.began == 0) attempt.began = event.time;  // its line kBegin is lost
+  attempt.started = std::max(event.time, attempt.began);
+  attempt.first_step = static_cast<int64_t>(event.number("step", 0));
+  for (const auto& [name, value] : event.fields)
+    if (name.starts_with(kStartupField))
+      attempt.startup.emplace_back(name.substr(kStartupField.size()), std::max(0.0, event.number(name, 0)));
+}
+
+void take_span(const RunEvent& event, RunAttempt& attempt) {
+  const auto what = enum_from_name<WallTime>(event.string("what"));
+  const double seconds = event.number("seconds", 0);
+  if (what && seconds > 0) attempt.spans.push_back({*what, event.time - seconds, event.time});
+}
+
+// A hang that steps have followed ended nothing.
+std::optional<RunEvent> cause_of(std::span<const RunEvent> events, const RunAttempt& attempt) {
+  auto cause = first_cause(events, attempt.name);
+  const auto later = [&](const StepLine& step) { return step.time > cause->time; };
+  if (cause && cause->kind == RunEventKind::kHang && std::any_of(attempt.steps.begin(), attempt.steps.end(), later))
+    cause.reset();
+  return attempt.ended ? std::nullopt : cause;
+}
+
+// `events`: its own, in the order of the file.
+RunAttempt attempt_of(std::span<const RunEvent> events, const AttemptSteps* steps) {
+  RunAttempt attempt{.name = events.front().attempt, .job = events.front().job};
+  for (const RunEvent& event : events) {
+    if (event.kind == RunEventKind::kBegin) take_begin(event, attempt);
+    if (event.kind == RunEventKind::kStart) take_start(event, attempt);
+    if (event.kind == RunEventKind::kSpan) take_span(event, attempt);
+    if (event.kind == RunEventKind::kEnd) attempt.ended = event;
+  }
+  if (steps != nullptr) attempt.steps = steps->steps;
+  attempt.cause = cause_of(events, attempt);
+
+  attempt.end = std::max(attempt.began, attempt.started.value_or(0));
+  for (const RunEvent& event : events) {
+    // What others write about it afterwards is no sign of its life.
+    const auto what = enum_from_name<WallTime>(event.string("what"));
+    if (event.kind != RunEventKind::kSpan || (what && is_part_of_attempt(*what)))
+      attempt.end = std::max(attempt.end, event.time);
+  }
+  for (const StepLine& step : attempt.steps) attempt.end = std::max(attempt.end, step.time);
+  if (attempt.cause)
+    attempt.cause_time = std::clamp(attempt.cause->number("began", attempt.cause->time), attempt.began, attempt.end);
+  return attempt;
+}
+
+void move_by(double seconds, RunAttempt& attempt) {
+  if (attempt.submitted > 0) attempt.submitted += seconds;
+  if (attempt.allocated > 0) attempt.allocated += seconds;
+  attempt.began += seconds;
+  if (attempt.started) *attempt.started += seconds;
+  attempt.end += seconds;
+  attempt.cause_time += seconds;
+  for (RunAttempt::Span& span : attempt.spans) span.begin += seconds, span.end += seconds;
+  for (StepLine& step : attempt.steps) step.time += seconds;
+}
+
+// A step is lost if a later attempt began before it. What the last attempt did beyond its newest checkpoint is lost when
+// it has ended otherwise than by completing the run.
+void find_lost_steps(const RunHistory& history, std::vector<RunAttempt>& attempts) {
+  if (attempts.empty()) return;
+  int64_t kept = std::numeric_limits<int64_t>::max();
+  const RunAttempt& last = attempts.back();
+  if (last.cause || (last.ended && last.ended->number("code", 0) != 0)) {
+    kept = last.first_step;
+    for (const AttemptSteps& steps : history.steps)
+      if (steps.attempt == last.name) kept = std::max(kept, steps.newest_checkpoint);
+    if (!last.started) kept = std::numeric_limits<int64_t>::max();  // it can't have lost any
+  }
+  for (auto attempt = attempts.rbegin(); attempt != attempts.rend(); ++attempt) {
+    attempt->kept = kept;
+    if (attempt->started) kept = std::min(kept, attempt->first_step);
+  }
+}
+
+}  // namespace
+
+std::vector<RunAttempt> run_attempts(const RunHistory& history) {
+  struct Lines {
+    size_t first;  // in the file, of those that show that it holds the folder
+    std::string attempt;
+  };
+  std::vector<Lines> order;
+  for (size_t i = 0; i < history.events.size(); ++i) {
+    const RunEvent& event = history.events[i];
+    const auto same = [&](const Lines& lines) { return lines.attempt == event.attempt; };
+    if (holds_folder(event) && std::none_of(order.begin(), order.end(), same)) order.push_back({i, event.attempt});
+  }
+  std::vector<RunAttempt> attempts;
+  for (size_t k = 0; k < order.size(); ++k) {
+    // What ranks of it write after the next one has begun comes too late to count.
+    const size_t end = k + 1 < order.size() ? order[k + 1].first : history.events.size();
+    std::vector<RunEvent> own;
+    for (size_t i = 0; i < end; ++i)
+      if (history.events[i].attempt == order[k].attempt) own.push_back(history.events[i]);
+    const AttemptSteps* steps = nullptr;
+    for (const AttemptSteps& written : history.steps)
+      if (written.attempt == order[k].attempt) steps = &written;
+    attempts.push_back(attempt_of(own, steps));
+    if (k > 0 && attempts[k].began < attempts[k - 1].end) move_by(attempts[k - 1].end - attempts[k].began, attempts[k]);
+  }
+  find_lost_steps(history, attempts);
+  return attempts;
+}
+
+}  // namespace tri
