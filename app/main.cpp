@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   tri::add_data_command(app, status);
   tri::add_checkpoint_command(app, status);
   tri::add_status_command(app, status);
+  tri::add_doctor_command(app, status, &argc, &argv);
   try {
     app.parse(argc, argv);
     return status;

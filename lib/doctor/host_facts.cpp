@@ -29,7 +29,7 @@ std::optional<double> number_in(const std::string& path) {
   return end == text.c_str() ? std::nullopt : std::optional(number);
 }
 
-void read_lanes(Link& link, const std::string& device) {
+void read_lanes(NetworkLink& link, const std::string& device) {
   if (const auto lanes = number_in(device + "/current_link_width")) link.pcie_lanes = static_cast<int>(*lanes);
   if (const auto most = number_in(device + "/max_link_width")) link.most_pcie_lanes = static_cast<int>(*most);
   // 255: a card that is not on PCIe, or asleep.
@@ -101,13 +101,13 @@ int64_t within_container(int64_t available, const std::string& root) {
   return available;
 }
 
-std::vector<Link> infiniband_ports(const std::string& root) {
-  std::vector<Link> links;
+std::vector<NetworkLink> infiniband_ports(const std::string& root) {
+  std::vector<NetworkLink> links;
   const std::string cards = root + "sys/class/infiniband";
   for (const std::string& card : sorted_names(cards))
     for (const std::string& port : sorted_names(cards + "/" + card + "/ports")) {
       const std::string folder = cards + "/" + card + "/ports/" + port;
-      Link link{.name = card + " port " + port};
+      NetworkLink link{.name = card + " port " + port};
       link.up = first_line(folder + "/state").find("ACTIVE") != std::string::npos;
       link.gigabits = link.up ? number_in(folder + "/rate") : 0;  // "400 Gb/sec (4X NDR)"
       double errors = 0;
@@ -120,13 +120,13 @@ std::vector<Link> infiniband_ports(const std::string& root) {
   return links;
 }
 
-std::vector<Link> network_interfaces(const std::string& root) {
-  std::vector<Link> links;
+std::vector<NetworkLink> network_interfaces(const std::string& root) {
+  std::vector<NetworkLink> links;
   const std::string cards = root + "sys/class/net";
   for (const std::string& card : sorted_names(cards)) {
     const std::string folder = cards + "/" + card;
     if (sorted_names(folder + "/device").empty()) continue;
-    Link link{.name = card};
+    NetworkLink link{.name = card};
     link.up = first_line(folder + "/operstate") == "up";
     const auto megabits = number_in(folder + "/speed");  // -1: a virtual card that does not know
     if (link.up && megabits && *megabits > 0) link.gigabits = *megabits / 1000;

@@ -22,16 +22,16 @@ std::optional<int64_t> available_bytes(std::string_view meminfo);
 // What the limit of this process's container leaves of `available`; the same where there is none. `root`: "/".
 int64_t within_container(int64_t available, const std::string& root);
 
-struct Link {
+struct NetworkLink {
   std::string name;  // "mlx5_0 port 1", "eth0"
   bool up = false;
   std::optional<double> gigabits;  // a second, negotiated
   std::optional<double> errors;    // times down, symbol and receive errors
   std::optional<int> pcie_lanes, most_pcie_lanes;
 };
-std::vector<Link> infiniband_ports(const std::string& root);
+std::vector<NetworkLink> infiniband_ports(const std::string& root);
 // Physical interfaces alone: those with a device behind them.
-std::vector<Link> network_interfaces(const std::string& root);
+std::vector<NetworkLink> network_interfaces(const std::string& root);
 
 // NUMA nodes that have memory, by number.
 std::vector<int> numa_nodes(const std::string& root);
