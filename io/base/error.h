@@ -22,8 +22,6 @@ enum class ExitCode : int {
   kComm = 5,       // MPI, NCCL, a peer
   kWatchdog = 6,   // a section overran its deadline
   kNotFinite = 7,  // NaN or Inf in loss or gradients
-  kSuspect = 40,   // trireme doctor: a part is worse than its like
-  kBad = 41,       // trireme doctor: a part is broken
   kDrained = 75,   // stopped on a signal, a checkpoint saved if there was time: run me again
 };
 

@@ -46,7 +46,7 @@ class CheckDeadline {
       } else {
         const std::string what = fmt::format("doctor: {} is not done after {:g} s: bad", check_, seconds_);
         lock.unlock();
-        job_.fail(what, ExitCode::kBad);
+        job_.fail(what, kBadStatus);
       }
     }
   }
@@ -218,7 +218,7 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device) 
 
 int exit_status(Verdict verdict) {
   if (verdict == Verdict::kHealthy) return 0;
-  return static_cast<int>(verdict == Verdict::kSuspect ? ExitCode::kSuspect : ExitCode::kBad);
+  return static_cast<int>(verdict == Verdict::kSuspect ? kSuspectStatus : kBadStatus);
 }
 
 }  // namespace tri

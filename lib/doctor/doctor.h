@@ -10,11 +10,14 @@
 
 namespace tri {
 
+// Exit statuses of the doctor, beside those that every subcommand has (io/base/error.h).
+inline constexpr ExitCode kSuspectStatus{40}, kBadStatus{41};
+
 struct DoctorOptions {
   Depth depth = Depth::kQuick;
   std::string storage_dir = ".";  // existing
   int repeats = 2;                // times that what was found is measured again before it counts
-  double check_seconds = 60;      // a check that takes longer hangs: the job ends with ExitCode::kBad and its name
+  double check_seconds = 60;      // a check that takes longer hangs: the job ends with kBadStatus and its name
   PlantedFaults faults;
 };
 
@@ -43,7 +46,7 @@ std::string doctor_text(const DoctorReport& report);
 // One object, in the shape that lib/doctor/README.md tells.
 std::string doctor_json(const DoctorReport& report);
 
-// 0, kSuspect or kBad.
+// 0, kSuspectStatus or kBadStatus.
 int exit_status(Verdict verdict);
 
 }  // namespace tri
