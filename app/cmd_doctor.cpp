@@ -81,8 +81,8 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "JSON instead of a table: lib/doctor/README.md");
   command->footer(
-      "One process looks at its machine, ranks on several nodes compare them; with GPUs, a rank a GPU. What is worse than\n"
-      "its like on the other nodes, or than a floor, is named, once three measurements have shown it.\n"
+      "One process looks at its machine, ranks on several nodes compare them; with GPUs, a rank a GPU. What is worse\n"
+      "than its like on the other nodes, or than a floor, is named, once three measurements have shown it.\n"
       "Exit status: 0 healthy; 40 suspect: slower than its like, or set up otherwise; 41 bad: broken, do not use it.\n"
       "Other numbers are those of every subcommand: the doctor itself could not work.");
   command->callback([=, &status] {

@@ -45,7 +45,7 @@ struct CheckContext {
 struct Check {
   Rule rule;
   Depth depth = Depth::kQuick;
-  // Collective: all ranks run all checks in the order of the table. What it leaves out (rule, rank, host) its caller fills in.
+  // Collective: all ranks run all checks in the order of the table. Rule, rank and host are filled in by its caller.
   CheckResult (*run)(CheckContext&) = nullptr;
 };
 

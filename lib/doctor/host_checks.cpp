@@ -74,8 +74,8 @@ CheckResult check_memory_copy(CheckContext& context) {
   return one({.part = context.part, .value = 2e-9 * kBytes / seconds});
 }
 
-// Each addition waits for the one before it and takes a cycle. A stretch of a millisecond is mostly undisturbed, also where
-// other processes want the core; the best of many is the core's own.
+// Each addition waits for the one before it and takes a cycle. A stretch of a millisecond is mostly undisturbed, also
+// where other processes want the core; the best of many is the core's own.
 CheckResult check_cpu_clock(CheckContext& context) {
   constexpr int kSteps = 1 << 18, kPerStep = 8;
   const double seconds = best_seconds(40, [] {

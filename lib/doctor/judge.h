@@ -12,8 +12,9 @@ namespace tri {
 // Each measurement against the limits of its rule, against what its hardware can, and against the median of its group
 // over all ranks; texts against the majority's. Worst first, then in the order of the rules.
 //   The median of an even number is the better of the two in the middle: of two, the worse one is found.
-//   Of transfers between two parts the median is that of the parts, each of which counts with its best transfer, so that
-//   one bad part of many does not move it. A part most of whose transfers (two at least) are slow is named in their place.
+//   Of transfers between two parts the median is that of the parts, each of which counts with its best transfer, so
+//   that one bad part of many does not move it. A part most of whose transfers (two at least) are slow is named in
+//   their place.
 std::vector<Finding> judge(std::span<const Rule> rules, DeviceKind kind, std::span<const Measurement> measurements);
 
 Verdict worst(std::span<const Finding> findings);  // kHealthy of none

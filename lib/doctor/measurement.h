@@ -42,7 +42,8 @@ struct Limits {
   double suspect_times = 0, bad_times = 0;  // so many times worse than the group's median
 };
 
-// Whether a finding must be found again before it counts. What other processes do to a machine passes; a slow part stays.
+// Whether a finding must be found again before it counts. What other processes do to a machine passes; a slow part
+// stays.
 enum class Repeat { kYes, kNo };
 
 struct Rule {

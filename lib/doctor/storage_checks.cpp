@@ -122,7 +122,7 @@ CheckResult check_storage_write(CheckContext& context) {
   return number(1e-6 * kFileBytes / seconds.value(), context);
 }
 
-// From storage where the page cache gives the file up, and otherwise from there; what was read must be what was written.
+// From storage where the page cache gives the file up, else from the cache; what was read must be what was written.
 CheckResult check_storage_read(CheckContext& context) {
   if (!context.speaks()) return {};
   const PlantedFullDisk planted(context.faults.full_disk);

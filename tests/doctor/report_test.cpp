@@ -11,7 +11,8 @@ namespace tri {
 namespace {
 
 DoctorReport report_of_two_nodes() {
-  DoctorReport report{.depth = Depth::kFull, .device = DeviceKind::kCuda, .seconds = 12.5, .hosts = {"node06", "node07"}};
+  DoctorReport report{.depth = Depth::kFull, .device = DeviceKind::kCuda, .seconds = 12.5};
+  report.hosts = {"node06", "node07"};
   report.ranks = 16;
   Rule copies{.name = "peer_copies", .measures = "copies", .unit = "GB/s"};
   copies.cuda = {.bad_at = 1, .suspect_times = 1.3, .bad_times = 2};
