@@ -18,6 +18,7 @@ void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);
 void add_status_command(CLI::App& app, int& status);
 void add_report_command(CLI::App& app, int& status);
+void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv);
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);

@@ -1,0 +1,96 @@
+// trireme doctor: whether the machines of a job are in order.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/job_config.h"
+#include "io/base/log.h"
+#include "lib/doctor/doctor.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string config, dir, device = "auto";
+  std::vector<std::string> overrides;
+  DoctorOptions doctor;
+  bool full = false, json = false;
+};
+
+// Where a run of this config keeps its checkpoints, for any number of ranks.
+std::string checkpoint_folder(const Config& config) {
+  if (!config.checkpoint.dir.empty()) return config.checkpoint.dir;
+  return (config.run.dir.empty() ? "runs/" + config.run.name : config.run.dir) + "/checkpoints";
+}
+
+// The folder, or what there is of it before a run has made it.
+std::string existing(std::filesystem::path folder) {
+  std::error_code problem;
+  while (!folder.empty() && !std::filesystem::is_directory(folder, problem)) folder = folder.parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
+Result<Verdict> examine(const Options& options, Job& job) {
+  log_identify(job.world_rank(), "");
+  DoctorOptions doctor = options.doctor;
+  doctor.depth = options.full ? Depth::kFull : Depth::kQuick;
+  DeviceChoice choice = *enum_from_name<DeviceChoice>(options.device);
+  std::string folder = options.dir;
+  if (!options.config.empty()) {
+    const auto config = load_open_config(options.config, options.overrides, job);
+    if (!config) return config.error();
+    if (choice == DeviceChoice::kAuto) choice = config.value().config.run.device;
+    if (folder.empty()) folder = checkpoint_folder(config.value().config);
+  }
+  doctor.storage_dir = existing(folder);
+  const char* planted = std::getenv("TRIREME_TEST_DOCTOR");
+  auto faults = agree(job, planted_faults(planted == nullptr ? "" : planted, job.world_rank()));
+  if (!faults) return faults.error();
+  doctor.faults = faults.value();
+  const auto plan = plan_device(choice, gather_host_facts(choice, job));
+  if (!plan) return plan.error();
+  const auto device = open_planned_device(plan.value(), job);
+  if (!device) return device.error();
+  const DoctorReport report = run_doctor(doctor, job, *device.value());
+  if (job.world_rank() == 0) fmt::print("{}", options.json ? doctor_json(report) : doctor_text(report));
+  return report.verdict;
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
+  auto* command = app.add_subcommand(
+      "doctor", "Health of the machines of a job, before its start or on suspects: mpirun -n RANKS trireme doctor");
+  auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "YAML run config, for its device and its folder of checkpoints");
+  command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
+  command->add_flag("--full", options->full, "Up to two minutes instead of ten seconds: computing, copies, links");
+  command->add_option("--dir", options->dir, "Folder whose storage is measured; else the config's, else this one");
+  command
+      ->add_option("--device", options->device, "auto, cpu or cuda; auto: the config's, else GPUs where there are any")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  command
+      ->add_option("--check-seconds", options->doctor.check_seconds,
+                   "A check that takes longer hangs, and ends the doctor with status 41")
+      ->check(CLI::Range(1.0, 3600.0))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "JSON instead of a table: lib/doctor/README.md");
+  command->footer(
+      "One process looks at its machine, ranks on several nodes compare them; with GPUs, a rank a GPU. What is worse\n"
+      "than its like on the other nodes, or than a floor, is named, once three measurements have shown it.\n"
+      "Exit status: 0 healthy; 40 suspect: slower than its like, or set up otherwise; 41 bad: broken, do not use it.\n"
+      "Other numbers are those of every subcommand: the doctor itself could not work.");
+  command->callback([=, &status] {
+    status = run_job(argc, argv, [&](Job& job) {
+      const auto verdict = examine(*options, job);
+      return verdict ? exit_status(verdict.value()) : job_status(job, verdict.error());
+    });
+  });
+}
+
+}  // namespace tri

@@ -1,0 +1,49 @@
+// The health of this machine's GPUs, as NVIDIA's management library says. It is loaded when asked for, so a build needs
+// neither its header nor the library. TRIREME_NVML names another file than libnvidia-ml.so.1.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+// What a GPU or its driver does not tell is absent.
+struct GpuHealth {
+  int index = 0;  // NVML's, which counts all GPUs of the machine
+  std::string name, bus_id;
+  std::optional<unsigned> pcie_lanes, most_pcie_lanes;
+  std::optional<uint64_t> uncorrected_errors;  // of memory, since the driver was loaded
+  std::optional<bool> remap_pending, remap_failed;
+  std::optional<unsigned> recovery_action;  // 0: none. Drivers from 570 on
+  std::optional<unsigned> sm_mhz, most_sm_mhz;
+  std::optional<uint64_t> slowdown_reasons;  // bits: kSlowed… below, and others that are no fault
+  int nvlinks = 0, nvlinks_up = 0;
+};
+
+// Of GpuHealth::slowdown_reasons: by the hardware, by heat, by the power supply.
+inline constexpr uint64_t kSlowedByFault = 0x8 | 0x20 | 0x40 | 0x80;
+
+class Nvml {
+ public:
+  // kDevice error: why there is none. os_error is ENOENT where the library is missing.
+  static Result<std::unique_ptr<Nvml>> open();
+  ~Nvml();
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  std::string driver_version() const;
+  // All GPUs now. Error, with the GPU's number: one of them does not answer.
+  Result<std::vector<GpuHealth>> gpus() const;
+
+ private:
+  struct Functions;
+  explicit Nvml(std::unique_ptr<Functions> functions);
+  std::unique_ptr<Functions> functions_;
+};
+
+}  // namespace tri

@@ -1,0 +1,107 @@
+// Limits, memory, the CPU's clock, MPI's transports.
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "lib/doctor/checks.h"
+#include "lib/doctor/host_facts.h"
+#include "lib/doctor/timing.h"
+
+namespace tri {
+namespace {
+
+constexpr double kMiB = 1048576;
+
+CheckResult one(Measurement m) { return {.measurements = {std::move(m)}}; }
+CheckResult skipped(std::string why) { return {.skipped = std::move(why)}; }
+
+double limit_of(int resource, bool hard) {
+  rlimit limit{};
+  getrlimit(static_cast<__rlimit_resource>(resource), &limit);
+  const rlim_t value = hard ? limit.rlim_max : limit.rlim_cur;
+  return value == RLIM_INFINITY ? std::numeric_limits<double>::infinity() : static_cast<double>(value);
+}
+
+bool has_active_infiniband() {
+  for (const NetworkLink& link : infiniband_ports("/"))
+    if (link.up) return true;
+  return false;
+}
+
+}  // namespace
+
+// RDMA registers memory, which locks it: where there is InfiniBand only "unlimited" will do.
+CheckResult check_locked_memory(CheckContext& context) {
+  Measurement m{.part = context.part, .value = limit_of(RLIMIT_MEMLOCK, false) / kMiB};
+  if (has_active_infiniband()) m.wanted = std::numeric_limits<double>::infinity();
+  return one(std::move(m));
+}
+
+// Programs may raise their soft limit to the hard one, and this one does.
+CheckResult check_open_files(CheckContext& context) {
+  return one({.part = context.part, .value = limit_of(RLIMIT_NOFILE, true)});
+}
+
+CheckResult check_shared_memory(CheckContext& context) {
+  if (!context.speaks()) return {};
+  struct statvfs info {};
+  if (::statvfs("/dev/shm", &info) != 0) return one({.problem = fmt::format("/dev/shm: {}", std::strerror(errno))});
+  const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  return one({.value = free / kMiB / static_cast<double>(context.nodes.own_ranks().size())});
+}
+
+CheckResult check_free_memory(CheckContext& context) {
+  if (!context.speaks()) return {};
+  const auto available = available_bytes(whole_text("/proc/meminfo"));
+  if (!available) return skipped("/proc/meminfo does not say");
+  const auto bytes = static_cast<double>(within_container(*available, "/"));
+  return one({.value = bytes / kMiB / static_cast<double>(context.nodes.own_ranks().size())});
+}
+
+// Read and written, as bench kernels counts too.
+CheckResult check_memory_copy(CheckContext& context) {
+  constexpr size_t kBytes = 32 << 20;  // beyond a core's share of the caches
+  const auto from = std::make_unique<char[]>(kBytes), to = std::make_unique<char[]>(kBytes);
+  std::memset(from.get(), 1, kBytes);
+  std::memset(to.get(), 2, kBytes);
+  const double seconds = best_seconds(5, [&] {
+    std::memcpy(to.get(), from.get(), kBytes);
+    asm volatile("" ::"r"(to.get()) : "memory");
+  });
+  return one({.part = context.part, .value = 2e-9 * kBytes / seconds});
+}
+
+// Each addition waits for the one before it and takes a cycle. A stretch of a millisecond is mostly undisturbed, also
+// where other processes want the core; the best of many is the core's own.
+CheckResult check_cpu_clock(CheckContext& context) {
+  constexpr int kSteps = 1 << 18, kPerStep = 8;
+  const double seconds = best_seconds(40, [] {
+    uint64_t sum = 1;
+    for (int i = 0; i < kSteps; ++i) {
+      // The compiler sees neither what is added nor the sum between two additions.
+#define TRI_ADD                 \
+  asm volatile("" : "+r"(sum)); \
+  sum += static_cast<uint64_t>(i);
+      TRI_ADD TRI_ADD TRI_ADD TRI_ADD TRI_ADD TRI_ADD TRI_ADD TRI_ADD
+#undef TRI_ADD
+    }
+    asm volatile("" ::"r"(sum));
+  });
+  return one({.part = context.part, .value = 1e-9 * kSteps * kPerStep / seconds});
+}
+
+CheckResult check_transports(CheckContext& context) {
+  const std::string transports = transports_of(whole_text("/proc/self/maps"));
+  if (transports.empty()) return skipped("this MPI's components are not files of their own");
+  Measurement m{.part = context.part, .text = transports};
+  const bool remote = context.nodes.ranks.size() > 1 && has_active_infiniband();
+  if (remote && transports.find("ucx") == std::string::npos && transports.find("openib") == std::string::npos &&
+      transports.find("mtl") == std::string::npos)
+    m.problem = "InfiniBand is there, and MPI does not use it: " + transports;
+  return one(std::move(m));
+}
+
+}  // namespace tri

@@ -1,0 +1,100 @@
+// What checks measure, and by which rules it is judged. Measuring and judging know each other by these types alone, so
+// that recorded measurements of any machine can be judged again.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/base/enum_names.h"
+#include "kernels/core/kinds.h"
+
+namespace tri {
+
+enum class Verdict { kHealthy, kSuspect, kBad };  // in the order of severity
+
+template <>
+struct EnumNames<Verdict> {
+  static constexpr std::array table{std::pair{Verdict::kHealthy, std::string_view("healthy")},
+                                    std::pair{Verdict::kSuspect, std::string_view("suspect")},
+                                    std::pair{Verdict::kBad, std::string_view("bad")}};
+};
+
+enum class Depth { kQuick, kFull };
+
+template <>
+struct EnumNames<Depth> {
+  static constexpr std::array table{std::pair{Depth::kQuick, std::string_view("quick")},
+                                    std::pair{Depth::kFull, std::string_view("full")}};
+};
+
+enum class Better {
+  kHigher,
+  kLower,
+  kEqual,  // texts: those of a group are the same
+};
+
+// When a number is too bad. Absent or 0: not judged that way.
+struct Limits {
+  std::optional<double> suspect_at,
+      bad_at;  // worse than this, in the rule's unit: floors, or ceilings of what should be low
+  double suspect_times = 0, bad_times = 0;  // so many times worse than the group's median
+};
+
+// Whether a finding must be found again before it counts. What other processes do to a machine passes; a slow part
+// stays.
+enum class Repeat { kYes, kNo };
+
+struct Rule {
+  const char* name = "";      // "copies"
+  const char* measures = "";  // for people, in a few words
+  const char* unit = "";      // "GB/s"; "" for texts and counts
+  Better better = Better::kHigher;
+  Limits cpu, cuda;                     // by the device of the job
+  Verdict unequal = Verdict::kSuspect;  // kEqual: what a text is that differs from the majority's
+  Repeat repeat = Repeat::kYes;
+
+  const Limits& limits(DeviceKind kind) const { return kind == DeviceKind::kCuda ? cuda : cpu; }
+};
+
+// One number or text of one rank.
+struct Measurement {
+  int rule = 0;  // index into the rules
+  int world_rank = 0;
+  std::string host;
+  std::string part;  // "GPU 3 → GPU 5"; "": the host itself
+  // Of what runs between two parts: both, with their hosts ("node07: GPU 3"). Else empty.
+  std::string end_a, end_b;
+  std::string group;  // compared with those of the same rule and group alone
+  std::optional<double> value;
+  std::string text;              // kEqual
+  std::optional<double> wanted;  // what the hardware itself says the value can be
+  std::string problem;           // why there is no value: what is broken, in words
+};
+template <class Archive>
+void fields(Archive& archive, Measurement& m) {
+  archive(m.rule, m.world_rank, m.host, m.part, m.end_a, m.end_b, m.group, m.value, m.text, m.wanted, m.problem);
+}
+
+// What a check of a rank has brought: measurements, or the reason why it does not apply there.
+struct CheckResult {
+  std::vector<Measurement> measurements;
+  std::string skipped;
+};
+template <class Archive>
+void fields(Archive& archive, CheckResult& result) {
+  archive(result.measurements, result.skipped);
+}
+
+// A part that is not as it should be.
+struct Finding {
+  Verdict verdict = Verdict::kSuspect;
+  int rule = 0;
+  int world_rank = 0;
+  std::string host, part;
+  std::optional<double> value, median, limit;
+  std::string text;  // "node07: GPU 3 → GPU 5 112 GB/s, median 380 (copies)"
+};
+
+}  // namespace tri

@@ -1,0 +1,40 @@
+// The time of something when nothing disturbs it: other processes only add to it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <limits>
+
+#include "kernels/core/device.h"
+
+namespace tri {
+
+inline double seconds_of(const std::function<void()>& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// The fastest of `rounds` runs.
+inline double best_seconds(int rounds, const std::function<void()>& run) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < rounds; ++round) best = std::min(best, seconds_of(run));
+  return best;
+}
+
+// The same of what `enqueue` gives the stream, by its own clock, after one that does not count.
+inline double best_seconds_on(Stream& stream, Device& device, int rounds, const std::function<void()>& enqueue) {
+  const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = -1; round < rounds; ++round) {
+    stream.record(*begin);
+    enqueue();
+    stream.record(*end);
+    stream.synchronize();
+    if (round >= 0) best = std::min(best, end->seconds_after(*begin));
+  }
+  return best;
+}
+
+}  // namespace tri

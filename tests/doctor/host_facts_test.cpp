@@ -1,0 +1,123 @@
+// What /proc and /sys say, from texts and folders of recorded machines.
+#include "lib/doctor/host_facts.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lib/doctor/planted_faults.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+void put(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << text << "\n";
+}
+
+TEST(HostFacts, transports_are_the_components_that_stayed_loaded) {
+  EXPECT_EQ(transports_of("7f00-7f01 r-xp 00 08:01 1 /usr/lib/openmpi3/mca_pml_ob1.so\n"
+                          "7f01-7f02 r--p 00 08:01 1 /usr/lib/openmpi3/mca_pml_ob1.so\n"
+                          "7f02-7f03 r-xp 00 08:01 2 /usr/lib/openmpi3/mca_btl_vader.so\n"
+                          "7f03-7f04 r-xp 00 08:01 3 /usr/lib/openmpi3/mca_btl_self.so\n"
+                          "7f04-7f05 r-xp 00 08:01 4 /usr/lib/openmpi3/mca_coll_basic.so\n"),
+            "pml ob1; btl self, vader");
+  EXPECT_EQ(transports_of("/usr/lib/mca_pml_ucx.so\n/usr/lib/ucx/libuct_ib.so.0.0.0\n/usr/lib/ucx/libuct_cma.so.0\n"),
+            "pml ucx; UCX cma, ib");
+  EXPECT_EQ(transports_of("/usr/lib/libmpi.so.40\n"), "");
+}
+
+TEST(HostFacts, memory_is_what_the_container_leaves) {
+  EXPECT_EQ(available_bytes("MemTotal:  100 kB\nMemAvailable:     2048 kB\n"), 2048 * 1024);
+  EXPECT_EQ(available_bytes("MemTotal:  100 kB\n"), std::nullopt);
+  EXPECT_EQ(available_bytes(""), std::nullopt);
+  const TemporaryFolder folder;
+  const std::string root = folder / "";
+  EXPECT_EQ(within_container(1000, root), 1000);
+  put(root + "sys/fs/cgroup/memory.max", "max");
+  put(root + "sys/fs/cgroup/memory.current", "300");
+  EXPECT_EQ(within_container(1000, root), 1000);
+  put(root + "sys/fs/cgroup/memory.max", "900");
+  EXPECT_EQ(within_container(1000, root), 600);
+  EXPECT_EQ(within_container(500, root), 500);
+  put(root + "sys/fs/cgroup/memory.current", "901");
+  EXPECT_EQ(within_container(1000, root), 0);
+}
+
+TEST(HostFacts, infiniband_ports_with_rates_errors_and_lanes) {
+  const TemporaryFolder folder;
+  const std::string root = folder / "", cards = root + "sys/class/infiniband/";
+  EXPECT_TRUE(infiniband_ports(root).empty());
+  put(cards + "mlx5_0/ports/1/state", "4: ACTIVE");
+  put(cards + "mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)");
+  put(cards + "mlx5_0/ports/1/counters/link_downed", "3");
+  put(cards + "mlx5_0/ports/1/counters/symbol_error", "4");
+  put(cards + "mlx5_0/device/current_link_width", "8");
+  put(cards + "mlx5_0/device/max_link_width", "16");
+  put(cards + "mlx5_1/ports/1/state", "1: DOWN");
+  put(cards + "mlx5_1/ports/1/rate", "10 Gb/sec (4X SDR)");
+  put(cards + "mlx5_1/device/current_link_width", "255");
+  const auto ports = infiniband_ports(root);
+  ASSERT_EQ(ports.size(), 2u);
+  EXPECT_EQ(ports[0].name, "mlx5_0 port 1");
+  EXPECT_TRUE(ports[0].up);
+  EXPECT_EQ(ports[0].gigabits, 400);
+  EXPECT_EQ(ports[0].errors, 7);
+  EXPECT_EQ(ports[0].pcie_lanes, 8);
+  EXPECT_EQ(ports[0].most_pcie_lanes, 16);
+  EXPECT_FALSE(ports[1].up);
+  EXPECT_EQ(ports[1].gigabits, 0) << "what a port that is down says of its rate is not its rate";
+  EXPECT_EQ(ports[1].pcie_lanes, std::nullopt);
+}
+
+TEST(HostFacts, network_interfaces_are_those_with_a_card) {
+  const TemporaryFolder folder;
+  const std::string root = folder / "", cards = root + "sys/class/net/";
+  put(cards + "lo/operstate", "unknown");
+  put(cards + "eth0/operstate", "up");
+  put(cards + "eth0/speed", "25000");
+  put(cards + "eth0/device/max_link_width", "8");
+  put(cards + "eth1/operstate", "up");
+  put(cards + "eth1/speed", "-1");
+  put(cards + "eth1/device/vendor", "0x1af4");
+  const auto links = network_interfaces(root);
+  ASSERT_EQ(links.size(), 2u);
+  EXPECT_EQ(links[0].name, "eth0");
+  EXPECT_EQ(links[0].gigabits, 25);
+  EXPECT_EQ(links[0].most_pcie_lanes, 8);
+  EXPECT_EQ(links[1].gigabits, std::nullopt);
+}
+
+TEST(HostFacts, lists_of_numbers) {
+  EXPECT_EQ(numbers_of_list("0-1,4"), (std::vector<int>{0, 1, 4}));
+  EXPECT_EQ(numbers_of_list("3"), std::vector<int>{3});
+  EXPECT_TRUE(numbers_of_list("").empty());
+  EXPECT_TRUE(numbers_of_list("none").empty());
+}
+
+TEST(HostFacts, machines_of_a_kind_have_model_and_instructions_in_common) {
+  const std::string one =
+      "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nmodel name\t: B\n";
+  EXPECT_EQ(cpu_kind(one).substr(0, 6), "A CPU ");
+  EXPECT_EQ(cpu_kind(one), cpu_kind("processor\t: 7\nmodel name\t: A CPU\nflags\t\t: fpu avx2\n\n"));
+  EXPECT_NE(cpu_kind(one), cpu_kind("model name\t: A CPU\nflags\t\t: fpu avx512f\n\n"));
+}
+
+TEST(PlantedFaults, are_those_of_the_rank) {
+  const std::string text = "1/slow-copy=2000 */nodes=2 2/wrong-bits 2/full-disk 0/throttled-link=7";
+  const auto of = [&](int rank) { return value_or_throw(planted_faults(text, rank)); };
+  EXPECT_EQ(of(0).throttled_link.count(), 7);
+  EXPECT_EQ(of(0).slow_copy.count(), 0);
+  EXPECT_FALSE(of(0).wrong_bits);
+  EXPECT_EQ(of(1).slow_copy.count(), 2000);
+  EXPECT_TRUE(of(2).wrong_bits && of(2).full_disk);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(of(rank).pretend_nodes, 2);
+  EXPECT_EQ(value_or_throw(planted_faults("", 0)).pretend_nodes, 0);
+  for (const char* wrong : {"slow-copy=2", "1/slow-copy", "1/slow-copy=x", "x/wrong-bits", "1/wrong-bits=1", "1/other"})
+    EXPECT_FALSE(planted_faults(wrong, 5).ok()) << wrong;
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# `trireme doctor` passes a machine that is in order, whatever else it is busy with, and names each fault that is planted.
+#   doctor_names_what_is_ill.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_libfake_nvml [TIMES]
+# TIMES: how often a healthy machine has to pass, by default once.
+source "$(dirname "$0")/checks.sh"
+fake_nvml=$3 times=${4:-1}
+
+# doctor STATUS RANKS OPTIONS...
+doctor() {
+  local status=$1 ranks=$2
+  shift 2
+  run "$status" "$mpirun" -n "$ranks" "$trireme" doctor --device cpu --check-seconds 300 "$@"
+}
+# with FAULTS STATUS RANKS OPTIONS...: faults are planted (lib/doctor/planted_faults.h).
+with() {
+  export TRIREME_TEST_DOCTOR=$1
+  shift
+  doctor "$@"
+  unset TRIREME_TEST_DOCTOR
+}
+# named CHECK PATTERN: a line of the findings that ends in that check's name.
+named() { grep -qE "^(suspect|bad): .*$2.*\($1\)$" <<<"$output" || fail "$1: '$2' is not named" "$output"; }
+
+echo "a healthy machine: one process, ranks, ranks as if on two nodes; nothing stays behind ($times times)"
+for ((time = 0; time < times; ++time)); do
+  run 0 "$trireme" doctor --device cpu
+  has "healthy: 1 node, 1 rank"
+  doctor 0 4 --full
+  has "healthy: 1 node, 4 ranks"
+  with '*/nodes=2' 0 4 --full
+  has "healthy: 2 nodes, 4 ranks"
+done
+[[ -z $(ls -A) ]] || fail "files are left behind" "$(ls -A)"
+
+echo "a slow copy, by its rank"
+with '2/slow-copy=300000' 40 4 --full
+named peer_copies 'rank 2'
+
+echo "wrong bits in the training of a rank"
+with '1/wrong-bits' 41 3 --full
+named repeatable_step 'rank 1 1?[0-9]* bits'
+named equal_steps 'rank 1 bits'
+[[ $output != *"rank 0 bits"* ]] || fail "another rank is named" "$output"
+
+echo "a throttled link between nodes, by the rank that has it"
+with '*/nodes=4 2/throttled-link=500000' 40 4 --full
+named node_links 'pretended2'
+
+echo "a full disk"
+with '0/full-disk' 41 2 --dir "$folder"
+named storage_write 'File too large'
+
+echo "no locked memory"
+status=0
+output=$(ulimit -l 16 && timeout "$patience" "$mpirun" -n 2 "$trireme" doctor --device cpu 2>&1) || status=$?
+[[ $status -eq 41 ]] || fail "exit status $status, expected 41" "$output"
+named locked_memory '0.0156 MiB'
+
+echo "GPUs that are ill, by NVML"
+export TRIREME_NVML=$fake_nvml TRIREME_TEST_NVML='gpus=4'
+doctor 0 1
+export TRIREME_TEST_NVML='gpus=4 lanes=2:8 nvlinks=1:17 recovery=3:1'
+doctor 41 1
+named gpu_recovery 'GPU 3'
+named gpu_pcie 'GPU 2.* 8, '
+named nvlinks 'GPU 1.* 17, '
+unset TRIREME_NVML TRIREME_TEST_NVML
+
+echo "JSON"
+output=$("$mpirun" -n 2 "$trireme" doctor --device cpu --json 2>error.txt) || fail "doctor --json" "$(<error.txt)"
+has '"verdict": "healthy"'
+has '"status": 0'
+
+echo "what cannot be done is no verdict"
+run 2 "$trireme" doctor --device none
+run 2 "$trireme" doctor nowhere.yaml
+run 2 env TRIREME_TEST_DOCTOR=nonsense "$trireme" doctor
+
+finish

@@ -1,0 +1,113 @@
+// A library that speaks as libnvidia-ml.so does (TRIREME_NVML), of GPUs that are not there.
+//   TRIREME_TEST_NVML   words with blanks between: gpus=8 (2 without it), and faults of a GPU, FAULT=GPU:NUMBER:
+//                       lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
+//                       slowdown=0:64; missing=GPU:0 (does not answer); refuse=0:9 (nvmlInit's status)
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string>
+
+namespace {
+
+constexpr int kLost = 15, kInvalid = 2, kLinks = 18;
+
+// The number of `fault` for `gpu`; else `otherwise`.
+unsigned of(const std::string& fault, int gpu, unsigned otherwise) {
+  const char* text = std::getenv("TRIREME_TEST_NVML");
+  std::istringstream words(text == nullptr ? "" : text);
+  for (std::string word; words >> word;) {
+    const std::string begin = fault + "=" + std::to_string(gpu) + ":";
+    if (word.rfind(begin, 0) == 0) return static_cast<unsigned>(std::stoul(word.substr(begin.size())));
+    if (fault == "gpus" && word.rfind("gpus=", 0) == 0) return static_cast<unsigned>(std::stoul(word.substr(5)));
+  }
+  return otherwise;
+}
+
+char gpus[64];  // a handle is the address of one
+int index_of(void* gpu) { return static_cast<int>(static_cast<char*>(gpu) - gpus); }
+
+struct PciInfo {
+  char legacy[16];
+  unsigned numbers[5];
+  char bus_id[32];
+};
+struct FieldValue {
+  unsigned field, scope;
+  long long timestamp, latency;
+  int value_type, status;
+  unsigned long long value;
+};
+
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() { return static_cast<int>(of("refuse", 0, 0)); }
+int nvmlShutdown() { return 0; }
+const char* nvmlErrorString(int status) { return status == kLost ? "GPU is lost" : "fake error"; }
+int nvmlSystemGetDriverVersion(char* text, unsigned size) {
+  std::strncpy(text, "580.65.06", size);
+  return 0;
+}
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = of("gpus", 0, 2);
+  return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned gpu, void** handle) {
+  if (gpu >= of("gpus", 0, 2)) return kInvalid;
+  *handle = gpus + gpu;
+  return of("missing", static_cast<int>(gpu), 1) == 0 ? kLost : 0;
+}
+int nvmlDeviceGetName(void*, char* text, unsigned size) {
+  std::strncpy(text, "Fake GPU", size);
+  return 0;
+}
+int nvmlDeviceGetPciInfo_v3(void* gpu, PciInfo* info) {
+  std::strcpy(info->bus_id, ("00000000:1" + std::to_string(index_of(gpu)) + ":00.0").c_str());
+  return 0;
+}
+int nvmlDeviceGetCurrPcieLinkWidth(void* gpu, unsigned* lanes) {
+  *lanes = of("lanes", index_of(gpu), 16);
+  return 0;
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) {
+  *lanes = 16;
+  return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void* gpu, int type, int counter, unsigned long long* count) {
+  *count = type == 1 && counter == 0 ? of("ecc", index_of(gpu), 0) : 1000;
+  return 0;
+}
+int nvmlDeviceGetRemappedRows(void* gpu, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
+                              unsigned* failed) {
+  const unsigned state = of("remap", index_of(gpu), 0);
+  *corrected = *uncorrected = 5;
+  *pending = state == 1;
+  *failed = state == 2;
+  return 0;
+}
+int nvmlDeviceGetFieldValues(void* gpu, int count, FieldValue* fields) {
+  for (int i = 0; i < count; ++i) {
+    fields[i].status = fields[i].field == 230 ? 0 : kInvalid;
+    fields[i].value = of("recovery", index_of(gpu), 0);
+  }
+  return 0;
+}
+int nvmlDeviceGetClockInfo(void* gpu, int, unsigned* mhz) {
+  *mhz = of("mhz", index_of(gpu), 1980);
+  return 0;
+}
+int nvmlDeviceGetMaxClockInfo(void*, int, unsigned* mhz) {
+  *mhz = 1980;
+  return 0;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void* gpu, unsigned long long* reasons) {
+  *reasons = of("slowdown", index_of(gpu), 1);
+  return 0;
+}
+int nvmlDeviceGetNvLinkState(void* gpu, unsigned link, int* up) {
+  if (link >= kLinks) return kInvalid;
+  *up = link < of("nvlinks", index_of(gpu), kLinks);
+  return 0;
+}
+}
