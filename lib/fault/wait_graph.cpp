@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 
+#include "lib/fault/rank_text.h"
+
 namespace tri {
 namespace {
 
