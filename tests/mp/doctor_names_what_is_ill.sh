@@ -43,7 +43,7 @@ named equal_steps 'rank 1 bits'
 [[ $output != *"rank 0 bits"* ]] || fail "another rank is named" "$output"
 
 echo "a throttled link between nodes, by the rank that has it"
-with '*/nodes=4 2/throttled-link=500000' 40 4 --full
+with '*/nodes=4 2/throttled-link=2000000' 40 4 --full
 named node_links 'pretended2'
 
 echo "a full disk"
