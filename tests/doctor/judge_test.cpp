@@ -204,8 +204,12 @@ TEST(Checks, every_row_can_find_something_and_has_a_name_of_its_own) {
     EXPECT_TRUE(rule.better == Better::kEqual || judges(rule.cuda)) << rule.name;
     for (const Limits& l : {rule.cpu, rule.cuda}) {
       const bool lower = rule.better == Better::kLower;
-      if (l.suspect_at && l.bad_at) EXPECT_TRUE(lower ? *l.suspect_at < *l.bad_at : *l.suspect_at > *l.bad_at);
-      if (l.bad_times > 0) EXPECT_GT(l.bad_times, l.suspect_times) << rule.name;
+      if (l.suspect_at && l.bad_at) {
+        EXPECT_TRUE(lower ? *l.suspect_at < *l.bad_at : *l.suspect_at > *l.bad_at);
+      }
+      if (l.bad_times > 0) {
+        EXPECT_GT(l.bad_times, l.suspect_times) << rule.name;
+      }
     }
   }
 }

@@ -154,11 +154,15 @@ TEST_F(Dump, of_one_node_has_records_stacks_and_a_report) {
   const DumpOutcome outcome =
       dump_node(node, {.number = 1, .trigger = trigger_of(1), .answer_seconds = 0, .patience_seconds = 0},
                 [&](const DumpOutcome& known) {
-                  if (located.empty()) EXPECT_TRUE(list_dumps(run_).empty());  // whatever storage does
+                  if (located.empty()) {
+                    EXPECT_TRUE(list_dumps(run_).empty());  // whatever storage does
+                  }
                   located = known.verdict.headline;
                   EXPECT_NE(located, "");
                   // The job may end before all records are written.
-                  if (known.wrote_report) EXPECT_TRUE(recorded_ranks(known.folder).empty());
+                  if (known.wrote_report) {
+                    EXPECT_TRUE(recorded_ranks(known.folder).empty());
+                  }
                   reported |= known.wrote_report;
                 });
   EXPECT_TRUE(reported);
