@@ -9,54 +9,15 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <map>
+#include <optional>
 #include <set>
-#include <sstream>
 
-#include "io/base/file.h"
 #include "io/checkpoint/run_lock.h"
-#include "io/checkpoint/verify.h"
-#include "tests/io/checkpoint_files.h"
-#include "tests/io/forked.h"
-#include "tests/storage/points.h"
+#include "tests/io/saved_checkpoints.h"
 
 namespace tri {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// Tensors whose bytes follow from `seed`.
-std::vector<TestTensor> tensors_of(uint64_t seed, int64_t rows = 6) {
-  return {make_tensor(seed, "model/w", StoredType::kF32, {rows, 256}),
-          make_tensor(seed, "optimizer/w/exp_avg", StoredType::kBf16, {rows, 256})};
-}
-
-Result<void> save(const std::string& dir, int64_t step, const std::string& attempt, uint64_t seed, int64_t rows,
-                  Replace how = Replace::kSwap) {
-  auto written = write_checkpoint(dir, step, attempt, tensors_of(seed, rows), 2, 3, seed, static_cast<int64_t>(seed));
-  if (!written) return written.error();
-  return publish(dir, step, attempt, how);
-}
-
-// Empty when the newest checkpoint is `step`, whole, and made from the seed that it names.
-std::string fault_of_newest(const std::string& dir, int64_t first, int64_t last, int64_t rows) {
-  const auto newest = newest_checkpoint(dir);
-  if (!newest) return newest.error().message;
-  if (!newest.value()) return "no checkpoint";
-  const CheckpointEntry& entry = *newest.value();
-  if (entry.step < first || entry.step > last) return fmt::format("step {} of {} to {}", entry.step, first, last);
-  const auto reader = CheckpointReader::open(entry.path);
-  if (!reader) return reader.error().message;
-  const auto seed = static_cast<uint64_t>(reader.value().manifest().info.numbers.at("mark"));
-  for (const TestTensor& tensor : tensors_of(seed, rows)) {
-    Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
-    if (!read) return read.error().message;
-    if (got != tensor.bytes) return tensor.name + " differs";
-  }
-  const auto report = verify(entry.path, 1);
-  if (!report) return report.error().message;
-  return fmt::format("{}", fmt::join(report.value().problems, "; "));
-}
 
 // A file system of `bytes` at `folder` that only this process sees; false where that is not allowed.
 bool mount_small(const std::string& folder, int64_t bytes) {
@@ -176,165 +137,6 @@ TEST(CheckpointTrouble, a_folder_that_vanishes_is_named) {
   EXPECT_EQ(fault_of_newest(dir.path(), 1, 1, 4), "");
 }
 
-// Runs `act` in a child on storage that obeys `rule`; what it returns.
-std::string on_storage(const std::string& dir, const std::string& rule, const std::function<std::string()>& act) {
-  return in_child([&] {
-    watch_storage(dir, rule);
-    return act();
-  });
-}
-
-std::vector<std::string> names_of(const std::string& dir) {
-  std::vector<std::string> names = value_or_throw(list_folder(dir));
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-const Retry kOnce{.tries = 1};
-
-TEST(CheckpointTrouble, a_folder_that_cannot_be_listed_is_an_error_and_nothing_is_removed) {
-  const TemporaryFolder dir;
-  for (const int64_t step : {1, 2, 3}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
-  value_or_throw(begin_attempt(dir.path(), 4, "two"));  // unfinished
-  const std::vector<std::string> before = names_of(dir.path());
-  const auto why = [](const auto& result) { return result ? "no error" : result.error().message; };
-  const std::pair<const char*, std::function<std::string()>> calls[] = {
-      {"list", [&] { return why(list_checkpoints(dir.path(), kOnce)); }},
-      {"newest", [&] { return why(newest_checkpoint(dir.path(), kOnce)); }},
-      {"prune", [&] { return why(prune(dir.path(), 1, 0, "three", kOnce)); }},
-      {"clean", [&] { return why(remove_stale_attempts(dir.path(), "three", kOnce)); }}};
-  for (const auto& [error, text] :
-       {std::pair{"EIO", "Input/output error"}, {"ESTALE", "Stale file handle"}, {"EACCES", "Permission denied"}})
-    for (const int point : {1, 2, 5})  // opening it, its first entry, one in the middle
-      for (const auto& [name, call] : calls) {
-        const std::string rule = fmt::format("0/list/{}/fail={}+", point, error);
-        EXPECT_EQ(on_storage(dir.path(), rule, call), fmt::format("{}: listing it: {}", dir.path().string(), text))
-            << name << ", " << rule;
-        EXPECT_EQ(names_of(dir.path()), before) << name << ", " << rule;
-      }
-}
-
-TEST(CheckpointTrouble, only_a_folder_that_is_missing_or_empty_holds_nothing) {
-  const TemporaryFolder dir;
-  for (const std::string& folder : {dir.path().string(), dir / "missing"}) {
-    EXPECT_TRUE(value_or_throw(list_checkpoints(folder)).empty()) << folder;
-    EXPECT_FALSE(value_or_throw(newest_checkpoint(folder))) << folder;
-    EXPECT_TRUE(value_or_throw(prune(folder, 1, 0, "one")).empty()) << folder;
-    EXPECT_TRUE(value_or_throw(remove_stale_attempts(folder, "one")).empty()) << folder;
-  }
-  write_all(dir / "file", "no folder");
-  EXPECT_EQ(list_checkpoints(dir / "file").error().os_error, ENOTDIR);
-}
-
-TEST(CheckpointTrouble, what_cannot_be_read_is_not_taken_for_damaged_and_stays) {
-  const TemporaryFolder dir;
-  for (const int64_t step : {1, 2}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
-  // As a replacement leaves it that was cut short after its second rename: the new one is in its place, the old beside.
-  const std::string old = dir / "step_00000002.old.one";
-  std::filesystem::copy(dir / "step_00000002", old, std::filesystem::copy_options::recursive);
-  const std::vector<std::string> before = names_of(dir.path());
-  const auto clean = [&] {
-    const auto removed = remove_stale_attempts(dir.path(), "two", kOnce);
-    return removed ? "no error" : removed.error().message;
-  };
-  // The new one's manifest, then the old one's: at its opening, and at its reading.
-  for (const auto& [point, place] : {std::pair{1, "step_00000002/"}, {2, "step_00000002/"}, {3, old.c_str()}}) {
-    const std::string said = on_storage(dir.path(), fmt::format("0/read/{}/fail=EIO+", point), clean);
-    EXPECT_TRUE(contains(said, place) && contains(said, "Input/output error")) << point << ": " << said;
-    EXPECT_EQ(names_of(dir.path()), before);
-  }
-  EXPECT_EQ(on_storage(dir.path(), "0/read/1/fail=EIO+",
-                       [&] {
-                         const auto removed = prune(dir.path(), 1, 0, "two", kOnce);
-                         return removed ? fmt::format("{}", fmt::join(removed.value(), " ")) : removed.error().message;
-                       }),
-            "");
-  EXPECT_EQ(names_of(dir.path()), before);
-  EXPECT_EQ(on_storage(dir.path(), "", clean), "no error");
-  EXPECT_EQ(names_of(dir.path()), (std::vector<std::string>{"latest", "step_00000001", "step_00000002"}));
-}
-
-// "read" when all of the newest checkpoint came back right, and the number of pauses that it took.
-std::string read_newest(const std::string& dir, const std::vector<TestTensor>& tensors, int tries) {
-  int pauses = 0;
-  const Retry retry{.tries = tries, .pause = [&](std::chrono::milliseconds) { ++pauses; }};
-  const auto said = [&](const std::string& text) { return fmt::format("{}, {} pauses", text, pauses); };
-  const auto newest = newest_checkpoint(dir, retry);
-  if (!newest) return said(newest.error().message);
-  if (!newest.value()) return said("none");
-  const auto reader = CheckpointReader::open(newest.value()->path, retry);
-  if (!reader) return said(reader.error().message);
-  for (const TestTensor& tensor : tensors) {
-    Bytes got(tensor.bytes.size());
-    const auto read = reader.value().read(tensor.piece(full_region(tensor.shape)), got.data());
-    if (!read) return said(read.error().message);
-    if (got != tensor.bytes) return said(tensor.name + " differs");
-  }
-  return said("read");
-}
-
-TEST(CheckpointTrouble, a_glitch_anywhere_in_reading_costs_a_pause_and_nothing_else) {
-  const TemporaryFolder dir;
-  value_or_throw(save(dir.path(), 1, "one", 11, 4));
-  const std::vector<TestTensor> tensors = tensors_of(11, 4);
-  int read_points = 0, list_points = 0;
-  for (const auto& [phase, points] : {std::pair{"list", &list_points}, {"read", &read_points}})
-    for (int point = 1;; ++point) {
-      const char* error = point % 2 == 0 ? "EIO" : "ESTALE";
-      const std::string said = on_storage(dir.path(), fmt::format("0/{}/{}/fail={}", phase, point, error),
-                                          [&] { return read_newest(dir.path(), tensors, 2); });
-      if (said == "read, 0 pauses") break;  // there is no such point any more
-      ASSERT_EQ(said, "read, 1 pauses") << phase << " " << point;
-      *points = point;
-    }
-  EXPECT_GE(list_points, 4) << "the folder, and its names";
-  EXPECT_GE(read_points, 2 * 2 + 2 + 6) << "the manifest opened and read, twice; two shards opened; six pieces read";
-}
-
-TEST(CheckpointTrouble, a_failure_that_lasts_ends_after_its_tries_and_one_of_rights_at_once) {
-  const TemporaryFolder dir;
-  value_or_throw(save(dir.path(), 1, "one", 11, 4));
-  const std::vector<TestTensor> tensors = tensors_of(11, 4);
-  const auto with = [&](const std::string& rule) {
-    return on_storage(dir.path(), rule, [&] { return read_newest(dir.path(), tensors, 4); });
-  };
-  EXPECT_EQ(with("0/list/1/fail=EIO+"),
-            dir.path().string() + ": listing it: Input/output error (tried 4 times), 3 pauses");
-  EXPECT_EQ(with("0/list/1/fail=EACCES+"), dir.path().string() + ": listing it: Permission denied, 0 pauses");
-  EXPECT_EQ(with("0/read/1/fail=ESTALE+"), "none, 3 pauses");
-  const std::string late = with("0/read/7/fail=ESTALE+");  // behind the manifests, in the shards
-  EXPECT_TRUE(contains(late, "shard_") && contains(late, "Stale file handle") &&
-              contains(late, "(tried 4 times), 3 pauses"))
-      << late;
-}
-
-TEST(CheckpointTrouble, a_rank_whose_mount_comes_late_waits_for_it) {
-  const TemporaryFolder dir;
-  value_or_throw(save(dir / "mount", 1, "one", 11, 4));
-  const std::string folder = dir / "mount/step_00000001";
-  for (const Missing missing : {Missing::kPasses, Missing::kLasts}) {
-    std::filesystem::rename(dir / "mount", dir / "not yet");
-    int pauses = 0;
-    testing::internal::CaptureStderr();
-    const auto reader = CheckpointReader::open(folder, {.missing = missing, .pause = [&](std::chrono::milliseconds) {
-                                                          if (++pauses == 3)
-                                                            std::filesystem::rename(dir / "not yet", dir / "mount");
-                                                        }});
-    testing::internal::GetCapturedStderr();
-    EXPECT_EQ(reader.ok(), missing == Missing::kPasses);
-    EXPECT_EQ(pauses, missing == Missing::kPasses ? 3 : 0);
-  }
-}
-
-// The lines of a trace that a child left, which is removed.
-std::vector<std::string> lines_of_trace(const std::string& prefix) {
-  std::vector<std::string> lines;
-  std::istringstream trace(read_all(prefix + ".0"));
-  for (std::string line; std::getline(trace, line);) lines.push_back(line);
-  std::filesystem::remove(prefix + ".0");
-  return lines;
-}
-
 // 12,288 writers would else each ask the folder's server for it. What makes a name durable is the publisher's fsync of
 // the folder, after all writers are done and before the checkpoint gets its own name.
 TEST(CheckpointTrouble, the_folder_is_synced_as_often_for_many_writers_as_for_one_and_last_before_publishing) {
@@ -364,23 +166,6 @@ TEST(CheckpointTrouble, the_folder_is_synced_as_often_for_many_writers_as_for_on
     EXPECT_TRUE(named);
   }
   EXPECT_EQ(synced[0], synced[1]);
-}
-
-TEST(CheckpointTrouble, the_newest_checkpoint_is_found_without_opening_older_ones) {
-  const TemporaryFolder dir;
-  for (const int64_t step : {1, 2, 3}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
-  const std::string reads = dir.path().string() + ".reads";
-  EXPECT_EQ(in_child([&] {
-              watch_storage(dir.path(), "", "", reads);
-              return value_or_throw(newest_checkpoint(dir.path()))->path;
-            }),
-            dir / "step_00000003");
-  std::map<std::string, int> calls;
-  for (const std::string& line : lines_of_trace(reads)) ++calls[line];
-  EXPECT_EQ(calls["read step_00000003/manifest.json"], 2) << "opened and read";
-  EXPECT_EQ(calls["stat step_00000003/shard_00000.h5"], 1);
-  for (const auto& [line, count] : calls)
-    EXPECT_TRUE(line.starts_with("list") || contains(line, " step_00000003/")) << line << ", " << count << " times";
 }
 
 // Memory where there is some: a kill needs no disk, and there are more of them.
