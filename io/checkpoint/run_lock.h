@@ -32,8 +32,8 @@ class RunLock {
   static Result<RunLock> take(const RunFolders& folders, const std::string& attempt, const BatchStart& start = {},
                               How how = How::kFlock);
 
-  // Error when a file is no longer ours: removed, or taken by another attempt; or, with its errno, where storage does not
-  // say. To be asked before publishing.
+  // Error when a file is no longer ours: removed, or taken by another attempt; or, with its errno, where storage does
+  // not say. To be asked before publishing.
   Result<void> check() const;
 
  private:

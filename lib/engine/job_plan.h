@@ -63,8 +63,8 @@ Config with_plan(Config config, const JobPlan& plan);
 // The plan as lines of a log.
 std::string to_string(const JobPlan& plan);
 
-// Ranks as `config` describes them: machines of cluster.ranks_per_node ranks that open each other's memory, each with an
-// H200 of its own where run.device says cuda, or says auto and this machine has a GPU. Free memory is not known.
+// Ranks as `config` describes them: machines of cluster.ranks_per_node ranks that open each other's memory, each with
+// an H200 of its own where run.device says cuda, or says auto and this machine has a GPU. Free memory is not known.
 JobFacts facts_on_paper(const Config& config, int ranks);
 
 // `config`, resolved for `ranks`, with the plan that those facts lead to: what memory is laid out by without a job.

@@ -15,8 +15,8 @@ Config forward_config(Config config, int ranks);
 
 class LoadedModel {
  public:
-  // Allocates and loads. `config` is planned, and check_weights() has found its model in the checkpoint; it and `device`
-  // outlive the model. Collective; the first error that any rank met, on all.
+  // Allocates and loads. `config` is planned, and check_weights() has found its model in the checkpoint; it and
+  // `device` outlive the model. Collective; the first error that any rank met, on all.
   static Result<std::unique_ptr<LoadedModel>> load(const OpenedCheckpoint& checkpoint, const Config& config,
                                                    const Mesh& mesh, Job& job, Device& device);
   ~LoadedModel();
