@@ -17,6 +17,7 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);
 void add_status_command(CLI::App& app, int& status);
+void add_supervise_command(CLI::App& app, int& status);
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);

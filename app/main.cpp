@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   tri::add_data_command(app, status);
   tri::add_checkpoint_command(app, status);
   tri::add_status_command(app, status);
+  tri::add_supervise_command(app, status);
   try {
     app.parse(argc, argv);
     return status;
