@@ -1,11 +1,14 @@
 // trireme supervise: a run that heals itself inside its allocation.
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -43,7 +46,10 @@ int number(const char* name, int otherwise) {
 
 // What a command prints, line by line.
 Result<std::vector<std::string>> lines_of(const std::string& command) {
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
+  struct Close {
+    void operator()(FILE* pipe) const { ::pclose(pipe); }
+  };
+  const std::unique_ptr<FILE, Close> pipe(::popen(command.c_str(), "re"));
   std::vector<std::string> lines;
   char line[4096];
   while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr) {
@@ -78,11 +84,11 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   return {};
 }
 
-struct Plan {
+struct SupervisedRun {
   Config config;
   int ranks = 0;
 };
-Result<Plan> plan_of(const Options& options, int offered) {
+Result<SupervisedRun> plan_of(const Options& options, int offered) {
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
@@ -92,10 +98,10 @@ Result<Plan> plan_of(const Options& options, int offered) {
   if (ranks < 1) return usage_error("supervise needs --ranks N: parallel.dp 0 leaves it open");
   auto config = resolve_config(std::move(parsed).value(), ranks);
   if (!config) return config.error();
-  return Plan{std::move(config).value(), ranks};
+  return SupervisedRun{std::move(config).value(), ranks};
 }
 
-Result<DriverOptions> slurm_options(const Options& options, Plan& plan) {
+Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
   const int tasks = number("SLURM_NTASKS", 0);
   int per_node = number("SLURM_NTASKS_PER_NODE", 0);
   auto nodes = lines_of("scontrol show hostnames \"$SLURM_JOB_NODELIST\"");
@@ -120,7 +126,7 @@ Result<DriverOptions> slurm_options(const Options& options, Plan& plan) {
                        .job = environment("SLURM_JOB_ID")};
 }
 
-Result<DriverOptions> local_options(const Options& options, Plan& plan) {
+Result<DriverOptions> local_options(const Options& options, SupervisedRun& plan) {
   // "mpirun -n 8": how many ranks it starts decides what the config resolves to.
   int offered = 0;
   std::istringstream in(options.launcher);
@@ -129,7 +135,9 @@ Result<DriverOptions> local_options(const Options& options, Plan& plan) {
   auto planned = plan_of(options, offered);
   if (!planned) return planned.error();
   plan = std::move(planned).value();
-  return DriverOptions{.commands = local_commands(options.launcher), .setup = {.nodes = {host_name()}}};
+  const std::string node = environment("SLURMD_NODENAME");  // as an agent calls itself
+  return DriverOptions{.commands = local_commands(options.launcher),
+                       .setup = {.nodes = {node.empty() ? host_name() : node}}};
 }
 
 Result<int> supervise(const Options& options) {
@@ -143,7 +151,7 @@ Result<int> supervise(const Options& options) {
     if (!agent) return agent.error();
     return run_agent(agent.value());
   }
-  Plan plan;
+  SupervisedRun plan;
   auto driver = options.launcher.empty() ? slurm_options(options, plan) : local_options(options, plan);
   if (!driver) return driver.error();
   DriverOptions& of_run = driver.value();
