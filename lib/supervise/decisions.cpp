@@ -31,24 +31,24 @@ bool follows_the_rank(const Situation& s) {
          });
 }
 
-Decision done(const Situation&) { return {.action = Action::kDone, .why = "the run is finished"}; }
+Decision done(const Situation&) { return {.action = Response::kDone, .why = "the run is finished"}; }
 
 Decision leave(const Situation&) {
-  return {.action = Action::kLeave, .status = static_cast<int>(ExitCode::kDrained), .why = "it was asked to stop"};
+  return {.action = Response::kLeave, .status = static_cast<int>(ExitCode::kDrained), .why = "it was asked to stop"};
 }
 
 Decision retry(const Situation& s) {
-  return {.action = Action::kRetry, .why = last_of(s).cause.node.empty() ? "no node is at fault" : "it may pass"};
+  return {.action = Response::kRetry, .why = last_of(s).cause.node.empty() ? "no node is at fault" : "it may pass"};
 }
 
 Decision stop(const Situation& s) {
-  return {.action = Action::kStop, .status = last_of(s).cause.status, .why = "another attempt would end the same"};
+  return {.action = Response::kStop, .status = last_of(s).cause.status, .why = "another attempt would end the same"};
 }
 
 Decision exclude(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
-  return {.action = Action::kExclude, .node = cause.node, .why = "the node is at fault"};
+  return {.action = Response::kExclude, .node = cause.node, .why = "the node is at fault"};
 }
 
 // The second time that the loss is not finite at the same step it is the run's own doing.
@@ -58,10 +58,10 @@ Decision not_finite(const Situation& s) {
     return a.cause.kind == CauseKind::kNotFinite && a.step == last.step;
   });
   if (repeats)
-    return {.action = Action::kStop,
+    return {.action = Response::kStop,
             .status = static_cast<int>(ExitCode::kNotFinite),
             .why = fmt::format("loss or gradients were not finite twice at step {}", last.step)};
-  return {.action = Action::kRetry, .why = "if it does not come again, a device has computed wrongly"};
+  return {.action = Response::kRetry, .why = "if it does not come again, a device has computed wrongly"};
 }
 
 // Once it may pass. Again on the same node within a day: the doctor looks, and unless he finds the node healthy it is
@@ -70,15 +70,15 @@ Decision fault_of_rank(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
   if (follows_the_rank(s))
-    return {.action = Action::kRetry, .why = "the same rank met the same end on another node: no node is at fault"};
+    return {.action = Response::kRetry, .why = "the same rank met the same end on another node: no node is at fault"};
   const int times = times_on_node(s, is_fault_of_a_rank);
-  if (times < 2) return {.action = Action::kRetry, .why = "the first time on this node"};
+  if (times < 2) return {.action = Response::kRetry, .why = "the first time on this node"};
   const auto count = fmt::format("{} times on {}", times, cause.node);
-  if (times > 2) return {.action = Action::kExclude, .node = cause.node, .why = count};
-  if (!s.diagnosis) return {.action = Action::kDoctor, .node = cause.node, .why = count};
+  if (times > 2) return {.action = Response::kExclude, .node = cause.node, .why = count};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = count};
   if (*s.diagnosis == Diagnosis::kHealthy)
-    return {.action = Action::kRetry, .why = count + ", but the doctor finds it healthy"};
-  return {.action = Action::kExclude, .node = cause.node, .why = count};
+    return {.action = Response::kRetry, .why = count + ", but the doctor finds it healthy"};
+  return {.action = Response::kExclude, .node = cause.node, .why = count};
 }
 
 bool is_hang(CauseKind kind) { return kind == CauseKind::kHang; }
@@ -88,12 +88,12 @@ Decision hang(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
   if (times_on_node(s, is_hang) > 1)
-    return {.action = Action::kExclude, .node = cause.node, .why = "it has held the run up twice"};
-  if (!s.diagnosis) return {.action = Action::kDoctor, .node = cause.node, .why = "it has held the run up"};
+    return {.action = Response::kExclude, .node = cause.node, .why = "it has held the run up twice"};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "it has held the run up"};
   if (*s.diagnosis == Diagnosis::kBad)
     return {
-        .action = Action::kExclude, .node = cause.node, .why = "it has held the run up, and the doctor finds it bad"};
-  return {.action = Action::kRetry, .why = "it has held the run up once"};
+        .action = Response::kExclude, .node = cause.node, .why = "it has held the run up, and the doctor finds it bad"};
+  return {.action = Response::kRetry, .why = "it has held the run up once"};
 }
 
 using Row = Decision (*)(const Situation&);
@@ -155,18 +155,18 @@ int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
 Decision decide(const Situation& s) {
   TRI_REQUIRE(!s.attempts.empty(), "a decision about no attempt");
   Decision decision = row_of(s);
-  if (decision.action == Action::kDoctor) return decision;
-  const bool goes_on = decision.action == Action::kRetry || decision.action == Action::kExclude;
+  if (decision.action == Response::kDoctor) return decision;
+  const bool goes_on = decision.action == Response::kRetry || decision.action == Response::kExclude;
   if (!goes_on) return decision;
   const int in_vain = attempts_without_checkpoint(s.attempts);
-  const int usable = s.nodes_usable - (decision.action == Action::kExclude ? 1 : 0);
+  const int usable = s.nodes_usable - (decision.action == Response::kExclude ? 1 : 0);
   if (in_vain >= s.thresholds.attempts) {
-    decision.action = Action::kStop;
+    decision.action = Response::kStop;
     decision.status = kNoProgressStatus;
     decision.why =
         fmt::format("{} attempts in a row have brought no newer checkpoint; the last: {}", in_vain, decision.why);
   } else if (usable < s.nodes_needed) {
-    decision.action = Action::kSuccessor;
+    decision.action = Response::kSuccessor;
     decision.status = static_cast<int>(ExitCode::kDrained);
     decision.why += fmt::format("; {} of the allocation's nodes are left, and {} are needed", usable, s.nodes_needed);
   }
@@ -177,7 +177,7 @@ std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
   for (auto a = s.attempts.rbegin(); a != s.attempts.rend(); ++a) {
     if (a->cause.kind != CauseKind::kNotFinite) continue;
     if (a->cause.node.empty() || step <= a->step) return std::nullopt;
-    return Decision{.action = Action::kExclude,
+    return Decision{.action = Response::kExclude,
                     .node = a->cause.node,
                     .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "
                                        "second time: a device has computed wrongly",

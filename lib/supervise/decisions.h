@@ -12,7 +12,7 @@
 
 namespace tri {
 
-enum class Action {
+enum class Response {
   kDone,       // the run is finished
   kLeave,      // it was asked to stop: leave with status 75
   kRetry,      // another attempt, also on the same nodes
@@ -23,14 +23,14 @@ enum class Action {
 };
 
 template <>
-struct EnumNames<Action> {
-  static constexpr std::array table{std::pair{Action::kDone, std::string_view("done")},
-                                    std::pair{Action::kLeave, std::string_view("leave")},
-                                    std::pair{Action::kRetry, std::string_view("retry")},
-                                    std::pair{Action::kExclude, std::string_view("exclude")},
-                                    std::pair{Action::kDoctor, std::string_view("doctor")},
-                                    std::pair{Action::kStop, std::string_view("stop")},
-                                    std::pair{Action::kSuccessor, std::string_view("successor")}};
+struct EnumNames<Response> {
+  static constexpr std::array table{std::pair{Response::kDone, std::string_view("done")},
+                                    std::pair{Response::kLeave, std::string_view("leave")},
+                                    std::pair{Response::kRetry, std::string_view("retry")},
+                                    std::pair{Response::kExclude, std::string_view("exclude")},
+                                    std::pair{Response::kDoctor, std::string_view("doctor")},
+                                    std::pair{Response::kStop, std::string_view("stop")},
+                                    std::pair{Response::kSuccessor, std::string_view("successor")}};
 };
 
 // The driver's exit status where attempts in a row have brought no newer checkpoint.
@@ -48,7 +48,7 @@ struct Situation {
 };
 
 struct Decision {
-  Action action = Action::kRetry;
+  Response action = Response::kRetry;
   std::string node;  // of kExclude and kDoctor
   int status = 0;    // of kStop, kLeave and kSuccessor: the driver's exit status
   std::string why;   // one line, for people

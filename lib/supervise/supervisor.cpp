@@ -377,7 +377,7 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
                current_.attempt);
   log_info("supervise: {}{}: {}", enum_name(decision.action), decision.node.empty() ? "" : " " + decision.node,
            decision.why);
-  if (decision.action == Action::kDoctor) {
+  if (decision.action == Response::kDoctor) {
     suspect_ = decision.node;
     const auto at = nodes_.find(suspect_);
     if (at == nodes_.end()) return decide_now(Diagnosis::kUnknown, now);
@@ -388,8 +388,8 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
   if (!decision.node.empty() && !excluded(decision.node, now)) exclude(decision.node, current_.cause.text, now);
   for (const AttemptCause& finding : facts_.findings)
     if (finding.kind == CauseKind::kNodeLost && !excluded(finding.node, now)) exclude(finding.node, finding.text, now);
-  if (decision.action != Action::kRetry && decision.action != Action::kExclude)
-    return leave(decision.action == Action::kDone ? 0 : decision.status, now);
+  if (decision.action != Response::kRetry && decision.action != Response::kExclude)
+    return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   for (auto& [name, node] : nodes_) node.probed = now;
   order_all(OrderKind::kEnd);
   enter(Phase::kGather, now);
