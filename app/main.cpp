@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   tri::add_status_command(app, status);
   tri::add_report_command(app, status);
   tri::add_doctor_command(app, status, &argc, &argv);
+  tri::add_supervise_command(app, status);
   try {
     app.parse(argc, argv);
     return status;

@@ -10,13 +10,11 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <future>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <thread>
-#include <type_traits>
 
 #include "io/base/file.h"
+#include "io/base/within.h"
 
 namespace tri {
 namespace {
@@ -52,19 +50,6 @@ bool append_line(const std::string& path, const std::string& line) {
   }
   const std::string bytes = (ends_torn(file.get()) ? "\n" : "") + line + "\n";
   return ::write(file.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
-}
-
-// The value of `task`, made by a thread of its own; `otherwise` where that takes longer than `patience`.
-template <class Task, class Value = std::invoke_result_t<Task>>
-Value within(std::chrono::milliseconds patience, Task task, Value otherwise) {
-  try {
-    std::packaged_task<Value()> made(std::move(task));
-    std::future<Value> value = made.get_future();
-    std::thread(std::move(made)).detach();
-    if (value.wait_for(patience) == std::future_status::ready) return value.get();
-  } catch (const std::exception&) {  // no thread can be had, or the task has failed
-  }
-  return otherwise;
 }
 
 // The first cause of the attempt, as far as it is written by the end of the patience.

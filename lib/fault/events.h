@@ -35,6 +35,12 @@ enum class RunEventKind {
   kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
              // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
   kEnd,      // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  // Of a supervised run (lib/supervise): the driver's.
+  kAttemptStart,  // fields: number, nodes ("node1,node2"), checkpoint (its step)
+  kAttemptEnd,    // fields: number, cause, status, checkpoint, step; node, culprit (a rank), where one is known
+  kDecision,      // `text`: why; fields: action, cause, row
+  kExclusion,     // `host`: a node that is left out; `text`: why; fields: until (seconds since 1970)
+  kLift,          // `host`: a node that is taken again
 };
 
 template <>
@@ -44,7 +50,12 @@ struct EnumNames<RunEventKind> {
                                     std::pair{RunEventKind::kSpan, std::string_view("span")},
                                     std::pair{RunEventKind::kFailure, std::string_view("failure")},
                                     std::pair{RunEventKind::kHang, std::string_view("hang")},
-                                    std::pair{RunEventKind::kEnd, std::string_view("end")}};
+                                    std::pair{RunEventKind::kEnd, std::string_view("end")},
+                                    std::pair{RunEventKind::kAttemptStart, std::string_view("attempt_start")},
+                                    std::pair{RunEventKind::kAttemptEnd, std::string_view("attempt_end")},
+                                    std::pair{RunEventKind::kDecision, std::string_view("decision")},
+                                    std::pair{RunEventKind::kExclusion, std::string_view("exclusion")},
+                                    std::pair{RunEventKind::kLift, std::string_view("lift")}};
 };
 
 using EventField = std::variant<bool, int64_t, double, std::string>;

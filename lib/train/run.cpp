@@ -267,7 +267,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
 Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job& job, StartupClock startup) {
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
-  const std::string attempt = job.broadcast(new_attempt());
+  const std::string attempt = job.broadcast(own_attempt());
   RunRecorder recorder(config, mesh, attempt, job);
   std::optional<EventBook> book;
   const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);

@@ -5,10 +5,16 @@
 #include <filesystem>
 
 #include "io/base/file.h"
+#include "io/checkpoint/folder.h"
 
 namespace tri {
 
 BatchStart batch_start() {
+  // What a supervisor says goes before: it starts the ranks many times within one start of the job.
+  if (const char* supervised = std::getenv("TRIREME_RESTART")) {
+    const char* name = std::getenv("TRIREME_JOB");
+    return {name == nullptr ? "" : name, std::atoi(supervised)};
+  }
   const char *job = std::getenv("SLURM_JOB_ID"), *restart = std::getenv("SLURM_RESTART_COUNT");
   return {job == nullptr ? "" : job, restart == nullptr ? 0 : std::atoi(restart)};
 }
@@ -20,6 +26,11 @@ JobTimes job_times() {
   };
   const double allocated = time("TRIREME_ALLOCATED");
   return {time("TRIREME_SUBMITTED"), allocated > 0 ? allocated : time("SLURM_JOB_START_TIME")};
+}
+
+std::string own_attempt() {
+  const char* given = std::getenv("TRIREME_ATTEMPT");
+  return given != nullptr && valid_attempt(given) ? given : new_attempt();
 }
 
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt) {

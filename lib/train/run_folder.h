@@ -11,7 +11,10 @@ namespace tri {
 // Makes the folder, and locks it and the checkpoints' against other jobs. `attempt`: this start's name (new_attempt()).
 Result<RunLock> open_run_folder(const Config& config, const std::string& attempt);
 
-// Slurm's job of this process; "" where there is none.
+// This start's name: that which a supervisor has given it (TRIREME_ATTEMPT), else a new one.
+std::string own_attempt();
+
+// Of a supervisor (TRIREME_JOB, TRIREME_RESTART), else Slurm's job of this process; "" where there is none.
 BatchStart batch_start();
 
 // When its job came into the scheduler's queue and when it got its nodes, in seconds since 1970; 0: not known. From

@@ -1,0 +1,197 @@
+// trireme supervise: a run that heals itself inside its allocation.
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "io/base/host.h"
+#include "lib/config/config.h"
+#include "lib/supervise/agent.h"
+#include "lib/supervise/driver.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string config;
+  std::vector<std::string> overrides;
+  int ranks = 0, spares = 0;
+  std::string launcher;
+  bool agent = false, nodes = false;
+  std::string lift;
+};
+
+std::string absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+int number(const char* name, int otherwise) {
+  const int value = std::atoi(environment(name).c_str());  // "2(x4)" of Slurm is 2
+  return value > 0 ? value : otherwise;
+}
+
+// What a command prints, line by line.
+Result<std::vector<std::string>> lines_of(const std::string& command) {
+  struct Close {
+    void operator()(FILE* pipe) const { ::pclose(pipe); }
+  };
+  const std::unique_ptr<FILE, Close> pipe(::popen(command.c_str(), "re"));
+  std::vector<std::string> lines;
+  char line[4096];
+  while (pipe && std::fgets(line, sizeof line, pipe.get()) != nullptr) {
+    line[std::strcspn(line, "\n")] = '\0';
+    lines.emplace_back(line);
+  }
+  if (lines.empty()) return usage_error("`{}` names no node", command);
+  return lines;
+}
+
+// Names of the nodes that are left out, a line each, for scripts: name, end, reason.
+Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
+  RunFolderBook book(absolute(run_dir), "", "");
+  const RunHistory history = book.history(now());
+  if (!lift.empty()) {
+    for (const Exclusion& exclusion : history.exclusions) {
+      if (exclusion.node != lift) continue;
+      book.append(lift_event(lift), "");
+      fmt::print("node {} is taken again\n", lift);
+      return {};
+    }
+    return usage_error("--lift {}: the run in {} leaves out no such node", lift, run_dir);
+  }
+  for (const Exclusion& exclusion : history.exclusions) {
+    const auto until = static_cast<time_t>(exclusion.until);
+    struct tm local {};
+    ::localtime_r(&until, &local);
+    char text[32];
+    ::strftime(text, sizeof text, "%F %T", &local);
+    fmt::print("{}  until {}  {}\n", exclusion.node, text, exclusion.why);
+  }
+  return {};
+}
+
+struct SupervisedRun {
+  Config config;
+  int ranks = 0;
+};
+Result<SupervisedRun> plan_of(const Options& options, int offered) {
+  auto text = read_config_text(options.config);
+  if (!text) return text.error();
+  auto parsed = parse_config(text.value(), options.config, options.overrides);
+  if (!parsed) return parsed.error();
+  const ParallelConfig& mesh = parsed.value().parallel;
+  const int ranks = options.ranks > 0 ? options.ranks : mesh.dp > 0 ? mesh.tp * mesh.pp * mesh.dp : offered;
+  if (ranks < 1) return usage_error("supervise needs --ranks N: parallel.dp 0 leaves it open");
+  auto config = resolve_config(std::move(parsed).value(), ranks);
+  if (!config) return config.error();
+  return SupervisedRun{std::move(config).value(), ranks};
+}
+
+Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
+  const int tasks = number("SLURM_NTASKS", 0);
+  int per_node = number("SLURM_NTASKS_PER_NODE", 0);
+  auto nodes = lines_of("scontrol show hostnames \"$SLURM_JOB_NODELIST\"");
+  if (!nodes) return nodes.error();
+  const int count = static_cast<int>(nodes.value().size());
+  if (per_node == 0) per_node = tasks > 0 ? std::max(1, tasks / count) : 1;
+  auto planned = plan_of(options, (count - options.spares) * per_node);
+  if (!planned) return planned.error();
+  plan = std::move(planned).value();
+  if (plan.ranks % per_node != 0)
+    return usage_error("{} ranks do not fill nodes of {} (--ntasks-per-node)", plan.ranks, per_node);
+  const int needed = plan.ranks / per_node;
+  if (needed + options.spares > count)
+    return usage_error("{} nodes and {} spares are more than the {} of the allocation", needed, options.spares, count);
+  SlurmShape shape{.ranks_per_node = per_node,
+                   .cpus_per_rank = std::max(1, number("SLURM_CPUS_ON_NODE", 1) / per_node),
+                   .straggler_seconds = static_cast<double>(number("STRAGGLER_SECONDS", 60))};
+  std::istringstream more(environment("SRUN_OPTIONS"));
+  for (std::string word; more >> word;) shape.options.push_back(word);
+  return DriverOptions{.commands = slurm_commands(shape),
+                       .setup = {.nodes = std::move(nodes).value(), .nodes_needed = needed},
+                       .job = environment("SLURM_JOB_ID")};
+}
+
+Result<DriverOptions> local_options(const Options& options, SupervisedRun& plan) {
+  // "mpirun -n 8": how many ranks it starts decides what the config resolves to.
+  int offered = 0;
+  std::istringstream in(options.launcher);
+  for (std::string word, before; in >> word; before = word)
+    if (before == "-n" || before == "-np") offered = std::atoi(word.c_str());
+  auto planned = plan_of(options, offered);
+  if (!planned) return planned.error();
+  plan = std::move(planned).value();
+  const std::string node = environment("SLURMD_NODENAME");  // as an agent calls itself
+  return DriverOptions{.commands = local_commands(options.launcher),
+                       .setup = {.nodes = {node.empty() ? host_name() : node}}};
+}
+
+Result<int> supervise(const Options& options) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  if (options.nodes || !options.lift.empty()) {
+    if (auto done = list_or_lift(options.config, options.lift); !done) return done.error();
+    return 0;
+  }
+  if (options.agent) {
+    const auto agent = agent_options(options.config, program);
+    if (!agent) return agent.error();
+    return run_agent(agent.value());
+  }
+  SupervisedRun plan;
+  auto driver = options.launcher.empty() ? slurm_options(options, plan) : local_options(options, plan);
+  if (!driver) return driver.error();
+  DriverOptions& of_run = driver.value();
+  of_run.run_dir = absolute(plan.config.run.dir);
+  of_run.checkpoint_dir = absolute(plan.config.checkpoint.dir);
+  of_run.program = program;
+  of_run.ranks = {program, "train", options.config};
+  for (const std::string& setting : options.overrides) of_run.ranks.insert(of_run.ranks.end(), {"--set", setting});
+  std::error_code problem;
+  std::filesystem::create_directories(of_run.run_dir, problem);
+  if (problem) return system_error(problem.value(), "run.dir {}: creating it", of_run.run_dir);
+  return run_driver(of_run);
+}
+
+}  // namespace
+
+void add_supervise_command(CLI::App& app, int& status) {
+  auto* command = app.add_subcommand(
+      "supervise", "Train, and go on by itself after faults: inside an sbatch allocation, or with --launcher");
+  auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "YAML run config; with --nodes, run.dir of a run")->required();
+  command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
+  command->add_option("--ranks", options->ranks,
+                      "Ranks; default: the config's mesh, or what the nodes but spares hold");
+  command->add_option("--spares", options->spares, "Nodes of the allocation that are kept for those that fail")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--launcher", options->launcher,
+                      "Without Slurm, on this machine: what starts the ranks, such as \"slurm/mpirun -n 8\"");
+  command->add_flag("--nodes", options->nodes, "List the nodes that the run leaves out, until when and why");
+  command->add_option("--lift", options->lift, "With --nodes: take this node again")->type_name("NODE");
+  command->add_flag("--agent", options->agent, "Be the agent of a node; for `trireme supervise` itself");
+  command->footer(
+      "Exit status: 0: done; 2, 3, 7: as of train, where another attempt would not help; 8: attempts in a row brought\n"
+      "no newer checkpoint; 75: asked to stop, or too few nodes are left: run me again, without the nodes of --nodes.\n"
+      "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run goes on: lib/supervise/README.md.");
+  command->callback([=, &status] {
+    const auto ended = supervise(*options);
+    if (!ended) fmt::print(stderr, "{}\n", ended.error().message);
+    status = ended ? ended.value() : static_cast<int>(ended.error().code);
+  });
+}
+
+}  // namespace tri

@@ -1,0 +1,285 @@
+#include "lib/supervise/agent.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "io/base/file.h"
+#include "io/base/host.h"
+#include "lib/supervise/agent_messages.h"
+#include "lib/supervise/node_health.h"
+#include "lib/supervise/node_processes.h"
+
+namespace tri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kConnectMilliseconds = 3000;
+constexpr size_t kMostLines = 16, kLongestLine = 300;
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+bool ready(int fd, short events, int milliseconds) {
+  pollfd descriptor{fd, events, 0};
+  return ::poll(&descriptor, 1, milliseconds) > 0;
+}
+
+// Exactly so many bytes, in time.
+bool receive(int fd, char* data, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    if (!ready(fd, POLLIN, kConnectMilliseconds)) return false;
+    const ssize_t got = ::recv(fd, data + done, bytes - done, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    if (got > 0) done += static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool send_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    if (!ready(fd, POLLOUT, kConnectMilliseconds)) return false;
+    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (sent > 0) bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  return true;
+}
+
+Descriptor connect_to(const std::string& address, int port) {
+  addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return Descriptor();
+  Descriptor connected;
+  for (const addrinfo* one = found; one != nullptr && connected.get() < 0; one = one->ai_next) {
+    Descriptor socket(::socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (socket.get() < 0) continue;
+    if (::connect(socket.get(), one->ai_addr, one->ai_addrlen) != 0) {
+      int problem = 0;
+      socklen_t size = sizeof problem;
+      if (errno != EINPROGRESS || !ready(socket.get(), POLLOUT, kConnectMilliseconds) ||
+          ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &problem, &size) != 0 || problem != 0)
+        continue;
+    }
+    connected = std::move(socket);
+  }
+  ::freeaddrinfo(found);
+  return connected;
+}
+
+// A connection that both ends know to be the right one.
+class Connection {
+ public:
+  static std::unique_ptr<Connection> open(const AgentOptions& options) {
+    for (const std::string& address : options.addresses) {
+      Descriptor socket = connect_to(address, options.port);
+      if (socket.get() < 0) continue;
+      std::array<char, 24> greeting;
+      if (!receive(socket.get(), greeting.data(), greeting.size()) ||
+          std::string_view(greeting.data(), kGreeting.size()) != kGreeting)
+        continue;
+      Nonce of_driver;
+      std::memcpy(of_driver.data(), greeting.data() + kGreeting.size(), sizeof of_driver);
+      const Nonce own = random_nonce();
+      if (!send_all(socket.get(), {reinterpret_cast<const char*>(own.data()), sizeof own})) continue;
+      return std::unique_ptr<Connection>(new Connection(std::move(socket), session_key(options.token, of_driver, own)));
+    }
+    return nullptr;
+  }
+
+  bool send(const AgentReport& report) { return send_all(socket_.get(), writer_.frame(to_bytes(report))); }
+
+  // Orders that come within so long; false: the connection is over.
+  bool take(int milliseconds, std::vector<AgentOrder>& orders) {
+    if (!ready(socket_.get(), POLLIN, milliseconds)) return true;
+    std::array<char, 4096> bytes;
+    const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got == 0) return false;
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    reader_.feed({bytes.data(), static_cast<size_t>(got)});
+    std::string payload;
+    while (true) {
+      const auto outcome = reader_.next(payload);
+      if (outcome != FrameReader::Outcome::kFrame) return outcome == FrameReader::Outcome::kIncomplete;
+      orders.push_back(from_bytes<AgentOrder>(payload));  // of the driver, as its tag shows
+    }
+  }
+
+ private:
+  Connection(Descriptor socket, const SipKey& key)
+      : socket_(std::move(socket)),
+        writer_(key, Direction::kToDriver),
+        reader_(key, Direction::kToAgent, kMaxPayload) {}
+  Descriptor socket_;
+  FrameWriter writer_;
+  FrameReader reader_;
+};
+
+class Doctor {
+ public:
+  explicit Doctor(std::string program) : program_(std::move(program)) {}
+  void start() {
+    status_ = -1;
+    if (process_ > 0) return;  // the one before has not ended: its answer will do
+    std::array<char*, 4> words{program_.data(), command_.data(), quick_.data(), nullptr};
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    if (::posix_spawn(&process_, program_.c_str(), &actions, nullptr, words.data(), environ) != 0) {
+      process_ = -1;
+      status_ = 127;
+    }
+    ::posix_spawn_file_actions_destroy(&actions);
+  }
+  int status() {
+    int status = 0;
+    if (process_ > 0 && ::waitpid(process_, &status, WNOHANG) == process_) {
+      process_ = -1;
+      status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 127;
+    }
+    return status_;
+  }
+
+ private:
+  std::string program_, command_ = "doctor", quick_ = "--quick";
+  pid_t process_ = -1;
+  int status_ = -1;
+};
+
+class Agent {
+ public:
+  explicit Agent(const AgentOptions& options)
+      : options_(options), run_{options.run_dir, slurm_node(), host_name()}, doctor_(options.program) {}
+
+  int run() {
+    std::unique_ptr<Connection> connection;
+    while (seconds_since(heard_) < options_.gone_seconds) {
+      if (!connection) connection = Connection::open(options_);
+      const auto turn = Clock::now();
+      if (connection && !connection->send(report())) connection.reset();
+      while (seconds_since(turn) < 1) {
+        std::vector<AgentOrder> orders;
+        const int left = std::max(1, static_cast<int>(1000 * (1 - seconds_since(turn))));
+        if (connection && !connection->take(left, orders)) connection.reset();
+        if (!connection) ::poll(nullptr, 0, std::max(1, static_cast<int>(1000 * (1 - seconds_since(turn)))));
+        bool anew = false;
+        for (const AgentOrder& order : orders) {
+          if (order.kind == OrderKind::kLeave) return 0;
+          anew |= carry_out(order);
+        }
+        if (anew) break;  // the driver waits for the answer
+      }
+    }
+    return static_cast<int>(ExitCode::kComm);
+  }
+
+ private:
+  static std::string slurm_node() {
+    const char* node = std::getenv("SLURMD_NODENAME");
+    return node == nullptr ? "" : node;
+  }
+
+  bool carry_out(const AgentOrder& order) {
+    heard_ = Clock::now();
+    if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
+    order_ = order.number;
+    if (order.kind == OrderKind::kDoctor) doctor_.start();
+    if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
+    sweeps_ = true;
+    return true;
+  }
+
+  AgentReport report() {
+    AgentReport report{.node = options_.node, .host = run_.host, .began = began_, .attempt = attempt_, .order = order_};
+    if (!attempt_.empty()) report.ranks = sighted_ranks(run_, attempt_);
+    // What is left of other attempts, until nothing is: new processes of theirs may still begin.
+    if (sweeps_) {
+      const auto left = leftovers(run_, attempt_);
+      for (const pid_t process : left) ::kill(process, SIGKILL);
+      report.left = static_cast<int>(left.size());
+      sweeps_ = !left.empty() || attempt_.empty();
+    }
+    report.doctor_status = doctor_.status();
+    const HealthWatch::Seen seen = health_.last();
+    report.ports = seen.ports;
+    report.gpus = seen.gpus;
+    add_lines(report);
+    return report;
+  }
+
+  // Each line once; XIDs of the kernel's log count like those of NVML.
+  void add_lines(AgentReport& report) {
+    std::vector<std::string> lines = kernel_.lines();
+    for (const std::string& line : lines)
+      if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) kernel_xids_[xid.pci].push_back(xid.xid);
+    std::erase_if(lines, [](const std::string& line) { return !is_alarming(line); });
+    if (!attempt_.empty())
+      for (std::string& line : alarming_lines(run_, attempt_))
+        if (said_.insert(line).second) lines.push_back(std::move(line));
+    if (said_.size() > 1000) said_.clear();
+    if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
+    for (std::string& line : lines) report.lines.push_back(line.substr(0, kLongestLine));
+    for (const auto& [pci, xids] : kernel_xids_) {
+      auto at = std::find_if(report.gpus.begin(), report.gpus.end(), [&](const GpuSight& g) { return g.pci == pci; });
+      if (at == report.gpus.end()) at = report.gpus.insert(at, GpuSight{.pci = pci, .recovery_action = -1});
+      if (at->xids.empty()) at->xids = xids;
+    }
+  }
+
+  AgentOptions options_;
+  RunOnNode run_;
+  Doctor doctor_;
+  HealthWatch health_;
+  KernelLog kernel_;
+  std::map<std::string, std::vector<int>> kernel_xids_;
+  std::set<std::string> said_;
+  std::string attempt_;
+  uint64_t order_ = 0;
+  bool sweeps_ = false;
+  const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  Clock::time_point heard_ = Clock::now();
+};
+
+}  // namespace
+
+Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program) {
+  const char *token = std::getenv(kTokenVariable), *driver = std::getenv(kDriverVariable),
+             *node = std::getenv("SLURMD_NODENAME");
+  const auto parsed = token_from(token == nullptr ? "" : token);
+  if (!parsed || driver == nullptr)
+    return usage_error("an agent is started by `trireme supervise`, which gives it {} and {}", kTokenVariable,
+                       kDriverVariable);
+  AgentOptions options{
+      .run_dir = run_dir, .node = node == nullptr ? host_name() : node, .program = program, .token = *parsed};
+  std::istringstream in(driver);
+  in >> options.port;
+  for (std::string address; in >> address;) options.addresses.push_back(address);
+  if (options.addresses.empty()) return usage_error("{}={}: no address", kDriverVariable, driver);
+  ::unsetenv(kTokenVariable);  // what the agent starts need not know it
+  return options;
+}
+
+int run_agent(const AgentOptions& options) {
+  // The driver says when it is over: signals to the whole job are for the ranks.
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  return Agent(options).run();
+}
+
+}  // namespace tri

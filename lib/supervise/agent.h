@@ -1,0 +1,31 @@
+// The agent of a node: tells the driver once a second how the node and its ranks are, and does what the driver asks. It
+// needs no rights of its own, writes no files, and leaves when the driver is gone for long.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/supervise/frames.h"
+
+namespace tri {
+
+// In the agents' environment, which nobody but their user may read.
+inline constexpr const char* kTokenVariable = "TRIREME_TOKEN";
+inline constexpr const char* kDriverVariable = "TRIREME_DRIVER";  // "PORT ADDRESS ADDRESS..."
+
+struct AgentOptions {
+  std::string run_dir;  // absolute
+  std::string node;     // as the launcher calls it
+  std::string program;  // this executable: what runs the doctor
+  JobToken token;
+  int port = 0;
+  std::vector<std::string> addresses;  // of the driver's machine; the first that answers is taken
+  double gone_seconds = 60;            // without a word of the driver: it is gone
+};
+// From environment and arguments. Error: the token or the driver's address is missing.
+Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program);
+
+// Returns when it was told to leave: 0; or when the driver is gone: 5.
+int run_agent(const AgentOptions& options);
+
+}  // namespace tri

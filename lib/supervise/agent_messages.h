@@ -1,0 +1,87 @@
+// What an agent tells the driver, once a second, and what the driver asks of an agent. Sent as bytes (lib/comm/messages.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/black_box/record.h"
+#include "lib/comm/messages.h"
+
+namespace tri {
+
+// A rank of the attempt, from its black box.
+struct RankSight {
+  int world_rank = 0;
+  int process = 0;
+  ProcessState state = ProcessState::kUnknown;
+  RunPhase phase = RunPhase::kSetup;
+  int64_t step = 0;
+  uint32_t progress = 0;
+  bool ended = false;
+};
+
+// A port of the network since the agent began.
+struct PortSight {
+  std::string name;
+  bool up = true;
+  int64_t changes = 0;  // of its carrier: down and up again are two
+  int64_t received = 0, sent = 0, errors = 0;
+};
+template <class Archive>
+void fields(Archive& archive, PortSight& p) {
+  archive(p.name, p.up, p.changes, p.received, p.sent, p.errors);
+}
+
+// A GPU.
+struct GpuSight {
+  std::string pci;            // "0000:18:00.0"
+  std::vector<int> xids;      // that came up since the agent began, in order; the newest 16
+  int64_t ecc_errors = 0;     // uncorrected, since the driver was loaded
+  int64_t remapped_rows = 0;  // for uncorrected errors
+  bool remap_failed = false;
+  int recovery_action = 0;  // NVML's: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset; -1: not known
+};
+template <class Archive>
+void fields(Archive& archive, GpuSight& g) {
+  archive(g.pci, g.xids, g.ecc_errors, g.remapped_rows, g.remap_failed, g.recovery_action);
+}
+
+struct AgentReport {
+  std::string node;     // as the launcher calls it
+  std::string host;     // as its processes call it (io/base/host.h)
+  double began = 0;     // when the agent was started, seconds since 1970: of two of a node the later one counts
+  std::string attempt;  // whose ranks these are; "": none is under way
+  std::vector<RankSight> ranks;    // that have a box
+  int left = 0;                    // processes of other attempts of the run that live on
+  uint64_t order = 0;              // number of the last one that was heard; 0: none
+  int doctor_status = -1;          // exit status of the `trireme doctor` asked for last; -1: it has not ended
+  std::vector<std::string> lines;  // of logs and of the kernel that hold one of the keywords, since the last report
+  std::vector<PortSight> ports;
+  std::vector<GpuSight> gpus;
+};
+template <class Archive>
+void fields(Archive& archive, AgentReport& r) {
+  archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus);
+}
+
+enum class OrderKind : uint32_t {
+  kPulse,   // the driver lives
+  kWatch,   // `attempt` is the one under way; what is left of others is killed
+  kEnd,     // none is under way: what is left of any is killed
+  kDoctor,  // run `trireme doctor --quick`
+  kLeave,   // the run is over
+};
+
+struct AgentOrder {
+  OrderKind kind = OrderKind::kPulse;
+  uint64_t number = 0;  // grows with every order but pulses, which have 0
+  std::string attempt;
+};
+template <class Archive>
+void fields(Archive& archive, AgentOrder& o) {
+  archive(o.kind, o.number, o.attempt);
+}
+
+}  // namespace tri

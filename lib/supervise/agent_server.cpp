@@ -1,0 +1,251 @@
+#include "lib/supervise/agent_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+namespace tri {
+namespace {
+
+constexpr size_t kChunk = 16 << 10;  // bytes read of a client at a time, so that none keeps the others waiting
+constexpr int kAcceptsATurn = 32;
+
+void watch(int epoll, int operation, int fd, uint32_t events) {
+  epoll_event event{.events = events, .data = {.fd = fd}};
+  ::epoll_ctl(epoll, operation, fd, &event);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, int port, const Limits& limits, Now now) {
+  std::unique_ptr<AgentServer> server(new AgentServer);
+  server->token_ = token;
+  server->limits_ = limits;
+  server->now_ = std::move(now);
+  // One socket for both families; where there is no IPv6, IPv4 alone.
+  int family = AF_INET6;
+  server->listener_ = Descriptor(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (server->listener_.get() < 0) {
+    family = AF_INET;
+    server->listener_ = Descriptor(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  }
+  const int listener = server->listener_.get();
+  if (listener < 0) return system_error(errno, "a socket for the agents");
+  const int on = 1, off = 0;
+  ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_storage address{};
+  socklen_t size = sizeof(sockaddr_in);
+  if (family == AF_INET6) {
+    ::setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    auto* any = reinterpret_cast<sockaddr_in6*>(&address);
+    *any = {.sin6_family = AF_INET6, .sin6_port = htons(static_cast<uint16_t>(port)), .sin6_addr = in6addr_any};
+    size = sizeof(sockaddr_in6);
+  } else {
+    auto* any = reinterpret_cast<sockaddr_in*>(&address);
+    *any = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {INADDR_ANY}};
+  }
+  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener, 4096) != 0)
+    return system_error(errno, "port {} for the agents", port);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  server->port_ = ntohs(family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  server->epoll_ = Descriptor(::epoll_create1(EPOLL_CLOEXEC));
+  if (server->epoll_.get() < 0) return system_error(errno, "epoll for the agents");
+  watch(server->epoll_.get(), EPOLL_CTL_ADD, listener, EPOLLIN);
+  return server;
+}
+
+AgentServer::~AgentServer() = default;
+
+// As many as a second may bring; the listener rests until the next one.
+void AgentServer::take_connections() {
+  if (now() - accept_second_ >= 1) {
+    accept_second_ = now();
+    accepted_ = 0;
+  }
+  for (int i = 0; i < kAcceptsATurn; ++i) {
+    if (accepted_ >= limits_.connections_a_second) {
+      watch(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), 0);
+      listening_ = false;
+      return;
+    }
+    Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.get() < 0) return;
+    ++accepted_;
+    ++figures_.connections;
+    if (strangers_.size() >= limits_.strangers) {
+      ++figures_.refused;
+      close(strangers_.begin()->second);
+    }
+    const int fd = socket.get(), on = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    Client client{.socket = std::move(socket), .nonce = random_nonce(), .since = now(), .last = now()};
+    client.outgoing = std::string(kGreeting);
+    client.outgoing.append(reinterpret_cast<const char*>(client.nonce.data()), sizeof client.nonce);
+    watch(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN);
+    stranger_ids_[fd] = next_stranger_;
+    strangers_[next_stranger_++] = fd;
+    auto& kept = clients_.insert_or_assign(fd, std::move(client)).first->second;
+    if (!flush(kept)) close(fd);
+  }
+}
+
+void AgentServer::listen_again() {
+  if (listening_ || now() - accept_second_ < 1) return;
+  watch(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN);
+  listening_ = true;
+}
+
+void AgentServer::close(int fd) {
+  if (const auto id = stranger_ids_.find(fd); id != stranger_ids_.end()) {
+    strangers_.erase(id->second);
+    stranger_ids_.erase(id);
+  }
+  const auto at = clients_.find(fd);
+  if (at == clients_.end()) return;
+  const auto agent = agents_.find(at->second.node);
+  if (agent != agents_.end() && agent->second == fd) agents_.erase(agent);
+  clients_.erase(at);
+}
+
+void AgentServer::drop(const std::string& node) {
+  if (const auto at = agents_.find(node); at != agents_.end()) close(at->second);
+}
+
+// Once a second at most: those that have not proved themselves in time, and those that have fallen silent.
+void AgentServer::drop_late() {
+  if (now() - checked_ < 1) return;
+  checked_ = now();
+  std::vector<int> late;
+  for (const auto& [fd, client] : clients_)
+    if (client.known ? now() - client.last > limits_.idle_seconds : now() - client.since > limits_.handshake_seconds)
+      late.push_back(fd);
+  for (const int fd : late) {
+    if (!clients_.at(fd).known) ++figures_.refused;
+    close(fd);
+  }
+}
+
+bool AgentServer::flush(Client& client) {
+  while (!client.outgoing.empty()) {
+    const ssize_t sent =
+        ::send(client.socket.get(), client.outgoing.data(), client.outgoing.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+      break;
+    }
+    client.outgoing.erase(0, static_cast<size_t>(sent));
+  }
+  const uint32_t events = client.outgoing.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
+  watch(epoll_.get(), EPOLL_CTL_MOD, client.socket.get(), events);
+  return client.outgoing.size() <= limits_.backlog_bytes;
+}
+
+bool AgentServer::take_frames(Client& client, std::vector<AgentReport>& reports) {
+  std::string payload;
+  while (true) {
+    const auto outcome = client.reader->next(payload);
+    if (outcome == FrameReader::Outcome::kIncomplete) return true;
+    if (outcome == FrameReader::Outcome::kRefused) return false;
+    if (now() - client.second >= 1) {
+      client.second = now();
+      client.frames = 0;
+    }
+    if (++client.frames > limits_.frames_a_second) return false;
+    AgentReport report;
+    try {
+      report = from_bytes<AgentReport>(payload);
+    } catch (const Fatal&) {
+      return false;
+    }
+    const int fd = client.socket.get();
+    if (!client.known) {
+      const auto other = agents_.find(report.node);
+      if (other != agents_.end() && clients_.at(other->second).began > report.began) return false;
+      client.known = true;
+      client.began = report.began;
+      client.node = report.node;
+      client.reader->set_limit(kMaxPayload);
+      strangers_.erase(stranger_ids_.at(fd));
+      stranger_ids_.erase(fd);
+      drop(report.node);  // an agent that was started anew takes the place of the one before
+      agents_[report.node] = fd;
+    }
+    if (report.node != client.node) return false;
+    client.last = now();
+    ++figures_.frames;
+    reports.push_back(std::move(report));
+  }
+}
+
+// False: the connection is over.
+bool AgentServer::read_from(Client& client, std::vector<AgentReport>& reports) {
+  std::array<char, kChunk> chunk;
+  const ssize_t got = ::recv(client.socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+  if (got == 0) return false;
+  if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+  figures_.bytes += got;
+  std::string_view bytes(chunk.data(), static_cast<size_t>(got));
+  if (!client.reader) {
+    const size_t wanted = sizeof(Nonce) - client.head.size();
+    client.head.append(bytes.substr(0, wanted));
+    bytes.remove_prefix(std::min(wanted, bytes.size()));
+    if (client.head.size() < sizeof(Nonce)) return true;
+    Nonce of_agent;
+    std::memcpy(of_agent.data(), client.head.data(), sizeof of_agent);
+    const SipKey key = session_key(token_, client.nonce, of_agent);
+    client.reader = std::make_unique<FrameReader>(key, Direction::kToDriver, limits_.hello_bytes);
+    client.writer = std::make_unique<FrameWriter>(key, Direction::kToAgent);
+  }
+  client.reader->feed(bytes);
+  return take_frames(client, reports);
+}
+
+std::vector<AgentReport> AgentServer::poll(int milliseconds) {
+  std::vector<AgentReport> reports;
+  std::array<epoll_event, 256> events;
+  listen_again();
+  const int timeout = listening_ ? milliseconds : std::min(milliseconds, 100);
+  const int ready = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+  bool connections = false;
+  for (int i = 0; i < ready; ++i) {
+    const int fd = events[i].data.fd;
+    if (fd == listener_.get()) {
+      connections = true;
+      continue;
+    }
+    const auto at = clients_.find(fd);
+    if (at == clients_.end()) continue;  // closed by one before it
+    bool goes_on = true;
+    if (events[i].events & EPOLLOUT) goes_on = flush(at->second);
+    if (goes_on && (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))) goes_on = read_from(at->second, reports);
+    if (!goes_on) {
+      if (!at->second.known) ++figures_.refused;
+      close(fd);
+    }
+  }
+  if (connections) take_connections();  // after the others: their descriptors are not reused in this turn
+  drop_late();
+  return reports;
+}
+
+bool AgentServer::send(const std::string& node, const AgentOrder& order) {
+  const auto at = agents_.find(node);
+  if (at == agents_.end()) return false;
+  Client& client = clients_.at(at->second);
+  client.outgoing += client.writer->frame(to_bytes(order));
+  if (flush(client)) return true;
+  close(at->second);
+  return false;
+}
+
+}  // namespace tri

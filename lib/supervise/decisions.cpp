@@ -1,0 +1,189 @@
+#include "lib/supervise/decisions.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+namespace tri {
+namespace {
+
+const PastAttempt& last_of(const Situation& s) { return s.attempts.back(); }
+
+bool is_fault_of_a_rank(CauseKind kind) {
+  return kind == CauseKind::kDeath || kind == CauseKind::kDevice || kind == CauseKind::kGpuFault;
+}
+
+// Faults of the last attempt's kind of this node within the hours of memory, the last included.
+int times_on_node(const Situation& s, bool (*alike)(CauseKind)) {
+  const PastAttempt& last = last_of(s);
+  return static_cast<int>(std::count_if(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
+    return alike(a.cause.kind) && a.cause.node == last.cause.node &&
+           last.ended - a.ended <= s.thresholds.repeat_hours * 3600;
+  }));
+}
+
+// Whether the same rank has met the same end on two nodes: then it is the program's, or the data's, and no node's.
+bool follows_the_rank(const Situation& s) {
+  const PastAttempt& last = last_of(s);
+  return last.cause.world_rank >= 0 && std::any_of(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
+           return a.cause.kind == last.cause.kind && a.cause.world_rank == last.cause.world_rank &&
+                  !a.cause.node.empty() && a.cause.node != last.cause.node && a.step == last.step;
+         });
+}
+
+Decision done(const Situation&) { return {.action = Response::kDone, .why = "the run is finished"}; }
+
+Decision leave(const Situation&) {
+  return {.action = Response::kLeave, .status = static_cast<int>(ExitCode::kDrained), .why = "it was asked to stop"};
+}
+
+Decision retry(const Situation& s) {
+  return {.action = Response::kRetry, .why = last_of(s).cause.node.empty() ? "no node is at fault" : "it may pass"};
+}
+
+Decision stop(const Situation& s) {
+  return {.action = Response::kStop, .status = last_of(s).cause.status, .why = "another attempt would end the same"};
+}
+
+Decision exclude(const Situation& s) {
+  const AttemptCause& cause = last_of(s).cause;
+  if (cause.node.empty()) return retry(s);
+  return {.action = Response::kExclude, .node = cause.node, .why = "the node is at fault"};
+}
+
+// The second time that the loss is not finite at the same step it is the run's own doing.
+Decision not_finite(const Situation& s) {
+  const PastAttempt& last = last_of(s);
+  const bool repeats = std::any_of(s.attempts.begin(), s.attempts.end() - 1, [&](const PastAttempt& a) {
+    return a.cause.kind == CauseKind::kNotFinite && a.step == last.step;
+  });
+  if (repeats)
+    return {.action = Response::kStop,
+            .status = static_cast<int>(ExitCode::kNotFinite),
+            .why = fmt::format("loss or gradients were not finite twice at step {}", last.step)};
+  return {.action = Response::kRetry, .why = "if it does not come again, a device has computed wrongly"};
+}
+
+// Once it may pass. Again on the same node within a day: the doctor looks, and unless he finds the node healthy it is
+// left out; the third time it is left out whatever he says.
+Decision fault_of_rank(const Situation& s) {
+  const AttemptCause& cause = last_of(s).cause;
+  if (cause.node.empty()) return retry(s);
+  if (follows_the_rank(s))
+    return {.action = Response::kRetry, .why = "the same rank met the same end on another node: no node is at fault"};
+  const int times = times_on_node(s, is_fault_of_a_rank);
+  if (times < 2) return {.action = Response::kRetry, .why = "the first time on this node"};
+  const auto count = fmt::format("{} times on {}", times, cause.node);
+  if (times > 2) return {.action = Response::kExclude, .node = cause.node, .why = count};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = count};
+  if (*s.diagnosis == Diagnosis::kHealthy)
+    return {.action = Response::kRetry, .why = count + ", but the doctor finds it healthy"};
+  return {.action = Response::kExclude, .node = cause.node, .why = count};
+}
+
+bool is_hang(CauseKind kind) { return kind == CauseKind::kHang; }
+
+// The doctor looks at the node at once; it is left out when he finds it bad, or when it holds the run up again.
+Decision hang(const Situation& s) {
+  const AttemptCause& cause = last_of(s).cause;
+  if (cause.node.empty()) return retry(s);
+  if (times_on_node(s, is_hang) > 1)
+    return {.action = Response::kExclude, .node = cause.node, .why = "it has held the run up twice"};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "it has held the run up"};
+  if (*s.diagnosis == Diagnosis::kBad)
+    return {
+        .action = Response::kExclude, .node = cause.node, .why = "it has held the run up, and the doctor finds it bad"};
+  return {.action = Response::kRetry, .why = "it has held the run up once"};
+}
+
+using Row = Decision (*)(const Situation&);
+
+// Cause -> what to do. Numbers of attempts and of nodes come after it (decide).
+constexpr std::array kTable{
+    std::pair{CauseKind::kFinished, Row{done}},
+    std::pair{CauseKind::kDrained, Row{leave}},
+    std::pair{CauseKind::kSetAside, Row{leave}},
+    std::pair{CauseKind::kUsage, Row{stop}},
+    std::pair{CauseKind::kFile, Row{stop}},
+    std::pair{CauseKind::kNotFinite, Row{not_finite}},
+    std::pair{CauseKind::kDeath, Row{fault_of_rank}},
+    std::pair{CauseKind::kDevice, Row{fault_of_rank}},
+    std::pair{CauseKind::kGpuFault, Row{fault_of_rank}},
+    std::pair{CauseKind::kGpuSick, Row{exclude}},
+    std::pair{CauseKind::kPortFlaps, Row{exclude}},
+    std::pair{CauseKind::kNodeLost, Row{exclude}},
+    std::pair{CauseKind::kUnkillable, Row{exclude}},
+    std::pair{CauseKind::kHang, Row{hang}},
+    std::pair{CauseKind::kHangOfProgram, Row{retry}},
+    std::pair{CauseKind::kCommunication, Row{retry}},
+    std::pair{CauseKind::kNotStarted, Row{retry}},
+    std::pair{CauseKind::kUnknown, Row{retry}},
+};
+static_assert(kTable.size() == EnumNames<CauseKind>::table.size());
+
+Decision row_of(const Situation& s) {
+  for (const auto& [kind, row] : kTable)
+    if (kind == last_of(s).cause.kind) return row(s);
+  return retry(s);
+}
+
+}  // namespace
+
+Diagnosis diagnosis_of(int doctor_status) {
+  switch (doctor_status) {
+    case 0:
+      return Diagnosis::kHealthy;
+    case 40:
+      return Diagnosis::kSuspect;
+    case 41:
+      return Diagnosis::kBad;
+    default:
+      return Diagnosis::kUnknown;
+  }
+}
+
+int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
+  int count = 0;
+  for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
+    if (a->checkpoint > a->from_step) break;
+    const bool asked = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
+    count += a->ended > 0 && !asked;
+  }
+  return count;
+}
+
+Decision decide(const Situation& s) {
+  TRI_REQUIRE(!s.attempts.empty(), "a decision about no attempt");
+  Decision decision = row_of(s);
+  if (decision.action == Response::kDoctor) return decision;
+  const bool goes_on = decision.action == Response::kRetry || decision.action == Response::kExclude;
+  if (!goes_on) return decision;
+  const int in_vain = attempts_without_checkpoint(s.attempts);
+  const int usable = s.nodes_usable - (decision.action == Response::kExclude ? 1 : 0);
+  if (in_vain >= s.thresholds.attempts) {
+    decision.action = Response::kStop;
+    decision.status = kNoProgressStatus;
+    decision.why =
+        fmt::format("{} attempts in a row have brought no newer checkpoint; the last: {}", in_vain, decision.why);
+  } else if (usable < s.nodes_needed) {
+    decision.action = Response::kSuccessor;
+    decision.status = static_cast<int>(ExitCode::kDrained);
+    decision.why += fmt::format("; {} of the allocation's nodes are left, and {} are needed", usable, s.nodes_needed);
+  }
+  return decision;
+}
+
+std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
+  for (auto a = s.attempts.rbegin(); a != s.attempts.rend(); ++a) {
+    if (a->cause.kind != CauseKind::kNotFinite) continue;
+    if (a->cause.node.empty() || step <= a->step) return std::nullopt;
+    return Decision{.action = Response::kExclude,
+                    .node = a->cause.node,
+                    .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "
+                                       "second time: a device has computed wrongly",
+                                       a->step)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace tri

@@ -1,0 +1,66 @@
+// What to do when an attempt has ended: one table, cause -> action. Pure: the same past makes the same decision.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "io/base/enum_names.h"
+#include "lib/supervise/history.h"
+#include "lib/supervise/thresholds.h"
+
+namespace tri {
+
+enum class Response {
+  kDone,       // the run is finished
+  kLeave,      // it was asked to stop: leave with status 75
+  kRetry,      // another attempt, also on the same nodes
+  kExclude,    // another attempt without the node
+  kDoctor,     // ask the doctor about the node, then decide again
+  kStop,       // another attempt would not help
+  kSuccessor,  // the allocation has too few nodes left: another job has to go on without the excluded ones
+};
+
+template <>
+struct EnumNames<Response> {
+  static constexpr std::array table{std::pair{Response::kDone, std::string_view("done")},
+                                    std::pair{Response::kLeave, std::string_view("leave")},
+                                    std::pair{Response::kRetry, std::string_view("retry")},
+                                    std::pair{Response::kExclude, std::string_view("exclude")},
+                                    std::pair{Response::kDoctor, std::string_view("doctor")},
+                                    std::pair{Response::kStop, std::string_view("stop")},
+                                    std::pair{Response::kSuccessor, std::string_view("successor")}};
+};
+
+// The driver's exit status where attempts in a row have brought no newer checkpoint.
+inline constexpr int kNoProgressStatus = 8;
+
+enum class Diagnosis { kHealthy, kSuspect, kBad, kUnknown };
+// Of the exit status of `trireme doctor`: 0 healthy, 40 suspect, 41 bad; any other: it could not say.
+Diagnosis diagnosis_of(int doctor_status);
+
+struct Situation {
+  std::span<const PastAttempt> attempts;   // the last is the one that has ended
+  std::optional<Diagnosis> diagnosis;      // of the node at fault; none: the doctor has not been asked
+  int nodes_needed = 1, nodes_usable = 1;  // usable: not excluded, not lost; the node at fault among them
+  Thresholds thresholds;
+};
+
+struct Decision {
+  Response action = Response::kRetry;
+  std::string node;  // of kExclude and kDoctor
+  int status = 0;    // of kStop, kLeave and kSuccessor: the driver's exit status
+  std::string why;   // one line, for people
+};
+
+Decision decide(const Situation& situation);
+
+// A node whose fault shows only after a later attempt has ended, or has gone on, without it: the last loss that was not
+// finite, at a step which this attempt has passed. None: there is none.
+std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
+
+// Attempts at the end of the list that have brought no newer checkpoint; those that were asked to stop do not count.
+int attempts_without_checkpoint(std::span<const PastAttempt> attempts);
+
+}  // namespace tri

@@ -1,0 +1,43 @@
+// The driver of a supervised run: the Supervisor on real sockets, processes, clocks and the run folder.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/base/error.h"
+#include "lib/supervise/process_launcher.h"
+#include "lib/supervise/supervisor.h"
+
+namespace tri {
+
+struct DriverOptions {
+  std::string run_dir, checkpoint_dir;  // absolute
+  std::string program;                  // this executable
+  std::vector<std::string> ranks;       // a rank's command
+  LaunchCommands commands;
+  Supervisor::Setup setup;
+  std::string job;  // the scheduler's; "": none
+};
+
+// Until the run is over; the exit status.
+Result<int> run_driver(const DriverOptions& options);
+
+// The run folder as the Supervisor sees it.
+class RunFolderBook : public RunBook {
+ public:
+  RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job);
+  RunHistory history(double now) override;
+  void append(RunEvent event, const std::string& attempt) override;
+  int64_t newest_checkpoint() override;
+  std::optional<RunEvent> first_cause(const std::string& attempt) override;
+  std::vector<std::string> suspects(const std::string& attempt) override;
+  Thresholds thresholds() override;
+
+ private:
+  std::string run_dir_, checkpoint_dir_, job_;
+  Thresholds known_;
+  std::string complaint_;  // the last about the thresholds
+  int64_t checkpoint_ = 0;
+};
+
+}  // namespace tri

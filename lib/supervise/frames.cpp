@@ -1,0 +1,89 @@
+#include "lib/supervise/frames.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+namespace tri {
+namespace {
+
+uint64_t tag_of(const SipKey& key, Direction direction, uint64_t number, std::string_view payload) {
+  std::string bytes(16, '\0');
+  const std::array<uint64_t, 2> head{static_cast<uint64_t>(direction), number};
+  std::memcpy(bytes.data(), head.data(), sizeof head);
+  bytes += payload;
+  return siphash(key, bytes);
+}
+
+// Takes the same time wherever they differ.
+bool equal_in_constant_time(uint64_t a, uint64_t b) {
+  volatile uint64_t difference = a ^ b;
+  return difference == 0;
+}
+
+}  // namespace
+
+Nonce random_nonce() {
+  Nonce nonce{};
+  if (::getrandom(nonce.data(), sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce))
+    throw Fatal(ExitCode::kFile, "the kernel gives no random numbers: " + std::string(std::strerror(errno)));
+  return nonce;
+}
+
+JobToken new_token() { return {random_nonce()}; }
+
+std::string to_text(const JobToken& token) { return fmt::format("{:016x}{:016x}", token.key[0], token.key[1]); }
+
+std::optional<JobToken> token_from(std::string_view text) {
+  JobToken token;
+  if (text.size() != 32) return std::nullopt;
+  for (size_t half = 0; half < 2; ++half) {
+    const char *begin = text.data() + 16 * half, *end = begin + 16;
+    const auto [stop, problem] = std::from_chars(begin, end, token.key[half], 16);
+    if (problem != std::errc() || stop != end) return std::nullopt;
+  }
+  return token;
+}
+
+SipKey session_key(const JobToken& token, const Nonce& of_driver, const Nonce& of_agent) {
+  std::string bytes(40, '\0');
+  std::memcpy(bytes.data(), of_driver.data(), 16);
+  std::memcpy(bytes.data() + 16, of_agent.data(), 16);
+  SipKey key;
+  for (uint64_t half = 0; half < 2; ++half) {
+    std::memcpy(bytes.data() + 32, &half, sizeof half);
+    key[half] = siphash(token.key, bytes);
+  }
+  return key;
+}
+
+std::string FrameWriter::frame(std::string_view payload) {
+  TRI_REQUIRE(payload.size() <= kMaxPayload, "a frame of {} bytes", payload.size());
+  const auto length = static_cast<uint32_t>(payload.size());
+  const uint64_t tag = tag_of(key_, direction_, number_++, payload);
+  std::string bytes(kFrameHeader, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  std::memcpy(bytes.data() + sizeof length, &tag, sizeof tag);
+  bytes += payload;
+  return bytes;
+}
+
+FrameReader::Outcome FrameReader::next(std::string& payload) {
+  if (buffer_.size() < kFrameHeader) return Outcome::kIncomplete;
+  uint32_t length = 0;
+  uint64_t tag = 0;
+  std::memcpy(&length, buffer_.data(), sizeof length);
+  std::memcpy(&tag, buffer_.data() + sizeof length, sizeof tag);
+  if (length > limit_) return Outcome::kRefused;
+  if (buffer_.size() < kFrameHeader + length) return Outcome::kIncomplete;
+  const auto content = std::string_view(buffer_).substr(kFrameHeader, length);
+  if (!equal_in_constant_time(tag, tag_of(key_, direction_, number_, content))) return Outcome::kRefused;
+  ++number_;
+  payload = content;
+  buffer_.erase(0, kFrameHeader + length);
+  return Outcome::kFrame;
+}
+
+}  // namespace tri

@@ -1,0 +1,97 @@
+// What the driver knows of a run's past: read from the run's book, events.jsonl, which outlives it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/base/enum_names.h"
+#include "lib/fault/events.h"
+
+namespace tri {
+
+// What has brought an attempt to its end.
+enum class CauseKind {
+  kFinished,       // the run's last step is done
+  kDrained,        // it was asked to stop
+  kSetAside,       // status 75 without having been asked: storage is away
+  kUsage,          // config or command line
+  kFile,           // file or checkpoint
+  kNotFinite,      // NaN or Inf in loss or gradients
+  kDeath,          // a rank died by a signal
+  kDevice,         // a device failed in its rank's hands
+  kCommunication,  // a peer could not be reached, and no rank is known to be at fault
+  kHang,           // a rank stood still, or was stopped
+  kHangOfProgram,  // all waited for each other, or nobody is known
+  kNodeLost,       // its agent is silent and does not come back
+  kUnkillable,     // ranks of the attempt do not end
+  kGpuSick,        // NVML wants it reset or replaced, or an XID that says so
+  kGpuFault,       // an XID after which the program is started again
+  kPortFlaps,      // a port of the network was down twice within minutes
+  kNotStarted,     // the launcher ended before a rank has begun
+  kUnknown,
+};
+
+template <>
+struct EnumNames<CauseKind> {
+  static constexpr std::array table{std::pair{CauseKind::kFinished, std::string_view("finished")},
+                                    std::pair{CauseKind::kDrained, std::string_view("drained")},
+                                    std::pair{CauseKind::kSetAside, std::string_view("set aside")},
+                                    std::pair{CauseKind::kUsage, std::string_view("config or usage")},
+                                    std::pair{CauseKind::kFile, std::string_view("file or checkpoint")},
+                                    std::pair{CauseKind::kNotFinite, std::string_view("not finite")},
+                                    std::pair{CauseKind::kDeath, std::string_view("death by signal")},
+                                    std::pair{CauseKind::kDevice, std::string_view("device")},
+                                    std::pair{CauseKind::kCommunication, std::string_view("communication")},
+                                    std::pair{CauseKind::kHang, std::string_view("hang")},
+                                    std::pair{CauseKind::kHangOfProgram, std::string_view("hang of the program")},
+                                    std::pair{CauseKind::kNodeLost, std::string_view("node lost")},
+                                    std::pair{CauseKind::kUnkillable, std::string_view("ranks do not end")},
+                                    std::pair{CauseKind::kGpuSick, std::string_view("GPU sick")},
+                                    std::pair{CauseKind::kGpuFault, std::string_view("GPU fault")},
+                                    std::pair{CauseKind::kPortFlaps, std::string_view("port flaps")},
+                                    std::pair{CauseKind::kNotStarted, std::string_view("not started")},
+                                    std::pair{CauseKind::kUnknown, std::string_view("unknown")}};
+};
+
+struct AttemptCause {
+  CauseKind kind = CauseKind::kUnknown;
+  std::string node;  // whose fault it is; "": nobody's, or not known
+  int world_rank = -1;
+  int status = 0;
+  std::string text;
+};
+
+struct PastAttempt {
+  int64_t number = 0;  // from 1, over all starts of all jobs of the run
+  std::string attempt, job;
+  std::vector<std::string> nodes;
+  double began = 0, ended = 0;  // seconds since 1970; 0: it has not ended, or nobody was there to say so
+  int64_t from_step = 0;        // of the newest checkpoint when it began
+  int64_t checkpoint = 0;       // ... and when it ended
+  int64_t step = 0;             // the last that it was seen in
+  AttemptCause cause;
+};
+
+struct Exclusion {
+  std::string node, why;
+  double since = 0, until = 0;  // seconds since 1970
+};
+
+struct RunHistory {
+  std::vector<PastAttempt> attempts;  // in the order of their starts
+  std::vector<Exclusion> exclusions;  // that hold now
+};
+RunHistory history_from(std::span<const RunEvent> events, double now);
+
+// The events by which it is known again.
+RunEvent start_event(const PastAttempt& attempt);
+RunEvent end_event(const PastAttempt& attempt);
+RunEvent exclusion_event(const Exclusion& exclusion);
+RunEvent lift_event(const std::string& node);
+
+std::string joined(std::span<const std::string> names);  // "node1,node2"
+std::vector<std::string> split_names(const std::string& text);
+
+}  // namespace tri

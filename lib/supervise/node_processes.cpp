@@ -1,0 +1,109 @@
+#include "lib/supervise/node_processes.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The value of a variable in an environment as /proc shows it.
+std::optional<std::string_view> variable(std::string_view environment, std::string_view name) {
+  while (!environment.empty()) {
+    const std::string_view entry = environment.substr(0, environment.find('\0'));
+    if (entry.size() > name.size() && entry.substr(0, name.size()) == name && entry[name.size()] == '=')
+      return entry.substr(name.size() + 1);
+    environment.remove_prefix(std::min(entry.size() + 1, environment.size()));
+  }
+  return std::nullopt;
+}
+
+bool is_zombie(const std::string& process) {
+  const std::string stat = contents(process + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end == stat.npos || stat.size() < name_end + 3 || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
+}
+
+// Boxes of the run on this node, with so many events.
+std::vector<RankRecord> records_of(const RunOnNode& run) {
+  std::vector<RankRecord> records;
+  for (const std::string& path : list_black_boxes()) {
+    auto record = read_black_box(path, 0);
+    if (record && record.value().run_dir == run.run_dir && record.value().host == run.host)
+      records.push_back(std::move(record).value());
+  }
+  return records;
+}
+
+}  // namespace
+
+std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& attempt) {
+  std::vector<RankSight> ranks;
+  for (const RankRecord& record : records_of(run)) {
+    if (record.attempt != attempt) continue;
+    ranks.push_back({.world_rank = record.world_rank,
+                     .process = record.process,
+                     .state = process_state_of(record),
+                     .phase = record.phase,
+                     .step = record.step,
+                     .progress = record.progress,
+                     .ended = record.ended || record.failure.has_value()});
+  }
+  return ranks;
+}
+
+std::vector<pid_t> leftovers(const RunOnNode& run, const std::string& attempt) {
+  std::set<pid_t> found;
+  for (const RankRecord& record : records_of(run)) {
+    const ProcessState state = process_state_of(record);
+    if (record.attempt != attempt && (state == ProcessState::kRuns || state == ProcessState::kStopped))
+      found.insert(record.process);
+  }
+  std::error_code problem;
+  for (const auto& entry : fs::directory_iterator("/proc", problem)) {
+    const std::string name = entry.path().filename();
+    pid_t pid = 0;
+    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (bad != std::errc() || end != name.data() + name.size() || pid == ::getpid()) continue;
+    const std::string environment = contents(entry.path().string() + "/environ");  // of other users: empty
+    if (variable(environment, kSupervisedVariable) != run.run_dir) continue;
+    const auto of_attempt = variable(environment, kAttemptVariable);
+    if (!of_attempt || *of_attempt == attempt) continue;
+    if (!run.node.empty() && variable(environment, "SLURMD_NODENAME") != run.node) continue;
+    if (!is_zombie(entry.path())) found.insert(pid);
+  }
+  return {found.begin(), found.end()};
+}
+
+bool is_alarming(std::string_view line) {
+  constexpr std::array<std::string_view, 12> kKeywords{"Xid",       "NVRM",       "Out of memory", "oom-kill",
+                                                       "ECC",       "mlx5",       "link down",     "Link is Down",
+                                                       "I/O error", "Call Trace", "NCCL WARN",     "soft lockup"};
+  return std::any_of(kKeywords.begin(), kKeywords.end(),
+                     [&](std::string_view keyword) { return line.find(keyword) != line.npos; });
+}
+
+std::vector<std::string> alarming_lines(const RunOnNode& run, const std::string& attempt) {
+  std::vector<std::string> lines;
+  for (const RankRecord& record : records_of(run))
+    if (record.attempt == attempt)
+      for (const LogRecord& line : record.log)
+        if (is_alarming(line.text)) lines.push_back(line.text);
+  return lines;
+}
+
+}  // namespace tri

@@ -1,0 +1,35 @@
+// The processes of a run on this node, and their end. A process belongs to an attempt when its environment says so, from
+// its first moment on; or when its black box does.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/supervise/agent_messages.h"
+
+namespace tri {
+
+// In the environment of every rank, set by the driver.
+inline constexpr const char* kAttemptVariable = "TRIREME_ATTEMPT";        // the attempt's name
+inline constexpr const char* kSupervisedVariable = "TRIREME_SUPERVISED";  // run.dir, absolute
+
+struct RunOnNode {
+  std::string run_dir;  // absolute
+  std::string node;     // SLURMD_NODENAME; "": all processes of this machine are of this node
+  std::string host;     // host_name()
+};
+
+// Ranks of the attempt that have a box here.
+std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& attempt);
+
+// Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
+std::vector<pid_t> leftovers(const RunOnNode& run, const std::string& attempt);
+
+// The newest lines of the attempt's logs, from its boxes: those that hold one of the keywords.
+std::vector<std::string> alarming_lines(const RunOnNode& run, const std::string& attempt);
+bool is_alarming(std::string_view line);
+
+}  // namespace tri

@@ -1,0 +1,145 @@
+#include "lib/supervise/process_launcher.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <sstream>
+
+#include "io/base/log.h"
+#include "lib/supervise/node_processes.h"
+
+namespace tri {
+namespace {
+
+// A process group of its own: signals from a terminal or to the driver's group are the driver's business. Where the driver
+// dies, ranks are asked to save a checkpoint and leave. -1: there is no process to be had.
+pid_t start(const std::vector<std::string>& words, const std::vector<std::string>& environment) {
+  std::vector<char*> argv, envp;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  for (char** entry = environ; *entry != nullptr; ++entry) envp.push_back(*entry);
+  for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
+  envp.push_back(nullptr);
+  const pid_t driver = ::getpid();
+  const pid_t child = ::fork();
+  if (child != 0) {
+    if (child > 0) ::setpgid(child, child);
+    return child;
+  }
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGUSR1);
+  if (::getppid() != driver) ::_exit(1);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  environ = envp.data();
+  ::execvp(argv[0], argv.data());
+  ::_exit(127);
+}
+
+void signal_group(pid_t process, int signal) {
+  if (process > 0) ::kill(-process, signal);
+}
+
+std::vector<std::string> blank_separated(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+LaunchCommands slurm_commands(const SlurmShape& shape) {
+  const auto step = [](const std::vector<std::string>& nodes, int tasks_per_node) {
+    const auto count = static_cast<int>(nodes.size());
+    return std::vector<std::string>{"srun",
+                                    "--overlap",
+                                    fmt::format("--nodes={}", count),
+                                    fmt::format("--ntasks={}", count * tasks_per_node),
+                                    fmt::format("--ntasks-per-node={}", tasks_per_node),
+                                    "--nodelist=" + joined(nodes),
+                                    "--mem=0",
+                                    "--kill-on-bad-exit=0"};
+  };
+  LaunchCommands commands;
+  commands.agents = [=](const std::vector<std::string>& nodes) {
+    auto words = step(nodes, 1);
+    for (const char* word : {"--no-kill", "--mpi=none", "--cpus-per-task=1", "--wait=0"}) words.push_back(word);
+    return words;
+  };
+  commands.ranks = [=](const std::vector<std::string>& nodes) {
+    auto words = step(nodes, shape.ranks_per_node);
+    for (const std::string& word :
+         {std::string("--mpi=pmix"), std::string("--distribution=block:block"), std::string("--cpu-bind=cores"),
+          std::string("--gpu-bind=none"), fmt::format("--cpus-per-task={}", shape.cpus_per_rank),
+          fmt::format("--wait={:.0f}", shape.straggler_seconds)})
+      words.push_back(word);
+    words.insert(words.end(), shape.options.begin(), shape.options.end());
+    return words;
+  };
+  return commands;
+}
+
+LaunchCommands local_commands(const std::string& command) {
+  return {.agents = [](const std::vector<std::string>&) { return std::vector<std::string>(); },
+          .ranks = [words = blank_separated(command)](const std::vector<std::string>&) { return words; }};
+}
+
+ProcessLauncher::~ProcessLauncher() {
+  signal_group(ranks_, SIGKILL);
+  for (const pid_t agent : agents_) signal_group(agent, SIGKILL);
+}
+
+void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
+  reap();
+  auto words = setup_.commands.agents(nodes);
+  words.insert(words.end(), setup_.agent.begin(), setup_.agent.end());
+  const pid_t process = start(words, setup_.secret);
+  if (process > 0)
+    agents_.push_back(process);
+  else
+    log_error("supervise: no process for an agent: {}", std::strerror(errno));
+}
+
+// The marks of the attempt are in the environment of its ranks alone, not in the launcher's: `env` sets them.
+void ProcessLauncher::start_ranks(const RanksStart& start_of) {
+  auto words = setup_.commands.ranks(start_of.nodes);
+  words.insert(words.end(), {"env", std::string(kAttemptVariable) + "=" + start_of.attempt,
+                             std::string(kSupervisedVariable) + "=" + setup_.run_dir, "TRIREME_JOB=" + setup_.job,
+                             fmt::format("TRIREME_RESTART={}", start_of.number)});
+  words.insert(words.end(), setup_.ranks.begin(), setup_.ranks.end());
+  status_.reset();
+  ranks_ = start(words, {});
+  if (ranks_ < 0) status_ = 1;
+}
+
+std::optional<int> ProcessLauncher::ranks_status() {
+  int status = 0;
+  if (!status_ && ranks_ > 0 && ::waitpid(ranks_, &status, WNOHANG) == ranks_) {
+    status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    ranks_ = -1;
+  }
+  return status_;
+}
+
+// srun and mpirun pass USR1 on to the ranks.
+void ProcessLauncher::drain_ranks() {
+  if (ranks_ > 0) ::kill(ranks_, SIGUSR1);
+}
+
+void ProcessLauncher::end_ranks(End how) { signal_group(ranks_, how == End::kAsk ? SIGTERM : SIGKILL); }
+
+void ProcessLauncher::reap() {
+  std::erase_if(agents_, [](pid_t agent) { return ::waitpid(agent, nullptr, WNOHANG) == agent; });
+}
+
+}  // namespace tri

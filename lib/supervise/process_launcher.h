@@ -1,0 +1,58 @@
+// Starts agents and ranks as child processes: by srun inside a Slurm allocation, by a command of the user's elsewhere.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/supervise/supervisor.h"
+
+namespace tri {
+
+// What is called, word by word; the words of the ranks' own command come from the launcher.
+struct LaunchCommands {
+  std::function<std::vector<std::string>(const std::vector<std::string>& nodes)> agents;
+  std::function<std::vector<std::string>(const std::vector<std::string>& nodes)> ranks;
+};
+
+struct SlurmShape {
+  int ranks_per_node = 1, cpus_per_rank = 1;
+  double straggler_seconds = 60;     // ranks may outlive the first one that left by so much
+  std::vector<std::string> options;  // more of srun, for the ranks
+};
+LaunchCommands slurm_commands(const SlurmShape& shape);
+// One machine: `command` starts the ranks ("mpirun -n 8"), split at blanks.
+LaunchCommands local_commands(const std::string& command);
+
+class ProcessLauncher : public Launcher {
+ public:
+  struct Setup {
+    LaunchCommands commands;
+    std::vector<std::string> agent;   // the agent's own command
+    std::vector<std::string> ranks;   // a rank's
+    std::string run_dir, job;         // absolute; the name of the job, for the run's lock
+    std::vector<std::string> secret;  // "NAME=value" for the agents' environment alone
+  };
+  explicit ProcessLauncher(Setup setup) : setup_(std::move(setup)) {}
+  ~ProcessLauncher() override;  // kills what is left
+
+  void start_agents(const std::vector<std::string>& nodes) override;
+  void start_ranks(const RanksStart& start) override;
+  std::optional<int> ranks_status() override;
+  void drain_ranks() override;
+  void end_ranks(End how) override;
+  void reap();  // agents' launchers that have ended
+  bool agents_left() const { return !agents_.empty(); }
+
+ private:
+  Setup setup_;
+  pid_t ranks_ = -1;
+  std::optional<int> status_;
+  std::vector<pid_t> agents_;
+};
+
+}  // namespace tri

@@ -1,0 +1,411 @@
+#include "lib/supervise/supervisor.h"
+
+#include <algorithm>
+
+#include "io/base/log.h"
+#include "io/checkpoint/folder.h"
+
+namespace tri {
+namespace {
+
+constexpr int kProbes = 3;
+constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+Supervisor::Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book)
+    : setup_(std::move(setup)), launcher_(launcher), agents_(agents), book_(book) {
+  for (const std::string& name : setup_.nodes) nodes_[name];
+}
+
+void Supervisor::enter(Phase phase, double now) {
+  phase_ = phase;
+  since_ = now;
+}
+
+// An order stands until the agent has said that it has heard it: take() sends it again.
+void Supervisor::order(Node& node, OrderKind kind, const std::string& attempt) {
+  node.order = {.kind = kind, .number = next_order_++, .attempt = attempt};
+}
+
+void Supervisor::order_all(OrderKind kind, const std::string& attempt) {
+  for (auto& [name, node] : nodes_) {
+    order(node, kind, attempt);
+    agents_.send(name, node.order);
+  }
+}
+
+bool Supervisor::heard_since_order(const Node& node) const { return node.report.order >= node.order.number; }
+
+std::string Supervisor::node_of_host(const std::string& host) const {
+  for (const auto& [name, node] : nodes_)
+    if (name == host || node.report.host == host || host.substr(0, host.find('.')) == name) return name;
+  return "";
+}
+
+bool Supervisor::excluded(const std::string& node, double now) const {
+  return std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
+                     [&](const Exclusion& e) { return e.node == node && e.until > now; });
+}
+
+std::vector<std::string> Supervisor::usable(double now) const {
+  std::vector<std::string> names;
+  for (const std::string& name : setup_.nodes)
+    if (!nodes_.at(name).lost && !excluded(name, now)) names.push_back(name);
+  return names;
+}
+
+void Supervisor::exclude(const std::string& node, const std::string& why, double now) {
+  const Exclusion exclusion{.node = node, .why = why, .since = now, .until = now + 3600 * thresholds_.exclusion_hours};
+  history_.exclusions.push_back(exclusion);
+  book_.append(exclusion_event(exclusion), current_.attempt);
+  log_info(
+      "supervise: node {} is left out for {:g} h: {} (`trireme supervise --nodes RUN_DIR --lift {}` takes that back)",
+      node, thresholds_.exclusion_hours, why, node);
+}
+
+void Supervisor::take(const AgentReport& report, double now) {
+  const auto at = nodes_.find(report.node);
+  if (at == nodes_.end()) return;
+  Node& node = at->second;
+  node.heard = now;
+  node.probes = 0;
+  node.lost = false;
+  node.report = report;
+  for (const std::string& line : report.lines) log_warn("supervise: {}: {}", report.node, line);
+  if (node.order.number > 0 && !heard_since_order(node)) agents_.send(report.node, node.order);
+  if (phase_ == Phase::kRun && contains(current_.nodes, report.node)) {
+    watch_ranks(report.node, node, now);
+    watch_hardware(report.node, node, now);
+  }
+}
+
+// What ranks and hardware show while the attempt runs.
+void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
+  if (node.report.attempt != current_.attempt) return;
+  for (const RankSight& rank : node.report.ranks) {
+    facts_.ranks_seen = true;
+    current_.step = std::max(current_.step, rank.step);
+    const auto note = [&](std::map<int, double>& since, bool holds) {
+      if (holds)
+        since.try_emplace(rank.world_rank, now);
+      else
+        since.erase(rank.world_rank);
+    };
+    note(node.stopped, rank.state == ProcessState::kStopped);
+    note(node.gone, rank.state == ProcessState::kGone && !rank.ended);
+    if (rank.state == ProcessState::kGone && !rank.ended && !facts_.first_gone)
+      facts_.first_gone = AttemptCause{.kind = CauseKind::kDeath,
+                                       .node = name,
+                                       .world_rank = rank.world_rank,
+                                       .text = fmt::format("rank {} on {} is gone: process {} has ended without a word",
+                                                           rank.world_rank, name, rank.process)};
+  }
+}
+
+void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
+  for (const GpuSight& gpu : node.report.gpus) {
+    const auto before = node.gpus_before.try_emplace(gpu.pci, gpu).first;
+    if (const auto finding = gpu_finding(name, before->second, gpu)) {
+      if (std::none_of(facts_.findings.begin(), facts_.findings.end(),
+                       [&](const AttemptCause& f) { return f.text == finding->text; }))
+        facts_.findings.push_back(*finding);
+    }
+  }
+  // Two changes of a carrier are one flap.
+  for (const PortSight& port : node.report.ports) {
+    int64_t& known = node.changes.try_emplace(port.name, port.changes).first->second;
+    for (; known + 2 <= port.changes; known += 2) node.flaps.push_back(now);
+  }
+  std::erase_if(node.flaps, [&](double time) { return now - time > thresholds_.flap_seconds; });
+  if (node.flaps.size() >= 2) {
+    const auto text = fmt::format("{} times within {:g} s a port of {} lost its link", node.flaps.size(),
+                                  thresholds_.flap_seconds, name);
+    facts_.findings.push_back({.kind = CauseKind::kPortFlaps, .node = name, .text = text});
+    node.flaps.clear();
+  }
+}
+
+void Supervisor::stop_requested(double now) {
+  if (asked_to_stop_) return;
+  asked_to_stop_ = true;
+  log_info("supervise: asked to stop");
+  if (phase_ == Phase::kGather || phase_ == Phase::kDoctor) leave(static_cast<int>(ExitCode::kDrained), now);
+}
+
+// Three tries to start its agent anew, spread over the time of silence.
+void Supervisor::probe(const std::string& name, Node& node, double now) {
+  if (now - node.probed < thresholds_.silent_seconds / (kProbes + 1)) return;
+  node.probed = now;
+  ++node.probes;
+  log_warn("supervise: no word of node {} for {:.0f} s; its agent is started anew", name,
+           now - std::max(node.heard, node.asked));
+  launcher_.start_agents({name});
+}
+
+bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
+  if (node.lost) return true;
+  // An agent that never reported has as long as a start takes.
+  const bool known = node.heard >= node.asked;
+  const double silence = now - std::max(node.heard, node.asked);
+  const double limit = known ? thresholds_.silent_seconds : thresholds_.start_seconds;
+  if (silence > (known ? limit / (kProbes + 1) : limit / 2) && node.probes < kProbes) probe(name, node, now);
+  node.lost = silence > limit && node.probes >= kProbes;
+  return node.lost;
+}
+
+void Supervisor::tick(double now) {
+  if (phase_ == Phase::kOver) return;
+  if (!begun_) {
+    begun_ = true;
+    since_ = now;
+    thresholds_ = book_.thresholds();
+    history_ = book_.history(now);
+    std::vector<std::string> all = usable(now);
+    for (auto& [name, node] : nodes_) node.asked = node.probed = now;
+    if (!all.empty()) launcher_.start_agents(all);
+    order_all(OrderKind::kEnd);  // what earlier attempts have left behind
+  }
+  if (now - read_ > kRereadSeconds) {
+    read_ = now;
+    thresholds_ = book_.thresholds();
+  }
+  if (now - pulsed_ > kPulseSeconds) {
+    pulsed_ = now;
+    for (const auto& [name, node] : nodes_) agents_.send(name, {});
+  }
+  switch (phase_) {
+    case Phase::kGather:
+      gather(now);
+      break;
+    case Phase::kRun:
+      run(now);
+      break;
+    case Phase::kEnd:
+      finish_ending(now);
+      break;
+    case Phase::kDoctor:
+      await_doctor(now);
+      break;
+    case Phase::kOver:
+      break;
+  }
+}
+
+void Supervisor::gather(double now) {
+  const std::vector<std::string> names = usable(now);
+  if (static_cast<int>(names.size()) < setup_.nodes_needed) {
+    log_error("supervise: {} of the allocation's {} nodes can be used, and {} are needed", names.size(),
+              setup_.nodes.size(), setup_.nodes_needed);
+    leave(static_cast<int>(ExitCode::kDrained), now);
+    return;
+  }
+  bool all_there = true;
+  for (int i = 0; i < setup_.nodes_needed; ++i) {
+    const std::string& name = names[static_cast<size_t>(i)];
+    Node& node = nodes_.at(name);
+    if (node.heard >= node.asked && heard_since_order(node) && node.report.left == 0 &&
+        now - node.heard < thresholds_.silent_seconds)
+      continue;
+    all_there = false;
+    if (is_lost(name, node, now)) {
+      exclude(name, "its agent does not answer", now);
+      return;
+    }
+    if (node.heard >= node.asked && now - since_ > thresholds_.start_seconds && node.report.left > 0) {
+      exclude(name, fmt::format("{} processes of an earlier attempt do not end", node.report.left), now);
+      return;
+    }
+  }
+  if (all_there) start_attempt(now);
+}
+
+void Supervisor::start_attempt(double now) {
+  history_ = book_.history(now);
+  std::vector<std::string> names = usable(now);
+  if (static_cast<int>(names.size()) < setup_.nodes_needed) return;  // excluded meanwhile; gather() says so
+  names.resize(static_cast<size_t>(setup_.nodes_needed));
+  const int64_t number = history_.attempts.empty() ? 1 : history_.attempts.back().number + 1;
+  current_ = {.number = std::max(number, current_.number + 1), .attempt = new_attempt(), .nodes = names, .began = now};
+  current_.from_step = current_.checkpoint = book_.newest_checkpoint();
+  current_.step = current_.from_step;
+  facts_ = {};
+  drained_ = killed_ = false;
+  for (const std::string& name : names) {
+    Node& node = nodes_.at(name);
+    node.stopped.clear();
+    node.gone.clear();
+    node.gpus_before.clear();
+    for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
+  }
+  book_.append(start_event(current_), current_.attempt);
+  order_all(OrderKind::kWatch, current_.attempt);
+  log_info("supervise: attempt {} on {} from step {}", current_.number, joined(names), current_.from_step);
+  launcher_.start_ranks({.attempt = current_.attempt, .number = current_.number, .nodes = names});
+  enter(Phase::kRun, now);
+}
+
+void Supervisor::run(double now) {
+  if (asked_to_stop_ && (!drained_ || now - drain_asked_ > kDrainAgainSeconds)) {
+    drained_ = true;
+    drain_asked_ = now;
+    launcher_.drain_ranks();  // again now and then: ranks that were about to start did not hear it
+  }
+  facts_.status = launcher_.ranks_status();
+  if (facts_.status) return end_attempt(now);
+  size_t num_ranks = 0, num_stopped = 0;
+  for (const std::string& name : current_.nodes) {
+    Node& node = nodes_.at(name);
+    if (is_lost(name, node, now)) {
+      facts_.findings.push_back(
+          {.kind = CauseKind::kNodeLost,
+           .node = name,
+           .text = fmt::format("node {} is lost: its agent is silent for {:.0f} s, and could not be started anew", name,
+                               now - node.heard)});
+      return end_attempt(now);
+    }
+    num_ranks += node.report.ranks.size();
+    num_stopped += node.stopped.size();
+  }
+  // A job that is suspended as a whole is no fault.
+  const bool suspended = num_stopped == num_ranks;
+  for (const std::string& name : current_.nodes) {
+    const Node& node = nodes_.at(name);
+    const auto overdue = [&](const std::map<int, double>& since, double limit) {
+      for (const auto& [rank, time] : since)
+        if (limit > 0 && now - time > limit) return rank;
+      return -1;
+    };
+    const int stopped = suspended ? -1 : overdue(node.stopped, thresholds_.stopped_seconds);
+    const int gone = overdue(node.gone, thresholds_.gone_seconds);
+    if (stopped < 0 && gone < 0) continue;
+    const int rank = stopped >= 0 ? stopped : gone;
+    facts_.findings.push_back(
+        {.kind = stopped >= 0 ? CauseKind::kHang : CauseKind::kDeath,
+         .node = name,
+         .world_rank = rank,
+         .text = fmt::format("rank {} on {} is {}", rank, name,
+                             stopped >= 0 ? "stopped" : "gone without a word, and the launcher has not noticed")});
+    return end_attempt(now);
+  }
+  watch_step(now);
+}
+
+// A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
+void Supervisor::watch_step(double now) {
+  const auto passing = decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_}, current_.step);
+  if (passing && !excluded(passing->node, now)) {
+    const auto known = std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
+                                   [&](const Exclusion& e) { return e.node == passing->node; });
+    if (!known) exclude(passing->node, passing->why, now);
+  }
+}
+
+void Supervisor::end_attempt(double now) {
+  if (!facts_.status) launcher_.end_ranks(Launcher::End::kAsk);
+  order_all(OrderKind::kEnd);
+  enter(Phase::kEnd, now);
+}
+
+// Until launcher and ranks are gone, and each node of the attempt has said so, or is lost.
+void Supervisor::finish_ending(double now) {
+  const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
+  if (!ended && !killed_ && now - since_ > thresholds_.end_seconds / 2) {
+    killed_ = true;
+    launcher_.end_ranks(Launcher::End::kKill);
+  }
+  bool all_clear = ended;
+  for (const std::string& name : current_.nodes) {
+    Node& node = nodes_.at(name);
+    const auto finding = [&](CauseKind kind, const std::string& text) {
+      const bool known = std::any_of(facts_.findings.begin(), facts_.findings.end(),
+                                     [&](const AttemptCause& f) { return f.kind == kind && f.node == name; });
+      if (!known) facts_.findings.push_back({.kind = kind, .node = name, .text = text});
+    };
+    if (is_lost(name, node, now)) {
+      finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
+      continue;
+    }
+    if (heard_since_order(node) && node.report.left == 0) continue;
+    if (heard_since_order(node) && now - since_ > thresholds_.end_seconds) {
+      finding(CauseKind::kUnkillable, fmt::format("{} processes on {} do not end", node.report.left, name));
+      continue;
+    }
+    all_clear = false;
+  }
+  if (all_clear) conclude(now);
+}
+
+void Supervisor::conclude(double now) {
+  facts_.asked_to_stop = asked_to_stop_;
+  facts_.event = book_.first_cause(current_.attempt);
+  if (facts_.event) facts_.event_node = node_of_host(facts_.event->host);
+  for (const std::string& host : book_.suspects(current_.attempt))
+    if (const std::string node = node_of_host(host); !node.empty()) facts_.suspects.push_back(node);
+  current_.ended = now;
+  current_.checkpoint = std::max(current_.from_step, book_.newest_checkpoint());
+  current_.cause = cause_of(facts_);
+  book_.append(end_event(current_), current_.attempt);
+  log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", current_.number,
+           now - current_.began, current_.step, current_.checkpoint, enum_name(current_.cause.kind),
+           current_.cause.node.empty() ? "" : " (node " + current_.cause.node + ")", current_.cause.text);
+  history_ = book_.history(now);
+  // Where the book can't be read, this attempt counts all the same.
+  if (history_.attempts.empty() || history_.attempts.back().attempt != current_.attempt)
+    history_.attempts.push_back(current_);
+  decide_now(std::nullopt, now);
+}
+
+void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
+  const std::vector<std::string> names = usable(now);
+  const std::string& guilty = current_.cause.node;
+  const int num_usable = static_cast<int>(names.size()) + (guilty.empty() || contains(names, guilty) ? 0 : 1);
+  const Decision decision = decide({.attempts = history_.attempts,
+                                    .diagnosis = diagnosis,
+                                    .nodes_needed = setup_.nodes_needed,
+                                    .nodes_usable = num_usable,
+                                    .thresholds = thresholds_});
+  book_.append({.kind = RunEventKind::kDecision,
+                .host = decision.node,
+                .text = decision.why,
+                .fields = {{"action", std::string(enum_name(decision.action))},
+                           {"cause", std::string(enum_name(current_.cause.kind))}}},
+               current_.attempt);
+  log_info("supervise: {}{}: {}", enum_name(decision.action), decision.node.empty() ? "" : " " + decision.node,
+           decision.why);
+  if (decision.action == Response::kDoctor) {
+    suspect_ = decision.node;
+    const auto at = nodes_.find(suspect_);
+    if (at == nodes_.end()) return decide_now(Diagnosis::kUnknown, now);
+    order(at->second, OrderKind::kDoctor);
+    agents_.send(suspect_, at->second.order);
+    return enter(Phase::kDoctor, now);
+  }
+  if (!decision.node.empty() && !excluded(decision.node, now)) exclude(decision.node, current_.cause.text, now);
+  for (const AttemptCause& finding : facts_.findings)
+    if (finding.kind == CauseKind::kNodeLost && !excluded(finding.node, now)) exclude(finding.node, finding.text, now);
+  if (decision.action != Response::kRetry && decision.action != Response::kExclude)
+    return leave(decision.action == Response::kDone ? 0 : decision.status, now);
+  for (auto& [name, node] : nodes_) node.probed = now;
+  order_all(OrderKind::kEnd);
+  enter(Phase::kGather, now);
+}
+
+void Supervisor::await_doctor(double now) {
+  const Node& node = nodes_.at(suspect_);
+  const bool answered = heard_since_order(node) && node.report.doctor_status >= 0;
+  if (!answered && now - since_ <= thresholds_.doctor_seconds) return;
+  decide_now(answered ? diagnosis_of(node.report.doctor_status) : Diagnosis::kUnknown, now);
+}
+
+void Supervisor::leave(int status, double now) {
+  order_all(OrderKind::kLeave);
+  status_ = status;
+  enter(Phase::kOver, now);
+}
+
+}  // namespace tri

@@ -1,0 +1,132 @@
+// The driver's course: gathers agents, starts an attempt, watches it, ends what is left of it, decides, and begins again.
+// It knows neither processes nor sockets nor clocks: those are behind three interfaces, and the time is told to it.
+//
+//   gather --> run --> end --> (doctor) --> decide --> gather ...
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/supervise/agent_messages.h"
+#include "lib/supervise/causes.h"
+#include "lib/supervise/decisions.h"
+#include "lib/supervise/history.h"
+#include "lib/supervise/thresholds.h"
+
+namespace tri {
+
+struct RanksStart {
+  std::string attempt;
+  int64_t number = 0;
+  std::vector<std::string> nodes;
+};
+
+// What starts processes on nodes. Nothing here waits.
+class Launcher {
+ public:
+  virtual ~Launcher() = default;
+  virtual void start_agents(const std::vector<std::string>& nodes) = 0;
+  virtual void start_ranks(const RanksStart& start) = 0;
+  virtual std::optional<int> ranks_status() = 0;  // of the ranks started last; none: they run
+  virtual void drain_ranks() = 0;                 // they are to save a checkpoint and leave with 75
+  enum class End { kAsk, kKill };
+  virtual void end_ranks(End how) = 0;  // of the launcher's own process
+};
+
+class AgentLink {
+ public:
+  virtual ~AgentLink() = default;
+  virtual bool send(const std::string& node, const AgentOrder& order) = 0;
+};
+
+// The run folder. Storage that hangs costs each call a second or two.
+class RunBook {
+ public:
+  virtual ~RunBook() = default;
+  virtual RunHistory history(double now) = 0;
+  virtual void append(RunEvent event, const std::string& attempt) = 0;
+  virtual int64_t newest_checkpoint() = 0;
+  virtual std::optional<RunEvent> first_cause(const std::string& attempt) = 0;
+  virtual std::vector<std::string> suspects(const std::string& attempt) = 0;  // hosts
+  virtual Thresholds thresholds() = 0;
+};
+
+class Supervisor {
+ public:
+  struct Setup {
+    std::vector<std::string> nodes;  // of the allocation, in the order in which they are taken
+    int nodes_needed = 1;
+  };
+  // Times are seconds since 1970.
+  Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book);
+
+  void take(const AgentReport& report, double now);
+  void stop_requested(double now);  // by a signal
+  void tick(double now);            // a few times a second
+
+  std::optional<int> status() const { return status_; }  // the driver's, once it is over
+  const std::vector<std::string>& nodes_in_use() const { return current_.nodes; }
+
+ private:
+  enum class Phase { kGather, kRun, kEnd, kDoctor, kOver };
+  struct Node {
+    bool lost = false;
+    double heard = 0;  // 0: never
+    double asked = 0;  // since when its agent is awaited
+    double probed = 0;
+    int probes = 0;
+    AgentReport report;
+    AgentOrder order;
+    std::map<std::string, GpuSight> gpus_before;  // by pci, when the attempt began
+    std::map<std::string, int64_t> changes;       // of carriers, by port
+    std::vector<double> flaps;
+    std::map<int, double> stopped, gone;  // rank -> since when it is seen so
+  };
+
+  void enter(Phase phase, double now);
+  void order(Node& node, OrderKind kind, const std::string& attempt = "");
+  void order_all(OrderKind kind, const std::string& attempt = "");
+  bool heard_since_order(const Node& node) const;
+  void probe(const std::string& name, Node& node, double now);
+  bool is_lost(const std::string& name, Node& node, double now);
+  std::vector<std::string> usable(double now) const;
+  bool excluded(const std::string& node, double now) const;
+  void exclude(const std::string& node, const std::string& why, double now);
+
+  void gather(double now);
+  void start_attempt(double now);
+  void run(double now);
+  void watch_ranks(const std::string& name, Node& node, double now);
+  void watch_hardware(const std::string& name, Node& node, double now);
+  void watch_step(double now);
+  void end_attempt(double now);
+  void finish_ending(double now);
+  void conclude(double now);
+  void decide_now(std::optional<Diagnosis> diagnosis, double now);
+  void await_doctor(double now);
+  void leave(int status, double now);
+  std::string node_of_host(const std::string& host) const;
+
+  Setup setup_;
+  Launcher& launcher_;
+  AgentLink& agents_;
+  RunBook& book_;
+  Thresholds thresholds_;
+  RunHistory history_;
+  std::map<std::string, Node> nodes_;
+
+  Phase phase_ = Phase::kGather;
+  double since_ = 0;  // of the phase
+  bool begun_ = false, asked_to_stop_ = false, drained_ = false, killed_ = false;
+  double drain_asked_ = 0, pulsed_ = 0, read_ = 0;
+  uint64_t next_order_ = 1;
+  PastAttempt current_;
+  EndFacts facts_;
+  std::string suspect_;  // whom the doctor looks at
+  std::optional<int> status_;
+};
+
+}  // namespace tri

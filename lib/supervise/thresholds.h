@@ -1,0 +1,30 @@
+// What the driver measures by. run.dir/supervise.conf changes it while the run goes on: a line a value, "name: number",
+// '#' begins a comment. Names that are missing have their defaults.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+struct Thresholds {
+  double silent_seconds = 15;   // without a word of its agent, and three probes without an answer: the node is lost
+  double stopped_seconds = 15;  // a rank is stopped, others are not: the attempt is ended; 0: left to the watchdog
+  double gone_seconds = 30;     // a rank is gone, and the launcher has not noticed: the same
+  double start_seconds = 120;   // until the agents of all nodes have reported
+  double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone
+  double exclusion_hours = 24;  // a node is left out for so long
+  double repeat_hours = 24;     // faults of a node further apart are not counted together
+  double flap_seconds = 300;    // two losses of a port's carrier within these exclude its node
+  double attempts = 3;          // in a row without a newer checkpoint: the run stops
+  double doctor_seconds = 60;   // patience with `trireme doctor`
+};
+
+// Error: a line that is no such line, by its number.
+Result<Thresholds> thresholds_from(std::string_view text, const std::string& source);
+// Of the run folder; the defaults where there is no file.
+Result<Thresholds> read_thresholds(const std::string& run_dir);
+
+}  // namespace tri

@@ -1,0 +1,142 @@
+// Every row of the table, on pasts made for it; and what numbers of attempts and of nodes do to it.
+#include "lib/supervise/decisions.h"
+
+#include <gtest/gtest.h>
+
+namespace tri {
+namespace {
+
+constexpr double kHour = 3600;
+
+// An attempt that brought a newer checkpoint, unless `stands` says otherwise.
+PastAttempt ended(CauseKind kind, const std::string& node, double time, int64_t step = 100, int rank = 3) {
+  return {.began = time - 60,
+          .ended = time,
+          .from_step = step - 10,
+          .checkpoint = step,
+          .step = step,
+          .cause = {.kind = kind, .node = node, .world_rank = rank, .status = 9}};
+}
+
+Situation after(const std::vector<PastAttempt>& attempts, std::optional<Diagnosis> diagnosis = std::nullopt) {
+  return {.attempts = attempts, .diagnosis = diagnosis, .nodes_needed = 2, .nodes_usable = 4};
+}
+
+TEST(Decisions, ends_that_need_no_node) {
+  struct Case {
+    CauseKind kind;
+    Response action;
+    int status;
+  };
+  for (const Case& c :
+       {Case{CauseKind::kFinished, Response::kDone, 0}, Case{CauseKind::kDrained, Response::kLeave, 75},
+        Case{CauseKind::kSetAside, Response::kLeave, 75}, Case{CauseKind::kUsage, Response::kStop, 9},
+        Case{CauseKind::kFile, Response::kStop, 9}, Case{CauseKind::kCommunication, Response::kRetry, 0},
+        Case{CauseKind::kHangOfProgram, Response::kRetry, 0}, Case{CauseKind::kNotStarted, Response::kRetry, 0},
+        Case{CauseKind::kUnknown, Response::kRetry, 0}}) {
+    const std::vector<PastAttempt> past{ended(c.kind, "", kHour)};
+    const Decision decision = decide(after(past));
+    EXPECT_EQ(decision.action, c.action) << enum_name(c.kind);
+    EXPECT_EQ(decision.status, c.status) << enum_name(c.kind);
+    EXPECT_EQ(decision.node, "") << enum_name(c.kind);
+  }
+}
+
+TEST(Decisions, faults_that_are_surely_the_nodes_exclude_it_at_once) {
+  for (const CauseKind kind :
+       {CauseKind::kNodeLost, CauseKind::kGpuSick, CauseKind::kPortFlaps, CauseKind::kUnkillable}) {
+    const std::vector<PastAttempt> past{ended(kind, "node1", kHour)}, nobodys{ended(kind, "", kHour)};
+    EXPECT_EQ(decide(after(past)).action, Response::kExclude) << enum_name(kind);
+    EXPECT_EQ(decide(after(past)).node, "node1");
+    EXPECT_EQ(decide(after(nobodys)).action, Response::kRetry) << enum_name(kind);
+  }
+}
+
+TEST(Decisions, a_death_is_retried_then_the_doctor_looks_then_the_node_goes) {
+  std::vector<PastAttempt> past{ended(CauseKind::kDeath, "node1", kHour, 100)};
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  past.push_back(ended(CauseKind::kGpuFault, "node1", 2 * kHour, 200));
+  EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
+  EXPECT_EQ(decide(after(past, Diagnosis::kHealthy)).action, Response::kRetry);
+  for (const Diagnosis diagnosis : {Diagnosis::kSuspect, Diagnosis::kBad, Diagnosis::kUnknown})
+    EXPECT_EQ(decide(after(past, diagnosis)).action, Response::kExclude);
+  past.push_back(ended(CauseKind::kDeath, "node1", 3 * kHour, 300));
+  EXPECT_EQ(decide(after(past)).action, Response::kExclude);
+}
+
+TEST(Decisions, faults_of_other_nodes_and_of_other_days_do_not_count) {
+  const std::vector<PastAttempt> elsewhere{ended(CauseKind::kDeath, "node2", kHour, 100, 7),
+                                           ended(CauseKind::kDeath, "node1", 2 * kHour, 200)};
+  EXPECT_EQ(decide(after(elsewhere)).action, Response::kRetry);
+  const std::vector<PastAttempt> long_ago{ended(CauseKind::kDeath, "node1", kHour, 100),
+                                          ended(CauseKind::kDeath, "node1", 26 * kHour, 200)};
+  EXPECT_EQ(decide(after(long_ago)).action, Response::kRetry);
+}
+
+TEST(Decisions, an_end_that_follows_the_rank_to_another_node_blames_none) {
+  const std::vector<PastAttempt> past{ended(CauseKind::kDeath, "node2", kHour, 100),
+                                      ended(CauseKind::kDeath, "node1", 2 * kHour, 100),
+                                      ended(CauseKind::kDeath, "node1", 3 * kHour, 100)};
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+}
+
+TEST(Decisions, a_hang_calls_the_doctor_and_the_second_excludes) {
+  std::vector<PastAttempt> past{ended(CauseKind::kHang, "node1", kHour)};
+  EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
+  EXPECT_EQ(decide(after(past, Diagnosis::kBad)).action, Response::kExclude);
+  for (const Diagnosis diagnosis : {Diagnosis::kHealthy, Diagnosis::kSuspect, Diagnosis::kUnknown})
+    EXPECT_EQ(decide(after(past, diagnosis)).action, Response::kRetry);
+  past.push_back(ended(CauseKind::kHang, "node1", 2 * kHour));
+  EXPECT_EQ(decide(after(past)).action, Response::kExclude);
+}
+
+TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_passed) {
+  std::vector<PastAttempt> past{ended(CauseKind::kNotFinite, "node1", kHour, 100)};
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  EXPECT_FALSE(decide_in_passing(after(past), 100));
+  const auto passing = decide_in_passing(after(past), 101);
+  ASSERT_TRUE(passing);
+  EXPECT_EQ(passing->action, Response::kExclude);
+  EXPECT_EQ(passing->node, "node1");
+  past.push_back(ended(CauseKind::kNotFinite, "node2", 2 * kHour, 100));
+  EXPECT_EQ(decide(after(past)).action, Response::kStop);
+  EXPECT_EQ(decide(after(past)).status, 7);
+}
+
+TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
+  auto in_vain = [](CauseKind kind, double time) {
+    PastAttempt attempt = ended(kind, "", time);
+    attempt.checkpoint = attempt.from_step;
+    return attempt;
+  };
+  std::vector<PastAttempt> past{in_vain(CauseKind::kCommunication, 1), in_vain(CauseKind::kCommunication, 2)};
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  past.push_back(in_vain(CauseKind::kDrained, 3));  // it was asked to: does not count
+  EXPECT_EQ(attempts_without_checkpoint(past), 2);
+  past.push_back(in_vain(CauseKind::kCommunication, 4));
+  EXPECT_EQ(decide(after(past)).action, Response::kStop);
+  EXPECT_EQ(decide(after(past)).status, kNoProgressStatus);
+  past.push_back(ended(CauseKind::kCommunication, "", 5));
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry) << "a newer checkpoint begins the count anew";
+}
+
+TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {
+  const std::vector<PastAttempt> past{ended(CauseKind::kNodeLost, "node1", kHour)};
+  Situation situation = after(past);
+  situation.nodes_usable = 3;
+  EXPECT_EQ(decide(situation).action, Response::kExclude);
+  situation.nodes_usable = 2;
+  EXPECT_EQ(decide(situation).action, Response::kSuccessor);
+  EXPECT_EQ(decide(situation).node, "node1");
+  EXPECT_EQ(decide(situation).status, 75);
+}
+
+TEST(Decisions, know_the_doctors_statuses) {
+  EXPECT_EQ(diagnosis_of(0), Diagnosis::kHealthy);
+  EXPECT_EQ(diagnosis_of(40), Diagnosis::kSuspect);
+  EXPECT_EQ(diagnosis_of(41), Diagnosis::kBad);
+  EXPECT_EQ(diagnosis_of(2), Diagnosis::kUnknown);
+}
+
+}  // namespace
+}  // namespace tri
