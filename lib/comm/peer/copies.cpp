@@ -152,8 +152,10 @@ void PeerCopyTransfers::read_progress(Stream& stream, HostBuffer<uint32_t>& word
                              [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; });
   };
   const auto later = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0 ? a : b; };
-  progress_.read(copied ? later(lowest(0), begun) : lowest(0), copied ? later(lowest(1), given) : lowest(1),
-                 arrived ? later(lowest(2), awaited) : lowest(2));
+  const uint32_t joined = copied ? later(lowest(0), begun) : lowest(0);
+  // The next operation is joined only behind all blocks of this one, also those that a peer has not got.
+  const uint32_t sent = later(copied ? later(lowest(1), given) : lowest(1), joined - 1);
+  progress_.read(joined, sent, arrived ? later(lowest(2), awaited) : lowest(2));
 }
 
 void PeerCopyTransfers::settle(Stream& stream) { stream.wait(*sent_); }
