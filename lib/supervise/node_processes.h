@@ -28,6 +28,9 @@ std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& at
 // Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
 std::vector<pid_t> leftovers(const RunOnNode& run, const std::string& attempt);
 
+// Other agents of the run on this node, of whatever driver: `program` supervise --agent `run_dir`.
+std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node);
+
 // The newest lines of the attempt's logs, from its boxes: those that hold one of the keywords.
 std::vector<std::string> alarming_lines(const RunOnNode& run, const std::string& attempt);
 bool is_alarming(std::string_view line);
