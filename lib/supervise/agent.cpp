@@ -228,7 +228,7 @@ class Agent {
   void add_lines(AgentReport& report) {
     std::vector<std::string> lines = kernel_.lines();
     for (const std::string& line : lines)
-      if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) kernel_xids_[xid.pci].push_back(xid.xid);
+      if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) add_xid(kernel_xids_[xid.pci], xid.xid);
     std::erase_if(lines, [](const std::string& line) { return !is_alarming(line); });
     if (!attempt_.empty())
       for (std::string& line : alarming_lines(run_, attempt_))
@@ -236,10 +236,13 @@ class Agent {
     if (said_.size() > 1000) said_.clear();
     if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     for (std::string& line : lines) report.lines.push_back(line.substr(0, kLongestLine));
-    for (const auto& [pci, xids] : kernel_xids_) {
-      auto at = std::find_if(report.gpus.begin(), report.gpus.end(), [&](const GpuSight& g) { return g.pci == pci; });
+    for (const auto& [pci, of_kernel] : kernel_xids_) {
+      auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
+                             [&, &id = pci](const GpuSight& g) { return g.pci == id; });
       if (at == report.gpus.end()) at = report.gpus.insert(at, GpuSight{.pci = pci, .recovery_action = -1});
-      if (at->xids.empty()) at->xids = xids;
+      if (at->num_xids > 0) continue;
+      at->xids = of_kernel.xids;
+      at->num_xids = of_kernel.num_xids;
     }
   }
 
@@ -248,7 +251,7 @@ class Agent {
   Doctor doctor_;
   HealthWatch health_;
   KernelLog kernel_;
-  std::map<std::string, std::vector<int>> kernel_xids_;
+  std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone
   std::set<std::string> said_;
   std::string attempt_;
   uint64_t order_ = 0;
