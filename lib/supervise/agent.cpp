@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "io/base/file.h"
 #include "io/base/host.h"
@@ -33,6 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kConnectMilliseconds = 3000;
+constexpr int kGreetingMilliseconds = 15000;  // the driver may have 1,500 agents, or a flood of strangers, to greet
 constexpr double kAskSeconds = 20, kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16, kLongestLine = 300;
 
@@ -43,10 +45,10 @@ bool ready(int fd, short events, int milliseconds) {
   return ::poll(&descriptor, 1, milliseconds) > 0;
 }
 
-// Exactly so many bytes, in time.
+// The driver's greeting: exactly so many bytes, in time.
 bool receive(int fd, char* data, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
-    if (!ready(fd, POLLIN, kConnectMilliseconds)) return false;
+    if (!ready(fd, POLLIN, kGreetingMilliseconds)) return false;
     const ssize_t got = ::recv(fd, data + done, bytes - done, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
     if (got > 0) done += static_cast<size_t>(got);
@@ -173,6 +175,14 @@ class Doctor {
   int status_ = -1;
 };
 
+// A node with hundreds of ports or ranks says less of each, rather than nothing at all.
+void keep_within_a_frame(AgentReport& report) {
+  constexpr size_t kMostPorts = 64, kMostGpus = 32, kMostRanks = 256;
+  report.ports.resize(std::min(report.ports.size(), kMostPorts));
+  report.gpus.resize(std::min(report.gpus.size(), kMostGpus));
+  report.ranks.resize(std::min(report.ranks.size(), kMostRanks));
+}
+
 class Agent {
  public:
   explicit Agent(const AgentOptions& options)
@@ -247,10 +257,11 @@ class Agent {
 
   AgentReport report() {
     AgentReport report{.node = options_.node, .host = run_.host, .began = began_, .attempt = attempt_, .order = order_};
-    if (!attempt_.empty()) report.ranks = sighted_ranks(run_, attempt_);
+    const std::vector<RankRecord> boxes = boxes_of(run_);
+    if (!attempt_.empty()) report.ranks = sighted_ranks(boxes, attempt_);
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
-      const auto left = leftovers(run_, attempt_);
+      const auto left = leftovers(run_, boxes, attempt_);
       for (const pid_t process : left) ::kill(process, SIGKILL);
       report.left = static_cast<int>(left.size());
       sweeps_ = !left.empty() || attempt_.empty();
@@ -259,26 +270,34 @@ class Agent {
     const HealthWatch::Seen seen = health_.last();
     report.ports = seen.ports;
     report.gpus = seen.gpus;
-    add_lines(report);
+    add_lines(boxes, report);
+    keep_within_a_frame(report);
     return report;
   }
 
   // Each line once; XIDs of the kernel's log count like those of NVML.
-  void add_lines(AgentReport& report) {
+  void add_lines(std::span<const RankRecord> boxes, AgentReport& report) {
     std::vector<std::string> lines = kernel_.lines();
     for (const std::string& line : lines)
-      if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) kernel_xids_[xid.pci].push_back(xid.xid);
+      if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) add_xid(kernel_xids_[xid.pci], xid.xid);
     std::erase_if(lines, [](const std::string& line) { return !is_alarming(line); });
     if (!attempt_.empty())
-      for (std::string& line : alarming_lines(run_, attempt_))
+      for (std::string& line : alarming_lines(boxes, attempt_))
         if (said_.insert(line).second) lines.push_back(std::move(line));
     if (said_.size() > 1000) said_.clear();
+    for (const GpuSight& gpu : report.gpus)
+      if (std::exchange(slowed_[gpu.pci], gpu.slowed) != gpu.slowed)
+        lines.push_back(fmt::format("GPU {} is {}", gpu.pci,
+                                    gpu.slowed ? "slowed down by heat or by its power supply" : "at full speed again"));
     if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     for (std::string& line : lines) report.lines.push_back(line.substr(0, kLongestLine));
-    for (const auto& [pci, xids] : kernel_xids_) {
-      auto at = std::find_if(report.gpus.begin(), report.gpus.end(), [&](const GpuSight& g) { return g.pci == pci; });
+    for (const auto& [pci, of_kernel] : kernel_xids_) {
+      auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
+                             [&, &id = pci](const GpuSight& g) { return g.pci == id; });
       if (at == report.gpus.end()) at = report.gpus.insert(at, GpuSight{.pci = pci, .recovery_action = -1});
-      if (at->xids.empty()) at->xids = xids;
+      if (at->num_xids > 0) continue;
+      at->xids = of_kernel.xids;
+      at->num_xids = of_kernel.num_xids;
     }
   }
 
@@ -287,7 +306,8 @@ class Agent {
   Doctor doctor_;
   HealthWatch health_;
   KernelLog kernel_;
-  std::map<std::string, std::vector<int>> kernel_xids_;
+  std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone
+  std::map<std::string, bool> slowed_;           // GPUs, by PCI id
   std::set<std::string> said_;
   std::string attempt_;
   uint64_t order_ = 0;

@@ -55,8 +55,9 @@ std::vector<std::pair<pid_t, std::string>> processes() {
   return found;
 }
 
-// Boxes of the run on this node, with so many events.
-std::vector<RankRecord> records_of(const RunOnNode& run) {
+}  // namespace
+
+std::vector<RankRecord> boxes_of(const RunOnNode& run) {
   std::vector<RankRecord> records;
   for (const std::string& path : list_black_boxes()) {
     auto record = read_black_box(path, 0);
@@ -66,11 +67,9 @@ std::vector<RankRecord> records_of(const RunOnNode& run) {
   return records;
 }
 
-}  // namespace
-
-std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& attempt) {
+std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const std::string& attempt) {
   std::vector<RankSight> ranks;
-  for (const RankRecord& record : records_of(run)) {
+  for (const RankRecord& record : boxes) {
     if (record.attempt != attempt) continue;
     ranks.push_back({.world_rank = record.world_rank,
                      .process = record.process,
@@ -78,7 +77,10 @@ std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& at
                      .phase = record.phase,
                      .step = record.step,
                      .progress = record.progress,
-                     .ended = record.ended || record.failure.has_value()});
+                     .ended = record.ended || record.failure.has_value(),
+                     .stage = record.pp_rank,
+                     .timed_steps = record.timed_steps,
+                     .compute_seconds = record.compute_seconds});
   }
   return ranks;
 }
@@ -94,9 +96,9 @@ std::vector<pid_t> earlier_agents(const std::string& program, const std::string&
   return found;
 }
 
-std::vector<pid_t> leftovers(const RunOnNode& run, const std::string& attempt) {
+std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
   std::set<pid_t> found;
-  for (const RankRecord& record : records_of(run)) {
+  for (const RankRecord& record : boxes) {
     const ProcessState state = process_state_of(record);
     if (record.attempt != attempt && (state == ProcessState::kRuns || state == ProcessState::kStopped))
       found.insert(record.process);
@@ -120,9 +122,9 @@ bool is_alarming(std::string_view line) {
                      [&](std::string_view keyword) { return line.find(keyword) != line.npos; });
 }
 
-std::vector<std::string> alarming_lines(const RunOnNode& run, const std::string& attempt) {
+std::vector<std::string> alarming_lines(std::span<const RankRecord> boxes, const std::string& attempt) {
   std::vector<std::string> lines;
-  for (const RankRecord& record : records_of(run))
+  for (const RankRecord& record : boxes)
     if (record.attempt == attempt)
       for (const LogRecord& line : record.log)
         if (is_alarming(line.text)) lines.push_back(line.text);
