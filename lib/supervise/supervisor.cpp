@@ -323,6 +323,7 @@ void Supervisor::watch_step(double now) {
 
 void Supervisor::end_attempt(double now) {
   if (!facts_.status) launcher_.end_ranks(Launcher::End::kAsk);
+  current_.noticed = now;
   order_all(OrderKind::kEnd);
   enter(Phase::kEnd, now);
 }

@@ -16,7 +16,7 @@ faults=("$@")
 ((${#faults[@]})) || faults=("${all[@]}")
 CLUSTER_NODES=9
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
-export TRIREME=$TRAINER STRAGGLER_SECONDS=20
+export TRIREME=$TRAINER SUPERVISE=1 STRAGGLER_SECONDS=20
 steps='' every=25
 config=$TRIREME_ROOT/config.yaml
 
