@@ -29,7 +29,7 @@ Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
 }
 
 Result<void> show_time(const Options& options) {
-  const auto history = read_run_history(options.run_dir);
+  const auto history = read_events_and_steps(options.run_dir);
   if (!history && history.error().os_error == ENOENT)
     return usage_error("{}: no events.jsonl; name the folder of a run (run.dir) that has been started",
                        options.run_dir);

@@ -7,13 +7,14 @@
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
 #   soak.sh hang       ranks of the executable that hang at 200 moments, each named and ended; the quick start for 10,000
 #                      steps, suspended for a minute, without a false alarm
+#   soak.sh heal       300 faults of supervised runs, each healed; and one of each kind under Slurm
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
-# CASES, STEPS, SEED    of hang: likewise
+# CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang}
+kind=${1:?soak.sh clang|address|thread|crash|hang|heal}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -65,8 +66,14 @@ case $kind in
     bash tests/mp/never_alarms_without_a_hang.sh "$PWD" "$PWD/build-$kind/bin/trireme" "$PWD/configs/quickstart.yaml" \
       "${STEPS:-10000}" 60 20
     ;;
+  heal)
+    build
+    "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/lib/libfake_nvml.so" \
+      "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}"
+    bash tests/slurm/heals_inside_the_allocation.sh "build-$kind/bin/trireme" || (($? == 77))
+    ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal"
     exit 2
     ;;
 esac

@@ -88,7 +88,7 @@ void move_by(double seconds, RunAttempt& attempt) {
 
 // A step is lost if a later attempt began before it. What the last attempt did beyond its newest checkpoint is lost when
 // it has ended otherwise than by completing the run.
-void find_lost_steps(const RunHistory& history, std::vector<RunAttempt>& attempts) {
+void find_lost_steps(const EventsAndSteps& history, std::vector<RunAttempt>& attempts) {
   if (attempts.empty()) return;
   int64_t kept = std::numeric_limits<int64_t>::max();
   const RunAttempt& last = attempts.back();
@@ -106,7 +106,7 @@ void find_lost_steps(const RunHistory& history, std::vector<RunAttempt>& attempt
 
 }  // namespace
 
-std::vector<RunAttempt> run_attempts(const RunHistory& history) {
+std::vector<RunAttempt> run_attempts(const EventsAndSteps& history) {
   struct Lines {
     size_t first;  // in the file, of those that show that it holds the folder
     std::string attempt;

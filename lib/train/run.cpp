@@ -170,7 +170,7 @@ void book_start(const EventBook& events, const PlannedJob& planned, int64_t comp
 
 // World rank 0, at the end of an attempt: where all the time since the first submission went.
 void log_effective_time(const std::string& run_dir) {
-  const auto history = read_run_history(run_dir);
+  const auto history = read_events_and_steps(run_dir);
   if (!history) return;
   if (const auto time = effective_time(history.value())) log_info("{}", effective_time_line(*time));
 }

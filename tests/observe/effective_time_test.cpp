@@ -90,7 +90,7 @@ class Story {
     attempt_ = attempt;
     return *this;
   }
-  const RunHistory& history() const { return history_; }
+  const EventsAndSteps& history() const { return history_; }
   EffectiveTime time() const { return effective_time(history_).value(); }
 
  private:
@@ -99,7 +99,7 @@ class Story {
     history_.events.push_back(std::move(event));
   }
 
-  RunHistory history_;
+  EventsAndSteps history_;
   std::string attempt_, job_;
   int number_ = 0;
   double now_ = 0;
@@ -388,7 +388,7 @@ TEST(EffectiveTime, a_run_folder_is_read_past_torn_lines) {
   std::ofstream(metrics, std::ios::app) << R"({"step":6,"samples":3,"step_ms":250,"ti)";
   attempt("b", 4, 7);
   std::ofstream(events, std::ios::app) << R"({"time":17638)";
-  const auto history = read_run_history(run);
+  const auto history = read_events_and_steps(run);
   ASSERT_TRUE(history) << history.error().message;
   ASSERT_EQ(history.value().steps.size(), 2u);
   const AttemptSteps &a = history.value().steps[0], &b = history.value().steps[1];
@@ -403,7 +403,7 @@ TEST(EffectiveTime, a_run_folder_is_read_past_torn_lines) {
   const EffectiveTime time = effective_time(history.value()).value();
   expect_partition(time);
   EXPECT_EQ(time.lost_steps, 1);
-  EXPECT_EQ(read_run_history(folder / "absent").error().os_error, ENOENT);
+  EXPECT_EQ(read_events_and_steps(folder / "absent").error().os_error, ENOENT);
 }
 
 TEST(EffectiveTime, its_report_fits_a_screen_and_its_json_adds_up) {
