@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
@@ -92,7 +93,16 @@ class QueueStream final : public CpuStream {
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     push({Kind::kWait, [=, this] { await_flag(flag, value); }, nullptr});
   }
-  void mark(std::atomic<uint32_t>& word, uint32_t value) override { push({Kind::kMark, {}, nullptr, &word, value}); }
+  // Wakes nobody up: where the stream has nothing to do, earlier work is done, and else its thread is awake, or will be.
+  void mark(std::atomic<uint32_t>& word, uint32_t value) override {
+    std::lock_guard lock(mutex_);
+    if (queue_.empty() && idle_)
+      word.store(value, std::memory_order_relaxed);
+    else if (!queue_.empty() && queue_.back().word == nullptr)
+      queue_.back().word = &word, queue_.back().value = value;
+    else
+      queue_.push_back({Kind::kMark, {}, nullptr, &word, value});
+  }
   void synchronize() override {
     const HostScope waits(HostState::kAwaitsDevice);
     std::unique_lock lock(mutex_);
@@ -119,7 +129,7 @@ class QueueStream final : public CpuStream {
     Kind kind;
     std::function<void()> task;
     Latch latch;
-    std::atomic<uint32_t>* word = nullptr;  // of a mark
+    std::atomic<uint32_t>* word = nullptr;  // marked behind it
     uint32_t value = 0;
   };
 
@@ -155,32 +165,33 @@ class QueueStream final : public CpuStream {
   }
 
   void run() {
+    std::unique_lock lock(mutex_);
     for (;;) {
-      Item item;
-      {
-        std::unique_lock lock(mutex_);
-        idle_ = true;
-        if (queue_.empty()) drained_.notify_all();
-        filled_.wait(lock, [&] { return !queue_.empty() || closing_; });
-        if (queue_.empty()) return;
-        idle_ = false;
-        item = std::move(queue_.front());
-        queue_.pop_front();
+      idle_ = true;
+      if (queue_.empty()) drained_.notify_all();
+      filled_.wait(lock, [&] { return !queue_.empty() || closing_; });
+      if (queue_.empty()) return;
+      idle_ = false;
+      Item item = std::move(queue_.front());
+      queue_.pop_front();
+      const auto [kind, word, value] = std::tuple(item.kind, item.word, item.value);
+      if (kind != Kind::kMark) {
+        lock.unlock();
+        const double seconds = execute(std::move(item));
+        lock.lock();
+        (kind == Kind::kWait ? times_.waiting : times_.busy) += seconds;
       }
-      execute(item);
+      if (word != nullptr) word->store(value, std::memory_order_relaxed);
     }
   }
 
-  void execute(Item& item) {
-    if (item.kind == Kind::kMark) {
-      item.word->store(item.value, std::memory_order_relaxed);
-      return;
-    }
+  // Returns how long it took. What the task holds is released here, without the lock.
+  double execute(Item item) {
     const auto start = Clock::now();
     if (item.kind == Kind::kRecord) {
       item.latch->time = start;
       item.latch->reached.count_down();  // also after a fault: waiters must wake up
-      return;
+      return 0;
     }
     if (item.kind == Kind::kWait) {
       item.latch ? item.latch->reached.wait() : item.task();
@@ -191,8 +202,7 @@ class QueueStream final : public CpuStream {
         fault_.raise(std::current_exception());
       }
     }
-    std::lock_guard lock(mutex_);
-    (item.kind == Kind::kWait ? times_.waiting : times_.busy) += seconds_since(start);
+    return seconds_since(start);
   }
 
   Fault& fault_;

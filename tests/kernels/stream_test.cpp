@@ -46,6 +46,26 @@ TEST_F(StreamTest, the_host_does_not_wait_for_tasks) {
   a_->synchronize();
 }
 
+TEST_F(StreamTest, marks_are_set_once_earlier_work_is_done_and_not_before) {
+  std::atomic<uint32_t> first{0}, second{0}, last{0};
+  std::promise<void> go;
+  std::array<uint32_t, 3> before{}, between{};
+  const auto look = [&] { return std::array<uint32_t, 3>{first, second, last}; };
+  submit(a_, [&] { go.get_future().wait(), before = look(); });
+  a_->mark(first, 1);
+  a_->mark(second, 2);
+  submit(a_, [&] { between = look(); });
+  a_->mark(last, 3);
+  EXPECT_EQ(look(), (std::array<uint32_t, 3>{}));
+  go.set_value();
+  a_->synchronize();
+  EXPECT_EQ(before, (std::array<uint32_t, 3>{}));
+  EXPECT_EQ(between, (std::array<uint32_t, 3>{1, 2, 0}));
+  EXPECT_EQ(look(), (std::array<uint32_t, 3>{1, 2, 3}));
+  a_->mark(first, 4);  // the stream has nothing to do
+  EXPECT_EQ(first, 4u);
+}
+
 TEST_F(StreamTest, streams_run_side_by_side) {
   std::promise<void> from_a, from_b;
   submit(a_, [&] { from_a.set_value(), from_b.get_future().wait(); });

@@ -1,0 +1,104 @@
+// What it costs to keep progress in a black box, in nanoseconds: of the host's and the stream's threads together, and of
+// the host alone. A measurement for lib/fault/README.md, which proves nothing, so it runs only when asked for:
+//   build/bin/test_comm --gtest_also_run_disabled_tests --gtest_filter='*Cost*'
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+
+#include "io/base/format.h"
+#include "kernels/cpu/device.h"
+#include "lib/comm/channel_progress.h"
+#include "lib/comm/compute_progress.h"
+
+namespace tri {
+namespace {
+
+struct Cost {
+  double process = 0, host = 0;  // nanoseconds of CPU time an item
+};
+
+double nanoseconds(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return 1e9 * static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec);
+}
+
+// The least of several rounds.
+Cost cost_of(Stream& stream, const std::function<void()>& item) {
+  constexpr int kRounds = 9, kItems = 20'000;
+  Cost least{.process = 1e9, .host = 1e9};
+  for (int round = 0; round < kRounds; ++round) {
+    stream.synchronize();
+    const double process = nanoseconds(CLOCK_PROCESS_CPUTIME_ID), host = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+    for (int i = 0; i < kItems; ++i) item();
+    least.host = std::min(least.host, (nanoseconds(CLOCK_THREAD_CPUTIME_ID) - host) / kItems);
+    stream.synchronize();
+    least.process = std::min(least.process, (nanoseconds(CLOCK_PROCESS_CPUTIME_ID) - process) / kItems);
+  }
+  return least;
+}
+
+void print(const char* what, const Cost& with, const Cost& without) {
+  fmt::print("{:<12} {:6.0f} ns, of these {:.0f} the host's\n", what, with.process - without.process,
+             with.host - without.host);
+}
+
+TEST(ProgressCost, DISABLED_of_a_transfer_an_action_and_a_wait) {
+  char folder[] = "/dev/shm/trireme-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  ::setenv("TRIREME_BLACK_BOXES", folder, 1);
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("transfers");
+  // A task as short as a copy of some KiB: what marks cost beside an empty one, the stream's thread never sleeps.
+  const auto task = [&] {
+    cpu_stream(*stream).submit([] {
+      for (int i = 0; i < 300; ++i) asm volatile("");
+    });
+  };
+  const auto transfer = [&](ChannelProgress& progress) {
+    progress.enqueue(ChannelOperation::kAllGather, 4096);
+    progress.joined(*stream);
+    task();
+    progress.completed(*stream);
+  };
+  const auto action = [&] {
+    const ComputeProgress progress(ComputeKind::kForward, 0, 1);
+    progress.entered(*stream);
+    progress.running(*stream);
+    task();
+  };
+  // The stream's thread sleeps between two of them, and has to be woken up.
+  const auto lonely = [&](ChannelProgress& progress) {
+    transfer(progress);
+    stream->synchronize();
+  };
+  const auto wait = [] { const HostScope waits(HostState::kAwaitsDevice); };
+  ChannelProgress nobody;
+  const Cost bare_transfer = cost_of(*stream, [&] { transfer(nobody); });
+  const Cost bare_lonely = cost_of(*stream, [&] { lonely(nobody); });
+  const Cost bare_action = cost_of(*stream, action), bare_wait = cost_of(*stream, wait);
+
+  auto box = BlackBox::create({.world_size = 2, .attempt = "cost"});
+  ASSERT_TRUE(box);
+  {
+    const ProcessBlackBox process(box.value().get());
+    ChannelProgress progress("tp", ChannelKind::kCollectives, {0, 1}, 0);
+    print("transfer", cost_of(*stream, [&] { transfer(progress); }), bare_transfer);
+    print("a lonely one", cost_of(*stream, [&] { lonely(progress); }), bare_lonely);
+    print("action", cost_of(*stream, action), bare_action);
+    print("wait", cost_of(*stream, wait), bare_wait);
+    const box::Channel& channel = box.value()->image().channels[0];
+    EXPECT_EQ(channel.completed, progress.last());
+    EXPECT_EQ(channel.joined, progress.last());
+  }
+  box.value()->end_well();
+  box.value().reset();
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tri
