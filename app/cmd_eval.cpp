@@ -14,6 +14,7 @@
 #include "lib/infer/loaded_model.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
+#include "lib/train/watched_use.h"
 
 namespace tri {
 namespace {
@@ -54,7 +55,7 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
              bytes ? fmt::format(", {:.3f} per byte", e.perplexity_per_byte()) : "", e.samples, available, e.tokens);
 }
 
-Result<void> eval(const Options& options, Job& job) {
+Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
   // Files that are named are read whole; those of the run only where training did not look.
   const Split split = options.data.empty() ? Split::kValidation : Split::kTrain;
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
@@ -65,6 +66,7 @@ Result<void> eval(const Options& options, Job& job) {
   });
   if (!loaded) return loaded.error();
   const Config& config = loaded.value().job.config;
+  deadline.set(config.fault);
   const Mesh& mesh = loaded.value().job.mesh;
   if (config.data.sources.empty())
     return usage_error("data.sources: the checkpoint's run names none; name token files with --data PREFIX");
@@ -79,6 +81,7 @@ Result<void> eval(const Options& options, Job& job) {
 
   auto device = open_planned_device(loaded.value().job.plan.device, job);
   if (!device) return device.error();
+  const WatchedUse watched(loaded.value().job, job, *device.value(), deadline);
   auto model = LoadedModel::load(loaded.value().checkpoint, config, mesh, job, *device.value());
   if (!model) return model.error();
   const int64_t most = options.batches > 0 ? options.batches : std::numeric_limits<int64_t>::max();
@@ -94,9 +97,11 @@ Result<void> eval(const Options& options, Job& job) {
                      .dataset = inputs.dataset ? &*inputs.dataset : nullptr,
                      .split = split,
                      .steps = batches});
+  const PhaseScope phase(RunPhase::kEvaluation);
   const Evaluation result = model.value()->evaluator().evaluate(
       batches, [&] { return loader.next(); }, bytes.value() ? inputs.tokenizer.get() : nullptr,
       [&] {
+        tick_black_box();
         if (progress) progress->add(batch_tokens);
       });
   progress.reset();
@@ -124,7 +129,8 @@ void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
                       "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is "
                       "split as in training where that divides their number, else each has all of it: parallel.*");
   command->add_flag("--json", options->json, "JSON instead of a line");
-  on_job(command, status, argc, argv, [options](Job& job) { return eval(*options, job); });
+  on_watched_job(command, status, argc, argv,
+                 [options](Job& job, ProcessDeadline& deadline) { return eval(*options, job, deadline); });
 }
 
 }  // namespace tri

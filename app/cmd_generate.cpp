@@ -11,6 +11,7 @@
 #include "io/base/random.h"
 #include "lib/config/messages.h"
 #include "lib/infer/loaded_model.h"
+#include "lib/train/watched_use.h"
 
 namespace tri {
 namespace {
@@ -95,7 +96,7 @@ class Printer {
   std::string printed_;
 };
 
-Result<void> generate(const Options& options, Job& job) {
+Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadline) {
   Result<Prompt> prompt = Prompt{};
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
     prompt = read_prompt(options, config);
@@ -113,8 +114,10 @@ Result<void> generate(const Options& options, Job& job) {
   if (!prompt) return prompt.error();
   if (!loaded) return loaded.error();
   const Config& config = loaded.value().job.config;
+  deadline.set(config.fault);
   auto device = open_planned_device(loaded.value().job.plan.device, job);
   if (!device) return device.error();
+  const WatchedUse watched(loaded.value().job, job, *device.value(), deadline);
   auto model = LoadedModel::load(loaded.value().checkpoint, config, loaded.value().job.mesh, job, *device.value());
   if (!model) return model.error();
   log_info("{}: step {}", loaded.value().checkpoint.folder, loaded.value().step);
@@ -127,7 +130,11 @@ Result<void> generate(const Options& options, Job& job) {
                         .vocab = tokenizer ? tokenizer->vocab_size() : config.model.vocab,
                         .stop = tokenizer && !options.ignore_end ? tokenizer->eod() : -1};
   const bool speaks = job.world_rank() == 0;
-  if (speaks) generation.on_token = [&](std::span<const int32_t> text) { printer.show(text, false); };
+  generation.on_token = [&](std::span<const int32_t> text) {
+    tick_black_box();
+    if (speaks) printer.show(text, false);
+  };
+  const PhaseScope phase(RunPhase::kSample);
   const auto text = model.value()->evaluator().generate(prompt.value().tokens, generation);
   if (speaks) printer.finish(text);
   return {};
@@ -158,7 +165,8 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--seed", o->seed, "Equal seeds, equal texts")->capture_default_str();
   command->add_flag("--ignore-end", o->ignore_end, "Go on where the model ends the document");
   command->add_option("--set", o->overrides, "section.key=value, overrides the checkpoint's config; repeatable");
-  on_job(command, status, argc, argv, [o](Job& job) { return generate(*o, job); });
+  on_watched_job(command, status, argc, argv,
+                 [o](Job& job, ProcessDeadline& deadline) { return generate(*o, job, deadline); });
 }
 
 }  // namespace tri

@@ -32,12 +32,17 @@ std::string command_line(int argc, const char* const* argv) {
   return line;
 }
 
-Result<void> train(const Options& options, const std::string& command, Job& job, StartupClock startup) {
+Result<void> train(const Options& options, const std::string& command, Job& job, ProcessDeadline& deadline,
+                   StartupClock startup) {
   startup.phase_done("mpi");
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
   startup.phase_done("config");
-  const RunStart start{.config_path = options.config, .command_line = command, .version = version_line()};
+  deadline.set(loaded.value().config.fault);
+  const RunStart start{
+      .config_path = options.config, .command_line = command, .version = version_line(), .on_watched = [&deadline] {
+        deadline.hand_over();
+      }};
   return run_training(loaded.value(), start, job, std::move(startup));
 }
 
@@ -52,7 +57,9 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->callback([=, &status] {
     const StartupClock startup;
     const std::string line = command_line(*argc, *argv);  // before MPI takes its own arguments out
-    status = run_job(argc, argv, [&](Job& job) { return job_status(job, train(*options, line, job, startup)); });
+    status = run_watched_job(argc, argv, [&](Job& job, ProcessDeadline& deadline) {
+      return job_status(job, train(*options, line, job, deadline, startup));
+    });
   });
 }
 

@@ -27,4 +27,11 @@ void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::functi
   });
 }
 
+void on_watched_job(CLI::App* command, int& status, int* argc, char*** argv, WatchedAction action) {
+  command->callback([&status, argc, argv, action = std::move(action)] {
+    status = run_watched_job(
+        argc, argv, [&](Job& job, ProcessDeadline& deadline) { return job_status(job, action(job, deadline)); });
+  });
+}
+
 }  // namespace tri

@@ -6,6 +6,7 @@
 
 #include "io/base/error.h"
 #include "lib/comm/job.h"
+#include "lib/fault/process_deadline.h"
 
 namespace tri {
 
@@ -25,6 +26,9 @@ void add_supervise_command(CLI::App& app, int& status);
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
 // The same for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
 void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
+// The same under deadlines from its first moment to its last (lib/fault/process_deadline.h).
+using WatchedAction = std::function<Result<void>(Job&, ProcessDeadline&)>;
+void on_watched_job(CLI::App* command, int& status, int* argc, char*** argv, WatchedAction action);
 // The exit status of a job that ended with `result`; rank 0 prints its Error, which all ranks bring.
 int job_status(const Job& job, const Result<void>& result);
 

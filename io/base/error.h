@@ -13,16 +13,20 @@
 
 namespace tri {
 
-// Process exit statuses; scripts and the Slurm requeue logic rely on the numbers.
+// Process exit statuses: all of them, of all subcommands; scripts and the Slurm requeue logic rely on the numbers. Beside
+// these there is 1: an internal error, and what a subcommand answers with no ("they differ").
 enum class ExitCode : int {
   kOk = 0,
-  kUsage = 2,      // config or command line
-  kFile = 3,       // file or checkpoint
-  kDevice = 4,     // device or driver
-  kComm = 5,       // MPI, NCCL, a peer
-  kWatchdog = 6,   // a section overran its deadline
-  kNotFinite = 7,  // NaN or Inf in loss or gradients
-  kDrained = 75,   // stopped on a signal, a checkpoint saved if there was time: run me again
+  kUsage = 2,       // config or command line
+  kFile = 3,        // file or checkpoint
+  kDevice = 4,      // device or driver
+  kComm = 5,        // MPI, NCCL, a peer
+  kWatchdog = 6,    // a section overran its deadline
+  kNotFinite = 7,   // NaN or Inf in loss or gradients
+  kNoProgress = 8,  // of supervise: attempts in a row brought no newer checkpoint
+  kSuspect = 40,    // of doctor: slower than its like, or set up otherwise
+  kBad = 41,        // of doctor: broken, do not use it
+  kDrained = 75,    // stopped on a signal, a checkpoint saved if there was time: run me again
 };
 
 // Something the user can put right. `message` is complete: it is printed as it is.

@@ -1,23 +1,25 @@
 #include "io/base/log.h"
 
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <chrono>
-#include <future>
+#include <cstdio>
 #include <mutex>
-#include <system_error>
-#include <thread>
 
 #include "io/base/error.h"
 #include "io/base/host.h"
+#include "io/base/line_file.h"
+#include "io/base/within.h"
 
 namespace tri {
 namespace {
 
-constexpr std::chrono::seconds kFilePatience{2};  // less than ranks wait for each other before one ends the job
+constexpr std::chrono::seconds kFilePatience{2};   // less than ranks wait for each other before one ends the job
+constexpr std::chrono::seconds kExitPatience{30};  // of a process that has done its work otherwise
 
 // Set rarely, read by every line.
 struct State {
@@ -27,6 +29,7 @@ struct State {
   std::string place;
   std::string path;                       // of the file; "": there is none
   std::shared_ptr<spdlog::logger> lines;  // into it, on the rank that speaks
+  std::shared_ptr<LineFile> file;         // ... behind them
 };
 
 State& state() {
@@ -50,8 +53,24 @@ spdlog::logger& console() {
   return *instance;
 }
 
-std::shared_ptr<spdlog::logger> open_file(const std::string& path) {
-  auto made = std::make_shared<spdlog::logger>("file", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
+// The rank that speaks does so in the middle of its steps, which must not wait for storage.
+class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit LineSink(std::shared_ptr<LineFile> file) : file_(std::move(file)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t text;
+    formatter_->format(message, text);
+    file_->append(std::string(text.data(), text.size()));
+  }
+  void flush_() override {}
+
+  const std::shared_ptr<LineFile> file_;
+};
+
+std::shared_ptr<spdlog::logger> file_logger(const spdlog::sink_ptr& sink) {
+  auto made = std::make_shared<spdlog::logger>("file", sink);
   made->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
   made->flush_on(spdlog::level::info);
   return made;
@@ -67,21 +86,25 @@ std::shared_ptr<spdlog::logger> file_lines() {
   return state().lines;
 }
 
-// A line of the file that must not be waited for. So it is written by a thread of its own, which has opened the file
-// itself: what hangs may hold the locks of the logger that other lines go through.
+// A line of the file that is waited for, though not for long: it may be the last. A rank that does not speak has no file
+// open yet: the thread that opens it may hang there.
 void append_to_file(const std::string& text) {
   std::string path;
+  std::shared_ptr<spdlog::logger> lines;
+  std::shared_ptr<LineFile> file;
   {
     const std::lock_guard lock(state().mutex);
-    path = state().path;
+    path = state().path, lines = state().lines, file = state().file;
   }
-  if (path.empty()) return;
-  try {
-    std::packaged_task<void()> task([path, text] { open_file(path)->info(text); });
-    const std::future<void> written = task.get_future();
-    std::thread(std::move(task)).detach();
-    written.wait_for(kFilePatience);
-  } catch (const std::system_error&) {  // no thread can be had: the console has the line
+  if (file) {
+    lines->info(text);
+    file->flush(kFilePatience);
+  } else if (!path.empty()) {
+    const auto append = [path, text] {
+      file_logger(std::make_shared<spdlog::sinks::basic_file_sink_mt>(path))->info(text);
+      return true;
+    };
+    within(kFilePatience, append, false);
   }
 }
 
@@ -111,17 +134,21 @@ void log_identify(int world_rank, const std::string& place) {
 
 void log_open(const std::string& path, const std::string& head) {
   std::shared_ptr<spdlog::logger> lines;
+  std::shared_ptr<LineFile> file;
   if (speaks()) {
-    try {
-      lines = open_file(path);
-      lines->info(head);
-    } catch (const spdlog::spdlog_ex& problem) {
-      throw Fatal(ExitCode::kFile, fmt::format("log file {}: {}", path, problem.what()));
-    }
+    const auto lost = [path](const std::string& problem) {
+      std::fputs((path + ": " + problem + "; the run goes on\n").c_str(), stderr);
+    };
+    auto opened = LineFile::open(path, lost, kExitPatience);
+    if (!opened) throw Fatal(ExitCode::kFile, "log file " + opened.error().message);
+    file = std::move(opened).value();
+    lines = file_logger(std::make_shared<LineSink>(file));
+    lines->info(head);
   }
   const std::lock_guard lock(state().mutex);
   state().path = path;
   state().lines = std::move(lines);
+  state().file = std::move(file);
 }
 
 void log_keep_lines(void (*keep)(const std::string& line)) { g_keep = keep; }

@@ -27,6 +27,9 @@ int64_t nanoseconds(clockid_t clock) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+// Of what is recorded all the time: a tenth of the exact clock's cost.
+int64_t tick_of_kernel() { return nanoseconds(CLOCK_MONOTONIC_COARSE); }
+
 // As much of `text` as fits, with a zero behind it.
 template <size_t N>
 void put(char (&place)[N], std::string_view text) {
@@ -130,7 +133,7 @@ void BlackBox::set_place(const BlackBoxIdentity& identity) {
 RunPhase BlackBox::enter(RunPhase phase) {
   const auto before = static_cast<RunPhase>(get(image_->phase));
   set(image_->phase, static_cast<uint32_t>(phase));
-  set(image_->phase_since, now());
+  set(image_->phase_since, tick_of_kernel());
   tick();
   event(BoxEventKind::kPhase, static_cast<uint32_t>(phase), get(image_->step));
   return before;
@@ -139,7 +142,7 @@ RunPhase BlackBox::enter(RunPhase phase) {
 HostState BlackBox::enter(HostState state) {
   const auto before = static_cast<HostState>(get(image_->host_state));
   set(image_->host_state, static_cast<uint32_t>(state));
-  set(image_->host_since, now());
+  set(image_->host_since, tick_of_kernel());
   event(BoxEventKind::kHost, static_cast<uint32_t>(state), get(image_->step));
   return before;
 }
@@ -232,12 +235,12 @@ void BlackBox::end_connection() {
 
 void BlackBox::event(BoxEventKind kind, uint32_t what, int64_t value) {
   const uint32_t number = image_->num_events.fetch_add(1, std::memory_order_relaxed);
-  image_->events[number % box::kEvents] = {now(), static_cast<uint32_t>(kind), what, value};
+  image_->events[number % box::kEvents] = {tick_of_kernel(), static_cast<uint32_t>(kind), what, value};
 }
 
 void BlackBox::enter(box::Feed& feed, ReaderState state) {
   set(feed.reader_state, static_cast<uint32_t>(state));
-  set(feed.since, now());
+  set(feed.since, tick_of_kernel());
   event(BoxEventKind::kReader, static_cast<uint32_t>(state), get(feed.published));
 }
 
@@ -249,14 +252,20 @@ void BlackBox::enter(WriterState state, int64_t step) {
 }
 
 void BlackBox::writer_goes_on() {
-  set(image_->writer.since, now());
+  set(image_->writer.since, tick_of_kernel());
   image_->writer.progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+void BlackBox::lines_stand(bool pending, uint32_t written, int64_t since) {
+  set(image_->lines.state, static_cast<uint32_t>(pending ? WriterState::kAppends : WriterState::kIdle));
+  set(image_->lines.progress, written);
+  set(image_->lines.since, since);
 }
 
 void BlackBox::log_line(std::string_view text) {
   const uint32_t number = image_->num_log_lines.fetch_add(1, std::memory_order_relaxed);
   box::LogLine& line = image_->log[number % box::kLogLines];
-  line.time = now();
+  line.time = tick_of_kernel();
   put(line.text, text);
 }
 

@@ -3,7 +3,9 @@
 // time, also when the rank is stopped, hangs in a driver or is dead. Nothing in it is needed by the training.
 //
 // Counters of operations are 32-bit words, since a GPU's stream writes no other, and are compared modulo 2^32. Times are
-// nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine.
+// nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine; those of events are as exact as a tick of the
+// kernel, 1 to 10 ms, and events of one tick stand in the order in which they came. What the host writes and what streams
+// write lies in different cache lines.
 #pragma once
 
 #include <array>
@@ -114,15 +116,17 @@ struct EnumNames<ReaderState> {
                                     std::pair{ReaderState::kDone, std::string_view("done")}};
 };
 
-// The threads that write a checkpoint.
-enum class WriterState : uint32_t { kIdle, kCopies, kWrites, kPublishes };
+// The threads that write a checkpoint or read one, and that which appends to metrics.jsonl and log.txt.
+enum class WriterState : uint32_t { kIdle, kCopies, kWrites, kPublishes, kAppends, kReads };
 
 template <>
 struct EnumNames<WriterState> {
   static constexpr std::array table{std::pair{WriterState::kIdle, std::string_view("idle")},
                                     std::pair{WriterState::kCopies, std::string_view("copies from the device")},
                                     std::pair{WriterState::kWrites, std::string_view("writes")},
-                                    std::pair{WriterState::kPublishes, std::string_view("publishes")}};
+                                    std::pair{WriterState::kPublishes, std::string_view("publishes")},
+                                    std::pair{WriterState::kAppends, std::string_view("appends")},
+                                    std::pair{WriterState::kReads, std::string_view("reads")}};
 };
 
 // Of a stream, when a dump asked.
@@ -164,7 +168,7 @@ static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
 inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr int kMaxChannels = 24, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
@@ -178,13 +182,14 @@ struct alignas(64) Channel {
   RankSet members;
   int32_t index;               // of this rank among the members
   Count enqueued;              // by the host
-  Count joined;                // the stream has come to it: from here on peers can count on this rank
-  Count sent;                  // ... and what this rank contributes has left it
-  Count completed;             // ... and what it awaits is there
   Count whole;                 // kCopies: the last of which the host has enqueued all, its sends and its waits
   Count operation;             // ChannelOperation, of the last enqueued
   std::atomic<int64_t> bytes;  // of all enqueued
+  alignas(64) Count joined;    // the stream has come to it: from here on peers can count on this rank
+  Count sent;                  // ... and what this rank contributes has left it
+  Count completed;             // ... and what it awaits is there
 };
+static_assert(sizeof(Channel) == 128);
 
 // A compute action, with the transfers between stages that it cannot begin without.
 struct Action {
@@ -286,11 +291,13 @@ struct Image {
   std::atomic<int32_t> connection_members[64];
 
   // Compute actions: given to the stream, begun to wait for their inputs, at work.
-  Count actions_enqueued, action_entered, action_running;
-  Count num_channels;
+  Count actions_enqueued;
+  alignas(64) Count action_entered, action_running;
+  alignas(64) Count num_channels;
   Channel channels[kMaxChannels];
   Feed feeds[2];  // training, validation
   Writer writer;
+  Writer lines;  // of metrics.jsonl and log.txt: kept by the watchdog (io/base/line_file.h)
   Count num_connections;
   Connection connections[kMaxConnections];
   Failure failure;

@@ -132,11 +132,17 @@ void read_activities(const box::Image& image, const Clock& clock, RankRecord& re
                        .published = get(feed.published),
                        .seconds = clock.age(feed.since)};
   }
-  const box::Writer& writer = image.writer;
-  record.writer = {.state = static_cast<WriterState>(get(writer.state)),
-                   .progress = get(writer.progress),
-                   .step = get(writer.step),
-                   .seconds = clock.age(writer.since)};
+  const auto writer = [&](const box::Writer& w) {
+    return WriterRecord{.state = static_cast<WriterState>(get(w.state)),
+                        .progress = get(w.progress),
+                        .step = get(w.step),
+                        .seconds = clock.age(w.since)};
+  };
+  record.writer = writer(image.writer);
+  if (const WriterRecord lines = writer(image.lines);
+      lines.state != WriterState::kIdle &&
+      (record.writer.state == WriterState::kIdle || record.writer.seconds < lines.seconds))
+    record.writer = lines;
   if (image.failure.state.load(std::memory_order_acquire) != 0)
     record.failure = {.code = static_cast<int>(image.failure.code),
                       .consequence = image.failure.consequence != 0,

@@ -8,6 +8,7 @@
 
 #include "io/base/format.h"
 #include "io/base/log.h"
+#include "io/base/within.h"
 #include "io/black_box/black_box.h"
 #include "io/checkpoint/folder.h"
 #include "io/checkpoint/index.h"
@@ -337,8 +338,13 @@ Result<void> Checkpointer::failure(const Result<void>& mine) {
   else
     last_ = Error{text, ExitCode::kFile};
   if (job_.world_rank() == 0) {
-    std::error_code ignored;
-    if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+    // The next steps must not wait for storage that hangs; what is left is removed with the next attempt.
+    constexpr std::chrono::seconds kPatience{5};
+    const auto remove = [folder = folder_] {
+      std::error_code ignored;
+      return std::filesystem::remove_all(folder, ignored) > 0;
+    };
+    if (!folder_.empty()) within(kPatience, remove, false);
     log_warn("{}", text);
   }
   folder_.clear();

@@ -1,6 +1,8 @@
 #include "lib/checkpoint/load.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,6 +52,26 @@ std::string scatter(Job& job, const std::function<std::string(int rank)>& bytes_
   if (!root) incoming.push_back({0, size, [&](const char* data) { mine.assign(data, static_cast<size_t>(size)); }});
   job.exchange(outgoing, incoming);
   return root ? std::move(messages[0]) : mine;
+}
+
+// Files are read, in this rank's black box.
+class ReadingScope {
+ public:
+  ReadingScope() { is(WriterState::kReads); }
+  ~ReadingScope() { is(WriterState::kIdle); }
+  ReadingScope(const ReadingScope&) = delete;
+  ReadingScope& operator=(const ReadingScope&) = delete;
+
+ private:
+  static void is(WriterState state) {
+    if (BlackBox* const box = black_box()) box->enter(state, 0);
+  }
+};
+void piece_is_read() {
+  BlackBox* const box = black_box();
+  if (box == nullptr) return;
+  box->writer_goes_on();
+  box->tick();
 }
 
 // One rank's part of a load.
@@ -133,7 +155,7 @@ class Loading {
     if (number == 0) hash = std::make_unique<Xxh3>();
     hash->update(data, static_cast<size_t>(bytes));
     place(read.tensor, blocks.region(number), data);
-    tick_black_box();
+    piece_is_read();
     if (number + 1 < blocks.count()) return {};
     const uint64_t found = hash->digest();
     hash.reset();
@@ -164,9 +186,10 @@ class Loading {
       own.push_back(i);
       bytes.push_back(num_elements(read.region.extent) * element_bytes(form_of(read.tensor).type));
     }
+    const ReadingScope reads;
     parallel_by_weight(bytes, threads_, [&](int64_t begin, int64_t end) {
       std::unique_ptr<char[]> block;
-      for (int64_t i = begin; i < end && !failed(); ++i, tick_black_box())
+      for (int64_t i = begin; i < end && !failed(); ++i, piece_is_read())
         if (const auto read = read_whole(own[static_cast<size_t>(i)], block); !read) fail(read);
     });
   }
@@ -214,6 +237,7 @@ class Loading {
     }
     first.push_back(round.reads.size());
     if (static_cast<int64_t>(window_.size()) < bytes) window_ = std::vector<char>(static_cast<size_t>(bytes));
+    auto reads = std::make_optional<ReadingScope>();
     parallel_by_weight(bytes_of_piece, threads_, [&](int64_t begin, int64_t end) {
       for (size_t i = first[static_cast<size_t>(begin)]; i < first[static_cast<size_t>(end)] && !failed(); ++i) {
         const PieceRead& read = share_.reads[round.reads[i].item];
@@ -222,6 +246,8 @@ class Loading {
         if (const auto done = read_block(round.reads[i].item, blocks, round.reads[i].number, data); !done) fail(done);
       }
     });
+
+    reads.reset();
 
     std::vector<Job::Outgoing> outgoing;
     std::vector<Job::Incoming> incoming;
@@ -255,6 +281,20 @@ class Loading {
   Result<void> failure_;  // the first; guarded by mutex_ while threads read
 };
 
+// On a thread of its own, while all ranks meet every few seconds: each shows that it is there, however long the slowest
+// takes. What reads has a clock of its own (lib/fault/hang_clock.h).
+Result<void> run_beside_meetings(Loading& loading, Job& job) {
+  constexpr std::chrono::seconds kRound{5};
+  std::future<Result<void>> loaded = std::async(std::launch::async, [&] { return loading.run(); });
+  std::optional<Result<void>> outcome;
+  for (bool all = false; !all; all = job.all_of(outcome.has_value())) {
+    if (outcome) continue;
+    const HostScope waits(HostState::kAwaitsCheckpoint);
+    if (loaded.wait_for(kRound) == std::future_status::ready) outcome = loaded.get();
+  }
+  return *outcome;
+}
+
 }  // namespace
 
 Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarget>& targets, Job& job,
@@ -280,7 +320,7 @@ Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarg
 Result<int64_t> load_pieces(const std::string& folder, const LoadShare& share, const std::vector<LoadTarget>& targets,
                             Job& job, const LoadLimits& limits) {
   Loading loading(folder, share, targets, job, limits);
-  if (auto done = agree(job, loading.run()); !done) return done.error();
+  if (auto done = agree(job, run_beside_meetings(loading, job)); !done) return done.error();
   return loading.bytes_read();
 }
 

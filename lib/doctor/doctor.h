@@ -10,8 +10,8 @@
 
 namespace tri {
 
-// Exit statuses of the doctor, beside those that every subcommand has (io/base/error.h).
-inline constexpr ExitCode kSuspectStatus{40}, kBadStatus{41};
+// Exit statuses of the doctor, beside those that every subcommand has.
+inline constexpr ExitCode kSuspectStatus = ExitCode::kSuspect, kBadStatus = ExitCode::kBad;
 
 struct DoctorOptions {
   Depth depth = Depth::kQuick;

@@ -9,7 +9,10 @@
 #include <climits>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <tuple>
 
 #include "io/base/file.h"
 #include "io/base/parallel.h"
@@ -90,6 +93,22 @@ std::optional<DumpFolder> linked(const std::string& hang, const std::string& lin
   return DumpFolder{.path = path, .trigger = read_trigger(path), .opened = false};
 }
 
+// All but the newest go, and the links that led to them. What can't be removed stays.
+void remove_old_dumps(const std::string& run_dir) {
+  const std::vector<std::string> dumps = list_dumps(run_dir);
+  if (dumps.size() <= kKeptDumps) return;
+  std::error_code ignored;
+  for (const std::string& path : std::span(dumps).first(dumps.size() - kKeptDumps))
+    std::filesystem::remove_all(path, ignored);
+  const std::string hang = hang_folder(run_dir);
+  const auto names = list_folder(hang);
+  if (!names) return;
+  struct stat info {};
+  for (const std::string& name : names.value())
+    if (const std::string path = fmt::format("{}/{}", hang, name); ::stat(path.c_str(), &info) != 0 && errno == ENOENT)
+      ::unlink(path.c_str());
+}
+
 bool make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777) == 0; }
 
 // A new folder of this second; dumps of a second are told apart by a further number. Its name; "": errno says why.
@@ -110,12 +129,17 @@ Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& atte
                              const HangTrigger& trigger) {
   const std::string hang = hang_folder(run_dir), link = fmt::format("{}/{}.{}", hang, attempt, number);
   if (auto there = linked(hang, link)) return *there;
-  make_folder(run_dir);
-  if (!make_folder(hang) && errno != EEXIST) return system_error(errno, "{}", hang);
+  if (!make_folder(hang) && errno != EEXIST) {
+    if (errno == ENOENT) return file_error("{}: the run had not made it yet", run_dir);
+    return system_error(errno, "{}", hang);
+  }
   const std::string name = make_dated_folder(hang), path = fmt::format("{}/{}", hang, name);
   if (name.empty()) return system_error(errno, "{}: a folder for a dump", hang);
   const auto written = publish_file(path + "/trigger.json", json_of(trigger).dump() + "\n");
-  if (written && ::symlink(name.c_str(), link.c_str()) == 0) return DumpFolder{path, trigger, true};
+  if (written && ::symlink(name.c_str(), link.c_str()) == 0) {
+    remove_old_dumps(run_dir);
+    return DumpFolder{path, trigger, true};
+  }
   const int problem = errno;
   ::unlink((path + "/trigger.json").c_str());
   ::rmdir(path.c_str());
@@ -147,7 +171,13 @@ std::vector<std::string> list_dumps(const std::string& run_dir) {
     struct stat info {};
     if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) folders.push_back(path);
   }
-  std::sort(folders.begin(), folders.end());
+  // Those of one second by their further number: "...-2" comes before "...-10".
+  const auto order = [](const std::string& path) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    return std::tuple(name.substr(0, name.find('-')), name.size(), name);
+  };
+  std::sort(folders.begin(), folders.end(),
+            [&](const std::string& a, const std::string& b) { return order(a) < order(b); });
   return folders;
 }
 

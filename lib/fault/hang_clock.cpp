@@ -31,7 +31,9 @@ Sighting sighting_of(const box::Image& image, int64_t now) {
           .step = image.step.load(kRelaxed),
           .step_nanoseconds = image.step_nanoseconds.load(kRelaxed),
           .writer = static_cast<WriterState>(image.writer.state.load(kRelaxed)),
-          .writer_progress = image.writer.progress.load(kRelaxed)};
+          .writer_progress = image.writer.progress.load(kRelaxed),
+          .lines_pending = image.lines.state.load(kRelaxed) != static_cast<uint32_t>(WriterState::kIdle),
+          .lines_written = image.lines.progress.load(kRelaxed)};
 }
 
 double HangClock::deadline(RunPhase phase) const {
@@ -70,22 +72,28 @@ HangClock::Verdict HangClock::see(const Sighting& s) {
   if (first_) {
     phase_.restart(s.now);
     writer_.restart(s.now);
+    lines_.restart(s.now);
     first_ = false;
   } else {
     learn(s);
     if (s.phase != last_.phase || s.progress != last_.progress) phase_.restart(s.now);
     if (!writes || s.writer != last_.writer || s.writer_progress != last_.writer_progress) writer_.restart(s.now);
+    if (!s.lines_pending || s.lines_written != last_.lines_written) lines_.restart(s.now);
   }
   const double awake = last_.now == 0 ? 0 : std::min(static_cast<double>(s.now - last_.now) * 1e-9, kLongestTick);
   last_ = s;
 
-  const double phase_limit = deadline(s.phase), writer_limit = deadlines_[RunPhase::kCheckpoint];
-  const bool moved = phase_.last_progress == s.now, wrote = writer_.last_progress == s.now;
-  const Alarm of_phase = phase_.pass(moved ? 0 : awake, phase_limit);
-  const Alarm of_writer = writer_.pass(wrote ? 0 : awake, writer_limit);
+  const double phase_limit = deadline(s.phase);
+  const double writer_limit = deadlines_[s.writer == WriterState::kReads ? RunPhase::kLoad : RunPhase::kCheckpoint];
+  const auto pass = [&](Clock& clock, double limit) {
+    return clock.pass(clock.last_progress == s.now ? 0 : awake, limit);
+  };
+  const Alarm of_phase = pass(phase_, phase_limit);
+  const Alarm of_checkpoint = pass(writer_, writer_limit), of_lines = pass(lines_, writer_limit);
+  const Alarm of_writer = std::max(of_checkpoint, of_lines);
   if (of_phase == Alarm::kNone && of_writer == Alarm::kNone) return {};
   const bool writer = of_writer > of_phase;
-  const Clock& clock = writer ? writer_ : phase_;
+  const Clock& clock = !writer ? phase_ : of_checkpoint == of_writer ? writer_ : lines_;
   return {.alarm = std::max(of_phase, of_writer),
           .trigger = {.phase = s.phase, .writer = writer, .seconds = clock.seconds},
           .deadline = writer ? writer_limit : phase_limit,

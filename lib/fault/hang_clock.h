@@ -31,12 +31,15 @@ struct Sighting {
   int64_t step = 0, step_nanoseconds = 0;
   WriterState writer = WriterState::kIdle;
   uint32_t writer_progress = 0;
+  bool lines_pending = false;  // of metrics.jsonl and log.txt
+  uint32_t lines_written = 0;
 };
 Sighting sighting_of(const box::Image& image, int64_t now);
 
-// The phase and the writer of a checkpoint have a clock each, which begins anew with every sign of progress. A clock
-// counts the time in which this process was awake: between two sightings a second at most. So a job that is suspended
-// as a whole and goes on has not hung.
+// The phase, the writer of a checkpoint and that of lines have a clock each, which begins anew with every sign of
+// progress. A clock counts the time in which this process was awake: between two sightings a second at most. So a job
+// that is suspended as a whole and goes on has not hung. Both writers have the deadline of a checkpoint or,
+// where one is read, of a load.
 class HangClock {
  public:
   static constexpr int kWarmUpSteps = 5;       // the first steps of a start, which tell nothing of the later ones
@@ -74,7 +77,7 @@ class HangClock {
   PhaseDeadlines deadlines_;
   bool first_ = true;
   Sighting last_;
-  Clock phase_, writer_;
+  Clock phase_, writer_, lines_;
   int64_t num_steps_ = 0;           // done since the start, as far as they were seen
   std::vector<int64_t> durations_;  // nanoseconds, of the last kRememberedSteps after the warm-up
   size_t next_ = 0;                 // place in it that is overwritten next

@@ -448,8 +448,7 @@ std::string Locator::culprit_text(const Candidate& c) const {
       return fmt::format("{}: tokens that were read for it are not taken, in {}", place, doing);
     case HangKind::kStorage:
       if (graph_.activity_of(c.node) == WaitGraph::kWriter)
-        return fmt::format("{}: its writer of checkpoint {} {}, for {:.0f} s without progress", place, r->writer.step,
-                           enum_name(r->writer.state), c.silent);
+        return fmt::format("{}: its {}, for {:.0f} s without progress", place, writer_text(r->writer), c.silent);
       return fmt::format("{} is in a call on files for {:.0f} s, in {}", place, c.silent, doing);
     case HangKind::kCycle:
     case HangKind::kUnknown:

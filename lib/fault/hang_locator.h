@@ -22,7 +22,7 @@ enum class HangKind {
   kDeviceBusy,      // what its device computes does not end
   kTransfer,        // all members have sent, and what one of them awaits does not come
   kDataReader,      // tokens are not read
-  kStorage,         // a checkpoint is not read or written
+  kStorage,         // files are not read or written
   kCycle,           // ranks wait for each other in a circle: a fault of the program, nobody's node
   kFailed,          // it gave a reason of its own why it ends, before anybody else did
   kUnknown,         // the records do not say
@@ -42,11 +42,11 @@ struct EnumNames<HangKind> {
                                     std::pair{HangKind::kUnknown, std::string_view("unknown")}};
 };
 
-// What made somebody look: a rank's phase, or its writer of a checkpoint, without progress for so long.
+// What made somebody look: a rank's phase, or a writer of its files, without progress for so long.
 struct HangTrigger {
   int world_rank = -1;  // -1: nobody's deadline, somebody asked
   RunPhase phase = RunPhase::kStep;
-  bool writer = false;  // the writer of a checkpoint, beside whatever the phase was
+  bool writer = false;  // of a checkpoint, or of lines, beside whatever the phase was
   double seconds = 0;
 };
 

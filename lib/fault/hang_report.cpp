@@ -69,8 +69,7 @@ void write_tokens_and_files(Out out, const RankRecord& r) {
     fmt::format_to(out, "\n");
   }
   if (r.writer.state != WriterState::kIdle)
-    fmt::format_to(out, "  writer of checkpoint {}: {}, no progress for {}\n", r.writer.step, enum_name(r.writer.state),
-                   format_duration(r.writer.seconds));
+    fmt::format_to(out, "  {}: no progress for {}\n", writer_text(r.writer), format_duration(r.writer.seconds));
 }
 
 void write_rank(Out out, const WaitGraph& graph, const RankRecord& r) {
@@ -194,7 +193,7 @@ void write_alike_ranks(Out out, const WaitGraph& graph, const HangVerdict& verdi
 std::string trigger_text(const HangTrigger& trigger) {
   if (trigger.world_rank < 0) return "asked for by a person or a program: no deadline has passed";
   return fmt::format("rank {} has made no progress {} for {}", trigger.world_rank,
-                     trigger.writer ? "with its checkpoint's files" : fmt::format("in {}", enum_name(trigger.phase)),
+                     trigger.writer ? "with its files" : fmt::format("in {}", enum_name(trigger.phase)),
                      format_duration(trigger.seconds));
 }
 

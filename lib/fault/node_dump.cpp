@@ -114,6 +114,7 @@ class Dump {
   }
 
   Result<void> store() {
+    if (node_.run_dir.empty()) return file_error("this job has no run folder");
     auto joined = join_dump(node_.run_dir, node_.attempt, order_.number, order_.trigger);
     if (!joined) return joined.error();
     outcome_.folder = joined.value().path;

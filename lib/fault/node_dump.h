@@ -12,7 +12,7 @@
 namespace tri {
 
 struct DumpingNode {
-  std::string run_dir, attempt, host;
+  std::string run_dir, attempt, host;  // run_dir: "": there is none, and nothing is written
   int world_rank = 0, world_size = 1;  // of the rank that dumps
   std::vector<std::string> boxes;      // files of this node's ranks
   std::vector<box::Image*> images;     // and where they lie in memory; null: the rank keeps none

@@ -99,7 +99,8 @@ NodeDumps::NodeDumps(DumpingNode node, const std::string& own_box, const std::ve
   const std::string stem = own_box.substr(0, own_box.rfind('.') + 1);
   for (const int rank : node_ranks) node.boxes.push_back(stem + std::to_string(rank));
   node.images.resize(node.boxes.size());
-  const bool listens = node.world_rank == node_ranks.front() && node.world_size > static_cast<int>(node_ranks.size());
+  const bool listens = !node.run_dir.empty() && node.world_rank == node_ranks.front() &&
+                       node.world_size > static_cast<int>(node_ranks.size());
   state_->node = std::move(node);
   state_->on_report = std::move(on_report);
   state_->num_threads = listens ? 2 : 1;

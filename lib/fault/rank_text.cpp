@@ -52,6 +52,12 @@ std::vector<int> connection_members(const RankRecord& record) {
   return members;
 }
 
+std::string writer_text(const WriterRecord& writer) {
+  if (writer.state == WriterState::kAppends) return "writer of metrics.jsonl and log.txt appends";
+  if (writer.state == WriterState::kReads) return "reader of a checkpoint reads";
+  return fmt::format("writer of checkpoint {} {}", writer.step, enum_name(writer.state));
+}
+
 // Readers and writers go on for a while without the training, and the answer to a signal is no progress.
 double silent_seconds(const RankRecord& record) {
   for (auto event = record.events.rbegin(); event != record.events.rend(); ++event)

@@ -20,6 +20,9 @@ std::string action_text(const RankRecord& record);
 // The members of the rank's connection; none: it may be all ranks.
 std::vector<int> connection_members(const RankRecord& record);
 
+// "writer of checkpoint 100 publishes": of a writer that is not idle.
+std::string writer_text(const WriterRecord& writer);
+
 // Seconds since the training of the rank last showed any progress.
 double silent_seconds(const RankRecord& record);
 

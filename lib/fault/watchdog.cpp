@@ -23,7 +23,7 @@ constexpr double kDumpPatience = 2, kSpeakerFirst = 2.5;
 constexpr std::chrono::seconds kFailLimit{4};
 
 const char* field_of(const HangTrigger& trigger) {
-  if (trigger.writer) return "fault.checkpoint_seconds";
+  if (trigger.writer && trigger.phase != RunPhase::kLoad) return "fault.checkpoint_seconds";
   switch (trigger.phase) {
     case RunPhase::kSetup:
       return "fault.setup_seconds";
@@ -44,7 +44,7 @@ const char* field_of(const HangTrigger& trigger) {
 // "nothing has moved for 60 s in phase step"
 std::string standstill(const HangTrigger& trigger) {
   return trigger.writer
-             ? fmt::format("nothing of a checkpoint was written for {:.0f} s", trigger.seconds)
+             ? fmt::format("storage has not gone on with a rank's files for {:.0f} s", trigger.seconds)
              : fmt::format("nothing has moved for {:.0f} s in phase {}", trigger.seconds, enum_name(trigger.phase));
 }
 
@@ -107,12 +107,20 @@ void Watchdog::watch() {
   while (!ended_.wait_for(lock, kTick, [this] { return end_; })) {
     const int64_t now = BlackBox::now();
     box_.image().beat = now;
+    look_at_lines(now);
     look_at_requests();
     if (fault_.watchdog == Switch::kOff) continue;
     const HangClock::Verdict verdict = clock.see(sighting_of(box_.image(), now));
     if (verdict.alarm == HangClock::Alarm::kDump) dump(verdict);
     if (verdict.alarm == HangClock::Alarm::kEnd) end(verdict);
   }
+}
+
+void Watchdog::look_at_lines(int64_t now) {
+  const LineFilesActivity lines = line_files_activity();
+  if (!lines.pending || !lines_.pending || lines.num_written != lines_.num_written) lines_since_ = now;
+  lines_ = lines;
+  box_.lines_stand(lines.pending, lines.num_written, lines_since_);
 }
 
 // SIGQUIT to this rank, and dumps that want this rank's answer.

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/base/line_file.h"
 #include "io/black_box/black_box.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
@@ -31,7 +32,7 @@ class Watchdog {
     Job& job;
     const FaultConfig& fault;
     std::string attempt;
-    std::string run_dir;     // absolute
+    std::string run_dir;     // absolute; "": there is none, and dumps are words on stderr alone
     bool uses_nccl = false;  // its report is asked for
     // A hang was located, and its report written: called on the rank that wrote it, on a thread of its own.
     std::function<void(const DumpOutcome&)> on_report = nullptr;
@@ -52,6 +53,7 @@ class Watchdog {
   void watch();
   void answer_requests();
   void look_at_requests();
+  void look_at_lines(int64_t now);
   void answer(uint32_t request);
   void dump(const HangClock::Verdict& verdict);
   void end(const HangClock::Verdict& verdict);
@@ -64,6 +66,8 @@ class Watchdog {
   NodeDumps dumps_;
   uint32_t signals_seen_ = 0, requests_seen_ = 0;
   int64_t asked_ = 0;  // when, by BlackBox::now(): the streams
+  LineFilesActivity lines_;
+  int64_t lines_since_ = 0;  // the last time that they were seen to go on
 
   std::mutex streams_mutex_;  // held while they are asked
   StreamStates streams_;

@@ -1,5 +1,6 @@
 #include "lib/infer/loaded_model.h"
 
+#include "io/black_box/black_box.h"
 #include "lib/comm/job.h"
 
 namespace tri {
@@ -32,6 +33,7 @@ LoadedModel::~LoadedModel() { engine_.runtime().drain(); }
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const OpenedCheckpoint& checkpoint, const Config& config,
                                                        const Mesh& mesh, Job& job, Device& device) {
+  const PhaseScope phase(RunPhase::kLoad);
   std::unique_ptr<LoadedModel> model(new LoadedModel(config, mesh, job, device));
   const auto loaded =
       load_weights(checkpoint, mesh.tp, model->engine_.parameters(), model->engine_.runtime().compute(), job);

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -35,16 +34,16 @@ int64_t number_of(const std::string& line, const std::string& key) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "a")) {
-  if (file_ == nullptr) throw Fatal(ExitCode::kFile, fmt::format("{}: {}", path, std::strerror(errno)));
+MetricsFile::MetricsFile(const std::string& path) {
+  auto opened =
+      LineFile::open(path, [path](const std::string& problem) { log_warn("{}: {}; training goes on", path, problem); });
+  if (!opened) throw Fatal(ExitCode::kFile, opened.error().message);
+  lines_ = std::move(opened).value();
 }
 
-MetricsFile::~MetricsFile() { std::fclose(file_); }
+MetricsFile::~MetricsFile() = default;  // waits until storage has all lines
 
-void MetricsFile::write(const std::string& object) {
-  if (std::fputs((with_time(object) + "\n").c_str(), file_) == EOF || std::fflush(file_) != 0)
-    log_warn("{}: {}; training goes on", path_, std::strerror(errno));
-}
+void MetricsFile::write(const std::string& object) { lines_->append(with_time(object) + "\n"); }
 
 void MetricsFile::step(const StepMetrics& metrics) { write(json_line(metrics)); }
 

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "io/base/error.h"
 #include "io/base/format.h"
+#include "io/base/line_file.h"
 #include "lib/observe/step_times.h"
 
 namespace tri {
@@ -42,12 +43,12 @@ class MetricsFile {
   // this start of the run; 0: it ends the run.
   void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
+  void finish() { lines_->flush(); }  // storage has all lines then; so the destructor does
 
  private:
   void write(const std::string& object);
 
-  std::string path_;
-  std::FILE* file_;
+  std::unique_ptr<LineFile> lines_;
 };
 
 std::string json_line(const StepMetrics& metrics);

@@ -131,8 +131,12 @@ std::string remarks(const RunStatus& s) {
   if (s.newest_event_age) text += fmt::format("newest event of these ranks: {} ago\n", age(*s.newest_event_age));
   for (const RankRecord& rank : s.ranks) {
     if (rank.writer.state != WriterState::kIdle && rank.writer.seconds > kWriterStill)
-      text += fmt::format("{}: its checkpoint of step {} ({}) has made no progress for {}\n", to_string_place(rank),
-                          rank.writer.step, enum_name(rank.writer.state), age(rank.writer.seconds));
+      text += rank.writer.state == WriterState::kAppends
+                  ? fmt::format("{}: storage has taken no line of metrics.jsonl and log.txt for {}\n",
+                                to_string_place(rank), age(rank.writer.seconds))
+                  : fmt::format("{}: its checkpoint{} ({}) has made no progress for {}\n", to_string_place(rank),
+                                rank.writer.step > 0 ? fmt::format(" of step {}", rank.writer.step) : "",
+                                enum_name(rank.writer.state), age(rank.writer.seconds));
     if (rank.failure && ++failures <= kMaxFailures)
       text += fmt::format("{} has failed: {}\n", to_string_place(rank), rank.failure->text);
   }

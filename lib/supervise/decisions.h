@@ -38,7 +38,7 @@ struct EnumNames<Response> {
 };
 
 // The driver's exit status where attempts in a row have brought no newer checkpoint.
-inline constexpr int kNoProgressStatus = 8;
+inline constexpr int kNoProgressStatus = static_cast<int>(ExitCode::kNoProgress);
 
 enum class Diagnosis { kHealthy, kSuspect, kBad, kUnknown };
 // Of the exit status of `trireme doctor`: 0 healthy, 40 suspect, 41 bad; any other: it could not say.

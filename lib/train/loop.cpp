@@ -267,6 +267,10 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   if (waits) book(WallTime::kCheckpoint, stepped);
   deadline_.lift();
   report_checkpoints();
+  if (metrics_) {
+    const HostScope awaits_storage(HostState::kAwaitsCheckpoint);
+    metrics_->finish();
+  }
   log_summary(context_.job, context_.mesh, times_, context_.trainer.runtime().times(),
               seconds_between(start, Clock::now()));
   log_data(context_.job, context_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);

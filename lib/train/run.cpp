@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "io/base/host.h"
+#include "io/base/line_file.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
@@ -199,6 +200,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                           .run_dir = box->image().run_dir,
                           .uses_nccl = device.value()->kind() == DeviceKind::kCuda,
                           .on_report = [events](const DumpOutcome& dump) { events.append(hang_event(dump)); }});
+  if (start.on_watched) start.on_watched();
   Inputs inputs;
   if (auto opened = open_inputs(config, mesh, job, inputs); !opened) return opened;
   const auto lock = open_folder(planned.asked, start, job, attempt);
@@ -242,7 +244,10 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                             .store = trainer.store().tensors(),
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
-  checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
+  checkpoints.set_may_publish([&] {
+    flush_line_files();  // metrics.jsonl has every step that a checkpoint holds, whatever comes
+    return lock.value() ? lock.value()->check() : Result<void>{};
+  });
   const auto begun = begin_state(search, checkpoints, trainer, startup);
   if (!begun) return begun.error();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
@@ -272,7 +277,7 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   const Config& config = planned.config;
   const Mesh& mesh = planned.mesh;
   const std::string attempt = job.broadcast(own_attempt());
-  RunRecorder recorder(config, mesh, attempt, job);
+  RunRecorder recorder(config, mesh, attempt, job, config.run.dir);
   std::optional<EventBook> book;
   const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);
   job.set_failure_hook({});

@@ -1,6 +1,7 @@
 // A whole run, from opened inputs to the closing summary: device, run folder, memory, state, steps.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "lib/comm/job.h"
@@ -13,7 +14,8 @@ namespace tri {
 struct RunStart {
   std::string config_path;  // the file that it was given
   std::string command_line;
-  std::string version;  // of the executable, with its commit
+  std::string version;                         // of the executable, with its commit
+  std::function<void()> on_watched = nullptr;  // called when the run's watchdog looks on
 };
 
 // Collective. Errors that the user can fix come back equal on all ranks. `startup` has timed what came before.

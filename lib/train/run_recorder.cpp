@@ -16,12 +16,14 @@ int most_actions(const Config& config) { return 4 * microbatches(config) * confi
 std::string absolute(const std::string& folder) {
   std::error_code problem;
   const auto path = std::filesystem::absolute(folder, problem);
-  return problem ? folder : path.lexically_normal().string();
+  return folder.empty() || problem ? folder : path.lexically_normal().string();
 }
 
 }  // namespace
 
-RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job) : job_(job) {
+RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job,
+                         const std::string& run_dir)
+    : job_(job) {
   if (!config.fault.black_box) return;
   identity_ = BlackBoxIdentity{.world_rank = mesh.world_rank,
                                .world_size = mesh.world_size(),
@@ -30,7 +32,7 @@ RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::stri
                                .tp = {mesh.tp.rank, mesh.tp.size},
                                .attempt = attempt,
                                .job = batch_start().job,
-                               .run_dir = absolute(config.run.dir),
+                               .run_dir = absolute(run_dir),
                                .max_actions = most_actions(config)};
   auto made = BlackBox::create(identity_);
   const Result<void> mine = made ? Result<void>{} : Result<void>(made.error());

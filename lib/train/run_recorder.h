@@ -15,8 +15,9 @@ namespace tri {
 
 class RunRecorder {
  public:
-  // Collective. All ranks have a box, or none: where one can't be had, or fault.black_box is off.
-  RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job);
+  // Collective. All ranks have a box, or none: where one can't be had, or fault.black_box is off. `run_dir`: which the box
+  // belongs to; "": no run's.
+  RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job, const std::string& run_dir);
   RunRecorder(const RunRecorder&) = delete;
   RunRecorder& operator=(const RunRecorder&) = delete;
 

@@ -43,7 +43,10 @@ std::string text_of(const std::string& path) {
 // Black boxes lie in a folder of the test's.
 class Dump : public testing::Test {
  protected:
-  Dump() { ::setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1); }
+  Dump() {
+    ::setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1);
+    std::filesystem::create_directory(run_);
+  }
   ~Dump() override { ::unsetenv("TRIREME_BLACK_BOXES"); }
 
   std::unique_ptr<BlackBox> make_box(int rank, int size) {
@@ -94,6 +97,26 @@ TEST_F(Dump, each_has_a_folder_of_its_own_and_a_number) {
   ASSERT_TRUE(again);
   EXPECT_FALSE(again.value().opened);
   EXPECT_EQ(again.value().trigger.world_rank, 2);
+}
+
+TEST_F(Dump, the_newest_are_kept) {
+  std::vector<std::string> paths;
+  for (int number = 1; number <= kKeptDumps + 3; ++number) {  // some of them of the same second
+    paths.push_back(value_or_throw(join_dump(run_, kAttempt, number, trigger_of(number))).path);
+    std::ofstream(paths.back() + "/rank_00000.json") << "{}";
+  }
+  EXPECT_EQ(list_dumps(run_), std::vector(paths.begin() + 3, paths.end()));
+  size_t links = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(run_ + "/hang")) links += entry.is_symlink();
+  EXPECT_EQ(links, static_cast<size_t>(kKeptDumps));
+  EXPECT_EQ(newest_dump(run_, kAttempt), kKeptDumps + 3);
+}
+
+TEST_F(Dump, a_run_that_has_no_folder_yet_gets_none) {
+  const auto joined = join_dump(folder_ / "not locked", kAttempt, 1, trigger_of(0));
+  ASSERT_FALSE(joined);
+  EXPECT_NE(joined.error().message.find("the run had not made it yet"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "not locked"));
 }
 
 TEST_F(Dump, a_folder_that_cannot_be_made_is_an_error) {

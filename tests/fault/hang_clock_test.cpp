@@ -211,6 +211,24 @@ TEST(HangClock, the_writer_of_a_checkpoint_has_a_clock_beside_the_steps) {
   EXPECT_FALSE(rank.busy(100).dump);
 }
 
+TEST(HangClock, lines_that_storage_does_not_take_have_a_checkpoints_time_and_not_a_steps) {
+  Rank rank(deadlines(5));
+  rank.box.phase = RunPhase::kStep;
+  rank.box.lines_pending = true;
+  EXPECT_FALSE(rank.busy(14).dump);  // steps go on
+  ++rank.box.lines_written;
+  EXPECT_FALSE(rank.busy(14).dump);
+  rank.box.lines_pending = false;
+  EXPECT_FALSE(rank.busy(100).dump);
+  rank.box.lines_pending = true;
+  const auto alarms = rank.busy(40);
+  ASSERT_TRUE(alarms.dump && alarms.end);
+  EXPECT_NEAR(*alarms.dump, 15, 2 * kTick);
+  EXPECT_NEAR(*alarms.end, 30, 2 * kTick);
+  EXPECT_TRUE(alarms.last.trigger.writer);
+  EXPECT_EQ(alarms.last.deadline, 30);
+}
+
 TEST(HangClock, a_writer_that_goes_on_does_not_hide_steps_that_do_not) {
   Rank rank(deadlines(20));
   rank.box.phase = RunPhase::kStep;

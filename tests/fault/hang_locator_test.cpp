@@ -400,6 +400,16 @@ TEST(HangLocator, a_writer_without_progress_is_storage) {
   EXPECT_TRUE(has(verdict.headline, "its writer of checkpoint 100 writes"));
 }
 
+TEST(HangLocator, lines_that_storage_does_not_take_are_storage) {
+  Records r(1, 1, 4);
+  for (RankRecord& rank : r.all) rank.last_event_seconds = 0.1;  // steps go on
+  r[0].writer = {.state = WriterState::kAppends, .progress = 3, .seconds = 600};
+  const HangVerdict verdict = locate_hang(r.all, {.world_rank = 0, .writer = true, .seconds = 600});
+  EXPECT_EQ(verdict.kind, HangKind::kStorage);
+  EXPECT_EQ(named(verdict), std::vector{0});
+  EXPECT_TRUE(has(verdict.headline, "its writer of metrics.jsonl and log.txt appends"));
+}
+
 TEST(HangLocator, a_writers_deadline_is_about_writers) {
   Records r(1, 1, 4);
   r.join_but(1, "tp");  // the training is at work: rank 1 computes

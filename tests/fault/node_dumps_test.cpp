@@ -22,7 +22,10 @@ HangTrigger hang_of(int rank) { return {.world_rank = rank, .seconds = 30}; }
 
 class NodeDumpsTest : public testing::Test {
  protected:
-  NodeDumpsTest() { ::setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1); }
+  NodeDumpsTest() {
+    ::setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1);
+    std::filesystem::create_directory(run_);
+  }
   ~NodeDumpsTest() override {
     for (auto& box : boxes_) box->end_well();
     boxes_.clear();
@@ -114,6 +117,7 @@ TEST_F(NodeDumpsTest, other_nodes_take_part_and_the_first_reports_on_all) {
 
 TEST_F(NodeDumpsTest, without_a_folder_the_verdict_is_known_all_the_same) {
   make_boxes(1);
+  std::filesystem::remove(run_);
   std::ofstream(run_) << "in the way";
   const auto rank = make_rank(0, {0});
   EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));

@@ -1,9 +1,12 @@
 #include "io/base/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "io/base/host.h"
+#include "io/base/line_file.h"
 #include "tests/io/forked.h"
 #include "tests/io/temporary_folder.h"
 
@@ -64,6 +67,25 @@ TEST(Log, a_file_that_hangs_holds_no_error_back) {
               log_identify(3, "");
               log_open(folder / "log.txt", "");
               log_error("error");
+              return std::string("went on");
+            }),
+            "went on");
+}
+
+// A pipe that is full, until it is read.
+TEST(Log, rank_0_does_not_wait_for_a_file_that_hangs_and_loses_no_line) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "log.txt").c_str(), 0600), 0);
+  EXPECT_EQ(in_child([&] {
+              const int end = ::open((folder / "log.txt").c_str(), O_RDWR);
+              log_identify(0, "");
+              log_open(folder / "log.txt", "head");
+              constexpr int kLines = 200;
+              for (int i = 0; i < kLines; ++i) log_info("{}", std::string(1000, 'x'));
+              if (!line_files_activity().pending) return std::string("a pipe has taken all of it");
+              int lines = 0;
+              char c = 0;
+              while (lines < kLines + 1 && ::read(end, &c, 1) == 1) lines += c == '\n';
               return std::string("went on");
             }),
             "went on");

@@ -1,0 +1,86 @@
+#include "lib/fault/process_deadline.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "io/base/host.h"
+
+namespace tri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+ProcessDeadline::ProcessDeadline(const std::string& what, End end, std::chrono::milliseconds tick)
+    : seconds_(FaultConfig{}.setup_seconds), what_(what), end_(std::move(end)) {
+  thread_ = std::thread([this, tick] { count(tick); });
+}
+
+ProcessDeadline::~ProcessDeadline() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void ProcessDeadline::begin(const std::string& what, End end) {
+  const std::lock_guard lock(mutex_);
+  what_ = what;
+  end_ = std::move(end);
+  awake_ = 0;
+}
+
+void ProcessDeadline::set(const FaultConfig& fault) {
+  const std::lock_guard lock(mutex_);
+  seconds_ = fault.setup_seconds;
+  off_ = fault.watchdog == Switch::kOff;
+}
+
+void ProcessDeadline::hand_over() {
+  const std::lock_guard lock(mutex_);
+  what_.clear();
+}
+
+// A process that is suspended, by a debugger too, is not awake: of a long tick two count.
+void ProcessDeadline::count(std::chrono::milliseconds tick) {
+  const double longest = 2 * std::chrono::duration<double>(tick).count();
+  std::unique_lock lock(mutex_);
+  for (auto last = Clock::now(); !changed_.wait_for(lock, tick, [this] { return over_; });) {
+    const auto now = Clock::now();
+    awake_ += std::min(std::chrono::duration<double>(now - last).count(), longest);
+    last = now;
+    if (off_ || what_.empty() || awake_ < seconds_) continue;
+    const std::string text = fmt::format("fault.setup_seconds: {} has taken {:.0f} s", what_, awake_);
+    const End end = end_;
+    lock.unlock();
+    end(text);
+    lock.lock();
+    what_.clear();
+  }
+}
+
+ProcessDeadline::End leave_alone(ExitCode code) {
+  return [code](const std::string& text) {
+    std::fputs(fmt::format("process {} on {}: error: {}\n", ::getpid(), host_name(), text).c_str(), stderr);
+    std::_Exit(static_cast<int>(code));
+  };
+}
+
+int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body) {
+  ProcessDeadline deadline("the start of MPI", leave_alone(ExitCode::kWatchdog));
+  return run_job(argc, argv, [&](Job& job) {
+    deadline.begin("config and plan", [&job](const std::string& text) { job.fail(text, ExitCode::kWatchdog); });
+    const int status = body(job, deadline);
+    // What the job came to is decided: only where it is well would the hang go unsaid.
+    deadline.begin("the end of MPI", leave_alone(status == 0 ? ExitCode::kWatchdog : static_cast<ExitCode>(status)));
+    return status;
+  });
+}
+
+}  // namespace tri

@@ -1,0 +1,58 @@
+// Deadlines of one process for what no watchdog sees: MPI's start, config and plan, before the rank has a black box, and
+// MPI's end. A rank that waits there for longer than the set-up may take says so and ends itself; the launcher, or its
+// MPI, ends the others.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "io/base/error.h"
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+
+namespace tri {
+
+// Counts the time in which this process is awake, from its making on, with the default of fault.setup_seconds until the
+// config is known. Threads: the one that made it, and the one that runs the job's body, after each other.
+class ProcessDeadline {
+ public:
+  // Ends the process, after `text` was said; must not return.
+  using End = std::function<void(const std::string& text)>;
+
+  // `what`: this process does, "the start of MPI". `tick`: how often the clock is looked at.
+  ProcessDeadline(const std::string& what, End end, std::chrono::milliseconds tick = std::chrono::milliseconds(500));
+  ~ProcessDeadline();
+  ProcessDeadline(const ProcessDeadline&) = delete;
+  ProcessDeadline& operator=(const ProcessDeadline&) = delete;
+
+  // Something else begins, and counts anew.
+  void begin(const std::string& what, End end);
+  // As the config says; fault.watchdog: off ends the counting for good.
+  void set(const FaultConfig& fault);
+  // A watchdog looks from here on, until the next begin().
+  void hand_over();
+
+ private:
+  void count(std::chrono::milliseconds tick);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  double seconds_;    // the deadline
+  double awake_ = 0;  // of the present `what_`
+  std::string what_;  // "": nothing counts
+  End end_;
+  bool off_ = false, over_ = false;
+  std::thread thread_;
+};
+
+// Says it on stderr and leaves with `code`, without anybody's help.
+ProcessDeadline::End leave_alone(ExitCode code);
+
+// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status.
+int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body);
+
+}  // namespace tri

@@ -1,0 +1,60 @@
+// Deadlines for what no watchdog sees. A deadline of 0 has always passed; the real one, 900 s, never does here.
+#include "lib/fault/process_deadline.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+namespace tri {
+namespace {
+
+using std::chrono::milliseconds;
+
+FaultConfig fault_of(double seconds, Switch watchdog = Switch::kOn) {
+  FaultConfig fault;
+  fault.setup_seconds = seconds;
+  fault.watchdog = watchdog;
+  return fault;
+}
+
+TEST(ProcessDeadline, ends_what_takes_too_long_and_says_what_that_is) {
+  std::promise<std::string> ended;
+  ProcessDeadline deadline(
+      "the start of MPI", [&](const std::string& text) { ended.set_value(text); }, milliseconds(1));
+  deadline.set(fault_of(0));
+  EXPECT_EQ(ended.get_future().get(), "fault.setup_seconds: the start of MPI has taken 0 s");
+}
+
+TEST(ProcessDeadline, what_begins_counts_anew_and_has_an_end_of_its_own) {
+  std::promise<std::string> ended;
+  ProcessDeadline deadline(
+      "the start of MPI", [](const std::string& text) { FAIL() << text; }, milliseconds(1));
+  deadline.begin("the end of MPI", [&](const std::string& text) { ended.set_value(text); });
+  deadline.set(fault_of(0));
+  EXPECT_NE(ended.get_future().get().find("the end of MPI"), std::string::npos);
+}
+
+TEST(ProcessDeadline, is_silent_once_a_watchdog_looks_or_where_none_is_wanted) {
+  // The third one, whose ticks come as often, shows that the first two had time enough to go wrong.
+  ProcessDeadline watched(
+      "config and plan", [](const std::string& text) { FAIL() << text; }, milliseconds(1));
+  watched.hand_over();
+  watched.set(fault_of(0));
+  ProcessDeadline off(
+      "config and plan", [](const std::string& text) { FAIL() << text; }, milliseconds(1));
+  off.set(fault_of(0, Switch::kOff));
+  std::promise<void> ended;
+  ProcessDeadline third(
+      "config and plan", [&](const std::string&) { ended.set_value(); }, milliseconds(20));
+  third.set(fault_of(0));
+  ended.get_future().wait();
+}
+
+TEST(ProcessDeadline, leaves_alone_with_its_status) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(leave_alone(ExitCode::kWatchdog)("fault.setup_seconds: the start of MPI has taken 900 s"),
+              testing::ExitedWithCode(6), "process [0-9]+ on .*: error: fault.setup_seconds: the start of MPI");
+}
+
+}  // namespace
+}  // namespace tri
