@@ -10,10 +10,14 @@ mpirun=$source_dir/slurm/mpirun
 patience=600
 job='' # mpirun, as `start` left it
 folder=$(mktemp -d)
+# Memory that ranks share, and their black boxes: what killed ranks leave behind goes with the test.
+shared=$(mktemp -d /dev/shm/trireme-test.XXXXXX 2>/dev/null || mktemp -d)
+export TRIREME_BLACK_BOXES=$shared
+export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
 clean_up() {
   # mpirun takes its ranks along.
   [[ -z $job ]] || ! kill -TERM "$job" 2>/dev/null || wait "$job" 2>/dev/null
-  rm -rf "$folder"
+  rm -rf "$folder" "$shared"
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM

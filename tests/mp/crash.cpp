@@ -1,6 +1,7 @@
 // Ranks of a training job killed at chosen moments of a save: the newest checkpoint is always whole and the right one,
 // and the run goes on from it.
 //   mp_crash MPIRUN TRIREME [KILLS] [SEED] [ERRORS]       TRIREME is built with tests/storage/points.cpp
+// KILLS 0, the default: every rank's every phase of a save once.
 //
 // A chain is one run folder. Job after job is started in it, and of each one rank is killed at one storage call of its
 // first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
@@ -41,6 +42,7 @@ namespace fs = std::filesystem;
 
 constexpr int kKeepLast = 2;
 constexpr int kCountedSaves = 6;
+constexpr int kMostPhases = 40;     // of all ranks of a layout
 constexpr int64_t kErrorSteps = 3;  // of a job with a storage error
 constexpr const char* kErrors[] = {"fail=EIO", "fail=ENOSPC", "fail=ESTALE", "fail=EACCES", "sleep=1"};
 constexpr std::chrono::seconds kPatience{600};  // a job that takes longer hangs
@@ -195,7 +197,10 @@ class Chain {
     for (const std::string& setting : settings) command.insert(command.end(), {"--set", setting});
     // The other ranks need not be given time: a signal that asks them to stop is nothing they could follow.
     return run(command,
-               {"OMPI_MCA_odls_base_sigkill_timeout=0", "TRIREME_TEST_STORAGE=" + folder_ + "/" + dir + "/checkpoints",
+               {"OMPI_MCA_odls_base_sigkill_timeout=0",
+                // What killed ranks leave of the memory that they share, and their black boxes, go with the chain.
+                "OMPI_MCA_btl_vader_backing_directory=" + folder_, "OMPI_MCA_osc_sm_backing_directory=" + folder_,
+                "TRIREME_BLACK_BOXES=" + folder_, "TRIREME_TEST_STORAGE=" + folder_ + "/" + dir + "/checkpoints",
                 "TRIREME_TEST_STORAGE_RULES=" + rules, "TRIREME_TEST_STORAGE_TRACE=" + folder_ + "/trace"},
                folder_ + "/output");
   }
@@ -263,8 +268,8 @@ void run_chain(Chain& chain, int kills, int errors, uint64_t seed, Tally& tally)
   };
   chain.prepare();
   std::vector<Point> round;
-  for (int kill = 0; kill < kills; ++kill) {
-    require(chain.room(), "{}: the run is too short for {} kills", chain.layout().name, kills);
+  for (int kill = 0; kills > 0 ? kill < kills : kill == 0 || !round.empty(); ++kill) {
+    require(chain.room(), "{}: the run is too short for {} kills", chain.layout().name, kill);
     // Each kind once, in an order drawn anew, then all of them again.
     if (round.empty()) {
       round = chain.points();
@@ -318,9 +323,10 @@ checkpoint: {every: 1}
       const Layout& layout = kLayouts[c];
       try {
         Chain chain(mpirun, program, fmt::format("{}/chain{}", folder, c), layout,
-                    2 * share + kErrorSteps * (error_share + 1) + kCountedSaves + 5);
+                    2 * (share > 0 ? share : kMostPhases) + kErrorSteps * (error_share + 1) + kCountedSaves + 5);
         run_chain(chain, share, error_share, seed, tally);
-        fmt::print("ok {}: {} kills, {} errors, then the same losses as without\n", layout.name, share, error_share);
+        fmt::print("ok {}: killed{}, {} errors, then the same losses as without\n", layout.name,
+                   share > 0 ? fmt::format(" {} times", share) : " in each phase", error_share);
       } catch (const std::exception& problem) {
         fmt::print("FAILED {} (seed {}): {}\n", layout.name, seed, problem.what());
         ++failures;
@@ -339,7 +345,8 @@ checkpoint: {every: 1}
   }
   tally.print();
   for (const char* phase : kStoragePhases)
-    if (kills >= 200 && !tally.covers(phase) && std::string(phase) != "replace") {  // no step is saved twice here
+    if ((kills == 0 || kills >= 200) && !tally.covers(phase) &&
+        std::string(phase) != "replace") {  // no step is saved twice here
       fmt::print("FAILED: no kill in phase {}\n", phase);
       ++failures;
     }
@@ -356,7 +363,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    return tri::crash(argv[1], std::filesystem::absolute(argv[2]), argc > 3 ? std::atoi(argv[3]) : 200,
+    return tri::crash(argv[1], std::filesystem::absolute(argv[2]), argc > 3 ? std::atoi(argv[3]) : 0,
                       argc > 5 ? std::atoi(argv[5]) : 24, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 42);
   } catch (const std::exception& problem) {
     fmt::print("FAILED: {}\n", problem.what());

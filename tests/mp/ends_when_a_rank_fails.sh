@@ -6,7 +6,11 @@
 set -u
 mpirun=$1 program=$2 failures=0
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+# What killed ranks leave of the memory that they share goes with the test.
+shared=$(mktemp -d /dev/shm/trireme-test.XXXXXX 2>/dev/null || mktemp -d)
+export TRIREME_BLACK_BOXES=$shared
+export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
+trap 'rm -rf "$folder" "$shared"' EXIT
 
 # expect RANKS END STATUS TEXT: the job ends by itself (a hang runs into the limit, status 124); one line has the text.
 expect() {

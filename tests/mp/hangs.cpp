@@ -314,6 +314,31 @@ checkpoint: {{every: 2}}
     return outcome;
   }
 
+  // `trireme eval` of the first layout's run, in which a rank is stopped: ended and named as in training. It has no run
+  // of its own, so the report is words on stderr.
+  bool use_is_watched() const {
+    const std::string folder = folder_ + "/use", run = base_of(0) + "/run";
+    fs::create_directories(folder);
+    Strings command = {mpirun_, "-n", "4", "--wdir", folder, program_, "eval", run};
+    for (const char* phase : {"setup", "load"})
+      command.insert(command.end(), {"--set", fmt::format("fault.{}_seconds={}", phase, kStartDeadline)});
+    command.insert(command.end(), {"--set", fmt::format("fault.evaluation_seconds={}", kDeadline)});
+    const auto status = run_program(
+        command,
+        {"OMPI_MCA_odls_base_sigkill_timeout=0", "TRIREME_BLACK_BOXES=" + folder,
+         "OMPI_MCA_btl_vader_backing_directory=" + folder, "OMPI_MCA_osc_sm_backing_directory=" + folder,
+         "CUDA_VISIBLE_DEVICES=", "TRIREME_TEST_HANG=2/evaluation/1/stop", "TRIREME_TEST_STRUCK=" + folder + "/struck"},
+        folder + "/output", kPatience);
+    const std::string said = output(folder);
+    const auto says = [&](const char* words) { return said.find(words) != std::string::npos; };
+    const bool right = status == 6 && says("rank 2 [") && says("stopped in") && says("this job has no run folder") &&
+                       !fs::exists(run + "/hang");
+    fmt::print("{} eval, rank 2 stopped: status {}\n", right ? "right" : "WRONG", status.value_or(-1));
+    if (!right) fmt::print("{}\n", said);
+    std::fflush(stdout);
+    return right;
+  }
+
  private:
   std::string base_of(int layout) const { return folder_ + "/base" + std::to_string(layout); }
   static std::string output(const std::string& folder) { return read_all(folder + "/output"); }
@@ -344,6 +369,9 @@ checkpoint: {{every: 2}}
     for (const char* phase : {"step", "checkpoint", "evaluation"})
       command.insert(command.end(), {"--set", fmt::format("fault.{}_seconds={}", phase, slower * kDeadline)});
     Strings environment = {"OMPI_MCA_odls_base_sigkill_timeout=0", "TRIREME_BLACK_BOXES=" + folder,
+                           // What killed ranks leave of the memory that they share goes with the case.
+                           "OMPI_MCA_btl_vader_backing_directory=" + folder,
+                           "OMPI_MCA_osc_sm_backing_directory=" + folder,
                            "TRIREME_TEST_STORAGE=" + folder + "/run/checkpoints"};
     if (gpus() == 0) environment.emplace_back("CUDA_VISIBLE_DEVICES=");
     environment.insert(environment.end(), settings.begin(), settings.end());
@@ -477,19 +505,27 @@ void side_by_side(int count, const Work& work) {
   require(failure.empty(), "{}", failure);
 }
 
+// The chosen cases have two tries, and a job beside them that only uses a checkpoint.
 bool hangs(Jobs& jobs, const std::function<std::vector<Case>()>& make_cases, const std::vector<int>& layouts,
            int tries) {
   side_by_side(static_cast<int>(layouts.size()), [&](int i) { jobs.prepare(layouts[static_cast<size_t>(i)]); });
   const std::vector<Case> cases = make_cases();
   Tally tally;
-  side_by_side(static_cast<int>(cases.size()), [&](int i) {
+  const int uses = tries > 1 && gpus() == 0 ? 1 : 0;
+  std::atomic<bool> use_is_watched{true};
+  side_by_side(static_cast<int>(cases.size()) + uses, [&](int i) {
+    if (i < uses) {
+      use_is_watched = jobs.use_is_watched();
+      return;
+    }
+    i -= uses;
     const Case& c = cases[static_cast<size_t>(i)];
     Outcome outcome = jobs.run(c, i, 1);
     int tried = 1;
     for (; tried < tries && outcome.orphans == 0 && !is_right(c, outcome); ++tried) outcome = jobs.run(c, i, 2);
     tally.add(c, outcome, tried);
   });
-  return tally.print();
+  return tally.print() && use_is_watched;
 }
 
 int layout_of(const std::string& name) {

@@ -164,8 +164,8 @@ done
 
 echo "no time for another checkpoint, by what the last one took: the one under way is finished"
 export TRIREME_TEST_STORAGE=$folder/short/checkpoints TRIREME_TEST_STORAGE_TRACE=$folder/trace
-export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=22 0/publish/2/hold=$folder/go"
-start short 2 checkpoint.every=5000 fault.grace_seconds=20
+export TRIREME_TEST_STORAGE_RULES="0/publish/1/sleep=12 0/publish/2/hold=$folder/go"
+start short 2 checkpoint.every=5000 fault.grace_seconds=11
 second_is_held() { [[ $(grep -c ^publish trace.0 2>/dev/null) -eq 2 ]]; }
 says() { grep -q "$1" "$2"; }
 until_true second_is_held

@@ -23,13 +23,19 @@ done
 
 work=$(mktemp -d /tmp/trireme-slurm.XXXXXX)
 chmod 755 "$work"
-export CLUSTER_DIR=$work/cluster CLUSTER_NODES TRIREME_ROOT=$work/root
+export CLUSTER_DIR=$work/cluster CLUSTER_NODES CLUSTER_QUIET=${CLUSTER_QUIET:-0} TRIREME_ROOT=$work/root
 mkdir "$TRIREME_ROOT"
 cluster=$here/cluster.sh
+# What killed ranks leave of the memory that they share, and their black boxes, go with the test.
+shared=$(mktemp -d /dev/shm/trireme-slurm.XXXXXX 2>/dev/null || mktemp -d)
+chmod 755 "$shared"
+export TRIREME_BLACK_BOXES=$shared
+export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
 background=() # processes of this script
 clean_up() {
   ((${#background[@]} == 0)) || kill "${background[@]}" 2>/dev/null || true
   "$cluster" stop >/dev/null 2>&1 || true
+  rm -rf "$shared"
   if [[ ${KEEP:-0} == 1 ]]; then echo "kept: $work"; else rm -rf "$work"; fi
 }
 trap clean_up EXIT
@@ -60,8 +66,8 @@ start() {
   local name=$1 ranks=(--ranks 2) line
   shift
   [[ " $* " != *" --ranks "* ]] || ranks=()
-  line=$("$root/slurm/submit.sh" "$config" --set run.name="$name" ${steps:+--set run.steps="$steps"} --set checkpoint.every="$every" \
-    ${ranks[@]+"${ranks[@]}"} "$@") || fail "submit.sh"
+  line=$("$root/slurm/submit.sh" "$config" --set run.name="$name" ${steps:+--set run.steps="$steps"} \
+    --set checkpoint.every="$every" ${ranks[@]+"${ranks[@]}"} "$@") || fail "submit.sh"
   job=${line%% *}
   log=$run_dir/slurm-$job.log
 }
@@ -72,7 +78,14 @@ show() {
   if [[ $text =~ \ $1=([^ ]*) ]]; then echo "${BASH_REMATCH[1]}"; fi
 }
 state_is() { [[ $(show JobState) == "$1" ]]; }
-ended() { [[ $(show JobState) =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|PREEMPTED)$ ]]; }
+# Many jobs that ask Slurm at once take the time of those that work: jobs_now, where it is set, is a file with what
+# Slurm said of all jobs a moment ago.
+jobs_now=''
+ended() {
+  local ends='(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|PREEMPTED)'
+  if [[ -s $jobs_now ]] && ! grep -qE "^JobId=$job .* JobState=$ends " "$jobs_now"; then return 1; fi
+  [[ $(show JobState) =~ ^$ends$ ]]
+}
 says() { grep -qE -- "$1" "$log" 2>/dev/null; }
 last_step() { tail -n 5 "$run_dir/metrics.jsonl" 2>/dev/null | sed -nE 's/.*"step": *([0-9]+),.*/\1/p' | tail -n 1; }
 beyond() { (($(last_step || true) + 0 > $1)); }

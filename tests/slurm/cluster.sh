@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A private Slurm cluster on this machine, for tests: munged, slurmctld and a few slurmd from the distribution's packages,
-# without systemd, cgroups or a database. It has its own munge key and socket, ports, state and logs, all in one folder,
-# and touches no other Slurm or munge of the machine.
+# A private Slurm cluster on this machine, for tests: munged, slurmctld and a few slurmd from the distribution's
+# packages, without systemd, cgroups or a database. It has its own munge key and socket, ports, state and logs, all in
+# one folder, and touches no other Slurm or munge of the machine.
 #
 #   cluster.sh start             start what does not run yet; returns when every node is idle
 #   cluster.sh stop              cancel jobs, end every process of the cluster, remove its state (logs stay)
@@ -15,6 +15,7 @@
 #
 # CLUSTER_DIR    everything is in here; keep it short, sockets are in it   (/tmp/trireme-slurm-UID)
 # CLUSTER_NODES  number of slurmd                                          (3)
+# CLUSTER_QUIET  the last so many of them are the partition "quiet", and no other's     (0)
 # CLUSTER_CPUS   CPUs that a node claims to have                           (8)
 # CLUSTER_GPUS   GPUs that a node claims to have, at most 4                (2)
 set -euo pipefail
@@ -22,6 +23,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 dir=${CLUSTER_DIR:-/tmp/trireme-slurm-$(id -u)}
 num_nodes=${CLUSTER_NODES:-3}
+num_quiet=${CLUSTER_QUIET:-0}
 cpus=${CLUSTER_CPUS:-8}
 gpus=${CLUSTER_GPUS:-2}
 last=$((num_nodes - 1))
@@ -38,8 +40,8 @@ die() {
 
 pid_in() { cat "$1" 2>/dev/null || true; }
 
-# A zombie counts as gone: where nobody reaps orphans, it stays for ever. So does another program that has got the number
-# of a dead daemon.
+# A zombie counts as gone: where nobody reaps orphans, it stays for ever. So does another program that has got the
+# number of a dead daemon.
 alive() {
   local stat
   [[ -n ${1:-} ]] && stat=$(cat "/proc/$1/stat" 2>/dev/null) && [[ ${stat##*) } != Z* && $stat == *"("@(munged|slurm)* ]]
@@ -86,6 +88,9 @@ write_config() {
   for device in "${devices[@]:0:gpus}"; do
     echo "NodeName=node[0-$last] Name=gpu File=$device Flags=nvidia_gpu_env"
   done >"$dir/gres.conf"
+  local shared="node[0-$((last - num_quiet))]" quiet=''
+  ((num_quiet == 0)) ||
+    quiet="PartitionName=quiet Nodes=node[$((num_nodes - num_quiet))-$last] MaxTime=INFINITE State=UP PriorityTier=1"
   cat >"$SLURM_CONF" <<CONF
 ClusterName=trireme
 SlurmctldHost=localhost(127.0.0.1)
@@ -94,8 +99,8 @@ SlurmUser=$user
 SlurmdUser=$user
 AuthType=auth/munge
 CredType=cred/munge
-# A requeued job waits until its old credential has expired: cred_expire + 1 seconds, 121 by default. A launch that takes
-# longer than cred_expire fails, so a slow machine needs some seconds.
+# A requeued job waits until its old credential has expired: cred_expire + 1 seconds, 121 by default. A launch that
+# takes longer than cred_expire fails, so a slow machine needs some seconds.
 AuthInfo=socket=$dir/munge/socket,cred_expire=15
 StateSaveLocation=$dir/state
 SlurmctldPidFile=$dir/pids/slurmctld
@@ -134,8 +139,9 @@ JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=node[0-$last] NodeHostname=node[0-$last] NodeAddr=127.0.0.1 Port=$((port + 1))-$((port + num_nodes)) CPUs=$cpus RealMemory=$megabytes Gres=gpu:$gpus State=UNKNOWN
-PartitionName=normal Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=120
-PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+PartitionName=normal Nodes=$shared Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=120
+PartitionName=urgent Nodes=$shared MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+$quiet
 CONF
 }
 
@@ -179,7 +185,12 @@ kill_node() {
   die "processes of ${1:-a node} do not end: ${pids[*]}"
 }
 
-all_idle() { [[ $(sinfo -h -p normal -t idle,mixed,alloc -o %D 2>/dev/null | awk '{n += $1} END {print n + 0}') -eq $num_nodes ]]; }
+# "urgent" and "normal" have the same nodes.
+all_idle() {
+  local count
+  count=$(sinfo -h -t idle,mixed,alloc -o '%P %D' 2>/dev/null | awk '$1 !~ /^urgent/ {n += $2} END {print n + 0}')
+  ((count == num_nodes))
+}
 no_jobs() { [[ -z $(squeue -h 2>/dev/null) ]]; }
 
 start() {

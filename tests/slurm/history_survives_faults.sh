@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The executable itself under Slurm, on two nodes: a job that is stopped by a signal, by its time limit and by preemption,
-# and that loses a rank, a node and a slurmd, restarts itself each time and has, in the end, the loss history of a run that
-# nothing happened to, bit for bit.
+# The executable itself under Slurm, on two nodes: jobs that are stopped by a signal, by their time limit and by
+# preemption, and that lose a rank, a node and a slurmd, restart themselves each time and have, in the end, the loss
+# history of a run that nothing happened to, bit for bit.
 #
 #   history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends
 #
@@ -10,7 +10,7 @@
 # KEEP     1: keep the folder with all logs
 TRAINER=$(realpath "${1:?history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends}")
 ends=$(realpath "${2:?history_survives_faults.sh PATH_OF_trireme PATH_OF_mp_ends}")
-CLUSTER_NODES=4
+CLUSTER_NODES=8
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 export TRIREME=$TRAINER STRAGGLER_SECONDS=20
 steps='' every=25
@@ -35,8 +35,8 @@ cluster: {ranks_per_node: 2}
 metrics: {log_every: 100}
 YAML
 
-# What srun makes of the ends that train.sbatch tells apart, with its options: one rank's status is that of the step, and a
-# killed rank ends the step with a status that is retried (the signal's, or that of the others, who miss it).
+# What srun makes of the ends that train.sbatch tells apart, with its options: one rank's status is that of the step,
+# and a killed rank ends the step with a status that is retried (the signal's, or that of the others, who miss it).
 for end in none:0 throw=4:4 throw=5:5 throw=7:7 kill:137,5,6; do
   status=0
   srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --kill-on-bad-exit=0 --wait="$STRAGGLER_SECONDS" \
@@ -52,68 +52,116 @@ history() {
     awk '$1 == "restart" {for (step in row) if (step + 0 > $2 + 0) delete row[step]; next}
       {row[$1] = $0} END {for (step in row) print row[step]}' | sort -n
 }
-# The run stands still, as its ranks wait for this one, until that is let go: so no steps are done while Slurm takes its
-# time. Slurm lets it go itself when it ends the job.
+# The run stands still until it is let go: so no steps are done, and no core is taken, while Slurm takes its time. Slurm
+# lets ranks go itself when it ends the job.
 freeze() {
-  frozen=$(rank_process 0)
-  kill -STOP "$frozen"
+  local rank
+  frozen=()
+  for rank in {0..3}; do frozen+=("$(rank_process "$rank")"); done
+  kill -STOP "${frozen[@]}"
 }
-thaw() { kill -CONT "$frozen" 2>/dev/null || true; }
+# thaw [FIRST]: all ranks, or those from FIRST on.
+thaw() { kill -CONT "${frozen[@]:${1:-0}}" 2>/dev/null || true; }
 # restarted N WHAT: the job runs for the Nth time again; it found a checkpoint, and trains.
 restarted() {
   expect_log "restart $1: 4 ranks on .* resumes from step [1-9]"
   local from
   from=$(sed -nE "s/.* restart $1: .* resumes from step ([0-9]+),.*/\1/p" "$log")
   until_true "step $((from + 30))" beyond $((from + 30))
-  echo "$2: $(sed -nE "s/.* restart $1: .* (resumes from step [0-9]+, [0-9]+ steps lost),.*/\1/p" "$log") ($((SECONDS - since)) s)"
-  since=$SECONDS
+  echo "$2: $(sed -nE "s/.* restart $1: .* (resumes from step [0-9]+, [0-9]+ steps lost),.*/\1/p" "$log") ($SECONDS s)"
   freeze
 }
-since=0
+# Until its last fault a run has no end, so that all of them come before it.
+end_after_200() {
+  sed -i "s/steps: 1000000/steps: $(($(last_step) + 200))/" "$config"
+}
 
-start parts --ranks 4
-until_true "step 30" beyond 30
+# Two runs meet the faults side by side.
+signals_and_limits() {
+  start signals_and_limits --ranks 4
+  until_true "step 30" beyond 30
 
-scancel --batch --signal=USR1 "$job"
-expect_log "restart 0: status 75 \(drained\)"
-restarted 1 "a signal"
+  scancel --batch --signal=USR1 "$job"
+  expect_log "restart 0: status 75 \(drained\)"
+  restarted 1 "a signal"
 
-kill -KILL "$(rank_process 3)"
-thaw
-expect_log "restart 1: status [0-9]+ "
-restarted 2 "a killed rank"
+  kill -KILL "$(rank_process 3)"
+  thaw
+  expect_log "restart 1: status [0-9]+ "
+  restarted 2 "a killed rank"
 
-sbatch --partition=urgent --nodelist="$(show NodeList)" --exclusive --output=/dev/null --wrap='sleep 2' >/dev/null
-expect_log "restart 2: status 75 \(drained\)"
-restarted 3 "preemption"
+  end_after_200
+  scontrol update JobId="$job" EndTime=now+120 # the signal comes two minutes before the end: now, when Slurm looks
+  expect_log "restart 2: signal USR1: draining"
+  thaw
+  expect_log "restart 2: status 75 \(drained\)"
+  scontrol update JobId="$job" TimeLimit=60
+  restarted 3 "the time limit"
+  thaw
+  finish COMPLETED 0:0 3
+}
+lost_nodes() {
+  local node
+  start lost_nodes --ranks 4
+  until_true "step 30" beyond 30
+  freeze
 
-node=$(nodes_of | head -n 1) # with rank 0 and the batch script
-"$cluster" kill-node "$node"
-"$cluster" notice "$node"
-restarted 4 "a node without power"
-[[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
+  sbatch --partition=urgent --nodelist="$(show NodeList)" --exclusive --output=/dev/null --wrap='sleep 2' >/dev/null
+  expect_log "restart 0: status 75 \(drained\)"
+  restarted 1 "preemption"
 
-node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
-"$cluster" kill-daemon "$node"
-"$cluster" notice "$node"
-restarted 5 "a dead slurmd"
-[[ $(show NodeList) != *"$node"* ]] || fail "restarted on a node without slurmd"
+  node=$(nodes_of | head -n 1) # with rank 0 and the batch script
+  "$cluster" kill-node "$node"
+  "$cluster" notice "$node"
+  restarted 2 "a node without power"
+  [[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
 
-steps=$(($(last_step) + 200)) # the end: until here the run had none, so that all came before it
-sed -i "s/steps: 1000000/steps: $steps/" "$config"
-scontrol update JobId="$job" EndTime=now+120 # the signal comes two minutes before the end: now, when Slurm looks
-expect_log "restart 5: signal USR1: draining"
-thaw
-expect_log "restart 5: status 75 \(drained\)"
-scontrol update JobId="$job" TimeLimit=60
-restarted 6 "the time limit"
-thaw
+  node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
+  "$cluster" kill-daemon "$node"
+  thaw 2
+  "$cluster" notice "$node"
+  restarted 3 "a dead slurmd"
+  [[ $(show NodeList) != *"$node"* ]] || fail "restarted on a node without slurmd"
 
-finish COMPLETED 0:0 6
-expect_log "finished at step $steps"
-[[ $(history parts | wc -l) -eq $steps ]] || fail "the run has $(history parts | wc -l) steps of $steps"
+  end_after_200
+  thaw
+  finish COMPLETED 0:0 3
+}
 
+# meet RUN: with a config of its own.
+meet() {
+  local config=$TRIREME_ROOT/$1.yaml
+  cp "$TRIREME_ROOT/config.yaml" "$config"
+  "$1"
+}
+runs=(signals_and_limits lost_nodes)
+declare -A pids=()
+for name in "${runs[@]}"; do
+  (
+    trap - EXIT
+    meet "$name"
+  ) >"$work/$name.out" 2>&1 &
+  pids[$name]=$! background+=("$!")
+done
+failed=0
+for name in "${runs[@]}"; do
+  wait "${pids[$name]}" || failed=1
+  sed "s/^/$name: /" "$work/$name.out"
+done
+((failed == 0)) || exit 1
+
+# As long as the longer one.
+longest=0
+for name in "${runs[@]}"; do
+  last=$(history "$name" | tail -n 1 | cut -d' ' -f1)
+  [[ $(history "$name" | wc -l) -eq $last ]] || fail "$name has $(history "$name" | wc -l) steps of $last"
+  ((last <= longest)) || longest=$last
+done
+sed -i "s/steps: 1000000/steps: $longest/" "$config"
 start whole --ranks 4
 finish COMPLETED 0:0 0
-cmp <(history whole) <(history parts) || fail "the histories differ: $(diff <(history whole) <(history parts) | head)"
-echo "ok: after 6 restarts the same $steps losses and gradient norms as without ($SECONDS s)"
+for name in "${runs[@]}"; do
+  cmp <(history whole | head -n "$(history "$name" | wc -l)") <(history "$name") ||
+    fail "the histories differ: $(diff <(history whole) <(history "$name") | head)"
+done
+echo "ok: after 6 restarts the same losses and gradient norms as without, up to step $longest ($SECONDS s)"

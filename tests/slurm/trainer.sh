@@ -10,7 +10,8 @@
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
 #                      status, `kill` (the last rank kills itself), `hang=RANK` or `hang=cycle` (a hang's report names the
-#                      node of RANK or nobody's, then status 6), `deaf` (signals are ignored from here on) or `wait` (no
+#                      node of RANK or nobody's, then status 6 or, of `hang=RANK/STATUS`, that), `deaf` (signals are
+#                      ignored from here on) or `wait` (no
 #                      further step until there is a signal, or a file `go` in the run folder)
 #   stand_in.check     RESTART:STATUS: `check` ends with that status in that start of the job
 #   stand_in.data      a file that is the data
@@ -166,8 +167,10 @@ while true; do
     elif [[ $end == "$restart:$step:wait" ]]; then
       until [[ $drain != no || -e $run_dir/go ]]; do rest 0.1; done
     elif [[ $end == "$restart:$step:hang="* ]]; then
-      report "${end##*=}"
-      end_all 6
+      end=${end##*=}/6
+      report "${end%%/*}"
+      end=${end#*/}
+      end_all "${end%%/*}"
     elif [[ $end == "$restart:$step:"* ]]; then
       end_all "${end##*:}"
     fi
