@@ -9,7 +9,8 @@ namespace tri {
 namespace {
 
 constexpr int kProbes = 3, kSteps = 64;
-constexpr double kAskSeconds = 5;  // launcher and ranks have to leave when they are asked to
+constexpr double kAskSeconds = 5;   // launcher and ranks have to leave when they are asked to
+constexpr double kLookSeconds = 2;  // what a GPU has against it may show a moment after its rank has died
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -80,10 +81,9 @@ void Supervisor::take(const AgentReport& report, double now) {
   node.report = report;
   for (const std::string& line : report.lines) log_warn("supervise: {}: {}", report.node, line);
   if (node.order.number > 0 && !heard_since_order(node)) agents_.send(report.node, node.order);
-  if (phase_ == Phase::kRun && contains(current_.nodes, report.node)) {
-    watch_ranks(report.node, node, now);
-    watch_hardware(report.node, node, now);
-  }
+  if (!contains(current_.nodes, report.node)) return;
+  if (phase_ == Phase::kRun) watch_ranks(report.node, node, now);
+  if (phase_ == Phase::kRun || phase_ == Phase::kEnd) watch_hardware(report.node, node, now);
 }
 
 // What ranks and hardware show while the attempt runs.
@@ -335,7 +335,8 @@ void Supervisor::finish_ending(double now) {
     killed_ = true;
     launcher_.end_ranks(Launcher::End::kKill);
   }
-  bool all_clear = ended;
+  const bool at_fault = facts_.status != 0 && !asked_to_stop_;
+  bool all_clear = ended && !(at_fault && now - since_ < kLookSeconds);
   for (const std::string& name : current_.nodes) {
     Node& node = nodes_.at(name);
     const auto finding = [&](CauseKind kind, const std::string& text) {

@@ -34,7 +34,7 @@ constexpr double kDeadline = 12;         // of a step, seconds
 constexpr double kAddsUpWithin = 0.001;  // of the wall time
 constexpr const char* kNodes[] = {"node0", "node1", "node2"};
 
-// What happens, to the rank or to its node. `hits` are those of the processes that are sent the signal.
+// What happens to the rank, to its node or to the driver.
 enum class Guilt { kNobody, kNode };
 struct Fault {
   const char* name;
