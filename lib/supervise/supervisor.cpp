@@ -410,7 +410,7 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   for (auto& [name, node] : nodes_) node.probed = now;
   order_all(OrderKind::kEnd);
-  if (current_.cause.kind == CauseKind::kNotStarted) renew_agents(now);
+  if (current_.cause.kind == CauseKind::kNotStarted || current_.cause.kind == CauseKind::kUnknown) renew_agents(now);
   enter(Phase::kGather, now);
 }
 
