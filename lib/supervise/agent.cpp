@@ -26,6 +26,7 @@
 #include "lib/supervise/agent_messages.h"
 #include "lib/supervise/node_health.h"
 #include "lib/supervise/node_processes.h"
+#include "lib/supervise/orphaned_job.h"
 
 namespace tri {
 namespace {
@@ -34,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kConnectMilliseconds = 3000;
 constexpr int kGreetingMilliseconds = 15000;  // the driver may have 1,500 agents, or a flood of strangers, to greet
+constexpr double kAskSeconds = 20, kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16, kLongestLine = 300;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
@@ -139,12 +141,20 @@ class Doctor {
   void start() {
     status_ = -1;
     if (process_ > 0) return;  // the one before has not ended: its answer will do
-    std::array<char*, 4> words{program_.data(), command_.data(), quick_.data(), nullptr};
+    std::array<char*, 3> words{program_.data(), command_.data(), nullptr};
+    // As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks.
+    std::vector<char*> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      if (text.rfind("SLURM_", 0) != 0 && text.rfind("PMIX_", 0) != 0 && text.rfind("PMI_", 0) != 0)
+        environment.push_back(*entry);
+    }
+    environment.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    if (::posix_spawn(&process_, program_.c_str(), &actions, nullptr, words.data(), environ) != 0) {
+    if (::posix_spawn(&process_, program_.c_str(), &actions, nullptr, words.data(), environment.data()) != 0) {
       process_ = -1;
       status_ = 127;
     }
@@ -160,7 +170,7 @@ class Doctor {
   }
 
  private:
-  std::string program_, command_ = "doctor", quick_ = "--quick";
+  std::string program_, command_ = "doctor";
   pid_t process_ = -1;
   int status_ = -1;
 };
@@ -179,10 +189,19 @@ class Agent {
       : options_(options), run_{options.run_dir, slurm_node(), host_name()}, doctor_(options.program) {}
 
   int run() {
+    for (const pid_t earlier : earlier_agents(options_.program, options_.run_dir, options_.node))
+      ::kill(earlier, SIGKILL);
     std::unique_ptr<Connection> connection;
-    while (seconds_since(heard_) < options_.gone_seconds) {
+    while (seconds_since(heard_) < options_.gone_seconds || awaits_batch_host()) {
       if (!connection) connection = Connection::open(options_);
       const auto turn = Clock::now();
+      // A driver that has closed the connection has another agent here, or is gone: then nothing is killed any more.
+      std::vector<AgentOrder> before;
+      if (connection && !connection->take(0, before)) connection.reset();
+      for (const AgentOrder& order : before) {
+        if (order.kind == OrderKind::kLeave) return 0;
+        carry_out(order);
+      }
       if (connection && !connection->send(report())) connection.reset();
       while (seconds_since(turn) < 1) {
         std::vector<AgentOrder> orders;
@@ -204,6 +223,26 @@ class Agent {
   static std::string slurm_node() {
     const char* node = std::getenv("SLURMD_NODENAME");
     return node == nullptr ? "" : node;
+  }
+
+  // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it back
+  // (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and then, each at
+  // its own time.
+  bool awaits_batch_host() {
+    if (seconds_since(heard_) > kOrphanSeconds || options_.job.empty()) return false;
+    if (seconds_since(asked_) < ask_after_) return true;
+    asked_ = Clock::now();
+    ask_after_ = kAskSeconds + static_cast<double>(random_nonce()[0] % 16);
+    switch (orphan_state(options_.job, options_.restart)) {
+      case OrphanState::kOver:
+        return false;
+      case OrphanState::kBatchHostLost:
+        put_back(options_.job);
+        return false;
+      case OrphanState::kUnknown:
+        return true;
+    }
+    return true;
   }
 
   bool carry_out(const AgentOrder& order) {
@@ -274,7 +313,8 @@ class Agent {
   uint64_t order_ = 0;
   bool sweeps_ = false;
   const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  Clock::time_point heard_ = Clock::now();
+  Clock::time_point heard_ = Clock::now(), asked_ = heard_;
+  double ask_after_ = 0;
 };
 
 }  // namespace
@@ -288,6 +328,8 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
                        kDriverVariable);
   AgentOptions options{
       .run_dir = run_dir, .node = node == nullptr ? host_name() : node, .program = program, .token = *parsed};
+  if (const char* job = std::getenv("SLURM_JOB_ID")) options.job = job;
+  if (const char* restart = std::getenv("SLURM_RESTART_COUNT")) options.restart = std::atoi(restart);
   std::istringstream in(driver);
   in >> options.port;
   for (std::string address; in >> address;) options.addresses.push_back(address);

@@ -172,7 +172,7 @@ Diagnosis diagnosis_of(int doctor_status) {
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
   int count = 0;
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
-    if (a->checkpoint > a->from_step) break;
+    if (a->checkpoint > a->from_step || a->job != attempts.back().job) break;
     const bool asked = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
     count += a->ended > 0 && !asked;
   }

@@ -68,7 +68,8 @@ Decision decide_at_work(const Situation& situation, const AttemptCause& finding,
 // finite, at a step which this attempt has passed. None: there is none.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
-// Attempts at the end of the list that have brought no newer checkpoint; those that were asked to stop do not count.
+// Attempts of the last one's job, at the end of the list, that have brought no newer checkpoint: who submits again has
+// found the cause. Those that were asked to stop do not count.
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts);
 
 }  // namespace tri

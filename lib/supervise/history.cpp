@@ -40,6 +40,7 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
       const auto at = std::find_if(history.attempts.rbegin(), history.attempts.rend(), same_attempt);
       if (at == history.attempts.rend()) continue;
       at->ended = event.time;
+      at->noticed = event.number("noticed", event.time);
       at->checkpoint = whole(event, "checkpoint");
       at->step = whole(event, "step");
       at->cause = {.kind = enum_from_name<CauseKind>(event.string("cause")).value_or(CauseKind::kUnknown),
@@ -71,6 +72,7 @@ RunEvent end_event(const PastAttempt& attempt) {
                             {"cause", std::string(enum_name(attempt.cause.kind))},
                             {"status", int64_t{attempt.cause.status}},
                             {"checkpoint", attempt.checkpoint},
+                            {"noticed", attempt.noticed},
                             {"step", attempt.step}}};
   if (!attempt.cause.node.empty()) event.fields["node"] = attempt.cause.node;
   if (attempt.cause.world_rank >= 0) event.fields["culprit"] = int64_t{attempt.cause.world_rank};

@@ -73,6 +73,7 @@ struct PastAttempt {
   std::string attempt, job;
   std::vector<std::string> nodes;
   double began = 0, ended = 0;  // seconds since 1970; 0: it has not ended, or nobody was there to say so
+  double noticed = 0;           // when the driver began to end what was left of it
   int64_t from_step = 0;        // of the newest checkpoint when it began
   int64_t checkpoint = 0;       // ... and when it ended
   int64_t step = 0;             // the last that it was seen in

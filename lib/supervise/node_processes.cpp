@@ -10,6 +10,9 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <utility>
+
+#include "io/base/host.h"
 
 namespace tri {
 namespace {
@@ -36,6 +39,20 @@ bool is_zombie(const std::string& process) {
   const std::string stat = contents(process + "/stat");
   const size_t name_end = stat.rfind(')');
   return name_end == stat.npos || stat.size() < name_end + 3 || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
+}
+
+// All processes but this one, with their folders in /proc.
+std::vector<std::pair<pid_t, std::string>> processes() {
+  std::vector<std::pair<pid_t, std::string>> found;
+  std::error_code problem;
+  for (const auto& entry : fs::directory_iterator("/proc", problem)) {
+    const std::string name = entry.path().filename();
+    pid_t pid = 0;
+    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (bad == std::errc() && end == name.data() + name.size() && pid != ::getpid())
+      found.emplace_back(pid, entry.path().string());
+  }
+  return found;
 }
 
 }  // namespace
@@ -68,6 +85,17 @@ std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const st
   return ranks;
 }
 
+std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {
+  const std::string command = program + '\0' + "supervise" + '\0' + "--agent" + '\0' + run_dir + '\0';
+  std::vector<pid_t> found;
+  for (const auto& [pid, folder] : processes()) {
+    if (contents(folder + "/cmdline") != command) continue;
+    const std::string environment = contents(folder + "/environ");
+    if (variable(environment, "SLURMD_NODENAME").value_or(host_name()) == node) found.push_back(pid);
+  }
+  return found;
+}
+
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
   std::set<pid_t> found;
   for (const RankRecord& record : boxes) {
@@ -75,18 +103,13 @@ std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> b
     if (record.attempt != attempt && (state == ProcessState::kRuns || state == ProcessState::kStopped))
       found.insert(record.process);
   }
-  std::error_code problem;
-  for (const auto& entry : fs::directory_iterator("/proc", problem)) {
-    const std::string name = entry.path().filename();
-    pid_t pid = 0;
-    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (bad != std::errc() || end != name.data() + name.size() || pid == ::getpid()) continue;
-    const std::string environment = contents(entry.path().string() + "/environ");  // of other users: empty
+  for (const auto& [pid, folder] : processes()) {
+    const std::string environment = contents(folder + "/environ");  // of other users: empty
     if (variable(environment, kSupervisedVariable) != run.run_dir) continue;
     const auto of_attempt = variable(environment, kAttemptVariable);
     if (!of_attempt || *of_attempt == attempt) continue;
     if (!run.node.empty() && variable(environment, "SLURMD_NODENAME") != run.node) continue;
-    if (!is_zombie(entry.path())) found.insert(pid);
+    if (!is_zombie(folder)) found.insert(pid);
   }
   return {found.begin(), found.end()};
 }

@@ -8,7 +8,8 @@
 namespace tri {
 namespace {
 
-constexpr int kProbes = 3;
+constexpr int kProbes = 3, kSteps = 64;
+constexpr double kAskSeconds = 5;  // launcher and ranks have to leave when they are asked to
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -72,6 +73,7 @@ void Supervisor::take(const AgentReport& report, double now) {
   const auto at = nodes_.find(report.node);
   if (at == nodes_.end()) return;
   Node& node = at->second;
+  if (report.began <= node.outdated) return;
   node.heard = now;
   node.probes = 0;
   node.lost = false;
@@ -127,10 +129,12 @@ void Supervisor::probe(const std::string& name, Node& node, double now) {
 
 bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   if (node.lost) return true;
-  // An agent that never reported has as long as a start takes.
+  // A node that never reported has as long as a start takes, a second agent of it twice the time of silence.
   const bool known = node.heard >= node.asked;
   const double silence = now - std::max(node.heard, node.asked);
-  const double limit = known ? thresholds_.silent_seconds : thresholds_.start_seconds;
+  const double limit = known             ? thresholds_.silent_seconds
+                       : node.heard == 0 ? thresholds_.start_seconds
+                                         : 2 * thresholds_.silent_seconds;
   if (silence > (known ? limit / (kProbes + 1) : limit / 2) && node.probes < kProbes) probe(name, node, now);
   node.lost = silence > limit && node.probes >= kProbes;
   return node.lost;
@@ -208,7 +212,11 @@ void Supervisor::start_attempt(double now) {
   if (static_cast<int>(names.size()) < setup_.nodes_needed) return;  // excluded meanwhile; gather() says so
   names.resize(static_cast<size_t>(setup_.nodes_needed));
   const int64_t number = history_.attempts.empty() ? 1 : history_.attempts.back().number + 1;
-  current_ = {.number = std::max(number, current_.number + 1), .attempt = new_attempt(), .nodes = names, .began = now};
+  current_ = {.number = std::max(number, current_.number + 1),
+              .attempt = new_attempt(),
+              .job = setup_.job,
+              .nodes = names,
+              .began = now};
   current_.from_step = current_.checkpoint = book_.newest_checkpoint();
   current_.step = current_.from_step;
   facts_ = {};
@@ -274,8 +282,16 @@ void Supervisor::run(double now) {
     return end_attempt(now);
   }
   if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
+  watch_spares(now);
   watch_stragglers(now);
   watch_step(now);
+}
+
+// A spare node that is lost is to be known before it is needed.
+void Supervisor::watch_spares(double now) {
+  for (const std::string& name : usable(now))
+    if (Node& node = nodes_.at(name); node.number != current_.number && is_lost(name, node, now))
+      exclude(name, "its agent does not answer", now);
 }
 
 // A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
@@ -290,6 +306,7 @@ void Supervisor::watch_step(double now) {
 
 void Supervisor::end_attempt(double now) {
   if (!facts_.status) launcher_.end_ranks(Launcher::End::kAsk);
+  current_.noticed = now;
   order_all(OrderKind::kEnd);
   enter(Phase::kEnd, now);
 }
@@ -297,7 +314,7 @@ void Supervisor::end_attempt(double now) {
 // Until launcher and ranks are gone, and each node of the attempt has said so, or is lost.
 void Supervisor::finish_ending(double now) {
   const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
-  if (!ended && !killed_ && now - since_ > thresholds_.end_seconds / 2) {
+  if (!ended && !killed_ && now - since_ > kAskSeconds) {
     killed_ = true;
     launcher_.end_ranks(Launcher::End::kKill);
   }
@@ -375,7 +392,27 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   for (auto& [name, node] : nodes_) node.probed = now;
   order_all(OrderKind::kEnd);
+  if (current_.cause.kind == CauseKind::kNotStarted) renew_agents(now);
   enter(Phase::kGather, now);
+}
+
+// The launcher has failed, and it does not matter in which words: a node that can't start an agent any more is lost, even
+// where the agent before lives on, as without its slurmd. No more than so many steps at once; a node that spoils the step
+// of others is found by the probes, which go to each alone.
+void Supervisor::renew_agents(double now) {
+  const std::vector<std::string>& nodes = current_.nodes;
+  const size_t share = (nodes.size() + kSteps - 1) / kSteps;
+  for (size_t begin = 0; begin < nodes.size(); begin += share) {
+    const auto first = nodes.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = nodes.begin() + static_cast<std::ptrdiff_t>(std::min(begin + share, nodes.size()));
+    for (auto name = first; name != last; ++name) {
+      Node& node = nodes_.at(*name);
+      node.outdated = node.report.began;
+      node.asked = node.probed = now;
+      node.probes = 0;
+    }
+    launcher_.start_agents({first, last});
+  }
 }
 
 void Supervisor::await_doctor(double now) {

@@ -64,6 +64,7 @@ class Supervisor {
   struct Setup {
     std::vector<std::string> nodes;  // of the allocation, in the order in which they are taken
     int nodes_needed = 1;
+    std::string job;  // of the attempts
   };
   // Times are seconds since 1970.
   Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book);
@@ -79,8 +80,9 @@ class Supervisor {
   enum class Phase { kGather, kRun, kEnd, kDoctor, kOver };
   struct Node {
     bool lost = false;
-    double heard = 0;  // 0: never
-    double asked = 0;  // since when its agent is awaited
+    double heard = 0;     // 0: never
+    double outdated = 0;  // an agent that began then or before does not count: another one has to show itself
+    double asked = 0;     // since when its agent is awaited
     double probed = 0;
     int probes = 0;
     int64_t number = 0;  // of the attempt that uses it, or used it last
@@ -111,11 +113,13 @@ class Supervisor {
   void found(AttemptCause finding, double now);
   Decision decide_at_work_now(const AttemptCause& finding, double now) const;
   void watch_step(double now);
+  void watch_spares(double now);
   void end_attempt(double now);
   void finish_ending(double now);
   void conclude(double now);
   void decide_now(std::optional<Diagnosis> diagnosis, double now);
   void await_doctor(double now);
+  void renew_agents(double now);
   void leave(int status, double now);
   std::string node_of_host(const std::string& host) const;
 
