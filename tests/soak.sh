@@ -10,6 +10,8 @@
 #   soak.sh heal       300 faults of supervised runs, each healed; and one of each kind under Slurm
 #   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that are slow to look at
+#   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
+#                      On a machine with nothing else to do
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
 # CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal
@@ -17,7 +19,7 @@
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor}
+kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor|slow}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -84,8 +86,12 @@ case $kind in
     bash tests/mp/doctor_names_what_is_ill.sh "$PWD" "$PWD/build-$kind/bin/trireme" \
       "$(find "$PWD/build-$kind" -name 'libfake_nvml.*')" "${TIMES:-50}"
     ;;
+  slow)
+    build
+    bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 40 "${ROUNDS:-3}"
+    ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow"
     exit 2
     ;;
 esac
