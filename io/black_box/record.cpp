@@ -87,6 +87,9 @@ void read_actions(const box::Image& image, const box::Action* actions, RankRecor
   record.actions_enqueued = get(image.actions_enqueued);
   record.action_entered = get(image.action_entered);
   record.action_running = get(image.action_running);
+  // What runs was entered, whether a mark says so or not.
+  if (static_cast<int32_t>(record.action_running - record.action_entered) > 0)
+    record.action_entered = record.action_running;
   if (record.action_entered == 0) return;
   const box::Action& action = actions[record.action_entered % image.num_actions];
   if (action.number != record.action_entered) return;  // overwritten

@@ -119,7 +119,11 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
 class ShownStreams {
  public:
   ShownStreams(std::optional<Watchdog>& watchdog, Runtime& runtime) : watchdog_(watchdog) {
-    if (watchdog_) watchdog_->set_streams([&runtime] { return runtime.activities(); });
+    if (watchdog_)
+      watchdog_->set_streams([&runtime] {
+        runtime.read_progress();
+        return runtime.activities();
+      });
   }
   ~ShownStreams() {
     if (watchdog_) watchdog_->set_streams(nullptr);

@@ -37,7 +37,8 @@ Trainer::Trainer(const TrainerContext& context)
                   .world = runtime_.world(),
                   .compute = runtime_.compute()}),
       evaluator_(engine_, step_statistic(statistics_, offsetof(StepStatistics, loss))),
-      timeline_(context.device, runtime_.compute()),
+      timeline_(context.device, runtime_.compute(),
+                context.config.metrics.ranks_every > 0 ? TimelineDetail::kOn : TimelineDetail::kOff),
       plan_(train_plan(context.config, mesh_.pp)),
       timing_(context.timing),
       h_told_(context.device, 1),
@@ -88,7 +89,6 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   run_plan();
   evaluator_.sum_losses();
   const ComputeProgress update(ComputeKind::kUpdate);
-  update.entered(compute);
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
   optimizer_.reduce();

@@ -18,6 +18,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/base/error.h"
 #include "io/base/random.h"
 #include "tests/mp/run_program.h"
 
