@@ -21,7 +21,7 @@ constexpr const char* kRate = "rate";
 constexpr const char* kLaunchSkew = "launch_skew";
 constexpr int kLabel = 8;         // columns of "pp12-13 "
 constexpr int kMedian = 10;       // ... of a stage's median
-constexpr int kFrame = 5;         // lines beside those of ranks: head, legend, an end
+constexpr int kFrame = 6;         // lines beside those of ranks: head, legend, an end
 constexpr size_t kMostNamed = 4;  // ranks that stand out and have a line
 
 bool is_work_quantity(RankQuantity quantity) {
@@ -200,7 +200,12 @@ Folding folding_of(const RankMesh& mesh, const HeatScreen& screen, int lines) {
     folding.cells = (in_stage + ranks - 1) / ranks;
     // Whole tp groups in a line, as far as one fits.
     const int group = std::max(1, mesh.tp / ranks);
-    folding.per_line = group <= width ? width / group * group : width;
+    const int unit = group <= width ? group : 1;
+    folding.per_line = width / unit * unit;
+    // As many in each of a stage's lines.
+    const int in_line =
+        (folding.cells + folding.lines_per_row(folding.cells) - 1) / folding.lines_per_row(folding.cells);
+    folding.per_line = std::min(folding.per_line, (in_line + unit - 1) / unit * unit);
     return rows * folding.lines_per_row(folding.cells) <= lines;
   };
   // Divisors of a tp group, then whole groups.
@@ -319,7 +324,7 @@ std::string heat_map_text(const RankMesh& mesh, const RankWindow& window, const 
   const Folding folding = folding_of(mesh, screen, lines);
   text += numbers.empty() ? fmt::format("{:>{}}\n", "median", kLabel + folding.per_line + kMedian) : numbers;
   if (numbers.empty()) text += map_of_cells(mesh, heat, screen, folding);
-  return text + legend_of(heat, screen, !numbers.empty(), folding) + outliers;
+  return text + "\n" + legend_of(heat, screen, !numbers.empty(), folding) + outliers;
 }
 
 std::string heat_map_json(const RankMesh& mesh, const RankWindow& window, const Heat& heat) {

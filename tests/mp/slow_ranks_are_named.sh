@@ -54,7 +54,8 @@ run 3 "$trireme" status off --heat compute
 
 echo "a killed run that begins again: both attempts in one file"
 start killed 8 run.steps=100000
-until_true grep -q '^{"ranks":' killed/metrics.jsonl
+has_window() { grep -q '^{"ranks":' killed/metrics.jsonl 2>/dev/null; }
+until_true has_window
 kill -KILL "$(pid_of 0)"
 end_of killed 137
 train 0 killed 8
