@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kSigma = 1.4826;  // of a normal distribution, over its median absolute value
 constexpr double kNoise = 2;       // so many sigmas of all ranks' differences are ignored
+constexpr int kEnoughPeers = 4;
 constexpr double kNothing = 1e-9;  // seconds
 
 double of(const RankWindow& window, int rank, RankQuantity quantity) {
@@ -40,6 +41,14 @@ double stage_flops(const RankMesh& mesh, int stage) {
 
 std::vector<std::vector<int>> roles_of(const RankMesh& mesh) {
   std::vector<std::vector<int>> roles;
+  if (mesh.dp >= kEnoughPeers) {
+    for (int stage = 0; stage < mesh.pp; ++stage)
+      for (int tp = 0; tp < mesh.tp; ++tp) {
+        std::vector<int>& role = roles.emplace_back();
+        for (int dp = 0; dp < mesh.dp; ++dp) role.push_back((stage * mesh.dp + dp) * mesh.tp + tp);
+      }
+    return roles;
+  }
   if (mesh.dp * mesh.tp > 1) {
     for (int stage = 0; stage < mesh.pp; ++stage) roles.push_back(ranks_of_stage(mesh, stage));
     return roles;

@@ -1,8 +1,10 @@
 // Who is slower than the ranks that do the same work, from every rank's times (io/ranks/rank_times.h).
 //
-// A role is the ranks of one stage: they compute the same and send as much. A stage may rightly take longer than
-// another (the head's does), so ranks are compared within their role alone. Where a stage is one rank, the inner stages
-// of equal FLOPs are one role, since they compute the same, too. Waits tell nothing: the slow one waits the least.
+// A role is ranks that compute the same and send as much: those of one stage with the same place in their tp group, where
+// there are enough of them; else all of the stage. (Of a small model the vocabulary's parts are unequal work: most tokens
+// are in the first.) A stage may rightly take longer than another (the head's does), so ranks are compared within their
+// role alone. Where a stage is one rank, the inner stages of equal FLOPs are one role, since they compute the same, too.
+// Waits tell nothing: the slow one waits the least.
 #pragma once
 
 #include <cstdint>
