@@ -156,7 +156,7 @@ void StragglerWatch::judge(int world_rank, const Slowness& slowness, double nois
   if (is_news) news.push_back({.kind = StragglerNews::Kind::kSlow, .straggler = straggler_of(world_rank)});
 }
 
-Straggler StragglerWatch::straggler_of(int world_rank) const {
+RankStraggler StragglerWatch::straggler_of(int world_rank) const {
   const Case& of = cases_[static_cast<size_t>(world_rank)];
   const auto windows = static_cast<double>(std::max<int64_t>(1, of.windows));
   return {.world_rank = world_rank,
@@ -190,7 +190,7 @@ void StragglerWatch::look_at_data(const RankWindow& window, std::vector<Straggle
   if (data_windows_ == kWindows) news.push_back({.kind = StragglerNews::Kind::kData, .share = share});
 }
 
-std::string to_string(const RankMesh& mesh, const Straggler& straggler) {
+std::string to_string(const RankMesh& mesh, const RankStraggler& straggler) {
   const std::string who = to_string_place(mesh, straggler.world_rank);
   const double percent = 100 * straggler.slowdown;
   const std::string role = mesh.dp * mesh.tp > 1

@@ -14,7 +14,7 @@ using Kind = StragglerNews::Kind;
 // What a watch says of `windows` windows; stops behind the first word about a rank, if asked to.
 struct Watched {
   std::vector<std::pair<int64_t, StragglerNews>> news;  // with its window
-  std::vector<Straggler> stragglers;                    // at the end
+  std::vector<RankStraggler> stragglers;                // at the end
 };
 Watched watch(const RankMesh& mesh, int64_t windows, double noise, uint64_t seed,
               const Disturbance& disturbance = nullptr) {
