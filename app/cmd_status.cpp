@@ -86,7 +86,8 @@ void add_status_command(CLI::App& app, int& status) {
       "Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped, no times yet.\n"
       "--json: run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, newest_dump, last_log_line,\n"
       "state (runs, stands still, ended, failed, gone, unknown), rate {step, step_ms, tokens_per_s, loss, age_s},\n"
-      "slowest {rank, step_ms, of_median}, hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
+      "slowest {rank, step_ms, of_median}, stragglers [{rank, host, slowdown, text}],\n"
+      "hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
       "cause {time, kind, rank, host, text}, ranks [...]; null where it is not known.");
   on_run(command, status, [options, hang, heat] {
     if (heat->count() > 0) return show_heat(*options);
