@@ -14,9 +14,9 @@ using Json = nlohmann::json;
 
 constexpr int64_t kPiece = 4 << 20;  // bytes that are read at once
 
-// The place of a field's value in a line of metrics; null: it has none. Lines of steps are flat objects that MetricsFile
-// writes, hundreds of bytes each and perhaps a million of them: they are searched, not parsed. Fields come in the
-// order in which they are asked for, so each search goes on from the one before.
+// The fields of a line of metrics. Lines of steps are flat objects that MetricsFile writes, hundreds of bytes each and
+// perhaps a million of them: they are searched, not parsed. Fields come in the order in which they are asked for, so
+// each search goes on from the one before.
 class FlatLine {
  public:
   explicit FlatLine(std::string_view line) : line_(line) {}

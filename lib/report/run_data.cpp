@@ -156,7 +156,7 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
   return incidents;
 }
 
-Result<RunData> read_run_data(const std::string& run_dir) {
+Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   std::error_code problem;
   const fs::path path = fs::canonical(run_dir, problem);
   if (problem) return usage_error("{}: {}; name the folder of a run (run.dir)", run_dir, problem.message());
@@ -177,6 +177,10 @@ Result<RunData> read_run_data(const std::string& run_dir) {
   } else {
     run.remarks.push_back(history.error().message + ": attempts, incidents and wall time are not known");
   }
+  if (auto heat = read_rank_heat(run.dir, heat_bytes); heat)
+    run.heat = std::move(heat).value();
+  else if (heat.error().os_error != ENOENT)
+    run.remarks.push_back(heat.error().message);
   run.changes = changes_of(run.events);
   run.incidents = incidents_of(run.events, run.time, run.metrics);
   return run;

@@ -13,8 +13,11 @@
 #include "lib/fault/events.h"
 #include "lib/observe/effective_time.h"
 #include "lib/report/metrics_reader.h"
+#include "lib/report/rank_heat.h"
 
 namespace tri {
+
+inline constexpr int64_t kHeatBytes = 2'000'000;
 
 // Something that a reader should know of besides figures: a failure, a hang, a decision about machines.
 struct Incident {
@@ -39,14 +42,15 @@ struct RunData {
   std::vector<FlatField> config;      // resolved.yaml, else config.yaml
   std::vector<ConfigChange> changes;  // in the order of time
   std::vector<Incident> incidents;    // likewise
+  std::optional<RankHeat> heat;       // of ranks.h5
   std::vector<std::string> remarks;   // what could not be read, in words
 
   std::string field(std::string_view name) const;  // of `config`; "": none
   const RunEvent* last_start() const;              // the newest kStart; null: none is on record
 };
 
-// Error (kUsage): `run_dir` is not the folder of a run.
-Result<RunData> read_run_data(const std::string& run_dir);
+// Error (kUsage): `run_dir` is not the folder of a run. `heat_bytes`: the most that the times of all ranks may take.
+Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes = kHeatBytes);
 
 std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const std::optional<EffectiveTime>& time,
                                    const RunMetrics& metrics);
