@@ -69,9 +69,10 @@ Lines curves(const RunMetrics& metrics, int columns, int height) {
   if (metrics.steps.empty() || height < 2) return {};
   const bool two = columns >= kWide;
   const int width = two ? (columns - 2) / 2 : columns;
-  const Lines loss = curve_chart(values_of(metrics, [](const StepRecord& s) { return s.loss; }), width, height - 1);
-  Lines lines{
-      padded(fmt::format("loss, steps {} to {}", metrics.steps.front().step, metrics.steps.back().step), width)};
+  const Lines loss = curve_chart(values_of(metrics, [](const StepRecord& s) { return s.loss; }), width, height - 1,
+                                 ChartScale::kLogarithmic);
+  Lines lines{padded(
+      fmt::format("loss (logarithmic), steps {} to {}", metrics.steps.front().step, metrics.steps.back().step), width)};
   lines.insert(lines.end(), loss.begin(), loss.end());
   if (!two) return lines;
   const Lines speed =

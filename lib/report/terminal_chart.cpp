@@ -101,11 +101,14 @@ std::string padded(std::string_view text, int width) {
   return made;
 }
 
-std::vector<std::string> curve_chart(std::span<const double> values, int width, int height) {
+std::vector<std::string> curve_chart(std::span<const double> values, int width, int height, ChartScale scale) {
+  const bool logarithmic = scale == ChartScale::kLogarithmic;
   const int inner = width - kAxis;
   std::vector<std::string> lines(static_cast<size_t>(std::max(0, height)));
   if (inner < 4 || height < 1) return lines;
-  const std::vector<double> means = columns(values, static_cast<size_t>(2 * inner));
+  std::vector<double> means = columns(values, static_cast<size_t>(2 * inner));
+  if (logarithmic)
+    for (double& mean : means) mean = mean > 0 ? std::log(mean) : NAN;
   double low = INFINITY, high = -INFINITY;
   for (const double value : means)
     if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
@@ -130,7 +133,9 @@ std::vector<std::string> curve_chart(std::span<const double> values, int width, 
   }
   for (size_t line = 0; line < lines.size(); ++line) {
     const bool first = line == 0, last = line + 1 == lines.size();
-    lines[line] = first ? on_axis(high) : last ? on_axis(low) : std::string(kAxis - 1, ' ') + "│";
+    lines[line] = first  ? on_axis(logarithmic ? std::exp(high) : high)
+                  : last ? on_axis(logarithmic ? std::exp(low) : low)
+                         : std::string(kAxis - 1, ' ') + "│";
     for (const uint32_t character_dots : dots[line]) lines[line] += braille(character_dots);
   }
   return lines;
@@ -148,7 +153,7 @@ std::string share_bar(std::span<const NamedShare> shares, int width) {
 std::string share_legend(std::span<const NamedShare> shares) {
   std::string text;
   for (size_t i = 0; i < shares.size(); ++i) {
-    if (shares[i].share < 0.0005) continue;
+    if (shares[i].share < 0.005) continue;
     text += fmt::format("{}{} {} {:.{}f} %", text.empty() ? "" : "  ", kSigns[std::min(i, kSigns.size() - 1)],
                         shares[i].name, 100 * shares[i].share, shares[i].share < 0.0995 ? 1 : 0);
   }

@@ -60,9 +60,16 @@ std::string wall_line(const RunData& run) {
   return text;
 }
 
+// On two lines where one is too short.
 void add_fact(Lines& lines, std::string_view label, const std::string& value, int columns) {
   if (value.empty()) return;
-  lines.push_back(padded(label, kLabel) + cut(plain(value), columns - kLabel));
+  const std::string text = plain(value);
+  const int room = columns - kLabel;
+  const std::string name = padded(plain(label), kLabel);
+  const size_t end = columns_of(text) <= room ? text.npos : text.rfind(' ', cut(text, room).size() - 1);
+  if (end == text.npos) return lines.push_back(name + cut(text, room));
+  lines.push_back(name + cut(text.substr(0, end), room));
+  lines.push_back(padded("", kLabel) + cut(text.substr(end + 1), room));
 }
 
 // The largest of what happened first: kinds and numbers; then the newest in words.
@@ -74,9 +81,9 @@ void add_incidents(Lines& lines, const RunData& run, int columns) {
            columns);
   for (size_t i = first; i < run.incidents.size(); ++i) {
     const Incident& incident = run.incidents[i];
-    lines.push_back(cut(plain(fmt::format("  {}  step {:<7} {:<10} {}", moment(incident.time), incident.step,
-                                          incident.kind, incident.text)),
-                        columns));
+    const std::string text =
+        fmt::format("  {}  step {}  {}: {}", moment(incident.time), incident.step, incident.kind, incident.text);
+    lines.push_back(cut(plain(text), columns));
   }
 }
 
@@ -94,8 +101,9 @@ Lines one_run(const RunData& run, int columns) {
   Lines lines{cut(plain(run.name), columns)};
   for (const RunFact& fact : run_facts(run)) add_fact(lines, fact.label, fact.value, columns);
   if (!run.metrics.steps.empty()) {
-    lines.push_back(fmt::format("Loss, steps {} to {}", run.metrics.steps.front().step, run.metrics.steps.back().step));
-    for (std::string& line : curve_chart(losses_of(run.metrics), std::min(columns, 90), 6))
+    lines.push_back(fmt::format("Loss (logarithmic), steps {} to {}", run.metrics.steps.front().step,
+                                run.metrics.steps.back().step));
+    for (std::string& line : curve_chart(losses_of(run.metrics), std::min(columns, 90), 6, ChartScale::kLogarithmic))
       lines.push_back(std::move(line));
     const auto shares = step_shares(run.metrics, run.metrics.steps.size());
     add_fact(lines, "Step", share_bar(shares, columns - kLabel), columns);
@@ -130,7 +138,7 @@ Lines several_runs(const std::vector<RunData>& runs, int columns) {
   for (const RunData& run : runs) {
     if (run.metrics.steps.empty()) continue;
     add_fact(lines, run.name + ":", "loss, steps to " + std::to_string(run.metrics.steps.back().step), columns);
-    for (std::string& line : curve_chart(losses_of(run.metrics), std::min(columns, 60), 3))
+    for (std::string& line : curve_chart(losses_of(run.metrics), std::min(columns, 60), 3, ChartScale::kLogarithmic))
       lines.push_back(std::move(line));
   }
   size_t listed = 0;
@@ -166,7 +174,7 @@ std::string report_text(const std::vector<RunData>& runs, int columns) {
   Lines lines = runs.size() == 1 ? one_run(runs.front(), columns) : several_runs(runs, columns);
   if (lines.size() > static_cast<size_t>(kTextLines)) {
     lines.resize(static_cast<size_t>(kTextLines - 1));
-    lines.push_back("... more of it is in the page: trireme report RUN_DIR");
+    lines.push_back(cut("... more of it is in the page: trireme report RUN_DIR", columns));
   }
   std::string text;
   for (const std::string& line : lines) text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";

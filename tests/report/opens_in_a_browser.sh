@@ -3,7 +3,7 @@
 # errors and without a single request. Skipped (77) where there is no Chromium.
 #   opens_in_a_browser.sh PATH_OF_trireme PATH_OF_synthetic_run
 set -euo pipefail
-trireme=$1 synthetic_run=$2
+trireme=$(realpath "$1") synthetic_run=$(realpath "$2")
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [[ -z $browser ]]; then
   echo "skipped: no Chromium"

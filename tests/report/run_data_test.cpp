@@ -44,7 +44,7 @@ TEST(RunData, of_a_run_with_restarts) {
   EXPECT_TRUE(run.remarks.empty());
   EXPECT_EQ(fact(run, "State"), "step 300 of 300; done");
   EXPECT_EQ(fact(run, "Layout"), "8 ranks: tp 2, pp 2, dp 2, interleaved, chunks 6, zero 2");
-  EXPECT_NE(fact(run, "Model").find("174B parameters"), std::string::npos) << fact(run, "Model");
+  EXPECT_NE(fact(run, "Model").find("175B parameters"), std::string::npos) << fact(run, "Model");
   EXPECT_NE(fact(run, "Machines").find("peak 989 TFLOP/s"), std::string::npos) << fact(run, "Machines");
   EXPECT_EQ(fact(run, "Version"), "0.1.0, commit 0123456789ab");
 }

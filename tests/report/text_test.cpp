@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "lib/report/terminal_chart.h"
@@ -112,8 +113,9 @@ TEST(LiveScreen, shows_state_curve_bar_heat_map_and_events_where_there_is_room) 
                 .clock = "12:34:56"};
   std::string all;
   for (const std::string& line : live_screen(view, {.columns = 100, .lines = 40})) all += line + "\n";
-  for (const char* said : {"mine  runs  step 200 of 300 (67 %)  ETA 4m10s  8 ranks", "loss, steps 1 to 200", "┤",
-                           "█ compute 70 %", "pp0 map", "the GPU is lost", "12:34:56"})
+  for (const char* said :
+       {"mine  runs  step 200 of 300 (67 %)  ETA 4m10s  8 ranks", "loss (logarithmic), steps 1 to 200", "┤",
+        "█ compute 70 %", "pp0 map", "the GPU is lost", "12:34:56"})
     EXPECT_NE(all.find(said), all.npos) << said << " is not in:\n" << all;
   const auto small = live_screen(view, {.columns = 40, .lines = 6});
   EXPECT_EQ(small.back().substr(0, 8), "12:34:56");
@@ -155,9 +157,19 @@ TEST(TerminalChart, a_rising_line_rises) {
   EXPECT_NE(lines[0].find("98"), std::string::npos);
 }
 
+TEST(TerminalChart, halving_is_straight_on_a_logarithmic_scale) {
+  std::vector<double> values, logarithms;
+  for (int i = 0; i < 80; ++i) values.push_back(std::pow(0.9, i)), logarithms.push_back(-i);
+  auto straight = curve_chart(logarithms, 49, 5), curved = curve_chart(values, 49, 5, ChartScale::kLogarithmic);
+  for (size_t i = 0; i < 5; ++i)
+    EXPECT_EQ(straight[i].substr(10), curved[i].substr(10)) << "but for the numbers on the axis";
+  EXPECT_NE(curve_chart(values, 49, 5)[2].substr(10), curved[2].substr(10));
+}
+
 TEST(TerminalChart, values_that_are_not_finite_leave_gaps) {
   for (const std::vector<double>& values : {std::vector<double>{}, {kUnknown}, {kUnknown, 1, kUnknown}, {5, 5, 5}})
-    for (const std::string& line : curve_chart(values, 40, 4)) EXPECT_LE(columns_of(line), 40);
+    for (const std::string& line : curve_chart(values, 40, 4, ChartScale::kLogarithmic))
+      EXPECT_LE(columns_of(line), 40);
 }
 
 TEST(TerminalChart, a_bar_shares_out_its_width) {

@@ -37,7 +37,8 @@ function overview() {
       remarks.map((text) => absent('Note: ' + text)));
 }
 
-// The x axes that curves can have. Hours run from a run's first sign of life.
+// The x axes that curves can have. Time runs from a run's first sign of life, in the unit that fits the longest run.
+const kTime = timeUnit(Math.max(...runs.map((run) => (run.x.time[run.x.time.length - 1] || 0) - began(run))));
 const kAxes = {
   step: {label: 'step', of: (run, x) => x.step, format: (v) => whole(v), mark: (run, mark) => mark[0]},
   tokens: {
@@ -46,14 +47,14 @@ const kAxes = {
     format: (v) => counted(v),
     mark: (run, mark) => tokensAt(run, mark[0])
   },
-  hours: {
-    label: 'hours',
-    of: (run, x) => x.time.map((t) => (t - began(run)) / 3600),
+  time: {
+    label: kTime.name,
+    of: (run, x) => x.time.map((t) => (t - began(run)) / kTime.length),
     format: (v) => digits(v, 3),
-    mark: (run, mark) => (mark[1] - began(run)) / 3600
+    mark: (run, mark) => (mark[1] - began(run)) / kTime.length
   },
 };
-const began = (run) => (run.wall ? run.wall.begin : run.x.time[0] || 0);
+function began(run) { return run.wall ? run.wall.begin : run.x.time[0] || 0; }
 function tokensAt(run, step) {
   const i = nearestIndex(run.x.step, step);
   return i < 0 || !run.x.step[i] ? 0 : run.x.tokens[i] * step / run.x.step[i];
@@ -228,9 +229,10 @@ function wallTime() {
   return oneEach((run) => {
     const wall = run.wall;
     if (!wall) return absent('events.jsonl names no attempt: where wall time went is not known.');
-    const slots = Object.values(wall.slots)[0] || [], length = (wall.end - wall.begin) / 3600;
+    const unit = timeUnit(wall.end - wall.begin);
+    const slots = Object.values(wall.slots)[0] || [], length = (wall.end - wall.begin) / unit.length;
     const xs = slots.map((_, i) => i / slots.length * length);
-    const view = makeView('hours', (v) => digits(v, 3), [0, length || 1]);
+    const view = makeView(unit.name, (v) => digits(v, 3), [0, length || 1]);
     const names = Object.keys(kWallParts).filter((name) => wall.sums[name]);
     const share = (name) => wall.sums[name].seconds / (wall.end - wall.begin || 1);
     const ordered = [...names].sort((a, b) => share(b) - share(a));
@@ -320,7 +322,7 @@ function checkpoints() {
                 `${duration(Math.max(...of(3)))}); written in ${duration(middle(of(4)))} (at most ${
                     duration(Math.max(...of(4)))}` +
                 `${rate.length > 0 ? `; ${digits(middle(rate), 3)} GB/s` : ''}).`),
-        plot('Training waits for it', 3), plot('Until it is written', 4));
+        element('div', {class: 'grid'}, plot('Training waits for it', 3), plot('Until it is written', 4)));
   });
 }
 
