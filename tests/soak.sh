@@ -7,13 +7,15 @@
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
 #   soak.sh hang       ranks of the executable that hang at 200 moments, each named and ended; the quick start for 10,000
 #                      steps, suspended for a minute, without a false alarm
+#   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
+#                      On a machine with nothing else to do
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
 # CASES, STEPS, SEED    of hang: likewise
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang}
+kind=${1:?soak.sh clang|address|thread|crash|hang|slow}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -65,8 +67,12 @@ case $kind in
     bash tests/mp/never_alarms_without_a_hang.sh "$PWD" "$PWD/build-$kind/bin/trireme" "$PWD/configs/quickstart.yaml" \
       "${STEPS:-10000}" 60 20
     ;;
+  slow)
+    build
+    bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 40 "${ROUNDS:-3}"
+    ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, slow"
     exit 2
     ;;
 esac

@@ -47,6 +47,9 @@ class Event {
   virtual void synchronize() = 0;  // the host waits for the latest record; rethrows the device's fault
   // Seconds from `earlier`'s latest record to this one's, measured on the device. Both timed, and both have happened.
   virtual double seconds_after(const Event& earlier) const = 0;
+  // Of these the seconds in which the stream that recorded both was at work: on the CPU its thread's, which another
+  // thread on its core does not make more of.
+  virtual double work_seconds_after(const Event& earlier) const { return seconds_after(earlier); }
 };
 
 // Seconds since the stream's creation or the last reset_times().

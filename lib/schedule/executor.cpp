@@ -185,6 +185,8 @@ class Executor::Run {
     const ComputeProgress progress(forward ? ComputeKind::kForward : ComputeKind::kBackward, action.chunk,
                                    action.microbatch);
     progress.entered(x_.compute_);
+    if (Timeline* const timeline = x_.compute_.timeline())
+      timeline->enter_action(forward ? TimeCategory::kForward : TimeCategory::kBackward);
     Held held = take(action, x_.compute_);
     progress.running(x_.compute_);
     const Tensor input = held.tensor(BufferRing::kInputs);

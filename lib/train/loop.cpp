@@ -34,7 +34,15 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                .steps = context.config.run.steps - context.begun.steps}),
       evaluation_batches_(evaluation_batches(context.config, context.inputs.num_samples(Split::kValidation),
                                              context.config.run.eval_batches)),
-      progress_(context.begun) {
+      progress_(context.begun),
+      metrics_(context.mesh.world_rank == 0 ? std::make_unique<MetricsFile>(context.config.run.dir + "/metrics.jsonl")
+                                            : nullptr),
+      ranks_({.config = context.config,
+              .mesh = context.mesh,
+              .job = context.job,
+              .gpu = context.device.bus_id(),
+              .events = context.events,
+              .metrics = metrics_.get()}) {
   if (evaluation_batches_ > 0)
     validation_loader_ = std::make_unique<NodeLoader>(
         NodeLoaderContext{.config = context.config,
@@ -46,7 +54,6 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                           .split = Split::kValidation,
                           .steps = evaluation_batches_ * (context.config.run.steps - context.begun.steps),
                           .period = evaluation_batches_});
-  if (context.mesh.world_rank == 0) metrics_ = std::make_unique<MetricsFile>(context.config.run.dir + "/metrics.jsonl");
 }
 
 Result<void> TrainingLoop::run() {
@@ -64,6 +71,7 @@ Result<void> TrainingLoop::run() {
       saved_at_ = Clock::now();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
       book(WallTime::kCheckpoint, saved_at_);
+      step_end_.reset();
     }
     if (stop_ != Stop::kNo) break;
     if (is_due(run.eval_every)) evaluate();
@@ -83,7 +91,8 @@ Result<void> TrainingLoop::train_step() {
   const auto told_at = Clock::now();
   const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, told,
                                                   [this] { context_.checkpoints.before_update(); });
-  step_seconds_ = seconds_between(start, Clock::now());
+  const auto end = Clock::now();
+  step_seconds_ = seconds_between(start, end);
   if (BlackBox* const box = black_box()) box->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
   progress_.steps += 1;
   progress_.samples += context_.config.data.global_batch;
@@ -93,6 +102,13 @@ Result<void> TrainingLoop::train_step() {
   times_ += times;
   const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
   show(metrics, result.finite());
+  ranks_.step({.times = times,
+               .timeline = result.timeline,
+               .wall = step_seconds_,
+               .send = result.pp_transfer_seconds,
+               .before = seconds_between(step_end_.value_or(start), told_at)},
+              metrics, context_.checkpoints.under_way().has_value());
+  step_end_ = end;
   save_due_ = result.sums.save_due > 0;
   if (!result.finite())
     if (auto skipped = after_not_finite(metrics); !skipped) return skipped;
@@ -225,6 +241,7 @@ void TrainingLoop::book(WallTime what, Clock::time_point since) const {
 void TrainingLoop::evaluate() {
   if (!validation_loader_) return;
   const PhaseScope phase(RunPhase::kEvaluation);
+  step_end_.reset();
   const auto start = Clock::now();
   const Evaluation result = context_.trainer.evaluator().evaluate(
       evaluation_batches_, [this] { return validation_loader_->next(); }, context_.inputs.tokenizer.get(),
@@ -242,6 +259,7 @@ void TrainingLoop::sample() {
   const Tokenizer& tokenizer = *context_.inputs.tokenizer;
   if (run.sample_tokens == 0) return;
   const PhaseScope phase(RunPhase::kSample);
+  step_end_.reset();
   const auto start = Clock::now();
   std::vector<int32_t> prompt = tokenizer.encode(run.sample_prompt);
   const size_t begin = prompt.empty() ? 1 : 0;
@@ -266,6 +284,7 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
   if (waits) book(WallTime::kCheckpoint, stepped);
   deadline_.lift();
   report_checkpoints();
+  ranks_.finish();
   log_summary(context_.job, context_.mesh, times_, context_.trainer.runtime().times(),
               seconds_between(start, Clock::now()));
   log_data(context_.job, context_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);

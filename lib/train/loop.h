@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "io/base/progress.h"
 #include "lib/checkpoint/checkpointer.h"
@@ -12,6 +13,7 @@
 #include "lib/fault/stop_signals.h"
 #include "lib/observe/effective_time.h"
 #include "lib/observe/metrics.h"
+#include "lib/observe/rank_monitor.h"
 #include "lib/observe/startup.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
@@ -36,7 +38,7 @@ struct LoopContext {
 
 class TrainingLoop {
  public:
-  // Collective: the ranks of a node share their loader.
+  // Collective: the ranks of a node share their loader, and all of them tell rank 0 of their times.
   explicit TrainingLoop(const LoopContext& context);
 
   // Trains until config.run.steps, or until a signal stops it, and closes with a summary. Collective; errors that the
@@ -81,6 +83,8 @@ class TrainingLoop {
   double step_seconds_ = 0;                     // of the last step
   StepTimes times_;                             // of all steps
   std::unique_ptr<MetricsFile> metrics_;        // world rank 0
+  RankMonitor ranks_;                           // after the metrics, into which it writes
+  std::optional<Clock::time_point> step_end_;   // of the step before; none: something stood between
   ProgressLine progress_line_;
 };
 

@@ -26,7 +26,7 @@ const BadText kBadConfigs[] = {
     {"model:\n  layers: 4\n  heds: 4", "a.yaml:3: model.heds: unknown key; did you mean model.heads?"},
     {"model: {num_layers: 4}", "a.yaml:1: model.num_layers: unknown key; did you mean model.layers?"},
     {"model: {steps: 4}", "a.yaml:1: model.steps: unknown key; did you mean run.steps?"},
-    {"metrics: {colour: red}", "a.yaml:1: metrics.colour: unknown key; the keys of metrics are log_every"},
+    {"metrics: {colour: red}", "a.yaml:1: metrics.colour: unknown key; the keys of metrics are log_every, ranks_every"},
     {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
     {"speed: {every: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
