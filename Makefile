@@ -2,14 +2,14 @@
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
 # make install  executable, scripts and configs into PREFIX       make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
-# make soak     the long tests: another compiler, sanitizers, hundreds of kills and hangs; or one of them: make soak-crash ...
+# make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make soak-crash ...
 # make format   clang-format over the tree                        make clean
 BUILD ?= build
 JOBS ?= $(shell nproc)
 CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
-SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-slow
+SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak-fleet soak-doctor soak-slow
 .PHONY: build all configure run test unit bench soak $(SOAKS) install deps format clean
 
 # The executable alone: the tests would take three times as long again.

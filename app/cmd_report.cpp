@@ -39,7 +39,7 @@ Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
 Result<void> show_time(const Options& options) {
   if (options.run_dirs.size() > 1) return usage_error("--time is of one run");
   const std::string& run_dir = options.run_dirs.front();
-  const auto history = read_run_history(run_dir);
+  const auto history = read_events_and_steps(run_dir);
   if (!history && history.error().os_error == ENOENT)
     return usage_error("{}: no events.jsonl; name the folder of a run (run.dir) that has been started", run_dir);
   if (!history) return history.error();

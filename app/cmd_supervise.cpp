@@ -25,7 +25,7 @@ struct Options {
   std::string config;
   std::vector<std::string> overrides;
   int ranks = 0, spares = 0;
-  std::string launcher;
+  std::string launcher, agent_launcher, hosts;
   bool agent = false, nodes = false;
   std::string lift;
 };
@@ -126,7 +126,7 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
                        .job = environment("SLURM_JOB_ID")};
 }
 
-Result<DriverOptions> local_options(const Options& options, SupervisedRun& plan) {
+Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
   // "mpirun -n 8": how many ranks it starts decides what the config resolves to.
   int offered = 0;
   std::istringstream in(options.launcher);
@@ -135,9 +135,13 @@ Result<DriverOptions> local_options(const Options& options, SupervisedRun& plan)
   auto planned = plan_of(options, offered);
   if (!planned) return planned.error();
   plan = std::move(planned).value();
+  std::vector<std::string> nodes = split_names(options.hosts);
   const std::string node = environment("SLURMD_NODENAME");  // as an agent calls itself
-  return DriverOptions{.commands = local_commands(options.launcher),
-                       .setup = {.nodes = {node.empty() ? host_name() : node}}};
+  if (nodes.empty()) nodes = {node.empty() ? host_name() : node};
+  const int needed = static_cast<int>(nodes.size()) - options.spares;
+  if (needed < 1) return usage_error("--spares {}: --hosts names {} nodes", options.spares, nodes.size());
+  return DriverOptions{.commands = own_commands(options.launcher, options.agent_launcher),
+                       .setup = {.nodes = std::move(nodes), .nodes_needed = needed}};
 }
 
 Result<int> supervise(const Options& options) {
@@ -152,7 +156,7 @@ Result<int> supervise(const Options& options) {
     return run_agent(agent.value());
   }
   SupervisedRun plan;
-  auto driver = options.launcher.empty() ? slurm_options(options, plan) : local_options(options, plan);
+  auto driver = options.launcher.empty() ? slurm_options(options, plan) : own_options(options, plan);
   if (!driver) return driver.error();
   DriverOptions& of_run = driver.value();
   of_run.run_dir = absolute(plan.config.run.dir);
@@ -178,8 +182,13 @@ void add_supervise_command(CLI::App& app, int& status) {
                       "Ranks; default: the config's mesh, or what the nodes but spares hold");
   command->add_option("--spares", options->spares, "Nodes of the allocation that are kept for those that fail")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--launcher", options->launcher,
-                      "Without Slurm, on this machine: what starts the ranks, such as \"slurm/mpirun -n 8\"");
+  command->add_option(
+      "--launcher", options->launcher,
+      "Without Slurm: what starts the ranks, such as \"slurm/mpirun -n 8\"; {nodes} becomes their nodes");
+  command->add_option("--hosts", options->hosts, "With --launcher: names of the nodes, with commas; else this machine");
+  command->add_option(
+      "--agent-launcher", options->agent_launcher,
+      "With --hosts: what starts the agent of {node}, such as \"ssh {node} env SLURMD_NODENAME={node}\"");
   command->add_flag("--nodes", options->nodes, "List the nodes that the run leaves out, until when and why");
   command->add_option("--lift", options->lift, "With --nodes: take this node again")->type_name("NODE");
   command->add_flag("--agent", options->agent, "Be the agent of a node; for `trireme supervise` itself");

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Submits training runs: nodes and ranks come from each config's mesh.
 #
-#   slurm/submit.sh CONFIG... [--ranks N] [--set section.key=value]... [--no-data] [sbatch options]
+#   slurm/submit.sh CONFIG... [--ranks N] [--spares N] [--set section.key=value]... [--no-data] [sbatch options]
 #
 #   slurm/submit.sh configs/gpt_1b3.yaml --ranks 16 --time=2-00:00 --partition=gpu
 #   slurm/submit.sh configs/llama_8b.yaml -N 4                      dp is what 4 nodes leave
+#   slurm/submit.sh configs/llama_8b.yaml -N 32 --spares 1          33 nodes, of which 32 train
 #   slurm/submit.sh a.yaml b.yaml c.yaml --set run.steps=1000       one after the other
 #
 # A node takes cluster.ranks_per_node ranks, one a GPU, or one a share of its cores where run.device is cpu; they share
@@ -16,6 +17,8 @@
 #
 # `trireme check` looks at everything before anything is submitted, token files and tokenizer included, unless --no-data
 # says that only the nodes see them.
+#
+# --spares N asks for so many nodes more, which take the place of those that fail (`trireme supervise`).
 #
 # Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable.
 set -euo pipefail
@@ -38,6 +41,7 @@ fi
 export TRIREME
 export TRIREME_ENV=${TRIREME_ENV:-$here/env.sh}
 after=${AFTER:-afterok}
+export SUPERVISE=${SUPERVISE:-1} SPARES=${SPARES:-0}
 
 configs=() settings=() options=() ranks='' nodes='' partition='' cpus='' waits=no data=()
 while (($#)) && [[ $1 != -* ]]; do
@@ -49,7 +53,7 @@ done
 number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: not a number of 1 or more"; }
 while (($#)); do
   case $1 in
-    --set | --ranks | --ntasks | --nodes | --partition | -n | -N | -p) (($# > 1)) || die "$1 needs a value" ;;
+    --set | --ranks | --spares | --ntasks | --nodes | --partition | -n | -N | -p) (($# > 1)) || die "$1 needs a value" ;;
   esac
   case $1 in
     --set)
@@ -62,6 +66,11 @@ while (($#)); do
       ranks=$2
       shift
       ;;
+    --spares)
+      SPARES=$2
+      shift
+      ;;
+    --spares=*) SPARES=${1#*=} ;;
     --ranks=* | --ntasks=*) ranks=${1#*=} ;;
     -n*) ranks=${1#-n} ;;
     --nodes | -N)
@@ -88,6 +97,12 @@ while (($#)); do
 done
 [[ -z $ranks ]] || number --ranks "$ranks"
 [[ -z $nodes ]] || number --nodes "$nodes"
+[[ $SPARES == 0 ]] || number --spares "$SPARES"
+# Without supervise a lost node ends the job, and Slurm puts it back.
+if [[ $SUPERVISE == 0 ]]; then
+  [[ $SPARES == 0 ]] || die "--spares $SPARES: only \`trireme supervise\` can use them, and SUPERVISE is 0"
+  options+=(--no-kill=off)
+fi
 
 cd "$TRIREME_ROOT"
 check() { "$TRIREME" check "$@" ${settings[@]+"${settings[@]}"}; }
@@ -141,7 +156,8 @@ plan() {
   share=()
   if [[ -z $cpus ]]; then share=(--cpus-per-task=$(($(cpus_of_node) / per_node))); fi
   if [[ ${share[*]} == --cpus-per-task=0 ]]; then share=(--cpus-per-task=1); fi
-  shape=(${share[@]+"${share[@]}"} --nodes="$run_nodes" --ntasks="$run_ranks" --ntasks-per-node="$per_node" --gpus-per-node="$gpus")
+  shape=(${share[@]+"${share[@]}"} --nodes=$((run_nodes + SPARES)) --ntasks=$((run_ranks + SPARES * per_node))
+    --ntasks-per-node="$per_node" --gpus-per-node="$gpus")
 }
 
 for config in "${configs[@]}"; do

@@ -70,6 +70,8 @@ void read_progress(const box::Image& image, const Clock& clock, RankRecord& reco
   record.progress = get(image.progress);
   record.ended = get(image.ended) != 0;
   record.step_seconds = static_cast<double>(get(image.step_nanoseconds)) * 1e-9;
+  record.timed_steps = image.timed_steps.load(std::memory_order_acquire);
+  record.compute_seconds = static_cast<double>(get(image.compute_nanoseconds)) * 1e-9;
   record.connection = get(image.connection);
   if (record.connection != 0) {
     record.connection_name = text(image.connection_name);
@@ -85,6 +87,9 @@ void read_actions(const box::Image& image, const box::Action* actions, RankRecor
   record.actions_enqueued = get(image.actions_enqueued);
   record.action_entered = get(image.action_entered);
   record.action_running = get(image.action_running);
+  // What runs was entered, whether a mark says so or not.
+  if (static_cast<int32_t>(record.action_running - record.action_entered) > 0)
+    record.action_entered = record.action_running;
   if (record.action_entered == 0) return;
   const box::Action& action = actions[record.action_entered % image.num_actions];
   if (action.number != record.action_entered) return;  // overwritten

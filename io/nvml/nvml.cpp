@@ -11,7 +11,7 @@ namespace {
 // The parts of nvml.h that are used here; the library keeps them from version to version.
 using Return = int;  // 0: success
 using Handle = struct nvmlDevice_st*;
-constexpr Return kNotSupported = 3, kDriverNotLoaded = 9;
+constexpr Return kNotSupported = 3, kDriverNotLoaded = 9, kLost = 15;
 
 struct PciInfo {
   char bus_id_legacy[16];
@@ -29,10 +29,18 @@ struct FieldValue {
     unsigned long long ull;
   } value;
 };
-static_assert(sizeof(PciInfo) == 68 && sizeof(FieldValue) == 40);
+struct EventData {
+  Handle gpu;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+static_assert(sizeof(PciInfo) == 68 && sizeof(FieldValue) == 40 && sizeof(EventData) == 32);
 
 constexpr int kSmClock = 1, kUncorrected = 1, kVolatile = 0, kMostNvlinks = 18;
 constexpr unsigned kRecoveryActionField = 230;
+constexpr unsigned long long kXidEvent = 8;
+// nvmlNvLinkErrorCounter_t.
+constexpr int kReplays = 0, kRecoveries = 1, kDamagedFlits = 2, kDamagedData = 3;
 
 }  // namespace
 
@@ -61,7 +69,10 @@ struct Nvml::Functions {
 };
 
 Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
-Nvml::~Nvml() { functions_->call("nvmlShutdown"); }
+Nvml::~Nvml() {
+  if (events_ != nullptr) functions_->call("nvmlEventSetFree", events_);
+  functions_->call("nvmlShutdown");
+}
 
 Result<std::unique_ptr<Nvml>> Nvml::open() {
   const char* given = std::getenv("TRIREME_NVML");
@@ -83,43 +94,103 @@ std::string Nvml::driver_version() const {
   return text;
 }
 
-Result<std::vector<GpuHealth>> Nvml::gpus() const {
-  const Functions& f = *functions_;
+Result<int> Nvml::num_gpus() const {
   unsigned count = 0;
-  if (const Return status = f.call("nvmlDeviceGetCount_v2", &count); status != 0)
-    return Error{fmt::format("NVML does not count its GPUs: {}", f.error_text(status)), ExitCode::kDevice};
-  std::vector<GpuHealth> list;
-  for (unsigned i = 0; i < count; ++i) {
-    GpuHealth& g = list.emplace_back();
-    g.index = static_cast<int>(i);
-    Handle gpu = nullptr;
-    if (const Return status = f.call("nvmlDeviceGetHandleByIndex_v2", i, &gpu); status != 0)
-      return Error{fmt::format("GPU {} does not answer: {}", i, f.error_text(status)), ExitCode::kDevice};
+  if (const Return status = functions_->call("nvmlDeviceGetCount_v2", &count); status != 0)
+    return Error{fmt::format("NVML does not count its GPUs: {}", functions_->error_text(status)), ExitCode::kDevice};
+  return static_cast<int>(count);
+}
+
+void Nvml::read_nvlinks(void* handle, NvlinkFigures figures, GpuHealth& g) const {
+  const auto gpu = static_cast<Handle>(handle);
+  const auto count = [&](unsigned link, int counter, std::optional<uint64_t>& sum) {
+    if (const auto more = functions_->ask<unsigned long long>("nvmlDeviceGetNvLinkErrorCounter", gpu, link, counter))
+      sum = sum.value_or(0) + *more;
+  };
+  for (unsigned link = 0; link < kMostNvlinks; ++link) {
+    const auto state = functions_->ask<int>("nvmlDeviceGetNvLinkState", gpu, link);
+    if (!state) continue;
+    ++g.nvlinks;
+    g.nvlinks_up += *state == 1;
+    if (figures != NvlinkFigures::kAll) continue;
+    count(link, kRecoveries, g.nvlink_recoveries);
+    for (const int counter : {kReplays, kDamagedFlits, kDamagedData}) count(link, counter, g.nvlink_errors);
+  }
+}
+
+Result<GpuHealth> Nvml::gpu(int index, NvlinkFigures nvlinks) const {
+  const Functions& f = *functions_;
+  GpuHealth g{.index = index};
+  Handle gpu = nullptr;
+  Return status = f.call("nvmlDeviceGetHandleByIndex_v2", static_cast<unsigned>(index), &gpu);
+  if (status == 0) {
     char name[96] = {};
-    if (f.call("nvmlDeviceGetName", gpu, name, unsigned{sizeof name - 1}) == 0) g.name = name;
-    if (const auto pci = f.ask<PciInfo>("nvmlDeviceGetPciInfo_v3", gpu)) g.bus_id = pci->bus_id;
-    g.pcie_lanes = f.ask<unsigned>("nvmlDeviceGetCurrPcieLinkWidth", gpu);
-    g.most_pcie_lanes = f.ask<unsigned>("nvmlDeviceGetMaxPcieLinkWidth", gpu);
-    if (const auto errors = f.ask<unsigned long long>("nvmlDeviceGetTotalEccErrors", gpu, kUncorrected, kVolatile))
-      g.uncorrected_errors = *errors;
-    unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
-    if (f.call("nvmlDeviceGetRemappedRows", gpu, &corrected, &uncorrected, &pending, &failed) == 0) {
-      g.remap_pending = pending != 0;
-      g.remap_failed = failed != 0;
-    }
-    FieldValue field{.field = kRecoveryActionField};
-    if (f.call("nvmlDeviceGetFieldValues", gpu, 1, &field) == 0 && field.status == 0) g.recovery_action = field.value.u;
-    g.sm_mhz = f.ask<unsigned>("nvmlDeviceGetClockInfo", gpu, kSmClock);
-    g.most_sm_mhz = f.ask<unsigned>("nvmlDeviceGetMaxClockInfo", gpu, kSmClock);
-    if (const auto reasons = f.ask<unsigned long long>("nvmlDeviceGetCurrentClocksThrottleReasons", gpu))
-      g.slowdown_reasons = *reasons;
-    for (unsigned link = 0; link < kMostNvlinks; ++link)
-      if (const auto state = f.ask<int>("nvmlDeviceGetNvLinkState", gpu, link)) {
-        ++g.nvlinks;
-        g.nvlinks_up += *state == 1;
-      }
+    status = f.call("nvmlDeviceGetName", gpu, name, unsigned{sizeof name - 1});
+    g.name = name;
+    if (status != kLost) status = 0;
+  }
+  if (status != 0)
+    return Error{fmt::format("GPU {} does not answer: {}", index, f.error_text(status)), ExitCode::kDevice};
+  if (const auto pci = f.ask<PciInfo>("nvmlDeviceGetPciInfo_v3", gpu)) g.bus_id = pci->bus_id;
+  g.pcie_lanes = f.ask<unsigned>("nvmlDeviceGetCurrPcieLinkWidth", gpu);
+  g.most_pcie_lanes = f.ask<unsigned>("nvmlDeviceGetMaxPcieLinkWidth", gpu);
+  if (const auto errors = f.ask<unsigned long long>("nvmlDeviceGetTotalEccErrors", gpu, kUncorrected, kVolatile))
+    g.uncorrected_errors = *errors;
+  unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
+  if (f.call("nvmlDeviceGetRemappedRows", gpu, &corrected, &uncorrected, &pending, &failed) == 0) {
+    g.remapped_rows = uncorrected;
+    g.remap_pending = pending != 0;
+    g.remap_failed = failed != 0;
+  }
+  FieldValue field{.field = kRecoveryActionField};
+  if (f.call("nvmlDeviceGetFieldValues", gpu, 1, &field) == 0 && field.status == 0) g.recovery_action = field.value.u;
+  g.sm_mhz = f.ask<unsigned>("nvmlDeviceGetClockInfo", gpu, kSmClock);
+  g.most_sm_mhz = f.ask<unsigned>("nvmlDeviceGetMaxClockInfo", gpu, kSmClock);
+  if (const auto reasons = f.ask<unsigned long long>("nvmlDeviceGetCurrentClocksThrottleReasons", gpu))
+    g.slowdown_reasons = *reasons;
+  if (nvlinks != NvlinkFigures::kNone) read_nvlinks(gpu, nvlinks, g);
+  return g;
+}
+
+Result<std::vector<GpuHealth>> Nvml::gpus() const {
+  const auto count = num_gpus();
+  if (!count) return count.error();
+  std::vector<GpuHealth> list;
+  for (int i = 0; i < count.value(); ++i) {
+    auto one = gpu(i, NvlinkFigures::kStates);
+    if (!one) return one.error();
+    list.push_back(std::move(one).value());
   }
   return list;
+}
+
+bool Nvml::watch_xids() {
+  const Functions& f = *functions_;
+  const auto count = num_gpus();
+  if (!count || f.call("nvmlEventSetCreate", &events_) != 0) return false;
+  bool any = false;
+  for (unsigned i = 0; i < static_cast<unsigned>(count.value()); ++i) {
+    Handle gpu = nullptr;
+    if (f.call("nvmlDeviceGetHandleByIndex_v2", i, &gpu) == 0)
+      any |= f.call("nvmlDeviceRegisterEvents", gpu, kXidEvent, events_) == 0;
+  }
+  return any;
+}
+
+std::vector<GpuXid> Nvml::next_xids(int milliseconds) const {
+  const Functions& f = *functions_;
+  constexpr int kMost = 1000;  // a storm of them keeps nobody here
+  std::vector<GpuXid> xids;
+  if (events_ == nullptr) return xids;
+  EventData event{};
+  for (int i = 0; i < kMost; ++i) {
+    if (f.call("nvmlEventSetWait_v2", events_, &event, static_cast<unsigned>(xids.empty() ? milliseconds : 0)) != 0)
+      break;
+    unsigned index = 0;
+    if ((event.type & kXidEvent) != 0 && f.call("nvmlDeviceGetIndex", event.gpu, &index) == 0)
+      xids.push_back({.gpu = static_cast<int>(index), .xid = static_cast<int>(event.data)});
+  }
+  return xids;
 }
 
 }  // namespace tri

@@ -18,11 +18,24 @@ struct GpuHealth {
   std::string name, bus_id;
   std::optional<unsigned> pcie_lanes, most_pcie_lanes;
   std::optional<uint64_t> uncorrected_errors;  // of memory, since the driver was loaded
+  std::optional<unsigned> remapped_rows;       // for uncorrected errors, ever
   std::optional<bool> remap_pending, remap_failed;
   std::optional<unsigned> recovery_action;  // 0: none. Drivers from 570 on
   std::optional<unsigned> sm_mhz, most_sm_mhz;
   std::optional<uint64_t> slowdown_reasons;  // bits: kSlowed… below, and others that are no fault
   int nvlinks = 0, nvlinks_up = 0;
+  // Of all its NVLinks together, since the driver was loaded: links that were trained anew; packets that were sent again
+  // or came damaged.
+  std::optional<uint64_t> nvlink_recoveries, nvlink_errors;
+};
+
+// One is 18 calls of the driver a GPU, and five times as many with its counters.
+enum class NvlinkFigures { kNone, kStates, kAll };
+
+// An XID that the driver has reported of a GPU.
+struct GpuXid {
+  int gpu = 0;  // NVML's index
+  int xid = 0;
 };
 
 // Of GpuHealth::slowdown_reasons: by the hardware, by heat, by the power supply.
@@ -37,13 +50,25 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
 
   std::string driver_version() const;
-  // All GPUs now. Error, with the GPU's number: one of them does not answer.
+  // Error: NVML does not count them.
+  Result<int> num_gpus() const;
+  // GPU `index` now. Error, with its number: it does not answer.
+  Result<GpuHealth> gpu(int index, NvlinkFigures nvlinks) const;
+  // All GPUs now, with the states of their NVLinks. Error: one of them does not answer.
   Result<std::vector<GpuHealth>> gpus() const;
+
+  // From here on XIDs are kept for next_xids(); false: this driver can't.
+  bool watch_xids();
+  // XIDs since the last call, in order; where there is none yet, waits for one no longer than this. Only one thread may
+  // be in here at a time.
+  std::vector<GpuXid> next_xids(int milliseconds) const;
 
  private:
   struct Functions;
   explicit Nvml(std::unique_ptr<Functions> functions);
+  void read_nvlinks(void* handle, NvlinkFigures figures, GpuHealth& gpu) const;
   std::unique_ptr<Functions> functions_;
+  void* events_ = nullptr;
 };
 
 }  // namespace tri

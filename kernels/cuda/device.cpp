@@ -245,8 +245,11 @@ class CudaDevice final : public Device {
       return Error{"the GPU sees host memory at other addresses than the host", ExitCode::kDevice};
     if (const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
         status != cudaSuccess) {
-      cudaGetLastError();  // an answer here, not an error of the next call
-      return Error{fmt::format("cudaHostRegister: {}", cudaGetErrorString(status)), ExitCode::kDevice};
+      cudaGetLastError();                                      // an answer here, not an error of the next call
+      const bool elsewhere = status == cudaErrorInvalidValue;  // a mapped file, other than on a tmpfs
+      return Error{fmt::format("cudaHostRegister: {}{}", cudaGetErrorString(status),
+                               elsewhere ? " (black boxes of a GPU run have to lie in memory, as in /dev/shm)" : ""),
+                   ExitCode::kDevice};
     }
     // A mark in its first word, which keeps its value: a driver that refuses it does so now.
     auto& word = *static_cast<std::atomic<uint32_t>*>(memory);

@@ -58,6 +58,10 @@ class AxisTransfers {
   // For tensors that are transferred at once and stay what they are: statistics, norms, vectors.
   GroupOnStream& collectives() { return collectives_; }
 
+  // Writes into the rank's black box how far the transfers are, where streams do not mark it themselves; reads by
+  // `stream`. From one other thread; may hang where the device does.
+  virtual void read_progress(Stream&, HostBuffer<uint32_t>&) {}
+
   // This member's block of full `rows`.
   Tensor local_rows(Tensor rows) const { return block(rows, rank()); }
 

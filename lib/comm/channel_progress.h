@@ -33,6 +33,12 @@ class ChannelProgress {
   void completed(Stream& stream, uint32_t operation) const {
     if (channel_ != nullptr) stream.mark(channel_->completed, operation);
   }
+  // As read from what the streams leave elsewhere; counts only grow.
+  void read(uint32_t joined, uint32_t sent, uint32_t completed) const {
+    if (channel_ == nullptr) return;
+    grow(channel_->joined, joined), grow(channel_->sent, sent), grow(channel_->completed, completed);
+  }
+  bool kept() const { return channel_ != nullptr; }
   // The host has enqueued all of this operation and of those before it, its sends and its waits.
   void whole(uint32_t operation) const {
     if (channel_ != nullptr) channel_->whole.store(operation, std::memory_order_relaxed);
@@ -45,6 +51,12 @@ class ChannelProgress {
   }
 
  private:
+  // Modulo 2^32.
+  static void grow(std::atomic<uint32_t>& count, uint32_t to) {
+    if (static_cast<int32_t>(to - count.load(std::memory_order_relaxed)) > 0)
+      count.store(to, std::memory_order_relaxed);
+  }
+
   BlackBox* box_ = nullptr;
   box::Channel* channel_ = nullptr;
   uint32_t last_ = 0;

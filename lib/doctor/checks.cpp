@@ -4,8 +4,7 @@
 
 namespace tri {
 namespace {
-
-constexpr double kMiB = 1048576, kGiB = 1024 * kMiB;
+constexpr double kMiB = 1048576;
 
 Limits at(std::optional<double> suspect, std::optional<double> bad) { return {.suspect_at = suspect, .bad_at = bad}; }
 Limits times(double suspect, double bad) { return {.suspect_times = suspect, .bad_times = bad}; }

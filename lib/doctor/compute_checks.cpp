@@ -37,8 +37,7 @@ Config mini_config(DeviceKind kind) {
 class MiniTraining {
  public:
   explicit MiniTraining(Device& device)
-      : device_(device),
-        config_(mini_config(device.kind())),
+      : config_(mini_config(device.kind())),
         mesh_(make_mesh(0, 1, 1, 1)),
         arena_(device, rank_bytes(config_, mesh_, device)),
         trainer_({.config = config_, .mesh = mesh_, .device = device, .arena = arena_}) {}
@@ -86,7 +85,6 @@ class MiniTraining {
     stream.synchronize();
   }
 
-  Device& device_;
   const Config config_;
   const Mesh mesh_;
   Arena arena_;

@@ -1,5 +1,8 @@
 // GPUs, by NVML: the first rank of a node asks for all of its machine's.
+#include <array>
 #include <cerrno>
+#include <set>
+#include <string_view>
 #include <thread>
 
 #include "io/nvml/nvml.h"
@@ -35,7 +38,24 @@ CheckResult of_gpus(const CheckContext& context, const Fill& fill) {
   return result;
 }
 
-// Multiplications for a second and a half, which the node's first rank looks on. `look` is called while all GPUs work.
+// NVML writes the PCI domain with eight digits, CUDA with four.
+std::string short_bus_id(const std::string& id) {
+  constexpr size_t kLength = std::string_view("0000:18:00.0").size();
+  return id.size() > kLength ? id.substr(id.size() - kLength) : id;
+}
+
+// Those of the node's GPUs that have a rank. Collective.
+std::set<std::string> gpus_with_rank(CheckContext& context) {
+  std::array<char, 32> mine{};
+  context.device.bus_id().copy(mine.data(), mine.size() - 1);
+  const auto all = context.job.all_gather(mine);
+  std::set<std::string> ids;
+  for (const int rank : context.job.node_ranks()) ids.insert(short_bus_id(all[static_cast<size_t>(rank)].data()));
+  return ids;
+}
+
+// Multiplications for a second and a half, which the node's first rank looks on. `look` is called while they go on, with
+// the bus ids of the GPUs that make them: the node's others are idle.
 template <class Look>
 CheckResult under_load(CheckContext& context, const Look& look) {
   if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "no GPU in this job"};
@@ -45,6 +65,7 @@ CheckResult under_load(CheckContext& context, const Look& look) {
                out = arena.take("out", Dtype::kBF16, {n, n});
   fill_random(a, context.stream);
   fill_random(b, context.stream);
+  const std::set<std::string> working = gpus_with_rank(context);
   const auto begun = context.device.make_event();
   const auto work = [&](int times) {
     for (int i = 0; i < times; ++i) gemm({.out = out, .a = a, .b = b}, context.stream);
@@ -54,7 +75,7 @@ CheckResult under_load(CheckContext& context, const Look& look) {
   work(4000);
   begun->synchronize();
   context.job.barrier();
-  CheckResult result = look();
+  CheckResult result = look(working);
   context.stream.synchronize();
   return result;
 }
@@ -122,16 +143,16 @@ CheckResult check_nvlinks(CheckContext& context) {
 }
 
 CheckResult check_gpu_clock(CheckContext& context) {
-  return under_load(context, [&] {
-    return of_gpus(context, [](const GpuHealth& gpu, Measurement& m) {
-      if (gpu.sm_mhz) m.value = *gpu.sm_mhz;
+  return under_load(context, [&](const std::set<std::string>& working) {
+    return of_gpus(context, [&](const GpuHealth& gpu, Measurement& m) {
+      if (gpu.sm_mhz && working.contains(short_bus_id(gpu.bus_id))) m.value = *gpu.sm_mhz;
       return m.value.has_value();
     });
   });
 }
 
 CheckResult check_gpu_throttling(CheckContext& context) {
-  return under_load(context, [&] {
+  return under_load(context, [&](const std::set<std::string>&) {
     return of_gpus(context, [](const GpuHealth& gpu, Measurement& m) {
       if (gpu.slowdown_reasons) m.value = (*gpu.slowdown_reasons & kSlowedByFault) != 0 ? 1 : 0;
       return m.value.has_value();

@@ -50,6 +50,11 @@ Runtime::Runtime(const RuntimeContext& context) : device_(context.device), makin
       embedding_ = std::make_unique<GroupOnStream>(add_collectives("embedding", kEmbeddingTag, {pp.front(), pp.back()}),
                                                    dp_stream, device, over_all);
   }
+  if (device.kind() != DeviceKind::kCpu && black_box() != nullptr) {
+    constexpr int kWordsPerMember = 4;
+    reader_ = device.make_stream("progress", StreamPriority::kHigh);
+    read_.emplace(device, static_cast<size_t>(kWordsPerMember * std::max(mesh.tp.size, mesh.dp.size)));
+  }
   making_.reset();
 }
 
@@ -190,6 +195,15 @@ std::vector<NamedTimes> Runtime::times() const {
   for (const auto& stream : streams_)
     if (const auto times = stream->times()) rows.push_back({stream->name(), *times});
   return rows;
+}
+
+void Runtime::read_progress() {
+  if (!reader_) return;
+  device_.use_on_this_thread();
+  try {
+    for (AxisTransfers* const axis : {tp_.get(), dp_.get()}) axis->read_progress(*reader_, *read_);
+  } catch (const Fatal&) {  // of a device that has failed: who trains says so
+  }
 }
 
 std::vector<std::pair<std::string, StreamActivity>> Runtime::activities() {

@@ -12,6 +12,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,9 @@ class Runtime {
 
   std::vector<NamedTimes> times() const;  // a stream a row, compute first; none where the backend does not measure
   void reset_times();
+  // Writes into the rank's black box what the streams do not write themselves (AxisTransfers::read_progress). From one
+  // other thread; may hang where the device does.
+  void read_progress();
   // What each stream does; any thread, may hang where the device does.
   std::vector<std::pair<std::string, StreamActivity>> activities();
   void synchronize();  // the host waits for every stream
@@ -97,6 +101,8 @@ class Runtime {
   std::unique_ptr<AxisTransfers> tp_, dp_;
   std::unique_ptr<GroupOnStream> world_, embedding_;
   PipelineLinks links_;
+  std::unique_ptr<Stream> reader_;  // of progress; null: streams mark all of it, or there is no black box
+  std::optional<HostBuffer<uint32_t>> read_;
 };
 
 // A scope that enqueues work which reads what its caller lent: an exception that leaves it waits for that work first,

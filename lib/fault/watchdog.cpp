@@ -14,6 +14,7 @@ constexpr std::chrono::milliseconds kTick{200};
 constexpr int64_t kNanoseconds = 1'000'000'000;
 // SIGQUIT often comes to all ranks of a node: they are one dump.
 constexpr int64_t kOneRequest = 5 * kNanoseconds;
+constexpr int64_t kAskInterval = kNanoseconds;  // of the streams
 constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;
 // Seconds beyond the deadline. The rank whose words are the best ends the job, once its dump is done; the others do
 // where it does not.
@@ -88,8 +89,8 @@ Watchdog::~Watchdog() {
   ended_.notify_all();
   watcher_.join();
   over_ = true;
-  ++requests_;
-  requests_.notify_all();
+  ++calls_;
+  calls_.notify_all();
   answerer_.join();
 }
 
@@ -122,32 +123,39 @@ void Watchdog::look_at_requests() {
     dumps_.claim(BlackBox::now() - kOneRequest, {.phase = phase}, kAnswerSeconds, kPatienceSeconds);
   }
   const uint32_t requested = box_.image().dump_requested;
-  if (requested == requests_) return;
-  requests_ = requested;
-  requests_.notify_all();
+  const int64_t now = BlackBox::now();
+  if (requested == requests_seen_ && now - asked_ < kAskInterval) return;
+  requests_seen_ = requested;
+  asked_ = now;
+  ++calls_;
+  calls_.notify_all();
 }
 
 void Watchdog::answer_requests() {
   name_thread("dump answers");
-  for (uint32_t request = 0;;) {
-    requests_.wait(request);
+  for (uint32_t call = 0;;) {
+    calls_.wait(call);
     if (over_) return;
-    request = requests_;
-    box::Image& image = box_.image();
-    {
-      const std::lock_guard lock(streams_mutex_);
-      const auto states = streams_ ? streams_() : std::vector<std::pair<std::string, StreamActivity>>();
-      const size_t count = std::min<size_t>(states.size(), box::kMaxStreams);
-      for (size_t i = 0; i < count; ++i) {
-        box::StreamState& stream = image.streams[i];
-        const size_t length = std::min(states[i].first.size(), sizeof stream.name - 1);
-        stream.name[states[i].first.copy(stream.name, length)] = '\0';
-        stream.state = static_cast<uint32_t>(states[i].second);
-      }
-      image.num_streams = static_cast<uint32_t>(count);
-    }
-    image.dump_answered = request;
+    call = calls_;
+    answer(box_.image().dump_requested);
   }
+}
+
+// What streams do counts only in the answer to a dump: at other times it is soon another.
+void Watchdog::answer(uint32_t request) {
+  box::Image& image = box_.image();
+  const std::lock_guard lock(streams_mutex_);
+  const auto states = streams_ ? streams_() : std::vector<std::pair<std::string, StreamActivity>>();
+  if (request == image.dump_answered) return;
+  const size_t count = std::min<size_t>(states.size(), box::kMaxStreams);
+  for (size_t i = 0; i < count; ++i) {
+    box::StreamState& stream = image.streams[i];
+    const size_t length = std::min(states[i].first.size(), sizeof stream.name - 1);
+    stream.name[states[i].first.copy(stream.name, length)] = '\0';
+    stream.state = static_cast<uint32_t>(states[i].second);
+  }
+  image.num_streams = static_cast<uint32_t>(count);
+  image.dump_answered = request;
 }
 
 void Watchdog::dump(const HangClock::Verdict& verdict) {

@@ -44,13 +44,15 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Asked by dumps from now on, on a thread of the watchdog's; null: nobody. Waits for a call that is under way.
+  // Asked every second from now on, and by dumps, on a thread of the watchdog's; null: nobody. Waits for a call that is
+  // under way.
   void set_streams(StreamStates states);
 
  private:
   void watch();
   void answer_requests();
   void look_at_requests();
+  void answer(uint32_t request);
   void dump(const HangClock::Verdict& verdict);
   void end(const HangClock::Verdict& verdict);
 
@@ -60,11 +62,12 @@ class Watchdog {
   const StackAnswers stacks_;
   const DumpSignal signal_;
   NodeDumps dumps_;
-  uint32_t signals_seen_ = 0;
+  uint32_t signals_seen_ = 0, requests_seen_ = 0;
+  int64_t asked_ = 0;  // when, by BlackBox::now(): the streams
 
   std::mutex streams_mutex_;  // held while they are asked
   StreamStates streams_;
-  std::atomic<uint32_t> requests_{0};  // dumps that this rank is to answer, and one more at the end
+  std::atomic<uint32_t> calls_{0};  // of the thread that asks them
   std::atomic<bool> over_{false};
   std::mutex mutex_;
   std::condition_variable ended_;

@@ -197,7 +197,7 @@ const std::array<WallTimeMeaning, kNumWallTimes>& wall_time_meanings() {
   return kMeanings;
 }
 
-std::optional<EffectiveTime> effective_time(const RunHistory& history) {
+std::optional<EffectiveTime> effective_time(const EventsAndSteps& history) {
   const std::vector<RunAttempt> attempts = run_attempts(history);
   if (attempts.empty()) return std::nullopt;
   Candidates candidates;

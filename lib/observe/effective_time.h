@@ -75,14 +75,15 @@ struct AttemptSteps {
   int64_t newest_checkpoint = 0;
 };
 
-struct RunHistory {
+// What a run folder says of its past.
+struct EventsAndSteps {
   std::vector<RunEvent> events;  // in the order of the file
   std::vector<AttemptSteps> steps;
 };
 
 // Error: events.jsonl can't be read (os_error ENOENT: there is none). No metrics.jsonl, no steps; torn lines are passed
 // over.
-Result<RunHistory> read_run_history(const std::string& run_dir);
+Result<EventsAndSteps> read_events_and_steps(const std::string& run_dir);
 
 struct WallInterval {
   double begin = 0, end = 0;  // seconds since 1970
@@ -121,7 +122,7 @@ struct EffectiveTime {
 //
 // The order of attempts is that of their first lines in events.jsonl. Where a clock says that an attempt began before
 // the one before it had ended, all its times are moved to begin there: its durations count, not its clock.
-std::optional<EffectiveTime> effective_time(const RunHistory& history);
+std::optional<EffectiveTime> effective_time(const EventsAndSteps& history);
 
 // The field's definitions of the same thing.
 struct EffectiveShare {

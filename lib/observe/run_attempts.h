@@ -37,6 +37,6 @@ struct RunAttempt {
 };
 
 // In the order in which they came to hold the run folder; those that never did are left out.
-std::vector<RunAttempt> run_attempts(const RunHistory& history);
+std::vector<RunAttempt> run_attempts(const EventsAndSteps& history);
 
 }  // namespace tri

@@ -33,10 +33,10 @@ void take_line(const std::string& line, AttemptSteps& steps) {
 
 }  // namespace
 
-Result<RunHistory> read_run_history(const std::string& run_dir) {
+Result<EventsAndSteps> read_events_and_steps(const std::string& run_dir) {
   auto events = read_events(run_dir + "/events.jsonl");
   if (!events) return events.error();
-  RunHistory history{.events = std::move(events).value()};
+  EventsAndSteps history{.events = std::move(events).value()};
   std::vector<int64_t> begins;  // of the attempts' lines, in bytes
   for (const RunEvent& event : history.events) {
     if (event.kind != RunEventKind::kStart || !event.fields.contains("metrics_bytes")) continue;

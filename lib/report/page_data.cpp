@@ -189,6 +189,17 @@ Json incidents_json(const RunData& run) {
   return {{"count", run.incidents.size()}, {"rows", rows}};
 }
 
+Json stragglers_json(const RunData& run) {
+  Json rows = Json::array();
+  const size_t first = run.stragglers.size() > kMostRows ? run.stragglers.size() - kMostRows : 0;
+  for (size_t i = first; i < run.stragglers.size(); ++i) {
+    const StragglerRecord& record = run.stragglers[i];
+    rows.push_back({moment(record.time), record.step, record.world_rank, rounded(record.slowdown, 3),
+                    rounded(record.lost_ms, 3), record.over, record.text});
+  }
+  return rows;
+}
+
 Json config_of(const RunData& run) {
   Json fields = Json::array(), changes = Json::array();
   for (const FlatField& field : run.config) fields.push_back({field.name, field.value});
@@ -266,6 +277,7 @@ Json run_json(const RunData& run, size_t points) {
   made["checkpoints"] = checkpoints_of(metrics);
   made["wall"] = run.time ? wall_of(*run.time) : Json();
   made["incidents"] = incidents_json(run);
+  made["stragglers"] = stragglers_json(run);
   made["config"] = config_of(run);
   made["heat"] = run.heat ? heat_of(*run.heat) : Json();
   return made;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/base/median.h"
 #include "io/ranks/ranks_file.h"
+#include "lib/observe/stragglers.h"
 
 namespace tri {
 namespace {
@@ -54,7 +54,7 @@ std::vector<float> stage_medians(const RankMesh& mesh, const std::vector<RankTim
   for (size_t first = 0; first < ranks.size(); first += of_stage) {
     std::vector<double> seconds;
     for (size_t r = first; r < first + of_stage; ++r) seconds.push_back(ranks[r][quantity]);
-    medians.push_back(static_cast<float>(median(seconds)));
+    medians.push_back(static_cast<float>(lower_median(seconds)));
   }
   return medians;
 }

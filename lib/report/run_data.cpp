@@ -66,6 +66,20 @@ std::vector<ConfigChange> changes_of(const std::vector<RunEvent>& events) {
   return changes;
 }
 
+std::vector<StragglerRecord> stragglers_of(const std::vector<RunEvent>& events) {
+  std::vector<StragglerRecord> records;
+  for (const RunEvent& event : events)
+    if (event.kind == RunEventKind::kStraggler)
+      records.push_back({.time = event.time,
+                         .step = static_cast<int64_t>(event.number("step", 0)),
+                         .world_rank = event.world_rank,
+                         .text = event.text,
+                         .slowdown = event.number("slowdown", 0),
+                         .lost_ms = event.number("lost_ms", kUnknown),
+                         .over = event.flag("over")});
+  return records;
+}
+
 void read_config(RunData& run) {
   for (const char* name : {"/resolved.yaml", "/config.yaml"}) {
     const auto text = text_of_file(run.dir + name);
@@ -122,6 +136,8 @@ std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const st
     Incident incident{.time = event.time, .kind = std::string(enum_name(event.kind)), .text = event.text};
     switch (event.kind) {
       case RunEventKind::kHang:
+      case RunEventKind::kStraggler:
+      case RunEventKind::kDrift:
       case RunEventKind::kDecision:
         incidents.push_back(std::move(incident));
         break;
@@ -171,7 +187,7 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   run.metrics = reader.metrics();
   if (run.metrics.strange_lines > 0)
     run.remarks.push_back(fmt::format("{} lines of metrics.jsonl can't be read", run.metrics.strange_lines));
-  if (auto history = read_run_history(run.dir); history) {
+  if (auto history = read_events_and_steps(run.dir); history) {
     run.events = std::move(history.value().events);
     run.time = effective_time({.events = run.events, .steps = std::move(history.value().steps)});
   } else {
@@ -182,6 +198,7 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
   else if (heat.error().os_error != ENOENT)
     run.remarks.push_back(heat.error().message);
   run.changes = changes_of(run.events);
+  run.stragglers = stragglers_of(run.events);
   run.incidents = incidents_of(run.events, run.time, run.metrics);
   return run;
 }

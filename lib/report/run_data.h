@@ -34,16 +34,28 @@ struct ConfigChange {
   std::string name, before, after;
 };
 
+// A rank that was found to be slower than those that do the same work, or, with `over`, to be so no more.
+struct StragglerRecord {
+  double time = 0;
+  int64_t step = 0;
+  int world_rank = -1;
+  std::string text;
+  double slowdown = 0;        // 0.1: by 10 %
+  double lost_ms = kUnknown;  // of each step, by the simulator
+  bool over = false;
+};
+
 struct RunData {
   std::string dir, name;  // absolute; run.name, or the folder's
   RunMetrics metrics;
   std::vector<RunEvent> events;
   std::optional<EffectiveTime> time;
-  std::vector<FlatField> config;      // resolved.yaml, else config.yaml
-  std::vector<ConfigChange> changes;  // in the order of time
-  std::vector<Incident> incidents;    // likewise
-  std::optional<RankHeat> heat;       // of ranks.h5
-  std::vector<std::string> remarks;   // what could not be read, in words
+  std::vector<FlatField> config;            // resolved.yaml, else config.yaml
+  std::vector<ConfigChange> changes;        // in the order of time
+  std::vector<Incident> incidents;          // likewise
+  std::optional<RankHeat> heat;             // of ranks.h5
+  std::vector<StragglerRecord> stragglers;  // in the order of time
+  std::vector<std::string> remarks;         // what could not be read, in words
 
   std::string field(std::string_view name) const;  // of `config`; "": none
   const RunEvent* last_start() const;              // the newest kStart; null: none is on record

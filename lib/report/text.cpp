@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <map>
 
 #include "io/base/format.h"
 #include "io/base/median.h"
@@ -87,6 +88,20 @@ void add_incidents(Lines& lines, const RunData& run, int columns) {
   }
 }
 
+// Ranks that are stragglers by their newest word.
+void add_stragglers(Lines& lines, const RunData& run, int columns) {
+  std::map<int, const StragglerRecord*> newest;
+  for (const StragglerRecord& record : run.stragglers) newest[record.world_rank] = &record;
+  std::erase_if(newest, [](const auto& entry) { return entry.second->over; });
+  if (newest.empty()) return run.heat ? add_fact(lines, "Stragglers", "none", columns) : void();
+  size_t listed = 0;
+  for (const auto& [rank, record] : newest) {
+    if (++listed > 3) break;
+    add_fact(lines, listed == 1 ? "Stragglers" : "", record->text, columns);
+  }
+  if (newest.size() > 3) add_fact(lines, "", fmt::format("and {} more", newest.size() - 3), columns);
+}
+
 void add_changes(Lines& lines, const RunData& run, int columns) {
   const size_t first = run.changes.size() > 4 ? run.changes.size() - 4 : 0;
   for (size_t i = first; i < run.changes.size(); ++i) {
@@ -111,6 +126,7 @@ Lines one_run(const RunData& run, int columns) {
   }
   add_fact(lines, "Wall time", wall_line(run), columns);
   add_fact(lines, "Checkpoints", checkpoints_line(run.metrics), columns);
+  add_stragglers(lines, run, columns);
   add_incidents(lines, run, columns);
   add_changes(lines, run, columns);
   for (const std::string& remark : run.remarks) add_fact(lines, "Note", remark, columns);

@@ -19,12 +19,14 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "io/base/file.h"
 #include "io/base/host.h"
 #include "lib/supervise/agent_messages.h"
 #include "lib/supervise/node_health.h"
 #include "lib/supervise/node_processes.h"
+#include "lib/supervise/orphaned_job.h"
 
 namespace tri {
 namespace {
@@ -32,6 +34,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kConnectMilliseconds = 3000;
+constexpr int kGreetingMilliseconds = 15000;  // the driver may have 1,500 agents, or a flood of strangers, to greet
+constexpr double kAskSeconds = 20, kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16, kLongestLine = 300;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
@@ -41,10 +45,10 @@ bool ready(int fd, short events, int milliseconds) {
   return ::poll(&descriptor, 1, milliseconds) > 0;
 }
 
-// Exactly so many bytes, in time.
+// The driver's greeting: exactly so many bytes, in time.
 bool receive(int fd, char* data, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
-    if (!ready(fd, POLLIN, kConnectMilliseconds)) return false;
+    if (!ready(fd, POLLIN, kGreetingMilliseconds)) return false;
     const ssize_t got = ::recv(fd, data + done, bytes - done, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
     if (got > 0) done += static_cast<size_t>(got);
@@ -137,12 +141,20 @@ class Doctor {
   void start() {
     status_ = -1;
     if (process_ > 0) return;  // the one before has not ended: its answer will do
-    std::array<char*, 4> words{program_.data(), command_.data(), quick_.data(), nullptr};
+    std::array<char*, 3> words{program_.data(), command_.data(), nullptr};
+    // As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks.
+    std::vector<char*> environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      if (text.rfind("SLURM_", 0) != 0 && text.rfind("PMIX_", 0) != 0 && text.rfind("PMI_", 0) != 0)
+        environment.push_back(*entry);
+    }
+    environment.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    if (::posix_spawn(&process_, program_.c_str(), &actions, nullptr, words.data(), environ) != 0) {
+    if (::posix_spawn(&process_, program_.c_str(), &actions, nullptr, words.data(), environment.data()) != 0) {
       process_ = -1;
       status_ = 127;
     }
@@ -158,10 +170,18 @@ class Doctor {
   }
 
  private:
-  std::string program_, command_ = "doctor", quick_ = "--quick";
+  std::string program_, command_ = "doctor";
   pid_t process_ = -1;
   int status_ = -1;
 };
+
+// A node with hundreds of ports or ranks says less of each, rather than nothing at all.
+void keep_within_a_frame(AgentReport& report) {
+  constexpr size_t kMostPorts = 64, kMostGpus = 32, kMostRanks = 256;
+  report.ports.resize(std::min(report.ports.size(), kMostPorts));
+  report.gpus.resize(std::min(report.gpus.size(), kMostGpus));
+  report.ranks.resize(std::min(report.ranks.size(), kMostRanks));
+}
 
 class Agent {
  public:
@@ -169,10 +189,19 @@ class Agent {
       : options_(options), run_{options.run_dir, slurm_node(), host_name()}, doctor_(options.program) {}
 
   int run() {
+    for (const pid_t earlier : earlier_agents(options_.program, options_.run_dir, options_.node))
+      ::kill(earlier, SIGKILL);
     std::unique_ptr<Connection> connection;
-    while (seconds_since(heard_) < options_.gone_seconds) {
+    while (seconds_since(heard_) < options_.gone_seconds || awaits_batch_host()) {
       if (!connection) connection = Connection::open(options_);
       const auto turn = Clock::now();
+      // A driver that has closed the connection has another agent here, or is gone: then nothing is killed any more.
+      std::vector<AgentOrder> before;
+      if (connection && !connection->take(0, before)) connection.reset();
+      for (const AgentOrder& order : before) {
+        if (order.kind == OrderKind::kLeave) return 0;
+        carry_out(order);
+      }
       if (connection && !connection->send(report())) connection.reset();
       while (seconds_since(turn) < 1) {
         std::vector<AgentOrder> orders;
@@ -196,6 +225,26 @@ class Agent {
     return node == nullptr ? "" : node;
   }
 
+  // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it back
+  // (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and then, each at
+  // its own time.
+  bool awaits_batch_host() {
+    if (seconds_since(heard_) > kOrphanSeconds || options_.job.empty()) return false;
+    if (seconds_since(asked_) < ask_after_) return true;
+    asked_ = Clock::now();
+    ask_after_ = kAskSeconds + static_cast<double>(random_nonce()[0] % 16);
+    switch (orphan_state(options_.job, options_.restart)) {
+      case OrphanState::kOver:
+        return false;
+      case OrphanState::kBatchHostLost:
+        put_back(options_.job);
+        return false;
+      case OrphanState::kUnknown:
+        return true;
+    }
+    return true;
+  }
+
   bool carry_out(const AgentOrder& order) {
     heard_ = Clock::now();
     if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
@@ -208,10 +257,11 @@ class Agent {
 
   AgentReport report() {
     AgentReport report{.node = options_.node, .host = run_.host, .began = began_, .attempt = attempt_, .order = order_};
-    if (!attempt_.empty()) report.ranks = sighted_ranks(run_, attempt_);
+    const std::vector<RankRecord> boxes = boxes_of(run_);
+    if (!attempt_.empty()) report.ranks = sighted_ranks(boxes, attempt_);
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
-      const auto left = leftovers(run_, attempt_);
+      const auto left = leftovers(run_, boxes, attempt_);
       for (const pid_t process : left) ::kill(process, SIGKILL);
       report.left = static_cast<int>(left.size());
       sweeps_ = !left.empty() || attempt_.empty();
@@ -220,26 +270,34 @@ class Agent {
     const HealthWatch::Seen seen = health_.last();
     report.ports = seen.ports;
     report.gpus = seen.gpus;
-    add_lines(report);
+    add_lines(boxes, report);
+    keep_within_a_frame(report);
     return report;
   }
 
   // Each line once; XIDs of the kernel's log count like those of NVML.
-  void add_lines(AgentReport& report) {
+  void add_lines(std::span<const RankRecord> boxes, AgentReport& report) {
     std::vector<std::string> lines = kernel_.lines();
     for (const std::string& line : lines)
-      if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) kernel_xids_[xid.pci].push_back(xid.xid);
+      if (const KernelXid xid = kernel_xid(line); !xid.pci.empty()) add_xid(kernel_xids_[xid.pci], xid.xid);
     std::erase_if(lines, [](const std::string& line) { return !is_alarming(line); });
     if (!attempt_.empty())
-      for (std::string& line : alarming_lines(run_, attempt_))
+      for (std::string& line : alarming_lines(boxes, attempt_))
         if (said_.insert(line).second) lines.push_back(std::move(line));
     if (said_.size() > 1000) said_.clear();
+    for (const GpuSight& gpu : report.gpus)
+      if (std::exchange(slowed_[gpu.pci], gpu.slowed) != gpu.slowed)
+        lines.push_back(fmt::format("GPU {} is {}", gpu.pci,
+                                    gpu.slowed ? "slowed down by heat or by its power supply" : "at full speed again"));
     if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     for (std::string& line : lines) report.lines.push_back(line.substr(0, kLongestLine));
-    for (const auto& [pci, xids] : kernel_xids_) {
-      auto at = std::find_if(report.gpus.begin(), report.gpus.end(), [&](const GpuSight& g) { return g.pci == pci; });
+    for (const auto& [pci, of_kernel] : kernel_xids_) {
+      auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
+                             [&, &id = pci](const GpuSight& g) { return g.pci == id; });
       if (at == report.gpus.end()) at = report.gpus.insert(at, GpuSight{.pci = pci, .recovery_action = -1});
-      if (at->xids.empty()) at->xids = xids;
+      if (at->num_xids > 0) continue;
+      at->xids = of_kernel.xids;
+      at->num_xids = of_kernel.num_xids;
     }
   }
 
@@ -248,13 +306,15 @@ class Agent {
   Doctor doctor_;
   HealthWatch health_;
   KernelLog kernel_;
-  std::map<std::string, std::vector<int>> kernel_xids_;
+  std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone
+  std::map<std::string, bool> slowed_;           // GPUs, by PCI id
   std::set<std::string> said_;
   std::string attempt_;
   uint64_t order_ = 0;
   bool sweeps_ = false;
   const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  Clock::time_point heard_ = Clock::now();
+  Clock::time_point heard_ = Clock::now(), asked_ = heard_;
+  double ask_after_ = 0;
 };
 
 }  // namespace
@@ -268,6 +328,8 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
                        kDriverVariable);
   AgentOptions options{
       .run_dir = run_dir, .node = node == nullptr ? host_name() : node, .program = program, .token = *parsed};
+  if (const char* job = std::getenv("SLURM_JOB_ID")) options.job = job;
+  if (const char* restart = std::getenv("SLURM_RESTART_COUNT")) options.restart = std::atoi(restart);
   std::istringstream in(driver);
   in >> options.port;
   for (std::string address; in >> address;) options.addresses.push_back(address);

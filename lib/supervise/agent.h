@@ -1,5 +1,6 @@
 // The agent of a node: tells the driver once a second how the node and its ranks are, and does what the driver asks. It
-// needs no rights of its own, writes no files, and leaves when the driver is gone for long.
+// needs no rights of its own, writes no files, and leaves when the driver is gone for long. A job of Slurm's whose batch host
+// is lost it puts back into the queue.
 #pragma once
 
 #include <string>
@@ -21,11 +22,13 @@ struct AgentOptions {
   int port = 0;
   std::vector<std::string> addresses;  // of the driver's machine; the first that answers is taken
   double gone_seconds = 60;            // without a word of the driver: it is gone
+  std::string job;                     // Slurm's number of it; "": it is none of Slurm's
+  int restart = 0;                     // ... how often it has been started again
 };
 // From environment and arguments. Error: the token or the driver's address is missing.
 Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program);
 
-// Returns when it was told to leave: 0; or when the driver is gone: 5.
+// Ends earlier agents of the run on this node. Returns when it was told to leave: 0; or when the driver is gone: 5.
 int run_agent(const AgentOptions& options);
 
 }  // namespace tri

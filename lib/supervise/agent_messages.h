@@ -20,7 +20,15 @@ struct RankSight {
   int64_t step = 0;
   uint32_t progress = 0;
   bool ended = false;
+  int stage = 0;               // its pp rank: ranks of a stage do the same work
+  int64_t timed_steps = 0;     // whose compute time is known
+  double compute_seconds = 0;  // ... and that time, of all of them
 };
+template <class Archive>
+void fields(Archive& archive, RankSight& r) {
+  archive(r.world_rank, r.process, r.state, r.phase, r.step, r.progress, r.ended, r.stage, r.timed_steps,
+          r.compute_seconds);
+}
 
 // A port of the network since the agent began.
 struct PortSight {
@@ -38,14 +46,20 @@ void fields(Archive& archive, PortSight& p) {
 struct GpuSight {
   std::string pci;            // "0000:18:00.0"
   std::vector<int> xids;      // that came up since the agent began, in order; the newest 16
+  int64_t num_xids = 0;       // ... all of them
   int64_t ecc_errors = 0;     // uncorrected, since the driver was loaded
   int64_t remapped_rows = 0;  // for uncorrected errors
   bool remap_failed = false;
   int recovery_action = 0;  // NVML's: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset; -1: not known
+  bool lost = false;        // it does not answer
+  bool slowed = false;      // by heat, or by its power supply
+  int nvlinks_up = 0;
+  int64_t nvlink_recoveries = 0, nvlink_errors = 0;  // of all its NVLinks, since the driver was loaded
 };
 template <class Archive>
 void fields(Archive& archive, GpuSight& g) {
-  archive(g.pci, g.xids, g.ecc_errors, g.remapped_rows, g.remap_failed, g.recovery_action);
+  archive(g.pci, g.xids, g.num_xids, g.ecc_errors, g.remapped_rows, g.remap_failed, g.recovery_action, g.lost, g.slowed,
+          g.nvlinks_up, g.nvlink_recoveries, g.nvlink_errors);
 }
 
 struct AgentReport {

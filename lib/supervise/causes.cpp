@@ -8,7 +8,11 @@ namespace {
 
 // NVIDIA's catalogue: a GPU that is to be reset or replaced, a machine that is to be started anew.
 constexpr std::array kSickXids{46, 48, 62, 64, 74, 79, 95, 109, 119, 120, 140, 143, 158};
-constexpr std::array kFaultXids{13, 94};  // ... a program that is to be started again
+constexpr std::array kFaultXids{8, 13, 32, 94};                        // ... a program that is to be started again
+constexpr std::array kSuspectXids{144, 145, 146, 147, 148, 149, 150};  // ... NVLinks that are to be looked at
+// All others (31, 43, 45, 63, 92, ...) are the program's own, or follow from these.
+
+constexpr double kRecentSeconds = 300;
 
 template <size_t N>
 bool one_of(int xid, const std::array<int, N>& xids) {
@@ -53,9 +57,31 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
   return cause;
 }
 
+// Trouble of links that a failure may come from. It explains one that names no other node.
+std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const AttemptCause& cause, double now) {
+  if (cause.kind == CauseKind::kNotFinite || cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile)
+    return std::nullopt;
+  for (const AttemptCause& finding : facts.findings)
+    if (finding.kind == CauseKind::kGpuSuspect && now - finding.time <= kRecentSeconds &&
+        (cause.node.empty() || cause.node == finding.node))
+      return finding;
+  return std::nullopt;
+}
+
+AttemptCause of_words(const EndFacts& facts) {
+  const int status = facts.status.value_or(0);
+  if (facts.event) return of_event(facts, *facts.event);
+  if (facts.first_gone) return *facts.first_gone;
+  if (!facts.ranks_seen && !kind_of_status(status))
+    return {.kind = CauseKind::kNotStarted,
+            .text = fmt::format("the launcher ended with status {} before a rank had begun", status)};
+  return {.kind = kind_of_status(status).value_or(CauseKind::kUnknown),
+          .text = fmt::format("the launcher ended with status {}", status)};
+}
+
 }  // namespace
 
-AttemptCause cause_of(const EndFacts& facts) {
+AttemptCause cause_of(const EndFacts& facts, double now) {
   const int status = facts.status.value_or(0);
   const auto with_status = [&](AttemptCause cause) {
     cause.status = status;
@@ -66,16 +92,14 @@ AttemptCause cause_of(const EndFacts& facts) {
   // A node that is gone explains whatever else is seen.
   for (const AttemptCause& finding : facts.findings)
     if (finding.kind == CauseKind::kNodeLost) return with_status(finding);
-  if (!facts.findings.empty()) return with_status(facts.findings.front());
+  if (facts.relief) return with_status(*facts.relief);
+  for (const AttemptCause& finding : facts.findings)
+    if (finding.kind != CauseKind::kGpuSuspect && (finding.time == 0 || now - finding.time <= kRecentSeconds))
+      return with_status(finding);
   if (status == static_cast<int>(ExitCode::kDrained))
     return with_status({.kind = CauseKind::kSetAside, .text = "its ranks left with status 75"});
-  if (facts.event) return with_status(of_event(facts, *facts.event));
-  if (facts.first_gone) return with_status(*facts.first_gone);
-  if (!facts.ranks_seen && !kind_of_status(status))
-    return with_status({.kind = CauseKind::kNotStarted,
-                        .text = fmt::format("the launcher ended with status {} before a rank had begun", status)});
-  return with_status({.kind = kind_of_status(status).value_or(CauseKind::kUnknown),
-                      .text = fmt::format("the launcher ended with status {}", status)});
+  const AttemptCause cause = of_words(facts);
+  return with_status(recent_suspicion(facts, cause, now).value_or(cause));
 }
 
 std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight& before, const GpuSight& now) {
@@ -83,19 +107,32 @@ std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight&
     return AttemptCause{.kind = kind, .node = node, .text = fmt::format("GPU {} on {}: {}", now.pci, node, what)};
   };
   constexpr std::array kActions{"none", "reset", "reboot", "drain of its peers", "drain and reset"};
+  if (now.lost) return finding(CauseKind::kGpuSick, "it does not answer");
   if (now.recovery_action > 0)
     return finding(CauseKind::kGpuSick,
                    fmt::format("NVML asks for {}", now.recovery_action < static_cast<int>(kActions.size())
                                                        ? kActions[static_cast<size_t>(now.recovery_action)]
                                                        : "action"));
   if (now.remap_failed && !before.remap_failed) return finding(CauseKind::kGpuSick, "no rows are left to remap");
-  const size_t known = std::min(before.xids.size(), now.xids.size());
-  for (const auto kind : {CauseKind::kGpuSick, CauseKind::kGpuFault})
-    for (size_t i = known; i < now.xids.size(); ++i) {
-      const int xid = now.xids[i];
-      const bool counts = kind == CauseKind::kGpuSick ? one_of(xid, kSickXids) : one_of(xid, kFaultXids);
-      if (counts) return finding(kind, fmt::format("XID {}", xid));
-    }
+  // The newest of the list are new, as many as have come since; all of them where the agent was started anew.
+  const int64_t known = before.num_xids <= now.num_xids ? before.num_xids : 0;
+  const auto fresh =
+      static_cast<size_t>(std::min<int64_t>(now.num_xids - known, static_cast<int64_t>(now.xids.size())));
+  const std::span<const int> xids(now.xids.end() - static_cast<int64_t>(fresh), now.xids.end());
+  const auto first_of = [&](const auto& kinds) {
+    return std::find_if(xids.begin(), xids.end(), [&](int xid) { return one_of(xid, kinds); });
+  };
+  if (const auto xid = first_of(kSickXids); xid != xids.end())
+    return finding(CauseKind::kGpuSick, fmt::format("XID {}", *xid));
+  if (const auto xid = first_of(kFaultXids); xid != xids.end())
+    return finding(CauseKind::kGpuFault, fmt::format("XID {}", *xid));
+  if (now.ecc_errors > before.ecc_errors)
+    return finding(CauseKind::kGpuFault, "memory errors that could not be corrected");
+  if (const auto xid = first_of(kSuspectXids); xid != xids.end())
+    return finding(CauseKind::kGpuSuspect, fmt::format("XID {}", *xid));
+  if (now.nvlinks_up < before.nvlinks_up) return finding(CauseKind::kGpuSuspect, "an NVLink went down");
+  if (now.nvlink_recoveries > before.nvlink_recoveries)
+    return finding(CauseKind::kGpuSuspect, "an NVLink was trained anew");
   return std::nullopt;
 }
 

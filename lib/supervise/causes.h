@@ -18,12 +18,18 @@ struct EndFacts {
   std::optional<RunEvent> event;           // first_cause() of the run's book
   std::string event_node;                  // its node, by the launcher's name; "": not of this allocation
   std::vector<std::string> suspects;       // nodes that the hang's report names, the surest first
-  std::vector<AttemptCause> findings;      // of driver and agents, in the order of time
+  std::vector<AttemptCause> findings;      // of driver and agents, in the order in which they were first seen
+  std::optional<AttemptCause> relief;      // why the driver has asked the ranks to leave
   std::optional<AttemptCause> first_gone;  // the first rank that was seen gone without a word
 };
-AttemptCause cause_of(const EndFacts& facts);
+// `now`: of the end. A finding of more than five minutes before it has not brought it about.
+AttemptCause cause_of(const EndFacts& facts, double now);
 
-// What a GPU says against itself, since `before` (the sight of it when the attempt began); none: nothing.
+// The worst that a GPU says against itself: what has come up since `before`, the sight of it before this one, and what
+// holds still. None: nothing.
+//   kGpuSick     it does not answer, wants a recovery action, has no rows left to remap, or an XID says so
+//   kGpuFault    an XID after which the program is started again, or memory errors that could not be corrected
+//   kGpuSuspect  an XID that asks for a closer look, or NVLinks that went down or were trained anew
 std::optional<AttemptCause> gpu_finding(const std::string& node, const GpuSight& before, const GpuSight& now);
 
 }  // namespace tri

@@ -96,6 +96,31 @@ Decision hang(const Situation& s) {
   return {.action = Response::kRetry, .why = "it has held the run up once"};
 }
 
+// A closer look at once; it is left out unless the doctor finds it healthy, or cannot say so for the first time.
+bool is_suspect(CauseKind kind) { return kind == CauseKind::kGpuSuspect; }
+
+Decision suspect(const Situation& s) {
+  const AttemptCause& cause = last_of(s).cause;
+  if (cause.node.empty()) return retry(s);
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "it asks for a closer look"};
+  if (*s.diagnosis == Diagnosis::kHealthy) return {.action = Response::kRetry, .why = "the doctor finds it healthy"};
+  if (*s.diagnosis == Diagnosis::kUnknown && times_on_node(s, is_suspect) < 2)
+    return {.action = Response::kRetry, .why = "the doctor could not say, and it is the first time on this node"};
+  return {.action = Response::kExclude, .node = cause.node, .why = "the doctor does not find it healthy"};
+}
+
+// It was relieved because a spare is there; without one it is kept, for a slow node is better than none.
+Decision straggler(const Situation& s) {
+  const AttemptCause& cause = last_of(s).cause;
+  if (cause.node.empty()) return retry(s);
+  if (s.nodes_usable - 1 < s.nodes_needed)
+    return {.action = Response::kRetry, .why = "it is slow, but there is no spare"};
+  if (!s.diagnosis) return {.action = Response::kDoctor, .node = cause.node, .why = "it is slow"};
+  if (*s.diagnosis == Diagnosis::kSuspect || *s.diagnosis == Diagnosis::kBad)
+    return {.action = Response::kExclude, .node = cause.node, .why = "it is slow, and the doctor agrees"};
+  return {.action = Response::kRetry, .why = "it is slow, but the doctor finds no fault in it"};
+}
+
 using Row = Decision (*)(const Situation&);
 
 // Cause -> what to do. Numbers of attempts and of nodes come after it (decide).
@@ -109,10 +134,12 @@ constexpr std::array kTable{
     std::pair{CauseKind::kDeath, Row{fault_of_rank}},
     std::pair{CauseKind::kDevice, Row{fault_of_rank}},
     std::pair{CauseKind::kGpuFault, Row{fault_of_rank}},
+    std::pair{CauseKind::kGpuSuspect, Row{suspect}},
     std::pair{CauseKind::kGpuSick, Row{exclude}},
     std::pair{CauseKind::kPortFlaps, Row{exclude}},
     std::pair{CauseKind::kNodeLost, Row{exclude}},
     std::pair{CauseKind::kUnkillable, Row{exclude}},
+    std::pair{CauseKind::kStraggler, Row{straggler}},
     std::pair{CauseKind::kHang, Row{hang}},
     std::pair{CauseKind::kHangOfProgram, Row{retry}},
     std::pair{CauseKind::kCommunication, Row{retry}},
@@ -145,7 +172,7 @@ Diagnosis diagnosis_of(int doctor_status) {
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
   int count = 0;
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
-    if (a->checkpoint > a->from_step) break;
+    if (a->checkpoint > a->from_step || a->job != attempts.back().job) break;
     const bool asked = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
     count += a->ended > 0 && !asked;
   }
@@ -169,6 +196,23 @@ Decision decide(const Situation& s) {
     decision.action = Response::kSuccessor;
     decision.status = static_cast<int>(ExitCode::kDrained);
     decision.why += fmt::format("; {} of the allocation's nodes are left, and {} are needed", usable, s.nodes_needed);
+  }
+  return decision;
+}
+
+Decision decide_at_work(const Situation& s, const AttemptCause& finding, double now) {
+  Decision decision{.action = Response::kReport, .node = finding.node};
+  const bool examined = std::any_of(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
+    return a.cause.kind == CauseKind::kStraggler && a.cause.node == finding.node &&
+           now - a.ended <= s.thresholds.repeat_hours * 3600;
+  });
+  if (s.nodes_usable - 1 < s.nodes_needed) {
+    decision.why = "there is no spare to take its place";
+  } else if (finding.kind == CauseKind::kStraggler && examined) {
+    decision.why = fmt::format("the doctor has looked at it within {:g} h", s.thresholds.repeat_hours);
+  } else {
+    decision.action = Response::kRelieve;
+    decision.why = "a spare can take its place";
   }
   return decision;
 }

@@ -19,6 +19,8 @@ enum class Response {
   kExclude,    // another attempt without the node
   kDoctor,     // ask the doctor about the node, then decide again
   kStop,       // another attempt would not help
+  kReport,     // people are told, and the attempt goes on
+  kRelieve,    // the attempt saves a checkpoint and ends, so that a spare can take the node's place
   kSuccessor,  // the allocation has too few nodes left: another job has to go on without the excluded ones
 };
 
@@ -30,6 +32,8 @@ struct EnumNames<Response> {
                                     std::pair{Response::kExclude, std::string_view("exclude")},
                                     std::pair{Response::kDoctor, std::string_view("doctor")},
                                     std::pair{Response::kStop, std::string_view("stop")},
+                                    std::pair{Response::kReport, std::string_view("report")},
+                                    std::pair{Response::kRelieve, std::string_view("relieve")},
                                     std::pair{Response::kSuccessor, std::string_view("successor")}};
 };
 
@@ -49,18 +53,23 @@ struct Situation {
 
 struct Decision {
   Response action = Response::kRetry;
-  std::string node;  // of kExclude and kDoctor
+  std::string node;  // of kExclude, kDoctor, kReport and kRelieve
   int status = 0;    // of kStop, kLeave and kSuccessor: the driver's exit status
   std::string why;   // one line, for people
 };
 
 Decision decide(const Situation& situation);
 
+// What is found at a node while the attempt goes on with it: kRelieve where a spare is there, and, of a straggler, the
+// doctor has not looked at the node within `repeat_hours`; else kReport.
+Decision decide_at_work(const Situation& situation, const AttemptCause& finding, double now);
+
 // A node whose fault shows only after a later attempt has ended, or has gone on, without it: the last loss that was not
 // finite, at a step which this attempt has passed. None: there is none.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
-// Attempts at the end of the list that have brought no newer checkpoint; those that were asked to stop do not count.
+// Attempts of the last one's job, at the end of the list, that have brought no newer checkpoint: who submits again has
+// found the cause. Those that were asked to stop do not count.
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts);
 
 }  // namespace tri

@@ -71,23 +71,29 @@ Result<int> run_driver(const DriverOptions& options) {
   AgentServer& server = *opened.value();
   allow_open_files(static_cast<int64_t>(options.setup.nodes.size()) + 1024);
 
+  const std::string job = options.job.empty() ? "supervised-" + new_attempt() : options.job;
   std::string driver = std::string(kDriverVariable) + "=" + std::to_string(server.port());
   for (const std::string& address : own_addresses()) driver += " " + address;
   ProcessLauncher launcher({.commands = options.commands,
                             .agent = {options.program, "supervise", "--agent", options.run_dir},
                             .ranks = options.ranks,
                             .run_dir = options.run_dir,
-                            .job = options.job.empty() ? "supervised-" + new_attempt() : options.job,
+                            .job = job,
                             .secret = {std::string(kTokenVariable) + "=" + to_text(token), driver}});
   ServerLink link(server);
-  RunFolderBook book(options.run_dir, options.checkpoint_dir, options.job);
-  Supervisor supervisor(options.setup, launcher, link, book);
+  RunFolderBook book(options.run_dir, options.checkpoint_dir, job);
+  Supervisor::Setup setup = options.setup;
+  setup.job = job;
+  Supervisor supervisor(setup, launcher, link, book);
   log_info("supervise: {} of {} nodes are needed; agents talk to port {} of {}", options.setup.nodes_needed,
            options.setup.nodes.size(), server.port(), host_name());
 
   StopSignals signals;
+  double ticked = 0;
   while (!supervisor.status()) {
     for (const AgentReport& report : server.poll(kTurnMilliseconds)) supervisor.take(report, wall_clock());
+    if (monotonic_clock() - ticked < kTickSeconds) continue;
+    ticked = monotonic_clock();
     if (signals.received() != 0) supervisor.stop_requested(wall_clock());
     supervisor.tick(wall_clock());
     launcher.reap();

@@ -26,7 +26,9 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
   };
   for (const RunEvent& event : events) {
     const auto same_node = [&](const Exclusion& e) { return e.node == event.host; };
-    if (event.kind == RunEventKind::kAttemptStart) {
+    const auto same_attempt = [&](const PastAttempt& a) { return a.attempt == event.attempt; };
+    const bool is_known = std::any_of(history.attempts.begin(), history.attempts.end(), same_attempt);
+    if (event.kind == RunEventKind::kAttemptStart && !is_known) {
       history.attempts.push_back({.number = whole(event, "number"),
                                   .attempt = event.attempt,
                                   .job = event.job,
@@ -35,10 +37,10 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
                                   .from_step = whole(event, "checkpoint"),
                                   .checkpoint = whole(event, "checkpoint")});
     } else if (event.kind == RunEventKind::kAttemptEnd) {
-      const auto at = std::find_if(history.attempts.rbegin(), history.attempts.rend(),
-                                   [&](const PastAttempt& a) { return a.attempt == event.attempt; });
+      const auto at = std::find_if(history.attempts.rbegin(), history.attempts.rend(), same_attempt);
       if (at == history.attempts.rend()) continue;
       at->ended = event.time;
+      at->noticed = event.number("noticed", event.time);
       at->checkpoint = whole(event, "checkpoint");
       at->step = whole(event, "step");
       at->cause = {.kind = enum_from_name<CauseKind>(event.string("cause")).value_or(CauseKind::kUnknown),
@@ -70,6 +72,7 @@ RunEvent end_event(const PastAttempt& attempt) {
                             {"cause", std::string(enum_name(attempt.cause.kind))},
                             {"status", int64_t{attempt.cause.status}},
                             {"checkpoint", attempt.checkpoint},
+                            {"noticed", attempt.noticed},
                             {"step", attempt.step}}};
   if (!attempt.cause.node.empty()) event.fields["node"] = attempt.cause.node;
   if (attempt.cause.world_rank >= 0) event.fields["culprit"] = int64_t{attempt.cause.world_rank};

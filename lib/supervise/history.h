@@ -27,7 +27,9 @@ enum class CauseKind {
   kNodeLost,       // its agent is silent and does not come back
   kUnkillable,     // ranks of the attempt do not end
   kGpuSick,        // NVML wants it reset or replaced, or an XID that says so
-  kGpuFault,       // an XID after which the program is started again
+  kGpuFault,       // an XID after which the program is started again, or memory errors that could not be corrected
+  kGpuSuspect,     // an XID, or trouble of NVLinks, that asks for a closer look
+  kStraggler,      // a rank was slower than others of its stage for long, and was relieved
   kPortFlaps,      // a port of the network was down twice within minutes
   kNotStarted,     // the launcher ended before a rank has begun
   kUnknown,
@@ -50,6 +52,8 @@ struct EnumNames<CauseKind> {
                                     std::pair{CauseKind::kUnkillable, std::string_view("ranks do not end")},
                                     std::pair{CauseKind::kGpuSick, std::string_view("GPU sick")},
                                     std::pair{CauseKind::kGpuFault, std::string_view("GPU fault")},
+                                    std::pair{CauseKind::kGpuSuspect, std::string_view("GPU suspect")},
+                                    std::pair{CauseKind::kStraggler, std::string_view("straggler")},
                                     std::pair{CauseKind::kPortFlaps, std::string_view("port flaps")},
                                     std::pair{CauseKind::kNotStarted, std::string_view("not started")},
                                     std::pair{CauseKind::kUnknown, std::string_view("unknown")}};
@@ -61,6 +65,7 @@ struct AttemptCause {
   int world_rank = -1;
   int status = 0;
   std::string text;
+  double time = 0;  // of a finding: when it was last seen, seconds since 1970; 0: now
 };
 
 struct PastAttempt {
@@ -68,6 +73,7 @@ struct PastAttempt {
   std::string attempt, job;
   std::vector<std::string> nodes;
   double began = 0, ended = 0;  // seconds since 1970; 0: it has not ended, or nobody was there to say so
+  double noticed = 0;           // when the driver began to end what was left of it
   int64_t from_step = 0;        // of the newest checkpoint when it began
   int64_t checkpoint = 0;       // ... and when it ended
   int64_t step = 0;             // the last that it was seen in

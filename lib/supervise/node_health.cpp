@@ -1,10 +1,10 @@
 #include "lib/supervise/node_health.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -29,31 +29,6 @@ std::string word_in(const fs::path& path) {
   return word;
 }
 
-// NVML's types, as nvml.h has them.
-using Device = void*;
-struct PciInfo {
-  char legacy_id[16];
-  unsigned domain, bus, device, device_id, subsystem_id;
-  char id[32];
-};
-struct EventData {
-  Device device;
-  unsigned long long type, data;
-  unsigned gpu_instance, compute_instance;
-};
-struct FieldValue {
-  unsigned field, scope;
-  long long timestamp, latency;
-  int type, result;
-  union {
-    double real;
-    unsigned whole;
-    unsigned long long long_whole;
-  } value;
-};
-constexpr unsigned long long kXidEvent = 8;
-constexpr unsigned kRecoveryActionField = 230;  // NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, driver 570 and later
-constexpr int kUncorrected = 1, kVolatile = 0;
 constexpr size_t kMostXids = 16;
 
 }  // namespace
@@ -86,96 +61,55 @@ std::vector<PortSight> read_ports(const std::string& sys) {
   return ports;
 }
 
-struct GpuHealth::Nvml {
-  void* library = nullptr;
-  int (*init)() = nullptr;
-  int (*count)(unsigned*) = nullptr;
-  int (*device)(unsigned, Device*) = nullptr;
-  int (*pci)(Device, PciInfo*) = nullptr;
-  int (*ecc)(Device, int, int, unsigned long long*) = nullptr;
-  int (*remapped)(Device, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
-  int (*fields)(Device, int, FieldValue*) = nullptr;
-  int (*make_events)(void**) = nullptr;
-  int (*subscribe)(Device, unsigned long long, void*) = nullptr;
-  int (*wait)(void*, EventData*, unsigned) = nullptr;
-
-  void* events = nullptr;
-  struct Gpu {
-    Device device = nullptr;
-    GpuSight sight;
-  };
-  std::vector<Gpu> gpus;
-
-  template <class Function>
-  void find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(::dlsym(library, name));
-  }
-  void open();
-  void read(Gpu& gpu) const;
-};
-
-void GpuHealth::Nvml::open() {
-  const char* path = std::getenv("TRIREME_NVML");
-  library = ::dlopen(path == nullptr ? "libnvidia-ml.so.1" : path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return;
-  find(init, "nvmlInit_v2");
-  find(count, "nvmlDeviceGetCount_v2");
-  find(device, "nvmlDeviceGetHandleByIndex_v2");
-  find(pci, "nvmlDeviceGetPciInfo_v3");
-  find(ecc, "nvmlDeviceGetTotalEccErrors");
-  find(remapped, "nvmlDeviceGetRemappedRows");
-  find(fields, "nvmlDeviceGetFieldValues");
-  find(make_events, "nvmlEventSetCreate");
-  find(subscribe, "nvmlDeviceRegisterEvents");
-  find(wait, "nvmlEventSetWait_v2");
-  unsigned number = 0;
-  if (!init || !count || !device || !pci || init() != 0 || count(&number) != 0) return;
-  if (make_events && subscribe && wait && make_events(&events) != 0) events = nullptr;
-  for (unsigned i = 0; i < number; ++i) {
-    Gpu gpu;
-    PciInfo info{};
-    if (device(i, &gpu.device) != 0 || pci(gpu.device, &info) != 0) continue;
-    gpu.sight.pci = fmt::format("{:04x}:{:02x}:{:02x}.0", info.domain, info.bus, info.device);
-    if (events != nullptr) subscribe(gpu.device, kXidEvent, events);
-    gpus.push_back(std::move(gpu));
-  }
+GpuWatch::GpuWatch() {
+  auto opened = Nvml::open();
+  if (!opened) return;
+  const auto count = opened.value()->num_gpus();
+  if (!count) return;
+  nvml_ = std::move(opened).value();
+  nvml_->watch_xids();
+  for (int i = 0; i < count.value(); ++i) gpus_.push_back({.pci = fmt::format("GPU {}", i)});
 }
 
-void GpuHealth::Nvml::read(Gpu& gpu) const {
-  unsigned long long errors = 0;
-  if (ecc && ecc(gpu.device, kUncorrected, kVolatile, &errors) == 0)
-    gpu.sight.ecc_errors = static_cast<int64_t>(errors);
-  unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
-  if (remapped && remapped(gpu.device, &corrected, &uncorrected, &pending, &failed) == 0) {
-    gpu.sight.remapped_rows = uncorrected;
-    gpu.sight.remap_failed = failed != 0;
+std::vector<GpuSight> GpuWatch::look(int milliseconds) {
+  if (!nvml_) return {};
+  for (const auto [index, xid] : nvml_->next_xids(milliseconds)) {
+    if (static_cast<size_t>(index) < gpus_.size()) add_xid(gpus_[static_cast<size_t>(index)], xid);
   }
-  FieldValue value{};
-  value.field = kRecoveryActionField;
-  gpu.sight.recovery_action =
-      fields && fields(gpu.device, 1, &value) == 0 && value.result == 0 ? static_cast<int>(value.value.whole) : -1;
+  const auto links = looks_++ % kLinksEvery == 0 ? NvlinkFigures::kAll : NvlinkFigures::kNone;
+  for (size_t i = 0; i < gpus_.size(); ++i) {
+    GpuSight& sight = gpus_[i];
+    const auto now = nvml_->gpu(static_cast<int>(i), links);
+    sight.lost = !now.ok();
+    if (!now) continue;
+    const GpuHealth& gpu = now.value();
+    if (!gpu.bus_id.empty()) sight.pci = short_bus_id(gpu.bus_id);
+    sight.ecc_errors = static_cast<int64_t>(gpu.uncorrected_errors.value_or(0));
+    sight.remapped_rows = gpu.remapped_rows.value_or(0);
+    sight.remap_failed = gpu.remap_failed.value_or(false);
+    sight.recovery_action = gpu.recovery_action ? static_cast<int>(*gpu.recovery_action) : -1;
+    sight.slowed = (gpu.slowdown_reasons.value_or(0) & kSlowedByFault) != 0;
+    if (links == NvlinkFigures::kNone) continue;
+    sight.nvlinks_up = gpu.nvlinks_up;
+    sight.nvlink_recoveries = static_cast<int64_t>(gpu.nvlink_recoveries.value_or(0));
+    sight.nvlink_errors = static_cast<int64_t>(gpu.nvlink_errors.value_or(0));
+  }
+  return gpus_;
 }
 
-GpuHealth::GpuHealth() : nvml_(std::make_unique<Nvml>()) { nvml_->open(); }
-GpuHealth::~GpuHealth() = default;  // NVML stays loaded: threads of its own may be at work
+void add_xid(GpuSight& gpu, int xid) {
+  gpu.xids.push_back(xid);
+  ++gpu.num_xids;
+  if (gpu.xids.size() > kMostXids) gpu.xids.erase(gpu.xids.begin());
+}
 
-std::vector<GpuSight> GpuHealth::look(int milliseconds) {
-  std::vector<GpuSight> sights;
-  EventData event{};
-  while (nvml_->events != nullptr && nvml_->wait(nvml_->events, &event, static_cast<unsigned>(milliseconds)) == 0) {
-    milliseconds = 0;
-    for (Nvml::Gpu& gpu : nvml_->gpus) {
-      if (gpu.device != event.device || (event.type & kXidEvent) == 0) continue;
-      std::vector<int>& xids = gpu.sight.xids;
-      xids.push_back(static_cast<int>(event.data));
-      if (xids.size() > kMostXids) xids.erase(xids.begin());
-    }
-  }
-  for (Nvml::Gpu& gpu : nvml_->gpus) {
-    nvml_->read(gpu);
-    sights.push_back(gpu.sight);
-  }
-  return sights;
+std::string short_bus_id(std::string_view id) {
+  // NVML writes the domain with eight digits, the kernel with four.
+  constexpr std::string_view kZeros = "0000";
+  const bool is_long = id.find(':') == 8 && id.substr(0, kZeros.size()) == kZeros;
+  std::string text(is_long ? id.substr(kZeros.size()) : id);
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
 }
 
 KernelXid kernel_xid(std::string_view line) {
@@ -209,7 +143,7 @@ std::vector<std::string> KernelLog::lines() {
 
 HealthWatch::HealthWatch() {
   std::thread([shared = shared_] {
-    GpuHealth gpus;
+    GpuWatch gpus;
     while (true) {
       Seen seen{.ports = read_ports(), .gpus = gpus.look(500)};
       {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/base/file.h"
+#include "io/nvml/nvml.h"
 #include "lib/supervise/agent_messages.h"
 
 namespace tri {
@@ -16,22 +17,24 @@ namespace tri {
 // Ports under `sys`/class/net, but for the loopback, virtual ones left out; and under `sys`/class/infiniband.
 std::vector<PortSight> read_ports(const std::string& sys = "/sys");
 
-// Since it was made. Not thread-safe.
-class GpuHealth {
+// Its GPUs, by NVML (io/nvml); without a driver there are none. Not thread-safe.
+class GpuWatch {
  public:
-  // By NVML, the library TRIREME_NVML, else libnvidia-ml.so.1; without one there are no GPUs.
-  GpuHealth();
-  ~GpuHealth();
-  GpuHealth(const GpuHealth&) = delete;
-  GpuHealth& operator=(const GpuHealth&) = delete;
-
-  // Waits for new XIDs no longer than this.
+  GpuWatch();
+  // Waits for new XIDs no longer than this. A GPU that does not answer any more is `lost`. Counters of NVLinks, which
+  // are many calls, are read every `kLinksEvery` looks.
   std::vector<GpuSight> look(int milliseconds);
 
  private:
-  struct Nvml;
-  std::unique_ptr<Nvml> nvml_;
+  static constexpr int kLinksEvery = 10;
+  std::unique_ptr<Nvml> nvml_;  // null: there is none
+  std::vector<GpuSight> gpus_;
+  int looks_ = 0;
 };
+
+void add_xid(GpuSight& gpu, int xid);
+// "00000000:18:00.0" -> "0000:18:00.0", as black boxes and the kernel have it.
+std::string short_bus_id(std::string_view id);
 
 // "NVRM: Xid (PCI:0000:18:00): 79, ..." -> {"0000:18:00.0", 79}; none: pci is empty.
 struct KernelXid {

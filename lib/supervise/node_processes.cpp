@@ -10,6 +10,9 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <utility>
+
+#include "io/base/host.h"
 
 namespace tri {
 namespace {
@@ -38,8 +41,23 @@ bool is_zombie(const std::string& process) {
   return name_end == stat.npos || stat.size() < name_end + 3 || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
 }
 
-// Boxes of the run on this node, with so many events.
-std::vector<RankRecord> records_of(const RunOnNode& run) {
+// All processes but this one, with their folders in /proc.
+std::vector<std::pair<pid_t, std::string>> processes() {
+  std::vector<std::pair<pid_t, std::string>> found;
+  std::error_code problem;
+  for (const auto& entry : fs::directory_iterator("/proc", problem)) {
+    const std::string name = entry.path().filename();
+    pid_t pid = 0;
+    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (bad == std::errc() && end == name.data() + name.size() && pid != ::getpid())
+      found.emplace_back(pid, entry.path().string());
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<RankRecord> boxes_of(const RunOnNode& run) {
   std::vector<RankRecord> records;
   for (const std::string& path : list_black_boxes()) {
     auto record = read_black_box(path, 0);
@@ -49,11 +67,9 @@ std::vector<RankRecord> records_of(const RunOnNode& run) {
   return records;
 }
 
-}  // namespace
-
-std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& attempt) {
+std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const std::string& attempt) {
   std::vector<RankSight> ranks;
-  for (const RankRecord& record : records_of(run)) {
+  for (const RankRecord& record : boxes) {
     if (record.attempt != attempt) continue;
     ranks.push_back({.world_rank = record.world_rank,
                      .process = record.process,
@@ -61,30 +77,39 @@ std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& at
                      .phase = record.phase,
                      .step = record.step,
                      .progress = record.progress,
-                     .ended = record.ended || record.failure.has_value()});
+                     .ended = record.ended || record.failure.has_value(),
+                     .stage = record.pp_rank,
+                     .timed_steps = record.timed_steps,
+                     .compute_seconds = record.compute_seconds});
   }
   return ranks;
 }
 
-std::vector<pid_t> leftovers(const RunOnNode& run, const std::string& attempt) {
+std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {
+  const std::string command = program + '\0' + "supervise" + '\0' + "--agent" + '\0' + run_dir + '\0';
+  std::vector<pid_t> found;
+  for (const auto& [pid, folder] : processes()) {
+    if (contents(folder + "/cmdline") != command) continue;
+    const std::string environment = contents(folder + "/environ");
+    if (variable(environment, "SLURMD_NODENAME").value_or(host_name()) == node) found.push_back(pid);
+  }
+  return found;
+}
+
+std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
   std::set<pid_t> found;
-  for (const RankRecord& record : records_of(run)) {
+  for (const RankRecord& record : boxes) {
     const ProcessState state = process_state_of(record);
     if (record.attempt != attempt && (state == ProcessState::kRuns || state == ProcessState::kStopped))
       found.insert(record.process);
   }
-  std::error_code problem;
-  for (const auto& entry : fs::directory_iterator("/proc", problem)) {
-    const std::string name = entry.path().filename();
-    pid_t pid = 0;
-    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (bad != std::errc() || end != name.data() + name.size() || pid == ::getpid()) continue;
-    const std::string environment = contents(entry.path().string() + "/environ");  // of other users: empty
+  for (const auto& [pid, folder] : processes()) {
+    const std::string environment = contents(folder + "/environ");  // of other users: empty
     if (variable(environment, kSupervisedVariable) != run.run_dir) continue;
     const auto of_attempt = variable(environment, kAttemptVariable);
     if (!of_attempt || *of_attempt == attempt) continue;
     if (!run.node.empty() && variable(environment, "SLURMD_NODENAME") != run.node) continue;
-    if (!is_zombie(entry.path())) found.insert(pid);
+    if (!is_zombie(folder)) found.insert(pid);
   }
   return {found.begin(), found.end()};
 }
@@ -97,9 +122,9 @@ bool is_alarming(std::string_view line) {
                      [&](std::string_view keyword) { return line.find(keyword) != line.npos; });
 }
 
-std::vector<std::string> alarming_lines(const RunOnNode& run, const std::string& attempt) {
+std::vector<std::string> alarming_lines(std::span<const RankRecord> boxes, const std::string& attempt) {
   std::vector<std::string> lines;
-  for (const RankRecord& record : records_of(run))
+  for (const RankRecord& record : boxes)
     if (record.attempt == attempt)
       for (const LogRecord& line : record.log)
         if (is_alarming(line.text)) lines.push_back(line.text);

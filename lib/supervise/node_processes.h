@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,14 +23,20 @@ struct RunOnNode {
   std::string host;     // host_name()
 };
 
+// The boxes of the run on this node: one reading serves all that follows.
+std::vector<RankRecord> boxes_of(const RunOnNode& run);
+
 // Ranks of the attempt that have a box here.
-std::vector<RankSight> sighted_ranks(const RunOnNode& run, const std::string& attempt);
+std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const std::string& attempt);
 
 // Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
-std::vector<pid_t> leftovers(const RunOnNode& run, const std::string& attempt);
+std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);
+
+// Other agents of the run on this node, of whatever driver: `program` supervise --agent `run_dir`.
+std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node);
 
 // The newest lines of the attempt's logs, from its boxes: those that hold one of the keywords.
-std::vector<std::string> alarming_lines(const RunOnNode& run, const std::string& attempt);
+std::vector<std::string> alarming_lines(std::span<const RankRecord> boxes, const std::string& attempt);
 bool is_alarming(std::string_view line);
 
 }  // namespace tri

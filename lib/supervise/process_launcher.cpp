@@ -74,7 +74,7 @@ LaunchCommands slurm_commands(const SlurmShape& shape) {
   commands.agents = [=](const std::vector<std::string>& nodes) {
     auto words = step(nodes, 1);
     for (const char* word : {"--no-kill", "--mpi=none", "--cpus-per-task=1", "--wait=0"}) words.push_back(word);
-    return words;
+    return std::vector<LaunchCommands::Words>{words};
   };
   commands.ranks = [=](const std::vector<std::string>& nodes) {
     auto words = step(nodes, shape.ranks_per_node);
@@ -89,9 +89,23 @@ LaunchCommands slurm_commands(const SlurmShape& shape) {
   return commands;
 }
 
-LaunchCommands local_commands(const std::string& command) {
-  return {.agents = [](const std::vector<std::string>&) { return std::vector<std::string>(); },
-          .ranks = [words = blank_separated(command)](const std::vector<std::string>&) { return words; }};
+LaunchCommands own_commands(const std::string& ranks, const std::string& agent) {
+  const auto filled = [](std::vector<std::string> words, const std::string& field, const std::string& value) {
+    for (std::string& word : words)
+      for (size_t at = 0; (at = word.find(field, at)) != word.npos; at += value.size())
+        word.replace(at, field.size(), value);
+    return words;
+  };
+  LaunchCommands commands;
+  commands.agents = [=, words = blank_separated(agent)](const std::vector<std::string>& nodes) {
+    std::vector<LaunchCommands::Words> each;
+    for (const std::string& node : nodes) each.push_back(filled(words, "{node}", node));
+    return each;
+  };
+  commands.ranks = [=, words = blank_separated(ranks)](const std::vector<std::string>& nodes) {
+    return filled(words, "{nodes}", joined(nodes));
+  };
+  return commands;
 }
 
 ProcessLauncher::~ProcessLauncher() {
@@ -101,13 +115,14 @@ ProcessLauncher::~ProcessLauncher() {
 
 void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
   reap();
-  auto words = setup_.commands.agents(nodes);
-  words.insert(words.end(), setup_.agent.begin(), setup_.agent.end());
-  const pid_t process = start(words, setup_.secret);
-  if (process > 0)
-    agents_.push_back(process);
-  else
-    log_error("supervise: no process for an agent: {}", std::strerror(errno));
+  for (auto& words : setup_.commands.agents(nodes)) {
+    words.insert(words.end(), setup_.agent.begin(), setup_.agent.end());
+    const pid_t process = start(words, setup_.secret);
+    if (process > 0)
+      agents_.push_back(process);
+    else
+      log_error("supervise: no process for an agent: {}", std::strerror(errno));
+  }
 }
 
 // The marks of the attempt are in the environment of its ranks alone, not in the launcher's: `env` sets them.

@@ -13,10 +13,11 @@
 
 namespace tri {
 
-// What is called, word by word; the words of the ranks' own command come from the launcher.
+// What is called, word by word; the words of the agents' and the ranks' own commands come behind it.
 struct LaunchCommands {
-  std::function<std::vector<std::string>(const std::vector<std::string>& nodes)> agents;
-  std::function<std::vector<std::string>(const std::vector<std::string>& nodes)> ranks;
+  using Words = std::vector<std::string>;
+  std::function<std::vector<Words>(const std::vector<std::string>& nodes)> agents;  // one command or several
+  std::function<Words(const std::vector<std::string>& nodes)> ranks;
 };
 
 struct SlurmShape {
@@ -25,8 +26,9 @@ struct SlurmShape {
   std::vector<std::string> options;  // more of srun, for the ranks
 };
 LaunchCommands slurm_commands(const SlurmShape& shape);
-// One machine: `command` starts the ranks ("mpirun -n 8"), split at blanks.
-LaunchCommands local_commands(const std::string& command);
+// Without Slurm: `ranks` starts the ranks ("mpirun -n 8"), `agent` the agent of a node ("ssh {node}"; "": as a process of
+// this machine). Both are split at blanks; {node} and {nodes} become the node's name, and all names with commas.
+LaunchCommands own_commands(const std::string& ranks, const std::string& agent);
 
 class ProcessLauncher : public Launcher {
  public:

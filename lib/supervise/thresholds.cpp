@@ -1,5 +1,6 @@
 #include "lib/supervise/thresholds.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
@@ -7,22 +8,33 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
-#include <utility>
+#include <vector>
+
+#include "lib/config/nearest.h"
 
 namespace tri {
 namespace {
 
+struct Field {
+  std::string_view name;
+  double Thresholds::*value;
+  double least = 0;
+};
 constexpr std::array kFields{
-    std::pair{std::string_view("silent_seconds"), &Thresholds::silent_seconds},
-    std::pair{std::string_view("stopped_seconds"), &Thresholds::stopped_seconds},
-    std::pair{std::string_view("gone_seconds"), &Thresholds::gone_seconds},
-    std::pair{std::string_view("start_seconds"), &Thresholds::start_seconds},
-    std::pair{std::string_view("end_seconds"), &Thresholds::end_seconds},
-    std::pair{std::string_view("exclusion_hours"), &Thresholds::exclusion_hours},
-    std::pair{std::string_view("repeat_hours"), &Thresholds::repeat_hours},
-    std::pair{std::string_view("flap_seconds"), &Thresholds::flap_seconds},
-    std::pair{std::string_view("attempts"), &Thresholds::attempts},
-    std::pair{std::string_view("doctor_seconds"), &Thresholds::doctor_seconds},
+    Field{"silent_seconds", &Thresholds::silent_seconds, 3},  // agents report once a second
+    Field{"stopped_seconds", &Thresholds::stopped_seconds},
+    Field{"gone_seconds", &Thresholds::gone_seconds},
+    Field{"start_seconds", &Thresholds::start_seconds, 1},
+    Field{"end_seconds", &Thresholds::end_seconds, 1},
+    Field{"exclusion_hours", &Thresholds::exclusion_hours},
+    Field{"repeat_hours", &Thresholds::repeat_hours},
+    Field{"flap_seconds", &Thresholds::flap_seconds},
+    Field{"attempts", &Thresholds::attempts, 1},
+    Field{"doctor_seconds", &Thresholds::doctor_seconds},
+    Field{"drain_seconds", &Thresholds::drain_seconds},
+    Field{"straggler_percent", &Thresholds::straggler_percent, 1},
+    Field{"straggler_windows", &Thresholds::straggler_windows},
+    Field{"straggler_steps", &Thresholds::straggler_steps, 1},
 };
 
 std::string trimmed(const std::string& text) {
@@ -43,15 +55,19 @@ Result<Thresholds> thresholds_from(std::string_view text, const std::string& sou
     const size_t colon = line.find(':');
     const std::string name = trimmed(line.substr(0, colon));
     const std::string value = colon == line.npos ? "" : trimmed(line.substr(colon + 1));
-    double Thresholds::*field = nullptr;
-    for (const auto& [known, member] : kFields)
-      if (known == name) field = member;
-    if (field == nullptr) return usage_error("{}:{}: no threshold is called '{}'", source, number, name);
+    const auto field = std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.name == name; });
+    if (field == kFields.end()) {
+      std::vector<std::string> known;
+      for (const Field& f : kFields) known.emplace_back(f.name);
+      const std::string meant = nearest(name, known);
+      return usage_error("{}:{}: no threshold is called '{}'{}", source, number, name,
+                         meant.empty() ? "" : "; did you mean " + meant + "?");
+    }
     char* end = nullptr;
     const double parsed = std::strtod(value.c_str(), &end);
-    if (value.empty() || *end != '\0' || !std::isfinite(parsed) || parsed < 0)
-      return usage_error("{}:{}: {} '{}' is no number of 0 or more", source, number, name, value);
-    thresholds.*field = parsed;
+    if (value.empty() || *end != '\0' || !std::isfinite(parsed) || parsed < field->least)
+      return usage_error("{}:{}: {} '{}' is no number of {:g} or more", source, number, name, value, field->least);
+    thresholds.*(field->value) = parsed;
   }
   return thresholds;
 }

@@ -11,8 +11,8 @@ namespace tri {
 
 struct Thresholds {
   double silent_seconds = 15;   // without a word of its agent, and three probes without an answer: the node is lost
-  double stopped_seconds = 15;  // a rank is stopped, others are not: the attempt is ended; 0: left to the watchdog
-  double gone_seconds = 30;     // a rank is gone, and the launcher has not noticed: the same
+  double stopped_seconds = 10;  // a rank is stopped, others are not: the attempt is ended; 0: left to the watchdog
+  double gone_seconds = 5;      // a rank is gone, and the launcher has not noticed: the same
   double start_seconds = 120;   // until the agents of all nodes have reported
   double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone
   double exclusion_hours = 24;  // a node is left out for so long
@@ -20,9 +20,13 @@ struct Thresholds {
   double flap_seconds = 300;    // two losses of a port's carrier within these exclude its node
   double attempts = 3;          // in a row without a newer checkpoint: the run stops
   double doctor_seconds = 60;   // patience with `trireme doctor`
+  double drain_seconds = 300;   // ranks that make way for a spare have so long to save a checkpoint
+  // A rank is a straggler when it computes so much longer than the median of its stage, in so many windows of so many
+  // steps on end; 0 windows: nobody is.
+  double straggler_percent = 10, straggler_windows = 10, straggler_steps = 50;
 };
 
-// Error: a line that is no such line, by its number.
+// Error: a line that is no such line, by its number; it names the nearest threshold, or the smallest value.
 Result<Thresholds> thresholds_from(std::string_view text, const std::string& source);
 // Of the run folder; the defaults where there is no file.
 Result<Thresholds> read_thresholds(const std::string& run_dir);

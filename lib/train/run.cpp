@@ -134,7 +134,11 @@ Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64
 class ShownStreams {
  public:
   ShownStreams(std::optional<Watchdog>& watchdog, Runtime& runtime) : watchdog_(watchdog) {
-    if (watchdog_) watchdog_->set_streams([&runtime] { return runtime.activities(); });
+    if (watchdog_)
+      watchdog_->set_streams([&runtime] {
+        runtime.read_progress();
+        return runtime.activities();
+      });
   }
   ~ShownStreams() {
     if (watchdog_) watchdog_->set_streams(nullptr);
@@ -183,7 +187,7 @@ void book_start(const EventBook& events, const PlannedJob& planned, const RunSta
 
 // World rank 0, at the end of an attempt: where all the time since the first submission went.
 void log_effective_time(const std::string& run_dir) {
-  const auto history = read_run_history(run_dir);
+  const auto history = read_events_and_steps(run_dir);
   if (!history) return;
   if (const auto time = effective_time(history.value())) log_info("{}", effective_time_line(*time));
 }

@@ -89,7 +89,6 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   run_plan();
   evaluator_.sum_losses();
   const ComputeProgress update(ComputeKind::kUpdate);
-  update.entered(compute);
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
   optimizer_.reduce();

@@ -2,6 +2,7 @@
 // left, and its report names the rank that hangs and the kind of its trouble, and nobody else.
 //   mp_hangs MPIRUN TRIREME [CASES] [SEED]     CASES 0: a few that are chosen; else so many, drawn from SEED
 //   mp_hangs MPIRUN TRIREME LAYOUT RULE        one case
+//   TRIREME_TEST_GPUS: on so many GPUs, two or four, instead of the CPU; drawn cases alone. Status 77 where there are fewer.
 // TRIREME is built with tests/hangs/hangs.cpp and tests/storage/points.cpp.
 //
 // The chosen cases are part of the tests of every build, on whatever machine: one whose verdict is wrong or missing is
@@ -19,6 +20,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -35,7 +37,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr int kRanks = 8;
 constexpr int kBaseSteps = 2, kSteps = 8;
 constexpr auto kPatience = 180s;  // a job that takes longer does not end
 // Seconds, by the phase in which something hangs; until the first step all ranks start on few cores. Times `slower`.
@@ -43,18 +44,48 @@ constexpr double kDeadline = 12, kStartDeadline = 16;
 constexpr double kEndsWithin = 5;     // seconds after the deadline
 constexpr double kBusyMachine = 25;   // ... and how much more a machine may take that others use as well
 constexpr double kWrongShare = 0.01;  // of the verdicts, at most
+constexpr int kGpuCases = 16;         // where no number is given
+constexpr int kSkipped = 77;          // exit status
 
 struct Layout {
   const char* name;  // tp x pp x dp
+  int ranks;
   const char* settings;
 };
-constexpr Layout kLayouts[] = {
-    {"2x2x2", "parallel.tp=2 parallel.pp=2 parallel.dp=2"},
-    {"1x4x2", "parallel.tp=1 parallel.pp=4 parallel.dp=2"},
-    {"2x2x2-messages",
+const std::vector<Layout> kCpuLayouts = {
+    {"2x2x2", 8, "parallel.tp=2 parallel.pp=2 parallel.dp=2"},
+    {"1x4x2", 8, "parallel.tp=1 parallel.pp=4 parallel.dp=2"},
+    {"2x2x2-messages", 8,
      "parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.tp_transfers=collectives parallel.pp_transfers=messages"},
-    {"1x4x2-messages",
+    {"1x4x2-messages", 8,
      "parallel.tp=1 parallel.pp=4 parallel.dp=2 parallel.dp_transfers=collectives parallel.pp_transfers=messages"}};
+const std::vector<Layout> kTwoGpuLayouts = {{"2x1x1", 2, "parallel.tp=2"},
+                                            {"1x2x1", 2, "parallel.pp=2"},
+                                            {"1x1x2", 2, "parallel.dp=2"},
+                                            {"2x1x1-messages", 2, "parallel.tp=2 parallel.tp_transfers=collectives"},
+                                            {"1x2x1-messages", 2, "parallel.pp=2 parallel.pp_transfers=messages"},
+                                            {"1x1x2-messages", 2, "parallel.dp=2 parallel.dp_transfers=collectives"}};
+const std::vector<Layout> kFourGpuLayouts = {
+    {"2x2x1", 4, "parallel.tp=2 parallel.pp=2"},
+    {"1x2x2", 4, "parallel.pp=2 parallel.dp=2"},
+    {"2x2x1-messages", 4,
+     "parallel.tp=2 parallel.pp=2 parallel.tp_transfers=collectives parallel.pp_transfers=messages"},
+    {"1x2x2-messages", 4,
+     "parallel.pp=2 parallel.dp=2 parallel.dp_transfers=collectives parallel.pp_transfers=messages"}};
+
+// Of TRIREME_TEST_GPUS; 0: the CPU is tested.
+int gpus() {
+  static const int number = [] {
+    const char* text = std::getenv("TRIREME_TEST_GPUS");
+    return text == nullptr ? 0 : std::atoi(text);
+  }();
+  return number;
+}
+const std::vector<Layout>& layouts() {
+  return gpus() == 0 ? kCpuLayouts : gpus() < 4 ? kTwoGpuLayouts : kFourGpuLayouts;
+}
+const Layout& layout_at(int index) { return layouts().at(static_cast<size_t>(index)); }
+int num_layouts() { return static_cast<int>(layouts().size()); }
 
 // Where something can hang, and how.
 struct Place {
@@ -108,7 +139,7 @@ struct Case {
   std::string action;
 
   std::string rule() const { return fmt::format("{}/{}/{}/{}", rank, place, number, action); }
-  std::string text() const { return fmt::format("{:<14} {:<32}", kLayouts[layout].name, rule()); }
+  std::string text() const { return fmt::format("{:<14} {:<32}", layout_at(layout).name, rule()); }
   double deadline(double slower) const {
     return slower * (place == "setup" || place == "read" ? kStartDeadline : kDeadline);
   }
@@ -197,16 +228,17 @@ class Jobs {
   Jobs(const std::string& mpirun, const std::string& program) : mpirun_(mpirun), program_(program) {
     folder_ = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/trireme-XXXXXX" : "/tmp/trireme-XXXXXX";
     require(::mkdtemp(folder_.data()) != nullptr, "no temporary folder");
-    std::ofstream(folder_ + "/tiny.yaml") << fmt::format(R"(
-run: {{name: tiny, device: cpu, eval_every: 1, eval_batches: 1, sample_every: 3, sample_tokens: 2}}
-model: {{layers: 4, hidden: 16, heads: 2, vocab: 257, seq_len: 16}}
+    std::ofstream(folder_ + "/tiny.yaml") << fmt::format(
+        R"(
+run: {{name: tiny, device: {}, eval_every: 1, eval_batches: 1, sample_every: 3, sample_tokens: 2, gemm_search: false}}
+model: {{layers: 4, {}, heads: 2, vocab: 257}}
 data: {{sources: [{}/text], global_batch: 8, micro_batch: 1, tokenizer: bytes, shared: false}}
 lr: {{peak: 1e-2, decay_steps: 100}}
 checkpoint: {{every: 2}}
 )",
-                                                         folder_);
+        gpus() > 0 ? "cuda" : "cpu", gpus() > 0 ? "hidden: 128, seq_len: 128" : "hidden: 16, seq_len: 16", folder_);
     std::ofstream text(folder_ + "/text.txt");
-    for (int i = 0; i < 400; ++i) text << i << " green bottles hanging on the wall\n";
+    for (int i = 0; i < 4000; ++i) text << i << " green bottles hanging on the wall\n";
     text.close();
     const std::string output = folder_ + "/output";
     require(run_program({program_, "data", "prepare", "--tokenizer", "bytes", "--output", folder_ + "/text",
@@ -223,18 +255,18 @@ checkpoint: {{every: 2}}
   void prepare(int layout) {
     const std::string base = base_of(layout), whole = folder_ + "/whole" + std::to_string(layout);
     fs::create_directories(base);
-    require(train(layout, base, kBaseSteps, 1, {}) == 0, "{}: the first steps failed:\n{}", kLayouts[layout].name,
+    require(train(layout, base, kBaseSteps, 1, {}) == 0, "{}: the first steps failed:\n{}", layout_at(layout).name,
             output(base));
     copy_run(base, whole);
     const std::string traces = whole + "/trace";
     require(train(layout, whole, kSteps, 1,
                   {"TRIREME_TEST_HANG_TRACE=" + traces, "TRIREME_TEST_STORAGE_TRACE=" + traces,
                    "TRIREME_TEST_STORAGE_READS=" + traces}) == 0,
-            "{}: the run that nobody disturbs failed:\n{}", kLayouts[layout].name, output(whole));
+            "{}: the run that nobody disturbs failed:\n{}", layout_at(layout).name, output(whole));
     const std::string early = early_alarm(whole + "/run");
-    require(early.empty(), "{}: a false alarm: {}\n{}", kLayouts[layout].name, early, output(whole));
+    require(early.empty(), "{}: a false alarm: {}\n{}", layout_at(layout).name, early, output(whole));
     std::map<std::pair<std::string, int>, int64_t> counts;
-    for (int rank = 0; rank < kRanks; ++rank)
+    for (int rank = 0; rank < layout_at(layout).ranks; ++rank)
       for (const std::string& line : lines_of(fmt::format("{}.{}", traces, rank)))
         for (const Place& place : places())
           // Storage's lines have a path behind the place.
@@ -295,7 +327,7 @@ checkpoint: {{every: 2}}
                            const Strings& settings) const {
     Strings command = {mpirun_,
                        "-n",
-                       std::to_string(kRanks),
+                       std::to_string(layout_at(layout).ranks),
                        "--wdir",
                        folder,
                        program_,
@@ -305,14 +337,15 @@ checkpoint: {{every: 2}}
                        "run.dir=run",
                        "--set",
                        fmt::format("run.steps={}", steps)};
-    std::istringstream words(kLayouts[layout].settings);
+    std::istringstream words(layout_at(layout).settings);
     for (std::string word; words >> word;) command.insert(command.end(), {"--set", word});
     for (const char* phase : {"setup", "load"})
       command.insert(command.end(), {"--set", fmt::format("fault.{}_seconds={}", phase, slower * kStartDeadline)});
     for (const char* phase : {"step", "checkpoint", "evaluation"})
       command.insert(command.end(), {"--set", fmt::format("fault.{}_seconds={}", phase, slower * kDeadline)});
-    Strings environment = {"CUDA_VISIBLE_DEVICES=", "OMPI_MCA_odls_base_sigkill_timeout=0",
-                           "TRIREME_BLACK_BOXES=" + folder, "TRIREME_TEST_STORAGE=" + folder + "/run/checkpoints"};
+    Strings environment = {"OMPI_MCA_odls_base_sigkill_timeout=0", "TRIREME_BLACK_BOXES=" + folder,
+                           "TRIREME_TEST_STORAGE=" + folder + "/run/checkpoints"};
+    if (gpus() == 0) environment.emplace_back("CUDA_VISIBLE_DEVICES=");
     environment.insert(environment.end(), settings.begin(), settings.end());
     return run_program(command, environment, folder + "/output", kPatience);
   }
@@ -333,7 +366,7 @@ std::vector<Case> chosen_cases() {
 
 // A message whose receive is left out may wait in MPI's memory, and nobody misses anything.
 bool hangs_there(const Case& c) {
-  const bool messages = std::string_view(kLayouts[c.layout].name).ends_with("messages");
+  const bool messages = std::string_view(layout_at(c.layout).name).ends_with("messages");
   return !(c.action == "skip" && messages && c.place.find("receive") != std::string::npos);
 }
 
@@ -350,7 +383,7 @@ class Draw {
 // Of those that the rank has. What is left out at the very end is missed by nobody.
 int64_t draw_number(const Jobs& jobs, const Case& c, Draw& draw) {
   const int64_t occasions = jobs.occasions(c.layout, c.place, c.rank);
-  require(occasions > 0, "{}: rank {} never comes to {}", kLayouts[c.layout].name, c.rank, c.place);
+  require(occasions > 0, "{}: rank {} never comes to {}", layout_at(c.layout).name, c.rank, c.place);
   return 1 + draw.below(c.action == "skip" ? std::max<int64_t>(occasions / 2, 1) : occasions);
 }
 
@@ -368,8 +401,8 @@ std::vector<Case> drawn_cases(const Jobs& jobs, int count, Draw& draw) {
     const auto [place, action] = round.back();
     round.pop_back();
     std::vector<Case> candidates;
-    for (int layout = 0; layout < static_cast<int>(std::size(kLayouts)); ++layout)
-      for (int rank = 0; rank < kRanks; ++rank)
+    for (int layout = 0; layout < num_layouts(); ++layout)
+      for (int rank = 0; rank < layout_at(layout).ranks; ++rank)
         if (const Case c{layout, rank, place, 0, action}; jobs.occasions(layout, place, rank) > 0 && hangs_there(c))
           candidates.push_back(c);
     require(!candidates.empty(), "no rank of any layout comes to {}", place);
@@ -430,7 +463,7 @@ void side_by_side(int count, const Work& work) {
   std::mutex mutex;
   std::string failure;
   std::vector<std::thread> workers;
-  const unsigned at_a_time = std::clamp(2 * std::thread::hardware_concurrency(), 2u, 8u);
+  const unsigned at_a_time = gpus() > 0 ? 4 : std::clamp(2 * std::thread::hardware_concurrency(), 2u, 8u);
   for (unsigned i = 0; i < at_a_time; ++i)
     workers.emplace_back([&] {
       for (int item = next++; item < count; item = next++) try {
@@ -460,8 +493,8 @@ bool hangs(Jobs& jobs, const std::function<std::vector<Case>()>& make_cases, con
 }
 
 int layout_of(const std::string& name) {
-  for (int layout = 0; layout < static_cast<int>(std::size(kLayouts)); ++layout)
-    if (name == kLayouts[layout].name) return layout;
+  for (int layout = 0; layout < num_layouts(); ++layout)
+    if (name == layout_at(layout).name) return layout;
   throw Failure(fmt::format("no layout {}", name));
 }
 
@@ -479,6 +512,17 @@ Case case_of(const std::string& layout, const std::string& rule) {
   return c;
 }
 
+bool enough_gpus() {
+  if (gpus() == 0) return true;
+  FILE* const list = ::popen("nvidia-smi -L 2>/dev/null", "r");
+  require(list != nullptr, "no process can be started");
+  int there = 0;
+  for (char line[512]; std::fgets(line, sizeof line, list) != nullptr;)
+    there += std::string_view(line).starts_with("GPU ");
+  ::pclose(list);
+  return there >= gpus();
+}
+
 bool main_of(const Strings& arguments) {
   Jobs jobs(arguments[0], fs::absolute(arguments[1]));
   const bool one = arguments.size() == 4 && arguments[2].find_first_not_of("0123456789") != std::string::npos;
@@ -487,13 +531,15 @@ bool main_of(const Strings& arguments) {
     return hangs(
         jobs, [&] { return std::vector{c}; }, {c.layout}, 1);
   }
-  const int count = arguments.size() > 2 ? std::stoi(arguments[2]) : 0;
+  const int count = arguments.size() > 2 ? std::stoi(arguments[2]) : gpus() > 0 ? kGpuCases : 0;
   const uint64_t seed = arguments.size() > 3 ? std::stoull(arguments[3]) : 42;
   fmt::print("seed {}\n", seed);
   Draw draw(seed);
+  std::vector<int> all(layouts().size());
+  std::iota(all.begin(), all.end(), 0);
   if (count > 0)
     return hangs(
-        jobs, [&] { return drawn_cases(jobs, count, draw); }, {0, 1, 2, 3}, 1);
+        jobs, [&] { return drawn_cases(jobs, count, draw); }, all, 1);
   const auto chosen = [&] {
     std::vector<Case> cases = chosen_cases();
     for (Case& c : cases) c.number = draw_number(jobs, c, draw);
@@ -511,6 +557,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
+    if (!tri::enough_gpus()) {
+      fmt::print("skipped: fewer GPUs than {}\n", tri::gpus());
+      return tri::kSkipped;
+    }
     return tri::main_of({argv + 1, argv + argc}) ? 0 : 1;
   } catch (const std::exception& problem) {
     fmt::print("FAILED: {}\n", problem.what());

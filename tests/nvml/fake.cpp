@@ -1,20 +1,35 @@
 // A library that speaks as libnvidia-ml.so does (TRIREME_NVML), of GPUs that are not there.
 //   TRIREME_TEST_NVML   words with blanks between: gpus=8 (2 without it), and faults of a GPU, FAULT=GPU:NUMBER:
 //                       lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
-//                       slowdown=0:64; missing=GPU:0 (does not answer); refuse=0:9 (nvmlInit's status)
+//                       slowdown=0:64  recoveries=1:2 and replays=1:40 (of each of its NVLinks); missing=GPU:0 (does
+//                       not answer); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th such
+//                       word is the n-th event
+//   TRIREME_TEST_NVML_FILE   a file of such words, read anew at every call: faults that come while the program runs
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace {
 
-constexpr int kLost = 15, kInvalid = 2, kLinks = 18;
+constexpr int kLost = 15, kInvalid = 2, kTimeout = 10, kLinks = 18;
+
+std::string all_words() {
+  const char *text = std::getenv("TRIREME_TEST_NVML"), *path = std::getenv("TRIREME_TEST_NVML_FILE");
+  std::string words = text == nullptr ? "" : text;
+  if (path == nullptr) return words;
+  std::ifstream file(path);
+  return words + " " + std::string(std::istreambuf_iterator<char>(file), {});
+}
 
 // The number of `fault` for `gpu`; else `otherwise`.
 unsigned of(const std::string& fault, int gpu, unsigned otherwise) {
-  const char* text = std::getenv("TRIREME_TEST_NVML");
-  std::istringstream words(text == nullptr ? "" : text);
+  std::istringstream words(all_words());
   for (std::string word; words >> word;) {
     const std::string begin = fault + "=" + std::to_string(gpu) + ":";
     if (word.rfind(begin, 0) == 0) return static_cast<unsigned>(std::stoul(word.substr(begin.size())));
@@ -31,6 +46,11 @@ struct PciInfo {
   unsigned numbers[5];
   char bus_id[32];
 };
+struct EventData {
+  void* gpu;
+  unsigned long long type, data;
+  unsigned instances[2];
+};
 struct FieldValue {
   unsigned field, scope;
   long long timestamp, latency;
@@ -38,11 +58,26 @@ struct FieldValue {
   unsigned long long value;
 };
 
+size_t reported = 0;  // events so far
+
+// "xid=1:79" -> GPU 1 and 79, of every such word.
+std::vector<std::pair<int, unsigned>> all_xids() {
+  std::vector<std::pair<int, unsigned>> xids;
+  std::istringstream words(all_words());
+  for (std::string word; words >> word;)
+    if (word.rfind("xid=", 0) == 0)
+      xids.emplace_back(std::stoi(word.substr(4)), static_cast<unsigned>(std::stoul(word.substr(word.find(':') + 1))));
+  return xids;
+}
+
 }  // namespace
 
 extern "C" {
 
-int nvmlInit_v2() { return static_cast<int>(of("refuse", 0, 0)); }
+int nvmlInit_v2() {
+  reported = 0;
+  return static_cast<int>(of("refuse", 0, 0));
+}
 int nvmlShutdown() { return 0; }
 const char* nvmlErrorString(int status) { return status == kLost ? "GPU is lost" : "fake error"; }
 int nvmlSystemGetDriverVersion(char* text, unsigned size) {
@@ -60,6 +95,10 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned gpu, void** handle) {
 }
 int nvmlDeviceGetName(void*, char* text, unsigned size) {
   std::strncpy(text, "Fake GPU", size);
+  return 0;
+}
+int nvmlDeviceGetIndex(void* gpu, unsigned* index) {
+  *index = static_cast<unsigned>(index_of(gpu));
   return 0;
 }
 int nvmlDeviceGetPciInfo_v3(void* gpu, PciInfo* info) {
@@ -109,5 +148,28 @@ int nvmlDeviceGetNvLinkState(void* gpu, unsigned link, int* up) {
   if (link >= kLinks) return kInvalid;
   *up = link < of("nvlinks", index_of(gpu), kLinks);
   return 0;
+}
+int nvmlDeviceGetNvLinkErrorCounter(void* gpu, unsigned link, int counter, unsigned long long* count) {
+  if (link >= kLinks || counter > 3) return kInvalid;
+  *count = of(counter == 1 ? "recoveries" : counter == 0 ? "replays" : "", index_of(gpu), 0);
+  return 0;
+}
+int nvmlEventSetCreate(void** set) {
+  *set = gpus;
+  return 0;
+}
+int nvmlEventSetFree(void*) { return 0; }
+int nvmlDeviceRegisterEvents(void*, unsigned long long, void*) { return 0; }
+int nvmlEventSetWait_v2(void*, EventData* event, unsigned milliseconds) {
+  for (unsigned waited = 0;; ++waited) {
+    const auto xids = all_xids();
+    if (reported < xids.size()) {
+      const auto [gpu, xid] = xids[reported++];
+      *event = {.gpu = gpus + gpu, .type = 8, .data = xid, .instances = {}};
+      return 0;
+    }
+    if (waited == milliseconds) return kTimeout;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 }

@@ -11,6 +11,8 @@ patience=900 limit=3300
 # Likewise the time to save a checkpoint after a signal, and the time that ranks may outlive the first that left; cases
 # in which one of these must pass set their own.
 export DRAIN_SECONDS=900 STRAGGLER_SECONDS=300
+# The plain requeue, unless a test says otherwise.
+export SUPERVISE=0
 
 for tool in munged slurmctld slurmd sbatch srun scontrol; do
   if ! command -v "$tool" >/dev/null; then

@@ -1,7 +1,9 @@
 #include "lib/comm/peer/copies.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "kernels/core/timeline.h"
 
@@ -9,6 +11,8 @@ namespace tri {
 namespace {
 
 constexpr int kReady = 0, kArrived = 1;  // rows of the flags
+constexpr size_t kCounts = 3;            // joined, sent, completed
+constexpr int kReadMilliseconds = 1000;  // that reading them may take
 
 // Members in the order of use as `num_splits` groups: the first member alone, the rest spread evenly. In each group the
 // members in the order of their rows, those side by side together.
@@ -53,7 +57,8 @@ PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers
       made_(device.make_event()),
       sent_(device.make_event()),
       reduced_(device.make_event()),
-      progress_(progress) {
+      progress_(progress),
+      marks_(device.kind() == DeviceKind::kCpu) {
   TRI_REQUIRE(peers_.size() == size() && peers_.rank == rank(), "member {} of {} with the memory of {} of {}", rank(),
               size(), peers_.rank, peers_.size());
 }
@@ -99,14 +104,17 @@ void PeerCopyTransfers::begin(ChannelOperation operation, int64_t bytes, Stream&
     const int peer = (rank() + step) % size();
     copies_.set_flag(peers_.at(peer, flag(kReady, rank())), operation_);
   }
-  progress_.joined(copies_);
+  if (marks_) progress_.joined(copies_);
+  begun_ = operation_;
   unsent_ = size() - 1;
 }
 
 // So many more blocks of the operation were sent, by `stream`.
 void PeerCopyTransfers::count_sent(int blocks, Stream& stream) {
   unsent_ -= blocks;
-  if (unsent_ == 0) progress_.sent(stream);
+  if (unsent_ > 0) return;
+  if (marks_) progress_.sent(stream);
+  if (&stream == &copies_) given_ = operation_;
 }
 
 // The arrivals' stream has waited for all blocks of `operation`, and so for those of all operations before it: a member
@@ -114,8 +122,40 @@ void PeerCopyTransfers::count_sent(int blocks, Stream& stream) {
 void PeerCopyTransfers::count_arrived(uint32_t operation) {
   if (static_cast<int32_t>(operation - completing_) <= 0) return;
   completing_ = operation;
-  progress_.completed(arrivals_, operation);
+  if (marks_) progress_.completed(arrivals_, operation);
+  awaited_ = operation;
   progress_.whole(operation);
+}
+
+// From the flags: its own readiness and blocks stand in the memory of the peers, the blocks of the peers in its own. A
+// stream that has nothing more to do has done what it was given before, whatever became of it.
+void PeerCopyTransfers::read_progress(Stream& stream, HostBuffer<uint32_t>& words) {
+  if (marks_ || !progress_.kept() || stream.busy()) return;  // busy: an earlier call gave up
+  const uint32_t begun = begun_, given = given_, awaited = awaited_;
+  const bool copied = !copies_.busy(), arrived = !arrivals_.busy();
+  const auto peers = static_cast<size_t>(size() - 1);
+  TRI_REQUIRE(words.size() >= kCounts * peers, "{} words for {} peers", words.size(), peers);
+  for (size_t i = 0; i < peers; ++i) {
+    const int peer = (rank() + 1 + static_cast<int>(i)) % size();
+    const uint32_t* const sources[kCounts] = {peers_.at(peer, flag(kReady, rank())),
+                                              peers_.at(peer, flag(kArrived, rank())), flag(kArrived, peer)};
+    for (size_t count = 0; count < kCounts; ++count)
+      stream.copy(words.data() + count * peers + i, sources[count], sizeof(uint32_t));
+  }
+  for (int turn = 0; stream.busy(); ++turn) {
+    if (turn == kReadMilliseconds) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const auto lowest = [&](size_t count) {
+    const uint32_t* const first = words.data() + count * peers;
+    return *std::min_element(first, first + peers,
+                             [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; });
+  };
+  const auto later = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0 ? a : b; };
+  const uint32_t joined = copied ? later(lowest(0), begun) : lowest(0);
+  // The next operation is joined only behind all blocks of this one, also those that a peer has not got.
+  const uint32_t sent = later(copied ? later(lowest(1), given) : lowest(1), joined - 1);
+  progress_.read(joined, sent, arrived ? later(lowest(2), awaited) : lowest(2));
 }
 
 void PeerCopyTransfers::settle(Stream& stream) { stream.wait(*sent_); }

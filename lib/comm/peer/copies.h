@@ -13,6 +13,7 @@
 // member than its neighbours' at that time: copies side by side would share the links and all land last.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ class PeerCopyTransfers final : public AxisTransfers {
                     Stream& arrivals, Device& device, ChannelProgress progress = {});
 
   CommCounts counts() const override;
+  void read_progress(Stream& stream, HostBuffer<uint32_t>& words) override;
   // Hardly ever waits, since what peers sent at the same time has arrived; so the timeline is spared its marks.
   void settle(Stream& stream) override;
   void begin_gather(Tensor rows, Stream& stream) override;
@@ -79,6 +81,12 @@ class PeerCopyTransfers final : public AxisTransfers {
   std::unique_ptr<Event> reduced_;  // the parts of a reduce are there
   CommCounts counts_;               // gathers and reduces by copies
   ChannelProgress progress_;
+  // Streams of the CPU mark their progress as they go; on a GPU each mark takes microseconds of its stream, and there it
+  // is read from the flags.
+  const bool marks_;
+  // The last operation that the streams were given: its readiness, all of its blocks to be copied, its arrivals. Apart
+  // from what the host's thread counts, since read_progress() is another thread's.
+  std::atomic<uint32_t> begun_{0}, given_{0}, awaited_{0};
   int unsent_ = 0;           // blocks of the operation that are still to be sent
   uint32_t completing_ = 0;  // the last operation whose arrivals are waited for
   uint32_t operation_ = 0;

@@ -280,18 +280,28 @@ function wallTime() {
   });
 }
 
+function stragglers(run) {
+  if (run.stragglers.length === 0) return absent('No rank was found to be slower than those that do the same work.');
+  const rows = run.stragglers.map(
+      ([time, step, rank, slowdown, lost, over, text]) =>
+          [moment(time), whole(step), whole(rank), over ? 'no longer' : percent(slowdown),
+           known(lost) ? digits(lost, 3) + ' ms' : '–', text]);
+  return element(
+      'div', {class: 'scroll'},
+      table(
+          [unbroken('time'), number('step'), number('rank'), number('slower by'), number('costs a step'), long('what')],
+          rows));
+}
+
 function ranks() {
   return oneEach((run, i) => {
-    if (!run.heat || run.heat.quantities.length === 0) return absent('ranks.h5 has no times of all ranks.');
+    if (!run.heat || run.heat.quantities.length === 0)
+      return element('div', {}, absent('ranks.h5 has no times of all ranks.'), stragglers(run));
     const map = new HeatMap(run.heat, names[i]);
     const {pp, dp, tp} = run.heat;
-    return element(
-        'div', {},
-        absent(
-            `${whole(pp * dp * tp)} ranks: blocks are stages (pp ${pp}), rows tp ranks (${tp}), ` +
-            `columns dp ranks (${
-                dp}). Seconds a step, means of a slice of time; a rank is compared with its own stage.`),
-        map.figure);
+    const legend = `${whole(pp * dp * tp)} ranks: blocks are stages (pp ${pp}), rows tp ranks (${tp}), columns dp ` +
+        `ranks (${dp}). Seconds a step, means of a slice of time; a rank is compared with its own stage.`;
+    return element('div', {}, absent(legend), map.figure, element('h3', {}, 'Stragglers on record'), stragglers(run));
   });
 }
 

@@ -1,0 +1,20 @@
+// A job of Slurm's whose batch script may be gone, as an agent on another of its nodes sees it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tri {
+
+enum class OrphanState {
+  kOver,           // it has ended, or was put back already
+  kBatchHostLost,  // it runs, and Slurm has taken the node of its batch script away from it
+  kUnknown,        // it runs, or Slurm does not answer
+};
+// From what `scontrol show job --oneliner` prints, and `nodes`, the names of its nodes, a line each.
+OrphanState orphan_state_of(std::string_view job, std::string_view nodes, int restart);
+// Asks Slurm, which may take it some seconds.
+OrphanState orphan_state(const std::string& job, int restart);
+void put_back(const std::string& job);  // scontrol requeue
+
+}  // namespace tri

@@ -1,0 +1,450 @@
+// A supervised run that meets a fault at a moment drawn at random: it heals without a person, leaves out the node at fault
+// and no other, has the losses of a run that nothing happened to, bit for bit, and does no step twice that a checkpoint
+// held.
+//   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few that are chosen; else so many, each fault in turn
+//   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
+// TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
+// tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <set>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "io/base/random.h"
+#include "tests/mp/run_program.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+constexpr int kRanks = 4, kSteps = 240, kEvery = 20;
+constexpr double kPatience = 300;        // seconds; a run that takes longer does not heal
+constexpr double kDeadline = 12;         // of a step, seconds
+constexpr double kAddsUpWithin = 0.001;  // of the wall time
+constexpr const char* kNodes[] = {"node0", "node1", "node2"};
+
+// What happens, to the rank or to its node. `hits` are those of the processes that are sent the signal.
+enum class Guilt { kNobody, kNode };
+struct Fault {
+  const char* name;
+  Guilt guilt;
+  bool another_attempt;  // else the run goes on as it is
+  const char* rule;      // of hangs.h or points.h, "RANK/...", '#' is a number that is drawn; "": none
+};
+constexpr Fault kFaults[] = {
+    {"rank killed", Guilt::kNobody, true, ""},
+    {"rank stopped", Guilt::kNobody, true, ""},
+    {"rank spins", Guilt::kNobody, true, "forward/#/spin"},
+    {"node without power", Guilt::kNode, true, ""},
+    {"agent killed", Guilt::kNobody, false, ""},
+    {"agent stopped", Guilt::kNobody, false, ""},
+    {"driver killed", Guilt::kNobody, true, ""},
+    {"storage fails", Guilt::kNobody, false, "any/#/fail=EIO"},
+    {"XID 79, rank killed", Guilt::kNode, true, ""},
+    {"XID 13, rank killed", Guilt::kNobody, true, ""},
+    {"recovery action, rank killed", Guilt::kNode, true, ""},
+};
+
+struct Case {
+  int fault = 0, rank = 0;
+  double moment = 0;  // of the undisturbed run's time
+  const Fault& what() const { return kFaults[fault]; }
+  bool is(std::string_view name) const { return name == what().name; }
+  std::string node() const { return kNodes[rank / 2]; }
+};
+
+struct Outcome {
+  std::optional<int> status;  // of the driver that came to its end; none: none did
+  bool struck = false;        // the fault came before the end
+  std::set<std::string> left_out;
+  int attempts = 0;
+  std::string losses;                         // of all steps
+  std::string lost;                           // what was done twice though a checkpoint held it; "": nothing
+  double adds_up_within = 1;                  // share of the wall time
+  std::optional<double> detection, recovery;  // seconds
+  std::string output;
+};
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+void pause() { std::this_thread::sleep_for(20ms); }
+
+std::vector<Json> json_lines(const std::string& path) {
+  std::vector<Json> lines;
+  for (const std::string& line : lines_of(path))
+    if (Json parsed = Json::parse(line, nullptr, false); parsed.is_object()) lines.push_back(std::move(parsed));
+  return lines;
+}
+
+// Loss and gradient norm of every step, the last time that it was done.
+std::string losses_of(const std::string& run) {
+  std::map<int64_t, std::string> steps;
+  for (const Json& line : json_lines(run + "/metrics.jsonl")) {
+    if (line.contains("restart")) {
+      const int64_t from = line.value("step", int64_t{0});
+      steps.erase(steps.upper_bound(from), steps.end());
+    } else if (line.contains("step_ms")) {
+      const int64_t step = line.at("step");
+      steps[step] = fmt::format("{} {} {}\n", step, line.at("loss").dump(), line.at("grad_norm").dump());
+    }
+  }
+  std::string text;
+  for (const auto& [step, line] : steps) text += line;
+  return text;
+}
+
+// Processes of a case: their environments hold all of these entries, their command lines all of these words.
+std::vector<pid_t> processes(const Strings& entries, const Strings& words) {
+  std::vector<pid_t> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string environment = '\0' + read_all("/proc/" + name + "/environ");
+    const std::string command = '\0' + read_all("/proc/" + name + "/cmdline");
+    const auto in = [](const std::string& text, const std::string& part) {
+      return text.find('\0' + part + '\0') != std::string::npos;
+    };
+    if (std::all_of(entries.begin(), entries.end(), [&](const auto& part) { return in(environment, part); }) &&
+        std::all_of(words.begin(), words.end(), [&](const auto& part) { return in(command, part); }))
+      found.push_back(std::stoi(name));
+  }
+  return found;
+}
+
+// A driver, and what it needs to be started again.
+class Driver {
+ public:
+  Driver(Strings command, Strings environment, std::string output)
+      : command_(std::move(command)), environment_(std::move(environment)), output_(std::move(output)) {
+    start();
+  }
+  ~Driver() {
+    if (process_ > 0) ::kill(process_, SIGKILL), ::waitpid(process_, nullptr, 0);
+  }
+  // Exit status; none: it runs. One that was killed is started again, as by slurm/train.sbatch.
+  std::optional<int> status() {
+    int status = 0;
+    if (process_ < 0 || ::waitpid(process_, &status, WNOHANG) != process_) return std::nullopt;
+    process_ = -1;
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    start();
+    return std::nullopt;
+  }
+  pid_t process() const { return process_; }
+
+ private:
+  void start() {
+    process_ = ::fork();
+    require(process_ >= 0, "no process");
+    if (process_ > 0) return;
+    for (const std::string& entry : environment_) ::putenv(const_cast<char*>(entry.c_str()));
+    std::vector<char*> argv;
+    for (std::string& word : command_) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const int out = ::open(output_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666), in = ::open("/dev/null", O_RDONLY);
+    if (out < 0 || in < 0) ::_exit(127);
+    ::dup2(in, 0), ::dup2(out, 1), ::dup2(out, 2);
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  Strings command_, environment_;
+  std::string output_;
+  pid_t process_ = -1;
+};
+
+class Runs {
+ public:
+  Runs(const std::string& mpirun, const std::string& program, const std::string& nvml)
+      : mpirun_(fs::absolute(mpirun)), program_(fs::absolute(program)), nvml_(fs::absolute(nvml)) {
+    nodes_ = fs::absolute(fs::path(mpirun)).parent_path().parent_path() / "tests/nodes/nodes.sh";
+    folder_ = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/trireme-XXXXXX" : "/tmp/trireme-XXXXXX";
+    require(::mkdtemp(folder_.data()) != nullptr, "no temporary folder");
+    std::ofstream(folder_ + "/heal.yaml") << fmt::format(R"(
+run: {{name: heal, device: cpu, steps: {}, eval_every: 60, eval_batches: 1, sample_every: 100, sample_tokens: 2}}
+model: {{layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 64}}
+data: {{sources: [{}/text], global_batch: 8, tokenizer: bytes}}
+parallel: {{pp: 2, dp: 2}}
+lr: {{peak: 1e-2, decay_steps: 1000}}
+checkpoint: {{every: {}}}
+fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_seconds: {}, evaluation_seconds: {}}}
+)",
+                                                         kSteps, folder_, kEvery, kDeadline, kDeadline, kDeadline);
+    std::ofstream text(folder_ + "/text.txt");
+    for (int i = 0; i < 2000; ++i) text << i << " green bottles hanging on the wall\n";
+    text.close();
+    const std::string output = folder_ + "/output";
+    require(run_program({program_, "data", "prepare", "--tokenizer", "bytes", "--output", folder_ + "/text",
+                         folder_ + "/text.txt"},
+                        {}, output, 60s) == 0,
+            "{}", read_all(output));
+  }
+  ~Runs() {
+    std::error_code failed;
+    fs::remove_all(folder_, failed);  // the seed brings it back
+  }
+
+  // That nothing happens to: its losses and its time are what the others are compared with.
+  void undisturbed() {
+    const double began = now();
+    const Outcome whole = run(nullptr, 0);
+    require(whole.status == 0 && whole.attempts == 1 && whole.left_out.empty(), "the undisturbed run failed:\n{}",
+            whole.output);
+    require(std::count(whole.losses.begin(), whole.losses.end(), '\n') == kSteps, "the undisturbed run has {} steps",
+            std::count(whole.losses.begin(), whole.losses.end(), '\n'));
+    losses_ = whole.losses;
+    seconds_ = now() - began;
+  }
+  const std::string& losses() const { return losses_; }
+
+  // `c` null: nothing happens.
+  Outcome run(const Case* c, int number) {
+    const std::string folder = fmt::format("{}/case{}", folder_, number), mark = "TRIREME_TEST_CASE=" + folder;
+    fs::create_directories(folder + "/nodes");
+    Strings environment{mark,
+                        "NODES=" + folder + "/nodes",
+                        "MPIRUN=" + mpirun_,
+                        "TRIREME_NVML=" + nvml_,
+                        "TRIREME_BLACK_BOXES=" + folder,
+                        "TRIREME_TEST_STRUCK=" + folder + "/struck",
+                        "TRIREME_TEST_STORAGE=" + folder + "/run/checkpoints",
+                        "CUDA_VISIBLE_DEVICES="};
+    if (c != nullptr && *c->what().rule != '\0') environment.push_back(rule_of(*c));
+    Driver driver({program_, "supervise", folder_ + "/heal.yaml", "--ranks", std::to_string(kRanks), "--hosts",
+                   "node0,node1,node2", "--spares", "1", "--launcher", nodes_ + " ranks {nodes}", "--agent-launcher",
+                   nodes_ + " agent {node}", "--set", "run.dir=" + folder + "/run"},
+                  environment, folder + "/output");
+    Outcome outcome;
+    const double began = now();
+    double struck = 0;
+    while (!outcome.status && now() - began < kPatience) {
+      pause();
+      outcome.status = driver.status();
+      if (c == nullptr || struck > 0 || outcome.status) continue;
+      if (*c->what().rule != '\0') {
+        if (fs::exists(folder + "/struck")) struck = now();
+      } else if (now() - began > c->moment * seconds_ && strike(*c, mark, folder, driver.process())) {
+        struck = now();
+      }
+    }
+    for (const pid_t process : processes({mark}, {}))
+      if (!outcome.status) ::kill(process, SIGKILL);
+    outcome.struck = struck > 0;
+    judge(folder + "/run", struck, outcome);
+    outcome.output = read_all(folder + "/output");
+    std::error_code failed;
+    if (std::getenv("KEEP") == nullptr) fs::remove_all(folder, failed);
+    return outcome;
+  }
+
+ private:
+  static std::string rule_of(const Case& c) {
+    const int occasions = c.is("rank spins") ? kSteps : 40;  // forwards: two a step and rank; calls of storage
+    std::string rule = fmt::format("{}/{}", c.rank, c.what().rule);
+    rule.replace(rule.find('#'), 1, std::to_string(1 + static_cast<int>(c.moment * occasions)));
+    return (c.is("rank spins") ? "TRIREME_TEST_HANG=" : "TRIREME_TEST_STORAGE_RULES=") + rule;
+  }
+
+  // False: there is nothing yet that it could happen to.
+  static bool strike(const Case& c, const std::string& mark, const std::string& folder, pid_t driver) {
+    const std::string node = "TRIREME_TEST_HOST=" + c.node();
+    const auto send = [](const std::vector<pid_t>& to, int signal) {
+      for (const pid_t process : to) ::kill(process, signal);
+      return !to.empty();
+    };
+    const auto rank = [&] {
+      return processes({mark, node, "OMPI_COMM_WORLD_RANK=" + std::to_string(c.rank)}, {"train"});
+    };
+    const auto agent = [&] { return processes({mark, node}, {"--agent"}); };
+    if (c.is("rank stopped")) return send(rank(), SIGSTOP);
+    if (c.is("agent killed")) return send(agent(), SIGKILL);
+    if (c.is("agent stopped")) return send(agent(), SIGSTOP);
+    if (c.is("driver killed")) return driver > 0 && !rank().empty() && ::kill(driver, SIGKILL) == 0;
+    if (c.is("node without power")) {
+      if (rank().empty() || agent().empty()) return false;
+      std::ofstream(folder + "/nodes/" + c.node()) << "without power\n";
+      for (auto left = processes({mark, node}, {}); send(left, SIGKILL); left = processes({mark, node}, {})) pause();
+      return true;
+    }
+    if (rank().empty()) return false;
+    const std::string gpus = folder + "/nodes/" + c.node() + ".nvml";
+    if (c.is("XID 79, rank killed")) std::ofstream(gpus) << "xid=1:79";
+    if (c.is("XID 13, rank killed")) std::ofstream(gpus) << "xid=1:13";
+    if (c.is("recovery action, rank killed")) std::ofstream(gpus) << "recovery=1:1";
+    return send(rank(), SIGKILL);
+  }
+
+  // From what the run has left behind.
+  void judge(const std::string& run, double struck, Outcome& outcome) const {
+    int64_t saved = 0;
+    for (const Json& event : json_lines(run + "/events.jsonl")) {
+      const std::string kind = event.at("kind");
+      const Json& fields = event.at("fields");
+      const double time = event.at("time");
+      if (kind == "attempt_start") {
+        ++outcome.attempts;
+        const int64_t from = fields.at("checkpoint");
+        if (from < saved) outcome.lost += fmt::format("begins at step {}, {} was saved; ", from, saved);
+      } else if (kind == "attempt_end") {
+        saved = std::max<int64_t>(saved, fields.at("checkpoint"));
+        const double noticed = fields.value("noticed", time);
+        if (struck > 0 && !outcome.detection && noticed > struck) outcome.detection = noticed - struck;
+      } else if (kind == "start" && struck > 0 && time > struck) {
+        if (fields.at("step").get<int64_t>() < saved)
+          outcome.lost += fmt::format("resumes from step {}, {} was saved; ", fields.at("step").dump(), saved);
+        if (outcome.detection && !outcome.recovery) outcome.recovery = time - struck - *outcome.detection;
+      } else if (kind == "exclusion") {
+        outcome.left_out.insert(event.at("host").get<std::string>());
+      }
+    }
+    outcome.losses = losses_of(run);
+    const std::string report = run + "/time.json";
+    if (run_program({program_, "report", run, "--time", "--json"}, {}, report, 60s) != 0) return;
+    const Json time = Json::parse(read_all(report), nullptr, false);
+    if (!time.is_object()) return;
+    double sum = 0;
+    for (const auto& [name, seconds] : time.at("seconds").items()) sum += seconds.get<double>();
+    const double wall = time.at("wall_s");
+    outcome.adds_up_within = std::abs(sum - wall) / wall;
+  }
+
+  const std::string mpirun_, program_, nvml_;
+  std::string nodes_, folder_, losses_;
+  double seconds_ = 0;
+};
+
+// What is wrong with it; "": nothing.
+std::string wrong_with(const Case& c, const Outcome& outcome, const std::string& losses) {
+  const Fault& fault = c.what();
+  std::string wrong;
+  if (!outcome.status) return "it did not end; ";
+  if (outcome.status != 0) wrong += fmt::format("status {}; ", *outcome.status);
+  std::set<std::string> guilty;
+  if (fault.guilt == Guilt::kNode && outcome.struck) guilty.insert(c.node());
+  if (outcome.left_out != guilty) wrong += fmt::format("left out: {}; ", fmt::join(outcome.left_out, ","));
+  if (outcome.losses != losses) wrong += "other losses; ";
+  if (!fault.another_attempt && outcome.attempts != 1) wrong += fmt::format("{} attempts; ", outcome.attempts);
+  if (outcome.adds_up_within > kAddsUpWithin)
+    wrong += fmt::format("time adds up within {:.2f} %; ", 100 * outcome.adds_up_within);
+  return wrong + outcome.lost;
+}
+
+// What came of the cases.
+class Tally {
+ public:
+  void add(const Case& c, const Outcome& outcome, const std::string& losses) {
+    const std::string wrong = wrong_with(c, outcome, losses);
+    const std::lock_guard lock(mutex_);
+    Row& row = rows_[c.what().name];
+    ++row.cases;
+    row.wrong += !wrong.empty();
+    row.late += !outcome.struck;
+    if (outcome.detection) row.detection.push_back(*outcome.detection);
+    if (outcome.recovery) row.recovery.push_back(*outcome.recovery);
+    fmt::print("{} {:<28} rank {} {:.2f}  {} attempts, left out: {}{}{}{}\n", wrong.empty() ? "right" : "WRONG",
+               c.what().name, c.rank, c.moment, outcome.attempts,
+               outcome.left_out.empty() ? "none" : fmt::format("{}", fmt::join(outcome.left_out, ",")),
+               outcome.detection ? fmt::format(", seen after {:.1f} s", *outcome.detection) : "",
+               outcome.recovery ? fmt::format(", trains {:.1f} s later", *outcome.recovery) : "",
+               outcome.struck ? "" : ", nothing happened before the end");
+    if (!wrong.empty()) fmt::print("  {}\n{}\n", wrong, outcome.output);
+    std::fflush(stdout);
+  }
+  // Whether all is well.
+  bool print() const {
+    int cases = 0, wrong = 0;
+    fmt::print("{:<28} {:>5} {:>5} {:>5}  {:>17}  {:>17}\n", "fault", "cases", "wrong", "late", "detection, s",
+               "recovery, s");
+    for (const auto& [name, row] : rows_) {
+      fmt::print("{:<28} {:>5} {:>5} {:>5}  {:>17}  {:>17}\n", name, row.cases, row.wrong, row.late,
+                 median_and_most(row.detection), median_and_most(row.recovery));
+      cases += row.cases;
+      wrong += row.wrong;
+    }
+    fmt::print("{} of {} runs healed rightly (seconds: median, most)\n", cases - wrong, cases);
+    return wrong == 0;
+  }
+
+ private:
+  static std::string median_and_most(std::vector<double> seconds) {
+    if (seconds.empty()) return "-";
+    std::sort(seconds.begin(), seconds.end());
+    return fmt::format("{:.1f}, {:.1f}", seconds[seconds.size() / 2], seconds.back());
+  }
+  struct Row {
+    int cases = 0, wrong = 0, late = 0;
+    std::vector<double> detection, recovery;
+  };
+  std::mutex mutex_;
+  std::map<std::string, Row> rows_;
+};
+
+int fault_of(const std::string& name) {
+  for (int fault = 0; fault < static_cast<int>(std::size(kFaults)); ++fault)
+    if (name == kFaults[fault].name) return fault;
+  throw Failure(fmt::format("no fault {}", name));
+}
+
+std::vector<Case> drawn_cases(int count, uint64_t seed) {
+  const uint64_t key = derive_key(seed, "heal");
+  uint64_t drawn = 0;
+  std::vector<Case> cases;
+  for (int i = 0; i < count; ++i) {
+    Case c{.fault = i % static_cast<int>(std::size(kFaults))};
+    c.rank = static_cast<int>(random_u64(key, drawn++) % kRanks);
+    c.moment = 0.9 * static_cast<double>(random_u64(key, drawn++) % 10000) / 10000;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+// Two at a time: mostly a fault is waited for.
+bool all_of(Runs& runs, const std::vector<Case>& cases) {
+  runs.undisturbed();
+  Tally tally;
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < 2; ++worker)
+    workers.emplace_back([&] {
+      for (size_t i = next++; i < cases.size(); i = next++)
+        tally.add(cases[i], runs.run(&cases[i], static_cast<int>(i) + 1), runs.losses());
+    });
+  for (std::thread& worker : workers) worker.join();
+  return tally.print();
+}
+
+bool main_of(const Strings& arguments) {
+  Runs runs(arguments[0], arguments[1], arguments[2]);
+  if (arguments.size() == 5 && arguments[3].find_first_not_of("0123456789") != std::string::npos)
+    return all_of(runs, {{fault_of(arguments[3]), 3, std::stod(arguments[4])}});
+  const int count = arguments.size() > 3 ? std::stoi(arguments[3]) : 0;
+  const uint64_t seed = arguments.size() > 4 ? std::stoull(arguments[4]) : 42;
+  fmt::print("seed {}\n", seed);
+  if (count > 0) return all_of(runs, drawn_cases(count, seed));
+  return all_of(runs, {{fault_of("rank killed"), 1, 0.4}, {fault_of("driver killed"), 2, 0.6}});
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    fmt::print(stderr, "mp_heal MPIRUN TRIREME NVML [CASES] [SEED] | FAULT MOMENT\n");
+    return 2;
+  }
+  try {
+    return tri::main_of({argv + 1, argv + argc}) ? 0 : 1;
+  } catch (const std::exception& problem) {
+    fmt::print("FAILED: {}\n", problem.what());
+    return 1;
+  }
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env bash
+# slurm/train.sbatch with `trireme supervise` as its body, under Slurm: one job meets a fault of each kind, goes on without
+# a person, leaves out the node at fault and no other, and has in the end the losses of a run that nothing happened to,
+# bit for bit.
+#
+#   heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]      those of `all`, or these, in this order
+#
+# Exit status 77 and "skipped" without Slurm or without its PMIx plugin.
+#
+# KEEP     1: keep the folder with all logs
+TRAINER=$(realpath "${1:?heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]}")
+shift
+all=(rank_killed rank_stopped agent_killed agent_stopped driver_killed node_without_power slurmd_killed too_few_nodes
+  batch_host_lost)
+faults=("$@")
+((${#faults[@]})) || faults=("${all[@]}")
+CLUSTER_NODES=9
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
+export TRIREME=$TRAINER SUPERVISE=1 STRAGGLER_SECONDS=20
+steps='' every=25
+config=$TRIREME_ROOT/config.yaml
+
+"$cluster" start
+eval "$("$cluster" env)"
+if [[ $(srun --mpi=list 2>&1) != *pmix* ]]; then
+  echo "skipped: this Slurm has no PMIx plugin (srun --mpi=list), without which srun starts no ranks of Open MPI"
+  exit 77
+fi
+cd "$TRIREME_ROOT"
+for i in {1..2000}; do echo "$i green bottles hanging on the wall"; done >text.txt
+"$TRIREME" data prepare --tokenizer bytes --output text text.txt >/dev/null 2>&1
+cat >"$config" <<'YAML'
+run: {steps: 1000000, eval_batches: 0, sample_tokens: 0, device: cpu}
+model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 64}
+data: {sources: [text], global_batch: 8, tokenizer: bytes}
+parallel: {pp: 2, dp: 2}
+lr: {peak: 1e-2, decay_steps: 1000}
+cluster: {ranks_per_node: 2}
+metrics: {log_every: 100}
+YAML
+
+# Step, loss and gradient norm, as they stand there, without steps that were lost at a restart.
+history() {
+  sed -nE 's/^\{"restart":.*"step": *([0-9]+),.*/restart \1/p
+    s/.*"step": *([0-9]+),.*("loss":[^,]*,"grad_norm":[^,]*),.*/\1 \2/p' "runs/$1/metrics.jsonl" |
+    awk '$1 == "restart" {for (step in row) if (step + 0 > $2 + 0) delete row[step]; next}
+      {row[$1] = $0} END {for (step in row) print row[step]}' | sort -n
+}
+# ours PATTERN [NAME=VALUE]: processes of this cluster's trireme whose command line holds PATTERN.
+ours() {
+  local process
+  for process in /proc/[0-9]*; do
+    if [[ $(readlink "$process/exe") == "$TRAINER" ]] && grep -qzx "SLURM_CONF=$SLURM_CONF" "$process/environ" &&
+      grep -qzx -- "${2:-SLURM_CONF=$SLURM_CONF}" "$process/environ" && tr '\0' ' ' <"$process/cmdline" | grep -q -- "$1"; then
+      echo "${process#/proc/}"
+    fi
+  done 2>/dev/null
+}
+agent_of() { ours "supervise --agent" "SLURMD_NODENAME=$1" | tail -n 1; }
+rank_of_node() { ours " train " "SLURMD_NODENAME=$1" | tail -n 1; }
+new_agent() { [[ -n $(agent_of "$1") && $(agent_of "$1") != "$2" ]]; }
+events() { grep "\"kind\":\"$1\"" "$run_dir/events.jsonl" || true; }
+left_out() { "$TRAINER" supervise "$run_dir" --nodes | awk '{print $1}' | paste -sd,; }
+# used K: the K-th node that the attempt under way is on.
+used() { events attempt_start | tail -n 1 | sed -nE 's/.*"nodes":"([^"]*)".*/\1/p' | cut -d, -f"$1"; }
+
+attempts=1 excluded='' restarts=0
+declare -A guilty=()
+# Of the attempt under way.
+field() { events attempt_start | tail -n 1 | sed -nE "s/.*\"$1\":\"?([^,\"]*)[,\"].*/\1/p"; }
+more_attempts() { (($(events attempt_start | wc -l) > attempts)); }
+trains() { events start | grep -qF "\"attempt\":\"$(field attempt)\"" && beyond $(($(field checkpoint) + 30)); }
+# healed WHAT: another attempt trains; the nodes of `guilty` are left out, and no others.
+healed() {
+  until_true "another attempt" more_attempts
+  attempts=$(events attempt_start | wc -l)
+  until_true "training again" trains
+  attempts=$(events attempt_start | wc -l)
+  excluded=$(printf '%s\n' "${!guilty[@]}" | sort | paste -sd,)
+  [[ $(left_out | tr , '\n' | sort | paste -sd,) == "$excluded" ]] ||
+    fail "$1: left out are '$(left_out)', and '$excluded' are at fault"
+  echo "$1: attempt $attempts on $(used 1),$(used 2) from step $(field checkpoint), $((SECONDS - since)) s," \
+    "left out: ${excluded:-none}"
+}
+
+fault_rank_killed() {
+  kill -KILL "$(rank_of_node "$(used 2)")"
+  healed "a rank killed"
+}
+fault_rank_stopped() {
+  kill -STOP "$(rank_of_node "$(used 2)")"
+  healed "a rank stopped"
+}
+undisturbed() {
+  until_true "a new agent" new_agent "$2" "$3"
+  local step
+  step=$(last_step)
+  until_true "progress" beyond $((step + 30))
+  ! more_attempts || fail "$1: another attempt"
+  [[ $(left_out) == "$excluded" ]] || fail "$1: left out are $(left_out)"
+  echo "$1: it goes on, with another agent, $((SECONDS - since)) s"
+}
+fault_agent_killed() {
+  local node agent
+  node=$(used 2) agent=$(agent_of "$(used 2)")
+  kill -KILL "$agent"
+  undisturbed "an agent killed" "$node" "$agent"
+}
+fault_agent_stopped() {
+  local node agent
+  node=$(used 2) agent=$(agent_of "$(used 2)")
+  kill -STOP "$agent"
+  undisturbed "an agent stopped" "$node" "$agent"
+}
+fault_driver_killed() {
+  kill -KILL "$(ours "supervise $config.* --ranks")"
+  expect_log "the driver was killed by signal 9: started again"
+  healed "the driver killed"
+}
+fault_node_without_power() {
+  local node
+  node=$(used 2) # the first one has the batch script
+  guilty[$node]=1
+  "$cluster" kill-node "$node"
+  healed "a node without power"
+}
+# Its ranks live on: it shows when they are to be started again.
+fault_slurmd_killed() {
+  local node
+  node=$(used 2)
+  guilty[$node]=1
+  "$cluster" kill-daemon "$node"
+  kill -KILL "$(rank_of_node "$node")"
+  until_true "$node left out" says "node $node is left out"
+  healed "a slurmd killed"
+}
+# No spare is left: the job is put back, and leaves out what the run leaves out.
+fault_too_few_nodes() {
+  local node
+  while true; do
+    node=$(used 2)
+    guilty[$node]=1
+    "$cluster" kill-node "$node"
+    until_true "$node left out" says "node $node is left out"
+    ! says "nodes are left, and 2 are needed" || break
+    healed "a node without power"
+    since=$SECONDS
+  done
+  expect_log "restart $restarts: status 75 "
+  # Slurm takes note of what is dead, or the job would pend.
+  for node in "${!guilty[@]}"; do "$cluster" notice "$node"; done
+  restarts=$((restarts + 1))
+  expect_log "the run leaves out .*: this job leaves out node"
+  expect_log "restart $restarts: 4 ranks"
+  healed "too few nodes"
+  for node in "${!guilty[@]}"; do ! nodes_of | grep -qx "$node" || fail "$node was allocated again: $(nodes_of)"; done
+}
+# Nobody is there to put the job back but its agents. The node of the batch script is nobody's to exclude: Slurm knows.
+fault_batch_host_lost() {
+  local node
+  node=$(show BatchHost)
+  "$cluster" kill-node "$node"
+  "$cluster" notice "$node"
+  restarts=$((restarts + 1))
+  expect_log "restart $restarts: 4 ranks"
+  healed "the batch host lost"
+}
+
+since=$SECONDS
+start parts --ranks 4 --spares 2
+until_true "step 30" beyond 30
+for fault in "${faults[@]}"; do
+  since=$SECONDS
+  "fault_$fault"
+done
+
+steps=$(($(last_step) + 300)) # the end: until here the run had none; its ranks read it when they begin
+sed -i "s/steps: 1000000/steps: $steps/" "$config"
+since=$SECONDS
+fault_rank_killed
+finish COMPLETED 0:0 "$restarts"
+expect_log "finished at step $steps"
+[[ $(history parts | wc -l) -eq $steps ]] || fail "the run has $(history parts | wc -l) steps of $steps"
+
+SUPERVISE=0 start whole --ranks 4
+finish COMPLETED 0:0 0
+cmp <(history whole) <(history parts) || fail "the histories differ: $(diff <(history whole) <(history parts) | head)"
+echo "ok: after $((attempts - 1)) faults the same $steps losses and gradient norms as without ($SECONDS s)"
