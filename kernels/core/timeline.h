@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/device.h"
+#include "kernels/core/span_recorder.h"
 
 namespace tri {
 
@@ -19,6 +20,11 @@ enum class TimeCategory {
   kOptimizer,  // norms, clipping, the update
 };
 inline constexpr int kNumTimeCategories = 5;
+
+constexpr const char* time_category_name(TimeCategory category) {
+  constexpr std::array kNames{"compute", "tp", "pp", "dp", "optimizer"};
+  return kNames[static_cast<size_t>(category)];
+}
 
 class Timeline {
  public:
@@ -60,7 +66,8 @@ class Timeline {
 // For the time of enqueueing what belongs to `category`, where the stream has a timeline.
 class TimeCategoryScope {
  public:
-  TimeCategoryScope(Stream& stream, TimeCategory category) : timeline_(stream.timeline()) {
+  TimeCategoryScope(Stream& stream, TimeCategory category)
+      : timeline_(stream.timeline()), span_(stream, SpanKind::kWait, time_category_name(category)) {
     if (timeline_ != nullptr) before_ = timeline_->enter(category);
   }
   ~TimeCategoryScope() {
@@ -72,6 +79,7 @@ class TimeCategoryScope {
  private:
   Timeline* timeline_;
   TimeCategory before_ = TimeCategory::kCompute;
+  const SpanScope span_;
 };
 
 }  // namespace tri

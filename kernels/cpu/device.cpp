@@ -57,6 +57,11 @@ class CpuEvent : public Event {
     latest_->reached.wait();
     return std::chrono::duration<double>(latest_->time - begin->time).count();
   }
+  std::optional<int64_t> host_nanoseconds() const override {
+    TRI_REQUIRE(latest_ != nullptr, "time of an event that was never recorded");
+    latest_->reached.wait();
+    return std::chrono::nanoseconds(latest_->time.time_since_epoch()).count();
+  }
 
  private:
   const Fault& fault_;

@@ -11,10 +11,12 @@
 #include "lib/fault/stop_deadline.h"
 #include "lib/fault/stop_signals.h"
 #include "lib/observe/effective_time.h"
+#include "lib/observe/exporters.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/startup.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
+#include "lib/train/timeline_recorder.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -52,7 +54,7 @@ class TrainingLoop {
   };
 
   Result<void> train_step();
-  StepStatistics to_tell() const;
+  StepStatistics to_tell(int timeline_asks) const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, bool finite);
   Result<void> after_not_finite(const StepMetrics& metrics);
@@ -80,7 +82,9 @@ class TrainingLoop {
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;  // steps that were not finite
   double step_seconds_ = 0;                     // of the last step
   StepTimes times_;                             // of all steps
-  std::unique_ptr<MetricsFile> metrics_;        // world rank 0
+  TimelineRecorder timeline_;
+  std::unique_ptr<MetricsFile> metrics_;  // world rank 0
+  std::unique_ptr<Exporters> exporters_;  // world rank 0
   ProgressLine progress_line_;
 };
 
