@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
-SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal
+SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak-fleet soak-doctor soak-slow
 .PHONY: build all configure run test unit bench soak $(SOAKS) install deps format clean
 
 # The executable alone: the tests would take three times as long again.

@@ -1,17 +1,24 @@
 // trireme status: how a run stands, from beside it.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "app/commands.h"
+#include "app/watch_run.h"
+#include "lib/observe/heat_map.h"
 #include "lib/observe/run_status.h"
 
 namespace tri {
 namespace {
 
 struct Options {
-  std::string run_dir, dump;
-  bool json = false;
+  std::string run_dir, dump, heat;
+  bool json = false, watch = false;
+  double every = 1;  // seconds between two looks
 };
 
 Result<void> show_status(const Options& options) {
@@ -31,6 +38,32 @@ Result<void> show_hang(const Options& options) {
   return {};
 }
 
+// Of the terminal that the output goes to; a plain one of the usual size where it is none.
+HeatScreen screen() {
+  HeatScreen screen;
+  winsize size{};
+  if (::isatty(STDOUT_FILENO) != 1 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return screen;
+  const char* const term = std::getenv("TERM");
+  const char* const plain = std::getenv("NO_COLOR");
+  if (size.ws_col > 0 && size.ws_row > 0) {
+    screen.columns = size.ws_col;
+    screen.lines = size.ws_row - 1;  // the prompt's
+  }
+  screen.colours = (plain == nullptr || *plain == '\0') && term != nullptr && std::string(term) != "dumb";
+  return screen;
+}
+
+Result<void> show_heat(const Options& options) {
+  const auto newest = newest_window(options.run_dir);
+  if (!newest) return newest.error();
+  const auto& [mesh, window] = newest.value();
+  const auto heat = heat_of(mesh, window, options.heat);
+  if (!heat) return heat.error();
+  fmt::print("{}", options.json ? heat_map_json(mesh, window, heat.value())
+                                : heat_map_text(mesh, window, heat.value(), screen()));
+  return {};
+}
+
 }  // namespace
 
 void add_status_command(CLI::App& app, int& status) {
@@ -41,17 +74,34 @@ void add_status_command(CLI::App& app, int& status) {
   auto* hang = command->add_option("--hang", options->dump,
                                    "The report of the newest hang, or of the dump named: who held the run up, and how");
   hang->expected(0, 1)->type_name("[DUMP]");
-  command->add_flag("--json", options->json, "For machines: one object; with --hang, the report's");
+  auto* heat = command->add_option(
+      "--heat", options->heat,
+      fmt::format("A map of all ranks, of the newest steps in ranks.h5: {}", fmt::join(heat_quantities(), ", ")));
+  heat->type_name("QUANTITY")->excludes(hang);
+  auto* json = command->add_flag("--json", options->json,
+                                 "For machines: one object; with --hang or --heat, the report's or the map's");
+  auto* watched = command->add_flag("--watch", options->watch,
+                                    "A screen that follows the run: curve, where the time goes, ranks, last events");
+  watched->excludes(hang)->excludes(heat)->excludes(json);
+  command->add_option("--every", options->every, "Seconds between two looks of --watch; default 1")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->needs(watched);
   command->footer(
       "Ranks are seen through the black boxes that they keep in /dev/shm (TRIREME_BLACK_BOXES) of their machine, also\n"
       "when they are stopped or dead. Of a run on many machines:\n"
       "  srun --overlap --jobid=J --ntasks-per-node=1 trireme status RUN_DIR\n"
-      "Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped.\n"
+      "--heat: colours and figures compare a rank with those that do the same work, its stage's. NO_COLOR: plain.\n"
+      "Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped, no times yet.\n"
       "--json: run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, newest_dump, last_log_line,\n"
       "state (runs, stands still, ended, failed, gone, unknown), rate {step, step_ms, tokens_per_s, loss, age_s},\n"
-      "slowest {rank, step_ms, of_median}, hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
+      "slowest {rank, step_ms, of_median}, stragglers [{rank, host, slowdown, text}],\n"
+      "hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
       "cause {time, kind, rank, host, text}, ranks [...]; null where it is not known.");
-  on_run(command, status, [options, hang] { return hang->count() > 0 ? show_hang(*options) : show_status(*options); });
+  on_run(command, status, [options, hang, heat] {
+    if (options->watch) return watch_run(options->run_dir, options->every);
+    if (heat->count() > 0) return show_heat(*options);
+    return hang->count() > 0 ? show_hang(*options) : show_status(*options);
+  });
 }
 
 }  // namespace tri

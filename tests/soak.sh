@@ -8,13 +8,18 @@
 #   soak.sh hang       ranks of the executable that hang at 200 moments, each named and ended; the quick start for 10,000
 #                      steps, suspended for a minute, without a false alarm
 #   soak.sh heal       300 faults of supervised runs, each healed; and one of each kind under Slurm
+#   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
+#   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that are slow to look at
+#   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
+#                      On a machine with nothing else to do
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
 # CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal
+# AGENTS, TIMES         of fleet and of doctor: how many
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang|heal}
+kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor|slow}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -72,8 +77,21 @@ case $kind in
       "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}"
     bash tests/slurm/heals_inside_the_allocation.sh "build-$kind/bin/trireme" || (($? == 77))
     ;;
+  fleet)
+    build
+    "build-$kind/bin/supervise_fleet" "${AGENTS:-1536}" 60 0.1
+    ;;
+  doctor)
+    build
+    bash tests/mp/doctor_names_what_is_ill.sh "$PWD" "$PWD/build-$kind/bin/trireme" \
+      "$(find "$PWD/build-$kind" -name 'libfake_nvml.*')" "${TIMES:-50}"
+    ;;
+  slow)
+    build
+    bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 20 "${ROUNDS:-3}" 128
+    ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow"
     exit 2
     ;;
 esac

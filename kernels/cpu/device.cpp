@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <exception>
 #include <fstream>
@@ -30,21 +31,32 @@ namespace tri {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+double thread_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Each record has a latch of its own, opened when the stream reaches it: a waiter holds the one that was the latest at
 // its call, whatever is recorded later, on whichever stream.
 struct Record {
   std::latch reached{1};
-  Clock::time_point time;  // written before the latch opens
+  Clock::time_point time;  // written before the latch opens, as
+  double work = 0;         // of a timed event: seconds for which the stream's thread has run
+  bool timed = false;
 };
 using Latch = std::shared_ptr<Record>;
 
 class CpuEvent : public Event {
  public:
-  explicit CpuEvent(const Fault& fault) : fault_(fault) {}
+  CpuEvent(const Fault& fault, EventKind kind) : fault_(fault), kind_(kind) {}
 
-  Latch next_record() { return latest_ = std::make_shared<Record>(); }
+  Latch next_record() {
+    latest_ = std::make_shared<Record>();
+    latest_->timed = kind_ == EventKind::kTimed;
+    return latest_;
+  }
   Latch latest_record() const { return latest_; }  // null when never recorded
   void synchronize() override {
     const HostScope waits(HostState::kAwaitsDevice);
@@ -52,15 +64,29 @@ class CpuEvent : public Event {
     fault_.rethrow();
   }
   double seconds_after(const Event& earlier) const override {
-    const Latch begin = static_cast<const CpuEvent&>(earlier).latest_;
-    TRI_REQUIRE(begin && latest_, "time of an event that was never recorded");
-    begin->reached.wait();
+    const Record& begin = of(earlier);
+    return std::chrono::duration<double>(of(*this).time - begin.time).count();
+  }
+  double work_seconds_after(const Event& earlier) const override {
+    const Record& begin = of(earlier);
+    return of(*this).work - begin.work;
+  }
+  std::optional<int64_t> host_nanoseconds() const override {
+    TRI_REQUIRE(latest_ != nullptr, "time of an event that was never recorded");
     latest_->reached.wait();
-    return std::chrono::duration<double>(latest_->time - begin->time).count();
+    return std::chrono::nanoseconds(latest_->time.time_since_epoch()).count();
   }
 
  private:
+  static const Record& of(const Event& event) {
+    const Latch& latest = static_cast<const CpuEvent&>(event).latest_;
+    TRI_REQUIRE(latest != nullptr, "time of an event that was never recorded");
+    latest->reached.wait();
+    return *latest;
+  }
+
   const Fault& fault_;
+  const EventKind kind_;
   Latch latest_;
 };
 
@@ -190,6 +216,7 @@ class QueueStream final : public CpuStream {
     const auto start = Clock::now();
     if (item.kind == Kind::kRecord) {
       item.latch->time = start;
+      if (item.latch->timed) item.latch->work = thread_seconds();
       item.latch->reached.count_down();  // also after a fault: waiters must wake up
       return 0;
     }
@@ -222,7 +249,7 @@ class CpuDevice final : public Device {
   std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority) override {
     return std::make_unique<QueueStream>(name, fault());
   }
-  std::unique_ptr<Event> make_event(EventKind) override { return std::make_unique<CpuEvent>(fault()); }
+  std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CpuEvent>(fault(), kind); }
   // An unnamed file in memory, which another process can open through this one's descriptor.
   void* allocate(size_t bytes) override {
     bytes = std::max<size_t>(bytes, 1);

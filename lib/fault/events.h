@@ -28,13 +28,19 @@ enum class RunEventKind {
   kBegin,  // an attempt holds its run folder; fields: began (its processes' start, seconds since 1970); submitted and
            // allocated (of its job, seconds since 1970), where the scheduler said
   kStart,  // of an attempt's steps; fields: ranks, step (done before it), steps (of the run), metrics_bytes (length of
-           // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`)
+           // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`),
+           // version (of the executable), changed.SECTION.KEY ("OLD -> NEW": against the start before)
   kSpan,   // of time that was no step, and ends now; fields: what (a category of lib/observe/effective_time.h, such as
            // "checkpoint" or "diagnosis"), seconds, step (done before it)
-  kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
-  kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
-             // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
-  kEnd,      // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  kFailure,    // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak
+  kHang,       // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
+               // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
+  kEnd,        // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  kStraggler,  // `rank` (of `host`) is slower than the ranks that do the same work; fields: slowdown (0.1: by 10 %),
+  // windows, step, gpu, doctor (it has been by 10 % for long: its machine ought to be examined), lost_ms (of
+  // each step, by the simulator); over: no longer
+  kDrift,  // a step takes longer than at first, or the loss or the gradient norm has grown; fields: quantity, growth
+           // (0.03: by 3 %), since (a step), step; part: of the step, which grew the most
   // Of a supervised run (lib/supervise): the driver's.
   kAttemptStart,  // fields: number, nodes ("node1,node2"), checkpoint (its step)
   kAttemptEnd,    // fields: number, cause, status, checkpoint, step; node, culprit (a rank), where one is known
@@ -51,6 +57,8 @@ struct EnumNames<RunEventKind> {
                                     std::pair{RunEventKind::kFailure, std::string_view("failure")},
                                     std::pair{RunEventKind::kHang, std::string_view("hang")},
                                     std::pair{RunEventKind::kEnd, std::string_view("end")},
+                                    std::pair{RunEventKind::kStraggler, std::string_view("straggler")},
+                                    std::pair{RunEventKind::kDrift, std::string_view("drift")},
                                     std::pair{RunEventKind::kAttemptStart, std::string_view("attempt_start")},
                                     std::pair{RunEventKind::kAttemptEnd, std::string_view("attempt_end")},
                                     std::pair{RunEventKind::kDecision, std::string_view("decision")},

@@ -55,6 +55,8 @@ void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& place
   write(Json({{"step", step}, {"not_finite", places}, {"skipped_steps", skipped}}).dump());
 }
 
+void MetricsFile::ranks(const std::string& object) { write(object); }
+
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
   write(Json({{"step", step},
               {"checkpoint_bytes", bytes},

@@ -42,6 +42,8 @@ class MetricsFile {
   // `places`: the ranks where the step's numbers went wrong; `skipped`: steps left out, with this one if it was, since
   // this start of the run; 0: it ends the run.
   void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);
+  // A window of all ranks' times, ranks_json() (lib/observe/rank_monitor.h). Its line has no "step" of its own.
+  void ranks(const std::string& object);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
   void finish() { lines_->flush(); }  // storage has all lines then; so the destructor does
 

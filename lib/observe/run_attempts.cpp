@@ -15,6 +15,23 @@ bool holds_folder(const RunEvent& event) {
 
 bool is_part_of_attempt(WallTime what) { return what == WallTime::kCheckpoint || what == WallTime::kEvaluation; }
 
+// What others write about an attempt afterwards, or before it holds the folder, is none.
+bool is_sign_of_life(const RunEvent& event) {
+  switch (event.kind) {
+    case RunEventKind::kSpan: {
+      const auto what = enum_from_name<WallTime>(event.string("what"));
+      return what && is_part_of_attempt(*what);
+    }
+    case RunEventKind::kAttemptStart:
+    case RunEventKind::kDecision:
+    case RunEventKind::kExclusion:
+    case RunEventKind::kLift:
+      return false;
+    default:
+      return true;
+  }
+}
+
 void take_begin(const RunEvent& event, RunAttempt& attempt) {
   const auto before = [&](const char* field, double latest) {
     const double time = event.number(field, 0);
@@ -52,7 +69,9 @@ std::optional<RunEvent> cause_of(std::span<const RunEvent> events, const RunAtte
 
 // `events`: its own, in the order of the file.
 RunAttempt attempt_of(std::span<const RunEvent> events, const AttemptSteps* steps) {
-  RunAttempt attempt{.name = events.front().attempt, .job = events.front().job};
+  // The driver of a supervised run may write before it.
+  const auto holder = std::find_if(events.begin(), events.end(), holds_folder);
+  RunAttempt attempt{.name = events.front().attempt, .job = holder->job};
   for (const RunEvent& event : events) {
     if (event.kind == RunEventKind::kBegin) take_begin(event, attempt);
     if (event.kind == RunEventKind::kStart) take_start(event, attempt);
@@ -63,12 +82,8 @@ RunAttempt attempt_of(std::span<const RunEvent> events, const AttemptSteps* step
   attempt.cause = cause_of(events, attempt);
 
   attempt.end = std::max(attempt.began, attempt.started.value_or(0));
-  for (const RunEvent& event : events) {
-    // What others write about it afterwards is no sign of its life.
-    const auto what = enum_from_name<WallTime>(event.string("what"));
-    if (event.kind != RunEventKind::kSpan || (what && is_part_of_attempt(*what)))
-      attempt.end = std::max(attempt.end, event.time);
-  }
+  for (const RunEvent& event : events)
+    if (is_sign_of_life(event)) attempt.end = std::max(attempt.end, event.time);
   for (const StepLine& step : attempt.steps) attempt.end = std::max(attempt.end, step.time);
   if (attempt.cause)
     attempt.cause_time = std::clamp(attempt.cause->number("began", attempt.cause->time), attempt.began, attempt.end);

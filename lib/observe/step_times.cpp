@@ -19,7 +19,8 @@ StepTimes& StepTimes::operator+=(const StepTimes& more) {
 }
 
 StepTimes step_times(const Timeline::Times& times, double transfer, double wall, double data) {
-  StepTimes s{.compute = times.of(TimeCategory::kCompute),
+  StepTimes s{.compute = times.of(TimeCategory::kCompute) + times.of(TimeCategory::kForward) +
+                         times.of(TimeCategory::kBackward),
               .tp = times.of(TimeCategory::kTp),
               .dp = times.of(TimeCategory::kDp),
               .optimizer = times.of(TimeCategory::kOptimizer),

@@ -129,6 +129,8 @@ void GradientBuckets::reduce(State& state) {
   GroupOnStream& collectives = dp_.collectives();
   Stream& stream = collectives.stream();
   collectives.after(compute_);  // the dp stream waits for the bucket's last gradient
+  if (Timeline* const timeline = compute_.timeline(); timeline != nullptr && dp_.size() > 1 && state.last_pass)
+    timeline->note_ready();
   // Before they are summed, the gradients name the rank that made a NaN. Where nothing is added to them, the global
   // norm's sums tell.
   if (sums_local_ && (dp_.size() > 1 || bucket.bucket->scope == GradScope::kReplicated))

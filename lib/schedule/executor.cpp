@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "kernels/core/span_recorder.h"
 #include "kernels/core/timeline.h"
 #include "lib/comm/compute_progress.h"
 
@@ -186,8 +187,11 @@ class Executor::Run {
                                    action.microbatch);
     // Without buffers it waits for no other stage: to have entered it, and to run, are one.
     if (!rules(action).empty()) progress.entered(x_.compute_);
+    if (Timeline* const timeline = x_.compute_.timeline())
+      timeline->enter_action(forward ? TimeCategory::kForward : TimeCategory::kBackward);
     Held held = take(action, x_.compute_);
     progress.running(x_.compute_);
+    const SpanScope span(x_.compute_, SpanKind::kAction, forward ? "F" : "B", action.microbatch, action.chunk);
     const Tensor input = held.tensor(BufferRing::kInputs);
     if (forward)
       stage_.forward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kOutputs));

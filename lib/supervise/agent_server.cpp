@@ -145,8 +145,10 @@ bool AgentServer::flush(Client& client) {
     }
     client.outgoing.erase(0, static_cast<size_t>(sent));
   }
-  const uint32_t events = client.outgoing.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
-  watch(epoll_.get(), EPOLL_CTL_MOD, client.socket.get(), events);
+  if (client.awaits == client.outgoing.empty()) {
+    client.awaits = !client.awaits;
+    watch(epoll_.get(), EPOLL_CTL_MOD, client.socket.get(), client.awaits ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
   return client.outgoing.size() <= limits_.backlog_bytes;
 }
 

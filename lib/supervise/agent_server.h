@@ -55,7 +55,8 @@ class AgentServer {
     std::unique_ptr<FrameReader> reader;
     std::unique_ptr<FrameWriter> writer;
     std::string outgoing;
-    bool known = false;  // a frame of it was valid
+    bool known = false;   // a frame of it was valid
+    bool awaits = false;  // room for what is outgoing
     std::string node;
     double began = 0;  // of the agent
     double since = 0, last = 0, second = 0;

@@ -89,8 +89,11 @@ Result<int> run_driver(const DriverOptions& options) {
            options.setup.nodes.size(), server.port(), host_name());
 
   StopSignals signals;
+  double ticked = 0;
   while (!supervisor.status()) {
     for (const AgentReport& report : server.poll(kTurnMilliseconds)) supervisor.take(report, wall_clock());
+    if (monotonic_clock() - ticked < kTickSeconds) continue;
+    ticked = monotonic_clock();
     if (signals.received() != 0) supervisor.stop_requested(wall_clock());
     supervisor.tick(wall_clock());
     launcher.reap();

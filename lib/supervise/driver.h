@@ -35,6 +35,8 @@ class RunFolderBook : public RunBook {
 
  private:
   std::string run_dir_, checkpoint_dir_, job_;
+  std::vector<RunEvent> events_;     // as they were read last
+  std::vector<RunEvent> unwritten_;  // that the book did not take
   Thresholds known_;
   std::string complaint_;  // the last about the thresholds
   int64_t checkpoint_ = 0;

@@ -26,7 +26,9 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
   };
   for (const RunEvent& event : events) {
     const auto same_node = [&](const Exclusion& e) { return e.node == event.host; };
-    if (event.kind == RunEventKind::kAttemptStart) {
+    const auto same_attempt = [&](const PastAttempt& a) { return a.attempt == event.attempt; };
+    const bool is_known = std::any_of(history.attempts.begin(), history.attempts.end(), same_attempt);
+    if (event.kind == RunEventKind::kAttemptStart && !is_known) {
       history.attempts.push_back({.number = whole(event, "number"),
                                   .attempt = event.attempt,
                                   .job = event.job,
@@ -35,8 +37,7 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
                                   .from_step = whole(event, "checkpoint"),
                                   .checkpoint = whole(event, "checkpoint")});
     } else if (event.kind == RunEventKind::kAttemptEnd) {
-      const auto at = std::find_if(history.attempts.rbegin(), history.attempts.rend(),
-                                   [&](const PastAttempt& a) { return a.attempt == event.attempt; });
+      const auto at = std::find_if(history.attempts.rbegin(), history.attempts.rend(), same_attempt);
       if (at == history.attempts.rend()) continue;
       at->ended = event.time;
       at->noticed = event.number("noticed", event.time);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -16,14 +17,16 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{2000};  // with storage that hangs
 
-std::vector<RunEvent> events_of(const std::string& run_dir) {
+// None: it can't be read now.
+std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
+  using Events = std::optional<std::vector<RunEvent>>;
   return within(
       kPatience,
       [path = run_dir + "/events.jsonl"] {
         auto events = read_events(path);
-        return events ? std::move(events).value() : std::vector<RunEvent>();
+        return events ? Events(std::move(events).value()) : Events();
       },
-      std::vector<RunEvent>());
+      Events());
 }
 
 // The hosts that the newest dump of this attempt calls suspects.
@@ -46,13 +49,31 @@ std::vector<std::string> suspects_of(const std::string& run_dir, const std::stri
 RunFolderBook::RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job)
     : run_dir_(std::move(run_dir)), checkpoint_dir_(std::move(checkpoint_dir)), job_(std::move(job)) {}
 
-RunHistory RunFolderBook::history(double now) { return history_from(events_of(run_dir_), now); }
+// While storage is away, what was known stays known: a node that is left out must not come back that way.
+RunHistory RunFolderBook::history(double now) {
+  if (auto read = events_of(run_dir_)) events_ = std::move(*read);
+  std::vector<RunEvent> all = events_;
+  for (const RunEvent& event : unwritten_) {
+    const auto earlier =
+        std::find_if(all.rbegin(), all.rend(), [&](const RunEvent& e) { return e.time <= event.time; });
+    all.insert(earlier.base(), event);
+  }
+  return history_from(all, now);
+}
 
 void RunFolderBook::append(RunEvent event, const std::string& attempt) {
   if (event.host.empty()) event.host = host_name();
+  event.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  event.attempt = attempt;
+  event.job = job_;
   const EventBook book(
       {.path = run_dir_ + "/events.jsonl", .attempt = attempt, .job = job_, .world_rank = -1, .host = host_name()});
-  if (!book.append(std::move(event))) log_warn("supervise: {}/events.jsonl could not be written", run_dir_);
+  if (book.append(event)) {
+    events_.push_back(std::move(event));
+    return;
+  }
+  log_warn("supervise: {}/events.jsonl could not be written", run_dir_);
+  unwritten_.push_back(std::move(event));
 }
 
 int64_t RunFolderBook::newest_checkpoint() {
@@ -70,7 +91,8 @@ int64_t RunFolderBook::newest_checkpoint() {
 }
 
 std::optional<RunEvent> RunFolderBook::first_cause(const std::string& attempt) {
-  return tri::first_cause(events_of(run_dir_), attempt);
+  const auto events = events_of(run_dir_);
+  return events ? tri::first_cause(*events, attempt) : std::nullopt;
 }
 
 std::vector<std::string> RunFolderBook::suspects(const std::string& attempt) {

@@ -9,7 +9,8 @@ namespace tri {
 namespace {
 
 constexpr int kProbes = 3, kSteps = 64;
-constexpr double kAskSeconds = 5;  // launcher and ranks have to leave when they are asked to
+constexpr double kAskSeconds = 5;   // launcher and ranks have to leave when they are asked to
+constexpr double kLookSeconds = 2;  // what a GPU has against it may show a moment after its rank has died
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -80,10 +81,10 @@ void Supervisor::take(const AgentReport& report, double now) {
   node.report = report;
   for (const std::string& line : report.lines) log_warn("supervise: {}: {}", report.node, line);
   if (node.order.number > 0 && !heard_since_order(node)) agents_.send(report.node, node.order);
-  if (phase_ == Phase::kRun && contains(current_.nodes, report.node)) {
-    watch_ranks(report.node, node, now);
-    watch_hardware(report.node, node, now);
-  }
+  if ((phase_ != Phase::kRun && phase_ != Phase::kEnd) || node.number != current_.number) return;
+  // What has ended the attempt may be told after its end.
+  watch_hardware(report.node, node, now);
+  if (phase_ == Phase::kRun) watch_ranks(report.node, node, now);
 }
 
 // What ranks and hardware show while the attempt runs.
@@ -98,6 +99,7 @@ void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
       else
         since.erase(rank.world_rank);
     };
+    if (rank.state == ProcessState::kRuns) stragglers_.take(name, {&rank, 1});
     note(node.stopped, rank.state == ProcessState::kStopped);
     note(node.gone, rank.state == ProcessState::kGone && !rank.ended);
     if (rank.state == ProcessState::kGone && !rank.ended && !facts_.first_gone)
@@ -106,29 +108,6 @@ void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
                                        .world_rank = rank.world_rank,
                                        .text = fmt::format("rank {} on {} is gone: process {} has ended without a word",
                                                            rank.world_rank, name, rank.process)};
-  }
-}
-
-void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
-  for (const GpuSight& gpu : node.report.gpus) {
-    const auto before = node.gpus_before.try_emplace(gpu.pci, gpu).first;
-    if (const auto finding = gpu_finding(name, before->second, gpu)) {
-      if (std::none_of(facts_.findings.begin(), facts_.findings.end(),
-                       [&](const AttemptCause& f) { return f.text == finding->text; }))
-        facts_.findings.push_back(*finding);
-    }
-  }
-  // Two changes of a carrier are one flap.
-  for (const PortSight& port : node.report.ports) {
-    int64_t& known = node.changes.try_emplace(port.name, port.changes).first->second;
-    for (; known + 2 <= port.changes; known += 2) node.flaps.push_back(now);
-  }
-  std::erase_if(node.flaps, [&](double time) { return now - time > thresholds_.flap_seconds; });
-  if (node.flaps.size() >= 2) {
-    const auto text = fmt::format("{} times within {:g} s a port of {} lost its link", node.flaps.size(),
-                                  thresholds_.flap_seconds, name);
-    facts_.findings.push_back({.kind = CauseKind::kPortFlaps, .node = name, .text = text});
-    node.flaps.clear();
   }
 }
 
@@ -242,9 +221,12 @@ void Supervisor::start_attempt(double now) {
   current_.from_step = current_.checkpoint = book_.newest_checkpoint();
   current_.step = current_.from_step;
   facts_ = {};
+  reported_.clear();
+  stragglers_.clear();
   drained_ = killed_ = false;
   for (const std::string& name : names) {
     Node& node = nodes_.at(name);
+    node.number = current_.number;
     node.stopped.clear();
     node.gone.clear();
     node.gpus_before.clear();
@@ -258,7 +240,7 @@ void Supervisor::start_attempt(double now) {
 }
 
 void Supervisor::run(double now) {
-  if (asked_to_stop_ && (!drained_ || now - drain_asked_ > kDrainAgainSeconds)) {
+  if ((asked_to_stop_ || facts_.relief) && (!drained_ || now - drain_asked_ > kDrainAgainSeconds)) {
     drained_ = true;
     drain_asked_ = now;
     launcher_.drain_ranks();  // again now and then: ranks that were about to start did not hear it
@@ -300,14 +282,16 @@ void Supervisor::run(double now) {
                              stopped >= 0 ? "stopped" : "gone without a word, and the launcher has not noticed")});
     return end_attempt(now);
   }
+  if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
   watch_spares(now);
+  watch_stragglers(now);
   watch_step(now);
 }
 
 // A spare node that is lost is to be known before it is needed.
 void Supervisor::watch_spares(double now) {
   for (const std::string& name : usable(now))
-    if (!contains(current_.nodes, name) && is_lost(name, nodes_.at(name), now))
+    if (Node& node = nodes_.at(name); node.number != current_.number && is_lost(name, node, now))
       exclude(name, "its agent does not answer", now);
 }
 
@@ -335,7 +319,8 @@ void Supervisor::finish_ending(double now) {
     killed_ = true;
     launcher_.end_ranks(Launcher::End::kKill);
   }
-  bool all_clear = ended;
+  const bool at_fault = facts_.status != 0 && !asked_to_stop_;
+  bool all_clear = ended && !(at_fault && now - since_ < kLookSeconds);
   for (const std::string& name : current_.nodes) {
     Node& node = nodes_.at(name);
     const auto finding = [&](CauseKind kind, const std::string& text) {
@@ -365,7 +350,7 @@ void Supervisor::conclude(double now) {
     if (const std::string node = node_of_host(host); !node.empty()) facts_.suspects.push_back(node);
   current_.ended = now;
   current_.checkpoint = std::max(current_.from_step, book_.newest_checkpoint());
-  current_.cause = cause_of(facts_);
+  current_.cause = cause_of(facts_, now);
   book_.append(end_event(current_), current_.attempt);
   log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", current_.number,
            now - current_.began, current_.step, current_.checkpoint, enum_name(current_.cause.kind),
@@ -409,7 +394,7 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   for (auto& [name, node] : nodes_) node.probed = now;
   order_all(OrderKind::kEnd);
-  if (current_.cause.kind == CauseKind::kNotStarted) renew_agents(now);
+  if (current_.cause.kind == CauseKind::kNotStarted || current_.cause.kind == CauseKind::kUnknown) renew_agents(now);
   enter(Phase::kGather, now);
 }
 
@@ -436,6 +421,10 @@ void Supervisor::await_doctor(double now) {
   const Node& node = nodes_.at(suspect_);
   const bool answered = heard_since_order(node) && node.report.doctor_status >= 0;
   if (!answered && now - since_ <= thresholds_.doctor_seconds) return;
+  book_.append({.kind = RunEventKind::kSpan,
+                .host = suspect_,
+                .fields = {{"what", "diagnosis"}, {"seconds", now - since_}, {"step", current_.step}}},
+               current_.attempt);
   decide_now(answered ? diagnosis_of(node.report.doctor_status) : Diagnosis::kUnknown, now);
 }
 

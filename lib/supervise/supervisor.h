@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "lib/supervise/causes.h"
 #include "lib/supervise/decisions.h"
 #include "lib/supervise/history.h"
+#include "lib/supervise/stragglers.h"
 #include "lib/supervise/thresholds.h"
 
 namespace tri {
@@ -54,6 +56,9 @@ class RunBook {
   virtual Thresholds thresholds() = 0;
 };
 
+// Between two calls of Supervisor::tick, which looks at all nodes: less would cost more, and see no more.
+inline constexpr double kTickSeconds = 0.1;
+
 class Supervisor {
  public:
   struct Setup {
@@ -80,9 +85,10 @@ class Supervisor {
     double asked = 0;     // since when its agent is awaited
     double probed = 0;
     int probes = 0;
+    int64_t number = 0;  // of the attempt that uses it, or used it last
     AgentReport report;
     AgentOrder order;
-    std::map<std::string, GpuSight> gpus_before;  // by pci, when the attempt began
+    std::map<std::string, GpuSight> gpus_before;  // by pci, as they were seen last
     std::map<std::string, int64_t> changes;       // of carriers, by port
     std::vector<double> flaps;
     std::map<int, double> stopped, gone;  // rank -> since when it is seen so
@@ -103,6 +109,9 @@ class Supervisor {
   void run(double now);
   void watch_ranks(const std::string& name, Node& node, double now);
   void watch_hardware(const std::string& name, Node& node, double now);
+  void watch_stragglers(double now);
+  void found(AttemptCause finding, double now);
+  Decision decide_at_work_now(const AttemptCause& finding, double now) const;
   void watch_step(double now);
   void watch_spares(double now);
   void end_attempt(double now);
@@ -125,8 +134,10 @@ class Supervisor {
   Phase phase_ = Phase::kGather;
   double since_ = 0;  // of the phase
   bool begun_ = false, asked_to_stop_ = false, drained_ = false, killed_ = false;
-  double drain_asked_ = 0, pulsed_ = 0, read_ = 0;
+  double drain_asked_ = 0, relieved_ = 0, pulsed_ = 0, read_ = 0;
   uint64_t next_order_ = 1;
+  std::set<std::string> reported_;  // findings of this attempt that people have been told of
+  Stragglers stragglers_;
   PastAttempt current_;
   EndFacts facts_;
   std::string suspect_;  // whom the doctor looks at

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -130,11 +133,70 @@ class Injector {
 
 Fate reach(std::string_view place, Stream* stream = nullptr) { return Injector::instance().reach(place, stream); }
 
+// What this rank does more slowly than others: TRIREME_TEST_SLOW.
+class Slowness {
+ public:
+  static const Slowness& instance() {
+    static const Slowness* const slowness = new Slowness;
+    return *slowness;
+  }
+  double compute_percent() const { return place_ == "compute" ? amount_ : 0; }
+  std::chrono::microseconds delay(std::string_view stream) const {
+    return std::chrono::microseconds(stream == place_ ? static_cast<int64_t>(amount_) : 0);
+  }
+
+ private:
+  Slowness() {
+    const std::string rule = text_of("TRIREME_TEST_SLOW");
+    if (rule.empty()) return;
+    const size_t a = rule.find('/'), b = rule.find('/', a + 1);
+    if (a == std::string::npos || b == std::string::npos) std::abort();
+    const std::string ranks = "," + rule.substr(0, a) + ",";
+    if (ranks.find("," + text_of("OMPI_COMM_WORLD_RANK") + ",") == std::string::npos) return;
+    place_ = rule.substr(a + 1, b - a - 1);
+    amount_ = std::strtod(rule.c_str() + b + 1, nullptr);
+  }
+
+  std::string place_;
+  double amount_ = 0;
+};
+
+double thread_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// What is enqueued on a CPU's stream while this lives takes so much more of its thread's time.
+class SlowedScope {
+ public:
+  SlowedScope(Stream& stream, double percent) : stream_(stream), percent_(percent) {
+    if (percent_ > 0) run_on_stream(stream_, [begin = begin_] { *begin = thread_seconds(); });
+  }
+  ~SlowedScope() {
+    if (percent_ <= 0) return;
+    run_on_stream(stream_, [begin = begin_, percent = percent_] {
+      const double until = thread_seconds() + (thread_seconds() - *begin) * percent / 100;
+      while (thread_seconds() < until) continue;
+    });
+  }
+  SlowedScope(const SlowedScope&) = delete;
+  SlowedScope& operator=(const SlowedScope&) = delete;
+
+ private:
+  Stream& stream_;
+  const double percent_;
+  const std::shared_ptr<double> begin_ = std::make_shared<double>();
+};
+
 Stream* g_compute = nullptr;  // of the runtime made last
 
 class WatchedTransfers final : public TransferObserver {
  public:
-  bool before_transfer(Stream& stream) override { return reach(stream.name(), &stream) == Fate::kMade; }
+  bool before_transfer(Stream& stream) override {
+    if (const auto delay = Slowness::instance().delay(stream.name()); delay.count() > 0) stream.idle(delay);
+    return reach(stream.name(), &stream) == Fate::kMade;
+  }
 };
 
 // A stage whose actions are occasions.
@@ -144,21 +206,27 @@ class Actions final : public StageCompute {
     const auto count = [&](ActionKind kind) {
       return std::count_if(plan.begin(), plan.end(), [&](const Action& action) { return action.kind == kind; });
     };
-    if (count(ActionKind::kBackward) > 0) return;
+    if (count(ActionKind::kBackward) > 0) {
+      slowed_by_ = Slowness::instance().compute_percent();
+      return;
+    }
     forward_ = count(ActionKind::kForward) > 1 ? "evaluation" : "sample";  // tests evaluate several microbatches
   }
   void forward(int chunk, int microbatch, Tensor input, Tensor output) override {
     reach(forward_, g_compute);
+    const SlowedScope slowed(*g_compute, slowed_by_);
     stage_.forward(chunk, microbatch, input, output);
   }
   void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override {
     reach("backward", g_compute);
+    const SlowedScope slowed(*g_compute, slowed_by_);
     stage_.backward(chunk, microbatch, input, doutput, dinput);
   }
 
  private:
   StageCompute& stage_;
   const char* forward_ = "forward";
+  double slowed_by_ = 0;  // per cent
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Ranks that hang at a moment named by counting instead of by a clock: for tests of who notices, and who is blamed.
+// Ranks that hang at a moment named by counting instead of by a clock, and slow ranks: for tests of who notices, and who
+// is blamed.
 //
 // The executable is linked with hangs.cpp and with the linker options of tests/CMakeLists.txt (--wrap): calls between
 // its libraries pass through here, and nothing in the product knows of it. What passes are occasions, each of a place:
@@ -18,8 +19,13 @@
 //   task     what the stream runs there does not end: a kernel that spins, the CPU's that sleeps (places with a stream)
 //   skip     the transfer is left out (transfers)
 //
+// Ranks may also be slow, by rules RANKS/PLACE/AMOUNT such as "5/compute/10" or "4,5,6,7/pp send forward/400":
+//   compute                 forwards and backwards of training take AMOUNT per cent more of their thread's time
+//   <name of a stream>      each transfer of the rank on that stream comes AMOUNT microseconds late
+//
 // From the environment:
 //   TRIREME_TEST_HANG        a rule
+//   TRIREME_TEST_SLOW        a rule of slowness
 //   TRIREME_TEST_HANG_TRACE  PREFIX: every occasion becomes a line "PLACE" of PREFIX.RANK
 //   TRIREME_TEST_STRUCK      a file that is made when the rule acts
 #pragma once

@@ -1,6 +1,11 @@
 // Typed messages between the hosts of a job, and what all ranks agree on.
 #include "lib/comm/messages.h"
 
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "lib/comm/background_gather.h"
 #include "lib/comm/bootstrap.h"
 #include "tests/mp/mp_test.h"
 
@@ -134,6 +139,29 @@ TEST(Agree, of_different_errors_the_lowest_rank_s_counts) {
                            Error{fmt::format("error {}", rank), rank == 1 ? ExitCode::kFile : ExitCode::kNotFinite});
   };
   expect_agreed(error_of, fmt::format("rank 1, the first of {} that failed: error 1", n - 1), ExitCode::kFile);
+}
+
+// Rank 0 is late, and other collectives come in between: each gather has its own messages.
+TEST(BackgroundGather, brings_every_rank_s_message_while_ranks_go_on) {
+  Job& job = *test_job();
+  BackgroundGather gather(sizeof(int64_t));
+  EXPECT_TRUE(gather.finished());
+  for (int64_t round = 0; round < 20; ++round) {
+    const int64_t mine = 1000 * round + job.world_rank();
+    if (job.world_rank() == 0 && round % 7 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    gather.begin(&mine);
+    const size_t others = round % 3 == 0 ? job.all_gather(job.world_rank()).size() : 0;
+    EXPECT_EQ(others, round % 3 == 0 ? static_cast<size_t>(job.world_size()) : 0);
+    while (round % 2 == 0 && !gather.finished()) std::this_thread::yield();
+    gather.wait();
+    for (int rank = 0; job.world_rank() == 0 && rank < job.world_size(); ++rank) {
+      int64_t message = 0;
+      std::memcpy(&message, gather.messages() + static_cast<size_t>(rank) * sizeof message, sizeof message);
+      EXPECT_EQ(message, 1000 * round + rank);
+    }
+  }
+  const int64_t last = 0;
+  gather.begin(&last);  // its end waits for it
 }
 
 }  // namespace

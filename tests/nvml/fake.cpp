@@ -74,7 +74,10 @@ std::vector<std::pair<int, unsigned>> all_xids() {
 
 extern "C" {
 
-int nvmlInit_v2() { return static_cast<int>(of("refuse", 0, 0)); }
+int nvmlInit_v2() {
+  reported = 0;
+  return static_cast<int>(of("refuse", 0, 0));
+}
 int nvmlShutdown() { return 0; }
 const char* nvmlErrorString(int status) { return status == kLost ? "GPU is lost" : "fake error"; }
 int nvmlSystemGetDriverVersion(char* text, unsigned size) {

@@ -86,11 +86,25 @@ class Story {
     add(RunEventKind::kEnd, {{"code", int64_t{code}}});
     return *this;
   }
+  // The driver's words about attempt `number`, at its own time; a span is one of five seconds of diagnosis.
+  Story& driver(RunEventKind kind, int number, double time) {
+    RunEvent event{.time = kEpoch + time, .attempt = "attempt " + std::to_string(number), .kind = kind};
+    if (kind == RunEventKind::kSpan) event.fields = {{"what", "diagnosis"}, {"seconds", 5.0}};
+    history_.events.push_back(std::move(event));
+    return *this;
+  }
+  // A failure on a node whose clock is so many seconds ahead.
+  Story& elsewhere(double ahead) {
+    wait(ahead).consequence();
+    return wait(-ahead);
+  }
   Story& as(const std::string& attempt) {
     attempt_ = attempt;
     return *this;
   }
   const EventsAndSteps& history() const { return history_; }
+  double now() const { return now_; }
+  int attempts() const { return number_; }
   EffectiveTime time() const { return effective_time(history_).value(); }
 
  private:
@@ -306,63 +320,134 @@ TEST(EffectiveTime, definitions_differ_in_what_they_divide) {
   EXPECT_NEAR(badput / 90 + shares["goodput"], 1, 1e-9);
 }
 
-// Any history at all: clocks that jump, attempts without an end, spans over steps, words that make no sense.
+// Any history at all: clocks that jump and that differ from host to host, attempts without an end, spans over steps, words
+// of the driver's and of the doctor's, and words that make no sense.
+Story random_story(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const auto seconds = [&](double most) { return most * (random() % 10001) / 10000.0; };
+  Story story;
+  double clock = 1000;
+  const int attempts = 1 + below(6);
+  const bool supervised = below(2) == 0;
+  for (int a = 0; a < attempts; ++a) {
+    clock += seconds(600) - (below(5) == 0 ? seconds(2000) : 0);
+    Story::Job job;
+    if (below(3) > 0)
+      job = {.name = std::to_string(below(3)),
+             .submitted = std::max(1.0, clock - seconds(900)),
+             .allocated = std::max(1.0, clock - seconds(500))};
+    if (supervised) story.driver(RunEventKind::kAttemptStart, a, clock - seconds(20));
+    story.begin(clock, job);
+    if (below(8) == 0) continue;
+    story.start(below(50));
+    for (int i = below(30); i > 0; --i) {
+      switch (below(9)) {
+        case 0:
+          story.span(below(2) == 0 ? "checkpoint" : "evaluation", seconds(20));
+          break;
+        case 1:
+          story.span("diagnosis", seconds(20));
+          break;
+        case 2:
+          story.wait(seconds(20) - 10);
+          break;
+        case 3:
+          story.published();
+          break;
+        case 4:
+          story.hang(clock + seconds(100));
+          break;
+        default:
+          story.steps(1 + below(5), seconds(10));
+          break;
+      }
+      if (below(40) == 0) story.failure();
+    }
+    // Ranks of other nodes, whose clocks are others.
+    for (int i = below(3); i > 0; --i) story.elsewhere(seconds(200) - 100);
+    if (below(3) == 0) story.failure(6);
+    if (below(3) == 0) story.end(below(2) == 0 ? 0 : 75);
+    if (!supervised) continue;
+    const double end = story.now() + seconds(60) - 10;
+    story.driver(RunEventKind::kAttemptEnd, a, end);
+    if (below(3) == 0) story.driver(RunEventKind::kSpan, a, end + seconds(20));  // the doctor
+    story.driver(RunEventKind::kDecision, a, end + seconds(30));
+    if (below(3) == 0) story.driver(RunEventKind::kExclusion, a, end + seconds(30));
+  }
+  return story;
+}
+
+// Within 0.1 %, as the issue wants it; in truth far closer.
+void expect_shared_out(const EffectiveTime& time) {
+  expect_partition(time);
+  const double sum = std::accumulate(time.seconds.begin(), time.seconds.end(), 0.0);
+  EXPECT_LE(std::abs(sum - time.wall()), 1e-3 * time.wall());
+  for (const double seconds : time.seconds) EXPECT_GE(seconds, 0);
+  for (const EffectiveShare& share : effective_shares(time)) {
+    EXPECT_GE(share.share, 0) << share.name;
+    // MegaScale's counts each step as long as the median one.
+    EXPECT_TRUE(share.share <= 1 + 1e-9 || share.name == "megascale") << share.name << " " << share.share;
+  }
+}
+
 TEST(EffectiveTime, categories_share_out_wall_time_of_any_history) {
   for (unsigned seed = 0; seed < 2000; ++seed) {
-    std::mt19937 random(seed);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    const auto seconds = [&](double most) { return most * (random() % 10001) / 10000.0; };
-    Story story;
-    double clock = 1000;
-    const int attempts = 1 + below(6);
-    for (int a = 0; a < attempts; ++a) {
-      clock += seconds(600) - (below(5) == 0 ? seconds(2000) : 0);
-      Story::Job job;
-      if (below(3) > 0)
-        job = {.name = std::to_string(below(3)),
-               .submitted = std::max(1.0, clock - seconds(900)),
-               .allocated = std::max(1.0, clock - seconds(500))};
-      story.begin(clock, job);
-      if (below(8) == 0) continue;
-      story.start(below(50));
-      for (int i = below(30); i > 0; --i) {
-        switch (below(9)) {
-          case 0:
-            story.span(below(2) == 0 ? "checkpoint" : "evaluation", seconds(20));
-            break;
-          case 1:
-            story.span("diagnosis", seconds(20));
-            break;
-          case 2:
-            story.wait(seconds(20) - 10);
-            break;
-          case 3:
-            story.published();
-            break;
-          case 4:
-            story.hang(clock + seconds(100));
-            break;
-          default:
-            story.steps(1 + below(5), seconds(10));
-            break;
-        }
-        if (below(40) == 0) story.failure();
-      }
-      if (below(3) == 0) story.failure(6);
-      if (below(3) == 0) story.end(below(2) == 0 ? 0 : 75);
-    }
+    const Story story = random_story(seed);
     SCOPED_TRACE(seed);
     const EffectiveTime time = story.time();
-    expect_partition(time);
+    expect_shared_out(time);
     double steps = 0, data = 0;
     int64_t lines = 0;
     for (const AttemptSteps& written : story.history().steps)
       for (const StepLine& step : written.steps) steps += step.seconds, data += step.data_seconds, ++lines;
     EXPECT_LE(time.of(WallTime::kProductive), steps + 1e-3);
     EXPECT_EQ(time.kept_steps + time.lost_steps, lines);
-    EXPECT_EQ(time.attempts.size(), static_cast<size_t>(attempts));
+    EXPECT_EQ(time.attempts.size(), static_cast<size_t>(story.attempts()));
     if (HasFailure()) return;
   }
+}
+
+// Everything killed at any event: what has been written until then.
+TEST(EffectiveTime, categories_share_out_wall_time_wherever_a_history_ends) {
+  for (unsigned seed = 5000; seed < 5200; ++seed) {
+    const EventsAndSteps whole = random_story(seed).history();
+    for (size_t events = 1; events <= whole.events.size(); ++events) {
+      EventsAndSteps cut{.events = {whole.events.begin(), whole.events.begin() + static_cast<std::ptrdiff_t>(events)}};
+      for (const AttemptSteps& steps : whole.steps) {
+        const bool begun = std::any_of(cut.events.begin(), cut.events.end(), [&](const RunEvent& event) {
+          return event.kind == RunEventKind::kStart && event.attempt == steps.attempt;
+        });
+        if (begun) cut.steps.push_back(steps);
+      }
+      // Of the last attempt some steps are not written yet.
+      if (!cut.steps.empty()) {
+        std::vector<StepLine>& last = cut.steps.back().steps;
+        last.resize(last.size() * (events % 4) / 3);
+      }
+      const auto time = effective_time(cut);
+      SCOPED_TRACE(fmt::format("seed {}, {} of {} events", seed, events, whole.events.size()));
+      if (time) expect_shared_out(*time);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(EffectiveTime, the_doctors_time_is_diagnosis_and_the_drivers_words_are_no_sign_of_life) {
+  Story story;
+  story.driver(RunEventKind::kAttemptStart, 0, 0);
+  story.begin(2).start(0).steps(10).published().failure();  // at 17
+  story.driver(RunEventKind::kAttemptEnd, 0, 20);
+  story.driver(RunEventKind::kSpan, 0, 28);  // five seconds of diagnosis
+  story.driver(RunEventKind::kDecision, 0, 28).driver(RunEventKind::kExclusion, 0, 28);
+  story.driver(RunEventKind::kAttemptStart, 1, 29);
+  story.begin(31).start(10).steps(10).end();
+  expect_seconds(story.time(), {{WallTime::kStartup, 4},
+                                {WallTime::kLoad, 6},
+                                {WallTime::kProductive, 20},
+                                {WallTime::kDetection, 3},
+                                {WallTime::kDiagnosis, 5},
+                                {WallTime::kRestart, 6}});
 }
 
 // The files themselves, as a run writes them; a last line that a kill has torn says nothing.

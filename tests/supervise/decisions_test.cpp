@@ -90,6 +90,56 @@ TEST(Decisions, a_hang_calls_the_doctor_and_the_second_excludes) {
   EXPECT_EQ(decide(after(past)).action, Response::kExclude);
 }
 
+TEST(Decisions, hangs_of_other_nodes_and_of_other_days_do_not_count) {
+  const std::vector<PastAttempt> past{ended(CauseKind::kHang, "node2", kHour),
+                                      ended(CauseKind::kHang, "node1", 2 * kHour),
+                                      ended(CauseKind::kHang, "node1", 27 * kHour)};
+  EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
+}
+
+TEST(Decisions, a_gpu_that_is_suspect_is_looked_at_at_once) {
+  std::vector<PastAttempt> past{ended(CauseKind::kGpuSuspect, "node1", kHour)};
+  EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
+  EXPECT_EQ(decide(after(past)).node, "node1");
+  EXPECT_EQ(decide(after(past, Diagnosis::kHealthy)).action, Response::kRetry);
+  EXPECT_EQ(decide(after(past, Diagnosis::kUnknown)).action, Response::kRetry);
+  for (const Diagnosis diagnosis : {Diagnosis::kSuspect, Diagnosis::kBad})
+    EXPECT_EQ(decide(after(past, diagnosis)).action, Response::kExclude);
+  past.push_back(ended(CauseKind::kGpuSuspect, "node1", 2 * kHour));
+  EXPECT_EQ(decide(after(past, Diagnosis::kUnknown)).action, Response::kExclude);
+  EXPECT_EQ(decide(after(past, Diagnosis::kHealthy)).action, Response::kRetry);
+}
+
+TEST(Decisions, a_straggler_is_left_out_only_with_a_spare_and_where_the_doctor_agrees) {
+  const std::vector<PastAttempt> past{ended(CauseKind::kStraggler, "node1", kHour)};
+  EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
+  for (const Diagnosis diagnosis : {Diagnosis::kSuspect, Diagnosis::kBad})
+    EXPECT_EQ(decide(after(past, diagnosis)).action, Response::kExclude);
+  for (const Diagnosis diagnosis : {Diagnosis::kHealthy, Diagnosis::kUnknown})
+    EXPECT_EQ(decide(after(past, diagnosis)).action, Response::kRetry);
+  Situation no_spare = after(past, Diagnosis::kBad);
+  no_spare.nodes_usable = no_spare.nodes_needed;
+  EXPECT_EQ(decide(no_spare).action, Response::kRetry) << "a slow node is better than none";
+}
+
+TEST(Decisions, a_node_is_relieved_at_work_only_where_a_spare_is) {
+  const std::vector<PastAttempt> none, examined{ended(CauseKind::kStraggler, "node1", kHour)};
+  const AttemptCause slow{.kind = CauseKind::kStraggler, .node = "node1"},
+      sick{.kind = CauseKind::kGpuSick, .node = "node1"}, other{.kind = CauseKind::kStraggler, .node = "node2"};
+  for (const AttemptCause& finding : {slow, sick}) {
+    Situation situation = after(none);
+    EXPECT_EQ(decide_at_work(situation, finding, kHour).action, Response::kRelieve);
+    EXPECT_EQ(decide_at_work(situation, finding, kHour).node, "node1");
+    situation.nodes_usable = situation.nodes_needed;
+    EXPECT_EQ(decide_at_work(situation, finding, kHour).action, Response::kReport);
+  }
+  // The doctor has looked at the slow one: once a day is enough.
+  EXPECT_EQ(decide_at_work(after(examined), slow, 24 * kHour).action, Response::kReport);
+  EXPECT_EQ(decide_at_work(after(examined), slow, 26 * kHour).action, Response::kRelieve);
+  EXPECT_EQ(decide_at_work(after(examined), sick, 2 * kHour).action, Response::kRelieve);
+  EXPECT_EQ(decide_at_work(after(examined), other, 2 * kHour).action, Response::kRelieve);
+}
+
 TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_passed) {
   std::vector<PastAttempt> past{ended(CauseKind::kNotFinite, "node1", kHour, 100)};
   EXPECT_EQ(decide(after(past)).action, Response::kRetry);
@@ -129,6 +179,31 @@ TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {
   EXPECT_EQ(decide(situation).action, Response::kSuccessor);
   EXPECT_EQ(decide(situation).node, "node1");
   EXPECT_EQ(decide(situation).status, 75);
+}
+
+// Whatever has happened: a node is left out or examined only where one is named, and statuses go with what ends the run.
+TEST(Decisions, every_cause_has_an_answer_that_fits) {
+  for (const auto& [kind, name] : EnumNames<CauseKind>::table)
+    for (const std::string node : {"", "node1"})
+      for (const auto& diagnosis : {std::optional<Diagnosis>(), std::optional(Diagnosis::kHealthy),
+                                    std::optional(Diagnosis::kBad), std::optional(Diagnosis::kUnknown)})
+        for (const int usable : {1, 2, 4})
+          for (const int earlier : {0, 1, 2, 4}) {
+            std::vector<PastAttempt> past;
+            for (int i = 0; i <= earlier; ++i) past.push_back(ended(kind, node, kHour * (i + 1), 100 + i));
+            Situation situation = after(past, diagnosis);
+            situation.nodes_usable = usable;
+            const Decision decision = decide(situation);
+            SCOPED_TRACE(fmt::format("{} {} {} {}", name, node, usable, earlier));
+            const bool of_a_node = decision.action == Response::kExclude || decision.action == Response::kDoctor;
+            EXPECT_EQ(of_a_node && decision.node.empty(), false);
+            EXPECT_FALSE(diagnosis && decision.action == Response::kDoctor) << "asked twice about one attempt";
+            const bool ends = decision.action == Response::kStop || decision.action == Response::kLeave ||
+                              decision.action == Response::kSuccessor;
+            EXPECT_EQ(decision.status != 0, ends);
+            EXPECT_FALSE(decision.why.empty());
+            EXPECT_FALSE(decision.action == Response::kExclude && usable <= situation.nodes_needed);
+          }
 }
 
 TEST(Decisions, know_the_doctors_statuses) {

@@ -1,0 +1,99 @@
+// What every rank measures of its steps, window by window: the format of run.dir/ranks.h5 in memory.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/base/enum_names.h"
+
+namespace tri {
+
+// Seconds a step: of a rank, the mean over the steps of a window, unless it says otherwise. From kForward to kOther the
+// parts add up to kStep.
+enum class RankQuantity {
+  kStep,       // wall time, from asking for the batch to the end of the update
+  kForward,    // the compute stream at work: forwards; with the gaps between kernels, without waits
+  kBackward,   // ... backwards
+  kOptimizer,  // ... norms, clipping, the update
+  kTp,         // exposed waits: compute stood still for transfers of the tp axis
+  kPp,         // ... for transfers between stages
+  kDp,         // ... for transfers of the dp axis
+  kBubble,     // ... for the work of other stages
+  kData,       // waits for the batch
+  kStolen,     // CPU: the compute stream had work, and its thread no core. GPU: 0
+  kOther,      // the host's, between and beside the device's work
+  kCompute,    // kForward + kBackward of a step: the median over the steps, which a single slow step does not move
+  kSend,       // one send to a neighbour stage: the fastest of a step, the median over the steps; 0: it sends nothing
+  kLaunch,     // from the end of the step before until the rank's gradients are ready to be reduced over dp, the mean
+               // over its buckets: ranks of a role ought to be equal. 0: nothing is reduced
+  kLaunchSpread,  // ... its standard deviation over the steps
+};
+inline constexpr int kNumRankQuantities = 15;
+
+template <>
+struct EnumNames<RankQuantity> {
+  static constexpr std::array table{std::pair{RankQuantity::kStep, std::string_view("step")},
+                                    std::pair{RankQuantity::kForward, std::string_view("forward")},
+                                    std::pair{RankQuantity::kBackward, std::string_view("backward")},
+                                    std::pair{RankQuantity::kOptimizer, std::string_view("optimizer")},
+                                    std::pair{RankQuantity::kTp, std::string_view("tp")},
+                                    std::pair{RankQuantity::kPp, std::string_view("pp")},
+                                    std::pair{RankQuantity::kDp, std::string_view("dp")},
+                                    std::pair{RankQuantity::kBubble, std::string_view("bubble")},
+                                    std::pair{RankQuantity::kData, std::string_view("data")},
+                                    std::pair{RankQuantity::kStolen, std::string_view("stolen")},
+                                    std::pair{RankQuantity::kOther, std::string_view("other")},
+                                    std::pair{RankQuantity::kCompute, std::string_view("compute")},
+                                    std::pair{RankQuantity::kSend, std::string_view("send")},
+                                    std::pair{RankQuantity::kLaunch, std::string_view("launch")},
+                                    std::pair{RankQuantity::kLaunchSpread, std::string_view("launch_spread")}};
+};
+
+struct RankTimes {
+  std::array<float, kNumRankQuantities> seconds{};  // [RankQuantity]
+
+  float& operator[](RankQuantity quantity) { return seconds[static_cast<size_t>(quantity)]; }
+  float operator[](RankQuantity quantity) const { return seconds[static_cast<size_t>(quantity)]; }
+  bool operator==(const RankTimes&) const = default;
+};
+
+// Steps first_step .. last_step (1 is the first of the run) of all ranks.
+struct RankWindow {
+  int64_t first_step = 0, last_step = 0;
+  double time = 0;               // of its end, seconds since 1970
+  std::vector<RankTimes> ranks;  // by world rank
+
+  int64_t steps() const { return last_step - first_step + 1; }
+};
+
+// The ranks of one attempt of a run. World rank = (pp · mesh.dp + dp) · mesh.tp + tp.
+struct RankMesh {
+  struct Place {
+    std::string host;  // at most 63 bytes are kept
+    std::string gpu;   // its PCI id; "": a CPU
+    bool operator==(const Place&) const = default;
+  };
+
+  std::string attempt;  // its name (lib/fault/events.h)
+  int pp = 1, dp = 1, tp = 1;
+  std::string schedule;                  // enum_name(Schedule)
+  int num_microbatches = 1, chunks = 1;  // chunks: of a stage
+  std::vector<double> stage_flops;       // (pp) model FLOPs of a step, a rank of each stage
+  std::vector<Place> places;             // by world rank
+
+  int world_size() const { return pp * dp * tp; }
+  int stage_of(int world_rank) const { return world_rank / (dp * tp); }
+  int dp_of(int world_rank) const { return world_rank / tp % dp; }
+  int tp_of(int world_rank) const { return world_rank % tp; }
+  bool operator==(const RankMesh&) const = default;
+};
+
+// "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)"
+std::string to_string_place(const RankMesh& mesh, int world_rank);
+
+}  // namespace tri

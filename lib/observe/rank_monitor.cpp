@@ -1,0 +1,218 @@
+#include "lib/observe/rank_monitor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "io/base/log.h"
+#include "lib/engine/rank_tensors.h"
+#include "lib/model/flops.h"
+#include "lib/observe/heat_map.h"
+#include "lib/observe/what_if.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Json milliseconds(double seconds) { return std::strtod(fmt::format("{:.4g}", 1e3 * seconds).c_str(), nullptr); }
+
+// (pp) FLOPs of a step, of a rank of each stage: equal shares of the layers, and the head on the last.
+std::vector<double> stage_flops(const Config& config, const Mesh& mesh) {
+  const double head = 6.0 * static_cast<double>(padded_vocab(config.model)) * config.model.hidden;
+  const double layers = model_flops_per_token(config) - head;
+  const double tokens = static_cast<double>(config.data.global_batch) * config.model.seq_len;
+  std::vector<double> flops;
+  for (int stage = 0; stage < mesh.pp.size; ++stage)
+    flops.push_back((layers / mesh.pp.size + (stage + 1 == mesh.pp.size ? head : 0)) * tokens /
+                    (mesh.dp.size * mesh.tp.size));
+  return flops;
+}
+
+struct PlaceMessage {
+  std::string host, gpu;
+};
+template <class Archive>
+void fields(Archive& archive, PlaceMessage& place) {
+  archive(place.host, place.gpu);
+}
+
+}  // namespace
+
+RankMonitor::RankMonitor(const Context& context) : context_(context), every_(context.config.metrics.ranks_every) {
+  if (every_ == 0) return;
+  const Config& config = context.config;
+  const Mesh& mesh = context.mesh;
+  if (mesh.world_size() > 1) gather_ = std::make_unique<BackgroundGather>(static_cast<int64_t>(sizeof(RankTimes)));
+  const auto places = context.job.gather(PlaceMessage{context.job.host(), context.gpu});
+  if (mesh.world_rank != 0) return;
+  ranks_ = {.attempt = context.events.writer().attempt,
+            .pp = mesh.pp.size,
+            .dp = mesh.dp.size,
+            .tp = mesh.tp.size,
+            .schedule = std::string(enum_name(config.parallel.schedule)),
+            .num_microbatches = microbatches(config),
+            .chunks = config.parallel.chunks,
+            .stage_flops = stage_flops(config, mesh),
+            .places = {}};
+  for (const PlaceMessage& place : places) ranks_.places.push_back({place.host, place.gpu});
+  stragglers_.emplace(ranks_);
+}
+
+void RankMonitor::step(const RankStep& step, const StepMetrics& metrics, bool checkpoint) {
+  if (every_ > 0) {
+    if (clock_.steps() == 0) first_step_ = metrics.step;
+    last_step_ = metrics.step;
+    clock_.add(step);
+    if (under_way_ && (gather_ == nullptr || gather_->finished())) take_arrived();
+    if (clock_.steps() >= every_) close_window();
+  }
+  if (context_.mesh.world_rank != 0) return;
+  for (const Drift& drift : drift_.add({.step = metrics.step,
+                            .seconds = step.wall,
+                            .loss = metrics.loss,
+                            .grad_norm = metrics.grad_norm,
+                            .mfu = metrics.mfu,
+                            .checkpoint = checkpoint}))
+    tell(drift);
+}
+
+void RankMonitor::close_window() {
+  if (under_way_) {  // the window before: its messages have had all the steps of this one
+    if (gather_) gather_->wait();
+    take_arrived();
+  }
+  const RankTimes mine = clock_.take();
+  arriving_ = {.first_step = first_step_, .last_step = last_step_, .time = seconds_since_1970(), .ranks = {}};
+  if (gather_)
+    gather_->begin(&mine);
+  else
+    arriving_.ranks = {mine};
+  under_way_ = true;
+}
+
+void RankMonitor::finish() {
+  if (every_ == 0) return;
+  if (clock_.steps() > 0) close_window();
+  if (gather_) gather_->wait();
+  if (under_way_) take_arrived();
+}
+
+// World rank 0 has the times of all ranks.
+void RankMonitor::take_arrived() {
+  under_way_ = false;
+  if (context_.mesh.world_rank != 0) return;
+  if (gather_) {
+    const auto* const times = reinterpret_cast<const RankTimes*>(gather_->messages());
+    arriving_.ranks.assign(times, times + ranks_.world_size());
+  }
+  if (!file_) {  // the first window, and not before: a start that fails leaves nothing behind
+    auto opened = RanksWriter::open(context_.config.run.dir + "/" + kRanksFile, ranks_);
+    if (opened)
+      file_.emplace(std::move(opened).value());
+    else
+      log_warn("{}; training goes on, and tries again at the next window", opened.error().message);
+  }
+  if (file_)
+    if (auto appended = file_->append(arriving_); !appended) {
+      log_warn("{}; training goes on, and tries again at the next window", appended.error().message);
+      file_.reset();
+    }
+  drift_.add(ranks_, arriving_);
+  for (const StragglerNews& news : stragglers_->add(arriving_)) tell(news, arriving_);
+  if (context_.metrics) context_.metrics->ranks(ranks_json(ranks_, arriving_, stragglers_->stragglers()));
+}
+
+void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
+  const RankStraggler& who = news.straggler;
+  switch (news.kind) {
+    case StragglerNews::Kind::kStages:
+      log_info(
+          "stage {}: its ranks compute {:.0f} % longer than its FLOPs let expect, and none of them stands out: no "
+          "machine is to blame",
+          news.stage, 100 * news.share);
+      return;
+    case StragglerNews::Kind::kData:
+      log_warn("steps wait for data: {:.1f} % of their time, in steps {}-{}", 100 * news.share, window.first_step,
+               window.last_step);
+      return;
+    case StragglerNews::Kind::kOver:
+    case StragglerNews::Kind::kSlow:
+      break;
+  }
+  const bool over = news.kind == StragglerNews::Kind::kOver;
+  std::string text =
+      over ? to_string_place(ranks_, who.world_rank) + " is no slower than its peers any more" : to_string(ranks_, who);
+  const RankMesh::Place& place = ranks_.places[static_cast<size_t>(who.world_rank)];
+  std::map<std::string, EventField> fields{{"slowdown", who.slowdown},
+                                           {"windows", who.windows},
+                                           {"step", window.last_step},
+                                           {"what", std::string(enum_name(who.what))},
+                                           {"gpu", place.gpu},
+                                           {"doctor", who.doctor},
+                                           {"over", over}};
+  const double step = window.ranks[static_cast<size_t>(who.world_rank)][RankQuantity::kStep];
+  if (const auto without = over ? std::nullopt : step_without(ranks_, window, who.world_rank)) {
+    fields["lost_ms"] = 1e3 * (step - *without);
+    text += fmt::format("; without it a step would take {:.4g} ms instead of {:.4g} ms", 1e3 * *without, 1e3 * step);
+  }
+  if (who.doctor && !over) text += "; its machine ought to be examined (trireme doctor)";
+  if (over)
+    log_info("{}", text);
+  else
+    log_warn("{}", text);
+  context_.events.append({.time = seconds_since_1970(),
+                          .kind = RunEventKind::kStraggler,
+                          .world_rank = who.world_rank,
+                          .host = place.host,
+                          .text = text,
+                          .fields = std::move(fields)});
+}
+
+void RankMonitor::tell(const Drift& drift) {
+  log_warn("{}", to_string(drift));
+  std::map<std::string, EventField> fields{
+      {"quantity", drift.quantity}, {"growth", drift.growth}, {"since", drift.since}, {"step", drift.step}};
+  if (!drift.part.empty()) fields["part"] = drift.part;
+  context_.events.append(RunEventKind::kDrift, to_string(drift), std::move(fields));
+}
+
+std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std::vector<RankStraggler>& stragglers) {
+  const std::vector<Slowness> slowness = slowness_of(mesh, window);
+  const auto slowest =
+      static_cast<size_t>(std::max_element(slowness.begin(), slowness.end(),
+                                           [](const Slowness& a, const Slowness& b) { return a.worst() < b.worst(); }) -
+                          slowness.begin());
+  const RankMesh::Place place = slowest < mesh.places.size() ? mesh.places[slowest] : RankMesh::Place{};
+  Json mean, stages = Json::array(), named = Json::array();
+  for (const auto& [quantity, name] : EnumNames<RankQuantity>::table) {
+    double sum = 0;
+    for (const RankTimes& rank : window.ranks) sum += rank[quantity];
+    mean[std::string(name)] = milliseconds(sum / mesh.world_size());
+  }
+  double skew = 0;
+  if (const auto compute = heat_of(mesh, window, "compute"))
+    for (const double seconds : compute.value().medians) stages.push_back(milliseconds(seconds));
+  if (const auto skews = heat_of(mesh, window, "launch_skew"))
+    skew = *std::max_element(skews.value().values.begin(), skews.value().values.end());
+  for (const RankStraggler& straggler : stragglers) named.push_back(straggler.world_rank);
+  const Json object = {{"first_step", window.first_step},
+                       {"last_step", window.last_step},
+                       {"slowest", slowest},
+                       {"host", place.host},
+                       {"gpu", place.gpu.empty() ? Json() : Json(place.gpu)},
+                       {"slowdown", std::strtod(fmt::format("{:.4g}", slowness[slowest].worst()).c_str(), nullptr)},
+                       {"launch_skew_ms", milliseconds(skew)},
+                       {"mean_ms", mean},
+                       {"stage_compute_ms", stages},
+                       {"stragglers", named}};
+  return Json({{"ranks", object}}).dump();
+}
+
+}  // namespace tri

@@ -1,0 +1,93 @@
+#include "lib/observe/what_if.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "lib/observe/stragglers.h"
+#include "lib/simulate/pipeline.h"
+
+namespace tri {
+namespace {
+
+constexpr size_t kReplicas = 3;  // pipelines that are simulated: those that may be the longest
+
+// The window with the rank's compute and sends as its role's.
+RankWindow mended(const RankMesh& mesh, RankWindow window, int world_rank) {
+  for (const std::vector<int>& role : roles_of(mesh)) {
+    if (std::find(role.begin(), role.end(), world_rank) == role.end()) continue;
+    for (const RankQuantity quantity : {RankQuantity::kForward, RankQuantity::kBackward, RankQuantity::kSend}) {
+      std::vector<double> values;
+      for (const int rank : role) values.push_back(window.ranks[static_cast<size_t>(rank)][quantity]);
+      float& mine = window.ranks[static_cast<size_t>(world_rank)][quantity];
+      mine = std::min(mine, static_cast<float>(lower_median(values)));
+    }
+  }
+  return window;
+}
+
+// What the stages of dp rank `dp` cost, by virtual stage. A tp group goes as fast as its slowest member, which waits
+// for the others the least: what it waits for is the transfers themselves.
+std::vector<StageCost> costs_of(const RankMesh& mesh, const RankWindow& window, int dp) {
+  std::vector<StageCost> costs(static_cast<size_t>(mesh.pp * mesh.chunks));
+  const double passes = mesh.num_microbatches * mesh.chunks;
+  for (int stage = 0; stage < mesh.pp; ++stage) {
+    const int first = (stage * mesh.dp + dp) * mesh.tp;
+    double forward = 0, backward = 0, waits = 0, send = 0;
+    for (int tp = 0; tp < mesh.tp; ++tp) {
+      const RankTimes& rank = window.ranks[static_cast<size_t>(first + tp)];
+      const double compute = rank[RankQuantity::kForward] + rank[RankQuantity::kBackward];
+      if (tp == 0 || compute > forward + backward) {
+        forward = rank[RankQuantity::kForward];
+        backward = rank[RankQuantity::kBackward];
+      }
+      waits = tp == 0 ? rank[RankQuantity::kTp] : std::min<double>(waits, rank[RankQuantity::kTp]);
+      send = std::max<double>(send, rank[RankQuantity::kSend]);
+    }
+    const double with_waits = forward + backward > 0 ? 1 + waits / (forward + backward) : 0;
+    for (int chunk = 0; chunk < mesh.chunks; ++chunk)
+      costs[static_cast<size_t>(chunk * mesh.pp + stage)] = {
+          .forward = forward * with_waits / passes, .backward = backward * with_waits / passes, .transfer = send};
+  }
+  return costs;
+}
+
+// A lower bound that orders pipelines: the slowest stage's work, and one microbatch through all of them.
+double estimate(const std::vector<StageCost>& costs, const RankMesh& mesh) {
+  std::vector<double> stages(static_cast<size_t>(mesh.pp));
+  double through = 0;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    stages[i % stages.size()] += costs[i].forward + costs[i].backward;
+    through += costs[i].forward + costs[i].backward + 2 * costs[i].transfer;
+  }
+  return through + (mesh.num_microbatches - 1) * *std::max_element(stages.begin(), stages.end());
+}
+
+// Of the dp ranks' pipelines, which the step waits for, the longest.
+double longest_pipeline(const RankMesh& mesh, const RankWindow& window, const std::vector<Plan>& plans) {
+  std::vector<std::pair<double, std::vector<StageCost>>> pipelines;
+  for (int dp = 0; dp < mesh.dp; ++dp) {
+    std::vector<StageCost> costs = costs_of(mesh, window, dp);
+    pipelines.emplace_back(estimate(costs, mesh), std::move(costs));
+  }
+  const size_t count = std::min(kReplicas, pipelines.size());
+  std::partial_sort(pipelines.begin(), pipelines.begin() + static_cast<std::ptrdiff_t>(count), pipelines.end(),
+                    [](const auto& a, const auto& b) { return a.first > b.first; });
+  double longest = 0;
+  for (size_t i = 0; i < count; ++i)
+    longest = std::max(longest, simulate_pipeline(plans, mesh.chunks, pipelines[i].second, Overlap::kOn).makespan);
+  return longest;
+}
+
+}  // namespace
+
+std::optional<double> step_without(const RankMesh& mesh, const RankWindow& window, int world_rank) {
+  const auto schedule = enum_from_name<Schedule>(mesh.schedule);
+  if (!schedule) return std::nullopt;
+  const std::vector<Plan> plans = plans_of_all_stages(*schedule, mesh.pp, mesh.num_microbatches, mesh.chunks);
+  const double step = window.ranks[static_cast<size_t>(world_rank)][RankQuantity::kStep];
+  const double saved =
+      longest_pipeline(mesh, window, plans) - longest_pipeline(mesh, mended(mesh, window, world_rank), plans);
+  return step - std::max(0.0, saved);
+}
+
+}  // namespace tri

@@ -1,0 +1,34 @@
+// One rank's steps, added up to what it tells of a window.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "io/ranks/rank_times.h"
+#include "kernels/core/timeline.h"
+#include "lib/observe/step_times.h"
+
+namespace tri {
+
+// What a rank measured of one step. Seconds.
+struct RankStep {
+  const StepTimes& times;           // parts of the wall time
+  const Timeline::Times& timeline;  // of the compute stream, with details
+  double wall = 0;                  // of the whole step
+  double send = 0;                  // its fastest send to a neighbour stage; 0: none
+  double before = 0;                // from the end of the step before until the timeline began
+};
+
+class WindowClock {
+ public:
+  void add(const RankStep& step);
+  int64_t steps() const { return static_cast<int64_t>(compute_.size()); }
+  // The means of the steps since the last call; at least one.
+  RankTimes take();
+
+ private:
+  std::array<double, kNumRankQuantities> sums_{};
+  std::vector<double> compute_, send_, launch_;  // of every step
+};
+
+}  // namespace tri

@@ -1,0 +1,82 @@
+// What the driver sees of an attempt that goes on: the nodes' hardware, and ranks that are slow.
+#include <algorithm>
+
+#include "io/base/log.h"
+#include "lib/supervise/supervisor.h"
+
+namespace tri {
+
+void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
+  for (const GpuSight& gpu : node.report.gpus) {
+    GpuSight& before = node.gpus_before.try_emplace(gpu.pci, gpu).first->second;
+    if (const auto finding = gpu_finding(name, before, gpu)) found(*finding, now);
+    before = gpu;
+  }
+  // Two changes of a carrier are one flap. A count that falls is that of a driver that was loaded anew.
+  for (const PortSight& port : node.report.ports) {
+    int64_t& known = node.changes.try_emplace(port.name, port.changes).first->second;
+    known = std::min(known, port.changes);
+    for (; known + 2 <= port.changes; known += 2) node.flaps.push_back(now);
+  }
+  std::erase_if(node.flaps, [&](double time) { return now - time > thresholds_.flap_seconds; });
+  if (node.flaps.size() < 2) return;
+  found({.kind = CauseKind::kPortFlaps,
+         .node = name,
+         .text = fmt::format("a port of {} has lost its link twice within {:g} s", name, thresholds_.flap_seconds)},
+        now);
+  node.flaps.clear();
+}
+
+// The first of a kind stands where it was, so that the first cause wins; seen again, it is younger.
+void Supervisor::found(AttemptCause finding, double now) {
+  finding.time = now;
+  const auto at = std::find_if(facts_.findings.begin(), facts_.findings.end(),
+                               [&](const AttemptCause& f) { return f.text == finding.text; });
+  if (at != facts_.findings.end())
+    at->time = now;
+  else if (finding.kind != CauseKind::kStraggler)  // which brings no attempt to its end
+    facts_.findings.push_back(finding);
+  const bool is_sure = finding.kind == CauseKind::kGpuSick || finding.kind == CauseKind::kPortFlaps ||
+                       finding.kind == CauseKind::kStraggler;
+  if (phase_ != Phase::kRun || facts_.relief || asked_to_stop_) return;
+  const Decision decision = is_sure ? decide_at_work_now(finding, now)
+                                    : Decision{.action = Response::kReport, .why = "it counts if the attempt fails"};
+  if (decision.action == Response::kRelieve) {
+    facts_.relief = finding;
+    relieved_ = now;
+  } else if (!reported_.insert(finding.text).second) {
+    return;
+  }
+  log_warn("supervise: {}: {}: {}", finding.text, enum_name(decision.action), decision.why);
+  book_.append({.kind = RunEventKind::kDecision,
+                .host = finding.node,
+                .text = finding.text + ": " + decision.why,
+                .fields = {{"action", std::string(enum_name(decision.action))},
+                           {"cause", std::string(enum_name(finding.kind))}}},
+               current_.attempt);
+}
+
+Decision Supervisor::decide_at_work_now(const AttemptCause& finding, double now) const {
+  return decide_at_work({.attempts = history_.attempts,
+                         .nodes_needed = setup_.nodes_needed,
+                         .nodes_usable = static_cast<int>(usable(now).size()),
+                         .thresholds = thresholds_},
+                        finding, now);
+}
+
+void Supervisor::watch_stragglers(double now) {
+  size_t num_ranks = 0;
+  for (const std::string& name : current_.nodes) num_ranks += nodes_.at(name).report.ranks.size();
+  for (const Straggler& straggler : stragglers_.judge(num_ranks, thresholds_)) {
+    if (straggler.lasting)
+      found({.kind = CauseKind::kStraggler,
+             .node = straggler.node,
+             .world_rank = straggler.world_rank,
+             .text = straggler.text()},
+            now);
+    else
+      log_warn("supervise: {}", straggler.text());
+  }
+}
+
+}  // namespace tri

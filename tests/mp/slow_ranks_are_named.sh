@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# A rank that is slower than its peers is named, with its times in ranks.h5, in the log, in events.jsonl and on the map; of a
+# slow stage nobody is. Measuring changes no loss, and a killed run's file goes on.
+#   slow_ranks_are_named.sh SOURCE_FOLDER PATH_OF_trireme_on_hangs [PERCENT WINDOW ROUNDS HIDDEN]
+# PERCENT: what the slow ranks take longer; by default much, since the machine may be busy. WINDOW: steps. ROUNDS: times that
+# every rank in turn is slow; 0, the default: one of them once. HIDDEN: of the model; what is compared must be its GEMMs where
+# little is to be found, since in a tiny one the first tp ranks, which have all the tokens, are the slower ones.
+source "$(dirname "$0")/checks.sh"
+percent=${3:-60} window=${4:-8} rounds=${5:-0} hidden=${6:-32}
+steps=$((3 * window))
+export TRIREME_BLACK_BOXES=$folder OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+make_text
+cat >tiny.yaml <<YAML
+run: {name: tiny, device: cpu, steps: $steps}
+model: {layers: 2, hidden: $hidden, heads: 2, vocab: 257, seq_len: $((2 * hidden))}
+data: {sources: [text], global_batch: 8, micro_batch: 1, tokenizer: bytes}
+parallel: {tp: 2, pp: 2, dp: 2}
+lr: {peak: 1e-2}
+checkpoint: {every: 0}
+metrics: {ranks_every: $window}
+YAML
+stragglers() { sed -n 's/.*"kind":"straggler","rank":\([0-9]*\),.*/\1/p' "$1/events.jsonl" | sort -un | tr '\n' ' '; }
+
+echo "a slow rank of eight: named within three windows of $window steps, with its host"
+named() {
+  TRIREME_TEST_SLOW=$1/compute/$percent train 0 "$2" 8
+  [[ $(stragglers "$2") == "$1 " ]] || fail "named: '$(stragglers "$2")', slow: $1" "$output"
+  has "rank $1 [pp"
+  has "longer than its peers of stage"
+  has "without it a step would take"
+}
+named 5 slow
+[[ $(grep -c '^{"ranks":' slow/metrics.jsonl) -eq 3 ]] || fail "not three windows" "$(cat slow/metrics.jsonl)"
+run 0 "$trireme" status slow --heat compute
+has "rank 5 [pp1 dp0 tp1] on"
+has "tp0"
+run 0 "$trireme" status slow --heat compute --json
+has '"standing_out":[{"rank":5,'
+run 2 "$trireme" status slow --heat warmth
+has "launch_skew"
+for ((round = 0; round < rounds; ++round)); do
+  for rank in {0..7}; do named "$rank" "slow_${round}_$rank"; done
+done
+
+echo "a slow stage: nobody is named"
+TRIREME_TEST_SLOW=0,1,2,3/compute/$percent train 0 stage 8
+[[ -z $(stragglers stage) ]] || fail "named: $(stragglers stage)" "$output"
+
+echo "nothing measured: the same losses, no file; a slow rank changes none either"
+train 0 off 8 metrics.ranks_every=0
+[[ ! -e off/ranks.h5 ]] || fail "ranks.h5 of a run that measures nothing"
+run 3 "$trireme" status off --heat compute
+[[ $(curve off) == "$(curve slow)" && $(curve off) == "$(curve stage)" && -n $(curve off) ]] || fail "the losses differ"
+
+echo "a killed run that begins again: both attempts in one file"
+start killed 8 run.steps=100000
+has_window() { grep -q '^{"ranks":' killed/metrics.jsonl 2>/dev/null; }
+until_true has_window
+kill -KILL "$(pid_of 0)"
+end_of killed 137
+train 0 killed 8
+run 0 "$trireme" status killed --heat forward
+has "steps $((2 * window + 1))-$steps"
+[[ ! -e killed/ranks.h5.damaged ]] || fail "the killed run left a damaged file"
+
+finish

@@ -1,0 +1,105 @@
+// The map of ranks: what it says, and that it fits.
+#include "lib/observe/heat_map.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/observe/synthetic_ranks.h"
+
+namespace tri {
+namespace {
+
+struct Map {
+  std::string text;
+  size_t lines = 0, widest = 0;  // as they are seen: without colours
+};
+Map map_of(const RankMesh& mesh, const RankWindow& window, const std::string& quantity, const HeatScreen& screen) {
+  const Heat heat = value_or_throw(heat_of(mesh, window, quantity));
+  Map map{.text = heat_map_text(mesh, window, heat, screen)};
+  size_t width = 0;
+  bool colour = false;
+  for (const char c : map.text) {
+    if (c == '\033') colour = true;
+    if (c == '\n') {
+      map.widest = std::max(map.widest, width);
+      width = 0;
+      ++map.lines;
+    } else if (!colour) {
+      ++width;
+    } else if (c == 'm') {
+      colour = false;
+    }
+  }
+  return map;
+}
+
+RankWindow window_with(const RankMesh& mesh, int culprit, double factor) {
+  Draws draws(1);
+  return synthetic_window(mesh, 3, 0.005, draws, [=](int rank, int64_t) { return rank == culprit ? factor : 1.0; });
+}
+
+TEST(HeatMap, names_the_slow_rank_and_not_the_heads_stage) {
+  const RankMesh mesh = synthetic_mesh(2, 2, 2);
+  const RankWindow window = window_with(mesh, 1, 1.15);
+  const Map map = map_of(mesh, window, "compute", {});
+  EXPECT_NE(map.text.find("rank 1 [pp0 dp0 tp1] on node0 (GPU 0000:01:00.0): 34"), std::string::npos) << map.text;
+  EXPECT_EQ(standing_out(value_or_throw(heat_of(mesh, window, "compute"))), std::vector<int>{1});
+  EXPECT_EQ(standing_out(value_or_throw(heat_of(mesh, window, "rate"))), std::vector<int>{1});
+  EXPECT_TRUE(standing_out(value_or_throw(heat_of(mesh, window, "bubble"))).empty()) << "those who wait are not slow";
+  EXPECT_NE(map_of(mesh, window_with(mesh, -1, 1), "compute", {}).text.find("no rank is slower"), std::string::npos);
+}
+
+TEST(HeatMap, fits_the_screen_at_any_size_and_shows_the_slow_rank) {
+  const struct {
+    int pp, dp, tp;
+  } meshes[] = {{1, 1, 1},   {1, 8, 1},     {2, 2, 2},  {8, 8, 8}, {8, 192, 8},
+                {35, 40, 8}, {1, 16384, 1}, {64, 1, 1}, {3, 5, 6}};
+  for (const auto& m : meshes)
+    for (const HeatScreen screen : {HeatScreen{80, 24, false}, HeatScreen{80, 24, true}, HeatScreen{200, 60, true}}) {
+      const RankMesh mesh = synthetic_mesh(m.pp, m.dp, m.tp);
+      const int culprit = mesh.world_size() / 2;
+      const Map map = map_of(mesh, window_with(mesh, culprit, 1.5), "compute", screen);
+      EXPECT_LE(map.lines, static_cast<size_t>(screen.lines)) << map.text;
+      EXPECT_LE(map.widest, static_cast<size_t>(screen.columns)) << map.text;
+      if (mesh.world_size() < 3 || (m.dp * m.tp == 1 && m.pp < 5)) continue;
+      EXPECT_NE(map.text.find(fmt::format("rank {} [", culprit)), std::string::npos) << map.text;
+      EXPECT_EQ(map.text.find('\033') != std::string::npos, screen.colours);
+      const size_t body = map.text.find('\n'), legend = map.text.find("a character");
+      if (legend == std::string::npos) continue;
+      EXPECT_EQ(std::count(map.text.begin() + static_cast<std::ptrdiff_t>(body),
+                           map.text.begin() + static_cast<std::ptrdiff_t>(legend), '#'),
+                1)
+          << map.text;
+    }
+}
+
+TEST(HeatMap, every_quantity_can_be_shown_and_others_are_refused_by_name) {
+  const RankMesh mesh = synthetic_mesh(2, 2, 2);
+  const RankWindow window = window_with(mesh, -1, 1);
+  for (const std::string& quantity : heat_quantities()) {
+    const Heat heat = value_or_throw(heat_of(mesh, window, quantity));
+    const auto json = nlohmann::json::parse(heat_map_json(mesh, window, heat));
+    EXPECT_EQ(json["quantity"], quantity);
+    EXPECT_EQ(json["values"].size(), 2u);
+    EXPECT_EQ(json["values"][1][1].size(), 2u);
+    EXPECT_FALSE(heat_map_text(mesh, window, heat, {}).empty());
+  }
+  const auto refused = heat_of(mesh, window, "warmth");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("forward"), std::string::npos);
+}
+
+TEST(HeatMap, json_has_the_values_by_place) {
+  const RankMesh mesh = synthetic_mesh(2, 3, 2);
+  const RankWindow window = window_with(mesh, 9, 1.2);
+  const auto json =
+      nlohmann::json::parse(heat_map_json(mesh, window, value_or_throw(heat_of(mesh, window, "compute"))));
+  EXPECT_NEAR(json["values"][1][1][1].get<double>(), 1e3 * window.ranks[9][RankQuantity::kCompute], 1e-3);
+  ASSERT_EQ(json["standing_out"].size(), 1u);
+  EXPECT_EQ(json["standing_out"][0]["rank"], 9);
+  EXPECT_EQ(json["standing_out"][0]["place"]["dp"], 1);
+  EXPECT_EQ(json["first_step"], 151);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,278 @@
+// The driver's port with real sockets: agents are served, and whoever else comes costs them nothing. The clock is played;
+// what is counted are messages, bytes and connections.
+#include "lib/supervise/agent_server.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <random>
+
+#include "tests/supervise/simulated_agent.h"
+
+namespace tri {
+namespace {
+
+constexpr int kMostTurns = 2000;  // of ten milliseconds: what has not come by then counts as lost
+
+class AgentServerTest : public ::testing::Test {
+ protected:
+  void open(const AgentServer::Limits& limits = {}) {
+    server = value_or_throw(AgentServer::open(token, 0, limits, [this] { return now; }));
+  }
+  void turn() {
+    for (const AgentReport& report : server->poll(1)) ++handled[report.node];
+  }
+  // Whether `holds` comes true; everybody's ends are served meanwhile.
+  bool until(const std::function<bool()>& holds) {
+    for (int i = 0; i < kMostTurns; ++i) {
+      if (holds()) return true;
+      for (const AgentReport& report : server->poll(10)) ++handled[report.node];
+      for (const auto& agent : agents)
+        if (agent.get() != deaf) agent->pump();
+    }
+    return holds();
+  }
+  // An agent that has reported once.
+  SimulatedAgent& known_agent(const std::string& node, double began = 1) {
+    agents.push_back(std::make_unique<SimulatedAgent>(server->port(), token, node, began));
+    SimulatedAgent& agent = *agents.back();
+    EXPECT_TRUE(until([&] { return agent.is_greeted(); }));
+    expect_served(agent);
+    return agent;
+  }
+  // As many reports as were sent are handled.
+  void expect_served(SimulatedAgent& agent, int reports = 1) {
+    const int before = handled[agent.report.node];
+    for (int i = 0; i < reports; ++i) agent.send_report();
+    EXPECT_TRUE(until([&] { return handled[agent.report.node] == before + reports; })) << agent.report.node;
+  }
+  bool until_closed(int fd) {
+    bool open = true;
+    return until([&] {
+      while (open && !take_bytes(fd, 4096, open).empty()) {
+      }
+      return !open;
+    });
+  }
+
+  double now = 1000;
+  const JobToken token = new_token();
+  std::unique_ptr<AgentServer> server;
+  std::map<std::string, int> handled;  // reports, by node
+  std::vector<std::unique_ptr<SimulatedAgent>> agents;
+  const SimulatedAgent* deaf = nullptr;  // takes nothing of what comes
+};
+
+TEST_F(AgentServerTest, reports_and_orders_arrive_whole_and_in_order) {
+  open();
+  auto& agent = known_agent("node1");
+  auto& other = known_agent("node2");
+  for (uint64_t number = 1; number <= 20; ++number)
+    ASSERT_TRUE(server->send("node1", {.kind = OrderKind::kWatch, .number = number, .attempt = "attempt"}));
+  ASSERT_TRUE(until([&] { return agent.orders.size() == 20; }));
+  for (uint64_t number = 1; number <= 20; ++number) EXPECT_EQ(agent.orders[number - 1].number, number);
+  EXPECT_EQ(agent.orders[3].attempt, "attempt");
+  EXPECT_TRUE(other.orders.empty());
+  EXPECT_FALSE(server->send("node3", {}));
+  EXPECT_EQ(server->figures().frames, 2);
+  EXPECT_EQ(server->figures().bytes, agent.sent + other.sent);
+}
+
+TEST_F(AgentServerTest, garbage_is_refused_and_agents_are_served_meanwhile) {
+  open();
+  auto& agent = known_agent("node1");
+  std::mt19937 random(16);
+  for (int i = 0; i < 200; ++i) {
+    const Descriptor stranger = connect_to_port(server->port());
+    std::string garbage(1 + random() % 60000, '\0');
+    for (char& byte : garbage) byte = static_cast<char>(random());
+    ::send(stranger.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    expect_served(agent);
+    now += 0.1;  // an agent may send 50 reports a second
+  }
+  EXPECT_TRUE(until([&] { return server->num_connections() == 1; }));
+  EXPECT_EQ(server->figures().refused, 200);
+  EXPECT_TRUE(agent.is_open());
+}
+
+TEST_F(AgentServerTest, a_huge_length_is_refused_before_its_bytes_come) {
+  open();
+  auto& agent = known_agent("node1");
+  const Descriptor stranger = connect_to_port(server->port());
+  std::string bytes(sizeof(Nonce), 'n');
+  bytes += std::string(kFrameHeader, '\xff');
+  ASSERT_EQ(::send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  EXPECT_TRUE(until_closed(stranger.get()));
+  expect_served(agent);
+}
+
+TEST_F(AgentServerTest, the_first_frame_is_small_and_later_ones_may_be_larger) {
+  open();
+  auto& agent = known_agent("node1");
+  agent.report.lines.assign(60, std::string(1000, 'x'));
+  expect_served(agent);
+  SimulatedAgent eager(server->port(), token, "node2");
+  eager.report.lines.assign(20, std::string(1000, 'x'));
+  ASSERT_TRUE(until([&] { return eager.pump(), eager.is_greeted(); }));
+  eager.send_report();
+  EXPECT_TRUE(until([&] { return eager.pump(), !eager.is_open(); }));
+  EXPECT_EQ(handled["node2"], 0);
+}
+
+TEST_F(AgentServerTest, slow_ones_are_dropped_when_their_time_is_over) {
+  open();
+  auto& agent = known_agent("node1");
+  std::vector<Descriptor> slow;
+  for (int i = 0; i < 100; ++i) slow.push_back(connect_to_port(server->port()));
+  ASSERT_TRUE(until([&] { return server->num_connections() == 101; }));
+  for (int second = 0; second < 5; ++second) {
+    for (const Descriptor& socket : slow) ::send(socket.get(), "x", 1, MSG_NOSIGNAL);
+    expect_served(agent);
+    EXPECT_EQ(server->num_connections(), 101u);
+    now += 1;
+  }
+  now += 1;
+  turn();
+  EXPECT_EQ(server->num_connections(), 1u);
+  EXPECT_EQ(server->figures().refused, 100);
+  expect_served(agent);
+}
+
+TEST_F(AgentServerTest, strangers_crowd_out_each_other_and_no_agent) {
+  open({.strangers = 20});
+  auto& agent = known_agent("node1");
+  std::vector<Descriptor> crowd;
+  for (int i = 0; i < 300; ++i) crowd.push_back(connect_to_port(server->port()));
+  ASSERT_TRUE(until([&] { return server->figures().connections == 301; }));
+  EXPECT_EQ(server->num_connections(), 21u);
+  expect_served(agent);
+  known_agent("node2");  // comes in as the newest of them
+}
+
+TEST_F(AgentServerTest, what_was_recorded_is_refused_on_another_connection_and_on_its_own) {
+  open();
+  SimulatedAgent agent(server->port(), token, "node1");
+  ASSERT_TRUE(until([&] { return agent.pump(), agent.is_greeted(); }));
+  const std::string frame = agent.frame();
+  agent.send_bytes(frame);
+  ASSERT_TRUE(until([&] { return handled["node1"] == 1; }));
+  auto& other = known_agent("node2");
+  // On another connection: with any random number of the agent's the driver's own differs.
+  const Descriptor replay = connect_to_port(server->port());
+  const std::string bytes = std::string(sizeof(Nonce), 'n') + frame;
+  ::send(replay.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  EXPECT_TRUE(until_closed(replay.get()));
+  EXPECT_EQ(handled["node1"], 1);
+  expect_served(other);
+  // In its own: it is the first frame, and the second one is awaited.
+  agent.send_bytes(frame);
+  EXPECT_TRUE(until([&] { return agent.pump(), !agent.is_open(); }));
+  EXPECT_EQ(handled["node1"], 1);
+  EXPECT_FALSE(server->connected("node1"));
+  expect_served(other);
+}
+
+TEST_F(AgentServerTest, another_token_is_refused) {
+  open();
+  auto& agent = known_agent("node1");
+  SimulatedAgent impostor(server->port(), new_token(), "node1", 2);
+  ASSERT_TRUE(until([&] { return impostor.pump(), impostor.is_greeted(); }));
+  impostor.send_report();
+  EXPECT_TRUE(until([&] { return impostor.pump(), !impostor.is_open(); }));
+  EXPECT_EQ(handled["node1"], 1);
+  expect_served(agent);
+}
+
+TEST_F(AgentServerTest, connections_that_have_fallen_silent_are_dropped) {
+  open();
+  auto &silent = known_agent("node1"), &agent = known_agent("node2");
+  for (int i = 0; i < 12; ++i) {
+    now += 10;
+    expect_served(agent);
+    EXPECT_TRUE(server->connected("node1"));
+  }
+  now += 1;
+  expect_served(agent);
+  EXPECT_FALSE(server->connected("node1"));
+  EXPECT_TRUE(until([&] { return !silent.is_open(); }));
+  EXPECT_FALSE(server->send("node1", {}));
+}
+
+TEST_F(AgentServerTest, an_agent_that_floods_is_dropped_and_others_are_served) {
+  open();
+  auto &flood = known_agent("node1"), &agent = known_agent("node2");
+  for (int i = 0; i < 200 && flood.is_open(); ++i) flood.send_report();
+  EXPECT_TRUE(until([&] { return !flood.is_open(); }));
+  EXPECT_EQ(handled["node1"], 50) << "of a second";
+  expect_served(agent, 20);
+  now += 1;
+  known_agent("node1");  // it may come again
+}
+
+TEST_F(AgentServerTest, no_more_connections_are_taken_than_a_second_may_bring) {
+  open({.connections_a_second = 40});
+  auto& agent = known_agent("node1");
+  std::vector<Descriptor> flood;
+  for (int i = 0; i < 500; ++i) flood.push_back(connect_to_port(server->port()));
+  for (int i = 0; i < 40; ++i) {
+    expect_served(agent);
+    EXPECT_LE(server->figures().connections, 40);
+  }
+  EXPECT_EQ(server->figures().connections, 40);
+  now += 1;
+  EXPECT_TRUE(until([&] { return server->figures().connections == 80; }));
+  expect_served(agent);
+}
+
+TEST_F(AgentServerTest, an_agent_that_was_started_anew_takes_the_place_of_the_one_before) {
+  open();
+  auto& first = known_agent("node1", 10);
+  auto& second = known_agent("node1", 20);
+  EXPECT_TRUE(until([&] { return !first.is_open(); }));
+  SimulatedAgent late(server->port(), token, "node1", 15);  // woke up after its successor had begun
+  ASSERT_TRUE(until([&] { return late.pump(), late.is_greeted(); }));
+  late.send_report();
+  EXPECT_TRUE(until([&] { return late.pump(), !late.is_open(); }));
+  expect_served(second);
+  ASSERT_TRUE(server->send("node1", {.kind = OrderKind::kEnd, .number = 1}));
+  EXPECT_TRUE(until([&] { return second.orders.size() == 1; }));
+}
+
+TEST_F(AgentServerTest, an_agent_that_does_not_fetch_its_orders_is_dropped) {
+  open({.backlog_bytes = 10000});
+  auto &deaf_one = known_agent("node1"), &agent = known_agent("node2");
+  deaf = &deaf_one;
+  const AgentOrder order{.kind = OrderKind::kWatch, .number = 1, .attempt = std::string(1000, 'a')};
+  int sent = 0;
+  while (sent < 100000 && server->send("node1", order)) ++sent;
+  EXPECT_LT(sent, 100000);
+  EXPECT_FALSE(server->connected("node1"));
+  expect_served(agent);
+}
+
+TEST_F(AgentServerTest, words_that_make_no_sense_or_another_name_end_the_connection) {
+  open();
+  auto &agent = known_agent("node1"), &renamed = known_agent("node2");
+  renamed.report.node = "node3";
+  renamed.send_report();
+  EXPECT_TRUE(until([&] { return !renamed.is_open(); }));
+  EXPECT_EQ(handled["node3"], 0);
+  // A bearer of the token whose frame holds no report.
+  const Descriptor raw = connect_to_port(server->port());
+  std::string greeting;
+  bool is_open = true;
+  ASSERT_TRUE(
+      until([&] { return greeting += take_bytes(raw.get(), 24 - greeting.size(), is_open), greeting.size() == 24; }));
+  Nonce of_driver, own{1, 2};
+  std::memcpy(of_driver.data(), greeting.data() + kGreeting.size(), sizeof of_driver);
+  FrameWriter writer(session_key(token, of_driver, own), Direction::kToDriver);
+  const std::string bytes =
+      std::string(reinterpret_cast<const char*>(own.data()), sizeof own) + writer.frame("nonsense");
+  ::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  EXPECT_TRUE(until_closed(raw.get()));
+  expect_served(agent);
+}
+
+}  // namespace
+}  // namespace tri

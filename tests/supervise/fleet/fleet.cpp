@@ -1,0 +1,214 @@
+// The driver of a large run, with all its agents: N of them in one other process, each with a connection of its own and a
+// report a second such as a node of eight GPUs makes. The driver's side is the real one: AgentServer and Supervisor, whose
+// launcher and run folder are played.
+//
+//   supervise_fleet AGENTS SECONDS [MOST]
+//
+// Counts must agree: every report that was sent is handled, every order arrives, nobody is refused or lost. MOST, a share
+// of a core, is what the driver may take (soak.sh fleet: 0.1); without it its figures are printed only.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "io/base/file.h"
+#include "lib/supervise/agent_server.h"
+#include "lib/supervise/supervisor.h"
+#include "tests/supervise/simulated_agent.h"
+
+namespace tri {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string node_name(int i) { return fmt::format("node{:05}", i); }
+
+struct Counts {
+  int64_t reports = 0, bytes = 0, watched = 0, closed = 0;
+};
+
+// The agents' process: connects them, then a report a second of each, spread over the second, until the driver says leave.
+Counts play_agents(int port, const JobToken& token, int number) {
+  std::vector<std::unique_ptr<SimulatedAgent>> agents;
+  Counts counts;
+  for (int i = 0; i < number; ++i) {
+    agents.push_back(std::make_unique<SimulatedAgent>(port, token, node_name(i), 1));
+    AgentReport& report = agents.back()->report;
+    for (int k = 0; k < 8; ++k) {
+      report.ranks.push_back({.world_rank = 8 * i + k, .process = 1000 + k, .state = ProcessState::kRuns});
+      report.gpus.push_back({.pci = fmt::format("0000:{:02x}:00.0", 16 + k), .nvlinks_up = 18});
+      report.ports.push_back({.name = fmt::format("mlx5_{}:1", k)});
+    }
+  }
+  std::vector<double> due(static_cast<size_t>(number));
+  const double begin = seconds_now();
+  for (int i = 0; i < number; ++i) due[static_cast<size_t>(i)] = begin + 1.0 * i / number;
+  bool leaves = false;
+  while (!leaves) {
+    for (int i = 0; i < number && !leaves; ++i) {
+      SimulatedAgent& agent = *agents[static_cast<size_t>(i)];
+      double& next = due[static_cast<size_t>(i)];
+      if (!agent.is_open() || seconds_now() < next) continue;
+      agent.pump();
+      for (const AgentOrder& order : agent.orders) {
+        leaves |= order.kind == OrderKind::kLeave;
+        agent.report.order = std::max(agent.report.order, order.number);
+        if (order.kind == OrderKind::kWatch) agent.report.attempt = order.attempt, ++counts.watched;
+      }
+      agent.orders.clear();
+      if (!agent.is_greeted()) continue;
+      for (RankSight& rank : agent.report.ranks) rank.step += 1, rank.progress += 100;
+      agent.send_report();
+      ++counts.reports;
+      next += 1;
+    }
+    ::poll(nullptr, 0, 2);
+  }
+  for (const auto& agent : agents) {
+    counts.bytes += agent->sent;
+    counts.closed += !agent->is_open();
+  }
+  return counts;
+}
+
+class PlayedRun : public Launcher, public AgentLink, public RunBook {
+ public:
+  explicit PlayedRun(AgentServer& server) : server_(server) {}
+  bool runs = false;
+
+  void start_agents(const std::vector<std::string>&) override {}
+  void start_ranks(const RanksStart&) override { runs = true; }
+  std::optional<int> ranks_status() override { return status; }
+  void drain_ranks() override { status = 75; }
+  void end_ranks(End) override { status = 143; }
+  bool send(const std::string& node, const AgentOrder& order) override { return server_.send(node, order); }
+  RunHistory history(double) override { return {}; }
+  void append(RunEvent event, const std::string&) override { exclusions += event.kind == RunEventKind::kExclusion; }
+  int64_t newest_checkpoint() override { return 0; }
+  std::optional<RunEvent> first_cause(const std::string&) override { return std::nullopt; }
+  std::vector<std::string> suspects(const std::string&) override { return {}; }
+  Thresholds thresholds() override { return {}; }
+
+  std::optional<int> status;
+  int exclusions = 0;
+
+ private:
+  AgentServer& server_;
+};
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return of(usage.ru_utime) + of(usage.ru_stime);
+}
+
+double resident_mib() {
+  std::ifstream in("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  in >> all >> resident;
+  return static_cast<double>(resident) * 4096 / 1048576;
+}
+
+int fleet(int number, double seconds, double most) {
+  allow_open_files(2 * number + 100);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < static_cast<rlim_t>(number) + 50) {
+    fmt::print("supervise_fleet: {} agents need as many open files, and {} are allowed (ulimit -Hn)\n", number,
+               files.rlim_cur);
+    return 2;
+  }
+  const JobToken token = new_token();
+  auto opened = AgentServer::open(token, 0, {}, seconds_now);
+  if (!opened) return fmt::print("{}\n", opened.error().message), 2;
+  AgentServer& server = *opened.value();
+  int pipe_ends[2];
+  if (::pipe(pipe_ends) != 0) return 2;
+  const double memory_before = resident_mib();
+  const pid_t agents = ::fork();
+  if (agents == 0) {
+    const Counts counts = play_agents(server.port(), token, number);
+    const bool told = ::write(pipe_ends[1], &counts, sizeof counts) == static_cast<ssize_t>(sizeof counts);
+    ::_exit(told ? 0 : 1);
+  }
+
+  PlayedRun run(server);
+  Supervisor::Setup setup{.nodes_needed = number};
+  for (int i = 0; i < number; ++i) setup.nodes.push_back(node_name(i));
+  Supervisor supervisor(setup, run, run, run);
+  int64_t handled = 0, measured = 0;
+  double ticked = 0, began = 0, cpu = 0, last_heard = seconds_now();
+  const double patience = seconds + 120;
+  const auto turn = [&] {  // as run_driver does
+    for (const AgentReport& report : server.poll(200)) {
+      supervisor.take(report, seconds_now());
+      ++handled, last_heard = seconds_now();
+    }
+    if (seconds_now() - ticked < kTickSeconds) return;
+    ticked = seconds_now();
+    supervisor.tick(ticked);
+  };
+  for (const double start = seconds_now(); seconds_now() - start < patience;) {
+    turn();
+    if (run.runs && began == 0) began = seconds_now(), cpu = cpu_seconds(), measured = handled;
+    if (began > 0 && seconds_now() - began >= seconds) break;
+  }
+  const double wall = seconds_now() - began, used = cpu_seconds() - cpu, memory = resident_mib() - memory_before;
+  measured = handled - measured;
+  supervisor.stop_requested(seconds_now());
+  run.status = 75;
+  // Until the agents have gone, and what they sent is handled.
+  Counts sent;
+  int status = 1;
+  for (const double start = seconds_now(); seconds_now() - start < patience;) {
+    turn();
+    if (::waitpid(agents, &status, WNOHANG) == agents) break;
+  }
+  if (::read(pipe_ends[0], &sent, sizeof sent) != static_cast<ssize_t>(sizeof sent)) ::kill(agents, SIGKILL);
+  while (server.num_connections() > 0 && seconds_now() - last_heard < 10) turn();
+
+  const AgentServer::Figures& figures = server.figures();
+  fmt::print("{} agents: {:.0f} reports a second of {:.0f} bytes; {:.1f} % of a core, {:.1f} us a report; {:.1f} MiB\n",
+             number, static_cast<double>(measured) / wall,
+             static_cast<double>(figures.bytes) / static_cast<double>(figures.frames), 100 * used / wall,
+             1e6 * used / static_cast<double>(std::max<int64_t>(measured, 1)), memory);
+  int failures = 0;
+  const auto expect = [&](bool holds, const std::string& what) {
+    if (holds) return;
+    ++failures;
+    fmt::print("FAILED: {}\n", what);
+  };
+  expect(began > 0, "the run has not begun");
+  expect(handled == sent.reports && figures.frames == sent.reports,
+         fmt::format("{} reports were sent, {} came, {} were handled", sent.reports, figures.frames, handled));
+  expect(figures.bytes == sent.bytes, fmt::format("{} bytes were sent, {} came", sent.bytes, figures.bytes));
+  expect(figures.refused == 0 && sent.closed == 0, fmt::format("{} refused, {} closed", figures.refused, sent.closed));
+  expect(figures.connections == number, fmt::format("{} connections of {} agents", figures.connections, number));
+  expect(sent.watched >= number, fmt::format("{} of {} agents were told of the attempt", sent.watched, number));
+  expect(run.exclusions == 0, fmt::format("{} nodes were left out", run.exclusions));
+  if (most > 0) expect(used / wall < most, fmt::format("the driver may take {:.0f} % of a core", 100 * most));
+  fmt::print("supervise_fleet: {}\n", failures == 0 ? "PASSED" : "FAILED");
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) {
+  if (argc < 3) return fmt::print("usage: supervise_fleet AGENTS SECONDS [MOST]\n"), 2;
+  return tri::fleet(std::atoi(argv[1]), std::atof(argv[2]), argc > 3 ? std::atof(argv[3]) : 0);
+}

@@ -1,0 +1,118 @@
+// What the driver knows of a run's past, from the events that it has written itself.
+#include "lib/supervise/history.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lib/supervise/driver.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+constexpr double kHour = 3600;
+
+RunEvent at(double time, RunEvent event, const std::string& attempt = "a") {
+  event.time = time;
+  event.attempt = attempt;
+  event.job = "job";
+  return event;
+}
+std::vector<std::string> excluded(const std::vector<RunEvent>& events, double now) {
+  std::vector<std::string> nodes;
+  for (const Exclusion& exclusion : history_from(events, now).exclusions) nodes.push_back(exclusion.node);
+  return nodes;
+}
+using Names = std::vector<std::string>;
+
+TEST(History, an_attempt_comes_back_from_its_events) {
+  const PastAttempt attempt{
+      .number = 3,
+      .attempt = "a",
+      .nodes = {"node1", "node2"},
+      .from_step = 10,
+      .checkpoint = 20,
+      .step = 25,
+      .cause = {.kind = CauseKind::kGpuSuspect, .node = "node2", .world_rank = 5, .status = 75, .text = "why"}};
+  const std::vector<RunEvent> events{at(100, start_event(attempt)), at(200, end_event(attempt)),
+                                     at(300, start_event({.number = 4, .from_step = 20}), "b")};
+  const RunHistory history = history_from(events, 400);
+  ASSERT_EQ(history.attempts.size(), 2u);
+  const PastAttempt& first = history.attempts[0];
+  EXPECT_EQ(first.number, 3);
+  EXPECT_EQ(first.nodes, attempt.nodes);
+  EXPECT_EQ(std::pair(first.began, first.ended), std::pair(100.0, 200.0));
+  EXPECT_EQ(std::tuple(first.from_step, first.checkpoint, first.step), std::tuple(10, 20, 25));
+  EXPECT_EQ(first.cause.kind, CauseKind::kGpuSuspect);
+  EXPECT_EQ(first.cause.node, "node2");
+  EXPECT_EQ(first.cause.world_rank, 5);
+  EXPECT_EQ(first.cause.status, 75);
+  EXPECT_EQ(first.cause.text, "why");
+  EXPECT_EQ(history.attempts[1].ended, 0) << "nobody was there to say so";
+  EXPECT_EQ(history.attempts[1].from_step, 20);
+}
+
+TEST(History, every_cause_comes_back_by_its_name) {
+  for (const auto& [kind, name] : EnumNames<CauseKind>::table) {
+    const PastAttempt attempt{.attempt = "a", .cause = {.kind = kind}};
+    const auto line = run_event_from(to_json(at(2, end_event(attempt))));
+    ASSERT_TRUE(line);
+    EXPECT_EQ(history_from(std::vector{at(1, start_event(attempt)), *line}, 3).attempts[0].cause.kind, kind) << name;
+  }
+}
+
+TEST(History, exclusions_expire_and_are_lifted) {
+  std::vector<RunEvent> events{
+      at(0, exclusion_event({.node = "node1", .why = "lost", .since = 0, .until = 24 * kHour})),
+      at(kHour, exclusion_event({.node = "node2", .why = "sick", .since = kHour, .until = 25 * kHour}))};
+  EXPECT_EQ(excluded(events, 2 * kHour), (Names{"node1", "node2"}));
+  EXPECT_EQ(excluded(events, 24 * kHour - 1), (Names{"node1", "node2"}));
+  EXPECT_EQ(excluded(events, 24 * kHour), Names{"node2"});
+  EXPECT_EQ(excluded(events, 25 * kHour), Names{});
+  events.push_back(at(3 * kHour, lift_event("node2")));
+  EXPECT_EQ(excluded(events, 4 * kHour), Names{"node1"});
+  events.push_back(at(5 * kHour, exclusion_event({.node = "node2", .why = "again", .since = 0, .until = 29 * kHour})));
+  EXPECT_EQ(excluded(events, 26 * kHour), Names{"node2"});
+  EXPECT_EQ(history_from(events, 26 * kHour).exclusions[0].why, "again");
+}
+
+TEST(History, the_runs_book_keeps_them_past_torn_lines_and_across_drivers) {
+  const TemporaryFolder folder;
+  const double now = 1e9;
+  {
+    RunFolderBook book(folder / "", folder / "checkpoints", "1");
+    EXPECT_TRUE(book.history(now).attempts.empty());
+    book.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
+    book.append(exclusion_event({.node = "node1", .why = "lost", .until = now + kHour}), "a");
+  }
+  std::ofstream(folder / "events.jsonl", std::ios::app) << R"({"time":17638)";
+  RunFolderBook book(folder / "", folder / "checkpoints", "2");
+  ASSERT_EQ(book.history(now).exclusions.size(), 1u);
+  EXPECT_EQ(book.history(now).exclusions[0].node, "node1");
+  EXPECT_EQ(book.history(now).attempts.size(), 1u);
+  EXPECT_TRUE(book.history(now + kHour).exclusions.empty());
+  book.append(lift_event("node1"), "");
+  EXPECT_TRUE(book.history(now).exclusions.empty());
+}
+
+// Storage that is away for a while must not bring back the nodes that are left out.
+TEST(History, what_was_known_stays_known_while_the_book_cannot_be_read) {
+  const TemporaryFolder folder;
+  const std::string run = folder / "run";
+  std::filesystem::create_directories(run);
+  RunFolderBook book(run, folder / "checkpoints", "1");
+  book.append(start_event({.number = 1, .nodes = {"node1"}}), "a");
+  book.append(exclusion_event({.node = "node1", .why = "lost", .until = 1e9 + kHour}), "a");
+  std::filesystem::rename(run, folder / "away");
+  EXPECT_EQ(book.history(1e9).exclusions.size(), 1u);
+  EXPECT_EQ(book.history(1e9).attempts.size(), 1u);
+  book.append(exclusion_event({.node = "node2", .why = "sick", .until = 1e9 + kHour}), "a");  // can't be written
+  EXPECT_EQ(book.history(1e9).exclusions.size(), 2u);
+  std::filesystem::rename(folder / "away", run);
+  EXPECT_EQ(book.history(1e9).exclusions.size(), 2u) << "and after it is back";
+}
+
+}  // namespace
+}  // namespace tri

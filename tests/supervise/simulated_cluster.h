@@ -1,0 +1,165 @@
+// Nodes, launcher, run folder and clock of a supervised run, played: the Supervisor on them has no other.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/supervise/supervisor.h"
+
+namespace tri {
+
+struct SimulatedNode {
+  bool alive = true;        // its agent reports, and hears orders
+  bool comes_back = false;  // ... when it is started anew
+  int doctor = 0;           // exit status of its next doctor
+  int leftovers = 0;        // processes that do not end
+  std::vector<RankSight> ranks;
+  std::vector<GpuSight> gpus;
+  std::vector<PortSight> ports;
+  AgentReport report;
+};
+
+class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
+ public:
+  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2) : ranks_per_node_(ranks_per_node) {
+    Supervisor::Setup setup{.nodes_needed = needed};
+    for (int i = 0; i < num_nodes; ++i) {
+      const std::string name = "node" + std::to_string(i);
+      setup.nodes.push_back(name);
+      nodes[name].report = {.node = name, .host = "host" + std::to_string(i), .began = now};
+    }
+    supervisor = std::make_unique<Supervisor>(setup, *this, *this, *this);
+  }
+
+  // For so long; `each` is called before every second's reports.
+  void play(
+      double seconds, const std::function<void()>& each = [] {}) {
+    for (long left = std::lround(seconds * kTurns); left > 0 && !supervisor->status(); --left) {
+      if (++turns_ % kTurns == 0) {
+        each();
+        for (auto& [name, node] : nodes)
+          if (node.alive) supervisor->take(report_of(node), now);
+      }
+      supervisor->tick(now);
+      now = kEpoch + static_cast<double>(turns_) / kTurns;
+    }
+  }
+  // Until attempt `number` runs, or the run is over; fails the caller's expectations where neither comes.
+  bool play_until_attempt(int number, double most = 300) {
+    for (const double end = now + most; now < end && starts.size() < static_cast<size_t>(number);) {
+      if (supervisor->status()) return false;
+      play(1.0 / kTurns);
+    }
+    return starts.size() >= static_cast<size_t>(number);
+  }
+  // The ranks end by themselves.
+  void end_ranks_with(int status, int64_t checkpoint_now) {
+    checkpoint = checkpoint_now;
+    ranks = status;
+  }
+  SimulatedNode& node(int i) { return nodes.at("node" + std::to_string(i)); }
+  std::vector<std::string> excluded() const {
+    std::vector<std::string> names;
+    for (const RunEvent& event : events)
+      if (event.kind == RunEventKind::kExclusion) names.push_back(event.host);
+    return names;
+  }
+  int count(RunEventKind kind, const std::string& field = "", const std::string& value = "") const {
+    return static_cast<int>(std::count_if(events.begin(), events.end(), [&](const RunEvent& e) {
+      return e.kind == kind && (field.empty() || e.string(field) == value);
+    }));
+  }
+
+  static constexpr double kEpoch = 1.8e9;
+  double now = kEpoch;
+  std::map<std::string, SimulatedNode> nodes;
+  std::unique_ptr<Supervisor> supervisor;
+  // The launcher's side.
+  std::vector<RanksStart> starts;
+  std::vector<std::vector<std::string>> agent_starts;
+  std::optional<int> ranks = 1;  // status; none: they run
+  std::optional<int> status_if_drained = 75;
+  int drains = 0, asks = 0, kills = 0;
+  // The run folder's.
+  std::vector<RunEvent> events;
+  int64_t checkpoint = 0;
+  std::optional<RunEvent> cause;
+  std::vector<std::string> suspect_hosts;
+  Thresholds given;
+
+  // Launcher
+  void start_agents(const std::vector<std::string>& names) override {
+    agent_starts.push_back(names);
+    for (const std::string& name : names) {
+      SimulatedNode& node = nodes.at(name);
+      if (!node.comes_back) continue;
+      node.alive = true;
+      node.report.began = now;
+      node.report.order = 0;
+    }
+  }
+  void start_ranks(const RanksStart& start) override {
+    starts.push_back(start);
+    ranks.reset();
+    cause.reset();
+    int rank = 0;
+    for (auto& [name, node] : nodes) node.ranks.clear();
+    for (const std::string& name : start.nodes)
+      for (int i = 0; i < ranks_per_node_; ++i)
+        nodes.at(name).ranks.push_back({.world_rank = rank++, .process = 100 + rank, .state = ProcessState::kRuns});
+  }
+  std::optional<int> ranks_status() override { return ranks; }
+  void drain_ranks() override {
+    ++drains;
+    if (!ranks) ranks = status_if_drained;
+  }
+  void end_ranks(End how) override {
+    ++(how == End::kAsk ? asks : kills);
+    if (!ranks) ranks = 143;
+  }
+  // AgentLink
+  bool send(const std::string& name, const AgentOrder& order) override {
+    SimulatedNode& node = nodes.at(name);
+    if (!node.alive) return false;
+    if (order.number <= node.report.order) return true;
+    node.report.order = order.number;
+    if (order.kind == OrderKind::kDoctor)
+      node.report.doctor_status = node.doctor;
+    else
+      node.report.attempt = order.kind == OrderKind::kWatch ? order.attempt : "";
+    return true;
+  }
+  // RunBook
+  RunHistory history(double time) override { return history_from(events, time); }
+  void append(RunEvent event, const std::string& attempt) override {
+    event.time = now;
+    event.attempt = attempt;
+    events.push_back(std::move(event));
+  }
+  int64_t newest_checkpoint() override { return checkpoint; }
+  std::optional<RunEvent> first_cause(const std::string&) override { return cause; }
+  std::vector<std::string> suspects(const std::string&) override { return suspect_hosts; }
+  Thresholds thresholds() override { return given; }
+
+ private:
+  AgentReport report_of(SimulatedNode& node) {
+    AgentReport report = node.report;
+    if (!report.attempt.empty() && !ranks) report.ranks = node.ranks;
+    report.left = report.attempt.empty() ? node.leftovers : 0;
+    report.gpus = node.gpus;
+    report.ports = node.ports;
+    return report;
+  }
+
+  const int ranks_per_node_;
+  static constexpr int kTurns = 5;  // of the driver, a second
+  int turns_ = 0;
+};
+
+}  // namespace tri

@@ -1,0 +1,329 @@
+// The driver's course on a cluster and a clock that are played: what it starts, ends, asks and leaves out.
+#include "lib/supervise/supervisor.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/supervise/simulated_cluster.h"
+
+namespace tri {
+namespace {
+
+using Names = std::vector<std::string>;
+
+RunEvent failure(const std::string& host, int code, int rank = 0) {
+  return {.kind = RunEventKind::kFailure,
+          .world_rank = rank,
+          .host = host,
+          .text = "it failed",
+          .fields = {{"code", int64_t{code}}, {"consequence", false}}};
+}
+
+TEST(Supervisor, starts_on_the_first_nodes_and_ends_with_the_run) {
+  SimulatedCluster cluster(4, 3);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node1", "node2"}));
+  EXPECT_EQ(cluster.starts[0].number, 1);
+  cluster.play(100);
+  EXPECT_FALSE(cluster.supervisor->status());
+  cluster.end_ranks_with(0, 500);
+  cluster.play(10);
+  EXPECT_EQ(cluster.supervisor->status(), 0);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_EQ(cluster.excluded(), Names{});
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "finished"), 1);
+}
+
+TEST(Supervisor, a_node_without_power_is_left_out_and_a_spare_takes_its_place) {
+  SimulatedCluster cluster(4, 3);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).alive = false;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_LE(cluster.now - began, 20);
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2", "node3"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+  EXPECT_EQ(std::count(cluster.agent_starts.begin(), cluster.agent_starts.end(), Names{"node1"}), 3) << "probes";
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "node lost"), 1);
+}
+
+TEST(Supervisor, an_agent_that_dies_alone_is_started_anew_and_the_attempt_goes_on) {
+  SimulatedCluster cluster(3, 3);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(2).alive = false;
+  cluster.node(2).comes_back = true;
+  cluster.play(60);
+  EXPECT_FALSE(cluster.supervisor->status());
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_FALSE(cluster.ranks) << "they run";
+  EXPECT_EQ(cluster.node(2).report.attempt, cluster.starts[0].attempt) << "it was told anew whom to watch";
+}
+
+TEST(Supervisor, thresholds_are_reread_while_it_runs) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.given.silent_seconds = 100;
+  cluster.play(10);
+  cluster.node(0).alive = false;
+  cluster.play(90);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  cluster.given.silent_seconds = 15;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 20));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+}
+
+TEST(Supervisor, a_stopped_rank_is_a_hang_and_a_suspended_job_is_none) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  for (int n = 0; n < 2; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) rank.state = ProcessState::kStopped;
+  cluster.play(300);
+  EXPECT_EQ(cluster.starts.size(), 1u) << "suspended";
+  for (int n = 0; n < 2; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) rank.state = ProcessState::kRuns;
+  cluster.play(10);
+  for (int time = 1; time <= 2; ++time) {
+    cluster.node(1).ranks[0].state = ProcessState::kStopped;
+    cluster.checkpoint += 10;
+    ASSERT_TRUE(cluster.play_until_attempt(1 + time, 40));
+  }
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node1"})) << "the first time the doctor looks, and finds nothing";
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "doctor"), 1);
+  EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+TEST(Supervisor, a_death_is_retried_and_the_second_asks_the_doctor) {
+  SimulatedCluster cluster(3, 2);
+  cluster.node(1).doctor = 41;
+  for (int time = 1; time <= 2; ++time) {
+    ASSERT_TRUE(cluster.play_until_attempt(time));
+    EXPECT_EQ(cluster.starts.back().nodes, (Names{"node0", "node1"})) << time;
+    cluster.play(20);
+    cluster.cause = failure("host1", 139, 2);
+    cluster.end_ranks_with(139, 10 * time);
+  }
+  ASSERT_TRUE(cluster.play_until_attempt(3));
+  EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "doctor"), 1);
+}
+
+TEST(Supervisor, a_hang_of_the_program_leaves_out_nobody) {
+  SimulatedCluster cluster(3, 2);
+  for (int time = 1; time <= 4; ++time) {
+    ASSERT_TRUE(cluster.play_until_attempt(time));
+    cluster.play(20);
+    cluster.cause = failure("host1", 6);
+    cluster.end_ranks_with(6, 10 * time);
+  }
+  ASSERT_TRUE(cluster.play_until_attempt(5));
+  EXPECT_EQ(cluster.excluded(), Names{});
+}
+
+TEST(Supervisor, a_sick_gpu_is_relieved_where_a_spare_is_there) {
+  SimulatedCluster cluster(3, 2);
+  for (int n = 0; n < 3; ++n) cluster.node(n).gpus = {{.pci = "a"}};
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(0).gpus[0].recovery_action = 1;
+  cluster.checkpoint = 10;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 20));
+  EXPECT_EQ(cluster.drains, 1) << "its ranks have saved a checkpoint";
+  EXPECT_EQ(cluster.asks + cluster.kills, 0);
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node1", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+  // No spare is left: people are told, once, and it goes on.
+  cluster.node(1).gpus[0].recovery_action = 2;
+  cluster.play(120);
+  EXPECT_EQ(cluster.starts.size(), 2u);
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "report"), 1);
+  // Until it ends the attempt itself.
+  cluster.end_ranks_with(5, 20);
+  cluster.play(60);
+  EXPECT_EQ(cluster.supervisor->status(), 75);
+  EXPECT_EQ(cluster.excluded(), (Names{"node0", "node1"})) << "the successor goes on without it";
+}
+
+TEST(Supervisor, ranks_that_do_not_leave_when_relieved_are_ended) {
+  SimulatedCluster cluster(3, 2);
+  cluster.status_if_drained.reset();
+  for (int n = 0; n < 3; ++n) cluster.node(n).gpus = {{.pci = "a"}};
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(0).gpus[0].lost = true;
+  cluster.play(290);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_GT(cluster.drains, 1) << "asked again and again";
+  ASSERT_TRUE(cluster.play_until_attempt(2, 40));
+  EXPECT_EQ(cluster.asks, 1);
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+}
+
+TEST(Supervisor, what_a_gpu_says_after_the_end_explains_it_too) {
+  SimulatedCluster cluster(3, 2);
+  for (int n = 0; n < 3; ++n) cluster.node(n).gpus = {{.pci = "a"}};
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.cause = failure("host0", 5, 1);
+  cluster.end_ranks_with(5, 10);
+  cluster.play(0.4);
+  cluster.node(1).gpus[0] = {.pci = "a", .xids = {79}, .num_xids = 1};
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+TEST(Supervisor, one_flap_is_ridden_out_and_two_within_five_minutes_are_not) {
+  SimulatedCluster cluster(3, 2);
+  for (int n = 0; n < 3; ++n) cluster.node(n).ports = {{.name = "eth0", .changes = 5}};
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  const auto flap = [&] { cluster.node(1).ports[0].changes += 2; };
+  for (int time = 0; time < 3; ++time) {
+    cluster.play(310);
+    flap();
+  }
+  cluster.play(280);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_EQ(cluster.drains, 0);
+  flap();
+  cluster.checkpoint = 10;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 20));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "port flaps"), 1);
+}
+
+// Four nodes of two ranks in one stage, a step a second; rank 2 is 20 % slower than the others.
+void straggle(SimulatedCluster& cluster) {
+  for (int n = 0; n < 5; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) {
+      rank.timed_steps += 1;
+      rank.step += 1;
+      rank.compute_seconds += n == 1 ? 0.6 : 0.5;
+    }
+}
+
+TEST(Supervisor, a_straggler_is_relieved_and_left_out_when_the_doctor_agrees) {
+  SimulatedCluster cluster(5, 4);
+  cluster.node(1).doctor = 40;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(499, [&] { straggle(cluster); });
+  EXPECT_EQ(cluster.drains, 0);
+  cluster.checkpoint = 490;
+  cluster.play(20, [&] { straggle(cluster); });
+  ASSERT_EQ(cluster.starts.size(), 2u);
+  EXPECT_EQ(cluster.drains, 1);
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2", "node3", "node4"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+TEST(Supervisor, a_straggler_in_whom_the_doctor_finds_nothing_stays_and_is_not_relieved_again) {
+  SimulatedCluster cluster(5, 4);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.checkpoint = 490;
+  cluster.play(3000, [&] { straggle(cluster); });
+  EXPECT_EQ(cluster.starts.size(), 2u);
+  EXPECT_EQ(cluster.starts[1].nodes, cluster.starts[0].nodes);
+  EXPECT_EQ(cluster.drains, 1);
+  EXPECT_EQ(cluster.excluded(), Names{});
+  EXPECT_GE(cluster.count(RunEventKind::kDecision, "action", "report"), 1);
+}
+
+TEST(Supervisor, without_a_spare_a_straggler_is_reported) {
+  SimulatedCluster cluster(5, 5);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(3000, [&] { straggle(cluster); });
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_EQ(cluster.drains, 0);
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "report"), 1);
+  // Nor is it blamed for what ends the attempt.
+  cluster.cause = failure("host0", 139, 0);
+  cluster.end_ranks_with(139, 10);
+  cluster.play(20);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node0"), 1);
+}
+
+TEST(Supervisor, three_attempts_without_a_checkpoint_end_it_with_a_status_of_its_own) {
+  SimulatedCluster cluster(4, 2);
+  for (int time = 1; time <= 3; ++time) {
+    ASSERT_TRUE(cluster.play_until_attempt(time)) << time;
+    cluster.play(20);
+    cluster.end_ranks_with(5, 0);
+  }
+  cluster.play(60);
+  EXPECT_EQ(cluster.supervisor->status(), kNoProgressStatus);
+  EXPECT_EQ(cluster.starts.size(), 3u);
+  EXPECT_EQ(cluster.excluded(), Names{});
+}
+
+TEST(Supervisor, asked_to_stop_it_lets_the_ranks_save_and_leaves) {
+  SimulatedCluster cluster(2, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.supervisor->stop_requested(cluster.now);
+  cluster.play(20);
+  EXPECT_EQ(cluster.drains, 1);
+  EXPECT_EQ(cluster.supervisor->status(), 75);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "drained"), 1);
+  SimulatedCluster early(2, 2);
+  early.supervisor->stop_requested(early.now);
+  EXPECT_EQ(early.supervisor->status(), 75) << "before anything was started";
+}
+
+TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lifted) {
+  SimulatedCluster cluster(4, 2);
+  const auto past = [&](const std::string& node, double until) {
+    cluster.append(exclusion_event({.node = node, .why = "lost", .until = cluster.now + until}), "earlier");
+  };
+  past("node0", 3600);
+  past("node1", -1);
+  past("node2", 3600);
+  cluster.append(lift_event("node2"), "");
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
+  for (const Names& names : cluster.agent_starts)
+    EXPECT_EQ(std::count(names.begin(), names.end(), "node0"), 0) << "not even an agent";
+}
+
+TEST(Supervisor, ranks_that_cannot_be_killed_take_their_node_out) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(0).leftovers = 1;
+  cluster.cause = failure("host1", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node1", "node2"}));
+}
+
+TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passing) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  for (RankSight& rank : cluster.node(0).ranks) rank.step = 55;
+  cluster.play(20);
+  cluster.cause = failure("host0", 7);
+  cluster.end_ranks_with(7, 50);
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  cluster.play(20);
+  EXPECT_EQ(cluster.excluded(), Names{});
+  for (RankSight& rank : cluster.node(0).ranks) rank.step = 60;
+  cluster.play(20);
+  EXPECT_EQ(cluster.excluded(), Names{"node0"}) << "for the next choice of nodes";
+  EXPECT_EQ(cluster.starts.size(), 2u) << "which this is no reason for";
+}
+
+TEST(Supervisor, too_few_nodes_end_it_for_a_successor) {
+  SimulatedCluster cluster(2, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(0).alive = false;
+  cluster.play(60);
+  EXPECT_EQ(cluster.supervisor->status(), 75);
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "successor"), 1);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,62 @@
+// run.dir/supervise.conf: what it changes, and what is said of lines that are wrong.
+#include "lib/supervise/thresholds.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "lib/supervise/driver.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+std::string error_of(const std::string& text) {
+  const auto parsed = thresholds_from(text, "supervise.conf");
+  return parsed ? "" : parsed.error().message;
+}
+
+TEST(Thresholds, lines_change_what_they_name_and_nothing_else) {
+  const Thresholds defaults;
+  const Thresholds t = value_or_throw(
+      thresholds_from("# slower storage\n\n  silent_seconds :  30.5  # of an agent\r\nattempts: 5\nstopped_seconds: 0",
+                      "supervise.conf"));
+  EXPECT_EQ(t.silent_seconds, 30.5);
+  EXPECT_EQ(t.attempts, 5);
+  EXPECT_EQ(t.stopped_seconds, 0);
+  EXPECT_EQ(t.end_seconds, defaults.end_seconds);
+  EXPECT_EQ(value_or_throw(thresholds_from("", "")).silent_seconds, defaults.silent_seconds);
+}
+
+TEST(Thresholds, each_wrong_line_is_named_with_its_number_and_a_remedy) {
+  EXPECT_EQ(error_of("\nsilent_second: 4"),
+            "supervise.conf:2: no threshold is called 'silent_second'; did you mean silent_seconds?");
+  EXPECT_EQ(error_of("# one\nxyzzy: 4"), "supervise.conf:2: no threshold is called 'xyzzy'");
+  EXPECT_EQ(error_of("flap_seconds"), "supervise.conf:1: flap_seconds '' is no number of 0 or more");
+  EXPECT_EQ(error_of("flap_seconds 4"),
+            "supervise.conf:1: no threshold is called 'flap_seconds 4'; did you mean flap_seconds?");
+  for (const char* value : {"x", "4 s", "-1", "nan", "inf", "1e999", "0x", ""})
+    EXPECT_EQ(error_of(fmt::format("flap_seconds: {}", value)),
+              fmt::format("supervise.conf:1: flap_seconds '{}' is no number of 0 or more", value));
+  EXPECT_EQ(error_of("attempts: 0"), "supervise.conf:1: attempts '0' is no number of 1 or more");
+  EXPECT_EQ(error_of("silent_seconds: 1"), "supervise.conf:1: silent_seconds '1' is no number of 3 or more");
+}
+
+TEST(Thresholds, the_file_is_read_anew_and_a_wrong_one_changes_nothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "supervise.conf";
+  RunFolderBook book(folder / "", folder / "checkpoints", "job");
+  EXPECT_EQ(book.thresholds().attempts, Thresholds{}.attempts);
+  std::ofstream(path) << "attempts: 7\n";
+  EXPECT_EQ(book.thresholds().attempts, 7);
+  std::ofstream(path) << "attempts: 9\nsilent_seconds: soon\n";
+  EXPECT_EQ(book.thresholds().attempts, 7) << "no half of a file counts";
+  std::ofstream(path) << "attempts: 8\n";
+  EXPECT_EQ(book.thresholds().attempts, 8);
+  std::filesystem::remove(path);
+  EXPECT_EQ(book.thresholds().attempts, Thresholds{}.attempts);
+}
+
+}  // namespace
+}  // namespace tri
