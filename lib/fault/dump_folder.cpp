@@ -115,7 +115,11 @@ bool make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777) =
 std::string make_dated_folder(const std::string& hang) {
   constexpr int kTries = 100;
   const std::string now = name_of_now();
-  for (int i = 1; i <= kTries; ++i) {
+  int next = 1;  // beyond all that are there: an earlier name may have been removed
+  if (const auto names = list_folder(hang))
+    for (const std::string& name : names.value())
+      next = std::max(next, name == now ? 2 : number_in(name, now + "-", "").value_or(0) + 1);
+  for (int i = next; i < next + kTries; ++i) {
     const std::string name = i == 1 ? now : fmt::format("{}-{}", now, i);
     if (make_folder(fmt::format("{}/{}", hang, name))) return name;
     if (errno != EEXIST) break;

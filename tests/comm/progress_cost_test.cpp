@@ -43,7 +43,7 @@ Cost cost_of(Stream& stream, const std::function<void()>& item) {
 }
 
 void print(const char* what, const Cost& with, const Cost& without) {
-  fmt::print("{:<12} {:6.0f} ns, of these {:.0f} the host's\n", what, with.process - without.process,
+  fmt::print("{:<10} {:6.0f} ns, of these {:.0f} the host's\n", what, with.process - without.process,
              with.host - without.host);
 }
 
@@ -71,15 +71,9 @@ TEST(ProgressCost, DISABLED_of_a_transfer_an_action_and_a_wait) {
     progress.running(*stream);
     task();
   };
-  // The stream's thread sleeps between two of them, and has to be woken up.
-  const auto lonely = [&](ChannelProgress& progress) {
-    transfer(progress);
-    stream->synchronize();
-  };
   const auto wait = [] { const HostScope waits(HostState::kAwaitsDevice); };
   ChannelProgress nobody;
   const Cost bare_transfer = cost_of(*stream, [&] { transfer(nobody); });
-  const Cost bare_lonely = cost_of(*stream, [&] { lonely(nobody); });
   const Cost bare_action = cost_of(*stream, action), bare_wait = cost_of(*stream, wait);
 
   auto box = BlackBox::create({.world_size = 2, .attempt = "cost"});
@@ -88,7 +82,6 @@ TEST(ProgressCost, DISABLED_of_a_transfer_an_action_and_a_wait) {
     const ProcessBlackBox process(box.value().get());
     ChannelProgress progress("tp", ChannelKind::kCollectives, {0, 1}, 0);
     print("transfer", cost_of(*stream, [&] { transfer(progress); }), bare_transfer);
-    print("a lonely one", cost_of(*stream, [&] { lonely(progress); }), bare_lonely);
     print("action", cost_of(*stream, action), bare_action);
     print("wait", cost_of(*stream, wait), bare_wait);
     const box::Channel& channel = box.value()->image().channels[0];
