@@ -76,8 +76,9 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
   Stream& copies = add_stream(fmt::format("{} copies", axis));
   Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
   const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks, collectives.rank());
-  return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
-                                             arrivals, device_, progress);
+  return std::make_unique<PeerCopyTransfers>(
+      std::move(collectives), axis_arenas_.back()->memory(), tensors, copies, arrivals, device_, progress,
+      device_.kind() == DeviceKind::kCpu ? CopyProgress::kMarked : CopyProgress::kRead);
 }
 
 // Of the two ranks' memory; null where one cannot open the other's, and the plan leaves it open (auto: some pairs can).

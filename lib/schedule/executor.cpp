@@ -185,8 +185,8 @@ class Executor::Run {
     const bool forward = action.kind == ActionKind::kForward;
     const ComputeProgress progress(forward ? ComputeKind::kForward : ComputeKind::kBackward, action.chunk,
                                    action.microbatch);
-    // Without buffers it waits for no other stage: to have entered it, and to run, are one.
-    if (!rules(action).empty()) progress.entered(x_.compute_);
+    // Where there is no other stage to wait for, to have entered it, and to run, are one.
+    if (x_.pp_.size > 1) progress.entered(x_.compute_);
     if (Timeline* const timeline = x_.compute_.timeline())
       timeline->enter_action(forward ? TimeCategory::kForward : TimeCategory::kBackward);
     Held held = take(action, x_.compute_);

@@ -4,15 +4,22 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <numeric>
+#include <thread>
 
 #include "io/base/random.h"
+#include "io/black_box/black_box.h"
 #include "kernels/cpu/device.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/peer/copies.h"
 #include "lib/tune/null_group.h"
 #include "tests/comm/local_collectives.h"
 #include "tests/comm/on_transfer.h"
+#include "tests/io/temporary_folder.h"
 
 namespace tri {
 namespace {
@@ -45,7 +52,7 @@ struct Rank {
   std::unique_ptr<AxisTransfers> transfers;
 };
 
-std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr) {
+std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr, CopyProgress by = CopyProgress::kMarked) {
   const auto allocate = [&](Arena& arena, Rank& rank) {
     rank.tensors = allocate_peer_copies("copies", c.size, c.size * kRows * kWidth, Dtype::kF32, 2, arena);
     for (Tensor* rows : {&rank.gathered, &rank.gathered_too, &rank.partial})
@@ -78,8 +85,11 @@ std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr) {
       rank.copies = stream("copies");
       rank.arrivals = stream("arrivals");
       peers.rank = r;
+      std::vector<int> all(static_cast<size_t>(c.size));
+      std::iota(all.begin(), all.end(), 0);
       rank.transfers = std::make_unique<PeerCopyTransfers>(std::move(collectives), peers, rank.tensors, *rank.copies,
-                                                           *rank.arrivals, *rank.device);
+                                                           *rank.arrivals, *rank.device,
+                                                           ChannelProgress("copies", ChannelKind::kCopies, all, r), by);
     } else if (c.transport == Transport::kOneRank) {
       rank.transfers = std::make_unique<OneRankTransfers>(std::move(collectives));
     } else {
@@ -257,6 +267,71 @@ TEST(PeerCopyTransfers, a_fault_ends_the_waits) {
   read(ranks[0], ranks[0].gathered, 0, {}, wrong);
   ranks[0].device->raise_fault(std::make_exception_ptr(Fatal(ExitCode::kComm, "gone")));
   EXPECT_THROW(ranks[0].compute->synchronize(), Fatal);
+}
+
+// In the box of a process that holds several ranks, as here, each has a channel of its own.
+class CopiesInABox : public testing::Test {
+ protected:
+  CopiesInABox() {
+    setenv("TRIREME_BLACK_BOXES", folder_.path().c_str(), 1);
+    box_ =
+        std::move(BlackBox::create({.world_rank = 0, .world_size = 3, .attempt = "copies", .max_actions = 8})).value();
+    of_process_ = std::make_unique<ProcessBlackBox>(box_.get());
+    ranks_ = make_ranks({Transport::kPeerCopies, 3}, nullptr, CopyProgress::kRead);
+    for (const Rank& rank : ranks_) streams_.push_back(rank.device->make_stream("progress"));
+  }
+  ~CopiesInABox() override { unsetenv("TRIREME_BLACK_BOXES"); }
+
+  // Joined, sent and completed of a rank, as they are read; repeated until they are `expected`, or for ten seconds.
+  void expect(size_t rank, std::array<uint32_t, 3> expected) {
+    HostBuffer<uint32_t> words(*ranks_[rank].device, 6);
+    const box::Channel& channel = box_->image().channels[rank];
+    std::array<uint32_t, 3> counts{};
+    for (int turn = 0; turn < 2000; ++turn) {
+      ranks_[rank].transfers->read_progress(*streams_[rank], words);
+      counts = {channel.joined, channel.sent, channel.completed};
+      if (counts == expected) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_EQ(counts, expected) << "rank " << rank;
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<BlackBox> box_;
+  std::unique_ptr<ProcessBlackBox> of_process_;
+  std::vector<Rank> ranks_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+};
+
+// Each count goes as far as the flags show, and no further: who waits for whom is read from them.
+TEST_F(CopiesInABox, progress_is_read_from_the_flags) {
+  std::atomic<int> wrong = 0;
+  for (size_t rank : {0, 1, 2}) expect(rank, {0, 0, 0});
+  for (Rank& rank : ranks_) make_and_start(rank, rank.gathered, 0);
+  for (size_t rank : {0, 1, 2}) expect(rank, {1, 1, 1});
+  for (Rank& rank : ranks_) read(rank, rank.gathered, 0, {}, wrong);
+
+  // Rank 2 is not ready: rank 0 has joined, and sends rank 1 its block, not rank 2.
+  make_and_start(ranks_[0], ranks_[0].gathered, 1);
+  make_and_start(ranks_[1], ranks_[1].gathered, 1);
+  for (size_t rank : {0, 1}) expect(rank, {2, 1, 1});
+  expect(2, {1, 1, 1});
+  EXPECT_EQ(box_->image().channels[0].enqueued, 2u);
+  EXPECT_EQ(box_->image().channels[2].enqueued, 1u);
+
+  // It is ready, and sends nothing: the others have sent all, and wait for its blocks.
+  Rank& late = ranks_[2];
+  late.transfers->begin_gather(late.gathered, *late.compute);
+  for (size_t rank : {0, 1}) expect(rank, {2, 2, 1});
+  expect(2, {2, 1, 2});
+  EXPECT_EQ(box_->image().channels[2].whole, 1u) << "its streams were not told to wait";
+
+  late.transfers->start_gather(late.gathered, *late.compute);
+  for (size_t rank : {0, 1, 2}) expect(rank, {2, 2, 2});
+  EXPECT_EQ(box_->image().channels[2].whole, 2u);
+  synchronize(ranks_);
+  for (Rank& rank : ranks_) rank.transfers->finish_gather(rank.gathered, *rank.compute);
+  synchronize(ranks_);
 }
 
 TEST(Flags, count_modulo_2_to_the_32) {

@@ -47,7 +47,8 @@ PeerCopyTensors allocate_peer_copies(const std::string& name, int members, int64
 }
 
 PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers, PeerCopyTensors tensors,
-                                     Stream& copies, Stream& arrivals, Device& device, ChannelProgress progress)
+                                     Stream& copies, Stream& arrivals, Device& device, ChannelProgress progress,
+                                     CopyProgress by)
     : AxisTransfers(std::move(collectives)),
       peers_(std::move(peers)),
       tensors_(std::move(tensors)),
@@ -58,7 +59,7 @@ PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers
       sent_(device.make_event()),
       reduced_(device.make_event()),
       progress_(progress),
-      marks_(device.kind() == DeviceKind::kCpu) {
+      marks_(by == CopyProgress::kMarked) {
   TRI_REQUIRE(peers_.size() == size() && peers_.rank == rank(), "member {} of {} with the memory of {} of {}", rank(),
               size(), peers_.rank, peers_.size());
 }
