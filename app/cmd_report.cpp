@@ -1,18 +1,26 @@
-// trireme report: what a run has done, from its folder; each view is an option.
+// trireme report: what runs have done, from their folders: as a page, as text, or where the time went.
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "app/commands.h"
+#include "app/version.h"
+#include "io/base/file.h"
+#include "io/base/format.h"
 #include "lib/observe/effective_time.h"
+#include "lib/report/page.h"
+#include "lib/report/text.h"
 
 namespace tri {
 namespace {
 
 struct Options {
-  std::string run_dir, get;
-  bool time = false, json = false;
+  std::vector<std::string> run_dirs;
+  std::string get, output;
+  bool time = false, json = false, text = false;
 };
 
 // A share by its name, or seconds of a category.
@@ -29,13 +37,14 @@ Result<double> figure_of(const EffectiveTime& time, const std::string& name) {
 }
 
 Result<void> show_time(const Options& options) {
-  const auto history = read_events_and_steps(options.run_dir);
+  if (options.run_dirs.size() > 1) return usage_error("--time is of one run");
+  const std::string& run_dir = options.run_dirs.front();
+  const auto history = read_events_and_steps(run_dir);
   if (!history && history.error().os_error == ENOENT)
-    return usage_error("{}: no events.jsonl; name the folder of a run (run.dir) that has been started",
-                       options.run_dir);
+    return usage_error("{}: no events.jsonl; name the folder of a run (run.dir) that has been started", run_dir);
   if (!history) return history.error();
   const auto time = effective_time(history.value());
-  if (!time) return usage_error("{}: no start of this run is on record in events.jsonl", options.run_dir);
+  if (!time) return usage_error("{}: no start of this run is on record in events.jsonl", run_dir);
   if (!options.get.empty()) {
     const auto figure = figure_of(*time, options.get);
     if (!figure) return figure.error();
@@ -46,22 +55,58 @@ Result<void> show_time(const Options& options) {
   return {};
 }
 
-Result<void> show(const Options& options) {
-  if (options.time) return show_time(options);
-  return usage_error("trireme report {}: say what to report: --time", options.run_dir);
+// Beside the run's files; of several runs, where the command is given.
+std::string page_path(const Options& options) {
+  if (!options.output.empty()) return options.output;
+  return options.run_dirs.size() == 1 ? options.run_dirs.front() + "/report.html" : "report.html";
 }
+
+Result<void> show_runs(const Options& options) {
+  if (options.run_dirs.size() > kMostRuns)
+    return usage_error("{} runs: a report has {} at most", options.run_dirs.size(), kMostRuns);
+  std::vector<RunData> runs;
+  for (const std::string& dir : options.run_dirs) {
+    auto run = read_run_data(dir, kHeatBytes / static_cast<int64_t>(options.run_dirs.size()));
+    if (!run) return run.error();
+    runs.push_back(std::move(run).value());
+  }
+  const std::string text = report_text(runs);
+  if (options.text) {
+    fmt::print("{}", text);
+    return {};
+  }
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  const std::string page = report_page(runs, {.made = now.count(), .version = version_line()}, text);
+  const std::string path = page_path(options);
+  if (auto written = write_file(path, page); !written) {
+    Error error = written.error();
+    error.message += "; --output names another file";
+    return error;
+  }
+  fmt::print("{}: {}; any browser opens it\n", path, format_bytes(static_cast<int64_t>(page.size())));
+  return {};
+}
+
+Result<void> show(const Options& options) { return options.time ? show_time(options) : show_runs(options); }
 
 }  // namespace
 
 void add_report_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand("report", "What a run has done, across all of its attempts and jobs");
   auto options = std::make_shared<Options>();
-  command->add_option("run_dir", options->run_dir, "run.dir of a run")->required();
-  command->add_flag("--time", options->time, "Where its wall time went, every second in one category");
-  command->add_flag("--json", options->json, "For machines: one object");
+  command->add_option("run_dir", options->run_dirs, "run.dir of a run; several are shown side by side")->required();
+  auto* text = command->add_flag("--text", options->text, "On the terminal, in 40 lines at most, instead of the page");
+  auto* output = command->add_option("-o,--output", options->output,
+                                     "The page's file; RUN_DIR/report.html, of several runs report.html, if not given");
+  output->excludes(text);
+  auto* time = command->add_flag("--time", options->time, "Where its wall time went, every second in one category");
+  time->excludes(text)->excludes(output);
+  command->add_flag("--json", options->json, "For machines: one object")->needs(time);
   command->add_option("--get", options->get, "One figure: wall, effective, megascale, goodput, ettr, or a category")
       ->needs("--time");
   command->footer(
+      "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents, the\n"
+      "config and its changes, of one run or of several side by side. With --time:\n"
       "Time runs from the first submission, or the first start where no scheduler is known, to the last sign of life.\n"
       "lib/observe/README.md defines the categories and the fields of --json: begin, end, wall_s, seconds {by category},\n"
       "startup_s {by phase}, shares {effective, megascale, goodput, ettr}, google_badput_s {by name}, kept_steps,\n"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "app/commands.h"
+#include "app/watch_run.h"
 #include "lib/observe/heat_map.h"
 #include "lib/observe/run_status.h"
 
@@ -16,7 +17,8 @@ namespace {
 
 struct Options {
   std::string run_dir, dump, heat;
-  bool json = false;
+  bool json = false, watch = false;
+  double every = 1;  // seconds between two looks
 };
 
 Result<void> show_status(const Options& options) {
@@ -76,8 +78,14 @@ void add_status_command(CLI::App& app, int& status) {
       "--heat", options->heat,
       fmt::format("A map of all ranks, of the newest steps in ranks.h5: {}", fmt::join(heat_quantities(), ", ")));
   heat->type_name("QUANTITY")->excludes(hang);
-  command->add_flag("--json", options->json,
-                    "For machines: one object; with --hang or --heat, the report's or the map's");
+  auto* json = command->add_flag("--json", options->json,
+                                 "For machines: one object; with --hang or --heat, the report's or the map's");
+  auto* watched = command->add_flag("--watch", options->watch,
+                                    "A screen that follows the run: curve, where the time goes, ranks, last events");
+  watched->excludes(hang)->excludes(heat)->excludes(json);
+  command->add_option("--every", options->every, "Seconds between two looks of --watch; default 1")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->needs(watched);
   command->footer(
       "Ranks are seen through the black boxes that they keep in /dev/shm (TRIREME_BLACK_BOXES) of their machine, also\n"
       "when they are stopped or dead. Of a run on many machines:\n"
@@ -86,9 +94,11 @@ void add_status_command(CLI::App& app, int& status) {
       "Exit status: 0, whatever the run's state is; 2: not the folder of a run; 3: no hang was dumped, no times yet.\n"
       "--json: run_dir, host, attempt, job, world_size, step, steps, newest_event_age_s, newest_dump, last_log_line,\n"
       "state (runs, stands still, ended, failed, gone, unknown), rate {step, step_ms, tokens_per_s, loss, age_s},\n"
-      "slowest {rank, step_ms, of_median}, hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
+      "slowest {rank, step_ms, of_median}, stragglers [{rank, host, slowdown, text}],\n"
+      "hang {kind, headline, culprits, waiting}, end {time, code, text},\n"
       "cause {time, kind, rank, host, text}, ranks [...]; null where it is not known.");
   on_run(command, status, [options, hang, heat] {
+    if (options->watch) return watch_run(options->run_dir, options->every);
     if (heat->count() > 0) return show_heat(*options);
     return hang->count() > 0 ? show_hang(*options) : show_status(*options);
   });

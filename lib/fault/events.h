@@ -28,7 +28,8 @@ enum class RunEventKind {
   kBegin,  // an attempt holds its run folder; fields: began (its processes' start, seconds since 1970); submitted and
            // allocated (of its job, seconds since 1970), where the scheduler said
   kStart,  // of an attempt's steps; fields: ranks, step (done before it), steps (of the run), metrics_bytes (length of
-           // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`)
+           // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`),
+           // version (of the executable), changed.SECTION.KEY ("OLD -> NEW": against the start before)
   kSpan,   // of time that was no step, and ends now; fields: what (a category of lib/observe/effective_time.h, such as
            // "checkpoint" or "diagnosis"), seconds, step (done before it)
   kFailure,    // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak

@@ -21,7 +21,7 @@ constexpr const char* kRate = "rate";
 constexpr const char* kLaunchSkew = "launch_skew";
 constexpr int kLabel = 8;         // columns of "pp12-13 "
 constexpr int kMedian = 10;       // ... of a stage's median
-constexpr int kFrame = 5;         // lines beside those of ranks: head, legend, an end
+constexpr int kFrame = 6;         // lines beside those of ranks: head, legend, an end
 constexpr size_t kMostNamed = 4;  // ranks that stand out and have a line
 
 bool is_work_quantity(RankQuantity quantity) {
@@ -200,7 +200,12 @@ Folding folding_of(const RankMesh& mesh, const HeatScreen& screen, int lines) {
     folding.cells = (in_stage + ranks - 1) / ranks;
     // Whole tp groups in a line, as far as one fits.
     const int group = std::max(1, mesh.tp / ranks);
-    folding.per_line = group <= width ? width / group * group : width;
+    const int unit = group <= width ? group : 1;
+    folding.per_line = width / unit * unit;
+    // As many in each of a stage's lines.
+    const int in_line =
+        (folding.cells + folding.lines_per_row(folding.cells) - 1) / folding.lines_per_row(folding.cells);
+    folding.per_line = std::min(folding.per_line, (in_line + unit - 1) / unit * unit);
     return rows * folding.lines_per_row(folding.cells) <= lines;
   };
   // Divisors of a tp group, then whole groups.
@@ -275,7 +280,7 @@ std::string map_of_numbers(const RankMesh& mesh, const Heat& heat, const HeatScr
 
 std::string legend_of(const Heat& heat, const HeatScreen& screen, bool numbers, const Folding& folding) {
   const char* const of =
-      heat.is_work ? "per cent slower than the stage's median" : "per cent of a step above the stage's median";
+      heat.is_work ? "per cent slower than its peers' median" : "per cent of a step above its peers' median";
   std::string text;
   if (screen.colours) {
     constexpr std::pair<double, const char*> kSamples[] = {{-0.2, " -10 "}, {-0.07, " -5 "}, {-0.03, " -2 "},
@@ -285,7 +290,7 @@ std::string legend_of(const Heat& heat, const HeatScreen& screen, bool numbers, 
     text += fmt::format(" {}\n", of);
   }
   if (numbers) {
-    if (heat.is_work) text += "* slower than its stage's median by 10 % or more\n";
+    if (heat.is_work) text += "* slower than its peers' median by 10 % or more\n";
     return text;
   }
   std::string cell = folding.ranks == 1 ? "a character a rank" : fmt::format("a character {} ranks", folding.ranks);
@@ -319,7 +324,7 @@ std::string heat_map_text(const RankMesh& mesh, const RankWindow& window, const 
   const Folding folding = folding_of(mesh, screen, lines);
   text += numbers.empty() ? fmt::format("{:>{}}\n", "median", kLabel + folding.per_line + kMedian) : numbers;
   if (numbers.empty()) text += map_of_cells(mesh, heat, screen, folding);
-  return text + legend_of(heat, screen, !numbers.empty(), folding) + outliers;
+  return text + "\n" + legend_of(heat, screen, !numbers.empty(), folding) + outliers;
 }
 
 std::string heat_map_json(const RankMesh& mesh, const RankWindow& window, const Heat& heat) {

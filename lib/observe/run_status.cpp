@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <thread>
@@ -119,7 +120,10 @@ RunEvent failure_event(const RankRecord& rank) {
 // From the run's events, and from what boxes say that is not among them: cause, end, size, steps.
 void take_events(std::vector<RunEvent> events, RunStatus& status) {
   std::erase_if(events, [&](const RunEvent& event) { return event.attempt != status.attempt; });
+  std::map<int, RunEvent> stragglers;
   for (const RunEvent& event : events) {
+    if (event.kind == RunEventKind::kStraggler) stragglers.insert_or_assign(event.world_rank, event);
+    if (event.kind == RunEventKind::kStraggler && event.flag("over")) stragglers.erase(event.world_rank);
     if (status.job.empty()) status.job = event.job;
     if (event.kind == RunEventKind::kEnd) status.end = event;
     if (event.kind != RunEventKind::kStart) continue;
@@ -133,6 +137,7 @@ void take_events(std::vector<RunEvent> events, RunStatus& status) {
     };
     if (rank.failure && std::none_of(events.begin(), events.end(), known)) events.push_back(failure_event(rank));
   }
+  for (const auto& [rank, event] : stragglers) status.stragglers.push_back(event);
   status.cause = first_cause(events, status.attempt);
 }
 

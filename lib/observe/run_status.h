@@ -62,10 +62,11 @@ struct RunStatus {
   std::optional<double> newest_event_age;  // seconds, over these ranks
   std::optional<RunRate> rate;
   std::optional<SlowRank> slowest;
-  std::optional<HangVerdict> hang;  // where it stands still and all its ranks are on this machine
-  std::optional<RunEvent> cause;    // what brought the newest attempt to its end
-  std::optional<RunEvent> end;      // its end in good order
-  std::string newest_dump;          // a folder; "": none
+  std::vector<RunEvent> stragglers;  // ranks of the newest attempt that are slower than their peers, by rank
+  std::optional<HangVerdict> hang;   // where it stands still and all its ranks are on this machine
+  std::optional<RunEvent> cause;     // what brought the newest attempt to its end
+  std::optional<RunEvent> end;       // its end in good order
+  std::string newest_dump;           // a folder; "": none
   std::string last_log_line;
 };
 
@@ -80,6 +81,7 @@ std::string status_text(const RunStatus& status);
 //   state ("runs", "stands still", "ended", "failed", "gone", "unknown")
 //   rate {step, step_ms, tokens_per_s, loss, age_s}
 //   slowest {rank, step_ms, of_median}
+//   stragglers [{rank, host, slowdown, text}]
 //   hang {kind, headline, culprits [{rank, kind, host, text}], waiting}
 //   cause {time, kind, rank, host, text}, end {time, code, text}
 //   ranks [{rank, place {pp, dp, tp}, host, gpu, process, process_state, phase, phase_s, host_state, host_state_s,

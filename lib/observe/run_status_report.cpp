@@ -19,6 +19,7 @@ using Row = std::vector<std::string>;
 
 constexpr size_t kMaxRows = 32;  // ranks that have a line each
 constexpr int kMaxFailures = 8;
+constexpr size_t kMostStragglers = 4;
 constexpr double kWriterStill = 60;  // seconds without progress in which a checkpoint is worth a word
 
 std::string age(double seconds) {
@@ -128,6 +129,9 @@ std::string remarks(const RunStatus& s) {
   if (s.slowest && alive)
     text += fmt::format("slowest rank: {}, {} for its last step, {:.2f} x the median\n", s.slowest->world_rank,
                         age(s.slowest->seconds), s.slowest->of_median);
+  for (size_t i = 0; i < std::min(s.stragglers.size(), kMostStragglers); ++i) text += s.stragglers[i].text + "\n";
+  if (s.stragglers.size() > kMostStragglers)
+    text += fmt::format("{} more ranks are slower than their peers\n", s.stragglers.size() - kMostStragglers);
   if (s.newest_event_age) text += fmt::format("newest event of these ranks: {} ago\n", age(*s.newest_event_age));
   for (const RankRecord& rank : s.ranks) {
     if (rank.writer.state != WriterState::kIdle && rank.writer.seconds > kWriterStill)
@@ -235,7 +239,12 @@ std::string status_text(const RunStatus& status) {
 }
 
 std::string status_json(const RunStatus& status) {
-  Json rate, slowest, hang, cause, end, ranks = Json::array();
+  Json rate, slowest, hang, cause, end, ranks = Json::array(), stragglers = Json::array();
+  for (const RunEvent& event : status.stragglers)
+    stragglers.push_back({{"rank", event.world_rank},
+                          {"host", event.host},
+                          {"slowdown", known(event.number("slowdown", 0))},
+                          {"text", event.text}});
   if (status.rate)
     rate = {{"step", status.rate->step},
             {"step_ms", milliseconds(status.rate->seconds_per_step)},
@@ -269,6 +278,7 @@ std::string status_json(const RunStatus& status) {
                        {"newest_event_age_s", status.newest_event_age ? known(*status.newest_event_age) : Json()},
                        {"rate", rate},
                        {"slowest", slowest},
+                       {"stragglers", stragglers},
                        {"hang", hang},
                        {"cause", cause},
                        {"end", end},

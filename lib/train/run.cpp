@@ -1,6 +1,8 @@
 #include "lib/train/run.h"
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <system_error>
 
@@ -8,6 +10,7 @@
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
+#include "lib/config/flat.h"
 #include "lib/fault/events.h"
 #include "lib/fault/watchdog.h"
 #include "lib/observe/effective_time.h"
@@ -108,6 +111,18 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
   return *loaded.value();
 }
 
+// Of its config, against that of the start before, for the book: "1 -> 2" by field. Nothing: it is the first start.
+std::map<std::string, EventField> changes_since_last_start(const Config& decided) {
+  std::map<std::string, EventField> changes;
+  std::ifstream file(decided.run.dir + "/resolved.yaml");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto before = flat_config(text), after = flat_config(to_yaml(decided));
+  if (!file.is_open() || !before || !after) return changes;
+  for (const FlatChange& change : flat_changes(before.value(), after.value()))
+    changes["changed." + change.name] = fmt::format("{} -> {}", change.before, change.after);
+  return changes;
+}
+
 // World rank 0 writes what the run's files say of a start that goes on after `completed` steps.
 Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64_t completed) {
   const std::string& dir = planned.config.run.dir;
@@ -155,15 +170,17 @@ void book_begin(const EventBook& events, const StartupClock& startup) {
   events.append(RunEventKind::kBegin, "", std::move(fields));
 }
 
-// World rank 0: its steps begin, `completed` steps into the run.
-void book_start(const EventBook& events, const PlannedJob& planned, int64_t completed, const StartupClock& startup) {
+// World rank 0: its steps begin, `completed` steps into the run. `fields`: what else there is to say of it.
+void book_start(const EventBook& events, const PlannedJob& planned, const RunStart& start, int64_t completed,
+                const StartupClock& startup, std::map<std::string, EventField> fields) {
   const RunConfig& run = planned.config.run;
   std::error_code absent;
   const auto metrics = std::filesystem::file_size(run.dir + "/metrics.jsonl", absent);
-  std::map<std::string, EventField> fields{{"ranks", int64_t{planned.mesh.world_size()}},
-                                           {"step", completed},
-                                           {"steps", run.steps},
-                                           {"metrics_bytes", absent ? int64_t{0} : static_cast<int64_t>(metrics)}};
+  fields["version"] = start.version;
+  fields["ranks"] = int64_t{planned.mesh.world_size()};
+  fields["step"] = completed;
+  fields["steps"] = run.steps;
+  fields["metrics_bytes"] = absent ? int64_t{0} : static_cast<int64_t>(metrics);
   for (const auto& [phase, seconds] : startup.phases()) fields["startup." + phase] = seconds;
   events.append(RunEventKind::kStart, "", std::move(fields));
 }
@@ -245,9 +262,10 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
   checkpoints.set_may_publish([&] { return lock.value() ? lock.value()->check() : Result<void>{}; });
   const auto begun = begin_state(search, checkpoints, trainer, startup);
   if (!begun) return begun.error();
+  auto changes = mesh.world_rank == 0 ? changes_since_last_start(config) : std::map<std::string, EventField>();
   const Result<void> files = mesh.world_rank == 0 ? begin_files(planned, start, begun.value().steps) : Result<void>{};
   if (auto agreed = agree(job, files); !agreed) return agreed;
-  if (mesh.world_rank == 0) book_start(events, planned, begun.value().steps, startup);
+  if (mesh.world_rank == 0) book_start(events, planned, start, begun.value().steps, startup, std::move(changes));
   if (begun.value().steps >= config.run.steps) {
     log_info("step {} of {}: the run is complete", begun.value().steps, config.run.steps);
     return {};

@@ -99,6 +99,26 @@ void expect_has(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in\n" << text;
 }
 
+TEST_F(RunStatusTest, slow_ranks_are_said_until_they_are_slow_no_more) {
+  const auto box = make_box(0, 4);
+  train(*box);
+  const EventBook mine = book(0);
+  const auto append = [&](int rank, bool over) {
+    RunEvent event{.kind = RunEventKind::kStraggler, .world_rank = rank, .host = fmt::format("node0{}", rank)};
+    event.time = 1;
+    event.text = fmt::format("rank {} on node0{} computes 12 % longer", rank, rank);
+    event.fields = {{"slowdown", 0.12}, {"over", over}};
+    mine.append(event);
+  };
+  append(3, false), append(2, false), append(3, true), append(1, false);
+  const RunStatus now = status();
+  ASSERT_EQ(now.stragglers.size(), 2u);
+  EXPECT_EQ(now.stragglers[0].world_rank, 1);
+  expect_has(status_text(now), "rank 2 on node02 computes 12 % longer");
+  EXPECT_EQ(status_text(now).find("rank 3 on"), std::string::npos);
+  expect_has(status_json(now), "\"slowdown\": 0.12");
+}
+
 TEST_F(RunStatusTest, a_run_is_seen_while_it_runs) {
   std::vector<std::unique_ptr<BlackBox>> boxes;
   for (const int rank : {0, 1, 2, 3}) train(*boxes.emplace_back(make_box(rank, 4)), rank == 2 ? 150 : 100);

@@ -1,0 +1,94 @@
+#include "app/watch_run.h"
+
+#include <fmt/chrono.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <sstream>
+#include <vector>
+
+#include "lib/observe/heat_map.h"
+#include "lib/observe/run_status.h"
+#include "lib/report/terminal.h"
+#include "lib/report/text.h"
+
+namespace tri {
+namespace {
+
+enum class Colours { kNone, kSome };
+
+// What is known of a run, brought up to date again and again.
+class WatchedRun {
+ public:
+  explicit WatchedRun(const std::string& run_dir) : run_dir_(run_dir), reader_(run_dir + "/metrics.jsonl") {}
+
+  // Error (kUsage): it is not the folder of a run.
+  Result<std::vector<std::string>> screen(ScreenSize size, Colours colours) {
+    const auto status = read_run_status(run_dir_);
+    if (!status) return status.error();
+    reader_.poll();
+    const auto book = read_events(run_dir_ + "/events.jsonl");
+    const std::vector<RunEvent> events = book ? book.value() : std::vector<RunEvent>();
+    return live_screen({.status = status.value(),
+                        .metrics = reader_.metrics(),
+                        .heat = heat_lines(size, colours),
+                        .incidents = incidents_of(events, std::nullopt, reader_.metrics()),
+                        .name = run_dir_.substr(run_dir_.find_last_of('/') + 1),
+                        .clock = fmt::format("{:%H:%M:%S}", fmt::localtime(std::time(nullptr)))},
+                       size);
+  }
+
+ private:
+  // Of the newest window: each rank's compute against its role's. None: no window is there.
+  std::vector<std::string> heat_lines(ScreenSize size, Colours colours) const {
+    std::vector<std::string> lines;
+    const auto newest = newest_window(run_dir_);
+    if (!newest) return lines;
+    const auto& [mesh, window] = newest.value();
+    const auto heat = heat_of(mesh, window, "compute");
+    if (!heat) return lines;
+    const HeatScreen part{
+        .columns = size.columns, .lines = size.lines / kHeatShare, .colours = colours == Colours::kSome};
+    std::istringstream text(heat_map_text(mesh, window, heat.value(), part));
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    return lines;
+  }
+
+  static constexpr int kHeatShare = 3;  // the heat map's share of the screen: one of so many
+
+  std::string run_dir_;
+  MetricsReader reader_;
+};
+
+bool colours_wanted() {
+  const char* plain = std::getenv("NO_COLOR");
+  return plain == nullptr || *plain == '\0';
+}
+
+}  // namespace
+
+Result<void> watch_run(const std::string& run_dir, double seconds) {
+  std::string dir = run_dir;
+  while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+  WatchedRun run(dir);
+  if (!Screen::possible()) {
+    const char* columns = std::getenv("COLUMNS");
+    const ScreenSize size{.columns = columns == nullptr ? kTextColumns : std::atoi(columns), .lines = kTextLines};
+    const auto lines = run.screen(size, Colours::kNone);
+    if (!lines) return lines.error();
+    for (const std::string& line : lines.value()) fmt::print("{}\n", line);
+    return {};
+  }
+  const Colours colours = colours_wanted() ? Colours::kSome : Colours::kNone;
+  if (auto first = run.screen({}, colours); !first) return first.error();  // said before the screen is taken
+  Screen screen;
+  do {
+    const auto lines = run.screen(screen.size(), colours);
+    if (!lines) return lines.error();
+    screen.show(lines.value());
+  } while (screen.wait(seconds) != ScreenEvent::kQuit);
+  return {};
+}
+
+}  // namespace tri

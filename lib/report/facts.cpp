@@ -1,0 +1,149 @@
+// What to know of a run at first sight.
+#include <fmt/chrono.h>
+
+#include <cmath>
+#include <ctime>
+
+#include "io/base/format.h"
+#include "lib/config/config.h"
+#include "lib/model/parameter.h"
+#include "lib/report/run_data.h"
+
+namespace tri {
+namespace {
+
+constexpr int kMaxLayers = 10000;  // whose parameters are worth counting
+
+std::string moment(double seconds_since_1970) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(static_cast<time_t>(seconds_since_1970)));
+}
+
+// The fields that are there, with a word before each: "tp 2, pp 2".
+std::string listed(const RunData& run, std::initializer_list<std::pair<const char*, const char*>> fields) {
+  std::string text;
+  for (const auto& [word, name] : fields)
+    if (const std::string value = run.field(name); !value.empty())
+      text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", word, *word == '\0' ? "" : " ", value);
+  return text;
+}
+
+// From the fields of the config as this version knows them; "" for a file of another version.
+std::string parameters_of(const RunData& run) {
+  std::string yaml;
+  for (const FlatField& field : run.config) {
+    if (!field.name.starts_with("model.")) continue;
+    yaml += fmt::format("{}{}: {}", yaml.empty() ? "" : ", ", field.name.substr(6), field.value);
+  }
+  const auto config = parse_config("model: {" + yaml + "}", "", {});
+  if (yaml.empty() || !config) return "";
+  const ModelConfig& model = config.value().model;
+  if (model.ffn_hidden <= 0 || model.kv_heads <= 0 || model.layers > kMaxLayers) return "";  // it is not resolved
+  int64_t parameters = 0;
+  for (const ParamSpec& spec : model_parameters(config.value())) parameters += spec.numel();
+  return format_count(static_cast<double>(parameters)) + " parameters";
+}
+
+std::string model_of(const RunData& run) {
+  const std::string shape = listed(run, {{"layers", "model.layers"},
+                                         {"hidden", "model.hidden"},
+                                         {"heads", "model.heads"},
+                                         {"sequences of", "model.seq_len"},
+                                         {"vocabulary", "model.vocab"}});
+  const std::string kind = listed(run, {{"", "model.norm"}, {"", "model.activation"}, {"", "model.position"}});
+  const std::string parameters = parameters_of(run);
+  return parameters + (parameters.empty() || shape.empty() ? "" : ": ") + shape + (kind.empty() ? "" : "; ") + kind;
+}
+
+std::string state_of(const RunData& run) {
+  const RunEvent* start = run.last_start();
+  const int64_t done = run.metrics.steps.empty() ? 0 : run.metrics.steps.back().step;
+  const auto steps = start == nullptr ? 0 : static_cast<int64_t>(start->number("steps", 0));
+  std::string text = fmt::format("step {}{}", done, steps > 0 ? fmt::format(" of {}", steps) : "");
+  if (!run.time || run.time->attempts.empty()) return text;
+  const AttemptTime& last = run.time->attempts.back();
+  if (last.outcome.empty()) return text + "; no word of an end";
+  return text + "; " + last.outcome.substr(0, last.outcome.find('\n'));
+}
+
+std::string speed_of(const RunData& run) {
+  const RecentSpeed speed = recent_speed(run.metrics);
+  if (!std::isfinite(speed.step_ms)) return "";
+  std::string text = fmt::format("{:.4g} ms a step", speed.step_ms);
+  if (std::isfinite(speed.tokens_per_s)) text += fmt::format(", {} tokens/s", format_count(speed.tokens_per_s));
+  if (std::isfinite(speed.mfu)) text += fmt::format(", MFU {:.1f} %", 100 * speed.mfu);
+  return text;
+}
+
+std::string time_of(const RunData& run) {
+  if (!run.time) return "";
+  return fmt::format("{} to {} ({})", moment(run.time->begin), moment(run.time->end),
+                     format_duration(run.time->wall()));
+}
+
+std::string attempts_of(const RunData& run) {
+  if (!run.time) return "";
+  return fmt::format("{} attempt{}, {} steps kept, {} lost; effective {:.1f} %", run.time->attempts.size(),
+                     run.time->attempts.size() == 1 ? "" : "s", run.time->kept_steps, run.time->lost_steps,
+                     100 * run.time->effective());
+}
+
+std::string layout_of(const RunData& run) {
+  std::string text;
+  if (const RunEvent* start = run.last_start(); start != nullptr && start->number("ranks", 0) > 0)
+    text = fmt::format("{:.0f} rank{}: ", start->number("ranks", 0), start->number("ranks", 0) == 1 ? "" : "s");
+  return text + listed(run, {{"tp", "parallel.tp"},
+                             {"pp", "parallel.pp"},
+                             {"dp", "parallel.dp"},
+                             {"", "parallel.schedule"},
+                             {"chunks", "parallel.chunks"},
+                             {"zero", "parallel.zero"}});
+}
+
+// Of the executable and the machines, as far as the last start has said.
+std::string version_of(const RunData& run) {
+  const RunEvent* start = run.last_start();
+  return start == nullptr ? "" : start->string("version");
+}
+
+std::string machines_of(const RunData& run) {
+  std::string text = run.field("run.device");
+  if (const std::string compute = run.field("precision.compute"); !compute.empty()) text += ", " + compute;
+  const RunEvent* start = run.last_start();
+  if (const double nodes = start == nullptr ? 0 : start->number("nodes", 0); nodes > 0)
+    text += fmt::format(", {:.0f} machine{}", nodes, nodes == 1 ? "" : "s");
+  for (auto step = run.metrics.steps.rbegin(); step != run.metrics.steps.rend(); ++step) {
+    if (!(step->mfu > 0) || !std::isfinite(step->tflops_per_rank)) continue;
+    return text + fmt::format(", peak {:.0f} TFLOP/s a rank", step->tflops_per_rank / step->mfu);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<RunFact> run_facts(const RunData& run) {
+  const RunMetrics& metrics = run.metrics;
+  std::vector<RunFact> facts{{"State", state_of(run)}, {"Model", model_of(run)}, {"Layout", layout_of(run)}};
+  facts.push_back({"Machines", machines_of(run)});
+  facts.push_back(
+      {"Data",
+       listed(run, {{"", "data.sources"}, {"global batch", "data.global_batch"}, {"microbatch", "data.micro_batch"}})});
+  facts.push_back({"Optimizer", listed(run, {{"", "optimizer.name"}, {"peak", "lr.peak"}, {"", "lr.rule"}})});
+  std::string loss;
+  if (!metrics.steps.empty()) {
+    const StepRecord& last = metrics.steps.back();
+    loss = std::isfinite(last.loss) ? fmt::format("{:.4f}", last.loss) : "not finite";
+    loss += fmt::format(" after {} tokens", format_count(static_cast<double>(last.tokens)));
+  }
+  facts.push_back({"Loss", loss});
+  const auto evaluation = metrics.evaluations.empty() ? nullptr : &metrics.evaluations.back();
+  facts.push_back({"Validation loss",
+                   evaluation == nullptr ? "" : fmt::format("{:.4f} at step {}", evaluation->loss, evaluation->step)});
+  facts.push_back({"Speed", speed_of(run)});
+  facts.push_back({"Time", time_of(run)});
+  facts.push_back({"Attempts", attempts_of(run)});
+  facts.push_back({"Version", version_of(run)});
+  facts.push_back({"Folder", run.dir});
+  return facts;
+}
+
+}  // namespace tri

@@ -1,0 +1,131 @@
+// The screen of `trireme status --watch`.
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include "io/base/format.h"
+#include "lib/report/terminal_chart.h"
+#include "lib/report/text.h"
+
+namespace tri {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+constexpr size_t kShareSteps = 100;  // whose time the bar shows
+constexpr int kWide = 110;           // columns from which on two curves stand side by side
+constexpr int kLeastCurve = 3, kMostCurve = 16;
+
+std::string hour(double seconds_since_1970) {
+  return fmt::format("{:%H:%M:%S}", fmt::localtime(static_cast<time_t>(seconds_since_1970)));
+}
+
+std::string state_line(const LiveView& view) {
+  const RunStatus& s = view.status;
+  std::string text = fmt::format("{}  {}  step {}{}", view.name, enum_name(s.state), s.step,
+                                 s.steps > 0 ? fmt::format(" of {}", s.steps) : "");
+  if (s.steps > 0)
+    text += fmt::format(" ({:.0f} %)", 100.0 * static_cast<double>(s.step) / static_cast<double>(s.steps));
+  if (s.rate && s.state == RunState::kRuns && s.steps > s.step)
+    text += fmt::format("  ETA {}", format_duration(static_cast<double>(s.steps - s.step) * s.rate->seconds_per_step));
+  if (s.world_size > 0) text += fmt::format("  {} ranks", s.world_size);
+  return text;
+}
+
+std::string speed_line(const LiveView& view) {
+  const RecentSpeed speed = recent_speed(view.metrics);
+  if (view.metrics.steps.empty()) return "no step is complete yet";
+  const StepRecord& last = view.metrics.steps.back();
+  std::string text = std::isfinite(last.loss) ? fmt::format("loss {:.4f}", last.loss) : "loss not finite";
+  if (!view.metrics.evaluations.empty())
+    text += fmt::format("  validation {:.4f}", view.metrics.evaluations.back().loss);
+  if (std::isfinite(speed.step_ms)) text += fmt::format("  {:.4g} ms a step", speed.step_ms);
+  if (std::isfinite(speed.tokens_per_s)) text += fmt::format("  {} tok/s", format_count(speed.tokens_per_s));
+  if (std::isfinite(speed.mfu)) text += fmt::format("  MFU {:.1f} %", 100 * speed.mfu);
+  if (const SlowRank* slow = view.status.slowest ? &*view.status.slowest : nullptr; slow && slow->of_median > 1.05)
+    text += fmt::format("  slowest rank {} ({:.2f} x)", slow->world_rank, slow->of_median);
+  return text;
+}
+
+std::string ending_line(const LiveView& view) {
+  const RunStatus& s = view.status;
+  if (s.hang) return s.hang->headline;
+  if (s.cause) return "first cause: " + describe(*s.cause);
+  if (s.end && !s.end->text.empty()) return "ended: " + s.end->text;
+  return "";
+}
+
+template <class Value>
+std::vector<double> values_of(const RunMetrics& metrics, const Value& value) {
+  std::vector<double> values;
+  values.reserve(metrics.steps.size());
+  for (const StepRecord& step : metrics.steps) values.push_back(value(step));
+  return values;
+}
+
+Lines curves(const RunMetrics& metrics, int columns, int height) {
+  if (metrics.steps.empty() || height < 2) return {};
+  const bool two = columns >= kWide;
+  const int width = two ? (columns - 2) / 2 : columns;
+  const Lines loss = curve_chart(values_of(metrics, [](const StepRecord& s) { return s.loss; }), width, height - 1,
+                                 ChartScale::kLogarithmic);
+  Lines lines{padded(
+      fmt::format("loss (logarithmic), steps {} to {}", metrics.steps.front().step, metrics.steps.back().step), width)};
+  lines.insert(lines.end(), loss.begin(), loss.end());
+  if (!two) return lines;
+  const Lines speed =
+      curve_chart(values_of(metrics, [](const StepRecord& s) { return s.tokens_per_s; }), width, height - 1);
+  lines[0] += "  tokens a second";
+  for (size_t i = 1; i < lines.size(); ++i) lines[i] = padded(lines[i], width) + "  " + speed[i - 1];
+  return lines;
+}
+
+Lines events(const std::vector<Incident>& incidents, int columns, int height) {
+  Lines lines;
+  const auto most = static_cast<size_t>(std::max(0, height));
+  const size_t first = incidents.size() > most ? incidents.size() - most : 0;
+  for (size_t i = first; i < incidents.size(); ++i)
+    lines.push_back(
+        cut(plain(fmt::format("{} {}: {}", hour(incidents[i].time), incidents[i].kind, incidents[i].text)), columns));
+  return lines;
+}
+
+}  // namespace
+
+Lines live_screen(const LiveView& view, ScreenSize size) {
+  const int columns = std::max(8, size.columns);
+  Lines lines;
+  for (const std::string& text : {state_line(view), speed_line(view), ending_line(view)})
+    if (!text.empty()) lines.push_back(cut(plain(text), columns));
+  const auto shares = step_shares(view.metrics, kShareSteps);
+  if (!shares.empty()) {
+    lines.push_back(share_bar(shares, columns));
+    lines.push_back(cut(share_legend(shares), columns));
+  }
+  const std::string foot = cut(fmt::format("{}  q or Ctrl-C ends", view.clock), columns);
+  int room = size.lines - static_cast<int>(lines.size()) - 1;  // the last line is the foot's
+
+  // Events get what they need up to a third; the curve half of what is left, if the heat map wants the other half.
+  const auto wanted_events = static_cast<int>(view.incidents.size());
+  const int of_events = std::clamp(wanted_events, 0, std::max(1, room / 3));
+  const auto wanted_heat = static_cast<int>(view.heat.size());
+  int of_curve =
+      std::min(kMostCurve, room - of_events - (wanted_heat > 0 ? std::min(wanted_heat, (room - of_events) / 2) : 0));
+  if (of_curve < kLeastCurve) of_curve = 0;
+  const Lines drawn = curves(view.metrics, columns, of_curve);
+  lines.insert(lines.end(), drawn.begin(), drawn.end());
+  room -= static_cast<int>(drawn.size());
+  if (wanted_heat > 0 && wanted_heat <= room - of_events) {
+    lines.insert(lines.end(), view.heat.begin(), view.heat.end());
+    room -= wanted_heat;
+  }
+  const Lines told = events(view.incidents, columns, std::min(room, wanted_events));
+  lines.insert(lines.end(), told.begin(), told.end());
+  if (static_cast<int>(lines.size()) > size.lines - 1) lines.resize(static_cast<size_t>(std::max(0, size.lines - 1)));
+  lines.push_back(foot);
+  return lines;
+}
+
+}  // namespace tri

@@ -1,0 +1,81 @@
+// metrics.jsonl, read as it grows: each line once, steps that were lost apart from those that count.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/observe/step_times.h"
+
+namespace tri {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // of a figure that is not on record
+
+// A step that is complete. Figures that were not finite, or are not on record, are kUnknown.
+struct StepRecord {
+  int64_t step = 0, tokens = 0;  // tokens since the start of training
+  double time = 0;               // its end, seconds since 1970
+  double loss = kUnknown, grad_norm = kUnknown, learning_rate = kUnknown;
+  double step_ms = kUnknown, tokens_per_s = kUnknown, tflops_per_rank = kUnknown, mfu = kUnknown;
+  std::array<double, StepTimes::kKinds> times_ms{};  // of world rank 0, in the order of StepTimes::names()
+  int start = 0;                                     // of the run, which did it: 0 is the first
+};
+
+struct EvaluationRecord {
+  int64_t step = 0;
+  double time = 0, loss = kUnknown;
+};
+
+struct CheckpointRecord {
+  int64_t step = 0, bytes = 0;
+  double time = 0;
+  double stall_seconds = 0;  // training waited for it
+  double seconds = 0;        // until it was written
+};
+
+struct RestartRecord {
+  int64_t step = 0;        // done before it
+  int64_t lost_steps = 0;  // done before, and to be done again
+  double time = 0;
+};
+
+struct NotFiniteRecord {
+  int64_t step = 0;
+  double time = 0;
+  std::string places;  // the ranks, in their own words
+};
+
+struct RunMetrics {
+  std::vector<StepRecord> steps;  // those that count: step grows
+  std::vector<StepRecord> lost;   // those that were done again, or were undone by a restart; in the order of the file
+  std::vector<EvaluationRecord> evaluations;  // likewise those that count
+  std::vector<CheckpointRecord> checkpoints;  // all that were written
+  std::vector<RestartRecord> restarts;
+  std::vector<NotFiniteRecord> not_finite;
+  int64_t strange_lines = 0;  // whole lines that could not be read
+
+  // A line without its end. A step that is there already, or lies behind one that is, undoes those from it on.
+  void take(std::string_view line);
+
+ private:
+  void undo_after(int64_t step);
+};
+
+class MetricsReader {
+ public:
+  explicit MetricsReader(std::string path) : path_(std::move(path)) {}
+  // Takes the whole lines that have come since the last call. A file that is not there has none; one that has become
+  // shorter than what was read is read anew.
+  void poll();
+  const RunMetrics& metrics() const { return metrics_; }
+
+ private:
+  std::string path_;
+  int64_t at_ = 0;  // what was read
+  RunMetrics metrics_;
+};
+
+}  // namespace tri

@@ -1,0 +1,327 @@
+// Charts over a common x axis: curves and stacks, with a cursor that all charts of a view share, by mouse or keys.
+// A view is {label, format, domain: [from, to], whole: [from, to], cursor, plots}.
+
+const kMargin = {
+  left: 58,
+  right: 14,
+  top: 16,
+  bottom: 24
+};
+let kHatches = 0;  // made so far: their names
+
+function makeView(label, format, whole) {
+  return {label, format, whole, domain: whole, cursor: null, plots: [], settled: () => {}};
+}
+function refresh(view) {
+  for (const plot of view.plots) plot.render();
+}
+function setDomain(view, domain) {
+  const part = domain && domain[1] > domain[0] && (domain[0] > view.whole[0] || domain[1] < view.whole[1]);
+  view.domain = part ? domain : view.whole;
+  refresh(view);
+  view.settled();
+}
+function setCursor(view, x) {
+  view.cursor = x;
+  for (const plot of view.plots) plot.showCursor();
+}
+
+// The place in the rising list `xs` nearest to x; -1 of an empty one.
+function nearestIndex(xs, x) {
+  let low = 0, high = xs.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] < x)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  if (low > 0 && (low === xs.length || x - xs[low - 1] <= xs[low] - x)) --low;
+  return xs.length === 0 ? -1 : low;
+}
+// The part of `xs` within the domain, with a neighbour on each side: [first, end).
+function visible(xs, domain) {
+  let first = 0, end = xs.length;
+  while (first < xs.length - 1 && xs[first + 1] < domain[0]) ++first;
+  while (end > 1 && xs[end - 2] > domain[1]) --end;
+  return [first, end];
+}
+
+// options: title, view, height, log, format (of y), scale (of y on the axis, if otherwise), xs (for the cursor: rising),
+// range(domain) -> [low, high], draw(frame), read(x) -> text. A frame is {svg, x(value), y(value), domain, width, height}.
+class Plot {
+  constructor(options) {
+    Object.assign(this, {height: 190, log: false, format: (v) => digits(v, 4)}, options);
+    this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
+    this.svg = drawing('svg', {tabindex: 0, role: 'img', 'aria-label': this.title + ': arrow keys move the cursor'});
+    this.caption = element('figcaption', {}, element('h3', {}, this.title), options.extra);
+    this.figure = element('figure', {class: options.wide ? 'wide' : ''}, this.caption, this.readout, this.svg);
+    this.view.plots.push(this);
+    undrawn.push(this);
+    this.width = 0;
+    new ResizeObserver(() => {
+      const width = Math.round(this.svg.clientWidth);
+      if (width > 0 && Math.abs(width - this.width) > 1) requestAnimationFrame(() => this.render());
+    }).observe(this.figure);
+    this.listen();
+  }
+
+  at(event) {  // the x value under the pointer
+    const box = this.svg.getBoundingClientRect(), inner = this.width - kMargin.left - kMargin.right;
+    const share = ((event.clientX - box.left) / box.width * this.width - kMargin.left) / inner;
+    const [low, high] = this.view.domain;
+    return low + Math.min(1, Math.max(0, share)) * (high - low);
+  }
+
+  listen() {
+    const view = this.view;
+    let from = null;
+    this.svg.addEventListener('pointermove', (event) => {
+      setCursor(view, this.at(event));
+      if (from !== null && this.brush) {
+        const x = [from, this.at(event)].map((v) => this.frame.x(v)).sort((a, b) => a - b);
+        this.brush.setAttribute('x', x[0]);
+        this.brush.setAttribute('width', x[1] - x[0]);
+      }
+    });
+    this.svg.addEventListener('pointerleave', () => {
+      if (from === null) setCursor(view, null);
+    });
+    this.svg.addEventListener('pointerdown', (event) => {
+      if (event.button !== 0 || event.pointerType === 'touch') return;
+      from = this.at(event);
+      this.svg.setPointerCapture(event.pointerId);
+      this.brush = drawing('rect', {
+        class: 'brush',
+        y: kMargin.top,
+        x: this.frame.x(from),
+        width: 0,
+        height: this.height - kMargin.top - kMargin.bottom
+      });
+      this.svg.append(this.brush);
+    });
+    this.svg.addEventListener('pointerup', (event) => {
+      if (from === null) return;
+      const part = [from, this.at(event)].sort((a, b) => a - b);
+      from = null;
+      this.brush.remove();
+      if (this.frame.x(part[1]) - this.frame.x(part[0]) > 5) setDomain(view, part);
+    });
+    this.svg.addEventListener('dblclick', () => setDomain(view, null));
+    this.svg.addEventListener('keydown', (event) => this.key(event));
+  }
+
+  key(event) {
+    const xs = this.xs(), view = this.view;
+    if (event.key === 'Escape') {
+      setCursor(view, null);
+      setDomain(view, null);
+      return;
+    }
+    if (event.key === '+' || event.key === '-') {
+      const [low, high] = view.domain, middle = view.cursor === null ? (low + high) / 2 : view.cursor;
+      const by = event.key === '+' ? 0.5 : 2;
+      const part = [middle - (middle - low) * by, middle + (high - middle) * by];
+      setDomain(view, [Math.max(part[0], view.whole[0]), Math.min(part[1], view.whole[1])]);
+      return;
+    }
+    const [first, end] = visible(xs, view.domain), stride = event.shiftKey ? Math.ceil((end - first) / 20) : 1;
+    const here = view.cursor === null ? first : nearestIndex(xs, view.cursor);
+    const moves = {ArrowLeft: here - stride, ArrowRight: here + stride, Home: first, End: end - 1};
+    if (!(event.key in moves) || xs.length === 0) return;
+    event.preventDefault();
+    setCursor(view, xs[Math.min(xs.length - 1, Math.max(0, moves[event.key]))]);
+  }
+
+  render() {
+    const width = Math.round(this.svg.clientWidth) || this.width || 640, height = this.height;
+    this.width = width;
+    const domain = this.view.domain;
+    const inner = {x: width - kMargin.left - kMargin.right, y: height - kMargin.top - kMargin.bottom};
+    let [low, high] = this.range(domain);
+    const log = this.log && low > 0;
+    if (!(high > low)) {
+      const by = Math.abs(low) * 0.05 || 1;
+      low -= by;
+      high += by;
+    }
+    const scale = log ? Math.log : (v) => v;
+    const frame = {
+      svg: this.svg,
+      domain,
+      width,
+      height,
+      log,
+      x: (v) => kMargin.left + (v - domain[0]) / (domain[1] - domain[0]) * inner.x,
+      y: (v) => kMargin.top + (1 - (scale(v) - scale(low)) / (scale(high) - scale(low))) * inner.y,
+    };
+    this.frame = frame;
+    this.svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
+    this.svg.replaceChildren();
+    this.axes(frame, log ? logTicks(low, high) : ticks(low, high, Math.max(2, inner.y / 36)));
+    const name = 'clip' + (++kHatches);
+    this.svg.append(drawing(
+        'clipPath', {id: name},
+        drawing('rect', {x: kMargin.left, y: kMargin.top - 2, width: Math.max(1, inner.x), height: inner.y + 4})));
+    frame.body = drawing('g', {'clip-path': `url(#${name})`});
+    this.svg.append(frame.body);
+    this.draw(frame);
+    this.line = drawing('line', {class: 'cursor', y1: kMargin.top, y2: height - kMargin.bottom, visibility: 'hidden'});
+    this.svg.append(this.line);
+    this.showCursor();
+  }
+
+  axes(frame, levels) {
+    const bottom = this.height - kMargin.bottom;
+    for (const value of levels) {
+      const y = frame.y(value);
+      this.svg.append(
+          drawing('line', {class: 'grid-line', x1: kMargin.left, x2: frame.width - kMargin.right, y1: y, y2: y}),
+          drawing('text', {x: kMargin.left - 6, y: y + 4, 'text-anchor': 'end'}, (this.scale || this.format)(value)));
+    }
+    const places = ticks(frame.domain[0], frame.domain[1], Math.max(2, frame.width / 110));
+    for (const value of places) {
+      const x = frame.x(value), text = this.view.format(value), atEnd = x + 4 * text.length > frame.width;
+      this.svg.append(
+          drawing('line', {class: 'axis', x1: x, x2: x, y1: bottom, y2: bottom + 4}),
+          drawing(
+              'text', {x: atEnd ? frame.width - 1 : x, y: bottom + 17, 'text-anchor': atEnd ? 'end' : 'middle'}, text));
+    }
+    this.svg.append(drawing('text', {x: 0, y: bottom + 17}, this.view.label));
+    this.svg.append(
+        drawing('line', {class: 'axis', x1: kMargin.left, x2: frame.width - kMargin.right, y1: bottom, y2: bottom}));
+  }
+
+  showCursor() {
+    if (!this.line) return;
+    const x = this.view.cursor, [low, high] = this.view.domain;
+    const seen = x !== null && x >= low && x <= high;
+    this.line.setAttribute('visibility', seen ? 'visible' : 'hidden');
+    if (seen)
+      for (const end of ['x1', 'x2']) this.line.setAttribute(end, this.frame.x(x));
+    this.readout.textContent = seen ? this.read(x) : this.idle || '';
+  }
+}
+
+function pathOf(xs, ys, frame, first, end) {
+  let path = '', pen = false;
+  for (let i = first; i < end; ++i) {
+    if (!known(ys[i]) || (frame.log && ys[i] <= 0)) {
+      pen = false;
+      continue;
+    }
+    path += (pen ? 'L' : 'M') + frame.x(xs[i]).toFixed(1) + ' ' + frame.y(ys[i]).toFixed(1);
+    pen = true;
+  }
+  return path;
+}
+function bandOf(xs, lows, highs, frame, first, end) {
+  let path = '';
+  for (let from = first; from < end; ++from) {
+    if (!known(lows[from]) || !known(highs[from])) continue;
+    let to = from;
+    while (to < end && known(lows[to]) && known(highs[to])) ++to;
+    const at = (i, v) =>
+        frame.x(xs[i]).toFixed(1) + ' ' + frame.y(Math.max(v, frame.log ? 1e-12 : -Infinity)).toFixed(1);
+    path += 'M' + at(from, highs[from]);
+    for (let i = from + 1; i < to; ++i) path += 'L' + at(i, highs[i]);
+    for (let i = to - 1; i >= from; --i) path += 'L' + at(i, lows[i]);
+    path += 'Z';
+    from = to;
+  }
+  return path;
+}
+
+const kDashes = ['', '7 3', '2 3', '9 3 2 3', '12 4', '4 2 1 2 1 2', '1 3', '14 3 3 3'];
+const runColour = (i) => `var(--run-${i % 8})`;
+
+// curves: {name, run, xs, mean, low, high, dots (true, or "alone": without a line), faint};
+// marks: {x, text, kind: "restart" or "alarm", run}.
+function curvePlot(options) {
+  const {curves, marks = []} = options;
+  const longest = curves.reduce((a, b) => (b.xs.length > a.length ? b.xs : a), []);
+  const range = (domain) => {
+    let low = Infinity, high = -Infinity;
+    for (const curve of curves) {
+      const [first, end] = visible(curve.xs, domain);
+      for (let i = first; i < end; ++i) {
+        if (curve.xs[i] < domain[0] || curve.xs[i] > domain[1]) continue;
+        for (const value
+                 of [curve.mean[i], curve.low && !options.meanRange ? curve.low[i] : null,
+                     curve.high && !options.meanRange ? curve.high[i] : null])
+          if (known(value) && !(options.log && options.log() && value <= 0)) {
+            low = Math.min(low, value);
+            high = Math.max(high, value);
+          }
+      }
+    }
+    if (!(high >= low)) return [0, 1];
+    if (options.zero) return [0, high * 1.05 || 1];
+    const room = options.log && options.log() ? 0 : 0.04 * (high - low);
+    return [low - room, high + room];
+  };
+  const draw = (frame) => {
+    marks.slice(0, 200).forEach((mark) => {
+      if (mark.x < frame.domain[0] || mark.x > frame.domain[1]) return;
+      const x = frame.x(mark.x);
+      if (mark.kind === 'restart')
+        frame.body.append(drawing(
+            'line', {class: 'restart', x1: x, x2: x, y1: kMargin.top, y2: frame.height - kMargin.bottom},
+            drawing('title', {}, mark.text)));
+      const y = kMargin.top - 3;
+      const shape = mark.kind === 'restart' ? `M${x - 5} ${y - 9}h10l-5 9z` : `M${x - 4} ${y - 8}l8 8m0 -8l-8 8`;
+      const look = mark.kind === 'restart' ? {style: `fill:${runColour(mark.run)}`} :
+                                             {style: 'stroke:var(--alarm);stroke-width:2;fill:none'};
+      frame.svg.append(drawing('path', {d: shape, ...look}, drawing('title', {}, mark.text)));
+    });
+    for (const curve of curves) {
+      const [first, end] = visible(curve.xs, frame.domain), colour = runColour(curve.run);
+      if (curve.low)
+        frame.body.append(drawing(
+            'path',
+            {d: bandOf(curve.xs, curve.low, curve.high, frame, first, end), style: `fill:${colour};opacity:.18`}));
+      const path = drawing('path', {
+        d: pathOf(curve.xs, curve.mean, frame, first, end),
+        fill: 'none',
+        style: `stroke:${colour};stroke-width:${curve.faint ? 1 : 1.6};opacity:${curve.faint ? 0.65 : 1}`,
+        'stroke-dasharray': curve.faint ? '1 2' : kDashes[curve.run % kDashes.length]
+      });
+      if (curve.dots !== 'alone') frame.body.append(path);
+      if (curve.dots && end - first < 400)
+        for (let i = first; i < end; ++i)
+          if (known(curve.mean[i]))
+            frame.body.append(drawing('circle', {
+              cx: frame.x(curve.xs[i]),
+              cy: frame.y(curve.mean[i]),
+              r: 3.2,
+              style: `fill:var(--panel);stroke:${colour};stroke-width:1.6`
+            }));
+    }
+  };
+  const read = (x) => {
+    const parts = [];
+    for (const curve of curves) {
+      const i = nearestIndex(curve.xs, x);
+      if (i < 0 || !known(curve.mean[i])) continue;
+      const away = Math.abs(curve.xs[i] - x) / (options.view.domain[1] - options.view.domain[0]);
+      if (away > (curve.dots ? 0.03 : 0.01) && curve.xs.length > 1) continue;
+      const band = curve.low && curve.low[i] !== curve.high[i] ?
+          ` (${options.format(curve.low[i])} to ${options.format(curve.high[i])})` :
+          '';
+      parts.push((curve.name ? curve.name + ' ' : '') + options.format(curve.mean[i]) + band);
+    }
+    const width = options.view.domain[1] - options.view.domain[0];
+    for (const mark of marks)
+      if (Math.abs(mark.x - x) < width / 150) parts.push(mark.text);
+    return options.view.label + ' ' + options.view.format(x) + ': ' + parts.join('  ·  ');
+  };
+  const made = new Plot({...options, xs: () => longest, range, draw, read, log: false});
+  if (options.log) {
+    const render = made.render.bind(made);
+    made.render = () => {
+      made.log = options.log();
+      render();
+    };
+  }
+  return made.figure;
+}

@@ -1,0 +1,116 @@
+// Elements and numbers as text. Whatever comes from files becomes text nodes and attributes, never markup.
+'use strict';
+
+function put(parent, children) {
+  for (const child of children.flat())
+    if (child !== null && child !== undefined && child !== '')
+      parent.append(child instanceof Node ? child : String(child));
+  return parent;
+}
+function element(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key.startsWith('on'))
+      made.addEventListener(key.slice(2), value);
+    else if (value === true)
+      made.setAttribute(key, '');
+    else if (value !== false && value !== null && value !== undefined)
+      made.setAttribute(key, value);
+  }
+  return put(made, children);
+}
+function drawing(name, attributes, ...children) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+  return put(made, children);
+}
+
+const known = (value) => typeof value === 'number' && Number.isFinite(value);
+function digits(value, count) {
+  if (!known(value)) return '?';
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e15 || size < 1e-4) return value.toExponential(Math.max(0, count - 1));
+  return Number(value.toPrecision(count)).toLocaleString('en', {maximumSignificantDigits: count});
+}
+function counted(value) {  // 11.6k, as the program writes it
+  if (!known(value)) return '?';
+  for (const [unit, letter] of [[1e12, 'T'], [1e9, 'B'], [1e6, 'M'], [1e3, 'k']])
+    if (Math.abs(value) >= unit) return digits(value / unit, 3) + letter;
+  return digits(value, 3);
+}
+function bytesText(value) {
+  for (const [unit, name] of [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']])
+    if (value >= unit) return digits(value / unit, 3) + ' ' + name;
+  return value + ' B';
+}
+function duration(seconds) {
+  if (!known(seconds)) return '?';
+  if (seconds < 1) return digits(1000 * seconds, 3) + ' ms';
+  if (seconds < 60) return digits(seconds, 3) + ' s';
+  const two = (n) => String(Math.floor(n)).padStart(2, '0');
+  if (seconds < 3600) return Math.floor(seconds / 60) + 'm' + two(seconds % 60) + 's';
+  if (seconds < 86400 * 2) return Math.floor(seconds / 3600) + 'h' + two((seconds / 60) % 60) + 'm';
+  return digits(seconds / 86400, 3) + ' days';
+}
+// The unit in which a span of time is told.
+function timeUnit(seconds) {
+  for (const [name, length] of [['days', 86400], ['hours', 3600], ['minutes', 60]])
+    if (seconds >= 3 * length) return {name, length};
+  return {name: 'seconds', length: 1};
+}
+const percent = (share) => (known(share) ? (100 * share).toFixed(share < 0.0995 ? 2 : 1) + ' %' : '?');
+function moment(seconds) {
+  if (!seconds) return '?';
+  const date = new Date(1000 * seconds), two = (n) => String(n).padStart(2, '0');
+  return date.getFullYear() + '-' + two(date.getMonth() + 1) + '-' + two(date.getDate()) + ' ' + two(date.getHours()) +
+      ':' + two(date.getMinutes()) + ':' + two(date.getSeconds());
+}
+const whole = (value) => (known(value) ? Math.round(value).toLocaleString('en') : '?');
+
+// A table: heads are texts or nodes, or {text, class} for columns that are special; cells are texts or nodes.
+function table(heads, rows) {
+  const column = (i) => ({class: heads[i].text === undefined ? null : heads[i].class});
+  return element(
+      'table', {},
+      element(
+          'thead', {},
+          element(
+              'tr', {},
+              heads.map(
+                  (head, i) =>
+                      element('th', {...column(i), scope: 'col'}, head.text === undefined ? head : head.text)))),
+      element(
+          'tbody', {}, rows.map((cells) => element('tr', {}, cells.map((cell, i) => element('td', column(i), cell))))));
+}
+const number = (text) => ({text, class: 'number'});  // figures, to the right
+const unbroken = (text) => ({text, class: 'key'});   // never broken
+const long = (text) => ({text, class: 'long'});      // broken anywhere
+
+// What draws itself once it has its place in the page, and so a width.
+const undrawn = [];
+function drawAll() {
+  for (const picture of undrawn.splice(0)) picture.render();
+}
+
+function section(id, title, ...children) { return element('section', {id}, element('h2', {}, title), children); }
+
+// Round numbers in [low, high], about so many.
+function ticks(low, high, count) {
+  const span = high - low;
+  if (!(span > 0)) return [low];
+  const rough = span / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.7);
+  const made = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * span; ++i) made.push(i * step);
+  return made;
+}
+function logTicks(low, high) {
+  const made = [];
+  for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); ++e)
+    for (const m of [1, 2, 5]) {
+      const value = m * 10 ** e;
+      if (value >= low * 0.999 && value <= high * 1.001) made.push(value);
+    }
+  return made.length > 1 ? made : ticks(low, high, 4);
+}

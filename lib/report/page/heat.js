@@ -1,0 +1,243 @@
+// The mesh as a picture: a cell a rank, rows of a stage together, the slider for time.
+
+// Slower than its role's median: towards orange-brown; faster: towards blue; nobody needs red or green to read it.
+function ratioColour(byte) {
+  const t = Math.max(-1, Math.min(1, (byte - 128) / 127 / 0.4));  // full at about a third more or less
+  const mix = (a, b, s) => a.map((v, i) => Math.round(v + (b[i] - v) * s));
+  const pale = [240, 240, 236];
+  return t > 0 ? (t < 0.5 ? mix(pale, [240, 160, 70], 2 * t) : mix([240, 160, 70], [140, 45, 4], 2 * t - 1)) :
+                 mix(pale, [20, 90, 160], -t);
+}
+const kCividis =
+    [[0, 32, 77], [46, 67, 110], [87, 93, 109], [125, 124, 120], [166, 157, 117], [209, 194, 94], [253, 231, 55]];
+function amountColour(byte) {
+  const at = byte / 255 * (kCividis.length - 1), i = Math.min(kCividis.length - 2, Math.floor(at));
+  return kCividis[i].map((v, k) => Math.round(v + (kCividis[i + 1][k] - v) * (at - i)));
+}
+const kSlowRatio = 1.1;  // of the median of its stage: from here on a rank is marked and named
+
+const kQuantityWords = {
+  compute: 'compute (forward and backward)',
+  forward: 'forward',
+  backward: 'backward',
+  launch: 'launch of the gradients\' reduction',
+  tp: 'exposed tp transfers',
+  dp: 'exposed dp transfers',
+  bubble: 'bubble: waits for other stages',
+  data: 'waits for data',
+};
+
+function decode(text) {
+  const raw = atob(text), bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; ++i) bytes[i] = raw.charCodeAt(i);
+  return bytes;
+}
+
+class HeatMap {
+  constructor(heat, name) {
+    this.heat = heat;
+    this.quantity = heat.quantities[0];
+    this.slice = heat.slices.length - 1;
+    this.rank = null;
+    this.decoded = new Map();
+    this.canvas = element('canvas', {
+      tabindex: 0,
+      role: 'img',
+      'aria-label': `Heat map of the ranks of ${name}: arrow keys move from rank to rank`
+    });
+    this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
+    this.slider = element('input', {
+      type: 'range',
+      min: 0,
+      max: heat.slices.length - 1,
+      value: this.slice,
+      'aria-label': 'Time',
+      oninput: () => {
+        this.slice = Number(this.slider.value);
+        this.render();
+      }
+    });
+    this.when = element('span', {});
+    const choice = element(
+        'select', {
+          'aria-label': 'Quantity',
+          onchange: () => {
+            this.quantity = heat.quantities[choice.selectedIndex];
+            this.render();
+          }
+        },
+        heat.quantities.map((q) => element('option', {}, kQuantityWords[q.name] || q.name)));
+    this.scale = element('div', {class: 'legend'});
+    this.slowest = element('div', {});
+    this.figure = element(
+        'figure', {}, element('div', {class: 'bar'}, element('label', {}, 'Quantity ', choice), this.slider, this.when),
+        this.canvas, this.readout, this.scale, this.slowest);
+    this.canvas.addEventListener('pointermove', (event) => this.point(event));
+    this.canvas.addEventListener('pointerleave', () => {
+      this.rank = null;
+      this.say();
+      this.paint();
+    });
+    this.canvas.addEventListener('keydown', (event) => this.key(event));
+    undrawn.push(this);
+    new ResizeObserver(() => {
+      if (this.canvas.clientWidth !== this.width) requestAnimationFrame(() => this.render());
+    }).observe(this.figure);
+  }
+
+  bytes() {
+    const text = this.quantity.bytes[this.slice];
+    if (!this.decoded.has(text)) this.decoded.set(text, decode(text));
+    return this.decoded.get(text);
+  }
+  place(rank) {
+    const {dp, tp} = this.heat;
+    return {pp: Math.floor(rank / (dp * tp)), dp: Math.floor(rank / tp) % dp, tp: rank % tp};
+  }
+  seconds(rank) {
+    const byte = this.bytes()[rank];
+    return this.quantity.ratio ? 2 ** ((byte - 128) / 127) * this.quantity.medians[this.slice][this.place(rank).pp] :
+                                 byte / 255 * this.quantity.most;
+  }
+  nameOf(rank) {
+    const {pp, dp, tp} = this.place(rank), of = (d) => d.names[d.ranks[rank]];
+    const host = of(this.heat.hosts), gpu = of(this.heat.gpus);
+    return `rank ${rank} [pp${pp} dp${dp} tp${tp}]` + (host ? ' on ' + host : '') + (gpu ? ` (GPU ${gpu})` : '');
+  }
+  words(rank) {
+    const text = this.nameOf(rank) + ': ' + duration(this.seconds(rank));
+    if (!this.quantity.ratio) return text;
+    return text + `, ${(2 ** ((this.bytes()[rank] - 128) / 127)).toFixed(2)} x the median of its stage`;
+  }
+
+  // Where the cells are: columns are dp ranks, folded where they don't fit; rows tp ranks; blocks of rows stages.
+  layout(width) {
+    const {pp, dp, tp} = this.heat, labels = 34, room = width - labels;
+    const columns = Math.min(dp, Math.max(1, Math.floor(room / 4)));
+    const lines = Math.ceil(dp / columns);
+    const perLine = Math.ceil(dp / lines);
+    const side = Math.max(3, Math.min(34, Math.floor(room / perLine)));
+    const rows = Math.max(1, lines * tp), gap = 5;
+    const rowHeight = Math.max(2, Math.min(side, Math.floor(640 / (pp * rows))));
+    return {
+      labels,
+      lines,
+      perLine,
+      side,
+      rowHeight,
+      block: rows * rowHeight + gap,
+      height: pp * (rows * rowHeight + gap)
+    };
+  }
+  cell(rank) {
+    const {tp} = this.heat, p = this.place(rank), grid = this.grid;
+    const line = Math.floor(p.dp / grid.perLine);
+    return [grid.labels + (p.dp % grid.perLine) * grid.side, p.pp * grid.block + (line * tp + p.tp) * grid.rowHeight];
+  }
+  rankAt(x, y) {
+    const {pp, dp, tp} = this.heat, grid = this.grid;
+    const stage = Math.floor(y / grid.block), row = Math.floor((y - stage * grid.block) / grid.rowHeight);
+    const line = Math.floor(row / tp), column = Math.floor((x - grid.labels) / grid.side);
+    const replica = line * grid.perLine + column;
+    if (stage < 0 || stage >= pp || line >= grid.lines || column < 0 || column >= grid.perLine || replica >= dp)
+      return null;
+    return (stage * dp + replica) * tp + row % tp;
+  }
+
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    this.rank = this.rankAt(
+        (event.clientX - box.left) * this.width / box.width, (event.clientY - box.top) * this.grid.height / box.height);
+    this.say();
+    this.paint();
+  }
+  key(event) {
+    const {dp, tp, pp} = this.heat, world = dp * tp * pp;
+    const move = {ArrowRight: tp, ArrowLeft: -tp, ArrowDown: 1, ArrowUp: -1}[event.key];
+    if (event.key === 'Escape')
+      this.rank = null;
+    else if (move === undefined)
+      return;
+    else
+      this.rank = this.rank === null ? 0 : (this.rank + move + world) % world;
+    event.preventDefault();
+    this.say();
+    this.paint();
+  }
+  say() { this.readout.textContent = this.rank === null ? '' : this.words(this.rank); }
+
+  render() {
+    this.width = this.canvas.clientWidth || this.width || 640;
+    this.grid = this.layout(this.width);
+    const [first, last, time] = this.heat.slices[this.slice];
+    this.when.textContent = `steps ${whole(first)} to ${whole(last)}, ${moment(time)}`;
+    this.slider.setAttribute('aria-valuetext', this.when.textContent);
+    this.paint();
+    this.explain();
+    this.say();
+  }
+
+  paint() {
+    if (!this.grid) return;
+    const dense = window.devicePixelRatio || 1, {canvas, grid} = this, bytes = this.bytes();
+    canvas.width = Math.round(this.width * dense);
+    canvas.height = Math.round(grid.height * dense);
+    canvas.style.height = grid.height + 'px';
+    const pen = canvas.getContext('2d'), style = getComputedStyle(document.documentElement);
+    pen.scale(dense, dense);
+    pen.font = '11px system-ui, sans-serif';
+    pen.fillStyle = style.getPropertyValue('--faint');
+    for (let stage = 0; stage < this.heat.pp; ++stage) pen.fillText('pp' + stage, 0, stage * grid.block + 10);
+    const gap = grid.side >= 9 && grid.rowHeight >= 9 ? 1 : 0;
+    const slow = [];
+    for (let rank = 0; rank < bytes.length; ++rank) {
+      const [x, y] = this.cell(rank),
+                colour = this.quantity.ratio ? ratioColour(bytes[rank]) : amountColour(bytes[rank]);
+      pen.fillStyle = `rgb(${colour.join()})`;
+      pen.fillRect(x, y, grid.side - gap, grid.rowHeight - gap);
+      if (this.quantity.ratio && 2 ** ((bytes[rank] - 128) / 127) >= kSlowRatio) slow.push([x, y]);
+    }
+    pen.strokeStyle = '#111';  // on pale cells, in either scheme
+    pen.lineWidth = 1.5;
+    const around = grid.side < 9 ? 3 : 0;  // small cells need a frame that is seen
+    if (slow.length <= 400)
+      for (const [x, y] of slow) {
+        pen.strokeRect(x - around, y - around, grid.side + 2 * around - gap, grid.rowHeight + 2 * around - gap);
+        if (around > 0) continue;
+        pen.beginPath();
+        pen.moveTo(x + 2, y + 2);
+        pen.lineTo(x + grid.side - 3, y + grid.rowHeight - 3);
+        pen.stroke();
+      }
+    if (this.rank !== null) {
+      const [x, y] = this.cell(this.rank);
+      pen.lineWidth = 2;
+      pen.strokeRect(x - 2, y - 2, grid.side + 3, grid.rowHeight + 3);
+    }
+  }
+
+  explain() {
+    const {ratio, most} = this.quantity, bytes = this.bytes();
+    const cells = [];
+    for (let i = 0; i <= 10; ++i) {
+      const byte = ratio ? 128 + Math.round(127 * 0.4 * (i / 5 - 1)) : Math.round(25.5 * i);
+      const colour = ratio ? ratioColour(byte) : amountColour(byte);
+      cells.push(drawing('rect', {x: 10 * i, width: 11, height: 12, fill: `rgb(${colour.join()})`}));
+    }
+    const bar = drawing('svg', {viewBox: '0 0 110 12', style: 'width:110px', 'aria-hidden': 'true'}, cells);
+    const ends = ratio ?
+        [(2 ** -0.4).toFixed(2) + ' x the median of its stage', (2 ** 0.4).toFixed(2) + ' x and more'] :
+        ['0', duration(most)];
+    this.scale.replaceChildren(
+        element('span', {}, ends[0], bar, ends[1]),
+        ratio ? element('span', {}, `framed: ${kSlowRatio} x and more`) : '');
+    const order = [...bytes.keys()].sort((a, b) => bytes[b] - bytes[a]).slice(0, 5);
+    const named = ratio ? order.filter((rank) => 2 ** ((bytes[rank] - 128) / 127) >= kSlowRatio) : order;
+    const head = ratio ? 'Slower than their stage\'s median by 10 % or more, in this slice of time: ' :
+                         'The longest, in this slice of time: ';
+    const count = ratio ? bytes.reduce((n, b) => n + (2 ** ((b - 128) / 127) >= kSlowRatio), 0) : named.length;
+    this.slowest.replaceChildren(
+        element('p', {}, head, named.length === 0 ? 'none.' : `${whole(count)}.`),
+        named.length > 0 ? element('ul', {}, named.map((rank) => element('li', {}, this.words(rank)))) : '');
+  }
+}

@@ -1,0 +1,12 @@
+// The files of lib/report/page, as CMake puts them into the program.
+#pragma once
+
+#include <string_view>
+
+namespace tri::page_files {
+
+extern const std::string_view kFrame;   // page.html
+extern const std::string_view kStyle;   // page.css
+extern const std::string_view kScript;  // the .js files, one after the other
+
+}  // namespace tri::page_files

@@ -1,0 +1,47 @@
+// The times of all ranks over a run, small enough for a page: a byte a rank, quantity and slice of time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/base/error.h"
+#include "io/ranks/rank_times.h"
+
+namespace tri {
+
+enum class HeatScale {
+  kRatio,    // against the median of the rank's stage, whose work is the same: byte = 128 + 127 · log2(ratio), ratio
+             // within [1/2, 2]
+  kSeconds,  // byte = 255 · seconds / the most of all ranks and slices
+};
+
+struct HeatQuantity {
+  RankQuantity quantity = RankQuantity::kCompute;
+  HeatScale scale = HeatScale::kRatio;
+  double most = 0;                          // seconds; of kSeconds
+  std::vector<std::vector<float>> medians;  // (slices, pp) seconds: of each stage; of kRatio
+  std::vector<std::vector<uint8_t>> bytes;  // (slices, ranks)
+};
+
+// Steps first_step .. last_step, whose windows are one slice.
+struct HeatSlice {
+  int64_t first_step = 0, last_step = 0;
+  double time = 0;  // of its end, seconds since 1970
+};
+
+struct RankHeat {
+  RankMesh mesh;
+  std::vector<HeatSlice> slices;
+  std::vector<HeatQuantity> quantities;  // those that are not nothing everywhere
+};
+
+// From run.dir/ranks.h5: the windows of the attempts on the newest attempt's mesh, neighbours joined until all bytes
+// are at most `most_bytes`. None: no window is there. Error: the file can't be read (os_error ENOENT: there is none).
+Result<std::optional<RankHeat>> read_rank_heat(const std::string& run_dir, int64_t most_bytes);
+
+// What a byte of `quantity` stands for, in seconds.
+double heat_seconds(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh);
+
+}  // namespace tri

@@ -1,0 +1,219 @@
+#include "lib/report/run_data.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "io/base/file.h"
+#include "io/base/median.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kChangedField = "changed.";
+constexpr std::string_view kArrow = " -> ";
+constexpr size_t kRecentSteps = 100;
+
+Result<std::string> text_of_file(const std::string& path) {
+  const auto file = InputFile::open(path);
+  if (!file) return file.error();
+  std::string text(static_cast<size_t>(file.value().bytes()), '\0');
+  if (auto read = file.value().read(text.data(), file.value().bytes(), 0); !read) return read.error();
+  return text;
+}
+
+bool is_run(const std::string& dir) {
+  std::error_code absent;
+  for (const char* name : {"config.yaml", "resolved.yaml", "metrics.jsonl", "events.jsonl", "log.txt"})
+    if (fs::exists(dir + "/" + name, absent)) return true;
+  return false;
+}
+
+// The newest step that was complete at a time.
+int64_t step_at(const RunMetrics& metrics, double time) {
+  const auto after = std::partition_point(metrics.steps.begin(), metrics.steps.end(),
+                                          [&](const StepRecord& step) { return step.time <= time; });
+  int64_t step = after == metrics.steps.begin() ? 0 : std::prev(after)->step;
+  double newest = after == metrics.steps.begin() ? 0 : std::prev(after)->time;
+  for (const StepRecord& lost : metrics.lost)
+    if (lost.time <= time && lost.time > newest) newest = lost.time, step = lost.step;
+  return step;
+}
+
+// "zero: 1 -> 2" as it stands in the start's event.
+ConfigChange change_of(const RunEvent& start, int number, const std::string& field) {
+  const std::string text = start.string(field);
+  const size_t arrow = text.find(kArrow);
+  ConfigChange change{.time = start.time, .start = number, .name = field.substr(kChangedField.size())};
+  change.before = text.substr(0, arrow);
+  change.after = arrow == text.npos ? "" : text.substr(arrow + kArrow.size());
+  return change;
+}
+
+std::vector<ConfigChange> changes_of(const std::vector<RunEvent>& events) {
+  std::vector<ConfigChange> changes;
+  int number = 0;
+  for (const RunEvent& event : events) {
+    if (event.kind != RunEventKind::kStart) continue;
+    for (const auto& [name, value] : event.fields)
+      if (name.starts_with(kChangedField)) changes.push_back(change_of(event, number, name));
+    ++number;
+  }
+  return changes;
+}
+
+std::vector<StragglerRecord> stragglers_of(const std::vector<RunEvent>& events) {
+  std::vector<StragglerRecord> records;
+  for (const RunEvent& event : events)
+    if (event.kind == RunEventKind::kStraggler)
+      records.push_back({.time = event.time,
+                         .step = static_cast<int64_t>(event.number("step", 0)),
+                         .world_rank = event.world_rank,
+                         .text = event.text,
+                         .slowdown = event.number("slowdown", 0),
+                         .lost_ms = event.number("lost_ms", kUnknown),
+                         .over = event.flag("over")});
+  return records;
+}
+
+void read_config(RunData& run) {
+  for (const char* name : {"/resolved.yaml", "/config.yaml"}) {
+    const auto text = text_of_file(run.dir + name);
+    if (!text) {
+      if (text.error().os_error != ENOENT) run.remarks.push_back(text.error().message);
+      continue;
+    }
+    auto fields = flat_config(text.value());
+    if (fields) {
+      run.config = std::move(fields).value();
+      return;
+    }
+    run.remarks.push_back(run.dir + name + ": " + fields.error().message);
+  }
+}
+
+// Ranks that failed because others had: a word for all of an attempt.
+void add_failures(const std::vector<RunEvent>& events, std::vector<Incident>& incidents) {
+  std::map<std::string, std::pair<double, int>> consequences;  // by attempt: the first one's time, their number
+  for (const RunEvent& event : events) {
+    if (event.kind != RunEventKind::kFailure) continue;
+    if (!event.flag("consequence")) {
+      incidents.push_back({.time = event.time, .kind = "failure", .text = describe(event)});
+      continue;
+    }
+    auto [place, first] = consequences.try_emplace(event.attempt, event.time, 0);
+    ++place->second.second;
+  }
+  for (const auto& [attempt, seen] : consequences)
+    incidents.push_back(
+        {.time = seen.first,
+         .kind = "failure",
+         .text = fmt::format("{} rank{} failed in consequence", seen.second, seen.second == 1 ? "" : "s")});
+}
+
+}  // namespace
+
+std::string RunData::field(std::string_view name) const {
+  const auto known = std::find_if(config.begin(), config.end(), [&](const FlatField& f) { return f.name == name; });
+  return known == config.end() ? "" : known->value;
+}
+
+const RunEvent* RunData::last_start() const {
+  const auto start =
+      std::find_if(events.rbegin(), events.rend(), [](const RunEvent& e) { return e.kind == RunEventKind::kStart; });
+  return start == events.rend() ? nullptr : &*start;
+}
+
+std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const std::optional<EffectiveTime>& time,
+                                   const RunMetrics& metrics) {
+  std::vector<Incident> incidents;
+  add_failures(events, incidents);
+  for (const RunEvent& event : events) {
+    Incident incident{.time = event.time, .kind = std::string(enum_name(event.kind)), .text = event.text};
+    switch (event.kind) {
+      case RunEventKind::kHang:
+      case RunEventKind::kStraggler:
+      case RunEventKind::kDrift:
+      case RunEventKind::kDecision:
+        incidents.push_back(std::move(incident));
+        break;
+      case RunEventKind::kExclusion:
+      case RunEventKind::kLift:
+        incident.text = event.host + (event.text.empty() ? "" : ": " + event.text);
+        incidents.push_back(std::move(incident));
+        break;
+      case RunEventKind::kEnd:
+        if (event.number("code", 0) == 0) break;
+        incident.kind = "stop";
+        incident.text = fmt::format("ended with status {:.0f}{}", event.number("code", 0),
+                                    event.text.empty() ? "" : ": " + event.text);
+        incidents.push_back(std::move(incident));
+        break;
+      default:
+        break;
+    }
+  }
+  if (time)
+    for (size_t k = 0; k + 1 < time->attempts.size(); ++k)
+      if (const AttemptTime& attempt = time->attempts[k]; attempt.outcome.empty())
+        incidents.push_back({.time = attempt.end, .kind = "gone", .text = "the attempt was gone without a word"});
+  for (const NotFiniteRecord& record : metrics.not_finite)
+    incidents.push_back(
+        {.time = record.time,
+         .kind = "not finite",
+         .text = fmt::format("step {}{}{}", record.step, record.places.empty() ? "" : ": ", record.places)});
+  std::stable_sort(incidents.begin(), incidents.end(),
+                   [](const Incident& a, const Incident& b) { return a.time < b.time; });
+  for (Incident& incident : incidents) incident.step = step_at(metrics, incident.time);
+  return incidents;
+}
+
+Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
+  std::error_code problem;
+  const fs::path path = fs::canonical(run_dir, problem);
+  if (problem) return usage_error("{}: {}; name the folder of a run (run.dir)", run_dir, problem.message());
+  RunData run{.dir = path.string(), .name = path.filename().string()};
+  if (!is_run(run.dir))
+    return usage_error("{}: not the folder of a run: it has neither config.yaml, metrics.jsonl nor events.jsonl",
+                       run_dir);
+  read_config(run);
+  if (const std::string name = run.field("run.name"); !name.empty()) run.name = name;
+  MetricsReader reader(run.dir + "/metrics.jsonl");
+  reader.poll();
+  run.metrics = reader.metrics();
+  if (run.metrics.strange_lines > 0)
+    run.remarks.push_back(fmt::format("{} lines of metrics.jsonl can't be read", run.metrics.strange_lines));
+  if (auto history = read_events_and_steps(run.dir); history) {
+    run.events = std::move(history.value().events);
+    run.time = effective_time({.events = run.events, .steps = std::move(history.value().steps)});
+  } else {
+    run.remarks.push_back(history.error().message + ": attempts, incidents and wall time are not known");
+  }
+  if (auto heat = read_rank_heat(run.dir, heat_bytes); heat)
+    run.heat = std::move(heat).value();
+  else if (heat.error().os_error != ENOENT)
+    run.remarks.push_back(heat.error().message);
+  run.changes = changes_of(run.events);
+  run.stragglers = stragglers_of(run.events);
+  run.incidents = incidents_of(run.events, run.time, run.metrics);
+  return run;
+}
+
+RecentSpeed recent_speed(const RunMetrics& metrics) {
+  std::vector<double> ms, tokens, mfu;
+  const size_t first = metrics.steps.size() > kRecentSteps ? metrics.steps.size() - kRecentSteps : 0;
+  for (size_t i = first; i < metrics.steps.size(); ++i) {
+    const StepRecord& step = metrics.steps[i];
+    if (std::isfinite(step.step_ms)) ms.push_back(step.step_ms);
+    if (std::isfinite(step.tokens_per_s)) tokens.push_back(step.tokens_per_s);
+    if (std::isfinite(step.mfu)) mfu.push_back(step.mfu);
+  }
+  const auto middle = [](const std::vector<double>& values) { return values.empty() ? kUnknown : median(values); };
+  return {.step_ms = middle(ms), .tokens_per_s = middle(tokens), .mfu = middle(mfu)};
+}
+
+}  // namespace tri

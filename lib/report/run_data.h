@@ -1,0 +1,82 @@
+// What a run folder says of its run, for the report and the live screen. Whatever file is absent, torn or of another
+// version leaves its part out; nothing else depends on it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/base/error.h"
+#include "lib/config/flat.h"
+#include "lib/fault/events.h"
+#include "lib/observe/effective_time.h"
+#include "lib/report/metrics_reader.h"
+#include "lib/report/rank_heat.h"
+
+namespace tri {
+
+inline constexpr int64_t kHeatBytes = 2'000'000;
+
+// Something that a reader should know of besides figures: a failure, a hang, a decision about machines.
+struct Incident {
+  double time = 0;   // seconds since 1970
+  int64_t step = 0;  // complete by then
+  std::string kind;  // "failure", "hang", "stop", "gone", "not finite", or as in the book of the run
+  std::string text;
+};
+
+// A start of the run whose resolved config differs from that of the start before.
+struct ConfigChange {
+  double time = 0;
+  int start = 0;  // of those on record; the first is 0
+  std::string name, before, after;
+};
+
+// A rank that was found to be slower than those that do the same work, or, with `over`, to be so no more.
+struct StragglerRecord {
+  double time = 0;
+  int64_t step = 0;
+  int world_rank = -1;
+  std::string text;
+  double slowdown = 0;        // 0.1: by 10 %
+  double lost_ms = kUnknown;  // of each step, by the simulator
+  bool over = false;
+};
+
+struct RunData {
+  std::string dir, name;  // absolute; run.name, or the folder's
+  RunMetrics metrics;
+  std::vector<RunEvent> events;
+  std::optional<EffectiveTime> time;
+  std::vector<FlatField> config;            // resolved.yaml, else config.yaml
+  std::vector<ConfigChange> changes;        // in the order of time
+  std::vector<Incident> incidents;          // likewise
+  std::optional<RankHeat> heat;             // of ranks.h5
+  std::vector<StragglerRecord> stragglers;  // in the order of time
+  std::vector<std::string> remarks;         // what could not be read, in words
+
+  std::string field(std::string_view name) const;  // of `config`; "": none
+  const RunEvent* last_start() const;              // the newest kStart; null: none is on record
+};
+
+// Error (kUsage): `run_dir` is not the folder of a run. `heat_bytes`: the most that the times of all ranks may take.
+Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes = kHeatBytes);
+
+std::vector<Incident> incidents_of(const std::vector<RunEvent>& events, const std::optional<EffectiveTime>& time,
+                                   const RunMetrics& metrics);
+
+// What to know of a run at first sight, most important first. Values are "" where they are not known.
+struct RunFact {
+  std::string label, value;
+};
+std::vector<RunFact> run_facts(const RunData& run);
+
+// Of the last steps that count: the medians over them, which a slow step or two don't move.
+struct RecentSpeed {
+  double step_ms = kUnknown, tokens_per_s = kUnknown, mfu = kUnknown;
+};
+RecentSpeed recent_speed(const RunMetrics& metrics);
+
+}  // namespace tri

@@ -1,0 +1,35 @@
+// The report for a terminal, and the screen that follows a run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/observe/run_status.h"
+#include "lib/report/run_data.h"
+#include "lib/report/terminal.h"
+
+namespace tri {
+
+inline constexpr int kTextLines = 40, kTextColumns = 100;
+
+// At most kTextLines lines, however many runs: what the page says, in words and small pictures.
+std::string report_text(const std::vector<RunData>& runs, int columns = kTextColumns);
+
+// What the screen shows besides a run's status.
+struct LiveView {
+  const RunStatus& status;
+  const RunMetrics& metrics;
+  std::vector<std::string> heat;  // lines of a heat map; none: there is no ranks.h5
+  std::vector<Incident> incidents;
+  std::string name, clock;  // run.name; the time of day
+};
+
+// Exactly so many lines, or fewer where there is nothing to say; none is wider than the screen, colours not counted.
+// On a small screen what matters less is left out: first the heat map, then the curve, then the events.
+std::vector<std::string> live_screen(const LiveView& view, ScreenSize size);
+
+// The mean parts of the last steps, the largest first.
+struct NamedShare;
+std::vector<NamedShare> step_shares(const RunMetrics& metrics, size_t last_steps);
+
+}  // namespace tri

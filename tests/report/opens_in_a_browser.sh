@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# The report of a run of 12,288 ranks and of two runs side by side, in a headless Chromium: everything is drawn, without
+# errors and without a single request. Skipped (77) where there is no Chromium.
+#   opens_in_a_browser.sh PATH_OF_trireme PATH_OF_synthetic_run
+set -euo pipefail
+trireme=$(realpath "$1") synthetic_run=$(realpath "$2")
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+if [[ -z $browser ]]; then
+  echo "skipped: no Chromium"
+  exit 77
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+fail() {
+  echo "FAILED: $*"
+  exit 1
+}
+
+# open PAGE: the document as it stands once everything is drawn, into $folder/dom.html; what the console says, into log.txt.
+open() {
+  timeout 120 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir="$folder/profile" \
+    --host-resolver-rules="MAP * ~NOTFOUND" --enable-logging=stderr --window-size=1400,900 \
+    --dump-dom "file://$1" >"$folder/dom.html" 2>"$folder/log.txt" || fail "the browser: $(tail -3 "$folder/log.txt")"
+  if grep -E 'CONSOLE.*(Error|Refused|Uncaught)' "$folder/log.txt"; then fail "errors in $1"; fi
+  grep -q '<html[^>]* data-drawn="' "$folder/dom.html" || fail "$1 was not drawn"
+}
+# has TEXT: it stands in the document.
+has() { grep -qF -- "$1" "$folder/dom.html" || fail "the document lacks: $1"; }
+
+"$synthetic_run" "$folder/large" 4000 8 192 8 30
+"$trireme" report "$folder/large" >"$folder/said.txt"
+grep -q "large/report.html: .* any browser opens it" "$folder/said.txt" || fail "it says $(cat "$folder/said.txt")"
+(($(stat -c %s "$folder/large/report.html") < 6000000)) || fail "the page is too large"
+open "$folder/large/report.html"
+has "12,288 ranks"
+has "restart 1 at step"
+has "the GPU is lost (XID 79)"
+has "lr.peak"
+has "rank 5 [pp0 dp0 tp5] on node0000"
+paths=$(grep -o '<path' "$folder/dom.html" | wc -l)
+((paths > 40)) || fail "only $paths paths are drawn"
+echo "drawn after $(sed -n 's/.*<html[^>]* data-drawn="\([0-9]*\)".*/\1/p' "$folder/dom.html") ms"
+
+"$synthetic_run" "$folder/a" 300 2 2 2 6 1
+"$synthetic_run" "$folder/b" 200 1 4 2 6 2
+# shellcheck disable=SC2016 # it is text
+printf 'run:\n  name: "<img src=x onerror=alert(1)></script>`${a}`"\n' >"$folder/b/resolved.yaml"
+(cd "$folder" && "$trireme" report a b >said.txt)
+open "$folder/report.html"
+# Text in the document has its signs escaped, also within elements; a real element would have a real bracket.
+if grep -q '<img' "$folder/dom.html"; then fail "a name became an element"; fi
+has "&lt;img src=x onerror=alert(1)&gt;"
+has "only what differs"
+echo "PASSED"

@@ -1,0 +1,133 @@
+#include "lib/report/run_data.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/io/temporary_folder.h"
+#include "tests/report/synthetic/synthetic_run.h"
+
+namespace tri {
+namespace {
+
+std::string fact(const RunData& run, const std::string& label) {
+  for (const RunFact& fact : run_facts(run))
+    if (fact.label == label) return fact.value;
+  return "(no such fact)";
+}
+
+TEST(RunData, of_a_run_with_restarts) {
+  TemporaryFolder folder;
+  write_synthetic_run(folder / "run", {.steps = 300, .restarts = 2, .lost_steps = 7});
+  const auto read = read_run_data(folder / "run");
+  ASSERT_TRUE(read) << read.error().message;
+  const RunData& run = read.value();
+  EXPECT_EQ(run.name, "synthetic");
+  ASSERT_EQ(run.metrics.steps.size(), 300u);
+  for (size_t i = 0; i < 300; ++i) ASSERT_EQ(run.metrics.steps[i].step, static_cast<int64_t>(i) + 1);
+  EXPECT_EQ(run.metrics.lost.size(), 14u);
+  EXPECT_EQ(run.metrics.restarts.size(), 2u);
+  ASSERT_TRUE(run.time);
+  EXPECT_EQ(run.time->attempts.size(), 3u);
+  EXPECT_EQ(run.time->lost_steps, 14);
+  ASSERT_EQ(run.changes.size(), 1u);
+  EXPECT_EQ(run.changes[0].name, "lr.peak");
+  EXPECT_EQ(run.changes[0].before, "0.0003");
+  EXPECT_EQ(run.changes[0].after, "0.00015");
+  EXPECT_EQ(run.changes[0].start, 1);
+  ASSERT_EQ(run.incidents.size(), 4u) << "a failure and its consequence, twice";
+  EXPECT_EQ(run.incidents[0].kind, "failure");
+  EXPECT_NE(run.incidents[0].text.find("node0007"), std::string::npos);
+  EXPECT_EQ(run.incidents[0].step, 100);
+  EXPECT_EQ(run.incidents[1].text, "1 rank failed in consequence");
+  EXPECT_TRUE(run.remarks.empty());
+  EXPECT_EQ(fact(run, "State"), "step 300 of 300; done");
+  EXPECT_EQ(fact(run, "Layout"), "8 ranks: tp 2, pp 2, dp 2, interleaved, chunks 6, zero 2");
+  EXPECT_NE(fact(run, "Model").find("175B parameters"), std::string::npos) << fact(run, "Model");
+  EXPECT_NE(fact(run, "Machines").find("peak 989 TFLOP/s"), std::string::npos) << fact(run, "Machines");
+  EXPECT_EQ(fact(run, "Version"), "0.1.0, commit 0123456789ab");
+}
+
+TEST(RunData, each_file_may_be_absent) {
+  for (const std::string missing : {"metrics.jsonl", "events.jsonl", "resolved.yaml", "ranks.h5"}) {
+    TemporaryFolder folder;
+    write_synthetic_run(folder / "run", {.steps = 60, .restarts = 1});
+    std::filesystem::remove(folder / ("run/" + missing));
+    const auto run = read_run_data(folder / "run");
+    ASSERT_TRUE(run) << missing << ": " << run.error().message;
+    EXPECT_EQ(run.value().metrics.steps.empty(), missing == "metrics.jsonl");
+    EXPECT_EQ(run.value().time.has_value(), missing != "events.jsonl");
+    EXPECT_EQ(run.value().config.empty(), missing == "resolved.yaml");
+    EXPECT_EQ(run.value().heat.has_value(), missing != "ranks.h5");
+    EXPECT_FALSE(run_facts(run.value()).empty());
+  }
+}
+
+TEST(RunData, damaged_files_leave_a_remark_and_the_rest) {
+  TemporaryFolder folder;
+  write_synthetic_run(folder / "run", {.steps = 60});
+  write_all(folder / "run/ranks.h5", "no HDF5");
+  write_all(folder / "run/resolved.yaml", "a: [b");
+  write_all(folder / "run/config.yaml", "run: {name: asked}");
+  write_all(folder / "run/metrics.jsonl", read_all(folder / "run/metrics.jsonl") + "garbage\n{\"step\":61,\"step_");
+  const auto run = read_run_data(folder / "run");
+  ASSERT_TRUE(run) << run.error().message;
+  EXPECT_EQ(run.value().metrics.steps.size(), 60u);
+  EXPECT_EQ(run.value().remarks.size(), 3u) << "ranks.h5, resolved.yaml, a line of metrics.jsonl";
+  EXPECT_EQ(run.value().name, "asked");
+}
+
+TEST(RunData, of_a_run_that_has_done_nothing_yet) {
+  TemporaryFolder folder;
+  write_all(folder / "config.yaml", "");
+  write_all(folder / "metrics.jsonl", "");
+  const auto run = read_run_data(folder.path().string());
+  ASSERT_TRUE(run) << run.error().message;
+  EXPECT_EQ(run.value().name, folder.path().filename().string());
+  EXPECT_TRUE(run.value().metrics.steps.empty());
+}
+
+TEST(RunData, folders_that_are_no_run_are_refused) {
+  TemporaryFolder folder;
+  EXPECT_EQ(read_run_data(folder.path().string()).error().code, ExitCode::kUsage);
+  EXPECT_EQ(read_run_data(folder / "absent").error().code, ExitCode::kUsage);
+}
+
+TEST(RankHeat, joins_windows_until_the_bytes_suffice) {
+  TemporaryFolder folder;
+  write_synthetic_run(folder / "run", {.steps = 400, .windows = 40, .slow_rank = 5});
+  const auto all = read_rank_heat(folder / "run", 1 << 20);
+  ASSERT_TRUE(all && all.value());
+  EXPECT_EQ(all.value()->slices.size(), 40u);
+  const auto few = read_rank_heat(folder / "run", 8 * 8 * 10);  // 8 ranks, 8 quantities, 10 slices
+  ASSERT_TRUE(few && few.value());
+  const RankHeat& heat = *few.value();
+  ASSERT_EQ(heat.slices.size(), 10u);
+  EXPECT_EQ(heat.slices.front().first_step, 1);
+  EXPECT_EQ(heat.slices.back().last_step, 400);
+  for (size_t i = 1; i < 10; ++i) EXPECT_EQ(heat.slices[i].first_step, heat.slices[i - 1].last_step + 1);
+}
+
+TEST(RankHeat, bytes_stand_for_the_seconds_that_were_measured) {
+  TemporaryFolder folder;
+  write_synthetic_run(folder / "run", {.windows = 4, .slow_rank = 5});
+  const auto read = read_rank_heat(folder / "run", 1 << 20);
+  ASSERT_TRUE(read && read.value());
+  const RankHeat& heat = *read.value();
+  const auto compute = std::find_if(heat.quantities.begin(), heat.quantities.end(),
+                                    [](const HeatQuantity& q) { return q.quantity == RankQuantity::kCompute; });
+  ASSERT_NE(compute, heat.quantities.end());
+  // Stage 1 (ranks 4 to 7) is the head's, by 5 % slower in all; rank 5 by 20 % more in the second half.
+  EXPECT_NEAR(heat_seconds(*compute, 0, 0, heat.mesh), 1.75, 0.04);
+  EXPECT_NEAR(heat_seconds(*compute, 0, 5, heat.mesh), 1.75 * 1.05, 0.05);
+  EXPECT_NEAR(heat_seconds(*compute, 3, 5, heat.mesh), 1.75 * 1.05 * 1.2, 0.05);
+  EXPECT_NEAR(heat_seconds(*compute, 3, 4, heat.mesh), 1.75 * 1.05, 0.05);
+  const auto dp = std::find_if(heat.quantities.begin(), heat.quantities.end(),
+                               [](const HeatQuantity& q) { return q.quantity == RankQuantity::kDp; });
+  ASSERT_NE(dp, heat.quantities.end());
+  EXPECT_NEAR(heat_seconds(*dp, 3, 5, heat.mesh), 0.01, 0.001) << "the slow rank waits the least";
+}
+
+}  // namespace
+}  // namespace tri
