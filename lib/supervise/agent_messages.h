@@ -20,14 +20,10 @@ struct RankSight {
   int64_t step = 0;
   uint32_t progress = 0;
   bool ended = false;
-  int stage = 0;               // its pp rank: ranks of a stage do the same work
-  int64_t timed_steps = 0;     // whose compute time is known
-  double compute_seconds = 0;  // ... and that time, of all of them
 };
 template <class Archive>
 void fields(Archive& archive, RankSight& r) {
-  archive(r.world_rank, r.process, r.state, r.phase, r.step, r.progress, r.ended, r.stage, r.timed_steps,
-          r.compute_seconds);
+  archive(r.world_rank, r.process, r.state, r.phase, r.step, r.progress, r.ended);
 }
 
 // A port of the network since the agent began.

@@ -30,6 +30,7 @@ class RunFolderBook : public RunBook {
   void append(RunEvent event, const std::string& attempt) override;
   int64_t newest_checkpoint() override;
   std::optional<RunEvent> first_cause(const std::string& attempt) override;
+  std::vector<RunEvent> stragglers(const std::string& attempt) override;
   std::vector<std::string> suspects(const std::string& attempt) override;
   Thresholds thresholds() override;
 

@@ -1,6 +1,7 @@
 #include "lib/supervise/history.h"
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 namespace tri {
@@ -58,6 +59,16 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
   }
   std::erase_if(history.exclusions, [&](const Exclusion& e) { return e.until <= now; });
   return history;
+}
+
+std::vector<RunEvent> stragglers_of(std::span<const RunEvent> events, const std::string& attempt) {
+  std::map<int, RunEvent> newest;
+  for (const RunEvent& event : events)
+    if (event.kind == RunEventKind::kStraggler && event.attempt == attempt) newest[event.world_rank] = event;
+  std::vector<RunEvent> stragglers;
+  for (const auto& [rank, event] : newest)
+    if (event.flag("doctor") && !event.flag("over")) stragglers.push_back(event);
+  return stragglers;
 }
 
 RunEvent start_event(const PastAttempt& attempt) {

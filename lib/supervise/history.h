@@ -91,6 +91,9 @@ struct RunHistory {
 };
 RunHistory history_from(std::span<const RunEvent> events, double now);
 
+// Of each rank of the attempt the newest word on its being slow, where it says that its machine ought to be examined.
+std::vector<RunEvent> stragglers_of(std::span<const RunEvent> events, const std::string& attempt);
+
 // The events by which it is known again.
 RunEvent start_event(const PastAttempt& attempt);
 RunEvent end_event(const PastAttempt& attempt);

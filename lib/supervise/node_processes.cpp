@@ -77,10 +77,7 @@ std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const st
                      .phase = record.phase,
                      .step = record.step,
                      .progress = record.progress,
-                     .ended = record.ended || record.failure.has_value(),
-                     .stage = record.pp_rank,
-                     .timed_steps = record.timed_steps,
-                     .compute_seconds = record.compute_seconds});
+                     .ended = record.ended || record.failure.has_value()});
   }
   return ranks;
 }

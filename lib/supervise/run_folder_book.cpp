@@ -95,6 +95,10 @@ std::optional<RunEvent> RunFolderBook::first_cause(const std::string& attempt) {
   return events ? tri::first_cause(*events, attempt) : std::nullopt;
 }
 
+std::vector<RunEvent> RunFolderBook::stragglers(const std::string& attempt) {
+  return stragglers_of(events_of(run_dir_).value_or(std::vector<RunEvent>()), attempt);
+}
+
 std::vector<std::string> RunFolderBook::suspects(const std::string& attempt) {
   return within(
       kPatience, [run_dir = run_dir_, attempt] { return suspects_of(run_dir, attempt); }, std::vector<std::string>());

@@ -99,7 +99,6 @@ void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
       else
         since.erase(rank.world_rank);
     };
-    if (rank.state == ProcessState::kRuns) stragglers_.take(name, {&rank, 1});
     note(node.stopped, rank.state == ProcessState::kStopped);
     note(node.gone, rank.state == ProcessState::kGone && !rank.ended);
     if (rank.state == ProcessState::kGone && !rank.ended && !facts_.first_gone)
@@ -222,7 +221,6 @@ void Supervisor::start_attempt(double now) {
   current_.step = current_.from_step;
   facts_ = {};
   reported_.clear();
-  stragglers_.clear();
   drained_ = killed_ = false;
   for (const std::string& name : names) {
     Node& node = nodes_.at(name);

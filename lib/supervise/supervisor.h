@@ -15,7 +15,6 @@
 #include "lib/supervise/causes.h"
 #include "lib/supervise/decisions.h"
 #include "lib/supervise/history.h"
-#include "lib/supervise/stragglers.h"
 #include "lib/supervise/thresholds.h"
 
 namespace tri {
@@ -52,6 +51,8 @@ class RunBook {
   virtual void append(RunEvent event, const std::string& attempt) = 0;
   virtual int64_t newest_checkpoint() = 0;
   virtual std::optional<RunEvent> first_cause(const std::string& attempt) = 0;
+  // Of the ranks that are much slower than their peers, and have been for long: the newest events that say so.
+  virtual std::vector<RunEvent> stragglers(const std::string& attempt) = 0;
   virtual std::vector<std::string> suspects(const std::string& attempt) = 0;  // hosts
   virtual Thresholds thresholds() = 0;
 };
@@ -134,10 +135,9 @@ class Supervisor {
   Phase phase_ = Phase::kGather;
   double since_ = 0;  // of the phase
   bool begun_ = false, asked_to_stop_ = false, drained_ = false, killed_ = false;
-  double drain_asked_ = 0, relieved_ = 0, pulsed_ = 0, read_ = 0;
+  double drain_asked_ = 0, relieved_ = 0, looked_ = 0, pulsed_ = 0, read_ = 0;
   uint64_t next_order_ = 1;
   std::set<std::string> reported_;  // findings of this attempt that people have been told of
-  Stragglers stragglers_;
   PastAttempt current_;
   EndFacts facts_;
   std::string suspect_;  // whom the doctor looks at

@@ -5,6 +5,11 @@
 #include "lib/supervise/supervisor.h"
 
 namespace tri {
+namespace {
+
+constexpr double kLookSeconds = 30;  // between two readings of the book while an attempt goes on
+
+}  // namespace
 
 void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
   for (const GpuSight& gpu : node.report.gpus) {
@@ -64,19 +69,13 @@ Decision Supervisor::decide_at_work_now(const AttemptCause& finding, double now)
                         finding, now);
 }
 
+// The trainer measures who is slower than the ranks that do the same work, and says so in the book.
 void Supervisor::watch_stragglers(double now) {
-  size_t num_ranks = 0;
-  for (const std::string& name : current_.nodes) num_ranks += nodes_.at(name).report.ranks.size();
-  for (const Straggler& straggler : stragglers_.judge(num_ranks, thresholds_)) {
-    if (straggler.lasting)
-      found({.kind = CauseKind::kStraggler,
-             .node = straggler.node,
-             .world_rank = straggler.world_rank,
-             .text = straggler.text()},
-            now);
-    else
-      log_warn("supervise: {}", straggler.text());
-  }
+  if (now - looked_ < kLookSeconds) return;
+  looked_ = now;
+  for (const RunEvent& event : book_.stragglers(current_.attempt))
+    if (const std::string node = node_of_host(event.host); !node.empty())
+      found({.kind = CauseKind::kStraggler, .node = node, .world_rank = event.world_rank, .text = event.text}, now);
 }
 
 }  // namespace tri

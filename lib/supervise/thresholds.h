@@ -21,9 +21,6 @@ struct Thresholds {
   double attempts = 3;          // in a row without a newer checkpoint: the run stops
   double doctor_seconds = 60;   // patience with `trireme doctor`
   double drain_seconds = 300;   // ranks that make way for a spare have so long to save a checkpoint
-  // A rank is a straggler when it computes so much longer than the median of its stage, in so many windows of so many
-  // steps on end; 0 windows: nobody is.
-  double straggler_percent = 10, straggler_windows = 10, straggler_steps = 50;
 };
 
 // Error: a line that is no such line, by its number; it names the nearest threshold, or the smallest value.

@@ -144,6 +144,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
   }
   int64_t newest_checkpoint() override { return checkpoint; }
   std::optional<RunEvent> first_cause(const std::string&) override { return cause; }
+  std::vector<RunEvent> stragglers(const std::string& attempt) override { return stragglers_of(events, attempt); }
   std::vector<std::string> suspects(const std::string&) override { return suspect_hosts; }
   Thresholds thresholds() override { return given; }
 

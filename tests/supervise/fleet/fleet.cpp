@@ -97,6 +97,7 @@ class PlayedRun : public Launcher, public AgentLink, public RunBook {
   void append(RunEvent event, const std::string&) override { exclusions += event.kind == RunEventKind::kExclusion; }
   int64_t newest_checkpoint() override { return 0; }
   std::optional<RunEvent> first_cause(const std::string&) override { return std::nullopt; }
+  std::vector<RunEvent> stragglers(const std::string&) override { return {}; }
   std::vector<std::string> suspects(const std::string&) override { return {}; }
   Thresholds thresholds() override { return {}; }
 
