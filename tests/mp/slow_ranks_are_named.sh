@@ -6,7 +6,7 @@
 # every rank in turn is slow; 0, the default: one of them once. HIDDEN: of the model; what is compared must be its GEMMs where
 # little is to be found, since in a tiny one the first tp ranks, which have all the tokens, are the slower ones.
 source "$(dirname "$0")/checks.sh"
-percent=${3:-60} window=${4:-8} rounds=${5:-0} hidden=${6:-32}
+percent=${3:-60} window=${4:-12} rounds=${5:-0} hidden=${6:-64}
 steps=$((3 * window))
 export TRIREME_BLACK_BOXES=$folder OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
