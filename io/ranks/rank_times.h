@@ -27,7 +27,8 @@ enum class RankQuantity {
   kData,       // waits for the batch
   kStolen,     // CPU: the compute stream had work, and its thread no core. GPU: 0
   kOther,      // the host's, between and beside the device's work
-  kCompute,    // kForward + kBackward of a step: the median over the steps, which a single slow step does not move
+  kCompute,    // kForward + kBackward of a step: the lower quartile over the steps. What else goes on makes single
+               // steps slower, never faster; a rank that is slow is so in all of them
   kSend,       // one send to a neighbour stage: the fastest of a step, the median over the steps; 0: it sends nothing
   kLaunch,     // from the end of the step before until the rank's gradients are ready to be reduced over dp, the mean
                // over its buckets: ranks of a role ought to be equal. 0: nothing is reduced

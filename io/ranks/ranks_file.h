@@ -1,5 +1,5 @@
-// ranks.h5: the times of all ranks of a run, attempt after attempt, window after window. Any HDF5 program reads it, also
-// while it grows:
+// ranks.h5: the times of all ranks of a run, attempt after attempt, window after window. Any HDF5 program reads it,
+// also while it grows:
 //
 //   /attempt_0001          a group an attempt of the run, in their order. Attributes: attempt, schedule, quantities
 //                          ("step,forward,..."), mesh (pp, dp, tp), num_microbatches, chunks
@@ -9,10 +9,10 @@
 //     host, gpu              (pp, dp, tp) text
 //     stage_flops            (pp) f64    of a step, a rank
 //
-// A writer may be killed at any moment. HDF5's structures are written once, before the file takes its name; from then on
-// only numbers are written, in places that are laid out already, and a window's last_step after all else of it. For a new
-// attempt, and when the N windows are full, the file is laid out anew under another name and takes the old one's place.
-// Where it would grow beyond kMostBytes, neighbouring windows become one: their means.
+// A writer may be killed at any moment. HDF5's structures are written once, before the file takes its name; from then
+// on only numbers are written, in places that are laid out already, and a window's last_step after all else of it. For
+// a new attempt, and when the N windows are full, the file is laid out anew under another name and takes the old one's
+// place. Where it would grow beyond kMostBytes, neighbouring windows become one: their means.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,8 @@ class RanksWriter {
  public:
   static constexpr int64_t kMostBytes = int64_t{1} << 30;  // of all windows
 
-  // A new attempt behind those that the file has. A file that can't be read is set aside as PATH.damaged, with a warning.
+  // A new attempt behind those that the file has. A file that can't be read is set aside as PATH.damaged, with a
+  // warning.
   static Result<RanksWriter> open(const std::string& path, const RankMesh& mesh, int64_t most_bytes = kMostBytes);
 
   // `window` has mesh.world_size() ranks and at least one step.

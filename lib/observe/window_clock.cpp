@@ -1,11 +1,21 @@
 #include "lib/observe/window_clock.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "io/base/error.h"
 #include "io/base/median.h"
 
 namespace tri {
+namespace {
+
+double lower_quartile(std::vector<double> values) {
+  const auto quarter = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
+  std::nth_element(values.begin(), quarter, values.end());
+  return *quarter;
+}
+
+}  // namespace
 
 void WindowClock::add(const RankStep& step) {
   const auto add = [&](RankQuantity quantity, double seconds) { sums_[static_cast<size_t>(quantity)] += seconds; };
@@ -37,7 +47,7 @@ RankTimes WindowClock::take() {
   double launch = 0, squares = 0;
   for (const double seconds : launch_) launch += seconds / count;
   for (const double seconds : launch_) squares += (seconds - launch) * (seconds - launch) / count;
-  mean[RankQuantity::kCompute] = static_cast<float>(median(compute_));
+  mean[RankQuantity::kCompute] = static_cast<float>(lower_quartile(compute_));
   mean[RankQuantity::kSend] = static_cast<float>(median(send_));
   mean[RankQuantity::kLaunch] = static_cast<float>(launch);
   mean[RankQuantity::kLaunchSpread] = static_cast<float>(std::sqrt(squares));

@@ -57,7 +57,7 @@ TEST(TimelineDetails, without_them_all_of_it_is_compute) {
   EXPECT_GE(times.of(TimeCategory::kCompute), 0.008);
 }
 
-TEST(WindowClock, parts_add_up_to_the_step_and_one_slow_step_does_not_move_the_median) {
+TEST(WindowClock, parts_add_up_to_the_step_and_a_slow_step_does_not_move_compute) {
   WindowClock clock;
   for (int step = 0; step < 9; ++step) {
     Timeline::Times timeline;
