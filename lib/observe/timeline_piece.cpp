@@ -16,9 +16,9 @@ namespace {
 constexpr std::string_view kMagic = "TRITIME1";
 
 uint16_t index_of(std::vector<std::string>& names, std::string_view name) {
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) names.emplace_back(name);
-  return static_cast<uint16_t>(found - names.begin());
+  const auto index = std::find(names.begin(), names.end(), name) - names.begin();
+  if (index == static_cast<std::ptrdiff_t>(names.size())) names.emplace_back(name);
+  return static_cast<uint16_t>(index);
 }
 
 std::vector<TimelineChannel> channels_of(const box::Image& image) {

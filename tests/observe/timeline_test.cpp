@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstdlib>
 #include <random>
 #include <set>
 
+#include "kernels/core/profile.h"
+#include "kernels/core/timeline.h"
+#include "lib/comm/channel_progress.h"
 #include "lib/observe/hang_trace.h"
 #include "lib/parallel/mesh.h"
 #include "lib/simulate/pipeline.h"
@@ -253,6 +258,71 @@ TEST(Timeline, clocks_that_are_wrong_are_told_and_invert_nothing) {
   EXPECT_NEAR(summary.clock_error, 1e-6, 1e-12);
   expect_sends_before_receives(DecodedTrace(read_all(folder / "wrong.pftrace")));
   EXPECT_NE(timeline_text(summary, pieces).find("arrive before they are sent"), std::string::npos);
+}
+
+TEST(Timeline, a_recording_becomes_a_piece) {
+  const TemporaryFolder folder;
+  ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
+  const auto box =
+      value_or_throw(BlackBox::create({.world_rank = 1, .world_size = 2, .attempt = "a", .run_dir = "/r"}));
+  const ProcessBlackBox process(box.get());
+  const auto device = value_or_throw(open_device(DeviceKind::kCpu, 0));
+  const auto compute = device->make_stream("compute"), dp = device->make_stream("dp");
+  ChannelProgress channel("dp", ChannelKind::kCollectives, {0, 1}, 1);
+  SpanRecorder recorder(*device, 1000);
+  recorder.follow(*compute);
+  recorder.follow(*dp);
+  channel.enqueue(ChannelOperation::kAllGather, 8);
+  channel.joined(*dp);  // before the first step: the rest of it is no transfer
+  recorder.begin_step(7, *compute);
+  channel.completed(*dp);
+  for (int m = 0; m < 2; ++m) {
+    const SpanScope action(*compute, SpanKind::kAction, "F", m, 3);
+    const OpScope operation(*compute, "gemm");
+    compute->idle(std::chrono::milliseconds(1));
+  }
+  const auto acted = device->make_event();
+  compute->record(*acted);
+  dp->wait(*acted);  // so that compute waits for all of what follows
+  channel.enqueue(ChannelOperation::kAllReduce, 8);
+  channel.joined(*dp);
+  {
+    const OpScope operation(*dp, "all-reduce");  // the transfer itself
+    dp->idle(std::chrono::milliseconds(2));
+  }
+  channel.completed(*dp);
+  const auto done = device->make_event();
+  dp->record(*done);
+  {
+    const Timeline watched(*device, *compute);
+    const TimeCategoryScope waits(*compute, TimeCategory::kDp);
+    compute->wait(*done);
+  }
+  compute->synchronize();
+  dp->synchronize();
+  TimelinePiece piece;
+  add_recording(recorder.take(), {{"step", 7, 1, 2}}, piece);
+  EXPECT_EQ(compute->spans(), nullptr);
+
+  EXPECT_EQ(piece.streams, (std::vector<std::string>{"compute", "dp", "host"}));
+  std::vector<std::string> spans;
+  for (const TimelineSpan& span : piece.spans) {
+    spans.push_back(fmt::format("{} {} {}.{}", piece.streams.at(span.stream), piece.names.at(span.name),
+                                span.microbatch, span.chunk));
+    EXPECT_EQ(span.step, 7);
+    EXPECT_GT(span.end, span.begin);
+  }
+  EXPECT_EQ(spans, (std::vector<std::string>{"compute gemm 0.0", "compute F 0.3", "compute gemm 0.0", "compute F 1.3",
+                                             "compute dp 0.0", "host step 0.0"}));
+  ASSERT_EQ(piece.transfers.size(), 1u);
+  EXPECT_EQ(piece.transfers[0].sequence, 2u);
+  EXPECT_EQ(piece.transfers[0].operation, ChannelOperation::kAllReduce);
+  EXPECT_GE(piece.transfers[0].completed - piece.transfers[0].joined, 2'000'000);
+  EXPECT_EQ(piece.channels.at(piece.transfers[0].channel).name, "dp");
+  EXPECT_EQ(piece.channels.at(piece.transfers[0].channel).index, 1);
+  EXPECT_EQ(piece.device_error + piece.lost_marks, 1) << "the mark before the first step";
+  box->end_well();
+  ::unsetenv("TRIREME_BLACK_BOXES");
 }
 
 TEST(Timeline, a_damaged_piece_is_refused) {
