@@ -18,6 +18,7 @@ void add_data_command(CLI::App& app, int& status);
 void add_checkpoint_command(CLI::App& app, int& status);
 void add_status_command(CLI::App& app, int& status);
 void add_report_command(CLI::App& app, int& status);
+void add_timeline_command(CLI::App& app, int& status);
 void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_supervise_command(CLI::App& app, int& status);
 

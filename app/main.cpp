@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   tri::add_checkpoint_command(app, status);
   tri::add_status_command(app, status);
   tri::add_report_command(app, status);
+  tri::add_timeline_command(app, status);
   tri::add_doctor_command(app, status, &argc, &argv);
   tri::add_supervise_command(app, status);
   try {

@@ -88,7 +88,7 @@ case $kind in
     ;;
   slow)
     build
-    bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 40 "${ROUNDS:-3}"
+    bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 20 "${ROUNDS:-3}" 128
     ;;
   *)
     echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow"

@@ -58,6 +58,8 @@ void read_identity(const box::Image& image, const Clock& clock, RankRecord& reco
   record.process_namespace = image.process_namespace;
   record.process_start = image.process_start;
   record.uptime = clock.age(image.created);
+  // Not the host's wall clock now: that may have been set since the box was made.
+  record.taken = static_cast<double>(image.created_realtime) * 1e-9 + record.uptime;
 }
 
 void read_progress(const box::Image& image, const Clock& clock, RankRecord& record) {

@@ -75,7 +75,7 @@ void members(Archive& a, RankRecord& r) {
   a("tp_rank", r.tp_rank), a("tp_size", r.tp_size);
   a("host", r.host), a("attempt", r.attempt), a("job", r.job), a("gpu", r.gpu), a("run_dir", r.run_dir);
   a("process", r.process), a("process_namespace", r.process_namespace), a("process_start", r.process_start);
-  a("process_state", r.process_state), a("uptime", r.uptime);
+  a("process_state", r.process_state), a("uptime", r.uptime), a("taken", r.taken);
   a("phase", r.phase), a("host_state", r.host_state), a("phase_seconds", r.phase_seconds);
   a("host_seconds", r.host_seconds), a("beat_seconds", r.beat_seconds);
   a("last_event_seconds", r.last_event_seconds), a("step", r.step), a("steps", r.steps), a("progress", r.progress);

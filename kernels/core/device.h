@@ -26,10 +26,11 @@
 
 namespace tri {
 
-struct OpTable;    // kernels/ops.h
-class GemmSearch;  // kernels/gemm_search.h
-class OpProfile;   // kernels/core/profile.h
-class Timeline;    // kernels/core/timeline.h
+struct OpTable;      // kernels/ops.h
+class GemmSearch;    // kernels/gemm_search.h
+class OpProfile;     // kernels/core/profile.h
+class Timeline;      // kernels/core/timeline.h
+class SpanRecorder;  // kernels/core/span_recorder.h
 
 enum class StreamPriority {
   kNormal,
@@ -50,6 +51,8 @@ class Event {
   // Of these the seconds in which the stream that recorded both was at work: on the CPU its thread's, which another
   // thread on its core does not make more of.
   virtual double work_seconds_after(const Event& earlier) const { return seconds_after(earlier); }
+  // When a timed event happened, in nanoseconds of CLOCK_MONOTONIC; none where the device has a clock of its own.
+  virtual std::optional<int64_t> host_nanoseconds() const { return std::nullopt; }
 };
 
 // Seconds since the stream's creation or the last reset_times().
@@ -99,6 +102,8 @@ class Stream {
   void set_profile(OpProfile* profile) { profile_ = profile; }
   Timeline* timeline() const { return timeline_; }  // null: nobody asks where the time goes
   void set_timeline(Timeline* timeline) { timeline_ = timeline; }
+  SpanRecorder* spans() const { return spans_; }  // null: nobody records what it runs
+  void set_spans(SpanRecorder* spans) { spans_ = spans; }
 
  protected:
   Stream(std::string name, const OpTable& ops) : name_(std::move(name)), ops_(&ops) {}
@@ -111,6 +116,7 @@ class Stream {
   const OpTable* ops_;
   OpProfile* profile_ = nullptr;
   Timeline* timeline_ = nullptr;
+  SpanRecorder* spans_ = nullptr;
 };
 
 class Device {

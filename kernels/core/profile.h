@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/core/device.h"
+#include "kernels/core/span_recorder.h"
 
 namespace tri {
 
@@ -45,7 +46,7 @@ class OpProfile {
 // For the time of one enqueueing call.
 class OpScope {
  public:
-  OpScope(Stream& stream, const char* op) : profile_(stream.profile()) {
+  OpScope(Stream& stream, const char* op) : profile_(stream.profile()), span_(stream, SpanKind::kOperation, op) {
     if (profile_ != nullptr) profile_->begin(op);
   }
   ~OpScope() {
@@ -56,6 +57,7 @@ class OpScope {
 
  private:
   OpProfile* profile_;
+  const SpanScope span_;  // ends last, began first
 };
 
 }  // namespace tri

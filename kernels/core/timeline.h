@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/device.h"
+#include "kernels/core/span_recorder.h"
 
 namespace tri {
 
@@ -25,6 +26,11 @@ inline constexpr int kNumTimeCategories = 7;
 
 // Whether a timeline tells forwards from backwards, and when gradients are ready.
 enum class TimelineDetail { kOff, kOn };
+
+constexpr const char* time_category_name(TimeCategory category) {
+  constexpr std::array kNames{"compute", "tp", "pp", "dp", "optimizer"};
+  return kNames[static_cast<size_t>(category)];
+}
 
 class Timeline {
  public:
@@ -74,7 +80,8 @@ class Timeline {
 // For the time of enqueueing what belongs to `category`, where the stream has a timeline.
 class TimeCategoryScope {
  public:
-  TimeCategoryScope(Stream& stream, TimeCategory category) : timeline_(stream.timeline()) {
+  TimeCategoryScope(Stream& stream, TimeCategory category)
+      : timeline_(stream.timeline()), span_(stream, SpanKind::kWait, time_category_name(category)) {
     if (timeline_ != nullptr) before_ = timeline_->enter(category);
   }
   ~TimeCategoryScope() {
@@ -86,6 +93,7 @@ class TimeCategoryScope {
  private:
   Timeline* timeline_;
   TimeCategory before_ = TimeCategory::kCompute;
+  const SpanScope span_;
 };
 
 }  // namespace tri

@@ -70,6 +70,11 @@ class CpuEvent : public Event {
     const Record& begin = of(earlier);
     return of(*this).work - begin.work;
   }
+  std::optional<int64_t> host_nanoseconds() const override {
+    TRI_REQUIRE(latest_ != nullptr, "time of an event that was never recorded");
+    latest_->reached.wait();
+    return std::chrono::nanoseconds(latest_->time.time_since_epoch()).count();
+  }
 
  private:
   static const Record& of(const Event& event) {

@@ -1,5 +1,6 @@
 // How far one channel's transfers are, kept in the rank's black box (io/black_box): by the host, as it enqueues them, and
-// by the streams that run them. Without a box all calls do nothing.
+// by the streams that run them. Without a box all calls do nothing. Where the streams are followed by a SpanRecorder, it
+// gets the same marks.
 #pragma once
 
 #include <string_view>
@@ -7,6 +8,7 @@
 
 #include "io/black_box/black_box.h"
 #include "kernels/core/device.h"
+#include "kernels/core/span_recorder.h"
 
 namespace tri {
 
@@ -20,18 +22,20 @@ class ChannelProgress {
 
   // The channel's next operation.
   void enqueue(ChannelOperation operation, int64_t bytes) {
-    if (channel_ != nullptr) last_ = box_->enqueue(*channel_, operation, bytes);
+    if (channel_ == nullptr) return;
+    last_ = box_->enqueue(*channel_, operation, bytes);
+    operation_ = operation;
   }
   // The operation enqueued last, as `stream` comes past here; what the counters mean: image.h.
   void joined(Stream& stream) const {
-    if (channel_ != nullptr) stream.mark(channel_->joined, last_);
+    if (channel_ != nullptr) mark(stream, channel_->joined, TransferMark::kJoined, last_);
   }
   void sent(Stream& stream) const {
-    if (channel_ != nullptr) stream.mark(channel_->sent, last_);
+    if (channel_ != nullptr) mark(stream, channel_->sent, TransferMark::kSent, last_);
   }
   void completed(Stream& stream) const { completed(stream, last_); }
   void completed(Stream& stream, uint32_t operation) const {
-    if (channel_ != nullptr) stream.mark(channel_->completed, operation);
+    if (channel_ != nullptr) mark(stream, channel_->completed, TransferMark::kCompleted, operation);
   }
   // As read from what the streams leave elsewhere; counts only grow.
   void read(uint32_t joined, uint32_t sent, uint32_t completed) const {
@@ -56,10 +60,16 @@ class ChannelProgress {
     if (static_cast<int32_t>(to - count.load(std::memory_order_relaxed)) > 0)
       count.store(to, std::memory_order_relaxed);
   }
+  void mark(Stream& stream, box::Count& word, TransferMark which, uint32_t operation) const {
+    stream.mark(word, operation);
+    if (SpanRecorder* const spans = stream.spans())
+      spans->transfer(stream, which, box_->index_of(*channel_), operation, static_cast<uint8_t>(operation_));
+  }
 
   BlackBox* box_ = nullptr;
   box::Channel* channel_ = nullptr;
   uint32_t last_ = 0;
+  ChannelOperation operation_ = ChannelOperation::kNone;  // the last enqueued
 };
 
 }  // namespace tri

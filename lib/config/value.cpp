@@ -8,7 +8,9 @@
 #include <cmath>
 #include <map>
 
+#include "io/net/text_server.h"
 #include "lib/config/nearest.h"
+#include "lib/config/step_range.h"
 
 namespace tri {
 namespace {
@@ -172,6 +174,10 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
   if (rule.allowed.text == TextRule::kFileName && !is_file_name(text))
     return report(problems, rule, print_value(text) + " is not a file name", name_advice(text));
   if (rule.allowed.text == TextRule::kNotEmpty && text.empty()) return report(problems, rule, "\"\" is empty");
+  if (rule.allowed.text == TextRule::kHostAndPort && !text.empty() && !parse_host_and_port(text))
+    return report(problems, rule, print_value(text) + " is not an address", "try 127.0.0.1:9400");
+  if (rule.allowed.text == TextRule::kStepRange && !text.empty() && !parse_step_range(text))
+    return report(problems, rule, print_value(text) + " is not a range of steps", "try 20:22");
   out = text;
 }
 
@@ -262,6 +268,10 @@ std::string describe_text(TextRule rule) {
       return "text, not empty";
     case TextRule::kFileName:
       return "letters, digits, '.', '_' and '-'";
+    case TextRule::kHostAndPort:
+      return "HOST:PORT or [ADDRESS]:PORT";
+    case TextRule::kStepRange:
+      return "FIRST:LAST, 1 <= FIRST <= LAST";
   }
   return "";
 }

@@ -18,7 +18,7 @@ class Node;
 
 namespace tri {
 
-enum class TextRule { kAny, kNotEmpty, kFileName };
+enum class TextRule { kAny, kNotEmpty, kFileName, kHostAndPort, kStepRange };  // the last two: or empty
 
 // What a field accepts beyond its type.
 struct Allowed {
@@ -38,6 +38,8 @@ inline Allowed above_up_to(double low, double high) { return {.low = low, .high 
 inline Allowed one_of(std::string_view choices) { return {.choices = choices}; }
 inline Allowed not_empty() { return {.text = TextRule::kNotEmpty}; }
 inline Allowed file_name() { return {.text = TextRule::kFileName}; }
+inline Allowed host_and_port() { return {.text = TextRule::kHostAndPort}; }
+inline Allowed step_range() { return {.text = TextRule::kStepRange}; }
 
 // What read_value checks and what its messages quote.
 struct ValueRule {

@@ -218,6 +218,12 @@ std::vector<std::pair<std::string, StreamActivity>> Runtime::activities() {
   return rows;
 }
 
+std::vector<Stream*> Runtime::streams() const {
+  std::vector<Stream*> all;
+  for (const auto& stream : streams_) all.push_back(stream.get());
+  return all;
+}
+
 void Runtime::reset_times() {
   for (const auto& stream : streams_) stream->reset_times();
 }

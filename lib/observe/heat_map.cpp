@@ -280,7 +280,7 @@ std::string map_of_numbers(const RankMesh& mesh, const Heat& heat, const HeatScr
 
 std::string legend_of(const Heat& heat, const HeatScreen& screen, bool numbers, const Folding& folding) {
   const char* const of =
-      heat.is_work ? "per cent slower than the stage's median" : "per cent of a step above the stage's median";
+      heat.is_work ? "per cent slower than its peers' median" : "per cent of a step above its peers' median";
   std::string text;
   if (screen.colours) {
     constexpr std::pair<double, const char*> kSamples[] = {{-0.2, " -10 "}, {-0.07, " -5 "}, {-0.03, " -2 "},
@@ -290,7 +290,7 @@ std::string legend_of(const Heat& heat, const HeatScreen& screen, bool numbers, 
     text += fmt::format(" {}\n", of);
   }
   if (numbers) {
-    if (heat.is_work) text += "* slower than its stage's median by 10 % or more\n";
+    if (heat.is_work) text += "* slower than its peers' median by 10 % or more\n";
     return text;
   }
   std::string cell = folding.ranks == 1 ? "a character a rank" : fmt::format("a character {} ranks", folding.ranks);

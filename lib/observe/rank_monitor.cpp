@@ -130,7 +130,7 @@ void RankMonitor::take_arrived() {
 }
 
 void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
-  const Straggler& who = news.straggler;
+  const RankStraggler& who = news.straggler;
   switch (news.kind) {
     case StragglerNews::Kind::kStages:
       log_info(
@@ -183,7 +183,7 @@ void RankMonitor::tell(const Drift& drift) {
   context_.events.append(RunEventKind::kDrift, to_string(drift), std::move(fields));
 }
 
-std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std::vector<Straggler>& stragglers) {
+std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std::vector<RankStraggler>& stragglers) {
   const std::vector<Slowness> slowness = slowness_of(mesh, window);
   const auto slowest =
       static_cast<size_t>(std::max_element(slowness.begin(), slowness.end(),
@@ -201,7 +201,7 @@ std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std
     for (const double seconds : compute.value().medians) stages.push_back(milliseconds(seconds));
   if (const auto skews = heat_of(mesh, window, "launch_skew"))
     skew = *std::max_element(skews.value().values.begin(), skews.value().values.end());
-  for (const Straggler& straggler : stragglers) named.push_back(straggler.world_rank);
+  for (const RankStraggler& straggler : stragglers) named.push_back(straggler.world_rank);
   const Json object = {{"first_step", window.first_step},
                        {"last_step", window.last_step},
                        {"slowest", slowest},

@@ -63,6 +63,6 @@ class RankMonitor {
 //   {"ranks":{"first_step":1,"last_step":50,"slowest":5,"host":"node07","gpu":"...","slowdown":0.012,
 //             "launch_skew_ms":0.2,"mean_ms":{"forward":..,...},"stage_compute_ms":[..],"stragglers":[5]}}
 // slowest: the rank that is slowest against its role, slowdown 0.1: by 10 %; mean_ms: over all ranks, by quantity.
-std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std::vector<Straggler>& stragglers);
+std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std::vector<RankStraggler>& stragglers);
 
 }  // namespace tri

@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kSigma = 1.4826;  // of a normal distribution, over its median absolute value
 constexpr double kNoise = 2;       // so many sigmas of all ranks' differences are ignored
+constexpr int kEnoughPeers = 4;
 constexpr double kNothing = 1e-9;  // seconds
 
 double of(const RankWindow& window, int rank, RankQuantity quantity) {
@@ -40,6 +41,14 @@ double stage_flops(const RankMesh& mesh, int stage) {
 
 std::vector<std::vector<int>> roles_of(const RankMesh& mesh) {
   std::vector<std::vector<int>> roles;
+  if (mesh.dp >= kEnoughPeers) {
+    for (int stage = 0; stage < mesh.pp; ++stage)
+      for (int tp = 0; tp < mesh.tp; ++tp) {
+        std::vector<int>& role = roles.emplace_back();
+        for (int dp = 0; dp < mesh.dp; ++dp) role.push_back((stage * mesh.dp + dp) * mesh.tp + tp);
+      }
+    return roles;
+  }
   if (mesh.dp * mesh.tp > 1) {
     for (int stage = 0; stage < mesh.pp; ++stage) roles.push_back(ranks_of_stage(mesh, stage));
     return roles;
@@ -147,7 +156,7 @@ void StragglerWatch::judge(int world_rank, const Slowness& slowness, double nois
   if (is_news) news.push_back({.kind = StragglerNews::Kind::kSlow, .straggler = straggler_of(world_rank)});
 }
 
-Straggler StragglerWatch::straggler_of(int world_rank) const {
+RankStraggler StragglerWatch::straggler_of(int world_rank) const {
   const Case& of = cases_[static_cast<size_t>(world_rank)];
   const auto windows = static_cast<double>(std::max<int64_t>(1, of.windows));
   return {.world_rank = world_rank,
@@ -181,7 +190,7 @@ void StragglerWatch::look_at_data(const RankWindow& window, std::vector<Straggle
   if (data_windows_ == kWindows) news.push_back({.kind = StragglerNews::Kind::kData, .share = share});
 }
 
-std::string to_string(const RankMesh& mesh, const Straggler& straggler) {
+std::string to_string(const RankMesh& mesh, const RankStraggler& straggler) {
   const std::string who = to_string_place(mesh, straggler.world_rank);
   const double percent = 100 * straggler.slowdown;
   const std::string role = mesh.dp * mesh.tp > 1

@@ -1,8 +1,10 @@
 // Who is slower than the ranks that do the same work, from every rank's times (io/ranks/rank_times.h).
 //
-// A role is the ranks of one stage: they compute the same and send as much. A stage may rightly take longer than
-// another (the head's does), so ranks are compared within their role alone. Where a stage is one rank, the inner stages
-// of equal FLOPs are one role, since they compute the same, too. Waits tell nothing: the slow one waits the least.
+// A role is ranks that compute the same and send as much: those of one stage with the same place in their tp group, where
+// there are enough of them; else all of the stage. (Of a small model the vocabulary's parts are unequal work: most tokens
+// are in the first.) A stage may rightly take longer than another (the head's does), so ranks are compared within their
+// role alone. Where a stage is one rank, the inner stages of equal FLOPs are one role, since they compute the same, too.
+// Waits tell nothing: the slow one waits the least.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,7 @@ struct Slowness {
 };
 std::vector<Slowness> slowness_of(const RankMesh& mesh, const RankWindow& window);
 
-struct Straggler {
+struct RankStraggler {
   int world_rank = 0;
   RankQuantity what = RankQuantity::kCompute;  // or kSend: in what it is slow
   double slowdown = 0;                         // the mean over `windows`; 0.1: by 10 %
@@ -45,9 +47,9 @@ struct StragglerNews {
     kData,    // steps wait for data
   };
   Kind kind = Kind::kSlow;
-  Straggler straggler;  // of kSlow and kOver
-  int stage = 0;        // of kStages
-  double share = 0;     // of kStages: above what is expected; of kData: of the step
+  RankStraggler straggler;  // of kSlow and kOver
+  int stage = 0;            // of kStages
+  double share = 0;         // of kStages: above what is expected; of kData: of the step
 };
 
 // Follows an attempt, window after window.
@@ -66,7 +68,7 @@ class StragglerWatch {
   explicit StragglerWatch(RankMesh mesh);
 
   std::vector<StragglerNews> add(const RankWindow& window);
-  const std::vector<Straggler>& stragglers() const { return stragglers_; }  // by world rank
+  const std::vector<RankStraggler>& stragglers() const { return stragglers_; }  // by world rank
 
  private:
   struct Case {
@@ -77,13 +79,13 @@ class StragglerWatch {
   };
   void judge(int world_rank, const Slowness& slowness, double noise, const RankWindow& window,
              std::vector<StragglerNews>& news);
-  Straggler straggler_of(int world_rank) const;
+  RankStraggler straggler_of(int world_rank) const;
   void look_at_stages(const RankWindow& window, std::vector<StragglerNews>& news);
   void look_at_data(const RankWindow& window, std::vector<StragglerNews>& news);
 
   const RankMesh mesh_;
   std::vector<Case> cases_;  // by world rank
-  std::vector<Straggler> stragglers_;
+  std::vector<RankStraggler> stragglers_;
   std::vector<int> stage_windows_;  // in which the stage took too long, one after the other
   int data_windows_ = 0;
 };
@@ -92,6 +94,6 @@ class StragglerWatch {
 std::vector<double> stage_excess(const RankMesh& mesh, const RankWindow& window);
 
 // "rank 5 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0) computes 11 % longer than its peers of stage 1, since step 101"
-std::string to_string(const RankMesh& mesh, const Straggler& straggler);
+std::string to_string(const RankMesh& mesh, const RankStraggler& straggler);
 
 }  // namespace tri

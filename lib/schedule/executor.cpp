@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "kernels/core/span_recorder.h"
 #include "kernels/core/timeline.h"
 #include "lib/comm/compute_progress.h"
 
@@ -190,6 +191,7 @@ class Executor::Run {
       timeline->enter_action(forward ? TimeCategory::kForward : TimeCategory::kBackward);
     Held held = take(action, x_.compute_);
     progress.running(x_.compute_);
+    const SpanScope span(x_.compute_, SpanKind::kAction, forward ? "F" : "B", action.microbatch, action.chunk);
     const Tensor input = held.tensor(BufferRing::kInputs);
     if (forward)
       stage_.forward(action.chunk, action.microbatch, input, held.tensor(BufferRing::kOutputs));

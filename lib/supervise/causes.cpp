@@ -34,7 +34,8 @@ std::optional<CauseKind> kind_of_status(int status) {
     case static_cast<int>(ExitCode::kNotFinite):
       return CauseKind::kNotFinite;
     default:
-      return status > 128 ? std::optional(CauseKind::kDeath) : std::nullopt;
+      // 128 + a signal; srun has larger ones of its own, as 233 where a node takes no task.
+      return status > 128 && status <= 128 + 64 ? std::optional(CauseKind::kDeath) : std::nullopt;
   }
 }
 

@@ -9,7 +9,8 @@ namespace tri {
 namespace {
 
 constexpr int kProbes = 3, kSteps = 64;
-constexpr double kAskSeconds = 5;  // launcher and ranks have to leave when they are asked to
+constexpr double kAskSeconds = 5;   // launcher and ranks have to leave when they are asked to
+constexpr double kLookSeconds = 2;  // what a GPU has against it may show a moment after its rank has died
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -318,7 +319,8 @@ void Supervisor::finish_ending(double now) {
     killed_ = true;
     launcher_.end_ranks(Launcher::End::kKill);
   }
-  bool all_clear = ended;
+  const bool at_fault = facts_.status != 0 && !asked_to_stop_;
+  bool all_clear = ended && !(at_fault && now - since_ < kLookSeconds);
   for (const std::string& name : current_.nodes) {
     Node& node = nodes_.at(name);
     const auto finding = [&](CauseKind kind, const std::string& text) {
@@ -392,7 +394,7 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   for (auto& [name, node] : nodes_) node.probed = now;
   order_all(OrderKind::kEnd);
-  if (current_.cause.kind == CauseKind::kNotStarted) renew_agents(now);
+  if (current_.cause.kind == CauseKind::kNotStarted || current_.cause.kind == CauseKind::kUnknown) renew_agents(now);
   enter(Phase::kGather, now);
 }
 

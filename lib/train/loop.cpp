@@ -42,7 +42,13 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
               .job = context.job,
               .gpu = context.device.bus_id(),
               .events = context.events,
-              .metrics = metrics_.get()}) {
+              .metrics = metrics_.get()}),
+      timeline_({.config = context.config,
+                 .mesh = context.mesh,
+                 .job = context.job,
+                 .device = context.device,
+                 .runtime = context.trainer.runtime(),
+                 .attempt = context.events.writer().attempt}) {
   if (evaluation_batches_ > 0)
     validation_loader_ = std::make_unique<NodeLoader>(
         NodeLoaderContext{.config = context.config,
@@ -54,6 +60,11 @@ TrainingLoop::TrainingLoop(const LoopContext& context)
                           .split = Split::kValidation,
                           .steps = evaluation_batches_ * (context.config.run.steps - context.begun.steps),
                           .period = evaluation_batches_});
+  if (context.mesh.world_rank != 0) return;
+  exporters_ = std::make_unique<Exporters>(Exporters::Context{.config = context.config,
+                                                              .attempt = context.events.writer().attempt,
+                                                              .completed = context.begun.steps,
+                                                              .memory_bytes = context.memory_bytes});
 }
 
 Result<void> TrainingLoop::run() {
@@ -84,10 +95,12 @@ Result<void> TrainingLoop::run() {
 Result<void> TrainingLoop::train_step() {
   const auto start = Clock::now();
   if (BlackBox* const box = black_box()) box->begin_step(progress_.steps + 1, context_.config.run.steps);
+  timeline_.begin_step(progress_.steps + 1);
   const double data_wait = loader_.wait_seconds();
-  const int64_t data_bytes = loader_.bytes_read();
+  const int64_t data_bytes = loader_.bytes_read(), data_began = BlackBox::now();
   const StepTokens tokens = loader_.next();
-  const StepStatistics told = to_tell();
+  timeline_.host_span("data", data_began);
+  const StepStatistics told = to_tell(context_.mesh.world_rank == 0 ? timeline_.asked() : 0);
   const auto told_at = Clock::now();
   const StepResult result = context_.trainer.step(progress_.steps, tokens.inputs, tokens.targets, told,
                                                   [this] { context_.checkpoints.before_update(); });
@@ -95,6 +108,8 @@ Result<void> TrainingLoop::train_step() {
   step_seconds_ = seconds_between(start, end);
   if (BlackBox* const box = black_box()) box->end_step(static_cast<int64_t>(step_seconds_ * 1e9));
   progress_.steps += 1;
+  timeline_.end_step(progress_.steps);
+  timeline_.ask(progress_.steps + 1, result.sums.steps_to_record());
   progress_.samples += context_.config.data.global_batch;
 
   const StepTimes times =
@@ -110,7 +125,7 @@ Result<void> TrainingLoop::train_step() {
                .before = seconds_between(step_end_.value_or(start), told_at)},
               metrics, context_.checkpoints.under_way().has_value());
   step_end_ = end;
-  save_due_ = result.sums.save_due > 0;
+  save_due_ = result.sums.save_due();
   if (!result.finite())
     if (auto skipped = after_not_finite(metrics); !skipped) return skipped;
   if (result.finite()) skipped_in_a_row_ = 0;
@@ -121,8 +136,8 @@ Result<void> TrainingLoop::train_step() {
   return {};
 }
 
-// What this rank tells the others with the next step.
-StepStatistics TrainingLoop::to_tell() const {
+// What this rank tells the others with the next step. `timeline_asks`: steps that are to be recorded; of rank 0.
+StepStatistics TrainingLoop::to_tell(int timeline_asks) const {
   const PartOutcome part = context_.checkpoints.part_outcome();
   StepStatistics told{.saved = part == PartOutcome::kSaved ? 1.0f : 0.0f,
                       .failed = part == PartOutcome::kFailed ? 1.0f : 0.0f};
@@ -135,7 +150,7 @@ StepStatistics TrainingLoop::to_tell() const {
     // One that is still being written is not waited for: storage that is too slow makes the next one late.
     const double minutes = context_.config.checkpoint.every_minutes;
     const bool due = minutes > 0 && seconds_between(saved_at_, Clock::now()) >= 60 * minutes;
-    told.save_due = due && !context_.checkpoints.under_way() ? 1.0f : 0.0f;
+    told.asks = StepStatistics::asks_of(due && !context_.checkpoints.under_way(), timeline_asks);
   }
   return told;
 }
@@ -190,6 +205,7 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
 void TrainingLoop::show(const StepMetrics& metrics, bool finite) {
   if (!metrics_) return;
   metrics_->step(metrics);
+  exporters_->step(metrics);
   const bool keep = metrics.step % context_.config.metrics.log_every == 0 || is_last() || !finite;
   progress_line_.show(console_line(metrics, context_.config.run.steps, context_.memory_bytes), keep);
 }
@@ -218,6 +234,7 @@ TrainingLoop::Stop TrainingLoop::answer_to_signal(const StepResult& result, Cloc
 void TrainingLoop::report_checkpoints() {
   for (const CheckpointStats& stats : context_.checkpoints.published()) {
     metrics_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
+    exporters_->checkpoint(stats.step, stats.bytes, stats.stall_seconds, stats.seconds);
     log_info("checkpoint of step {}: {}, training waited {:.0f} ms, written in {} ({:.2f} GB/s; slowest rank {}: {})",
              stats.step, format_bytes(stats.bytes), 1e3 * stats.stall_seconds, format_duration(stats.seconds),
              static_cast<double>(stats.bytes) / std::max(stats.seconds, 1e-9) / 1e9, stats.slowest_rank,
@@ -249,6 +266,7 @@ void TrainingLoop::evaluate() {
       tick_black_box);
   if (context_.mesh.world_rank != 0) return;
   metrics_->evaluation(progress_.steps, result.loss);
+  exporters_->evaluation(progress_.steps, result.loss);
   const std::string per_byte = result.bytes > 0 ? fmt::format(", {:.3f} per byte", result.perplexity_per_byte()) : "";
   log_info("step {}: validation loss {:.4f} nats/token, perplexity {:.3f} per token{}, over {} samples",
            progress_.steps, result.loss, result.perplexity(), per_byte, result.samples);

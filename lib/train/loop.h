@@ -12,11 +12,13 @@
 #include "lib/fault/stop_deadline.h"
 #include "lib/fault/stop_signals.h"
 #include "lib/observe/effective_time.h"
+#include "lib/observe/exporters.h"
 #include "lib/observe/metrics.h"
 #include "lib/observe/rank_monitor.h"
 #include "lib/observe/startup.h"
 #include "lib/train/inputs.h"
 #include "lib/train/node_loader.h"
+#include "lib/train/timeline_recorder.h"
 #include "lib/train/trainer.h"
 
 namespace tri {
@@ -54,7 +56,7 @@ class TrainingLoop {
   };
 
   Result<void> train_step();
-  StepStatistics to_tell() const;
+  StepStatistics to_tell(int timeline_asks) const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
   void show(const StepMetrics& metrics, bool finite);
   Result<void> after_not_finite(const StepMetrics& metrics);
@@ -85,6 +87,8 @@ class TrainingLoop {
   std::unique_ptr<MetricsFile> metrics_;        // world rank 0
   RankMonitor ranks_;                           // after the metrics, into which it writes
   std::optional<Clock::time_point> step_end_;   // of the step before; none: something stood between
+  TimelineRecorder timeline_;
+  std::unique_ptr<Exporters> exporters_;  // world rank 0
   ProgressLine progress_line_;
 };
 

@@ -18,10 +18,17 @@ struct StepStatistics {
   float failed = 0;       // ... or could not be
   float stop_age = 0;     // seconds since that signal, on the ranks that it asked
   float time_needed = 0;  // seconds until the state after this step would be saved, by what was measured; rank 0 alone
-  float save_due = 0;     // checkpoint.every_minutes have passed, by rank 0's clock: 1 or 0, rank 0 alone
+  float asks = 0;         // what rank 0 asks of all, rank 0 alone: asks_of()
 
   int num_saved() const { return static_cast<int>(saved); }
   int num_failed() const { return static_cast<int>(failed); }
+  // checkpoint.every_minutes have passed, by rank 0's clock; so many steps after this one are to be recorded (a whole number
+  // up to a million is exact in a float).
+  static float asks_of(bool save_due, int steps_to_record) {
+    return static_cast<float>((save_due ? 1 : 0) + 2 * steps_to_record);
+  }
+  bool save_due() const { return static_cast<int>(asks) % 2 == 1; }
+  int steps_to_record() const { return static_cast<int>(asks) / 2; }
   double mean_stop_age() const { return stop > 0 ? stop_age / stop : 0.0; }
 };
 inline constexpr int kNumStepStatistics = sizeof(StepStatistics) / sizeof(float);

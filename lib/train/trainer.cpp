@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <optional>
 
 #include "lib/comm/compute_progress.h"
 #include "lib/optim/lr.h"
@@ -91,12 +92,14 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   const ComputeProgress update(ComputeKind::kUpdate);
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
+  std::optional<SpanScope> span(std::in_place, compute, SpanKind::kAction, "update");
   optimizer_.reduce();
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
   optimizer_.update(step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
+  span.reset();
   timeline_.end();
   compute.synchronize();  // the step's only wait of the host
   result.timeline = timeline_.take();

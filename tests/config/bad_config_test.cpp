@@ -26,7 +26,9 @@ const BadText kBadConfigs[] = {
     {"model:\n  layers: 4\n  heds: 4", "a.yaml:3: model.heds: unknown key; did you mean model.heads?"},
     {"model: {num_layers: 4}", "a.yaml:1: model.num_layers: unknown key; did you mean model.layers?"},
     {"model: {steps: 4}", "a.yaml:1: model.steps: unknown key; did you mean run.steps?"},
-    {"metrics: {colour: red}", "a.yaml:1: metrics.colour: unknown key; the keys of metrics are log_every, ranks_every"},
+    {"metrics: {colour: red}",
+     "a.yaml:1: metrics.colour: unknown key; the keys of metrics are log_every, "
+     "ranks_every, tensorboard, prometheus, prometheus_file, timeline"},
     {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
     {"speed: {every: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
@@ -150,6 +152,12 @@ const BadText kBadConfigs[] = {
     {"lr: {decay_steps: 10000 steps}",
      "a.yaml:1: lr.decay_steps: 10000 steps is not an integer; allowed: integer >= 0; the default is 0"},
     {"metrics: {log_every: 0}", "a.yaml:1: metrics.log_every: 0 is out of range; allowed: integer >= 1; try 1"},
+    {"metrics: {prometheus: 9400}",
+     "a.yaml:1: metrics.prometheus: \"9400\" is not an address; allowed: HOST:PORT or "
+     "[ADDRESS]:PORT; try 127.0.0.1:9400"},
+    {"metrics: {timeline: \"5:4\"}",
+     "a.yaml:1: metrics.timeline: \"5:4\" is not a range of steps; allowed: FIRST:LAST, "
+     "1 <= FIRST <= LAST; try 20:22"},
     {"cluster: {ranks_per_node: eight}",
      "a.yaml:1: cluster.ranks_per_node: eight is not an integer; allowed: integer >= 1; the default is 8"},
     {"model:\n  layers: 4\n  heads: 4\n  layers: 8", "a.yaml:4: model.layers: given twice, first on line 2; keep one"},

@@ -19,6 +19,7 @@ RankRecord full_record() {
   r.process = 4242, r.process_namespace = 4026531836, r.process_start = 99887766;
   r.process_state = ProcessState::kStopped;
   r.uptime = 1234.5;
+  r.taken = 1763812345.678901;
   r.phase = RunPhase::kEvaluation, r.host_state = HostState::kConnects;
   r.phase_seconds = 0.125, r.host_seconds = 1e-9, r.beat_seconds = 0.2, r.last_event_seconds = 3;
   r.step = 1LL << 40, r.steps = 1LL << 41, r.progress = std::numeric_limits<uint32_t>::max();
@@ -68,6 +69,7 @@ TEST(RecordJson, comes_back_as_it_was) {
   EXPECT_EQ(back.failure->realtime, 1790000000123456789);
   EXPECT_EQ(back.process_state, ProcessState::kStopped);
   EXPECT_EQ(back.uptime, 1234.5);
+  EXPECT_EQ(back.taken, 1763812345.678901);
   EXPECT_EQ(back.events[0].value, -1);
 }
 

@@ -18,6 +18,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "io/base/error.h"
 #include "io/base/random.h"
 #include "tests/mp/run_program.h"
 
@@ -34,7 +35,7 @@ constexpr double kDeadline = 12;         // of a step, seconds
 constexpr double kAddsUpWithin = 0.001;  // of the wall time
 constexpr const char* kNodes[] = {"node0", "node1", "node2"};
 
-// What happens, to the rank or to its node. `hits` are those of the processes that are sent the signal.
+// What happens to the rank, to its node or to the driver.
 enum class Guilt { kNobody, kNode };
 struct Fault {
   const char* name;

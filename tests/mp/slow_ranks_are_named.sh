@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # A rank that is slower than its peers is named, with its times in ranks.h5, in the log, in events.jsonl and on the map; of a
 # slow stage nobody is. Measuring changes no loss, and a killed run's file goes on.
-#   slow_ranks_are_named.sh SOURCE_FOLDER PATH_OF_trireme_on_hangs [PERCENT WINDOW ROUNDS]
+#   slow_ranks_are_named.sh SOURCE_FOLDER PATH_OF_trireme_on_hangs [PERCENT WINDOW ROUNDS HIDDEN]
 # PERCENT: what the slow ranks take longer; by default much, since the machine may be busy. WINDOW: steps. ROUNDS: times that
-# every rank in turn is slow; 0, the default: one of them once.
+# every rank in turn is slow; 0, the default: one of them once. HIDDEN: of the model; what is compared must be its GEMMs where
+# little is to be found, since in a tiny one the first tp ranks, which have all the tokens, are the slower ones.
 source "$(dirname "$0")/checks.sh"
-percent=${3:-60} window=${4:-8} rounds=${5:-0}
+percent=${3:-60} window=${4:-8} rounds=${5:-0} hidden=${6:-32}
 steps=$((3 * window))
 export TRIREME_BLACK_BOXES=$folder OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 make_text
 cat >tiny.yaml <<YAML
 run: {name: tiny, device: cpu, steps: $steps}
-model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 64}
+model: {layers: 2, hidden: $hidden, heads: 2, vocab: 257, seq_len: $((2 * hidden))}
 data: {sources: [text], global_batch: 8, micro_batch: 1, tokenizer: bytes}
 parallel: {tp: 2, pp: 2, dp: 2}
 lr: {peak: 1e-2}

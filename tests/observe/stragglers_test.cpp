@@ -14,7 +14,7 @@ using Kind = StragglerNews::Kind;
 // What a watch says of `windows` windows; stops behind the first word about a rank, if asked to.
 struct Watched {
   std::vector<std::pair<int64_t, StragglerNews>> news;  // with its window
-  std::vector<Straggler> stragglers;                    // at the end
+  std::vector<RankStraggler> stragglers;                // at the end
 };
 Watched watch(const RankMesh& mesh, int64_t windows, double noise, uint64_t seed,
               const Disturbance& disturbance = nullptr) {
@@ -103,6 +103,19 @@ TEST(Stragglers, where_a_stage_is_one_rank_it_is_compared_with_stages_of_equal_w
   const Watched watched = watch(mesh, 5, 0.01, 5, [](int rank, int64_t) { return rank == 3 ? 1.1 : 1; });
   ASSERT_FALSE(watched.stragglers.empty());
   EXPECT_EQ(watched.stragglers[0].world_rank, 3);
+}
+
+// Ranks of one place in their tp groups share a role where there are enough of them: unequal parts of the vocabulary are no
+// fault.
+TEST(Stragglers, tp_ranks_may_have_unequal_work) {
+  const RankMesh mesh = synthetic_mesh(2, 4, 2);
+  EXPECT_EQ(roles_of(mesh)[1], (std::vector<int>{1, 3, 5, 7}));
+  const auto uneven = [&](int rank, int64_t) { return mesh.tp_of(rank) == 0 ? 1.2 : 1.0; };
+  EXPECT_TRUE(watch(mesh, 50, 0.01, 5, uneven).news.empty());
+  const Watched watched =
+      watch(mesh, 3, 0.01, 5, [&](int rank, int64_t w) { return rank == 9 ? 1.1 : uneven(rank, w); });
+  ASSERT_EQ(watched.stragglers.size(), 1u);
+  EXPECT_EQ(watched.stragglers[0].world_rank, 9);
 }
 
 TEST(Stragglers, slow_sends_name_the_sender) {

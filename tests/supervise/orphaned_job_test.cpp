@@ -1,8 +1,7 @@
 #include "lib/supervise/orphaned_job.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
-
-#include "io/base/format.h"
 
 namespace tri {
 namespace {

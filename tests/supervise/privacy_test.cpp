@@ -34,7 +34,7 @@ bool comes(const std::string& path) {
 TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   const TemporaryFolder folder;
   const std::string token = to_text(new_token()), agents = folder / "agents", ranks = folder / "ranks";
-  ProcessLauncher launcher({.commands = {.agents = [&](const auto&) { return tell(agents); },
+  ProcessLauncher launcher({.commands = {.agents = [&](const auto&) { return std::vector{tell(agents)}; },
                                          .ranks = [](const auto&) { return std::vector<std::string>(); }},
                             .agent = {"agent"},
                             .ranks = tell(ranks),

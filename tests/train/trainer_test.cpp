@@ -28,7 +28,7 @@ TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
 TEST(Trainer, a_step_sums_what_the_ranks_told) {
   OneRank rank(tiny_config());
   const StepStatistics told{
-      .norm_sq = 7, .loss = 7, .stop = 1, .saved = 2, .failed = 3, .stop_age = 4.5f, .time_needed = 6, .save_due = 1};
+      .norm_sq = 7, .loss = 7, .stop = 1, .saved = 2, .failed = 3, .stop_age = 4.5f, .time_needed = 6, .asks = StepStatistics::asks_of(true, 3)};
   const auto step = [&](const StepStatistics& numbers) {
     return rank.trainer->step(0, rank.tokens(0, 0), rank.tokens(0, 1), numbers);
   };
@@ -41,9 +41,10 @@ TEST(Trainer, a_step_sums_what_the_ranks_told) {
   EXPECT_EQ(result.sums.num_failed(), 3);
   EXPECT_EQ(result.sums.mean_stop_age(), 4.5);
   EXPECT_EQ(result.sums.time_needed, 6);
-  EXPECT_EQ(result.sums.save_due, 1);
+  EXPECT_TRUE(result.sums.save_due());
+  EXPECT_EQ(result.sums.steps_to_record(), 3);
   const StepStatistics next = step({}).sums;
-  EXPECT_EQ(next.stop + next.saved + next.failed + next.stop_age + next.time_needed + next.save_due, 0)
+  EXPECT_EQ(next.stop + next.saved + next.failed + next.stop_age + next.time_needed + next.asks, 0)
       << "left from the step before";
 }
 

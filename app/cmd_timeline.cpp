@@ -1,0 +1,154 @@
+// trireme timeline: what all streams of a run's ranks did in some steps, as a trace for Perfetto.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "app/commands.h"
+#include "io/base/file.h"
+#include "lib/fault/dump_folder.h"
+#include "lib/observe/hang_trace.h"
+#include "lib/observe/run_status.h"
+#include "lib/observe/timeline.h"
+#include "lib/train/timeline_recorder.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string run_dir, steps, ranks, output, dump;
+  int record = 0;
+  bool json = false;
+};
+
+Result<void> ask_for(const Options& options) {
+  const std::string path = timeline_request_path(options.run_dir);
+  std::error_code problem;
+  if (!std::filesystem::is_directory(options.run_dir, problem))
+    return usage_error("{}: not the folder of a run", options.run_dir);
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), problem);
+  if (auto written = write_file(path, fmt::format("{}\n", options.record)); !written) return written;
+  fmt::print("the run, if it goes on, records its next {} steps: then `trireme timeline {}`\n", options.record,
+             options.run_dir);
+  return {};
+}
+
+Result<void> show_hang(const Options& options) {
+  const auto dump = read_hang_dump(options.run_dir, options.dump);
+  if (!dump) return dump.error();
+  const std::string& folder = dump.value().folder;
+  const auto ranks = recorded_ranks(folder);
+  const auto records = read_records(folder, ranks);
+  if (records.empty()) return file_error("{}: no records of ranks", folder);
+  const std::string path = options.output.empty() ? folder + "/hang.pftrace" : options.output;
+  if (auto written = write_hang_trace(records, path); !written) return written;
+  fmt::print("the last moments of {} ranks: {}\nopen it in https://ui.perfetto.dev\n", records.size(), path);
+  return {};
+}
+
+// The recording that has the most of the steps; of equal ones the last.
+const StepRange* recording_of(const std::vector<StepRange>& recorded, const StepRange& steps) {
+  const StepRange* best = nullptr;
+  int64_t most = 0;
+  for (const StepRange& range : recorded) {
+    const int64_t common = std::min(range.last, steps.last) - std::max(range.first, steps.first) + 1;
+    if (common > 0 && common >= most) {
+      most = common;
+      best = &range;
+    }
+  }
+  return best;
+}
+
+std::string json_of(const TimelineSummary& s) {
+  nlohmann::ordered_json json = {{"path", s.path},
+                                 {"bytes", s.bytes},
+                                 {"first_step", s.steps.first},
+                                 {"last_step", s.steps.last},
+                                 {"ranks", s.num_ranks},
+                                 {"hosts", s.num_hosts},
+                                 {"slices", s.num_slices},
+                                 {"flows", s.num_flows},
+                                 {"unmatched", s.num_unmatched},
+                                 {"early", s.num_early},
+                                 {"lost_marks", s.lost_marks},
+                                 {"clock_error_us", 1e6 * s.clock_error}};
+  json["waits"] = nlohmann::ordered_json::array();
+  for (const WaitForRank& wait : s.waits)
+    json["waits"].push_back({{"rank", wait.waiter},
+                             {"for", wait.awaited},
+                             {"axis", wait.axis},
+                             {"count", wait.count},
+                             {"ms", 1e3 * wait.seconds}});
+  return json.dump() + "\n";
+}
+
+Result<void> show_steps(const Options& options) {
+  const auto recorded = list_timelines(options.run_dir);
+  if (recorded.empty())
+    return file_error(
+        "{}: nothing is recorded; ask a run for it by metrics.timeline, or one that goes on by `trireme "
+        "timeline {} --record 3`",
+        options.run_dir, options.run_dir);
+  const auto asked = parse_step_range(options.steps);
+  if (!asked && !options.steps.empty()) return usage_error("--steps {}: FIRST:LAST is expected", options.steps);
+  const StepRange* const recording = asked ? recording_of(recorded, *asked) : &recorded.back();
+  if (recording == nullptr) {
+    std::string known;
+    for (const StepRange& range : recorded)
+      known += fmt::format("{}{}:{}", known.empty() ? "" : ", ", range.first, range.last);
+    return file_error("--steps {}: not recorded; recorded are {}", options.steps, known);
+  }
+  RankRange ranks;
+  if (!options.ranks.empty()) {
+    const int read = std::sscanf(options.ranks.c_str(), "%d:%d", &ranks.first, &ranks.last);
+    if (read < 2) ranks.last = ranks.first;
+    if (read < 1 || ranks.first < 0 || ranks.last < ranks.first)
+      return usage_error("--ranks {}: FIRST:LAST is expected", options.ranks);
+  }
+  const auto pieces = read_timeline(options.run_dir, *recording, ranks);
+  if (!pieces) return pieces.error();
+  StepRange steps = *recording;
+  if (asked) steps = {std::max(steps.first, asked->first), std::min(steps.last, asked->last)};
+  const std::string path = !options.output.empty() ? options.output
+                                                   : fmt::format("{}/trace/steps_{:08d}_{:08d}.pftrace",
+                                                                 options.run_dir, steps.first, steps.last);
+  const auto summary = write_timeline(pieces.value(), steps, path);
+  if (!summary) return summary.error();
+  fmt::print("{}", options.json ? json_of(summary.value()) : timeline_text(summary.value(), pieces.value()));
+  return {};
+}
+
+}  // namespace
+
+void add_timeline_command(CLI::App& app, int& status) {
+  auto* command = app.add_subcommand(
+      "timeline", "What all streams of a run's ranks did in some steps, as a trace for Perfetto; who waited for whom");
+  auto options = std::make_shared<Options>();
+  command->add_option("run_dir", options->run_dir, "run.dir of a run")->required();
+  command->add_option("--steps", options->steps, "FIRST:LAST of recorded steps; by default the last recording");
+  command->add_option("--ranks", options->ranks, "FIRST:LAST, world ranks; by default all that recorded");
+  command->add_option("--output", options->output, "The trace; by default in run.dir/trace");
+  command->add_option("--record", options->record, "Ask a run that goes on to record its next N steps, and return")
+      ->check(CLI::Range(1, kMostRecordedSteps));
+  auto* hang = command->add_option("--hang", options->dump,
+                                   "The last moments of the newest hang, or of the dump named, from the black boxes");
+  hang->expected(0, 1)->type_name("[DUMP]");
+  command->add_flag("--json", options->json, "For machines: one object");
+  command->footer(
+      "Steps are recorded where metrics.timeline names them (20:22), or on request while the run goes on. The trace has a\n"
+      "process a rank and a track a stream: actions of the plan with microbatch and chunk, operations, transfers with their\n"
+      "channels and sequence numbers, waits that name the rank they are for, flows from each send to its receive.\n"
+      "--json: path, bytes, first_step, last_step, ranks, hosts, slices, flows, unmatched, early, lost_marks,\n"
+      "clock_error_us, waits [{rank, for, axis, count, ms}].\n"
+      "Exit status: 0; 2: usage; 3: nothing is recorded, or it can't be read or written.");
+  on_run(command, status, [options, hang] {
+    if (hang->count() > 0) return show_hang(*options);
+    return options->record > 0 ? ask_for(*options) : show_steps(*options);
+  });
+}
+
+}  // namespace tri

@@ -1,0 +1,58 @@
+// The wire format of Protocol Buffers, written: fields of a message one after the other, each behind its key. A message
+// inside a message is written apart, and then as one of its fields.
+// https://protobuf.dev/programming-guides/encoding
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace tri {
+
+class ProtobufMessage {
+ public:
+  // int32, int64, uint32, uint64, bool and enums.
+  void varint(int field, uint64_t value) {
+    append_varint(key(field, 0));
+    append_varint(value);
+  }
+  void fixed64(int field, uint64_t value) {  // fixed64
+    append_varint(key(field, 1));
+    append_bytes(value);
+  }
+  void real(int field, double value) {  // double
+    append_varint(key(field, 1));
+    append_bytes(value);
+  }
+  void real(int field, float value) {  // float
+    append_varint(key(field, 5));
+    append_bytes(value);
+  }
+  void text(int field, std::string_view value) {  // string, bytes
+    append_varint(key(field, 2));
+    append_varint(value.size());
+    bytes_.append(value);
+  }
+  void message(int field, const ProtobufMessage& value) { text(field, value.bytes_); }
+
+  const std::string& bytes() const { return bytes_; }
+  void clear() { bytes_.clear(); }
+
+ private:
+  static uint64_t key(int field, int wire_type) {
+    return static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire_type);
+  }
+  void append_varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
+    bytes_ += static_cast<char>(value);
+  }
+  template <class T>
+  void append_bytes(T value) {  // as numbers lie in memory here: the low byte first
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+
+  std::string bytes_;
+};
+
+}  // namespace tri

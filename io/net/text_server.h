@@ -1,0 +1,49 @@
+// One text over HTTP, for programs that fetch it now and then: GET /metrics. A thread of its own serves everybody, and
+// never waits for anybody: who is slow is cut off after some seconds, and at once where too many have come after it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "io/base/error.h"
+
+namespace tri {
+
+struct HostAndPort {
+  std::string host;  // a name or an address
+  int port = 0;      // 0: any that is free
+  bool operator==(const HostAndPort&) const = default;
+};
+
+// "localhost:9400", "[::1]:9400"; nothing else.
+std::optional<HostAndPort> parse_host_and_port(std::string_view text);
+
+class TextServer {
+ public:
+  static constexpr int kMostConnections = 16;
+  static constexpr double kPatience = 5;  // seconds, for a connection from its beginning to its end
+
+  // Of its thread: the text of an answer, each time anew; it must not wait.
+  using Text = std::function<std::string()>;
+
+  // Error: it cannot listen there, because somebody else does for instance.
+  static Result<std::unique_ptr<TextServer>> start(const HostAndPort& where, std::string content_type, Text text);
+  ~TextServer();
+  TextServer(const TextServer&) = delete;
+  TextServer& operator=(const TextServer&) = delete;
+
+  int port() const { return port_; }  // where it listens
+
+ private:
+  class Loop;
+  TextServer() = default;
+
+  int port_ = 0;
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace tri

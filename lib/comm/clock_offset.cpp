@@ -1,0 +1,55 @@
+#include "lib/comm/clock_offset.h"
+
+#include <mpi.h>
+
+#include <limits>
+#include <vector>
+
+#include "io/black_box/black_box.h"
+#include "lib/comm/job.h"
+#include "lib/comm/mpi_check.h"
+
+namespace tri {
+namespace {
+
+constexpr int kTag = 32001;  // of MPI_COMM_WORLD, beside those of lib/comm/job.cpp
+constexpr int kPings = 24;   // some are slow: the first, and those that another process interrupts
+
+// Both sides stand in MPI's own waits, which spin: an answer must not wait for a sleeper.
+void answer(int host_leader) {
+  for (int i = 0; i < kPings; ++i) {
+    TRI_MPI(MPI_Recv(nullptr, 0, MPI_BYTE, host_leader, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    const int64_t time = BlackBox::now();
+    TRI_MPI(MPI_Send(&time, sizeof time, MPI_BYTE, host_leader, kTag, MPI_COMM_WORLD));
+  }
+}
+
+ClockOffset ask() {
+  ClockOffset best{.error = std::numeric_limits<int64_t>::max()};
+  for (int i = 0; i < kPings; ++i) {
+    int64_t theirs = 0;
+    const int64_t before = BlackBox::now();
+    TRI_MPI(MPI_Send(nullptr, 0, MPI_BYTE, 0, kTag, MPI_COMM_WORLD));
+    TRI_MPI(MPI_Recv(&theirs, sizeof theirs, MPI_BYTE, 0, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+    const int64_t after = BlackBox::now(), error = (after - before + 1) / 2;
+    if (error < best.error) best = {.offset = theirs - (before + (after - before) / 2), .error = error};
+  }
+  return best;
+}
+
+}  // namespace
+
+ClockOffset measure_clock_offset(Job& job) {
+  const int leader = job.node_ranks().front();
+  const std::vector<int> leaders = job.all_gather(leader);  // by world rank
+  ClockOffset mine;
+  if (job.world_rank() == 0) {
+    for (int rank = 0; rank < job.world_size(); ++rank)
+      if (leaders[static_cast<size_t>(rank)] == rank && rank != leader) answer(rank);
+  } else if (job.world_rank() == leader) {
+    mine = ask();
+  }
+  return job.all_gather(mine)[static_cast<size_t>(leader)];
+}
+
+}  // namespace tri

@@ -1,0 +1,20 @@
+// A range of steps as text: "20:22".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace tri {
+
+struct StepRange {
+  int64_t first = 1, last = 1;  // both belong to it
+  int64_t size() const { return last - first + 1; }
+  bool contains(int64_t step) const { return first <= step && step <= last; }
+  bool operator==(const StepRange&) const = default;
+};
+
+// "FIRST:LAST", or "FIRST" for one step, with 1 <= FIRST <= LAST; nothing else.
+std::optional<StepRange> parse_step_range(std::string_view text);
+
+}  // namespace tri

@@ -1,0 +1,202 @@
+#include "lib/observe/exporters.h"
+
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "io/base/file.h"
+#include "io/base/log.h"
+#include "io/net/text_server.h"
+#include "lib/observe/prometheus.h"
+
+namespace tri {
+namespace {
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// What the thread that trains tells, and others read.
+class SharedFigures {
+ public:
+  template <class Change>
+  void change(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    change(figures_);
+    ++changes_;
+  }
+  std::string text() const {
+    PrometheusFigures figures;
+    {
+      const std::lock_guard lock(mutex_);
+      figures = figures_;
+    }
+    return prometheus_text(figures);
+  }
+  int64_t changes() const {
+    const std::lock_guard lock(mutex_);
+    return changes_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  PrometheusFigures figures_;
+  int64_t changes_ = 0;
+};
+
+// A file that is replaced once a second by a thread of its own, and once more at the end. Storage may hang: then the
+// thread is left behind.
+class TextFile {
+ public:
+  TextFile(std::string path, std::shared_ptr<const SharedFigures> figures) : state_(std::make_shared<State>()) {
+    std::thread([state = state_, path = std::move(path), figures = std::move(figures)] {
+      run(*state, path, *figures);
+    }).detach();
+  }
+  ~TextFile() {
+    constexpr std::chrono::seconds kPatience{2};
+    std::unique_lock lock(state_->mutex);
+    state_->ending = true;
+    state_->wake.notify_all();
+    state_->wake.wait_for(lock, kPatience, [&] { return state_->ended; });
+  }
+  TextFile(const TextFile&) = delete;
+  TextFile& operator=(const TextFile&) = delete;
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable wake;
+    bool ending = false, ended = false;
+  };
+
+  static void run(State& state, const std::string& path, const SharedFigures& figures) {
+    constexpr std::chrono::seconds kPeriod{1};
+    int64_t written = -1;
+    bool warned = false;
+    for (bool ending = false; !ending;) {
+      {
+        std::unique_lock lock(state.mutex);
+        ending = state.wake.wait_for(lock, kPeriod, [&] { return state.ending; });
+      }
+      const int64_t changes = figures.changes();
+      if (changes == written) continue;
+      const Result<void> published = replace(path, figures.text());
+      if (!published && !warned) log_warn("metrics.prometheus_file: {}; training goes on", published.error().message);
+      warned = !published;
+      written = changes;
+    }
+    const std::lock_guard lock(state.mutex);
+    state.ended = true;
+    state.wake.notify_all();
+  }
+
+  // Whole for whoever reads it, and not synced: it is of use for seconds.
+  static Result<void> replace(const std::string& path, const std::string& text) {
+    auto file = AtomicFile::create(path);
+    if (!file) return file.error();
+    file.value().write(text.data(), text.size());
+    return file.value().publish();
+  }
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace
+
+class Exporters::Prometheus {
+ public:
+  explicit Prometheus(const Context& context) : figures_(std::make_shared<SharedFigures>()) {
+    const Config& config = context.config;
+    figures_->change([&](PrometheusFigures& f) {
+      f.labels = {{"run", config.run.name},
+                  {"attempt", context.attempt},
+                  {"tp", std::to_string(config.parallel.tp)},
+                  {"pp", std::to_string(config.parallel.pp)},
+                  {"dp", std::to_string(config.parallel.dp)}};
+      f.steps_of_run = config.run.steps;
+      f.memory_bytes = context.memory_bytes;
+    });
+    if (!config.metrics.prometheus_file.empty())
+      file_ = std::make_unique<TextFile>(config.metrics.prometheus_file, figures_);
+    const auto where = parse_host_and_port(config.metrics.prometheus);
+    if (!where) return;
+    auto server = TextServer::start(*where, kPrometheusType, [figures = figures_] { return figures->text(); });
+    if (!server) {
+      log_warn("metrics.prometheus: {}; training goes on, Prometheus does not see it", server.error().message);
+      return;
+    }
+    server_ = std::move(server).value();
+    log_info("Prometheus: http://{}:{}/metrics", where->host, server_->port());
+  }
+
+  SharedFigures& figures() { return *figures_; }
+  int port() const { return server_ ? server_->port() : 0; }
+
+ private:
+  std::shared_ptr<SharedFigures> figures_;
+  std::unique_ptr<TextFile> file_;
+  std::unique_ptr<TextServer> server_;
+};
+
+Exporters::Exporters(const Context& context) {
+  const MetricsConfig& metrics = context.config.metrics;
+  if (metrics.tensorboard)
+    tensorboard_ = std::make_unique<TensorBoardFiles>(context.config.run.dir + "/tensorboard", context.completed + 1);
+  if (!metrics.prometheus.empty() || !metrics.prometheus_file.empty())
+    prometheus_ = std::make_unique<Prometheus>(context);
+}
+
+Exporters::~Exporters() = default;
+
+int Exporters::prometheus_port() const { return prometheus_ ? prometheus_->port() : 0; }
+
+Scalars scalars_of(const StepMetrics& m) {
+  Scalars values{{"train/loss", m.loss},
+                 {"train/gradient_norm", m.grad_norm},
+                 {"train/learning_rate", m.learning_rate},
+                 {"speed/step_ms", m.step_ms},
+                 {"speed/tokens_per_s", m.tokens_per_s},
+                 {"speed/tflops_per_rank", m.tflops_per_rank}};
+  if (m.mfu) values.emplace_back("speed/mfu", *m.mfu);
+  const auto seconds = m.times.values();
+  for (size_t i = 0; i < seconds.size(); ++i)
+    values.emplace_back(fmt::format("time/{}_ms", StepTimes::names()[i]), 1e3 * seconds[i]);
+  return values;
+}
+
+void Exporters::step(const StepMetrics& m) {
+  if (tensorboard_) tensorboard_->scalars(m.step, scalars_of(m));
+  if (!prometheus_) return;
+  prometheus_->figures().change([&](PrometheusFigures& f) {
+    f.tokens += std::llround(m.tokens_per_s * m.step_ms / 1e3);
+    f.steps += 1;
+    f.data_bytes += m.data_bytes;
+    f.not_finite_steps += std::isfinite(m.loss) && std::isfinite(m.grad_norm) ? 0 : 1;
+    for (size_t i = 0; i < f.seconds.size(); ++i) f.seconds[i] += std::max(0.0, m.times.values()[i]);  // never falls
+    f.last = m;
+    f.last_time = seconds_since_1970();
+  });
+}
+
+void Exporters::evaluation(int64_t step, double loss) {
+  if (tensorboard_) tensorboard_->scalars(step, {{"validation/loss", loss}});
+  if (prometheus_) prometheus_->figures().change([&](PrometheusFigures& f) { f.validation_loss = loss; });
+}
+
+void Exporters::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
+  if (tensorboard_)
+    tensorboard_->scalars(step, {{"checkpoint/stall_ms", 1e3 * stall_seconds}, {"checkpoint/write_ms", 1e3 * seconds}});
+  if (!prometheus_) return;
+  prometheus_->figures().change([&](PrometheusFigures& f) {
+    f.checkpoints += 1;
+    f.checkpoint_step = step;
+    f.checkpoint_bytes = bytes;
+    f.checkpoint_seconds = seconds;
+    f.checkpoint_stall_seconds = stall_seconds;
+  });
+}
+
+}  // namespace tri

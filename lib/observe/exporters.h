@@ -1,0 +1,44 @@
+// What a run shows to other programs while it runs: event files for TensorBoard, figures for Prometheus. World rank 0's.
+// None of them can stop the run; those for Prometheus do not hold it up either: threads of their own serve and write.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/tensorboard/event_file.h"
+#include "lib/config/config.h"
+#include "lib/observe/metrics.h"
+
+namespace tri {
+
+class Exporters {
+ public:
+  struct Context {
+    const Config& config;
+    std::string attempt;
+    int64_t completed = 0;     // steps of the run before this start
+    int64_t memory_bytes = 0;  // of this rank's arena
+  };
+  explicit Exporters(const Context& context);
+  ~Exporters();
+  Exporters(const Exporters&) = delete;
+  Exporters& operator=(const Exporters&) = delete;
+
+  void step(const StepMetrics& metrics);
+  void evaluation(int64_t step, double loss);
+  void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
+
+  int prometheus_port() const;  // 0: nobody listens
+
+ private:
+  class Prometheus;
+  std::unique_ptr<TensorBoardFiles> tensorboard_;
+  std::unique_ptr<Prometheus> prometheus_;
+};
+
+// Of one step, by the tags under which TensorBoard shows them: "train/loss", "speed/tokens_per_s", "time/tp_ms", ...
+Scalars scalars_of(const StepMetrics& metrics);
+
+}  // namespace tri

@@ -1,0 +1,159 @@
+#include "lib/observe/timeline_piece.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "io/base/file.h"
+#include "io/base/hash.h"
+#include "io/black_box/black_box.h"
+#include "lib/comm/messages.h"
+
+namespace tri {
+namespace {
+
+constexpr std::string_view kMagic = "TRITIME1";
+
+uint16_t index_of(std::vector<std::string>& names, std::string_view name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) names.emplace_back(name);
+  return static_cast<uint16_t>(found - names.begin());
+}
+
+std::vector<TimelineChannel> channels_of(const box::Image& image) {
+  std::vector<TimelineChannel> channels;
+  const uint32_t count = image.num_channels.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < count; ++i) {
+    const box::Channel& channel = image.channels[i];
+    channels.push_back({channel.name, static_cast<ChannelKind>(channel.kind), channel.members, channel.index});
+  }
+  return channels;
+}
+
+// Of each operation the marks that belong together.
+std::vector<TimelineTransfer> transfers_of(const SpanRecorder::Recording& recording, size_t num_channels) {
+  std::map<std::pair<uint32_t, uint32_t>, TimelineTransfer> by_number;  // channel, sequence
+  for (const SpanRecorder::Transfer& mark : recording.transfers) {
+    if (mark.channel >= num_channels) continue;
+    TimelineTransfer& transfer = by_number[{mark.channel, mark.sequence}];
+    if (mark.mark == TransferMark::kJoined) {
+      transfer.joined = mark.time;
+      transfer.join_stream = mark.stream;
+      transfer.step = static_cast<int32_t>(mark.step);
+      transfer.operation = static_cast<ChannelOperation>(mark.operation);
+    } else if (mark.mark == TransferMark::kSent) {
+      transfer.sent = mark.time;
+    } else {
+      transfer.completed = mark.time;
+      transfer.arrive_stream = mark.stream;
+    }
+  }
+  std::vector<TimelineTransfer> transfers;
+  for (auto& [number, transfer] : by_number) {
+    transfer.channel = static_cast<uint16_t>(number.first);
+    transfer.sequence = number.second;
+    if (transfer.joined != 0 && transfer.completed != 0) transfers.push_back(transfer);
+  }
+  return transfers;
+}
+
+// [stream] the times in which a transfer is all that runs there, in order.
+std::vector<std::vector<std::pair<int64_t, int64_t>>> busy_times(const TimelinePiece& piece, size_t num_streams) {
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> busy(num_streams);
+  for (const TimelineTransfer& transfer : piece.transfers)
+    if (transfer.join_stream == transfer.arrive_stream)
+      busy[transfer.join_stream].emplace_back(transfer.joined, transfer.completed);
+  for (auto& times : busy) std::sort(times.begin(), times.end());
+  return busy;
+}
+
+bool is_inside(const SpanRecorder::Span& span, const std::vector<std::pair<int64_t, int64_t>>& busy) {
+  auto after = std::upper_bound(busy.begin(), busy.end(), std::pair(span.begin, INT64_MAX));
+  return after != busy.begin() && span.end <= (--after)->second;
+}
+
+}  // namespace
+
+template <class Archive>
+void fields(Archive& archive, TimelineChannel& c) {
+  archive(c.name, c.kind, c.members, c.index);
+}
+
+template <class Archive>
+void fields(Archive& archive, TimelinePiece& p) {
+  archive(p.world_rank, p.world_size, p.pp_rank, p.dp_rank, p.tp_rank, p.host, p.gpu, p.attempt, p.steps, p.clock);
+  archive(p.device_error, p.lost_marks, p.streams, p.names, p.channels, p.spans, p.transfers);
+}
+
+void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host, TimelinePiece& piece) {
+  constexpr int64_t kShortestWait = 2000;  // a wait for what is there already is nothing to look at
+  constexpr uint16_t kCompute = 0;         // the streams of transfers wait for compute, and for room: that is no loss
+  piece.streams = recording.streams;
+  piece.device_error = recording.clock_error;
+  piece.lost_marks = recording.lost_marks;
+  if (const BlackBox* const box = black_box()) piece.channels = channels_of(const_cast<BlackBox*>(box)->image());
+  piece.transfers = transfers_of(recording, piece.channels.size());
+  const auto busy = busy_times(piece, recording.streams.size());
+  for (const SpanRecorder::Span& span : recording.spans) {
+    if (span.kind == SpanKind::kOperation && is_inside(span, busy[span.stream])) continue;
+    if (span.kind == SpanKind::kWait &&
+        (span.stream != kCompute || span.end - span.begin < kShortestWait || span.name == std::string_view("compute")))
+      continue;
+    piece.spans.push_back({.begin = span.begin,
+                           .end = span.end,
+                           .step = static_cast<int32_t>(span.step),
+                           .stream = span.stream,
+                           .name = index_of(piece.names, span.name),
+                           .microbatch = span.a,
+                           .chunk = static_cast<uint16_t>(span.b),
+                           .kind = span.kind});
+  }
+  const auto host_stream = static_cast<uint16_t>(piece.streams.size());
+  piece.streams.emplace_back("host");
+  for (const HostSpan& span : host)
+    piece.spans.push_back({.begin = span.begin,
+                           .end = span.end,
+                           .step = static_cast<int32_t>(span.step),
+                           .stream = host_stream,
+                           .name = index_of(piece.names, span.name)});
+}
+
+std::string timeline_folder(const std::string& run_dir, const StepRange& steps) {
+  return fmt::format("{}/trace/steps_{:08d}_{:08d}", run_dir, steps.first, steps.last);
+}
+
+std::string piece_path(const std::string& folder, int world_rank) {
+  return fmt::format("{}/rank_{:05d}.piece", folder, world_rank);
+}
+
+Result<void> write_piece(const std::string& folder, const TimelinePiece& piece) {
+  std::error_code problem;
+  std::filesystem::create_directories(folder, problem);
+  if (problem) return file_error("{}: {}", folder, problem.message());
+  const std::string bytes = to_bytes(piece), checksum = hex64(xxh3_64(bytes));
+  auto file = AtomicFile::create(piece_path(folder, piece.world_rank));
+  if (!file) return file.error();
+  for (const std::string_view part : {kMagic, std::string_view(checksum), std::string_view(bytes)})
+    file.value().write(part.data(), part.size());
+  return file.value().publish();
+}
+
+Result<TimelinePiece> read_piece(const std::string& path) {
+  constexpr size_t kChecksum = 16;
+  const auto file = MappedFile::open(path);
+  if (!file) return file.error();
+  const std::string_view text = file.value().text();
+  if (!text.starts_with(kMagic) || text.size() < kMagic.size() + kChecksum)
+    return file_error("{}: not a piece of a timeline, or of another version", path);
+  const std::string_view bytes = text.substr(kMagic.size() + kChecksum);
+  if (parse_hex64(text.substr(kMagic.size(), kChecksum)) != xxh3_64(bytes))
+    return file_error("{}: damaged: its checksum differs", path);
+  try {
+    return from_bytes<TimelinePiece>(bytes);
+  } catch (const Fatal& malformed) {
+    return file_error("{}: {}", path, malformed.what());
+  }
+}
+
+}  // namespace tri

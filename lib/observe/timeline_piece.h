@@ -1,0 +1,82 @@
+// What one rank has recorded of some steps, for a timeline: a file a rank, run.dir/trace/steps_00000020_00000022/
+// rank_00003.piece, which lib/observe/timeline puts together with the others'.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/base/error.h"
+#include "io/black_box/image.h"
+#include "kernels/core/span_recorder.h"
+#include "lib/comm/clock_offset.h"
+#include "lib/config/step_range.h"
+
+namespace tri {
+
+struct TimelineSpan {
+  int64_t begin = 0, end = 0;  // as all times here: nanoseconds of CLOCK_MONOTONIC of the rank's host
+  int32_t step = 0;
+  uint16_t stream = 0;  // in TimelinePiece::streams
+  uint16_t name = 0;    // in TimelinePiece::names
+  int32_t microbatch = 0;
+  uint16_t chunk = 0;
+  SpanKind kind = SpanKind::kOperation;
+  uint8_t unused = 0;
+};
+
+// One operation of a channel, as far as this rank takes part. `sent`: 0, where nobody marks it.
+struct TimelineTransfer {
+  int64_t joined = 0, sent = 0, completed = 0;
+  uint32_t sequence = 0;
+  int32_t step = 0;
+  uint16_t channel = 0;        // in TimelinePiece::channels
+  uint16_t join_stream = 0;    // that it joined on
+  uint16_t arrive_stream = 0;  // ... and was completed on; mostly the same
+  ChannelOperation operation = ChannelOperation::kNone;
+};
+
+struct TimelineChannel {
+  std::string name;
+  ChannelKind kind = ChannelKind::kCollectives;
+  RankSet members;
+  int32_t index = 0;  // of this rank
+};
+
+struct TimelinePiece {
+  int32_t world_rank = 0, world_size = 1;
+  int32_t pp_rank = 0, dp_rank = 0, tp_rank = 0;
+  std::string host, gpu, attempt;
+  StepRange steps;
+  ClockOffset clock;         // to rank 0's host
+  int64_t device_error = 0;  // nanoseconds, between the device's clock and the host's
+  int64_t lost_marks = 0;    // for which there was no room
+  std::vector<std::string> streams, names;
+  std::vector<TimelineChannel> channels;
+  std::vector<TimelineSpan> spans;
+  std::vector<TimelineTransfer> transfers;
+
+  int64_t clock_error() const { return clock.error + device_error; }
+};
+
+// A span of the thread that trains, on the stream "host".
+struct HostSpan {
+  const char* name = "";
+  int64_t step = 0, begin = 0, end = 0;
+};
+
+// Adds spans and transfers of a recording, whose first stream is the one that computes, with the channels of this process's black box (none: no transfers). Transfers
+// of which a part is not in the recording are left out, as are operations inside a transfer, which are the transfer.
+void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host, TimelinePiece& piece);
+
+// run.dir/trace/steps_00000020_00000022
+std::string timeline_folder(const std::string& run_dir, const StepRange& steps);
+std::string piece_path(const std::string& folder, int world_rank);
+
+// Whole or not at all, with a checksum; a piece has 5 MiB at most (kMostTimelineMarks).
+Result<void> write_piece(const std::string& folder, const TimelinePiece& piece);
+Result<TimelinePiece> read_piece(const std::string& path);
+
+inline constexpr size_t kMostTimelineMarks = size_t{1} << 18;  // of one rank and one recording
+
+}  // namespace tri

@@ -1,0 +1,221 @@
+#include "lib/observe/timeline_slices.h"
+
+#include <algorithm>
+
+namespace tri {
+namespace {
+
+constexpr int64_t kShortest = 2000;  // nanoseconds: shorter waits for a rank are none
+
+bool is_copy(const TimelinePiece& piece, const TimelineTransfer& transfer) {
+  return piece.channels[transfer.channel].kind == ChannelKind::kCopies;
+}
+
+// Whether compute waits for this channel's transfers under that name: "tp" for "tp" and "tp copies", "pp" for "pp forward".
+// Sums over all ranks stand under the name of any axis.
+bool may_wait_for(std::string_view axis, const TimelineChannel& channel) {
+  return channel.name.starts_with(axis) || channel.name == "world" || channel.name == "embedding";
+}
+
+}  // namespace
+
+TimelineSlices::TimelineSlices(const std::vector<TimelinePiece>& pieces, const StepRange& steps,
+                               TimelineSummary& summary)
+    : pieces_(pieces), steps_(steps), summary_(summary), meetings_(find_meetings(pieces)) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::vector<Meeting>& meetings = meetings_[i];
+    auto& order = by_completion_.emplace_back(meetings.size());
+    for (size_t t = 0; t < order.size(); ++t) order[t] = static_cast<int32_t>(t);
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return meetings[static_cast<size_t>(a)].completed < meetings[static_cast<size_t>(b)].completed;
+    });
+    sent_in_.emplace_back(meetings.size(), -1);
+    arrived_in_.emplace_back(meetings.size(), -1);
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const auto piece = static_cast<int32_t>(i);
+    for (const TimelineSpan& span : pieces[i].spans)
+      if (steps.contains(span.step)) add_span(piece, span);
+    add_transfers(piece);
+  }
+  add_flows();
+  for (auto& [key, wait] : waits_) summary_.waits.push_back(std::move(wait));
+  std::stable_sort(summary_.waits.begin(), summary_.waits.end(),
+                   [](const WaitForRank& a, const WaitForRank& b) { return a.seconds > b.seconds; });
+  summary_.num_slices = static_cast<int64_t>(slices_.size());
+}
+
+void TimelineSlices::add_span(int32_t piece, const TimelineSpan& span) {
+  const TimelinePiece& of = pieces_[static_cast<size_t>(piece)];
+  Slice slice{.begin = span.begin + of.clock.offset,
+              .end = span.end + of.clock.offset,
+              .name = of.names[span.name],
+              .piece = piece,
+              .stream = span.stream,
+              .step = span.step,
+              .span = &span};
+  if (span.kind == SpanKind::kWait) return add_wait(piece, span, std::move(slice));
+  if (span.kind == SpanKind::kAction && slice.name != "update") slice.name += fmt::format(" {}", span.microbatch);
+  if (slice.name == "step") slice.name += fmt::format(" {}", span.step);
+  slices_.push_back(std::move(slice));
+}
+
+// What held the wait up is the transfer that was complete last before its end. The rank that this one waited for is to
+// blame up to the moment at which it came; what follows is the transfer itself.
+void TimelineSlices::add_wait(int32_t piece, const TimelineSpan& span, Slice slice) {
+  const TimelinePiece& of = pieces_[static_cast<size_t>(piece)];
+  const std::string axis = std::exchange(slice.name, "");
+  const auto& meetings = meetings_[static_cast<size_t>(piece)];
+  const auto& order = by_completion_[static_cast<size_t>(piece)];
+  auto at = std::upper_bound(order.begin(), order.end(), slice.end, [&](int64_t time, int32_t transfer) {
+    return time < meetings[static_cast<size_t>(transfer)].completed;
+  });
+  slice.name = "wait " + axis;
+  for (; at != order.begin(); --at) {
+    const auto index = static_cast<size_t>(*(at - 1));
+    const Meeting& meeting = meetings[index];
+    if (meeting.completed <= slice.begin) break;
+    const TimelineTransfer& transfer = of.transfers[index];
+    if (!may_wait_for(axis, of.channels[transfer.channel])) continue;
+    slice.transfer = &transfer;
+    const int64_t late = std::min(meeting.ready, slice.end) - slice.begin;
+    if (meeting.source_piece < 0 || late < kShortest) break;
+    slice.awaited = pieces_[static_cast<size_t>(meeting.source_piece)].world_rank;
+    slice.name = fmt::format("awaits rank {}", slice.awaited);
+    auto& wait = waits_
+                     .try_emplace({of.world_rank, slice.awaited, axis},
+                                  WaitForRank{.waiter = of.world_rank, .awaited = slice.awaited, .axis = axis})
+                     .first->second;
+    ++wait.count;
+    wait.seconds += static_cast<double>(late) * 1e-9;
+    break;
+  }
+  (void)span;
+  slices_.push_back(std::move(slice));
+}
+
+// A transfer in the order of its stream: first what it waits for, then the transfer. With copies a rank sends on one
+// stream and waits for what arrives on another, operation after operation.
+void TimelineSlices::add_transfers(int32_t piece) {
+  const TimelinePiece& of = pieces_[static_cast<size_t>(piece)];
+  std::map<uint16_t, int64_t> arrived;  // [stream] when the operation before was complete
+  for (const int32_t index : by_completion_[static_cast<size_t>(piece)]) {
+    const auto t = static_cast<size_t>(index);
+    const TimelineTransfer& transfer = of.transfers[t];
+    if (!steps_.contains(transfer.step)) continue;
+    const Meeting& meeting = meetings_[static_cast<size_t>(piece)][t];
+    summary_.num_unmatched += meeting.matched ? 0 : 1;
+    summary_.num_early += meeting.early ? 1 : 0;
+    Slice slice{.begin = meeting.joined,
+                .end = meeting.completed,
+                .name = std::string(enum_name(transfer.operation)),
+                .piece = piece,
+                .stream = transfer.arrive_stream,
+                .step = transfer.step,
+                .transfer = &transfer};
+    if (is_copy(of, transfer)) {
+      Slice sent = slice;
+      sent.stream = transfer.join_stream;
+      sent.end = transfer.sent != 0 ? std::max(meeting.joined, transfer.sent + of.clock.offset) : meeting.completed;
+      sent.name += ": copies";
+      sent_in_[static_cast<size_t>(piece)][t] = static_cast<int32_t>(slices_.size());
+      slices_.push_back(std::move(sent));
+      int64_t& before = arrived[transfer.arrive_stream];
+      slice.begin = std::min(std::max(slice.begin, before), slice.end);
+      before = meeting.completed;
+    }
+    const bool waits = meeting.source_piece >= 0 && meeting.ready - slice.begin >= kShortest;
+    if (waits) {
+      Slice wait = slice;
+      wait.end = slice.begin = meeting.ready;
+      wait.awaited = pieces_[static_cast<size_t>(meeting.source_piece)].world_rank;
+      wait.name = fmt::format("awaits rank {}", wait.awaited);
+      slices_.push_back(std::move(wait));
+    }
+    const auto number = static_cast<int32_t>(slices_.size());
+    arrived_in_[static_cast<size_t>(piece)][t] = number;
+    if (sent_in_[static_cast<size_t>(piece)][t] < 0) sent_in_[static_cast<size_t>(piece)][t] = number;
+    slices_.push_back(std::move(slice));
+  }
+}
+
+// Perfetto orders the ends of a flow by the beginnings of their slices: the source's comes first.
+void TimelineSlices::add_flows() {
+  uint64_t flow = 0;
+  for (size_t piece = 0; piece < pieces_.size(); ++piece)
+    for (size_t t = 0; t < meetings_[piece].size(); ++t) {
+      const Meeting& meeting = meetings_[piece][t];
+      const TimelineTransfer& transfer = pieces_[piece].transfers[t];
+      if (meeting.source_piece < 0 || arrived_in_[piece][t] < 0) continue;
+      if (pieces_[piece].channels[transfer.channel].kind == ChannelKind::kSend) continue;
+      const int32_t source =
+          sent_in_[static_cast<size_t>(meeting.source_piece)][static_cast<size_t>(meeting.source_transfer)];
+      if (source < 0) continue;
+      Slice &from = slices_[static_cast<size_t>(source)], &to = slices_[static_cast<size_t>(arrived_in_[piece][t])];
+      to.begin = std::max(to.begin, from.begin + 1);
+      to.end = std::max(to.end, to.begin);
+      from.flows_out.push_back(++flow);
+      to.flows_in.push_back(flow);
+    }
+  summary_.num_flows = static_cast<int64_t>(flow);
+}
+
+// Begins and ends in the order of time, and on each track such that slices nest: what begins within another ends with it.
+std::vector<TimelineSlices::Event> TimelineSlices::events() {
+  std::vector<uint32_t> order(slices_.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto key = [&](uint32_t i) {
+    const Slice& s = slices_[i];
+    return std::tuple(s.piece, s.stream, s.begin, -s.end, i);
+  };
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+  std::vector<Event> events;
+  events.reserve(2 * slices_.size());
+  std::vector<uint32_t> open;
+  const auto end_until = [&](int64_t time) {
+    while (!open.empty() && slices_[open.back()].end <= time) {
+      events.push_back({slices_[open.back()].end, open.back(), false});
+      open.pop_back();
+    }
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    Slice& slice = slices_[order[i]];
+    const bool same_track =
+        i > 0 && slices_[order[i - 1]].piece == slice.piece && slices_[order[i - 1]].stream == slice.stream;
+    end_until(same_track ? slice.begin : INT64_MAX);
+    if (!open.empty()) slice.end = std::min(slice.end, slices_[open.back()].end);
+    events.push_back({slice.begin, order[i], true});
+    open.push_back(order[i]);
+  }
+  end_until(INT64_MAX);
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.time < b.time; });
+  return events;
+}
+
+void TimelineSlices::write_begin(const Slice& slice, uint64_t track, PerfettoWriter& writer) const {
+  const TimelinePiece& of = pieces_[static_cast<size_t>(slice.piece)];
+  std::vector<PerfettoWriter::Argument> arguments{{"step", int64_t{slice.step}}};
+  if (slice.span != nullptr && slice.span->kind == SpanKind::kAction) {
+    arguments.push_back({"microbatch", int64_t{slice.span->microbatch}});
+    arguments.push_back({"chunk", int64_t{slice.span->chunk}});
+  }
+  if (slice.transfer != nullptr) {
+    arguments.push_back({"channel", std::string_view(of.channels[slice.transfer->channel].name)});
+    arguments.push_back({"sequence", int64_t{slice.transfer->sequence}});
+  }
+  if (slice.awaited >= 0) arguments.push_back({"awaited_rank", int64_t{slice.awaited}});
+  writer.begin(track, slice.begin, slice.name, arguments, {slice.flows_out, slice.flows_in});
+}
+
+void TimelineSlices::write(const std::vector<std::vector<uint64_t>>& tracks, PerfettoWriter& writer) {
+  for (const Event& event : events()) {
+    const Slice& slice = slices_[event.slice];
+    const uint64_t track = tracks[static_cast<size_t>(slice.piece)][slice.stream];
+    if (event.begins)
+      write_begin(slice, track, writer);
+    else
+      writer.end(track, event.time);
+  }
+}
+
+}  // namespace tri

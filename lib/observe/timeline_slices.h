@@ -1,0 +1,60 @@
+// What stands on the tracks of a timeline, and the flows between them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "io/perfetto/trace_writer.h"
+#include "lib/observe/timeline.h"
+#include "lib/observe/timeline_meetings.h"
+
+namespace tri {
+
+class TimelineSlices {
+ public:
+  // `pieces` and `summary` outlive it; counts go into the summary.
+  TimelineSlices(const std::vector<TimelinePiece>& pieces, const StepRange& steps, TimelineSummary& summary);
+
+  // `tracks`: [piece][stream].
+  void write(const std::vector<std::vector<uint64_t>>& tracks, PerfettoWriter& writer);
+
+ private:
+  struct Slice {
+    int64_t begin = 0, end = 0;
+    std::string name;
+    int32_t piece = 0;
+    uint16_t stream = 0;
+    int32_t step = 0;
+    const TimelineSpan* span = nullptr;  // of what it tells
+    const TimelineTransfer* transfer = nullptr;
+    int32_t awaited = -1;  // world rank
+    std::vector<uint64_t> flows_out, flows_in;
+  };
+  struct Event {
+    int64_t time = 0;
+    uint32_t slice = 0;
+    bool begins = true;
+  };
+
+  void add_span(int32_t piece, const TimelineSpan& span);
+  void add_wait(int32_t piece, const TimelineSpan& span, Slice slice);
+  void add_transfers(int32_t piece);
+  void add_flows();
+  std::vector<Event> events();
+  void write_begin(const Slice& slice, uint64_t track, PerfettoWriter& writer) const;
+
+  const std::vector<TimelinePiece>& pieces_;
+  const StepRange steps_;
+  TimelineSummary& summary_;
+  std::vector<std::vector<Meeting>> meetings_;       // [piece][transfer]
+  std::vector<std::vector<int32_t>> by_completion_;  // [piece] transfers, in the order of their ends
+  std::vector<Slice> slices_;
+  // [piece][transfer] the slice in which it is sent, and in which it arrives; -1: not within the steps.
+  std::vector<std::vector<int32_t>> sent_in_, arrived_in_;
+  std::map<std::tuple<int, int, std::string>, WaitForRank> waits_;  // waiter, awaited, axis
+};
+
+}  // namespace tri

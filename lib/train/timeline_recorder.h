@@ -1,0 +1,70 @@
+// Records what this rank's streams do in some steps, for `trireme timeline`: those that metrics.timeline names, and those
+// that a file asks for while the run goes on. Outside of them it does nothing; within them every mark is an event on a
+// stream, for which nobody waits until the last step is over.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/core/span_recorder.h"
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/config/step_range.h"
+#include "lib/engine/runtime.h"
+#include "lib/observe/timeline_piece.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+// run.dir/trace/record: "3" asks for the next three steps. It is removed when it is seen.
+std::string timeline_request_path(const std::string& run_dir);
+inline constexpr int kMostRecordedSteps = 100;  // of one request
+
+class TimelineRecorder {
+ public:
+  struct Context {
+    const Config& config;
+    const Mesh& mesh;
+    Job& job;
+    Device& device;
+    Runtime& runtime;
+    std::string attempt;
+  };
+  explicit TimelineRecorder(const Context& context);
+  ~TimelineRecorder();
+  TimelineRecorder(const TimelineRecorder&) = delete;
+  TimelineRecorder& operator=(const TimelineRecorder&) = delete;
+
+  // World rank 0: steps that the file asks for; 0: none. Looks once a second.
+  int asked();
+  // The next `steps` steps are recorded, unless some are already; 0: nothing. The same on all ranks.
+  void ask(int64_t next_step, int steps);
+
+  // Around each step, on all ranks; collective where a recording begins or is over.
+  void begin_step(int64_t step);
+  void end_step(int64_t step);
+  // Within them: from `begin` (BlackBox::now()) to now the thread that trains was at `name`, a text that stays.
+  void host_span(const char* name, int64_t begin);
+  bool is_recording() const { return recorder_ != nullptr; }
+
+ private:
+  class Writer;
+  void begin(int64_t step);
+  void finish(int64_t step);
+
+  const Context context_;
+  std::optional<StepRange> wanted_;         // ahead or under way
+  int64_t first_step_ = 0;                  // of those under way
+  std::unique_ptr<SpanRecorder> recorder_;  // they are under way
+  ClockOffset clock_;
+  std::vector<HostSpan> host_;
+  int64_t step_ = 0, step_began_ = 0;
+  std::chrono::steady_clock::time_point looked_{};
+  std::unique_ptr<Writer> writer_;
+};
+
+}  // namespace tri

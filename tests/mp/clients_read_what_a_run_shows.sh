@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Programs of others read what a run shows: TensorBoard its event files, Prometheus its figures, Perfetto the timeline of
+# eight ranks. Each is skipped where it is missing.
+#   clients_read_what_a_run_shows.sh SOURCE_FOLDER PATH_OF_trireme
+# Environment: PYTHON           an interpreter (default: python3), with tensorboard and perfetto
+#              TRACE_PROCESSOR  Perfetto's trace_processor_shell
+source "$(dirname "$0")/checks.sh"
+python=${PYTHON:-python3} prometheus=''
+trap '[[ -z $prometheus ]] || kill "$prometheus" 2>/dev/null; clean_up' EXIT
+
+make_text
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, device: cpu, eval_every: 10}
+model: {layers: 4, hidden: 16, heads: 2, vocab: 257, seq_len: 16}
+data: {sources: [text], global_batch: 8, micro_batch: 1, tokenizer: bytes}
+parallel: {tp: 2, pp: 2, dp: 2}
+lr: {peak: 1e-2, warmup_steps: 2}
+checkpoint: {every: 10, every_minutes: 0}
+YAML
+settings=("data.sources=[text]" run.sample_tokens=0 run.eval_batches=1 metrics.timeline=3:5 metrics.prometheus=127.0.0.1:0
+  "metrics.prometheus_file=$folder/trireme.prom")
+
+echo "a run that goes on while others look, and is stopped"
+# Without an end in sight: it lasts as long as the others look.
+start seen 8 "${settings[@]}" run.steps=100000
+until_true steps_done seen 12
+port=$(sed -n 's|.*Prometheus: http://127.0.0.1:\([0-9]*\)/metrics.*|\1|p' seen.txt)
+exec {slow}<>"/dev/tcp/127.0.0.1/$port" # who asks for nothing holds nobody up
+exec {visitor}<>"/dev/tcp/127.0.0.1/$port"
+printf 'GET /metrics HTTP/1.0\r\n\r\n' >&"$visitor"
+page=$(tr -d '\r' <&"$visitor")
+exec {visitor}>&- {slow}>&-
+grep -q '^trireme_loss_nats [0-9]' <<<"$page" || fail "no loss among the figures" "$page"
+if command -v promtool >/dev/null; then
+  said=$(sed '1,/^$/d' <<<"$page" | promtool check metrics 2>&1) || fail "promtool check metrics" "$said"
+  [[ -z $said ]] || fail "promtool has advice" "$said"
+else
+  echo "skipped: no promtool"
+fi
+if command -v prometheus >/dev/null; then
+  cat >scrape.yaml <<YAML
+global: {scrape_interval: 1s}
+scrape_configs: [{job_name: trireme, static_configs: [{targets: ["127.0.0.1:$port"]}]}]
+YAML
+  listens=$((20000 + $$ % 20000))
+  prometheus --config.file=scrape.yaml --storage.tsdb.path=prometheus --web.listen-address="127.0.0.1:$listens" \
+    >prometheus.txt 2>&1 &
+  prometheus=$!
+  scraped() { promtool query instant "http://127.0.0.1:$listens" 'trireme_steps_total > 0' 2>/dev/null | grep -q '=>'; }
+  until_true scraped
+else
+  echo "skipped: no prometheus"
+fi
+run 0 "$trireme" timeline seen --record 2
+recorded() { [[ $(find seen/trace -name '*.piece' | wc -l) -ge 16 ]]; }
+until_true recorded
+kill -TERM "$(pid_of 0)"
+end_of seen 75
+grep -q '^trireme_checkpoints_total [1-9]' trireme.prom || fail "the textfile" "$(cat trireme.prom)"
+
+echo "it goes on from an older checkpoint: the steps in between are done again"
+last=$(find seen/checkpoints -maxdepth 1 -name 'step_*' | sort | tail -n 1)
+rm -rf "$last"
+before=$(find seen/checkpoints -maxdepth 1 -name 'step_*' | sort | tail -n 1)
+before=$((10#${before##*step_}))
+train 0 seen 8 "${settings[@]}" "run.steps=$((before + 15))"
+# Steps that were lost beyond the new end are hidden as well.
+if "$python" -c 'import tensorboard' 2>/dev/null; then
+  run 0 "$python" -W ignore "$source_dir/tests/mp/clients.py" tensorboard seen
+  echo "$output" | tail -n 1
+else
+  echo "skipped: no tensorboard"
+fi
+
+echo "timelines: what metrics.timeline named, and what was asked for while it ran"
+run 0 "$trireme" timeline seen --steps 3:5 --output named.pftrace
+has "steps 3 to 5 of 8 ranks on 1 host"
+lacks "no flow"
+lacks "before they are sent"
+run 0 "$trireme" timeline seen --output asked.pftrace
+has "of 8 ranks"
+if "$python" -c 'from perfetto.protos.perfetto.trace import perfetto_trace_pb2' 2>/dev/null; then
+  for trace in named asked; do
+    run 0 "$python" "$source_dir/tests/mp/clients.py" perfetto "$trace.pftrace"
+    echo "$output"
+  done
+else
+  echo "skipped: no perfetto"
+fi
+run 3 "$trireme" timeline seen --steps 100001
+has "not recorded"
+
+finish

@@ -1,0 +1,120 @@
+#include "lib/observe/exporters.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "lib/observe/prometheus.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+// Samples by name and labels. Checks what the format asks for: each metric has its help and type before its samples.
+std::map<std::string, double> samples_of(const std::string& text) {
+  std::map<std::string, double> samples;
+  std::set<std::string> helped, typed;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string hash, what, name;
+    if (line.starts_with("# ")) {
+      words >> hash >> what >> name;
+      EXPECT_TRUE((what == "HELP" ? helped : typed).insert(name).second) << line;
+      continue;
+    }
+    const size_t space = line.rfind(' ');
+    const std::string series = line.substr(0, space);
+    name = series.substr(0, series.find('{'));
+    EXPECT_TRUE(helped.count(name) && typed.count(name)) << line;
+    EXPECT_TRUE(samples.emplace(series, std::strtod(line.c_str() + space, nullptr)).second) << line;
+  }
+  return samples;
+}
+
+StepMetrics metrics_of(int64_t step, double loss) {
+  StepMetrics m{.step = step,
+                .loss = loss,
+                .grad_norm = 0.5,
+                .learning_rate = 1e-3,
+                .step_ms = 500,
+                .tokens_per_s = 2000,
+                .tflops_per_rank = 400,
+                .mfu = 0.4};
+  m.times.compute = 0.4;
+  m.times.tp = 0.1;
+  m.data_bytes = 100;
+  return m;
+}
+
+TEST(Prometheus, names_have_base_units_and_values_their_digits) {
+  PrometheusFigures figures{.labels = {{"run", "a\"b\\c\nd"}}, .steps_of_run = 300};
+  auto samples = samples_of(prometheus_text(figures));
+  EXPECT_EQ(samples.at("trireme_run_info{run=\"a\\\"b\\\\c\\nd\"}"), 1);
+  EXPECT_EQ(samples.count("trireme_loss_nats"), 0u) << "before the first step";
+  figures.last = metrics_of(7, 1.23456789);
+  samples = samples_of(prometheus_text(figures));
+  EXPECT_EQ(samples.at("trireme_loss_nats"), 1.23456789);
+  EXPECT_EQ(samples.at("trireme_step_duration_seconds"), 0.5);
+  EXPECT_EQ(samples.at("trireme_model_flops_per_second"), 4e14);
+  EXPECT_EQ(samples.at("trireme_mfu_ratio"), 0.4);
+  figures.last = metrics_of(7, INFINITY);
+  EXPECT_NE(prometheus_text(figures).find("trireme_loss_nats +Inf\n"), std::string::npos);
+}
+
+TEST(Exporters, counters_add_up_and_the_file_has_the_last_of_them) {
+  const TemporaryFolder folder;
+  Config config;
+  config.run.dir = folder / "run";
+  config.metrics.prometheus = "127.0.0.1:0";
+  config.metrics.prometheus_file = folder / "trireme.prom";
+  {
+    Exporters exporters({.config = config, .attempt = "a", .completed = 10, .memory_bytes = 1 << 20});
+    EXPECT_GT(exporters.prometheus_port(), 0);
+    exporters.step(metrics_of(11, 2.0));
+    exporters.step(metrics_of(12, NAN));
+    exporters.evaluation(12, 1.5);
+    exporters.checkpoint(12, 4096, 0.01, 2);
+  }
+  const auto samples = samples_of(read_all(config.metrics.prometheus_file));
+  EXPECT_EQ(samples.at("trireme_step"), 12);
+  EXPECT_EQ(samples.at("trireme_steps_total"), 2);
+  EXPECT_EQ(samples.at("trireme_tokens_total"), 2000);
+  EXPECT_EQ(samples.at("trireme_data_read_bytes_total"), 200);
+  EXPECT_EQ(samples.at("trireme_not_finite_steps_total"), 1);
+  EXPECT_DOUBLE_EQ(samples.at("trireme_step_time_seconds_total{category=\"tp\"}"), 0.2);
+  EXPECT_EQ(samples.at("trireme_validation_loss_nats"), 1.5);
+  EXPECT_EQ(samples.at("trireme_checkpoint_step"), 12);
+  EXPECT_TRUE(std::filesystem::exists(config.run.dir + "/tensorboard"));
+}
+
+TEST(Exporters, what_is_not_asked_for_is_not_there) {
+  const TemporaryFolder folder;
+  Config config;
+  config.run.dir = folder / "run";
+  config.metrics.tensorboard = false;
+  Exporters exporters({.config = config, .attempt = "a"});
+  exporters.step(metrics_of(1, 2.0));
+  EXPECT_EQ(exporters.prometheus_port(), 0);
+  EXPECT_FALSE(std::filesystem::exists(config.run.dir));
+}
+
+TEST(Exporters, trouble_is_no_end) {
+  const TemporaryFolder folder;
+  Config config;
+  config.run.dir = "/proc/none";
+  config.metrics.prometheus = "127.0.0.1:0";
+  Exporters first({.config = config, .attempt = "a"});
+  config.metrics.prometheus = fmt::format("127.0.0.1:{}", first.prometheus_port());  // taken
+  config.metrics.prometheus_file = "/proc/none/trireme.prom";
+  Exporters second({.config = config, .attempt = "a"});
+  EXPECT_EQ(second.prometheus_port(), 0);
+  second.step(metrics_of(1, 2.0));
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,298 @@
+#include "lib/observe/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <set>
+
+#include "lib/observe/hang_trace.h"
+#include "lib/parallel/mesh.h"
+#include "lib/simulate/pipeline.h"
+#include "tests/io/temporary_folder.h"
+#include "tests/observe/perfetto_decoder.h"
+
+namespace tri {
+namespace {
+
+constexpr int64_t kUnit = 1'000'000;     // nanoseconds of the simulator's unit
+constexpr int64_t kLeast = 100'000'000;  // before all times
+
+// Pieces of a job as the simulator of plans times it: stages in 1F1B, and an all-reduce over dp at the end of each step. The
+// rank `late` comes to the all-reduce `lateness` after the others.
+class SimulatedPieces {
+ public:
+  SimulatedPieces(int pp, int dp, int tp, int steps, int late = -1, int64_t lateness = 0)
+      : pp_(pp), dp_(dp), tp_(tp), steps_(steps), late_(late), lateness_(lateness) {
+    const auto plans = plans_of_all_stages(Schedule::k1F1B, pp, 2 * pp, 1);
+    run_ = simulate_pipeline(plans, 1, std::vector<StageCost>(static_cast<size_t>(pp), StageCost{1, 2, 0.1}),
+                             Overlap::kOn);
+    EXPECT_EQ(run_.deadlock, "");
+  }
+
+  // `skew(rank)`: how far the clock of a rank's host is ahead of rank 0's.
+  template <class Skew>
+  std::vector<TimelinePiece> make(Skew skew) {
+    std::vector<TimelinePiece> pieces;
+    for (int rank = 0; rank < pp_ * dp_ * tp_; ++rank) {
+      pieces.push_back(make_piece(rank));
+      TimelinePiece& piece = pieces.back();
+      const int64_t ahead = skew(rank);
+      piece.clock.offset = -ahead;
+      for (TimelineSpan& span : piece.spans) span.begin += ahead, span.end += ahead;
+      for (TimelineTransfer& t : piece.transfers) t.joined += ahead, t.completed += ahead;
+    }
+    return pieces;
+  }
+
+ private:
+  int rank_at(int p, int d, int t) const { return (p * dp_ + d) * tp_ + t; }
+  int64_t step_begin(int step) const {
+    return kLeast + static_cast<int64_t>((run_.makespan + 4) * static_cast<double>(step) * kUnit);
+  }
+
+  TimelinePiece make_piece(int rank) {
+    const int p = rank / (dp_ * tp_), d = rank / tp_ % dp_, t = rank % tp_;
+    TimelinePiece piece{.world_rank = rank,
+                        .world_size = pp_ * dp_ * tp_,
+                        .pp_rank = p,
+                        .dp_rank = d,
+                        .tp_rank = t,
+                        .host = fmt::format("node{}", rank / 8),
+                        .attempt = "a",
+                        .steps = {1, steps_}};
+    piece.streams = {
+        "compute", "pp receive forward", "pp send forward", "pp receive backward", "pp send backward", "dp", "host"};
+    piece.names = {"F", "B", "gemm", "step", "dp"};
+    const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
+      const int source = rank_at(from, d, t), target = rank_at(to, d, t);
+      piece.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
+    };
+    // By ActionKind - kRecvForward; those of the ends of the pipeline are never used.
+    edge("pp forward", ChannelKind::kReceive, p - 1, p);
+    edge("pp forward", ChannelKind::kSend, p, p + 1);
+    edge("pp backward", ChannelKind::kReceive, p + 1, p);
+    edge("pp backward", ChannelKind::kSend, p, p - 1);
+    piece.channels.push_back({"dp", ChannelKind::kCollectives, {rank_at(p, 0, t), tp_, dp_}, d});
+    std::array<uint32_t, 4> sequence{};
+    for (int step = 1; step <= steps_; ++step) {
+      add_actions(p, step, sequence, piece);
+      add_all_reduce(rank, step, piece);
+    }
+    return piece;
+  }
+
+  void add_actions(int p, int step, std::array<uint32_t, 4>& sequence, TimelinePiece& piece) {
+    const int64_t zero = step_begin(step);
+    std::uniform_int_distribution<int64_t> early(0, kUnit / 2);
+    for (const PipelineSpan& span : run_.spans) {
+      if (span.stage != p) continue;
+      const int64_t begin = zero + static_cast<int64_t>(span.start * kUnit),
+                    end = zero + static_cast<int64_t>(span.end * kUnit);
+      const int queue = static_cast<int>(span.action.kind) - static_cast<int>(ActionKind::kRecvForward);
+      if (queue >= 0) {
+        const ActionKind kind = span.action.kind;
+        const bool receives = kind == ActionKind::kRecvForward || kind == ActionKind::kRecvBackward;
+        const int index = kind == ActionKind::kRecvForward    ? 0
+                          : kind == ActionKind::kSendForward  ? 1
+                          : kind == ActionKind::kRecvBackward ? 2
+                                                              : 3;
+        piece.transfers.push_back({.joined = receives ? begin - early(random_) : begin,
+                                   .completed = end,
+                                   .sequence = ++sequence[static_cast<size_t>(index)],
+                                   .step = step,
+                                   .channel = static_cast<uint16_t>(index),
+                                   .join_stream = static_cast<uint16_t>(1 + index),
+                                   .arrive_stream = static_cast<uint16_t>(1 + index),
+                                   .operation = receives ? ChannelOperation::kReceive : ChannelOperation::kSend});
+        continue;
+      }
+      const bool forward = span.action.kind == ActionKind::kForward;
+      constexpr int kOperations = 16;
+      piece.spans.push_back({.begin = begin,
+                             .end = end,
+                             .step = step,
+                             .name = static_cast<uint16_t>(forward ? 0 : 1),
+                             .microbatch = span.action.microbatch,
+                             .kind = SpanKind::kAction});
+      for (int i = 0; i < kOperations; ++i)
+        piece.spans.push_back({.begin = begin + (end - begin) * i / kOperations,
+                               .end = begin + (end - begin) * (i + 1) / kOperations,
+                               .step = step,
+                               .name = 2});
+    }
+  }
+
+  void add_all_reduce(int rank, int step, TimelinePiece& piece) const {
+    const int64_t zero = step_begin(step), ready = zero + static_cast<int64_t>(run_.makespan * kUnit),
+                  joined = ready + (rank == late_ ? lateness_ : 0);
+    const bool with_late = late_ >= 0 && rank % tp_ == late_ % tp_ && rank / (dp_ * tp_) == late_ / (dp_ * tp_);
+    const int64_t end = ready + (with_late ? lateness_ : 0) + kUnit / 2;
+    piece.transfers.push_back({.joined = joined,
+                               .completed = end,
+                               .sequence = static_cast<uint32_t>(step),
+                               .step = step,
+                               .channel = 4,
+                               .join_stream = 5,
+                               .arrive_stream = 5,
+                               .operation = ChannelOperation::kAllReduce});
+    piece.spans.push_back({.begin = joined, .end = end, .step = step, .name = 4, .kind = SpanKind::kWait});
+    piece.spans.push_back({.begin = zero, .end = end, .step = step, .stream = 6, .name = 3});
+  }
+
+  const int pp_, dp_, tp_, steps_, late_;
+  const int64_t lateness_;
+  PipelineRun run_;
+  std::mt19937 random_{7};
+};
+
+TimelineSummary written(const std::vector<TimelinePiece>& pieces, const StepRange& steps, const std::string& path) {
+  return value_or_throw(write_timeline(pieces, steps, path));
+}
+
+int64_t count(const DecodedTrace& trace, const std::string& name) {
+  return std::count_if(trace.slices.begin(), trace.slices.end(), [&](const auto& s) { return s.name == name; });
+}
+
+// Each receive has one flow, from the send of its number on its channel, which begins before it, at another rank.
+void expect_sends_before_receives(const DecodedTrace& trace) {
+  std::map<size_t, size_t> source;
+  for (const auto& flow : trace.flows) {
+    const auto &out = trace.slices[flow.out], &in = trace.slices[flow.in];
+    EXPECT_LT(out.begin, in.begin);
+    EXPECT_NE(trace.pid(out), trace.pid(in));
+    EXPECT_EQ(out.numbers.at("sequence"), in.numbers.at("sequence"));
+    EXPECT_EQ(out.texts.at("channel"), in.texts.at("channel"));
+    EXPECT_EQ(in.name == "receive", out.name == "send");
+    EXPECT_TRUE(source.emplace(flow.in, flow.out).second) << "two flows into one slice";
+  }
+  for (size_t i = 0; i < trace.slices.size(); ++i)
+    EXPECT_TRUE(trace.slices[i].name != "receive" || source.count(i) == 1) << "a receive without its send";
+}
+
+TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
+  constexpr int kPp = 8, kDp = 4, kTp = 2, kSteps = 3, kMicros = 2 * kPp;
+  const TemporaryFolder folder;
+  // Through files, and with clocks of hosts that are minutes apart.
+  auto pieces =
+      SimulatedPieces(kPp, kDp, kTp, kSteps).make([](int rank) { return rank / 8 * int64_t{60'000'000'000}; });
+  for (const TimelinePiece& piece : pieces) {
+    const auto result = write_piece(timeline_folder(folder.path(), piece.steps), piece);
+    ASSERT_TRUE(result) << result.error().message;
+  }
+  ASSERT_EQ(list_timelines(folder.path()), (std::vector<StepRange>{{1, kSteps}}));
+  const auto read = value_or_throw(read_timeline(folder.path(), {1, kSteps}, {}));
+  const TimelineSummary summary = written(read, {1, kSteps}, folder / "all.pftrace");
+  const std::string bytes = read_all(folder / "all.pftrace");
+  const DecodedTrace trace(bytes);
+
+  EXPECT_EQ(summary.num_ranks, kPp * kDp * kTp);
+  EXPECT_EQ(summary.num_hosts, 8);
+  EXPECT_EQ(summary.num_unmatched + summary.num_early + summary.lost_marks, 0);
+  EXPECT_EQ(trace.pid_of.size(), static_cast<size_t>(kPp * kDp * kTp));
+  const int64_t edges = int64_t{2} * (kPp - 1) * kDp * kTp;
+  EXPECT_EQ(count(trace, "receive"), edges * kMicros * kSteps);
+  EXPECT_EQ(count(trace, "send"), edges * kMicros * kSteps);
+  EXPECT_EQ(count(trace, "F 3"), kPp * kDp * kTp * kSteps);
+  EXPECT_EQ(static_cast<int64_t>(trace.slices.size()), summary.num_slices);
+  EXPECT_EQ(static_cast<int64_t>(trace.flows.size()), summary.num_flows);
+  expect_sends_before_receives(trace);
+  EXPECT_LT(bytes.size(), 10u << 20);
+  for (const auto& slice : trace.slices) {
+    ASSERT_TRUE(slice.name != "gemm" || slice.depth == 1) << "an operation outside its action";
+    ASSERT_TRUE(slice.name != "F 3" || slice.numbers.at("microbatch") == 3);
+  }
+}
+
+TEST(Timeline, shows_the_steps_and_ranks_that_are_asked_for) {
+  const TemporaryFolder folder;
+  auto pieces = SimulatedPieces(2, 2, 1, 3).make([](int) { return 0; });
+  written(pieces, {2, 2}, folder / "one.pftrace");
+  const DecodedTrace one(read_all(folder / "one.pftrace"));
+  for (const auto& slice : one.slices) EXPECT_EQ(slice.numbers.at("step"), 2);
+  EXPECT_EQ(count(one, "step 2"), 4);
+  // The second stage is not there: the first one's transfers have no other end.
+  pieces.resize(2);
+  const TimelineSummary half = written(pieces, {1, 3}, folder / "half.pftrace");
+  const DecodedTrace trace(read_all(folder / "half.pftrace"));
+  EXPECT_EQ(half.num_unmatched, 3 * 2 * 2 * 4);
+  EXPECT_EQ(count(trace, "receive"), 3 * 2 * 4);
+}
+
+TEST(Timeline, who_comes_late_is_waited_for) {
+  const TemporaryFolder folder;
+  const auto pieces = SimulatedPieces(1, 4, 2, 3, 4, 7 * kUnit).make([](int) { return 0; });
+  const TimelineSummary summary = written(pieces, {1, 3}, folder / "late.pftrace");
+  // Rank 4 is [dp2 tp0]: the others of its dp group wait, those with tp 1 do not.
+  std::set<int> waiters;
+  for (const WaitForRank& wait : summary.waits) {
+    EXPECT_EQ(wait.awaited, 4);
+    EXPECT_EQ(wait.axis, "dp");
+    EXPECT_EQ(wait.count, 3);
+    EXPECT_NEAR(wait.seconds, 3 * 7e-3, 1e-9);
+    waiters.insert(wait.waiter);
+  }
+  EXPECT_EQ(waiters, (std::set<int>{0, 2, 6}));
+  EXPECT_NE(timeline_text(summary, pieces).find("rank 6 [pp0 dp3 tp0] for rank 4 [pp0 dp2 tp0]"), std::string::npos);
+  const DecodedTrace trace(read_all(folder / "late.pftrace"));
+  EXPECT_EQ(count(trace, "awaits rank 4"), 3 * 3 * 2);  // of compute and of the transfers' stream
+  // The all-reduce itself takes as long at all of them.
+  for (const auto& slice : trace.slices) {
+    if (slice.name != "all-reduce") continue;
+    EXPECT_NEAR(static_cast<double>(slice.end - slice.begin), kUnit / 2, 2);
+  }
+}
+
+TEST(Timeline, clocks_that_are_wrong_are_told_and_invert_nothing) {
+  const TemporaryFolder folder;
+  auto pieces = SimulatedPieces(2, 1, 1, 3).make([](int) { return 0; });
+  pieces[1].clock = {.offset = -3 * kUnit, .error = 1000};  // receives end before their sends begin
+  const TimelineSummary summary = written(pieces, {1, 3}, folder / "wrong.pftrace");
+  EXPECT_GT(summary.num_early, 0);
+  EXPECT_NEAR(summary.clock_error, 1e-6, 1e-12);
+  expect_sends_before_receives(DecodedTrace(read_all(folder / "wrong.pftrace")));
+  EXPECT_NE(timeline_text(summary, pieces).find("arrive before they are sent"), std::string::npos);
+}
+
+TEST(Timeline, a_damaged_piece_is_refused) {
+  const TemporaryFolder folder;
+  const auto pieces = SimulatedPieces(1, 1, 1, 1).make([](int) { return 0; });
+  ASSERT_TRUE(write_piece(folder.path(), pieces[0]));
+  const std::string path = piece_path(folder.path(), 0), bytes = read_all(path);
+  EXPECT_TRUE(read_piece(path));
+  for (size_t at = 0; at < bytes.size(); at += 97) {
+    std::string damaged = bytes;
+    damaged[at] ^= 0x10;
+    write_all(path, damaged);
+    EXPECT_FALSE(read_piece(path)) << at;
+  }
+  write_all(path, bytes.substr(0, bytes.size() / 2));
+  EXPECT_FALSE(read_piece(path));
+}
+
+TEST(HangTrace, transfers_under_way_last_until_the_dump) {
+  RankRecord record{.world_rank = 3, .world_size = 4, .host = "node1", .taken = 1763812345};
+  record.channels = {{.name = "dp", .members = {1, 2, 2}, .enqueued = 8, .joined = 8, .completed = 6}};
+  record.events = {{5.0, BoxEventKind::kPhase, static_cast<uint32_t>(RunPhase::kStep), 11},
+                   {4.0, BoxEventKind::kAction, static_cast<uint32_t>(ComputeKind::kForward), 2},
+                   {3.0, BoxEventKind::kTransfer, 0, 6},
+                   {2.0, BoxEventKind::kTransfer, 0, 7},
+                   {1.5, BoxEventKind::kTransfer, 0, 8},
+                   {1.0, BoxEventKind::kHost, static_cast<uint32_t>(HostState::kAwaitsDevice), 11}};
+  const TemporaryFolder folder;
+  const auto result = write_hang_trace({&record, 1}, folder / "hang.pftrace");
+  ASSERT_TRUE(result) << result.error().message;
+  const DecodedTrace trace(read_all(folder / "hang.pftrace"));
+  EXPECT_EQ(trace.num_instants, 2);  // the action, and the transfer that is complete
+  std::map<std::string, double> seconds;
+  for (const auto& slice : trace.slices) seconds[slice.name] = static_cast<double>(slice.end - slice.begin) * 1e-9;
+  EXPECT_EQ(seconds.size(), 4u);
+  EXPECT_NEAR(seconds["dp 7: joined"], 2, 1e-3);
+  EXPECT_NEAR(seconds["dp 8: joined"], 1.5, 1e-3);
+  EXPECT_NEAR(seconds["step"], 5, 1e-3);
+  EXPECT_NEAR(seconds["awaits its device"], 1, 1e-3);
+}
+
+}  // namespace
+}  // namespace tri
