@@ -107,20 +107,16 @@ Lines live_screen(const LiveView& view, ScreenSize size) {
   const std::string foot = cut(fmt::format("{}  q or Ctrl-C ends", view.clock), columns);
   int room = size.lines - static_cast<int>(lines.size()) - 1;  // the last line is the foot's
 
-  // Events get what they need up to a third; the curve half of what is left, if the heat map wants the other half.
+  // Events get what they need up to a third, the heat map what it needs if a curve of some lines still fits beside.
   const auto wanted_events = static_cast<int>(view.incidents.size());
   const int of_events = std::clamp(wanted_events, 0, std::max(1, room / 3));
-  const auto wanted_heat = static_cast<int>(view.heat.size());
-  int of_curve =
-      std::min(kMostCurve, room - of_events - (wanted_heat > 0 ? std::min(wanted_heat, (room - of_events) / 2) : 0));
-  if (of_curve < kLeastCurve) of_curve = 0;
-  const Lines drawn = curves(view.metrics, columns, of_curve);
+  int of_heat = static_cast<int>(view.heat.size());
+  if (room - of_events - of_heat < kLeastCurve) of_heat = 0;
+  const int of_curve = std::min(kMostCurve, room - of_events - of_heat);
+  const Lines drawn = of_curve < kLeastCurve ? Lines() : curves(view.metrics, columns, of_curve);
   lines.insert(lines.end(), drawn.begin(), drawn.end());
-  room -= static_cast<int>(drawn.size());
-  if (wanted_heat > 0 && wanted_heat <= room - of_events) {
-    lines.insert(lines.end(), view.heat.begin(), view.heat.end());
-    room -= wanted_heat;
-  }
+  if (of_heat > 0) lines.insert(lines.end(), view.heat.begin(), view.heat.end());
+  room -= static_cast<int>(drawn.size()) + of_heat;
   const Lines told = events(view.incidents, columns, std::min(room, wanted_events));
   lines.insert(lines.end(), told.begin(), told.end());
   if (static_cast<int>(lines.size()) > size.lines - 1) lines.resize(static_cast<size_t>(std::max(0, size.lines - 1)));

@@ -14,8 +14,8 @@
 namespace tri {
 namespace {
 
-constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // the alternate screen; no cursor
-constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l";  // the alternate screen; no cursor; no wrapping
+constexpr std::string_view kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr std::string_view kFrameBegin = "\x1b[?2026h\x1b[H";  // terminals that know 2026 show the frame at its end
 constexpr std::string_view kFrameEnd = "\x1b[J\x1b[?2026l";    // nothing below the last line
 constexpr std::string_view kLineEnd = "\x1b[0m\x1b[K";         // no colour; nothing behind

@@ -33,8 +33,7 @@ class Screen {
   Screen& operator=(const Screen&) = delete;
 
   ScreenSize size() const;
-  // The screen's lines from its top; what does not fit is cut off below. Each is at most as wide as the screen, colours
-  // not counted.
+  // The screen's lines from its top; what does not fit is cut off on the right and below.
   void show(const std::vector<std::string>& lines);
   // Ends the process as SIGTERM and SIGHUP do, once the terminal is restored.
   ScreenEvent wait(double seconds);
