@@ -38,28 +38,34 @@ struct Counts {
   int64_t reports = 0, bytes = 0, watched = 0, closed = 0;
 };
 
-// The agents' process: connects them, then a report a second of each, spread over the second, until the driver says leave.
-Counts play_agents(int port, const JobToken& token, int number) {
-  std::vector<std::unique_ptr<SimulatedAgent>> agents;
-  Counts counts;
-  for (int i = 0; i < number; ++i) {
-    agents.push_back(std::make_unique<SimulatedAgent>(port, token, node_name(i), 1));
-    AgentReport& report = agents.back()->report;
-    for (int k = 0; k < 8; ++k) {
-      report.ranks.push_back({.world_rank = 8 * i + k, .process = 1000 + k, .state = ProcessState::kRuns});
-      report.gpus.push_back({.pci = fmt::format("0000:{:02x}:00.0", 16 + k), .nvlinks_up = 18});
-      report.ports.push_back({.name = fmt::format("mlx5_{}:1", k)});
-    }
+std::unique_ptr<SimulatedAgent> make_agent(int port, const JobToken& token, int i) {
+  auto agent = std::make_unique<SimulatedAgent>(port, token, node_name(i), 1);
+  AgentReport& report = agent->report;
+  for (int k = 0; k < 8; ++k) {
+    report.ranks.push_back({.world_rank = 8 * i + k, .process = 1000 + k, .state = ProcessState::kRuns});
+    report.gpus.push_back({.pci = fmt::format("0000:{:02x}:00.0", 16 + k), .nvlinks_up = 18});
+    report.ports.push_back({.name = fmt::format("mlx5_{}:1", k)});
   }
+  return agent;
+}
+
+// The agents' process: each connects at its time, 400 a second, and then reports once a second, until the driver says
+// leave. What the driver sends is taken within milliseconds, as by agents of their own.
+Counts play_agents(int port, const JobToken& token, int number) {
+  std::vector<std::unique_ptr<SimulatedAgent>> agents(static_cast<size_t>(number));
+  Counts counts;
   std::vector<double> due(static_cast<size_t>(number));
   const double begin = seconds_now();
-  for (int i = 0; i < number; ++i) due[static_cast<size_t>(i)] = begin + 1.0 * i / number;
+  for (int i = 0; i < number; ++i) due[static_cast<size_t>(i)] = begin + i / 400.0;
   bool leaves = false;
   while (!leaves) {
     for (int i = 0; i < number && !leaves; ++i) {
-      SimulatedAgent& agent = *agents[static_cast<size_t>(i)];
       double& next = due[static_cast<size_t>(i)];
-      if (!agent.is_open() || seconds_now() < next) continue;
+      const bool is_due = seconds_now() >= next;
+      std::unique_ptr<SimulatedAgent>& place = agents[static_cast<size_t>(i)];
+      if (!place && is_due) place = make_agent(port, token, i);
+      if (!place || !place->is_open() || (place->is_greeted() && !is_due)) continue;
+      SimulatedAgent& agent = *place;
       agent.pump();
       for (const AgentOrder& order : agent.orders) {
         leaves |= order.kind == OrderKind::kLeave;
@@ -76,6 +82,7 @@ Counts play_agents(int port, const JobToken& token, int number) {
     ::poll(nullptr, 0, 2);
   }
   for (const auto& agent : agents) {
+    if (!agent) continue;
     counts.bytes += agent->sent;
     counts.closed += !agent->is_open();
   }
