@@ -34,13 +34,14 @@ bool comes(const std::string& path) {
 TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   const TemporaryFolder folder;
   const std::string token = to_text(new_token()), agents = folder / "agents", ranks = folder / "ranks";
-  ProcessLauncher launcher({.commands = {.agents = [&](const auto&) { return std::vector{tell(agents)}; },
-                                         .ranks = [](const auto&) { return std::vector<std::string>(); }},
-                            .agent = {"agent"},
-                            .ranks = tell(ranks),
-                            .run_dir = folder / "run",
-                            .job = "job",
-                            .secret = {std::string(kTokenVariable) + "=" + token}});
+  ProcessLauncher launcher(
+      {.commands = {.agents = [&](const auto&) { return std::vector<LaunchCommands::Words>{tell(agents)}; },
+                    .ranks = [](const auto&) { return std::vector<std::string>(); }},
+       .agent = {"agent"},
+       .ranks = tell(ranks),
+       .run_dir = folder / "run",
+       .job = "job",
+       .secret = {std::string(kTokenVariable) + "=" + token}});
   launcher.start_agents({"node0"});
   launcher.start_ranks({.attempt = "attempt", .number = 1, .nodes = {"node0"}});
   ASSERT_TRUE(comes(agents + ".env"));
