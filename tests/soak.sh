@@ -73,7 +73,7 @@ case $kind in
     ;;
   heal)
     build
-    "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/lib/libfake_nvml.so" \
+    "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/tests/libfake_nvml.so" \
       "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}"
     bash tests/slurm/heals_inside_the_allocation.sh "build-$kind/bin/trireme" || (($? == 77))
     ;;

@@ -295,6 +295,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
         ++outcome.attempts;
         const int64_t from = fields.at("checkpoint");
         if (from < saved) outcome.lost += fmt::format("begins at step {}, {} was saved; ", from, saved);
+        if (struck > 0 && !outcome.detection && time > struck) outcome.detection = time - struck;  // by another driver
       } else if (kind == "attempt_end") {
         saved = std::max<int64_t>(saved, fields.at("checkpoint"));
         const double noticed = fields.value("noticed", time);
