@@ -53,7 +53,13 @@ std::vector<double> columns(std::span<const double> values, size_t count) {
   return means;
 }
 
-std::string on_axis(double value) { return padded(fmt::format("{:.4g}", value), kAxis - 2) + " ┤"; }
+// With as many digits as there is room for.
+std::string on_axis(double value) {
+  std::string text;
+  for (int digits = 4; digits > 0; --digits)
+    if (text = fmt::format("{:.{}g}", value, digits); columns_of(text) <= kAxis - 2) break;
+  return padded(text, kAxis - 2) + " ┤";
+}
 
 // Where the shares end in a bar.
 std::vector<int> ends_of(std::span<const NamedShare> shares, int width) {
