@@ -87,6 +87,11 @@ double squared(const std::vector<Row>& rows, const Cluster& cluster) {
   return sum;
 }
 
+// Less moved by single rows that no other measurement of the same grid agrees with.
+double absolute(const std::vector<Row>& rows, const Cluster& cluster) {
+  return published::mean_error(errors_of(rows, cluster));
+}
+
 TEST(Published, megascale_table_2) {
   const Cluster megascale = cluster_of("a100_megascale"), megatron = cluster_of("a100_megatron");
   const std::set<int> fitted_gpus{256, 768, 3072, 8192};
@@ -211,7 +216,7 @@ TEST(Published, other_stacks) {
     ASSERT_FALSE(rows.empty()) << stack.source;
     Cluster cluster = cluster_of(stack.cluster, stack.overrides);
     const std::vector<Error> before = errors_of(rows, cluster);
-    fit({{&cluster.software.gemm_share, 0.05, 0.3, 1}}, [&] { return squared(rows, cluster); });
+    fit({{&cluster.software.gemm_share, 0.05, 0.3, 1}}, [&] { return absolute(rows, cluster); });
     const std::vector<Error> after = errors_of(rows, cluster);
     print(stack.source + ", nothing fitted", before);
     print(fmt::format("{}, one GEMM rate ({:.3f})", stack.source, cluster.software.gemm_share), after);
@@ -231,14 +236,14 @@ TEST(Published, other_stacks) {
 }
 
 // Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU; so each is calibrated
-// with one GEMM rate: one GPU's on GPT shapes, four GPUs' on dp 4 and tp 4. The others are blind.
+// with one GEMM rate: one GPU's on GPT 1.316B and the 13B shape, four GPUs' on dp 4 and tp 4. The others are blind.
 TEST(Published, our_own_h200_figures) {
   for (const std::string& source : {std::string("Trireme H200 one"), std::string("Trireme H200 four")}) {
     const bool four = source.ends_with("four");
     std::vector<Row> seen, unseen;
     for (const Row& row : published::rows_of(all_rows(), source)) {
       const bool calibrates =
-          four ? row.model == "13B" && row.pp == 1 && row.tp != 2 : row.model.find("B shape") == row.model.npos;
+          four ? row.model == "13B" && row.pp == 1 && row.tp != 2 : row.model == "1.316B" || row.model == "13B shape";
       (calibrates ? seen : unseen).push_back(row);
     }
     Cluster cluster = cluster_of("h200");
