@@ -72,11 +72,12 @@ Cluster start_values(const Config& config, const Mesh& mesh, Device& device) {
     return cluster;
   }
   cluster.device.name = "CPU, calibrated";
-  // Peaks of one core, which the shares scale; the fit finds the product.
-  cluster.device.fp32_tflops = cluster.device.bf16_tflops = 0.1;
+  // More than one core can; the fit finds the shares.
+  cluster.device.fp32_tflops = cluster.device.bf16_tflops = 1;
   cluster.device.fp8_tflops = 0;
   cluster.device.multiprocessors = cluster.device.tile = 1;
-  cluster.device.memory_gb_per_s = 20;
+  cluster.device.memory_gb_per_s = 200;
+  cluster.software.gemm_share = cluster.software.memory_share = 0.05;
   cluster.device.memory_gib = 4;
   cluster.node.workers = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   cluster.software.launch_us = 5;
