@@ -9,7 +9,9 @@
 #include "app/bench_overlap.h"
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "io/base/file.h"
 #include "io/base/format.h"
+#include "lib/bench/calibrate.h"
 #include "lib/bench/checkpoint.h"
 #include "lib/bench/comm.h"
 #include "lib/bench/kernels.h"
@@ -30,6 +32,8 @@ struct Options {
   CommBench comm;
   OverlapBench overlap;
   CheckpointBench checkpoint;
+  CalibrationBench calibration;
+  std::string output;  // of calibrate: the cluster file
   bool json = false;
 };
 
@@ -269,6 +273,32 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
   return {};
 }
 
+Result<void> bench_calibration(const Options& options, Job& job) {
+  const auto loaded = open_bench_job(options.config, options.overrides, job);
+  if (!loaded) return loaded.error();
+  const auto result =
+      calibrate(loaded.value().config(), loaded.value().mesh(), job, *loaded.value().device, options.calibration);
+  if (!result) return result.error();
+  if (job.world_rank() != 0) return {};
+  const Calibration& calibration = result.value();
+  if (options.json) {
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const CalibrationRow& row : calibration.rows)
+      rows.push_back({{"step_of", row.name},
+                      {"fitted", row.fitted},
+                      {"measured_s", row.measured_s},
+                      {"predicted_s", row.predicted_s},
+                      {"scatter", row.scatter}});
+    fmt::print("{}\n", nlohmann::ordered_json{{"uncertainty", calibration.cluster.uncertainty}, {"rows", rows}}.dump());
+  } else {
+    fmt::print("{}", to_text(calibration));
+  }
+  if (options.output.empty()) return {};
+  const std::string head =
+      fmt::format("# By `trireme bench calibrate {}` on {} ranks.\n", options.config, job.world_size());
+  return write_file(options.output, head + to_yaml(calibration.cluster));
+}
+
 // CLI::PositiveNumber spells out the largest double.
 const CLI::Validator kCount(
     [](std::string& text) {
@@ -337,6 +367,11 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
                          "Folder on the storage to measure; what is written there is removed. Default: run.dir");
   add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "A larger state a rank is refused");
   add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Runs of each; the middle one counts");
+  auto* calibration =
+      add("calibrate", "A cluster file for `trireme simulate` from steps measured here: mpirun -n RANKS",
+          bench_calibration);
+  calibration->add_option("--output", options->output, "Write the cluster file here");
+  add_count(calibration, "--steps", options->calibration.steps, "Steps to measure of each variant");
 }
 
 }  // namespace tri

@@ -21,6 +21,8 @@ void add_status_command(CLI::App& app, int& status);
 void add_report_command(CLI::App& app, int& status);
 void add_timeline_command(CLI::App& app, int& status);
 void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv);
+void add_simulate_command(CLI::App& app, int& status);
+void add_plan_command(CLI::App& app, int& status);
 void add_supervise_command(CLI::App& app, int& status);
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.

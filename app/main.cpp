@@ -23,6 +23,8 @@ int main(int argc, char** argv) {
   tri::add_report_command(app, status);
   tri::add_timeline_command(app, status);
   tri::add_doctor_command(app, status, &argc, &argv);
+  tri::add_simulate_command(app, status);
+  tri::add_plan_command(app, status);
   tri::add_supervise_command(app, status);
   try {
     app.parse(argc, argv);

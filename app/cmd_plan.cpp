@@ -1,0 +1,71 @@
+// trireme plan: which layout of a model runs fastest on machines that are not here.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "io/base/file.h"
+#include "lib/simulate/planner.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string model, cluster, output;
+  std::vector<std::string> overrides, constants;
+  PlanOptions plan;
+  bool json = false;
+};
+
+// The model's derived fields, without a layout.
+Result<Config> model_of(const Options& options) {
+  auto text = read_config_text(options.model);
+  if (!text) return text.error();
+  auto parsed = parse_config(text.value(), options.model, options.overrides);
+  if (!parsed) return parsed.error();
+  Config config = std::move(parsed).value();
+  config.parallel.tp = config.parallel.pp = config.parallel.dp = config.parallel.chunks = 1;
+  config.parallel.schedule = Schedule::k1F1B;
+  return resolve_config(std::move(config), 1);
+}
+
+Result<void> plan(const Options& options) {
+  if (options.plan.ranks < 1) return usage_error("plan needs --ranks N, the number of ranks to plan for");
+  auto config = model_of(options);
+  if (!config) return config.error();
+  auto cluster = read_cluster(options.cluster, options.constants);
+  if (!cluster) return cluster.error();
+  auto search = search_layouts(config.value(), cluster.value(), options.plan);
+  if (!search) return search.error();
+  fmt::print("{}", options.json ? to_json(search.value()) : to_text(search.value(), cluster.value()));
+  if (options.output.empty()) return {};
+  Config winner = with_layout(config.value(), search.value().best.front().workload);
+  winner.cluster.ranks_per_node = cluster.value().node.ranks;
+  if (auto written = write_file(options.output, to_yaml(winner)); !written) return written.error();
+  if (!options.json)
+    fmt::print("wrote {}: `trireme check {} --ranks {}` shows what it costs\n", options.output, options.output,
+               options.plan.ranks);
+  return {};
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, int& status) {
+  auto* command =
+      app.add_subcommand("plan", "The fastest layouts of a model on a cluster that is not here, and a run config");
+  auto options = std::make_shared<Options>();
+  command->add_option("model", options->model, "YAML run config; its model, batch and optimizer are kept")->required();
+  command->add_option("--ranks", options->plan.ranks, "Number of ranks")->required();
+  command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s")
+      ->required();
+  command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
+  command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
+  command->add_option("--keep", options->plan.keep, "Layouts to show")->check(CLI::Range(1, 1000));
+  command->add_option("--output", options->output, "Write the best layout's run config here");
+  command->add_flag("--fp8", options->plan.fp8, "GEMMs of the layers in FP8");
+  command->add_flag("--json", options->json, "For machines: one object, best first");
+  on_run(command, status, [options] { return plan(*options); });
+}
+
+}  // namespace tri

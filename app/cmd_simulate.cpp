@@ -1,0 +1,96 @@
+// trireme simulate: a config's step on machines that are not here.
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "io/base/file.h"
+#include "lib/simulate/scaling.h"
+#include "lib/simulate/simulation.h"
+
+namespace tri {
+namespace {
+
+struct Options {
+  std::string config, cluster;
+  std::string scaling, svg;  // "", strong or weak; the picture's file
+  int most_ranks = 131072;
+  std::vector<std::string> overrides, constants;
+  int ranks = 0;  // 0: what the config's mesh has
+  WorkloadOptions workload;
+  bool json = false, help_cluster = false, no_stragglers = false;
+};
+
+Result<void> show_scaling(const Simulation& simulation, const Options& options) {
+  const Scaling scaling = *enum_from_name<Scaling>(options.scaling);
+  const auto rows = scaling_rows(simulation.workload, simulation.cluster, scaling, options.most_ranks);
+  if (rows.empty())
+    return usage_error("--scaling {} begins at {} ranks, more than --to {}", options.scaling,
+                       simulation.workload.ranks(), options.most_ranks);
+  fmt::print("{}", options.json ? to_json(rows) : to_text(rows));
+  if (options.svg.empty()) return {};
+  return write_file(options.svg, to_svg(rows, fmt::format("{}, {} scaling on {}", simulation.name, options.scaling,
+                                                          simulation.cluster.device.name)));
+}
+
+Result<void> run_simulation(const Options& options) {
+  if (options.help_cluster) {
+    fmt::print("{}", cluster_help());
+    return {};
+  }
+  if (options.config.empty() || options.cluster.empty())
+    return usage_error("simulate needs CONFIG and --cluster FILE (configs/clusters/ has some); or --constants alone");
+  auto text = read_config_text(options.config);
+  if (!text) return text.error();
+  auto parsed = parse_config(text.value(), options.config, options.overrides);
+  if (!parsed) return parsed.error();
+  auto cluster = read_cluster(options.cluster, options.constants);
+  if (!cluster) return cluster.error();
+  Config config = std::move(parsed).value();
+  const ParallelConfig& mesh = config.parallel;
+  const int64_t ranks = options.ranks > 0 ? options.ranks : int64_t{mesh.tp} * mesh.pp * mesh.dp;
+  if (ranks < 1 || ranks > std::numeric_limits<int>::max())
+    return usage_error("simulate needs --ranks N: parallel.dp {} leaves the number of ranks open", mesh.dp);
+  config.cluster.ranks_per_node = cluster.value().node.ranks;  // a tp group must fit into the cluster's nodes
+  auto resolved = resolve_config(std::move(config), static_cast<int>(ranks));
+  if (!resolved) return resolved.error();
+  WorkloadOptions workload = options.workload;
+  if (options.no_stragglers) workload.stragglers = Stragglers::kOff;
+  auto simulation = simulate(resolved.value(), cluster.value(), workload);
+  if (!simulation) return simulation.error();
+  if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
+  fmt::print("{}", options.json ? to_json(simulation.value()) : to_text(simulation.value()));
+  return {};
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& app, int& status) {
+  auto* command = app.add_subcommand(
+      "simulate", "Step time, MFU, memory and where the time goes, of a config on a cluster that is not here");
+  auto options = std::make_shared<Options>();
+  command->add_option("config", options->config, "YAML run config");
+  command->add_option("--ranks", options->ranks, "Number of MPI ranks; may be left out where parallel.dp is given");
+  command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s");
+  command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
+  command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
+  command->add_flag("--fp8", options->workload.fp8, "GEMMs of the layers in FP8");
+  command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp");
+  command->add_flag("--fsdp", options->workload.fsdp, "Weights sharded over dp as well, as other programs do");
+  auto* scaling =
+      command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
+          ->check(CLI::IsMember({"strong", "weak"}));
+  command->add_option("--to", options->most_ranks, "Ranks at which --scaling ends")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->needs(scaling);
+  command->add_option("--svg", options->svg, "With --scaling: a picture of where the steps' time goes")->needs(scaling);
+  command->add_flag("--no-stragglers", options->no_stragglers, "No slow machines, no jitter");
+  command->add_flag("--json", options->json, "For machines: one object, times in seconds");
+  command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");
+  on_run(command, status, [options] { return run_simulation(*options); });
+}
+
+}  // namespace tri

@@ -1,0 +1,41 @@
+// `trireme bench calibrate`: a cluster file for the simulator (lib/simulate/cluster.h) from measurements on the ranks
+// that are here, GPUs or CPUs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/comm/job.h"
+#include "lib/config/config.h"
+#include "lib/simulate/cluster.h"
+
+namespace tri {
+
+struct CalibrationBench {
+  int steps = 5, warmup = 2;  // of each measured variant
+};
+
+// One variant of the config: measured, and what the calibrated model says of it.
+struct CalibrationRow {
+  std::string name;
+  bool fitted = false;  // else blind: measured only to compare
+  double measured_s = 0, predicted_s = 0;
+  double scatter = 0;  // (slowest - fastest) / median of the measured steps
+};
+
+struct Calibration {
+  Cluster cluster;
+  std::vector<CalibrationRow> rows;
+};
+
+// Measures transfers on the config's axes, then steps of smaller variants (half of the batch, half of the layers,
+// half of the sequence), and fits three constants to them: software.gemm_share, software.memory_share,
+// software.fixed_s. The config itself is measured too and stays out of the fit: its error is the first that the
+// result shows. `config` resolved and planned. Collective; all ranks have the same result. Error (kUsage): the config
+// leaves no variant.
+Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
+                              const CalibrationBench& bench);
+
+std::string to_text(const Calibration& calibration);
+
+}  // namespace tri

@@ -1,0 +1,247 @@
+#include "lib/simulate/cluster.h"
+
+#include <fmt/ranges.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "lib/config/messages.h"
+#include "lib/config/nearest.h"
+#include "lib/config/value.h"
+
+namespace tri {
+namespace {
+
+struct Constant {
+  std::string section, key;
+  ValueRule rule;
+  std::string_view meaning;
+  void (*read)(const YAML::Node& node, const ValueRule& rule, Cluster& cluster, std::vector<Problem>& problems);
+  std::string (*print)(const Cluster& cluster);
+
+  std::string name() const { return section + "." + key; }
+};
+
+struct ConstantSection {
+  std::string name, title;
+};
+
+struct Constants {
+  std::vector<ConstantSection> sections;
+  std::vector<Constant> rows;
+};
+
+template <class T>
+ValueRule make_rule(const Allowed& allowed, const T& default_value) {
+  return {allowed, describe<T>(allowed), print_value(default_value)};
+}
+
+Constants make_constants() {
+  Constants all;
+#define SECTION(type, member, title)            \
+  {                                             \
+    constexpr auto kSection = &Cluster::member; \
+    using SectionType = type;                   \
+    const std::string section = #member;        \
+    all.sections.push_back({section, title});
+#define FIELD(type, member, default_value, allowed, meaning)                                                 \
+  all.rows.push_back(                                                                                        \
+      {section, #member, make_rule<type>(allowed, SectionType{}.member), meaning,                            \
+       [](const YAML::Node& node, const ValueRule& rule, Cluster& cluster, std::vector<Problem>& problems) { \
+         read_value(node, rule, (cluster.*kSection).member, problems);                                       \
+       },                                                                                                    \
+       [](const Cluster& cluster) { return print_value((cluster.*kSection).member); }});
+#define END_SECTION(type) }
+#include "lib/simulate/cluster_fields.def"
+  return all;
+}
+
+const Constants& constants() {
+  static const Constants all = make_constants();
+  return all;
+}
+
+constexpr const char* kGemms = "gemms";
+constexpr const char* kUncertainty = "uncertainty";
+
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const ConstantSection& section : constants().sections) names.push_back(section.name);
+  return names;
+}
+
+std::vector<std::string> keys_of(const std::string& section) {
+  std::vector<std::string> keys;
+  for (const Constant& row : constants().rows)
+    if (row.section == section) keys.push_back(row.key);
+  return keys;
+}
+
+const Constant* find_constant(const std::string& section, const std::string& key) {
+  for (const Constant& row : constants().rows)
+    if (row.section == section && row.key == key) return &row;
+  return nullptr;
+}
+
+// "; did you mean ...?", or what there is.
+std::string advice(const std::string& word, const std::string& prefix, const std::vector<std::string>& known,
+                   const std::string& what) {
+  if (const std::string near = nearest(word, known); !near.empty()) return "did you mean " + prefix + near + "?";
+  for (const Constant& row : constants().rows)
+    if (row.key == word) return "did you mean " + row.name() + "?";
+  return fmt::format("the {} are {}", what, fmt::join(known, ", "));
+}
+
+class ClusterParser {
+ public:
+  explicit ClusterParser(const std::string& file_name) : file_name_(file_name) {}
+
+  void read_file(std::string_view text) {
+    try {
+      const YAML::Node root = YAML::Load(std::string(text));
+      if (root.IsNull()) return;
+      if (!root.IsMap())
+        return add(at(root), fmt::format("expected sections, such as \"device:\"; the sections are {}",
+                                         fmt::join(section_names(), ", ")));
+      for (const auto& entry : root) read_top(entry.first, entry.second);
+    } catch (const YAML::Exception& error) {
+      add(fmt::format("{}:{}", file_name_, error.mark.line + 1), "not valid YAML: " + error.msg);
+    }
+  }
+
+  void read_override(const std::string& text) {
+    const std::string where = "--cluster-set " + text;
+    const size_t equals = text.find('='), dot = text.find('.');
+    if (equals == text.npos || dot == text.npos || dot > equals)
+      return add(where, "expected section.key=value, such as node.ranks=8");
+    const std::string section = text.substr(0, dot), key = text.substr(dot + 1, equals - dot - 1);
+    if (std::ranges::count(section_names(), section) == 0)
+      return add(where, section + ": unknown section; " + advice(section, "", section_names(), "sections"));
+    try {
+      read_constant(section, key, YAML::Load(text.substr(equals + 1)), where);
+    } catch (const YAML::Exception& error) {
+      add(where, "not valid YAML: " + error.msg);
+    }
+  }
+
+  Result<Cluster> finish() && {
+    if (!errors_.empty()) return join_errors(errors_);
+    for (const Constant& row : constants().rows)
+      if (!given_.contains(row.name())) cluster_.defaults.push_back(row.name());
+    return std::move(cluster_);
+  }
+
+ private:
+  void add(const std::string& where, const std::string& text) { errors_.push_back(where + ": " + text); }
+  std::string at(const YAML::Node& node) const { return fmt::format("{}:{}", file_name_, node.Mark().line + 1); }
+
+  void read_top(const YAML::Node& name_node, const YAML::Node& node) {
+    if (!name_node.IsScalar()) return add(at(name_node), "a key must be a single word");
+    const std::string name = name_node.Scalar();
+    if (!seen_.insert(name).second) return add(at(name_node), name + ": given twice; keep one");
+    if (name == kGemms) return read_gemms(node);
+    if (name == kUncertainty) {
+      std::vector<Problem> problems;
+      read_value(node, make_rule<double>(within(0, 1), 0.0), cluster_.uncertainty, problems);
+      for (const Problem& problem : problems) add(at(name_node), name + ": " + problem.text);
+      return;
+    }
+    if (std::ranges::count(section_names(), name) == 0)
+      return add(at(name_node), name + ": unknown section; " + advice(name, "", section_names(), "sections"));
+    if (node.IsNull()) return;
+    if (!node.IsMap())
+      return add(at(name_node), name + ": is a section; put its keys on lines of their own below it, as key: value");
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar())
+        add(at(entry.first), "a key must be a single word");
+      else if (!seen_.insert(name + "." + entry.first.Scalar()).second)
+        add(at(entry.first), fmt::format("{}.{}: given twice; keep one", name, entry.first.Scalar()));
+      else
+        read_constant(name, entry.first.Scalar(), entry.second, at(entry.first));
+    }
+  }
+
+  void read_constant(const std::string& section, const std::string& key, const YAML::Node& node,
+                     const std::string& where) {
+    const Constant* row = find_constant(section, key);
+    if (!row)
+      return add(where, fmt::format("{}.{}: unknown key; {}", section, key,
+                                    advice(key, section + ".", keys_of(section), "keys of " + section)));
+    std::vector<Problem> problems;
+    row->read(node, row->rule, cluster_, problems);
+    for (const Problem& problem : problems) add(where, row->name() + problem.part + ": " + problem.text);
+    given_.insert(row->name());
+  }
+
+  // A list of [m, n, k, tflops, scatter].
+  void read_gemms(const YAML::Node& node) {
+    const std::string expected =
+        "expected a list of [m, n, k, tflops, scatter], as `trireme bench calibrate` writes it";
+    if (!node.IsSequence()) return add(at(node), "gemms: " + expected);
+    for (const YAML::Node& row : node) {
+      std::vector<double> values;
+      std::vector<Problem> problems;
+      const ValueRule rule = make_rule<double>(at_least(0), 0.0);
+      if (row.IsSequence())
+        for (const YAML::Node& value : row) read_value(value, rule, values.emplace_back(), problems);
+      if (!problems.empty() || values.size() != 5 || std::min({values[0], values[1], values[2], values[3]}) <= 0)
+        add(at(row), "gemms: " + expected);
+      else
+        cluster_.gemms.push_back({values[0], values[1], values[2], values[3], values[4]});
+    }
+  }
+
+  std::string file_name_;
+  Cluster cluster_;
+  std::set<std::string> seen_, given_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+Result<Cluster> parse_cluster(std::string_view yaml_text, const std::string& file_name,
+                              const std::vector<std::string>& overrides) {
+  ClusterParser parser(file_name);
+  parser.read_file(yaml_text);
+  for (const std::string& text : overrides) parser.read_override(text);
+  return std::move(parser).finish();
+}
+
+Result<Cluster> read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
+  auto text = read_config_text(path);
+  if (!text) return text.error();
+  return parse_cluster(text.value(), path, overrides);
+}
+
+std::string to_yaml(const Cluster& cluster) {
+  std::string text;
+  for (const ConstantSection& section : constants().sections) {
+    text += fmt::format("{}:  # {}\n", section.name, section.title);
+    for (const Constant& row : constants().rows)
+      if (row.section == section.name) text += fmt::format("  {}: {}\n", row.key, row.print(cluster));
+    text += "\n";
+  }
+  text += fmt::format("{}: {}\n", kUncertainty, print_value(cluster.uncertainty));
+  if (cluster.gemms.empty()) return text;
+  text += fmt::format("{}:  # [m, n, k, TFLOP/s, scatter]\n", kGemms);
+  for (const MeasuredGemm& gemm : cluster.gemms)
+    text += fmt::format("  - [{}, {}, {}, {}, {}]\n", print_value(gemm.m), print_value(gemm.n), print_value(gemm.k),
+                        print_value(gemm.tflops), print_value(gemm.scatter));
+  return text;
+}
+
+std::string cluster_help() {
+  std::string text;
+  for (const ConstantSection& section : constants().sections) {
+    text += fmt::format("{}: {}\n", section.name, section.title);
+    for (const Constant& row : constants().rows)
+      if (row.section == section.name)
+        text += fmt::format("  {} ({}; default {})\n      {}\n", row.key, row.rule.allowed_text, row.rule.default_text,
+                            row.meaning);
+  }
+  return text;
+}
+
+}  // namespace tri

@@ -1,0 +1,290 @@
+#include "lib/simulate/column.h"
+
+#include <algorithm>
+
+#include "io/base/error.h"
+
+namespace tri {
+namespace {
+
+constexpr double kUnknown = -1;
+
+class Column {
+ public:
+  explicit Column(const ColumnCosts& costs)
+      : c_(costs), p_(costs.stages), v_(costs.chunks), m_(costs.num_microbatches), virtual_stages_(p_ * v_) {
+    const size_t slots = static_cast<size_t>(virtual_stages_) * m_;
+    forward_end_.assign(slots, kUnknown);
+    backward_end_.assign(slots, kUnknown);
+    forward_arrival_.assign(slots, kUnknown);
+    backward_arrival_.assign(slots, kUnknown);
+    if (c_.transfers == StageTransfers::kCoupled) {
+      forward_round_.assign(slots, 0);
+      backward_round_.assign(slots, 0);
+    }
+    forward_links_.resize(p_);
+    backward_links_.resize(p_);
+    outputs_.resize(p_);
+    dinputs_.resize(p_);
+    times_.busy.assign(p_, 0.0);
+    times_.end.assign(p_, 0.0);
+    times_.first_forward.assign(virtual_stages_, 0.0);
+    times_.last_backward.assign(virtual_stages_, 0.0);
+    for (int rank = 0; rank < p_; ++rank) add_stage(rank);
+  }
+
+  ColumnTimes run() {
+    size_t left = 0;
+    for (const Stage& stage : stages_) left += stage.plan.size();
+    while (left > 0) {
+      bool moved = false;
+      // Up and down again: activations and gradients each run with one of the two.
+      for (int rank = 0; rank < p_; ++rank) moved |= advance(rank, left);
+      for (int rank = p_ - 1; rank >= 0; --rank) moved |= advance(rank, left);
+      TRI_REQUIRE(moved, "the plan of {} stages, {} chunks, {} microbatches stands still", p_, v_, m_);
+    }
+    for (int rank = 0; rank < p_; ++rank) times_.makespan = std::max(times_.makespan, times_.end[rank]);
+    return std::move(times_);
+  }
+
+ private:
+  struct Stage {
+    Plan plan;
+    size_t next = 0;
+    double free_at = 0;
+    std::vector<int> max_inputs;       // [chunk]
+    std::vector<size_t> round_starts;  // coupled: index of each round's first action, and the plan's size
+  };
+
+  // Into a stage from one neighbour.
+  struct Link {
+    std::vector<int> order;  // slots of the receiver, in both sides' order
+    size_t next = 0;
+    double free_at = 0;
+  };
+
+  int slot(int virtual_stage, int microbatch) const { return virtual_stage * m_ + microbatch; }
+
+  void add_stage(int rank) {
+    const Axis pp{rank, p_};
+    Stage stage{.plan = make_plan(c_.schedule, pp, m_, v_)};
+    // Inputs alive at once, as max_inputs counts them on the plan with transfers: a receive is issued one compute
+    // action ahead of its forward.
+    std::vector<int> alive(v_, 0);
+    stage.max_inputs.assign(v_, 1);
+    const auto begin_input = [&](const Action& action) {
+      stage.max_inputs[action.chunk] = std::max(stage.max_inputs[action.chunk], ++alive[action.chunk]);
+    };
+    const auto received = [&](const Action& a) { return a.kind == ActionKind::kForward && a.chunk * p_ + rank > 0; };
+    if (!stage.plan.empty() && received(stage.plan.front())) begin_input(stage.plan.front());
+    for (size_t i = 0; i < stage.plan.size(); ++i) {
+      if (i + 1 < stage.plan.size() && received(stage.plan[i + 1])) begin_input(stage.plan[i + 1]);
+      const Action& action = stage.plan[i];
+      if (action.kind == ActionKind::kForward && !received(action)) begin_input(action);
+      if (action.kind == ActionKind::kBackward) --alive[action.chunk];
+      const int stage_index = action.chunk * p_ + rank;
+      const bool forward = action.kind == ActionKind::kForward;
+      const int here = slot(stage_index, action.microbatch);
+      if (forward && stage_index > 0) forward_links_[rank].order.push_back(here);
+      if (!forward && stage_index + 1 < virtual_stages_) backward_links_[rank].order.push_back(here);
+      if (forward && stage_index + 1 < virtual_stages_) outputs_[rank].push_back(here);
+      if (!forward && stage_index > 0) dinputs_[rank].push_back(here);
+    }
+    if (c_.transfers == StageTransfers::kCoupled) add_rounds(rank, stage);
+    stages_.push_back(std::move(stage));
+    next_output_.push_back(0);
+    next_dinput_.push_back(0);
+  }
+
+  void add_rounds(int rank, Stage& stage) {
+    for (size_t i = 0; i < stage.plan.size();) {
+      const bool pair = v_ > 1 && stage.plan[i].kind == ActionKind::kForward && i + 1 < stage.plan.size() &&
+                        stage.plan[i + 1].kind == ActionKind::kBackward;
+      for (size_t member = i; member < i + (pair ? 2 : 1); ++member) {
+        const Action& action = stage.plan[member];
+        (action.kind == ActionKind::kForward ? forward_round_
+                                             : backward_round_)[slot(action.chunk * p_ + rank, action.microbatch)] =
+            stage.round_starts.size();
+      }
+      stage.round_starts.push_back(i);
+      i += pair ? 2 : 1;
+    }
+    stage.round_starts.push_back(stage.plan.size());
+  }
+
+  // Lets a stage go on as far as it can; whether it could at all.
+  bool advance(int rank, size_t& left) {
+    bool moved = false;
+    while (deliver(rank, forward_links_[rank], true)) moved = true;
+    while (deliver(rank, backward_links_[rank], false)) moved = true;
+    while (compute(rank)) {
+      moved = true;
+      --left;
+    }
+    return moved;
+  }
+
+  // The next message into `rank`: forward from the virtual stage before, backward from the one behind.
+  bool deliver(int rank, Link& link, bool forward) {
+    if (link.next == link.order.size()) return false;
+    const int here = link.order[link.next];
+    const int stage_index = here / m_, microbatch = here % m_;
+    const double sent = forward ? forward_end_[here - m_] : backward_end_[here + m_];
+    if (sent == kUnknown) return false;
+    double start = std::max(sent, link.free_at);
+    if (forward) {
+      // The input buffer: free once the microbatch that had it has gone backward.
+      const int inputs = stages_[rank].max_inputs[stage_index / p_];
+      if (microbatch >= inputs) {
+        const double freed = backward_end_[here - inputs];
+        if (freed == kUnknown) return false;
+        start = std::max(start, freed);
+      }
+    } else if (link.next >= 2) {
+      const double freed = backward_end_[link.order[link.next - 2]];
+      if (freed == kUnknown) return false;
+      start = std::max(start, freed);
+    }
+    if (c_.transfers == StageTransfers::kCoupled) {
+      const Stage& stage = stages_[rank];
+      const size_t round_start = stage.round_starts[(forward ? forward_round_ : backward_round_)[here]];
+      if (stage.next < round_start) return false;  // not posted yet
+      start = std::max(start, stage.free_at);
+    }
+    const double end = start + c_.transfer;
+    (forward ? forward_arrival_ : backward_arrival_)[here] = end;
+    link.free_at = end;
+    ++link.next;
+    return true;
+  }
+
+  bool compute(int rank) {
+    Stage& stage = stages_[rank];
+    if (stage.next == stage.plan.size()) return false;
+    const Action& action = stage.plan[stage.next];
+    const bool forward = action.kind == ActionKind::kForward;
+    const int stage_index = action.chunk * p_ + rank, here = slot(stage_index, action.microbatch);
+    double start = stage.free_at;
+    const auto wait_for = [&](double time) {
+      start = std::max(start, time);
+      return time != kUnknown;
+    };
+    const bool receives = forward ? stage_index > 0 : stage_index + 1 < virtual_stages_;
+    const bool sends = forward ? stage_index + 1 < virtual_stages_ : stage_index > 0;
+    if (receives && !wait_for((forward ? forward_arrival_ : backward_arrival_)[here])) return false;
+    if (forward && stage_index == 0) {  // it fills an input buffer itself
+      const int inputs = stage.max_inputs[0];
+      if (action.microbatch >= inputs && !wait_for(backward_end_[slot(0, action.microbatch - inputs)])) return false;
+    }
+    if (sends) {  // one of two buffers: its last message must have gone
+      const std::vector<int>& users = (forward ? outputs_ : dinputs_)[rank];
+      const size_t index = (forward ? next_output_ : next_dinput_)[rank];
+      if (index >= 2 && !wait_for(arrival_of(users[index - 2], forward))) return false;
+    }
+    if (c_.transfers == StageTransfers::kBlocked && stage.next > 0 &&
+        !wait_for(send_end(rank, stage.plan[stage.next - 1])))
+      return false;
+    if (c_.transfers == StageTransfers::kCoupled && !wait_for(exchange_end(rank))) return false;
+    const double time = (forward ? c_.forward : c_.backward)[stage_index];
+    if (forward && action.microbatch == 0) times_.first_forward[stage_index] = start;
+    const double end = start + time;
+    (forward ? forward_end_ : backward_end_)[here] = end;
+    if (!forward) times_.last_backward[stage_index] = end;
+    if (sends) ++(forward ? next_output_ : next_dinput_)[rank];
+    times_.busy[rank] += time;
+    times_.end[rank] = stage.free_at = end;
+    ++stage.next;
+    return true;
+  }
+
+  // When the message that left `here` arrived at its neighbour.
+  double arrival_of(int here, bool forward) const {
+    return forward ? forward_arrival_[here + m_] : backward_arrival_[here - m_];
+  }
+
+  // The end of the message that leaves after `action`; 0 where none does.
+  double send_end(int rank, const Action& action) const {
+    const bool forward = action.kind == ActionKind::kForward;
+    const int stage_index = action.chunk * p_ + rank, here = slot(stage_index, action.microbatch);
+    if (forward ? stage_index + 1 == virtual_stages_ : stage_index == 0) return 0;
+    return arrival_of(here, forward);
+  }
+
+  // When all messages before the stage's next action are over, if it begins a round: those that the round before
+  // sends, and those that this one reads. kUnknown: not yet.
+  double exchange_end(int rank) const {
+    const Stage& stage = stages_[rank];
+    const Action& action = stage.plan[stage.next];
+    const int here = slot(action.chunk * p_ + rank, action.microbatch);
+    const size_t round = (action.kind == ActionKind::kForward ? forward_round_ : backward_round_)[here];
+    if (stage.round_starts[round] != stage.next) return 0;
+    double end = 0;
+    const auto include = [&](double time) {
+      end = std::max(end, time);
+      return time != kUnknown;
+    };
+    for (size_t i = round > 0 ? stage.round_starts[round - 1] : stage.next; i < stage.next; ++i)
+      if (!include(send_end(rank, stage.plan[i]))) return kUnknown;
+    for (size_t i = stage.next; i < stage.round_starts[round + 1]; ++i) {
+      const Action& member = stage.plan[i];
+      const bool forward = member.kind == ActionKind::kForward;
+      const int stage_index = member.chunk * p_ + rank;
+      if (forward ? stage_index == 0 : stage_index + 1 == virtual_stages_) continue;
+      if (!include((forward ? forward_arrival_ : backward_arrival_)[slot(stage_index, member.microbatch)]))
+        return kUnknown;
+    }
+    return end;
+  }
+
+  const ColumnCosts& c_;
+  const int p_, v_, m_, virtual_stages_;
+  std::vector<Stage> stages_;
+  std::vector<double> forward_end_, backward_end_, forward_arrival_, backward_arrival_;  // [slot]; kUnknown: not yet
+  std::vector<size_t> forward_round_, backward_round_;                                   // [slot], coupled
+  std::vector<Link> forward_links_, backward_links_;                                     // [rank]: into it
+  std::vector<std::vector<int>> outputs_, dinputs_;  // [rank]: slots that take one of the ring's two buffers, in order
+  std::vector<size_t> next_output_, next_dinput_;
+  ColumnTimes times_;
+};
+
+}  // namespace
+
+ColumnTimes time_whole_column(const ColumnCosts& costs) {
+  TRI_REQUIRE(costs.stages > 0 && costs.chunks > 0 && costs.num_microbatches > 0 &&
+                  costs.forward.size() == static_cast<size_t>(costs.stages) * costs.chunks &&
+                  costs.backward.size() == costs.forward.size(),
+              "{} stages, {} chunks, {} microbatches, {} costs", costs.stages, costs.chunks, costs.num_microbatches,
+              costs.forward.size());
+  if (costs.transfers == StageTransfers::kCoupled && costs.chunks > 1 && costs.num_microbatches % costs.stages != 0) {
+    ColumnCosts blocked = costs;  // rounds of incomplete groups would wait for each other
+    blocked.transfers = StageTransfers::kBlocked;
+    return Column(blocked).run();
+  }
+  return Column(costs).run();
+}
+
+ColumnTimes time_column(const ColumnCosts& costs) {
+  const int p = costs.stages;
+  // Two full groups of microbatches, and what is left over when the rest is cut into groups; then one group more.
+  const int few = 2 * p + costs.num_microbatches % p;
+  // Messages that take longer than a stage's work make rhythms of their own.
+  const double shortest = *std::ranges::min_element(costs.forward);
+  if (costs.num_microbatches <= few + p || costs.transfer > shortest) return time_whole_column(costs);
+  ColumnCosts shorter = costs;
+  shorter.num_microbatches = few;
+  const ColumnTimes first = time_whole_column(shorter);
+  shorter.num_microbatches = few + p;
+  ColumnTimes second = time_whole_column(shorter);
+  const double groups = static_cast<double>(costs.num_microbatches - few - p) / p;
+  const auto extend = [&](double& value, double before) { value += groups * (value - before); };
+  const auto extend_all = [&](std::vector<double>& values, const std::vector<double>& before) {
+    for (size_t i = 0; i < values.size(); ++i) extend(values[i], before[i]);
+  };
+  extend(second.makespan, first.makespan);
+  extend_all(second.busy, first.busy);
+  extend_all(second.end, first.end);
+  extend_all(second.last_backward, first.last_backward);
+  return second;
+}
+
+}  // namespace tri

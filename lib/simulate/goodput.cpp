@@ -1,0 +1,84 @@
+#include "lib/simulate/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace tri {
+
+FaultRates fault_rates(const Cluster& cluster, int ranks) {
+  const ClusterFaults& faults = cluster.faults;
+  return {.mtbf_s = 3600 * faults.device_mtbf_hours / ranks,
+          .recovery_s = faults.detect_s + faults.diagnose_s + faults.restart_s,
+          .stall_s = faults.stall_s};
+}
+
+double effective_share(const FaultRates& rates, double interval_s) {
+  const double m = rates.mtbf_s;
+  return interval_s / (m * std::exp(rates.recovery_s / m) * std::expm1((interval_s + rates.stall_s) / m));
+}
+
+// The maximum's condition, (1 - τ/M) · e^((τ+δ)/M) = 1, has its left side fall in τ from e^(δ/M) at 0 to 0 at M.
+double best_interval(const FaultRates& rates) {
+  double low = 0, high = rates.mtbf_s;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    const double left = (1 - middle / rates.mtbf_s) * std::exp((middle + rates.stall_s) / rates.mtbf_s);
+    (left > 1 ? low : high) = middle;
+  }
+  return std::max(low, 1.0);
+}
+
+double played_effective_share(const FaultRates& rates, double interval_s, double work_s, int runs, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  // Not std::exponential_distribution, whose numbers differ between standard libraries.
+  const auto next_stop = [&] {
+    const double uniform = (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
+    return -rates.mtbf_s * std::log(uniform);
+  };
+  double time = 0, done = 0;
+  for (int run = 0; run < runs; ++run) {
+    double work = 0, stop = next_stop();  // from now
+    while (work < work_s) {
+      const double segment = interval_s + rates.stall_s;
+      if (stop >= segment) {  // saved
+        work += interval_s;
+        time += segment;
+        stop -= segment;
+        continue;
+      }
+      time += stop;
+      for (stop = next_stop(); stop < rates.recovery_s; stop = next_stop()) time += stop;  // and again from the start
+      time += rates.recovery_s;
+      stop -= rates.recovery_s;
+    }
+    done += work;
+  }
+  return done / time;
+}
+
+int spares_needed(const Cluster& cluster, int ranks, double probability) {
+  const double mean = cluster.faults.repair_hours * ranks / cluster.faults.device_mtbf_hours;
+  const int most = static_cast<int>(mean + 12 * std::sqrt(mean) + 20);
+  double log_term = -mean, sum = 0;
+  for (int spares = 0; spares < most; ++spares) {
+    sum += std::exp(log_term);
+    if (sum >= probability) return spares;
+    log_term += std::log(mean / (spares + 1));
+  }
+  return most;
+}
+
+Goodput goodput(const Cluster& cluster, int ranks) {
+  Goodput result{.rates = fault_rates(cluster, ranks)};
+  result.best_interval_s = best_interval(result.rates);
+  result.interval_s =
+      cluster.faults.checkpoint_minutes > 0 ? 60 * cluster.faults.checkpoint_minutes : result.best_interval_s;
+  result.effective = effective_share(result.rates, result.interval_s);
+  result.best_effective = effective_share(result.rates, result.best_interval_s);
+  constexpr double kAlmostAlways = 0.99;
+  result.spares = spares_needed(cluster, ranks, kAlmostAlways);
+  return result;
+}
+
+}  // namespace tri

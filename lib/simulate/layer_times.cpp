@@ -1,0 +1,366 @@
+#include "lib/simulate/layer_times.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "lib/model/block_order.h"
+#include "lib/model/parameter.h"
+
+namespace tri {
+namespace {
+
+// Element sizes: activations are bf16 beside FP8 GEMMs.
+double activation_bytes(Numbers numbers) { return numbers == Numbers::kFp32 ? 4 : 2; }
+
+double peak_flops(const Cluster& c, Numbers numbers) {
+  if (numbers == Numbers::kFp8 && c.device.fp8_tflops > 0) return c.device.fp8_tflops * 1e12;
+  return (numbers == Numbers::kFp32 ? c.device.fp32_tflops : c.device.bf16_tflops) * 1e12;
+}
+
+double memory_bytes_per_second(const Cluster& c) { return c.device.memory_gb_per_s * 1e9 * c.software.memory_share; }
+
+// The rate of the measured shapes, weighted by nearness in the logarithms of m, n and k.
+double measured_flops(const std::vector<MeasuredGemm>& gemms, double m, double n, double k) {
+  double sum = 0, weights = 0;
+  for (const MeasuredGemm& gemm : gemms) {
+    const double dm = std::log(gemm.m / m), dn = std::log(gemm.n / n), dk = std::log(gemm.k / k);
+    const double weight = 1 / (1e-6 + std::pow(dm * dm + dn * dn + dk * dk, 2));
+    // Seconds a FLOP, since those add up.
+    sum += weight / gemm.tflops;
+    weights += weight;
+  }
+  return weights / sum * 1e12;
+}
+
+// A tile: rows, columns, and its share of a large tile's rate.
+struct Tile {
+  double rows, columns, rate;
+};
+
+std::array<Tile, 6> tiles_of(int longest) {
+  const double a = longest, b = longest / 2.0, c = longest / 4.0;
+  return {{{a, b, 1}, {b, a, 1}, {b, b, 0.95}, {b, c, 0.85}, {c, b, 0.85}, {c, c, 0.7}}};
+}
+
+bool is_aligned(double elements, double bytes) { return std::fmod(elements * bytes, 128) == 0; }
+
+// Adds kernels of one pass of a layer to its times.
+class Kernels {
+ public:
+  Kernels(const Workload& w, const Cluster& c) : w_(w), c_(c) {}
+
+  double gemm(double m, double n, double k, double output_bytes) {
+    const double seconds = gemm_seconds(c_, w_.numbers, m, n, k, output_bytes);
+    times_.gemm += seconds;
+    return seconds;
+  }
+  double memory(double bytes, int kernels = 1) {
+    const double seconds = bytes / memory_bytes_per_second(c_) + kernels * c_.software.launch_us * 1e-6;
+    times_.memory += seconds;
+    return seconds;
+  }
+  double attention(double seconds) {
+    times_.attention += seconds;
+    return seconds;
+  }
+  PassTimes& times() { return times_; }
+
+ private:
+  const Workload& w_;
+  const Cluster& c_;
+  PassTimes times_;
+};
+
+// Sizes of one rank's share of one microbatch.
+struct Sizes {
+  double rows, local_rows, width, qkv, heads_width, fc1, ffn;
+  explicit Sizes(const Workload& w) {
+    const ModelConfig& m = w.model;
+    rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
+    local_rows = w.sequence_parallel ? rows / w.tp : rows;
+    width = m.hidden;
+    qkv = (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
+    heads_width = static_cast<double>(m.heads) * head_size(m) / w.tp;
+    ffn = static_cast<double>(m.ffn_hidden) / w.tp;
+    fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
+  }
+};
+
+// Mean over queries of the keys that the mask leaves.
+double keys_per_query(const ModelConfig& m) {
+  const double window = m.window > 0 ? std::min(m.window, m.seq_len) : m.seq_len;
+  return window - window * (window - 1) / (2.0 * m.seq_len);
+}
+
+struct AttentionTimes {
+  double forward, backward;
+};
+
+AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes& s) {
+  const ModelConfig& m = w.model;
+  const double peak = peak_flops(c, w.numbers == Numbers::kFp32 ? Numbers::kFp32 : Numbers::kBf16);
+  if (c.software.scores_in_memory) {
+    // Four bytes a score are written by the first GEMM and read by the softmax with mask; three more for its result
+    // and the dropout's mask, three to read it again; backward moves as many.
+    const double scores = s.rows * m.seq_len * m.heads / w.tp;
+    const double gemms = 4 * scores * head_size(m) / (peak * c.software.gemm_share * 0.5);
+    const double traffic = 10 * scores / memory_bytes_per_second(c);
+    return {gemms + traffic, 2 * gemms + traffic};
+  }
+  const double flops = 4 * s.rows * keys_per_query(m) * s.heads_width;
+  // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
+  const double padded = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m))))) / head_size(m);
+  const double waste = 1 + c.software.attention_ramp / (2 * keys_per_query(m));
+  const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys_per_query(m));
+  return {flops * padded * waste / (peak * c.software.attention_forward),
+          2.5 * flops * padded * waste_backward / (peak * c.software.attention_backward)};
+}
+
+// All of a layer's steps, each in seconds, and what they add to the kernels.
+class LayerSteps {
+ public:
+  LayerSteps(const Workload& w, const Cluster& c) : w_(w), c_(c), s_(w), attention_(attention_times(w, c, s_)) {}
+
+  double run(BlockStep step, Kernels& kernels) const {
+    const double bytes = activation_bytes(w_.numbers);
+    const double adds = w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32;
+    const bool swiglu = w_.model.activation == Activation::kSwiglu;
+    switch (step) {
+      case BlockStep::kQkvForward:
+        return kernels.gemm(s_.rows, s_.qkv, s_.width, bytes) + casts(s_.width, kernels) + rope(kernels);
+      case BlockStep::kProjForward:
+        return kernels.gemm(s_.rows, s_.width, s_.heads_width, bytes) + casts(s_.heads_width, kernels);
+      case BlockStep::kFc1Forward:
+        return kernels.gemm(s_.rows, s_.fc1, s_.width, bytes) + casts(s_.width, kernels);
+      case BlockStep::kFc2Forward:
+        return kernels.gemm(s_.rows, s_.width, s_.ffn, bytes) + casts(s_.ffn, kernels);
+      case BlockStep::kQkvInput:
+        return kernels.gemm(s_.rows, s_.width, s_.qkv, bytes) + casts(s_.qkv, kernels) + rope(kernels);
+      case BlockStep::kProjInput:
+        return kernels.gemm(s_.rows, s_.heads_width, s_.width, bytes) + casts(s_.width, kernels);
+      case BlockStep::kFc1Input:
+        return kernels.gemm(s_.rows, s_.width, s_.fc1, bytes) + casts(s_.fc1, kernels);
+      case BlockStep::kFc2Input:
+        return kernels.gemm(s_.rows, s_.ffn, s_.width, bytes) + casts(s_.width, kernels);
+      case BlockStep::kDeferredQkvWeight:
+        return kernels.gemm(s_.qkv, s_.width, s_.rows, adds);
+      case BlockStep::kProjWeight:
+        return kernels.gemm(s_.width, s_.heads_width, s_.rows, adds);
+      case BlockStep::kFc1Weight:
+        return kernels.gemm(s_.fc1, s_.width, s_.rows, adds);
+      case BlockStep::kFc2Weight:
+        return kernels.gemm(s_.width, s_.ffn, s_.rows, adds);
+      case BlockStep::kAttentionForward:
+        return kernels.attention(attention_.forward);
+      case BlockStep::kAttentionBackward:
+        return kernels.attention(attention_.backward);
+      case BlockStep::kActivationForward:
+        return swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
+      case BlockStep::kActivationBackward:
+        return swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
+      default:
+        return 0;  // deferred work is counted where it runs; recompute in recompute()
+    }
+  }
+
+  // A norm with the residual addition before it: reads stream and branch, writes the stream and the rows.
+  double norm_forward(Kernels& kernels) const {
+    return kernels.memory(4 * s_.local_rows * s_.width * activation_bytes(w_.numbers));
+  }
+  // Reads the rows' gradient, the stream and its gradient; writes that.
+  double norm_backward(Kernels& kernels) const {
+    return kernels.memory(4 * s_.local_rows * s_.width * activation_bytes(w_.numbers), 2);
+  }
+  // Separate kernels for biases, residuals, GeLU and dropout, where the program has them.
+  double unfused(Kernels& kernels) const {
+    const double passes = c_.software.unfused_passes;
+    if (passes == 0) return 0;
+    return kernels.memory(passes * (s_.local_rows * s_.width + s_.rows * s_.ffn) * activation_bytes(w_.numbers), 4);
+  }
+  // What a level of recompute adds to backward, tp's transfers left out.
+  void recompute(Kernels& kernels) const {
+    const bool sequential = w_.model.block == Block::kSequential;
+    switch (w_.recompute) {
+      case Recompute::kNone:
+      case Recompute::kAuto:
+        return;
+      case Recompute::kSelective:
+        if (c_.software.scores_in_memory) {  // Korthikanti et al. 2022: the attention core alone
+          run(BlockStep::kAttentionForward, kernels);
+          return;
+        }
+        kernels.memory((w_.model.activation == Activation::kSwiglu ? 3 : 2) * s_.rows * s_.ffn *
+                       activation_bytes(w_.numbers));
+        [[fallthrough]];
+      case Recompute::kNorms:
+        norm_forward(kernels);
+        if (sequential) norm_forward(kernels);
+        return;
+      case Recompute::kFull:
+        return;  // the whole forward pass: the caller's
+    }
+  }
+
+  const Sizes& sizes() const { return s_; }
+
+ private:
+  // FP8 GEMMs read copies that a kernel makes of their input, and of its transpose for the weight gradient.
+  double casts(double width, Kernels& kernels) const {
+    return w_.numbers == Numbers::kFp8 ? kernels.memory(c_.software.cast_bytes * s_.rows * width) : 0;
+  }
+  double rope(Kernels& kernels) const {
+    return w_.model.position == Position::kRope ? kernels.memory(2 * s_.rows * s_.qkv * activation_bytes(w_.numbers))
+                                                : 0;
+  }
+
+  const Workload& w_;
+  const Cluster& c_;
+  Sizes s_;
+  AttentionTimes attention_;
+};
+
+int on_node(const Workload& w, const Cluster& c) { return std::min(w.tp, c.node.ranks); }
+
+double tp_seconds(const Workload& w, const Cluster& c, const TransferTimes& transfers, Collective kind) {
+  if (w.tp == 1) return 0;
+  const Sizes s(w);
+  // What only FP8 GEMMs read is gathered in FP8.
+  const bool fp8 = w.numbers == Numbers::kFp8 && kind == Collective::kAllGather;
+  const double element = fp8 ? 1 : activation_bytes(w.numbers);
+  return c.software.skew_us * 1e-6 +
+         transfers.seconds(
+             {.kind = kind, .bytes = s.rows * s.width * element, .ranks = w.tp, .on_node = on_node(w, c)});
+}
+
+// Exposed time of a transfer with `beside` seconds of compute that may hide it.
+double exposed(const Workload& w, const Cluster& c, double transfer, double beside) {
+  if (!w.overlap_tp) return transfer;
+  const double hidden = std::min(transfer * c.software.hidden_share, beside);
+  return transfer - hidden + hidden * c.software.beside_slowdown;
+}
+
+// One pass by the regions of the block's order.
+void run_regions(const Workload& w, const Cluster& c, const TransferTimes& transfers, const LayerSteps& steps,
+                 Pass which, Kernels& kernels) {
+  for (const TransferRegion& region : block_order(w.model.block, which)) {
+    double beside = 0;
+    for (const BlockStep step : region.steps) beside += steps.run(step, kernels);
+    if (w.tp == 1) continue;
+    const double transfer =
+        tp_seconds(w, c, transfers, region.reduces() ? Collective::kReduceScatter : Collective::kAllGather);
+    kernels.times().tp += exposed(w, c, transfer, beside);
+  }
+}
+
+// Keys and values of all context-parallel ranks, beside the attention that reads them.
+void add_context_parallel(const Workload& w, const Cluster& c, const TransferTimes& transfers, double passes,
+                          PassTimes& times) {
+  if (w.cp == 1) return;
+  const ModelConfig& m = w.model;
+  const double bytes = 2.0 * w.micro_batch * m.seq_len * m.kv_heads * head_size(m) / w.tp * 2;
+  const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);
+  const double transfer = passes * transfers.seconds({Collective::kAllGather, bytes, w.cp, members});
+  times.tp += std::max(transfer / w.cp, transfer - times.attention);
+}
+
+}  // namespace
+
+PassTimes& PassTimes::operator+=(const PassTimes& other) {
+  gemm += other.gemm;
+  attention += other.attention;
+  memory += other.memory;
+  tp += other.tp;
+  return *this;
+}
+
+PassTimes operator*(double factor, PassTimes times) {
+  times.gemm *= factor;
+  times.attention *= factor;
+  times.memory *= factor;
+  times.tp *= factor;
+  return times;
+}
+
+double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, double k, double output_bytes) {
+  const double flops = 2 * m * n * k, launch = c.software.launch_us * 1e-6;
+  if (!c.gemms.empty()) return flops / measured_flops(c.gemms, m, n, k) + launch;
+  const double bytes = numbers == Numbers::kFp8 ? 1 : activation_bytes(numbers);
+  const double moved = (bytes * (m * k + k * n) + output_bytes * m * n) / memory_bytes_per_second(c);
+  double rate = peak_flops(c, numbers) * (numbers == Numbers::kFp8 ? c.software.fp8_gemm_share : c.software.gemm_share);
+  if (c.device.tile <= 1) return std::max(flops / rate, moved) + launch;
+  if (!is_aligned(n, bytes) || !is_aligned(k, bytes)) rate *= c.software.misaligned_share;
+  // A tile's time on its multiprocessor: the sum over k, then its output, during which the next tile does not compute
+  // unless the device overlaps the two.
+  const double ramp = c.software.gemm_ramp * (numbers == Numbers::kFp8 ? 2 : 1);
+  const double units = c.device.multiprocessors;
+  const double write_rate = memory_bytes_per_second(c) / units;
+  double best = std::numeric_limits<double>::infinity();
+  for (const Tile& tile : tiles_of(c.device.tile)) {
+    const double count = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
+    const double write = c.device.output_exposed * tile.rows * tile.columns * output_bytes / write_rate;
+    best = std::min(best, std::ceil(count / units) * (compute + write));
+  }
+  return std::max(best, moved) + launch;
+}
+
+LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {
+  const LayerSteps steps(w, c);
+  const bool sequential = w.model.block == Block::kSequential;
+  Kernels forward(w, c), backward(w, c);
+  run_regions(w, c, transfers, steps, Pass::kForward, forward);
+  run_regions(w, c, transfers, steps, Pass::kBackward, backward);
+  for (int norm = 0; norm < (sequential ? 2 : 1); ++norm) {
+    steps.norm_forward(forward);
+    steps.norm_backward(backward);
+  }
+  steps.unfused(forward);
+  steps.unfused(backward);
+  add_context_parallel(w, c, transfers, 1, forward.times());
+  add_context_parallel(w, c, transfers, 2, backward.times());
+  steps.recompute(backward);
+  LayerTimes times{forward.times(), backward.times()};
+  if (w.recompute == Recompute::kFull) {
+    times.backward += times.forward;
+  } else if (w.tp > 1 && w.recompute != Recompute::kNone && !c.software.scores_in_memory) {
+    // Gathered rows are gathered again, beside backward GEMMs.
+    const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
+    times.backward.tp += (sequential ? 2 : 1) * exposed(w, c, gather, gather);
+  }
+  return times;
+}
+
+LayerTimes embedding_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {
+  const Sizes s(w);
+  Kernels forward(w, c), backward(w, c);
+  const double bytes = activation_bytes(w.numbers);
+  forward.memory(2 * s.rows * s.width * bytes);
+  backward.memory(s.rows * s.width * (bytes + 2 * 4));
+  if (w.tp > 1) {
+    forward.times().tp += tp_seconds(w, c, transfers, Collective::kReduceScatter);
+    backward.times().tp += tp_seconds(w, c, transfers, Collective::kAllGather);
+  }
+  return {forward.times(), backward.times()};
+}
+
+LayerTimes head_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {
+  const Sizes s(w);
+  const double vocab = static_cast<double>(padded_vocab(w.model)) / w.tp, bytes = activation_bytes(w.numbers);
+  Workload plain = w;  // the head stays out of FP8
+  if (w.numbers == Numbers::kFp8) plain.numbers = Numbers::kBf16;
+  Kernels backward(plain, c);
+  backward.memory(4 * s.local_rows * s.width * bytes, 1);
+  backward.gemm(s.rows, vocab, s.width, bytes);
+  backward.memory(c.software.loss_bytes * bytes / 2 * s.rows * vocab, 2);
+  backward.gemm(s.rows, s.width, vocab, bytes);
+  backward.gemm(vocab, s.width, s.rows, kAddsFp32);
+  backward.memory(4 * s.local_rows * s.width * bytes, 2);
+  if (w.tp > 1)
+    backward.times().tp +=
+        tp_seconds(w, c, transfers, Collective::kAllGather) + tp_seconds(w, c, transfers, Collective::kReduceScatter);
+  return {{}, backward.times()};
+}
+
+}  // namespace tri

@@ -1,0 +1,36 @@
+// How long the parts of a model take on one rank, for one microbatch: the kernels of a layer in the order in which
+// lib/model/block_order.h runs them, each GEMM by its tiles and waves or by a measured table, the rest by the bytes
+// that it moves; and the tensor-parallel transfers beside them.
+#pragma once
+
+#include "lib/simulate/collectives.h"
+#include "lib/simulate/workload.h"
+
+namespace tri {
+
+// Seconds by what they are spent on.
+struct PassTimes {
+  double gemm = 0, attention = 0, memory = 0;
+  double tp = 0;  // exposed: compute waits for it, or is slower beside it
+
+  double total() const { return gemm + attention + memory + tp; }
+  PassTimes& operator+=(const PassTimes& other);
+  friend PassTimes operator*(double factor, PassTimes times);
+};
+
+struct LayerTimes {
+  PassTimes forward, backward;  // recompute is part of backward
+};
+
+// What a GEMM (m, k) x (k, n) leaves in memory, an element of (m, n).
+inline constexpr double kWritesBf16 = 2, kAddsFp32 = 8;
+
+double gemm_seconds(const Cluster& cluster, Numbers numbers, double m, double n, double k, double output_bytes);
+
+LayerTimes layer_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+
+// What the first virtual stage does besides its layers, and the last: head and loss run in its backward action.
+LayerTimes embedding_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+LayerTimes head_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+
+}  // namespace tri

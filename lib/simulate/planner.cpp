@@ -1,0 +1,208 @@
+#include "lib/simulate/planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "io/base/format.h"
+#include "lib/model/parameter.h"
+
+namespace tri {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024 * 1024;
+
+std::vector<int> divisors(int number, int most) {
+  std::vector<int> all;
+  for (int i = 1; i <= std::min(number, most); ++i)
+    if (number % i == 0) all.push_back(i);
+  return all;
+}
+
+// A layout of which only a bound of the time is known.
+struct Candidate {
+  Workload workload;
+  StepMemory memory;
+  double bound = 0;  // seconds; a step takes at least about this long
+};
+
+// Walks through all layouts that the config's own rules allow.
+class Search {
+ public:
+  Search(const Config& config, const Cluster& cluster, const PlanOptions& options)
+      : cluster_(cluster), options_(options), times_(cluster), room_(room_of(cluster)) {
+    Config planned = config;
+    planned.parallel = {};
+    planned.parallel.overlap_tp = config.parallel.overlap_tp;
+    planned.parallel.overlap_pp = config.parallel.overlap_pp;
+    planned.parallel.overlap_dp = config.parallel.overlap_dp;
+    planned.parallel.bucket_elements = config.parallel.bucket_elements;
+    base_ = workload_of(planned);
+    if (options.fp8) base_.numbers = Numbers::kFp8;
+  }
+
+  PlanSearch run() {
+    for (const int tp : divisors(base_.model.heads, cluster_.node.ranks)) {
+      if (options_.ranks % tp != 0 || cluster_.node.ranks % tp != 0 || base_.model.kv_heads % tp != 0) continue;
+      if (base_.model.ffn_hidden % tp != 0 || base_.model.seq_len % tp != 0) continue;
+      for (const int pp : divisors(base_.model.layers, options_.ranks / tp))
+        if (options_.ranks / tp % pp == 0) add_mesh(tp, pp);
+    }
+    std::ranges::sort(candidates_, {}, &Candidate::bound);
+    result_.fitted = static_cast<int64_t>(candidates_.size());
+    // A bound is the time less the pipeline's exposed transfers and the tails of dp: the true winner is near the top.
+    const size_t exact = std::min<size_t>(candidates_.size(), static_cast<size_t>(options_.keep) * 4);
+    for (size_t i = 0; i < exact; ++i) {
+      const Candidate& candidate = candidates_[i];
+      result_.best.push_back(
+          {candidate.workload, predict_step(candidate.workload, cluster_, times_), candidate.memory});
+    }
+    std::ranges::stable_sort(result_.best, {}, [](const PlannedLayout& layout) { return layout.step.seconds; });
+    if (result_.best.size() > static_cast<size_t>(options_.keep))
+      result_.best.erase(result_.best.begin() + options_.keep, result_.best.end());
+    return std::move(result_);
+  }
+
+ private:
+  void add_mesh(int tp, int pp) {
+    Workload w = base_;
+    w.tp = tp;
+    w.pp = pp;
+    w.dp = options_.ranks / tp / pp;
+    if (w.global_batch % w.dp != 0) return;
+    for (const int chunks : divisors(w.model.layers / pp, pp > 1 ? options_.max_chunks : 1)) {
+      w.chunks = chunks;
+      w.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      for (const int micro_batch : divisors(w.global_batch / w.dp, options_.max_micro_batch)) {
+        w.micro_batch = micro_batch;
+        add_levels(w);
+      }
+    }
+  }
+
+  // The least recompute and sharding that fit: more of either only costs.
+  void add_levels(Workload& w) {
+    ++result_.tried;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
+      w.recompute = recompute;
+      for (const int zero : {1, 2}) {
+        if (zero == 2 && w.dp == 1) continue;
+        w.zero = zero;
+        const StepMemory memory = estimate_memory(w);
+        if (memory.total() > room_) continue;
+        candidates_.push_back({w, memory, bound_step(w, cluster_, times_)});
+        return;
+      }
+    }
+  }
+
+  const Cluster& cluster_;
+  const PlanOptions& options_;
+  RingTimes times_;
+  double room_;
+  Workload base_;
+  std::vector<Candidate> candidates_;
+  PlanSearch result_;
+};
+
+std::string layout_of(const Workload& w) {
+  return fmt::format("tp {:>2} pp {:>2} dp {:>5} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9}", w.tp, w.pp,
+                     w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute));
+}
+
+// The two largest parts of the step that are not the model's own FLOPs.
+std::string limits_of(const StepPrediction& step) {
+  std::vector<std::pair<std::string, double>> parts = named_parts(step.parts);
+  std::erase_if(parts, [](const auto& part) { return part.first == "gemm" || part.first == "attention"; });
+  std::ranges::sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
+  return fmt::format("{} {:.1f} %, {} {:.1f} %", parts[0].first, 100 * parts[0].second / step.seconds, parts[1].first,
+                     100 * parts[1].second / step.seconds);
+}
+
+// Where the second loses most against the first.
+std::string why(const PlannedLayout& first, const PlannedLayout& second) {
+  const auto a = named_parts(first.step.parts), b = named_parts(second.step.parts);
+  size_t most = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    if (b[i].second - a[i].second > b[most].second - a[most].second) most = i;
+  return fmt::format("the first spends {:.1f} ms less on {} than the second", 1e3 * (b[most].second - a[most].second),
+                     a[most].first);
+}
+
+}  // namespace
+
+Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (options.fp8 && cluster.device.fp8_tflops == 0)
+    return usage_error("--fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out", cluster.device.name);
+  PlanSearch search = Search(config, cluster, options).run();
+  search.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (search.tried == 0)
+    return usage_error(
+        "no layout of {} ranks divides model.heads {}, model.layers {} and data.global_batch {}; change --ranks or "
+        "data.global_batch",
+        options.ranks, config.model.heads, config.model.layers, config.data.global_batch);
+  if (search.best.empty())
+    return usage_error("none of {} layouts fits into {:.1f} GiB a rank; take more ranks", search.tried,
+                       room_of(cluster) / kGib);
+  return search;
+}
+
+std::string to_text(const PlanSearch& search, const Cluster& cluster) {
+  std::string text =
+      fmt::format("{} layouts, {} fit into {:.1f} GiB, the best of them on {} ranks of {} ({:.0f} ms of search):\n",
+                  search.tried, search.fitted, room_of(cluster) / kGib, search.best.front().workload.ranks(),
+                  cluster.device.name, 1e3 * search.seconds);
+  text += fmt::format("  {:>3}  {:<70}  {:>9}  {:>8}  {:>6}  {:>9}  limited by\n", "", "layout", "step", "tokens/s",
+                      "MFU", "memory");
+  int place = 1;
+  for (const PlannedLayout& layout : search.best)
+    text += fmt::format("  {:>3}  {:<70}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB  {}\n", place++,
+                        layout_of(layout.workload), layout.step.seconds, format_count(layout.step.tokens_per_second),
+                        100 * layout.step.mfu, layout.memory.total() / kGib, limits_of(layout.step));
+  if (search.best.size() > 1) text += why(search.best[0], search.best[1]) + "\n";
+  return text;
+}
+
+std::string to_json(const PlanSearch& search) {
+  nlohmann::ordered_json layouts = nlohmann::ordered_json::array();
+  for (const PlannedLayout& layout : search.best) {
+    const Workload& w = layout.workload;
+    nlohmann::ordered_json parts;
+    for (const auto& [name, seconds] : named_parts(layout.step.parts)) parts[name] = seconds;
+    layouts.push_back({{"tp", w.tp},
+                       {"pp", w.pp},
+                       {"dp", w.dp},
+                       {"chunks", w.chunks},
+                       {"schedule", enum_name(w.schedule)},
+                       {"micro_batch", w.micro_batch},
+                       {"zero", w.zero},
+                       {"recompute", enum_name(w.recompute)},
+                       {"step_s", layout.step.seconds},
+                       {"tokens_per_s", layout.step.tokens_per_second},
+                       {"mfu", layout.step.mfu},
+                       {"memory_bytes", layout.memory.total()},
+                       {"parts_s", parts}});
+  }
+  return nlohmann::ordered_json{
+             {"tried", search.tried}, {"fitted", search.fitted}, {"search_s", search.seconds}, {"layouts", layouts}}
+             .dump() +
+         "\n";
+}
+
+Config with_layout(Config config, const Workload& w) {
+  ParallelConfig& p = config.parallel;
+  p.tp = w.tp;
+  p.pp = w.pp;
+  p.dp = w.dp;
+  p.chunks = w.chunks;
+  p.schedule = w.schedule;
+  p.zero = w.zero;
+  p.recompute = w.recompute;
+  config.data.micro_batch = w.micro_batch;
+  return config;
+}
+
+}  // namespace tri

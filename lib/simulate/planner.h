@@ -1,0 +1,45 @@
+// `trireme plan`: the layouts of a model on a cluster that fit into memory, ranked by predicted tokens a second.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/simulate/step_memory.h"
+#include "lib/simulate/step_model.h"
+
+namespace tri {
+
+struct PlannedLayout {
+  Workload workload;
+  StepPrediction step;
+  StepMemory memory;  // estimated
+};
+
+struct PlanSearch {
+  std::vector<PlannedLayout> best;  // best first
+  int64_t tried = 0;                // layouts that the config's rules allow
+  int64_t fitted = 0;               // of them, those that fit into memory
+  double seconds = 0;               // that the search took
+};
+
+// What a search leaves open. The batch, the model and the optimizer stay the config's.
+struct PlanOptions {
+  int ranks = 0;
+  int keep = 10;  // layouts that are returned
+  int max_chunks = 16;
+  int max_micro_batch = 16;
+  bool fp8 = false;  // GEMMs in FP8
+};
+
+// `config` parsed, its parallel section ignored but for the overlaps. Error (kUsage): no layout fits, or none divides
+// the model.
+Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
+
+// A table of the best, why the first one wins over the second, and what limits it.
+std::string to_text(const PlanSearch& search, const Cluster& cluster);
+std::string to_json(const PlanSearch& search);
+
+// `config` with the layout's parallel section and micro-batch: a run config that works as it is.
+Config with_layout(Config config, const Workload& layout);
+
+}  // namespace tri

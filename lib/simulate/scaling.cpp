@@ -1,0 +1,142 @@
+#include "lib/simulate/scaling.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "io/base/format.h"
+
+namespace tri {
+namespace {
+
+constexpr int64_t kIdBytes = 128;      // NCCL's unique id
+constexpr int64_t kHandleBytes = 128;  // what a member tells the others of itself
+
+// Steps until the last member of a binomial tree has heard.
+int tree_depth(int size) { return static_cast<int>(std::ceil(std::log2(size))); }
+
+// `count` groups of `size` members each, of which a rank is in `of_a_rank`.
+void add_groups(const Cluster& cluster, int64_t count, int size, int of_a_rank, StartUp& start) {
+  if (size < 2) return;
+  start.groups += count;
+  start.messages += count * (size - 1 + int64_t{size} * (size - 1));
+  start.bytes += count * ((size - 1) * kIdBytes + int64_t{size} * (size - 1) * kHandleBytes);
+  const double message = cluster.network.host_message_us * 1e-6;
+  start.groups_s += of_a_rank * ((tree_depth(size) + size - 1) * message + cluster.network.connect_s);
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
+}  // namespace
+
+StartUp start_up(const Workload& w, const Cluster& c) {
+  const int64_t ranks = w.ranks();
+  StartUp start;
+  add_groups(c, ranks / w.tp, w.tp, 1, start);
+  add_groups(c, ranks / w.dp, w.dp, 1, start);
+  // A communicator for each one-way edge between stages: a rank has four ends, two where the pipeline does not close.
+  if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
+  if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, int64_t{w.tp} * w.dp, 2, 1, start);
+  double parameters = 0;
+  for (int stage = 0; stage < w.pp; ++stage) parameters += parameters_of_stage(w, stage) * w.tp;
+  const double bytes = parameters * 4 * (1 + w.optimizer_states);
+  const double passed_on = bytes / (w.tp * w.pp) / (c.network.gb_per_s * c.network.share * 1e9);
+  start.load_s = bytes / (c.network.storage_gb_per_s * 1e9) + (w.dp > 1 ? passed_on : 0);
+  return start;
+}
+
+std::vector<ScalingRow> scaling_rows(const Workload& workload, const Cluster& cluster, Scaling scaling,
+                                     int most_ranks) {
+  std::vector<ScalingRow> rows;
+  Workload w = workload;
+  while (w.ranks() <= most_ranks && problem_of(w).empty() && w.num_microbatches() >= 1) {
+    rows.push_back({w, predict_step(w, cluster), start_up(w, cluster)});
+    if (w.ranks() > most_ranks / 2) break;
+    w.dp *= 2;
+    if (scaling == Scaling::kWeak) w.global_batch *= 2;
+  }
+  return rows;
+}
+
+std::string to_text(const std::vector<ScalingRow>& rows) {
+  std::string text = fmt::format("{:>8}{:>8}{:>10}{:>12}{:>10}{:>8}  {:>9}{:>12}{:>11}{:>9}\n", "ranks", "dp", "batch",
+                                 "step s", "tokens/s", "MFU %", "groups", "messages", "groups s", "load s");
+  for (const ScalingRow& row : rows)
+    text += fmt::format("{:>8}{:>8}{:>10}{:>12.3f}{:>10}{:>8.1f}  {:>9}{:>12}{:>11.2f}{:>9.1f}\n", row.workload.ranks(),
+                        row.workload.dp, row.workload.global_batch, row.step.seconds,
+                        format_count(row.step.tokens_per_second), 100 * row.step.mfu, row.start.groups,
+                        row.start.messages, row.start.groups_s, row.start.load_s);
+  return text;
+}
+
+std::string to_json(const std::vector<ScalingRow>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ScalingRow& row : rows) {
+    nlohmann::ordered_json parts;
+    for (const auto& [name, seconds] : named_parts(row.step.parts)) parts[name] = seconds;
+    list.push_back({{"ranks", row.workload.ranks()},
+                    {"dp", row.workload.dp},
+                    {"global_batch", row.workload.global_batch},
+                    {"step_s", row.step.seconds},
+                    {"tokens_per_s", row.step.tokens_per_second},
+                    {"mfu", row.step.mfu},
+                    {"parts_s", parts},
+                    {"groups", row.start.groups},
+                    {"messages", row.start.messages},
+                    {"message_bytes", row.start.bytes},
+                    {"groups_s", row.start.groups_s},
+                    {"load_s", row.start.load_s}});
+  }
+  return list.dump() + "\n";
+}
+
+std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title) {
+  constexpr std::array kColours{"#4269d0", "#6cc5b0", "#97bbf5", "#ff725c", "#efb118",
+                                "#9c6b4e", "#c9c9c9", "#a463f2", "#ff8ab7", "#3c3c3c"};
+  constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 150;
+  const int width = kLeft + static_cast<int>(rows.size()) * (kBar + kGap) + kLegend + 20, height = kTop + kHeight + 60;
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
+      "font-family=\"sans-serif\" font-size=\"12\">\n<title>{2}</title>\n<text x=\"{3}\" y=\"20\" font-size=\"15\">{2}"
+      "</text>\n",
+      width, height, escaped(title), kLeft);
+  int left = kLeft;
+  for (const ScalingRow& row : rows) {
+    double bottom = kTop + kHeight;
+    size_t part = 0;
+    for (const auto& [name, seconds] : named_parts(row.step.parts)) {
+      const double size = kHeight * std::max(0.0, seconds) / row.step.seconds;
+      bottom -= size;
+      svg += fmt::format(
+          "<rect x=\"{}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" fill=\"{}\"><title>{}: {:.3f} s</title></rect>\n",
+          left, bottom, kBar, size, kColours[part++ % kColours.size()], name, seconds);
+    }
+    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{:.1f} %</text>\n", left + kBar / 2, kTop - 6,
+                       100 * row.step.mfu);
+    svg += fmt::format(
+        "<text x=\"{0}\" y=\"{1}\" text-anchor=\"middle\">{2}</text>\n"
+        "<text x=\"{0}\" y=\"{3}\" text-anchor=\"middle\">{4:.2f} s</text>\n",
+        left + kBar / 2, kTop + kHeight + 18, row.workload.ranks(), kTop + kHeight + 36, row.step.seconds);
+    left += kBar + kGap;
+  }
+  if (!rows.empty()) {
+    size_t part = 0;
+    for (const auto& [name, seconds] : named_parts(rows.front().step.parts)) {
+      const int y = kTop + 18 * static_cast<int>(part);
+      svg += fmt::format(
+          "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{}"
+          "</text>\n",
+          left, y, kColours[part % kColours.size()], left + 18, y + 11, name);
+      ++part;
+    }
+  }
+  return svg +
+         fmt::format("<text x=\"{}\" y=\"{}\">ranks, seconds a step; above: MFU</text>\n</svg>\n", kLeft, height - 6);
+}
+
+}  // namespace tri

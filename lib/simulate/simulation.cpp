@@ -1,0 +1,147 @@
+#include "lib/simulate/simulation.h"
+
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "io/base/format.h"
+#include "lib/engine/job_plan.h"
+
+namespace tri {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024 * 1024;
+
+std::string layout_text(const Workload& w) {
+  return fmt::format("tp {} x {}dp {} x pp {}, {}{}, {} microbatches of {}, zero {}, recompute {}, {}", w.tp,
+                     w.cp > 1 ? fmt::format("cp {} x ", w.cp) : "", w.dp, w.pp, enum_name(w.schedule),
+                     w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "", w.num_microbatches(), w.micro_batch,
+                     w.zero, enum_name(w.recompute), enum_name(w.numbers));
+}
+
+std::string seconds_text(double seconds) {
+  return seconds < 1 ? fmt::format("{:.1f} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
+}
+
+const char* part_title(const std::string& name) {
+  constexpr std::pair<const char*, const char*> kTitles[] = {{"gemm", "GEMMs"},
+                                                             {"attention", "attention"},
+                                                             {"memory_bound", "memory-bound kernels"},
+                                                             {"tp_exposed", "exposed tp transfers"},
+                                                             {"pp_exposed", "exposed pp transfers"},
+                                                             {"dp_exposed", "exposed dp transfers"},
+                                                             {"bubble", "pipeline bubble"},
+                                                             {"optimizer", "optimizer"},
+                                                             {"stragglers", "stragglers"},
+                                                             {"fixed", "fixed"}};
+  for (const auto& [key, title] : kTitles)
+    if (name == key) return title;
+  return "";
+}
+
+}  // namespace
+
+Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const WorkloadOptions& options) {
+  Config config = asked;
+  config.cluster.ranks_per_node = cluster.node.ranks;
+  if (config.run.device == DeviceChoice::kAuto) config.run.device = DeviceChoice::kCuda;
+  const int ranks = config.parallel.tp * config.parallel.dp * config.parallel.pp;
+  auto planned = plan_on_paper(config, ranks);
+  if (!planned) return planned.error();
+  config = planned.value();
+  Simulation simulation{.name = config.run.name, .cluster = cluster, .room_bytes = room_of(cluster)};
+  if (config.parallel.recompute == Recompute::kAuto) {
+    const Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+    config.parallel.recompute = least_recompute(config, mesh, static_cast<int64_t>(simulation.room_bytes));
+  }
+  simulation.memory_bytes = planned_bytes(config);
+  simulation.workload = workload_of(config);
+  Workload& w = simulation.workload;
+  if (options.fp8) w.numbers = Numbers::kFp8;
+  if (options.fsdp) w.zero = 3;
+  if (options.cp > 1) {
+    if (w.dp % options.cp != 0)
+      return usage_error("--cp {} does not divide parallel.dp {}, whose ranks it takes", options.cp, w.dp);
+    w.cp = options.cp;
+    w.dp /= options.cp;
+  }
+  if (options.fp8 && cluster.device.fp8_tflops == 0)
+    return usage_error("--fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out", cluster.device.name);
+  if (const std::string problem = problem_of(w); !problem.empty()) return usage_error("{}", problem);
+  simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
+  simulation.goodput = goodput(cluster, w.ranks());
+  return simulation;
+}
+
+std::string to_text(const Simulation& s) {
+  const StepPrediction& step = s.step;
+  const Cluster& c = s.cluster;
+  std::string text = fmt::format("{} on {} ranks of {} with {}, {} a node\n  {}\n", s.name, s.workload.ranks(),
+                                 c.device.name, c.software.name, c.node.ranks, layout_text(s.workload));
+  const std::string uncertainty =
+      c.uncertainty > 0 ? fmt::format(" ± {:.1f} % (as the calibration scattered)", 100 * c.uncertainty) : "";
+  text += fmt::format("step: {}{}; {} tokens/s, {:.1f} TFLOP/s a rank, MFU {:.1f} %\n", seconds_text(step.seconds),
+                      uncertainty, format_count(step.tokens_per_second), step.tflops_per_rank, 100 * step.mfu);
+  const double memory = static_cast<double>(s.memory_bytes);
+  text += fmt::format(
+      "memory of the fullest rank: {} of {:.0f} GiB{}\n", format_bytes(s.memory_bytes), c.device.memory_gib,
+      memory <= s.room_bytes
+          ? ""
+          : fmt::format(": DOES NOT FIT, {:.1f} GiB are left beside communicators and libraries", s.room_bytes / kGib));
+  text += fmt::format("where the step of stage {}, the busiest, goes:\n", step.busiest_stage);
+  for (const auto& [name, seconds] : named_parts(step.parts))
+    text += fmt::format("  {:<22}{:>10}  {:>5.1f} %\n", part_title(name), seconds_text(seconds),
+                        100 * seconds / step.seconds);
+  const Goodput& g = s.goodput;
+  text += fmt::format(
+      "faults: one in {} stops the job, {} to be back; a checkpoint every {} (best: {}) leaves {:.1f} % of the time; "
+      "{} spare machines cover repairs 99 % of the time\n",
+      format_duration(g.rates.mtbf_s), format_duration(g.rates.recovery_s), format_duration(g.interval_s),
+      format_duration(g.best_interval_s), 100 * g.effective, g.spares);
+  if (!c.defaults.empty())
+    text += fmt::format("the cluster file leaves out, so defaults hold: {}\n", fmt::join(c.defaults, ", "));
+  return text;
+}
+
+std::string to_json(const Simulation& s) {
+  nlohmann::ordered_json parts;
+  for (const auto& [name, seconds] : named_parts(s.step.parts)) parts[name] = seconds;
+  const Workload& w = s.workload;
+  const Goodput& g = s.goodput;
+  const nlohmann::ordered_json json{
+      {"name", s.name},
+      {"ranks", w.ranks()},
+      {"cluster", {{"device", s.cluster.device.name}, {"software", s.cluster.software.name}}},
+      {"layout",
+       {{"tp", w.tp},
+        {"cp", w.cp},
+        {"dp", w.dp},
+        {"pp", w.pp},
+        {"chunks", w.chunks},
+        {"schedule", enum_name(w.schedule)},
+        {"micro_batch", w.micro_batch},
+        {"num_microbatches", w.num_microbatches()},
+        {"zero", w.zero},
+        {"recompute", enum_name(w.recompute)},
+        {"numbers", enum_name(w.numbers)}}},
+      {"step_s", s.step.seconds},
+      {"uncertainty", s.cluster.uncertainty > 0 ? nlohmann::ordered_json(s.cluster.uncertainty) : nullptr},
+      {"tokens_per_s", s.step.tokens_per_second},
+      {"tflops_per_rank", s.step.tflops_per_rank},
+      {"mfu", s.step.mfu},
+      {"memory_bytes", s.memory_bytes},
+      {"fits", static_cast<double>(s.memory_bytes) <= s.room_bytes},
+      {"busiest_stage", s.step.busiest_stage},
+      {"parts_s", parts},
+      {"faults",
+       {{"mtbf_s", g.rates.mtbf_s},
+        {"recovery_s", g.rates.recovery_s},
+        {"checkpoint_interval_s", g.interval_s},
+        {"best_interval_s", g.best_interval_s},
+        {"effective", g.effective},
+        {"best_effective", g.best_effective},
+        {"spares", g.spares}}}};
+  return json.dump() + "\n";
+}
+
+}  // namespace tri

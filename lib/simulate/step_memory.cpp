@@ -1,0 +1,98 @@
+#include "lib/simulate/step_memory.h"
+
+#include <algorithm>
+
+#include "lib/engine/rank_tensors.h"
+#include "lib/model/parameter.h"
+
+namespace tri {
+namespace {
+
+// Bytes that one layer keeps of a microbatch between forward and backward (lib/model/stage_tensors.h).
+double kept_bytes(const Workload& w) {
+  const ModelConfig& m = w.model;
+  const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
+  const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
+  const double local = w.sequence_parallel ? rows / w.tp : rows;
+  const double input = local * m.hidden * bytes;
+  if (w.recompute == Recompute::kFull) return input;
+  const bool sequential = m.block == Block::kSequential;
+  const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp * bytes;
+  const double attention = rows * m.heads * head_size(m) / w.tp * bytes;
+  const double ffn = rows * m.ffn_hidden / w.tp * bytes;
+  const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
+  const double stream = sequential ? 2 * input : input;
+  const double normed = (sequential ? 2 : 1) * rows * m.hidden * bytes;
+  const double statistics = rows * m.heads / w.tp * 4 + (sequential ? 4 : 2) * local * 4;
+  double kept = stream + statistics + qkv + attention + fc1;
+  if (w.recompute == Recompute::kNone) kept += normed + ffn;
+  if (w.recompute == Recompute::kNorms) kept += ffn;
+  return kept;
+}
+
+double microbatches_in_flight(const Workload& w, int stage) {
+  double most = 0;
+  const Plan plan = make_plan(w.schedule, {stage, w.pp}, std::min(w.num_microbatches(), 4 * w.pp), w.chunks);
+  for (int chunk = 0; chunk < w.chunks; ++chunk)
+    most += static_cast<double>(max_in_flight(plan, chunk)) * layers_of_stage(w, chunk * w.pp + stage);
+  return most;  // times layers
+}
+
+StepMemory memory_of_stage(const Workload& w, int stage) {
+  const ModelConfig& m = w.model;
+  const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
+  const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
+  const double elements = parameters_of_stage(w, stage), shards = w.dp * w.cp;
+  StepMemory memory;
+  const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // fp32: the master weights are the weights
+  memory.parameters = w.zero >= 3 ? elements * (weights + w.gradient_bytes) / shards : elements * weights;
+  if (w.zero < 2) memory.parameters += elements * 4;
+  if (w.zero == 2) memory.parameters += elements * 4 / shards + 2 * 4.0 * static_cast<double>(w.bucket_elements);
+  memory.optimizer = elements * 4 * (1 + w.optimizer_states) / (w.zero == 0 ? 1 : shards);
+  memory.activations = microbatches_in_flight(w, stage) * kept_bytes(w);
+  // The layer's workspace: gathered gradients, a recomputed layer, boundary buffers; the head's logits.
+  Workload whole = w;
+  whole.recompute = Recompute::kNone;
+  const double wide = rows * (m.activation == Activation::kSwiglu ? 3.0 : 1.0) * m.ffn_hidden / w.tp * bytes;
+  const double qkv = rows * (2.0 * m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp * bytes;
+  memory.workspace = 4 * rows * m.hidden * bytes + wide + qkv;
+  if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
+  // Softmax in bf16, the dropout's mask, and its result.
+  if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
+  if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
+  if (stage == w.pp - 1) memory.workspace += rows * static_cast<double>(padded_vocab(m)) / w.tp * bytes;
+  return memory;
+}
+
+}  // namespace
+
+StepMemory estimate_memory(const Workload& w) {
+  StepMemory most;
+  for (int stage = 0; stage < w.pp; ++stage) {
+    if (stage > 0 && stage < w.pp - 1) continue;  // those between hold fewer microbatches than the first
+    const StepMemory memory = memory_of_stage(w, stage);
+    if (memory.total() > most.total()) most = memory;
+  }
+  return most;
+}
+
+int64_t planned_bytes(const Config& config) {
+  Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  int64_t most = 0;
+  for (int stage = 0; stage < mesh.pp.size; ++stage) {
+    if (stage > 1 && stage < mesh.pp.size - 1) continue;  // as check_report: those between are alike
+    mesh.pp.rank = stage;
+    Arena arena;
+    allocate_rank(config, mesh, arena);
+    most = std::max(most, arena.used());
+  }
+  return most;
+}
+
+double room_of(const Cluster& cluster) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  return static_cast<double>(
+      room_for_arena(DeviceKind::kCuda, static_cast<int64_t>(cluster.device.memory_gib * kGib), cluster.node.ranks));
+}
+
+}  // namespace tri

@@ -1,0 +1,283 @@
+#include "lib/simulate/step_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tri {
+namespace {
+
+// Bytes of optimizer traffic a f32 element of this rank's slices: gradient, master weight and states are read, the
+// latter two and the parameter's copy written; the norm reads the gradient once more.
+double optimizer_bytes(const Workload& w) {
+  const double copy = w.numbers == Numbers::kFp32 ? 0 : 2;
+  return 4 + 4 + 8 + 8.0 * w.optimizer_states + copy;
+}
+
+double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ? 4 : 2; }
+
+// Members of a group of `size` ranks, `stride` apart, that share a machine.
+int members_on_node(const Cluster& c, int stride, int size) { return std::clamp(c.node.ranks / stride, 1, size); }
+
+// Reductions and gathers of one chunk's buckets over dp, and the bytes of each bucket.
+struct ChunkTraffic {
+  int buckets = 1;
+  double reduce = 0, gather = 0;  // seconds a bucket
+};
+
+class StepModel {
+ public:
+  StepModel(const Workload& w, const Cluster& c, const TransferTimes& transfers) : w_(w), c_(c), transfers_(transfers) {
+    layer_ = layer_times(w, c, transfers);
+    embedding_ = embedding_times(w, c, transfers);
+    head_ = head_times(w, c, transfers);
+  }
+
+  ColumnCosts column() const {
+    ColumnCosts costs{.schedule = w_.schedule,
+                      .stages = w_.pp,
+                      .chunks = w_.chunks,
+                      .num_microbatches = w_.num_microbatches(),
+                      .transfers = w_.overlap_pp                   ? StageTransfers::kBeside
+                                   : c_.software.coupled_transfers ? StageTransfers::kCoupled
+                                                                   : StageTransfers::kBlocked,
+                      .transfer = message_seconds()};
+    for (int stage = 0; stage < w_.pp * w_.chunks; ++stage) {
+      const LayerTimes times = stage_times(stage);
+      costs.forward.push_back(times.forward.total() + weight_waits(stage, false));
+      costs.backward.push_back(times.backward.total() + weight_waits(stage, true));
+    }
+    return costs;
+  }
+
+  double bound() const {
+    double slowest = 0;
+    for (int rank = 0; rank < w_.pp; ++rank) {
+      double busy = 0;
+      for (int chunk = 0; chunk < w_.chunks; ++chunk) {
+        const int stage = chunk * w_.pp + rank;
+        const LayerTimes times = stage_times(stage);
+        busy += times.forward.total() + times.backward.total() + weight_waits(stage, false) + weight_waits(stage, true);
+      }
+      slowest = std::max(slowest, busy);
+    }
+    const int m = w_.num_microbatches();
+    // Zero 2 reduces after every microbatch; what compute does not hide counts.
+    double reductions = 0;
+    for (int chunk = 0; chunk < w_.chunks && w_.zero == 2; ++chunk) {
+      const ChunkTraffic buckets = traffic(chunk * w_.pp);
+      reductions += buckets.buckets * buckets.reduce;
+    }
+    return std::max(m * slowest, m * reductions) + slowest * (w_.pp - 1) / w_.chunks + optimizer_seconds(0) +
+           c_.software.fixed_s;
+  }
+
+  StepPrediction predict(Stragglers stragglers) const {
+    const ColumnCosts costs = column();
+    const ColumnTimes times = time_column(costs);
+    StepPrediction prediction;
+    const double turns = turns_seconds(times);  // that the busiest rank waits for others to leave it a core
+    // The last stage to be done with compute, reductions and the optimizer ends the step.
+    double end = 0;
+    for (int stage = 0; stage < w_.pp; ++stage) {
+      if (times.busy[stage] > times.busy[prediction.busiest_stage]) prediction.busiest_stage = stage;
+      end = std::max(end, reduced_at(times, costs, stage) + optimizer_seconds(stage));
+    }
+    const int busiest = prediction.busiest_stage;
+    StepParts& parts = prediction.parts;
+    double waits = 0;  // for sharded weights
+    for (int chunk = 0; chunk < w_.chunks; ++chunk) {
+      const int stage = chunk * w_.pp + busiest;
+      const LayerTimes stage_costs = stage_times(stage);
+      PassTimes sum = stage_costs.forward;
+      sum += stage_costs.backward;
+      sum = costs.num_microbatches * sum;
+      parts.gemm += sum.gemm;
+      parts.attention += sum.attention;
+      parts.memory += sum.memory;
+      parts.tp += sum.tp;
+      waits += costs.num_microbatches * (weight_waits(stage, false) + weight_waits(stage, true));
+    }
+    parts.optimizer = optimizer_seconds(busiest);
+    const double gathered = exposed_gather(times);
+    parts.dp = end - parts.optimizer - times.makespan + gathered + waits;
+    if (parts.dp < 0) parts.dp = 0;
+    ColumnCosts without = costs;
+    without.transfer = 0;
+    without.transfers = StageTransfers::kBeside;
+    parts.pp = w_.pp > 1 ? std::max(0.0, times.makespan - time_column(without).makespan) : 0;
+    parts.bubble = times.makespan - times.busy[busiest] - parts.pp + turns;
+    const double busy = end + gathered + turns;
+    parts.stragglers = stragglers == Stragglers::kOn ? busy * straggler_share() : 0;
+    parts.fixed = c_.software.fixed_s;
+    prediction.seconds = 0;
+    for (const auto& [name, seconds] : named_parts(parts)) prediction.seconds += seconds;
+    return prediction;
+  }
+
+ private:
+  LayerTimes stage_times(int stage) const {
+    const int layers = layers_of_stage(w_, stage);
+    LayerTimes times{layers * layer_.forward, layers * layer_.backward};
+    if (stage == 0) {
+      times.forward += embedding_.forward;
+      times.backward += embedding_.backward;
+    }
+    if (stage + 1 == w_.pp * w_.chunks) times.backward += head_.backward;
+    return times;
+  }
+
+  // Where ranks share cores, the work of all of them divided by the cores, less what the pipeline takes anyhow.
+  double turns_seconds(const ColumnTimes& times) const {
+    const int ranks = std::min(w_.ranks(), c_.node.ranks);
+    if (c_.node.workers == 0 || ranks <= c_.node.workers) return 0;
+    double busy = 0;
+    for (const double seconds : times.busy) busy += seconds;
+    return std::max(0.0, busy / w_.pp * ranks / c_.node.workers - times.makespan);
+  }
+
+  double message_seconds() const {
+    if (w_.pp == 1) return 0;
+    const double rows = static_cast<double>(w_.micro_batch) * w_.model.seq_len / w_.cp / w_.tp;
+    const double bytes = rows * w_.model.hidden * (w_.numbers == Numbers::kFp32 ? 4 : 2);
+    const int stride = w_.tp * w_.cp * w_.dp;
+    const bool crosses = stride * w_.pp > c_.node.ranks;
+    const double message = transfers_.seconds({Collective::kMessage, bytes, 2, crosses ? 1 : 2});
+    // Batched calls send both ways at once, through one adapter.
+    const bool coupled = !w_.overlap_pp && c_.software.coupled_transfers;
+    return coupled ? 2 * message + c_.software.exchange_us * 1e-6 : message;
+  }
+
+  double stage_parameters(int stage) const {
+    double parameters = layers_of_stage(w_, stage) * layer_parameters(w_);
+    if (stage == 0) parameters += embedding_parameters(w_);
+    if (stage + 1 == w_.pp * w_.chunks && (stage > 0 || !w_.model.tie_embeddings))
+      parameters += embedding_parameters(w_);
+    return parameters / w_.tp;
+  }
+
+  Transfer over_dp(Collective kind, double bytes) const {
+    const int group = w_.dp * w_.cp;
+    return {kind, bytes, group, members_on_node(c_, w_.tp, group)};
+  }
+
+  // Zero 3: a stage's weights are gathered before each use and its gradients reduced after it, a layer at a time
+  // beside the compute of another.
+  double weight_waits(int stage, bool backward) const {
+    if (w_.zero < 3 || w_.dp * w_.cp == 1) return 0;
+    const double parameters = layer_parameters(w_) / w_.tp;
+    double transfer = transfers_.seconds(over_dp(Collective::kAllGather, parameters * parameter_bytes(w_)));
+    if (backward) transfer += transfers_.seconds(over_dp(Collective::kReduceScatter, parameters * w_.gradient_bytes));
+    const double compute = (backward ? layer_.backward : layer_.forward).total();
+    const double hidden = w_.overlap_dp ? std::min(transfer, compute) : 0;
+    return layers_of_stage(w_, stage) * (transfer - hidden + hidden * c_.software.beside_slowdown);
+  }
+
+  ChunkTraffic traffic(int stage) const {
+    ChunkTraffic traffic;
+    if (w_.dp * w_.cp == 1 || w_.zero == 3) return traffic;
+    const double elements = stage_parameters(stage);
+    traffic.buckets = std::max(1, static_cast<int>(std::ceil(elements / static_cast<double>(w_.bucket_elements))));
+    const double bucket = elements / traffic.buckets;
+    traffic.reduce = transfers_.seconds(
+        over_dp(w_.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bucket * w_.gradient_bytes));
+    if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, bucket * parameter_bytes(w_)));
+    return traffic;
+  }
+
+  // When the stage's last bucket is reduced. Buckets fire evenly through the last backward of their chunk (zero 2: of
+  // each microbatch, of which those before the last hide as far as compute lasts).
+  double reduced_at(const ColumnTimes& times, const ColumnCosts& costs, int rank) const {
+    double stream = 0, total = 0;
+    for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
+      const int stage = chunk * w_.pp + rank;
+      const ChunkTraffic buckets = traffic(stage);
+      total += buckets.buckets * buckets.reduce;
+      for (int bucket = 1; bucket <= buckets.buckets; ++bucket) {
+        const double left = 1 - static_cast<double>(bucket) / buckets.buckets;
+        const double fired = times.last_backward[stage] - left * costs.backward[stage];
+        stream = std::max(stream, fired) + buckets.reduce;
+      }
+    }
+    const double compute = times.end[rank];
+    if (!w_.overlap_dp) return compute + total * (w_.zero == 2 ? costs.num_microbatches : 1);
+    const double earlier = w_.zero == 2 ? (costs.num_microbatches - 1) * total : 0;
+    const double room = compute * (costs.num_microbatches - 1) / costs.num_microbatches;
+    const double hidden = std::min(total, std::max(0.0, total - (stream - compute)));
+    return std::max(compute, stream) + std::max(0.0, earlier - room) + hidden * c_.software.beside_slowdown;
+  }
+
+  // What the first forward passes of a step wait for their parameters: of all stages the most. The first gather has
+  // nothing to hide behind.
+  double exposed_gather(const ColumnTimes& times) const {
+    double most = 0;
+    for (int rank = 0; rank < w_.pp; ++rank) {
+      double stream = 0, waited = 0;
+      for (int chunk = 0; chunk < w_.chunks; ++chunk) {
+        const int stage = chunk * w_.pp + rank;
+        const ChunkTraffic buckets = traffic(stage);
+        stream += buckets.buckets * buckets.gather;
+        // The forward of a chunk with several buckets begins with the first of them.
+        const double first_use = stream - (w_.overlap_dp ? (buckets.buckets - 1) * buckets.gather : 0);
+        waited = std::max(waited, first_use - (w_.overlap_dp ? times.first_forward[stage] : 0));
+      }
+      most = std::max(most, waited);
+    }
+    return most;
+  }
+
+  double optimizer_seconds(int rank) const {
+    const double slices = w_.zero == 0 ? 1 : w_.dp * w_.cp;
+    double elements = 0;
+    for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
+    return elements / slices * optimizer_bytes(w_) / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
+  }
+
+  // The share by which the slowest of the machines makes a step longer, on average; and of all ranks' jitter the
+  // largest.
+  double straggler_share() const {
+    const double nodes = std::ceil(static_cast<double>(w_.ranks()) / c_.node.ranks);
+    const double met = 1 - std::pow(1 - c_.stragglers.share, nodes);
+    const double jitter = w_.ranks() > 1 ? c_.stragglers.jitter * std::sqrt(2 * std::log(w_.ranks())) : 0;
+    return c_.stragglers.slowdown * met + jitter;
+  }
+
+  const Workload& w_;
+  const Cluster& c_;
+  const TransferTimes& transfers_;
+  LayerTimes layer_, embedding_, head_;
+};
+
+}  // namespace
+
+ColumnCosts column_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
+  return StepModel(workload, cluster, transfers).column();
+}
+
+double bound_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
+  return StepModel(workload, cluster, transfers).bound();
+}
+
+StepPrediction predict_step(const Workload& w, const Cluster& c, const TransferTimes& transfers,
+                            Stragglers stragglers) {
+  TRI_REQUIRE(problem_of(w).empty(), "{}", problem_of(w));
+  StepPrediction prediction = StepModel(w, c, transfers).predict(stragglers);
+  const double tokens = static_cast<double>(w.global_batch) * w.model.seq_len;
+  const double peak = w.numbers == Numbers::kFp32 ? c.device.fp32_tflops : c.device.bf16_tflops;
+  prediction.tokens_per_second = tokens / prediction.seconds;
+  prediction.tflops_per_rank = model_flops_per_token(w) * prediction.tokens_per_second / w.ranks() / 1e12;
+  prediction.mfu = prediction.tflops_per_rank / peak;
+  return prediction;
+}
+
+StepPrediction predict_step(const Workload& workload, const Cluster& cluster) {
+  return predict_step(workload, cluster, RingTimes(cluster));
+}
+
+std::vector<std::pair<std::string, double>> named_parts(const StepParts& parts) {
+  return {{"gemm", parts.gemm},     {"attention", parts.attention}, {"memory_bound", parts.memory},
+          {"tp_exposed", parts.tp}, {"pp_exposed", parts.pp},       {"dp_exposed", parts.dp},
+          {"bubble", parts.bubble}, {"optimizer", parts.optimizer}, {"stragglers", parts.stragglers},
+          {"fixed", parts.fixed}};
+}
+
+}  // namespace tri

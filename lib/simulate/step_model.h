@@ -1,0 +1,48 @@
+// The model of a step: the durations of a layer's kernels (layer_times.h) become the costs of the real Plan's
+// actions, the Plan runs on streams (column.h), the store's buckets are reduced and gathered beside it, and the
+// optimizer ends it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/simulate/column.h"
+#include "lib/simulate/layer_times.h"
+
+namespace tri {
+
+// Seconds of a step on its busiest stage; they add up to the step.
+struct StepParts {
+  double gemm = 0, attention = 0, memory = 0;
+  double tp = 0, pp = 0, dp = 0;  // exposed transfers
+  double bubble = 0, optimizer = 0, stragglers = 0, fixed = 0;
+};
+
+struct StepPrediction {
+  double seconds = 0;
+  StepParts parts;
+  double tokens_per_second = 0;
+  double tflops_per_rank = 0;
+  double mfu = 0;  // of the bf16 peak (fp32's for fp32), FLOPs over the band
+  int busiest_stage = 0;
+};
+
+enum class Stragglers { kOn, kOff };
+
+// What a step does without regard to time: the costs that its Plan is simulated with. For pictures and traces.
+ColumnCosts column_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+
+// `workload` without a problem (workload.h).
+StepPrediction predict_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers,
+                            Stragglers stragglers = Stragglers::kOn);
+// With rings (collectives.h).
+StepPrediction predict_step(const Workload& workload, const Cluster& cluster);
+
+// A quick estimate for searches: the pipeline by its formula, transfers between stages and the tails of dp left out.
+// About a lower bound of predict_step.
+double bound_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+
+// Names and values in their order, for tables and JSON.
+std::vector<std::pair<std::string, double>> named_parts(const StepParts& parts);
+
+}  // namespace tri

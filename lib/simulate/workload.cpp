@@ -1,0 +1,73 @@
+#include "lib/simulate/workload.h"
+
+#include "lib/model/flops.h"
+#include "lib/model/parameter.h"
+#include "lib/optim/optimizers.h"
+
+namespace tri {
+
+Workload workload_of(const Config& config) {
+  TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute is still auto");
+  const ParallelConfig& p = config.parallel;
+  return {.model = config.model,
+          .numbers = config.precision.compute == Dtype::kBF16 ? Numbers::kBf16 : Numbers::kFp32,
+          .tp = p.tp,
+          .dp = p.dp,
+          .pp = p.pp,
+          .chunks = p.chunks,
+          .schedule = p.schedule,
+          .micro_batch = config.data.micro_batch,
+          .global_batch = config.data.global_batch,
+          .zero = p.zero,
+          .recompute = p.recompute,
+          .overlap_tp = p.overlap_tp,
+          .overlap_pp = p.overlap_pp,
+          .overlap_dp = p.overlap_dp,
+          .bucket_elements = p.bucket_elements,
+          .optimizer_states = static_cast<int>(optimizer_row(config.optimizer.name).state.size())};
+}
+
+std::string problem_of(const Workload& w) {
+  if (w.tp < 1 || w.cp < 1 || w.dp < 1 || w.pp < 1 || w.chunks < 1) return "an axis has no ranks";
+  if (w.micro_batch < 1 || w.global_batch % (w.micro_batch * w.dp) != 0)
+    return fmt::format("data.global_batch {} is no multiple of micro_batch {} x dp {}", w.global_batch, w.micro_batch,
+                       w.dp);
+  if (w.chunks > 1 && !takes_chunks(w.schedule))
+    return fmt::format("schedule {} takes no chunks", enum_name(w.schedule));
+  if (w.model.layers < w.pp * w.chunks) return "fewer layers than stages x chunks";
+  return "";
+}
+
+int layers_of_stage(const Workload& w, int virtual_stage) {
+  const int stages = w.pp * w.chunks, layers = w.model.layers;
+  if (layers % stages == 0) return layers / stages;
+  if ((layers + 2) % stages == 0 && stages > 1)
+    return (layers + 2) / stages - (virtual_stage == 0 || virtual_stage == stages - 1 ? 1 : 0);
+  return layers / stages + (virtual_stage < layers % stages ? 1 : 0);
+}
+
+double layer_parameters(const Workload& w) {
+  const ModelConfig& m = w.model;
+  const double head = head_size(m), width = m.hidden;
+  const double attention = (2.0 * m.heads + 2.0 * m.kv_heads) * head * width;
+  return attention + (m.activation == Activation::kSwiglu ? 3.0 : 2.0) * width * m.ffn_hidden;
+}
+
+double embedding_parameters(const Workload& w) { return static_cast<double>(padded_vocab(w.model)) * w.model.hidden; }
+
+double parameters_of_stage(const Workload& w, int stage) {
+  double parameters = 0;
+  for (int chunk = 0; chunk < w.chunks; ++chunk)
+    parameters += layers_of_stage(w, chunk * w.pp + stage) * layer_parameters(w);
+  if (stage == 0) parameters += embedding_parameters(w);
+  if (stage == w.pp - 1 && (w.pp > 1 || !w.model.tie_embeddings)) parameters += embedding_parameters(w);
+  return parameters / w.tp;
+}
+
+double model_flops_per_token(const Workload& w) {
+  Config config;
+  config.model = w.model;
+  return model_flops_per_token(config);
+}
+
+}  // namespace tri

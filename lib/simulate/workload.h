@@ -1,0 +1,58 @@
+// What a step computes and how it is spread: the simulator's view of a run config, and of what other programs run.
+#pragma once
+
+#include <string>
+
+#include "lib/config/config.h"
+
+namespace tri {
+
+enum class Numbers { kFp32, kBf16, kFp8 };  // of GEMMs; FP8 keeps bf16 everywhere else
+
+template <>
+struct EnumNames<Numbers> {
+  static constexpr std::array table{std::pair{Numbers::kFp32, std::string_view("fp32")},
+                                    std::pair{Numbers::kBf16, std::string_view("bf16")},
+                                    std::pair{Numbers::kFp8, std::string_view("fp8")}};
+};
+
+struct Workload {
+  ModelConfig model;  // resolved: kv_heads and ffn_hidden are not 0
+  Numbers numbers = Numbers::kBf16;
+
+  // ranks = tp · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that split a
+  // sequence; this one has 1.
+  int tp = 1, cp = 1, dp = 1, pp = 1, chunks = 1;
+  Schedule schedule = Schedule::k1F1B;
+  int micro_batch = 1, global_batch = 1;
+  int zero = 1;  // as parallel.zero; 3: weights are sharded too, and gathered for each use (other programs)
+  Recompute recompute = Recompute::kNone;  // not kAuto
+  bool sequence_parallel = true;           // else norms and residual additions work on all rows on every tp rank
+  bool overlap_tp = true, overlap_pp = true, overlap_dp = true;
+  bool scores_kept = false;  // other programs: attention's T x T scores lie in memory while a layer runs
+  int64_t bucket_elements = 40'000'000;
+  int gradient_bytes = 4;    // of an element that dp reduces
+  int optimizer_states = 2;  // f32 an element
+
+  int ranks() const { return tp * cp * dp * pp; }
+  int num_microbatches() const { return global_batch / (micro_batch * dp); }
+};
+
+// `config` planned for its ranks: recompute is not auto.
+Workload workload_of(const Config& config);
+
+// What the mesh's own rules refuse; "" for a workload that can be timed.
+std::string problem_of(const Workload& workload);
+
+// Layers of a virtual stage. Where the count does not divide, the embedding and the head count as a layer each if
+// that makes it even (as Megatron-LM can), else the first virtual stages have one more.
+int layers_of_stage(const Workload& workload, int virtual_stage);
+
+// Of a rank of this pp stage, tp's share; embedding and head included.
+double parameters_of_stage(const Workload& workload, int stage);
+double layer_parameters(const Workload& workload);      // of one layer, whole
+double embedding_parameters(const Workload& workload);  // of the token table, whole
+
+double model_flops_per_token(const Workload& workload);  // as lib/model/flops.h, over the band
+
+}  // namespace tri

@@ -1,0 +1,79 @@
+// Cluster files: what they refuse and how, what they round-trip, and that the files of the repository name their
+// sources.
+#include "lib/simulate/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tri {
+namespace {
+
+std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const auto cluster = parse_cluster(text, "c.yaml", overrides);
+  return cluster ? "" : cluster.error().message;
+}
+
+TEST(Cluster, mistakes_name_line_key_and_remedy) {
+  const std::string error = error_of("device:\n  bf16_tflop: 312\nsoftwear: {}\nnode:\n  ranks: 0\n  gb_per_s: fast\n");
+  EXPECT_NE(error.find("c.yaml:2: device.bf16_tflop: unknown key; did you mean device.bf16_tflops?"), error.npos)
+      << error;
+  EXPECT_NE(error.find("c.yaml:3: softwear: unknown section; did you mean software?"), error.npos) << error;
+  EXPECT_NE(error.find("c.yaml:5: node.ranks: 0 is out of range; allowed: integer >= 1"), error.npos) << error;
+  EXPECT_NE(error.find("c.yaml:6: node.gb_per_s: fast is not a number"), error.npos) << error;
+  EXPECT_NE(error.find("4 errors"), error.npos) << error;
+}
+
+TEST(Cluster, other_mistakes_are_refused) {
+  EXPECT_NE(error_of("device: 3\n").find("is a section"), std::string::npos);
+  EXPECT_NE(error_of("device:\n  bf16_tflops: 1\n  bf16_tflops: 2\n").find("given twice"), std::string::npos);
+  EXPECT_NE(error_of("ranks: 3\n").find("did you mean node.ranks?"), std::string::npos);
+  EXPECT_NE(error_of("device: [").find("not valid YAML"), std::string::npos);
+  EXPECT_NE(error_of("gemms: [[1, 2]]\n").find("[m, n, k, tflops, scatter]"), std::string::npos);
+  EXPECT_NE(
+      error_of("", {"node.rank=3"}).find("--cluster-set node.rank=3: node.rank: unknown key; did you mean node.ranks?"),
+      std::string::npos);
+  EXPECT_NE(error_of("", {"node"}).find("expected section.key=value"), std::string::npos);
+  EXPECT_FALSE(read_cluster("/nowhere/cluster.yaml"));
+}
+
+TEST(Cluster, prints_what_it_reads) {
+  auto cluster = parse_cluster(
+      "device: {name: \"a: b\", bf16_tflops: 312.5}\nuncertainty: 0.03\ngemms:\n  - [1, 2, 3, 4.5, 0.01]\n", "c.yaml",
+      {"node.ranks=4", "stragglers.share=0.25"});
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  const auto again = parse_cluster(to_yaml(cluster.value()), "again.yaml", {});
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again.value().device, cluster.value().device);
+  EXPECT_EQ(again.value().node, cluster.value().node);
+  EXPECT_EQ(again.value().stragglers, cluster.value().stragglers);
+  EXPECT_EQ(again.value().gemms, cluster.value().gemms);
+  EXPECT_EQ(again.value().uncertainty, 0.03);
+  EXPECT_EQ(cluster.value().node.ranks, 4);
+  EXPECT_TRUE(again.value().defaults.empty());
+  EXPECT_FALSE(cluster.value().defaults.empty());
+}
+
+// Every number of configs/clusters says where it comes from, and no constant is left to its default.
+TEST(Cluster, files_of_the_repository_are_whole_and_sourced) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(TRI_SOURCE_DIR) + "/configs/clusters")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++files;
+    const auto cluster = read_cluster(entry.path());
+    ASSERT_TRUE(cluster) << cluster.error().message;
+    EXPECT_TRUE(cluster.value().defaults.empty()) << entry.path() << " leaves out " << cluster.value().defaults.front();
+    std::ifstream file(entry.path());
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with("  ") && line.find(": ") != line.npos && line.find(": 0") == line.npos) {
+        EXPECT_NE(line.find(" # "), line.npos) << entry.path() << ": " << line;
+      }
+  }
+  EXPECT_GE(files, 4);
+}
+
+}  // namespace
+}  // namespace tri

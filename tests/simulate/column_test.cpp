@@ -1,0 +1,103 @@
+// The fast column against the simulator of pipelines, and its extension against walking through every microbatch.
+#include "lib/simulate/column.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "io/base/enum_names.h"
+#include "io/base/error.h"
+#include "lib/simulate/pipeline.h"
+
+namespace tri {
+namespace {
+
+ColumnCosts uneven_costs(Schedule schedule, int stages, int chunks, int num_microbatches, double transfer) {
+  ColumnCosts costs{.schedule = schedule, .stages = stages, .chunks = chunks, .num_microbatches = num_microbatches};
+  costs.transfer = transfer;
+  for (int i = 0; i < stages * chunks; ++i) {
+    costs.forward.push_back(1);
+    costs.backward.push_back(2);
+  }
+  costs.forward.front() = 1.25;  // the embedding
+  costs.backward.back() = 2.75;  // the head
+  return costs;
+}
+
+PipelineRun reference(const ColumnCosts& costs) {
+  std::vector<StageCost> stage_costs;
+  for (size_t i = 0; i < costs.forward.size(); ++i)
+    stage_costs.push_back({costs.forward[i], costs.backward[i], costs.transfer});
+  return simulate_pipeline(plans_of_all_stages(costs.schedule, costs.stages, costs.num_microbatches, costs.chunks),
+                           costs.chunks, stage_costs,
+                           costs.transfers == StageTransfers::kBeside ? Overlap::kOn : Overlap::kOff);
+}
+
+TEST(Column, equals_the_simulator_of_pipelines) {
+  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+    for (int chunks = 1; chunks <= (takes_chunks(schedule) ? 4 : 1); ++chunks)
+      for (int stages = 1; stages <= 6; ++stages)
+        for (const int num_microbatches : {1, 2, 3, 5, 8, 12, 17})
+          for (const double transfer : {0.0, 0.25, 1.5, 4.0})
+            for (const StageTransfers transfers : {StageTransfers::kBeside, StageTransfers::kBlocked}) {
+              SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", name, stages, chunks, num_microbatches,
+                                       transfer, static_cast<int>(transfers)));
+              ColumnCosts costs = uneven_costs(schedule, stages, chunks, num_microbatches, transfer);
+              costs.transfers = transfers;
+              const PipelineRun run = reference(costs);
+              const ColumnTimes times = time_whole_column(costs);
+              double end = 0;  // a pipeline's makespan counts the last message as well
+              for (const PipelineSpan& span : run.spans)
+                if (span.action.kind == ActionKind::kForward || span.action.kind == ActionKind::kBackward)
+                  end = std::max(end, span.end);
+              ASSERT_DOUBLE_EQ(times.makespan, end);
+              for (int rank = 0; rank < stages; ++rank) ASSERT_DOUBLE_EQ(times.busy[rank], run.busy[rank]);
+              for (const PipelineSpan& span : run.spans) {
+                const int stage = span.action.chunk * stages + span.stage;
+                if (span.action == Action{ActionKind::kForward, 0, span.action.chunk}) {
+                  ASSERT_DOUBLE_EQ(times.first_forward[stage], span.start);
+                }
+                if (span.action == Action{ActionKind::kBackward, num_microbatches - 1, span.action.chunk}) {
+                  ASSERT_DOUBLE_EQ(times.last_backward[stage], span.end);
+                }
+              }
+            }
+}
+
+TEST(Column, extended_steady_state_equals_every_microbatch) {
+  for (const auto& [schedule, name] : EnumNames<Schedule>::table)
+    for (const int chunks : takes_chunks(schedule) ? std::vector{1, 2, 3, 6} : std::vector{1})
+      for (const int stages : {1, 2, 4, 8})
+        for (const int num_microbatches : {3, 16, 37, 64, 101, 192})
+          for (const double transfer : {0.0, 0.1, 0.5, 1.5, 4.0})
+            for (const StageTransfers transfers :
+                 {StageTransfers::kBeside, StageTransfers::kBlocked, StageTransfers::kCoupled}) {
+              SCOPED_TRACE(fmt::format("{} p {} v {} m {} transfer {} mode {}", name, stages, chunks, num_microbatches,
+                                       transfer, static_cast<int>(transfers)));
+              ColumnCosts costs = uneven_costs(schedule, stages, chunks, num_microbatches, transfer);
+              costs.transfers = transfers;
+              const ColumnTimes whole = time_whole_column(costs), extended = time_column(costs);
+              const auto near = [&](double a, double b) { return std::abs(a - b) <= 1e-9 * whole.makespan; };
+              EXPECT_TRUE(near(whole.makespan, extended.makespan)) << whole.makespan << " " << extended.makespan;
+              for (int i = 0; i < stages * chunks; ++i) {
+                EXPECT_TRUE(near(whole.first_forward[i], extended.first_forward[i]));
+                EXPECT_TRUE(near(whole.last_backward[i], extended.last_backward[i]));
+              }
+            }
+}
+
+TEST(Column, couplings_only_cost) {
+  for (const int chunks : {1, 3}) {
+    ColumnCosts costs = uneven_costs(Schedule::kInterleaved, 4, chunks, 32, 0.25);
+    const double beside = time_column(costs).makespan;
+    for (const StageTransfers transfers : {StageTransfers::kBlocked, StageTransfers::kCoupled}) {
+      costs.transfers = transfers;
+      EXPECT_GT(time_column(costs).makespan, beside);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,102 @@
+// Tables and pictures of how a layout scales.
+#include "lib/simulate/scaling.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/simulate/planner.h"
+
+namespace tri {
+namespace {
+
+Workload small_gpt() {
+  Workload w;
+  w.model.layers = 24;
+  w.model.hidden = 2048;
+  w.model.heads = w.model.kv_heads = 16;
+  w.model.ffn_hidden = 8192;
+  w.model.vocab = 50304;
+  w.model.seq_len = 2048;
+  w.tp = w.pp = 2;
+  w.global_batch = 256;
+  return w;
+}
+
+TEST(Scaling, weak_grows_and_strong_ends_with_its_batch) {
+  const Cluster cluster;
+  const auto weak = scaling_rows(small_gpt(), cluster, Scaling::kWeak, 131072);
+  ASSERT_EQ(weak.back().workload.ranks(), 131072);
+  for (size_t i = 1; i < weak.size(); ++i) {
+    EXPECT_GT(weak[i].step.tokens_per_second, weak[i - 1].step.tokens_per_second);
+  }
+  const auto strong = scaling_rows(small_gpt(), cluster, Scaling::kStrong, 131072);
+  EXPECT_EQ(strong.back().workload.num_microbatches(), 1);
+  EXPECT_LT(strong.back().step.seconds, strong.front().step.seconds);
+}
+
+// A group's id takes a message a member, its handles one a pair; ranks make four groups of two, one of tp, one of dp.
+TEST(Scaling, messages_of_a_start_are_counted) {
+  Workload w = small_gpt();
+  w.dp = 4;  // 16 ranks
+  w.model.tie_embeddings = false;
+  const StartUp start = start_up(w, Cluster{});
+  EXPECT_EQ(start.groups, 8 + 4 + 32);
+  EXPECT_EQ(start.messages, 8 * (1 + 2) + 4 * (3 + 12) + 32 * (1 + 2));
+  Workload larger = w;
+  larger.dp = 4096;
+  const StartUp large = start_up(larger, Cluster{});
+  EXPECT_LT(large.groups_s, 30) << "groups of 16,384 ranks";
+  EXPECT_GT(large.groups_s, start.groups_s);
+}
+
+TEST(Scaling, json_and_svg_hold_every_row) {
+  const auto rows = scaling_rows(small_gpt(), Cluster{}, Scaling::kWeak, 64);
+  const auto json = nlohmann::json::parse(to_json(rows));
+  ASSERT_EQ(json.size(), rows.size());
+  EXPECT_DOUBLE_EQ(json[0]["step_s"].get<double>(), rows[0].step.seconds);
+  const std::string svg = to_svg(rows, "a < b & c");
+  EXPECT_NE(svg.find("a &lt; b &amp; c"), svg.npos);
+  size_t bars = 0;
+  for (size_t at = svg.find("<rect"); at != svg.npos; at = svg.find("<rect", at + 1)) ++bars;
+  EXPECT_EQ(bars, 10 * rows.size() + 10);  // ten parts a row, and the legend
+  EXPECT_NE(svg.find("</svg>"), svg.npos);
+}
+
+// Every layout by the exact model, without the search's bound and cut: none may beat its winner by more than 2 %.
+TEST(Planner, finds_what_trying_all_finds) {
+  Config config;
+  config.model = small_gpt().model;
+  config.data.global_batch = 64;
+  config.precision.compute = Dtype::kBF16;
+  config.parallel.dp = 1;
+  const Cluster cluster;
+  const auto search = search_layouts(config, cluster, {.ranks = 32});
+  ASSERT_TRUE(search) << search.error().message;
+  const auto all = search_layouts(config, cluster, {.ranks = 32, .keep = 100000});
+  ASSERT_TRUE(all);
+  EXPECT_GT(all.value().best.size(), 50u);
+  EXPECT_LE(search.value().best[0].step.seconds, 1.02 * all.value().best[0].step.seconds);
+  for (const PlannedLayout& layout : search.value().best) {
+    EXPECT_EQ(layout.workload.ranks(), 32);
+    EXPECT_LE(layout.memory.total(), room_of(cluster));
+    EXPECT_GE(layout.step.seconds, search.value().best[0].step.seconds);
+  }
+}
+
+TEST(Planner, says_why_nothing_fits) {
+  Config config;
+  config.model = small_gpt().model;
+  config.data.global_batch = 64;
+  Cluster tiny;
+  tiny.device.memory_gib = 3;
+  const auto search = search_layouts(config, tiny, {.ranks = 2});
+  ASSERT_FALSE(search);
+  EXPECT_NE(search.error().message.find("take more ranks"), std::string::npos) << search.error().message;
+  const auto odd = search_layouts(config, Cluster{}, {.ranks = 7});
+  ASSERT_FALSE(odd);
+  EXPECT_NE(odd.error().message.find("no layout of 7 ranks"), std::string::npos) << odd.error().message;
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,181 @@
+// The model of a step at its limits, and the directions in which it must move.
+#include "lib/simulate/step_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tri {
+namespace {
+
+Workload gpt_13b() {
+  Workload w;
+  w.model.layers = 40;
+  w.model.hidden = 5120;
+  w.model.heads = w.model.kv_heads = 40;
+  w.model.ffn_hidden = 20480;
+  w.model.vocab = 50304;
+  w.model.seq_len = 2048;
+  w.global_batch = 64;
+  return w;
+}
+
+// A network and a node that cost nothing.
+Cluster without_transfers(Cluster c = {}) {
+  c.node.gb_per_s = c.network.gb_per_s = 1e15;
+  c.node.latency_us = c.node.start_us = c.network.latency_us = c.software.skew_us = 0;
+  return c;
+}
+
+double step(const Workload& w, const Cluster& c = {}, Stragglers stragglers = Stragglers::kOff) {
+  return predict_step(w, c, RingTimes(c), stragglers).seconds;
+}
+
+TEST(StepModel, parts_add_up_to_the_step) {
+  for (const int pp : {1, 4})
+    for (const int tp : {1, 2})
+      for (const int dp : {1, 8}) {
+        Workload w = gpt_13b();
+        w.pp = pp;
+        w.tp = tp;
+        w.dp = dp;
+        const StepPrediction p = predict_step(w, Cluster{});
+        double sum = 0;
+        for (const auto& [name, seconds] : named_parts(p.parts)) {
+          EXPECT_GE(seconds, -1e-12) << name;
+          sum += seconds;
+        }
+        EXPECT_NEAR(sum, p.seconds, 1e-9 * p.seconds);
+      }
+}
+
+TEST(StepModel, without_a_network_only_compute_is_left) {
+  Workload w = gpt_13b();
+  const StepPrediction alone = predict_step(w, Cluster{}, RingTimes(Cluster{}), Stragglers::kOff);
+  EXPECT_EQ(alone.parts.tp + alone.parts.pp + alone.parts.dp + alone.parts.bubble + alone.parts.stragglers, 0);
+  w.dp = 8;
+  w.global_batch *= 8;
+  const Cluster free = without_transfers();
+  const StepPrediction many = predict_step(w, free, RingTimes(free), Stragglers::kOff);
+  const auto compute = [](const StepParts& p) { return p.gemm + p.attention + p.memory; };
+  EXPECT_NEAR(compute(many.parts), compute(alone.parts), 1e-9 * alone.seconds);
+  EXPECT_LT(many.parts.dp, 1e-6 * many.seconds);
+}
+
+TEST(StepModel, bubble_follows_its_formula) {
+  Workload w = gpt_13b();
+  w.model.vocab = 128;  // a head that weighs nothing, so that stages are equal
+  const Cluster free = without_transfers();
+  for (const int pp : {2, 4, 8})
+    for (const int chunks : {1, 5}) {
+      w.pp = pp;
+      w.chunks = chunks;
+      w.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      const StepPrediction p = predict_step(w, free, RingTimes(free), Stragglers::kOff);
+      const double busy = p.parts.gemm + p.parts.attention + p.parts.memory;
+      EXPECT_NEAR(p.parts.bubble / busy, ideal_bubble(pp, w.num_microbatches(), chunks), 0.01) << pp << " " << chunks;
+    }
+}
+
+TEST(StepModel, more_of_anything_never_hurts_or_helps_against_its_nature) {
+  Workload w = gpt_13b();
+  w.tp = 2;
+  w.pp = 4;
+  w.dp = 4;
+  const double base = step(w);
+  Cluster c;
+  c.network.gb_per_s *= 2;
+  EXPECT_LE(step(w, c), base);
+  c = {};
+  c.node.gb_per_s /= 2;
+  EXPECT_GT(step(w, c), base);
+  c = {};
+  c.device.memory_gb_per_s *= 2;
+  EXPECT_LT(step(w, c), base);
+  c = {};
+  c.software.gemm_share *= 0.9;
+  EXPECT_GT(step(w, c), base);
+  EXPECT_GT(step(w, {}, Stragglers::kOn), base);
+  for (const auto member : {&Workload::overlap_tp, &Workload::overlap_dp, &Workload::overlap_pp}) {
+    Workload without = w;
+    without.*member = false;
+    EXPECT_GT(step(without), base);
+  }
+  for (int layers = 44; layers <= 80; layers += 4) {
+    Workload deeper = w;
+    deeper.model.layers = layers;
+    EXPECT_GT(step(deeper), base);
+  }
+  double before = 0;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
+    Workload more = w;
+    more.recompute = recompute;
+    EXPECT_GE(step(more), before);
+    before = step(more);
+  }
+  double tokens = 0;
+  for (const int batch : {64, 128, 256, 1024}) {  // the bubble's share and the fixed costs fall
+    Workload larger = w;
+    larger.global_batch = batch;
+    const double rate = predict_step(larger, Cluster{}).tokens_per_second;
+    EXPECT_GT(rate, tokens);
+    tokens = rate;
+  }
+}
+
+TEST(StepModel, parallel_block_halves_tp_transfers_and_a_window_attention) {
+  Workload w = gpt_13b();
+  w.tp = 8;
+  w.overlap_tp = false;
+  const double sequential = predict_step(w, Cluster{}).parts.tp;
+  w.model.block = Block::kParallel;
+  const double parallel = predict_step(w, Cluster{}).parts.tp;
+  EXPECT_NEAR(parallel / sequential, 0.5, 0.02);  // embedding and head transfer too
+  const double full = predict_step(w, Cluster{}).parts.attention;
+  w.model.window = 512;
+  EXPECT_LT(predict_step(w, Cluster{}).parts.attention, 0.75 * full);
+  w.model.window = w.model.seq_len;
+  EXPECT_DOUBLE_EQ(predict_step(w, Cluster{}).parts.attention, full);
+}
+
+TEST(StepModel, gemms_pay_for_waves_and_crooked_rows) {
+  Cluster c;
+  c.software.launch_us = 0;
+  c.device.multiprocessors = 100;
+  const auto seconds = [&](double m, double n, double k) {
+    return gemm_seconds(c, Numbers::kBf16, m, n, k, kWritesBf16);
+  };
+  const double one_wave = seconds(10 * 256, 10 * 128, 4096);
+  EXPECT_NEAR(2.0 * 2560 * 1280 * 4096 / one_wave / 1e12, c.device.bf16_tflops * c.software.gemm_share, 1);
+  EXPECT_GT(seconds(10 * 256 + 1, 10 * 128, 4096), 1.3 * one_wave);  // a second wave, whatever the tile
+  EXPECT_NEAR(seconds(2560, 1280, 8192) / one_wave, 2, 0.01);
+  EXPECT_NEAR(seconds(2560, 1280, 4096 + 8) / one_wave, 1 / c.software.misaligned_share, 0.01);
+}
+
+TEST(StepModel, measured_gemms_are_met_where_they_were_measured) {
+  Cluster c;
+  c.software.launch_us = 0;
+  c.gemms = {{1024, 1024, 1024, 100, 0}, {4096, 4096, 4096, 400, 0}};
+  const auto tflops = [&](double size) {
+    return 2 * size * size * size / gemm_seconds(c, Numbers::kBf16, size, size, size, kWritesBf16) / 1e12;
+  };
+  EXPECT_NEAR(tflops(1024), 100, 0.1);
+  EXPECT_NEAR(tflops(4096), 400, 0.4);
+  EXPECT_GT(tflops(2048), 100);
+  EXPECT_LT(tflops(2048), 400);
+}
+
+TEST(StepModel, rings_match_their_formula) {
+  Cluster c;
+  c.node = {.ranks = 8, .gb_per_s = 200, .latency_us = 3, .start_us = 10};
+  c.network = {.gb_per_s = 25, .share = 1, .latency_us = 14};
+  const RingTimes times(c);
+  EXPECT_DOUBLE_EQ(times.seconds({Collective::kAllGather, 8e9, 8, 8}), 10e-6 + 7 * 3e-6 + 7e9 / 200e9);
+  EXPECT_DOUBLE_EQ(times.seconds({Collective::kReduceScatter, 16e9, 16, 1}), 10e-6 + 15 * 14e-6 + 15e9 / 25e9);
+  EXPECT_EQ(times.seconds({Collective::kAllReduce, 8e9, 1, 1}), 0);
+  // 1,536 replicas, one a node: 21 ms of latency a collective (NCCL's constants).
+  EXPECT_NEAR(times.seconds({Collective::kAllGather, 1, 1536, 1}), 21.5e-3, 0.1e-3);
+}
+
+}  // namespace
+}  // namespace tri
