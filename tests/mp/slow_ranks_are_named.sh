@@ -35,10 +35,11 @@ named() {
 named 5 slow
 [[ $(grep -c '^{"ranks":' slow/metrics.jsonl) -eq 3 ]] || fail "not three windows" "$(cat slow/metrics.jsonl)"
 run 0 "$trireme" status slow --heat compute
-has "rank 5 [pp1 dp0 tp1] on"
 has "tp0"
+# 10 % may be measured as 9, which stands out on no map.
+[[ $percent -lt 15 ]] || has "rank 5 [pp1 dp0 tp1] on"
 run 0 "$trireme" status slow --heat compute --json
-has '"rank":5,'
+[[ $percent -lt 15 ]] || has '"rank":5,'
 run 2 "$trireme" status slow --heat warmth
 has "launch_skew"
 for ((round = 0; round < rounds; ++round)); do
