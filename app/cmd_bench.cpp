@@ -372,6 +372,7 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
           bench_calibration);
   calibration->add_option("--output", options->output, "Write the cluster file here");
   add_count(calibration, "--steps", options->calibration.steps, "Steps to measure of each variant");
+  add_count(calibration, "--rounds", options->calibration.rounds, "Rounds through all variants; the fastest counts");
 }
 
 }  // namespace tri

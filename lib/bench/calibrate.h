@@ -12,7 +12,8 @@
 namespace tri {
 
 struct CalibrationBench {
-  int steps = 5, warmup = 2;  // of each measured variant
+  int steps = 5, warmup = 2;  // of each measured variant, in each round
+  int rounds = 3;             // through all variants; of each its fastest counts
 };
 
 // One variant of the config: measured, and what the calibrated model says of it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/workspace.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/parameter.h"
 
@@ -38,6 +39,25 @@ double microbatches_in_flight(const Workload& w, int stage) {
   return most;  // times layers
 }
 
+// Scratch of this program's kernels on a GPU.
+double kernel_workspace(const Workload& w) {
+  const ModelConfig& m = w.model;
+  const int head = head_size(m), kv_heads = std::max(1, m.kv_heads / w.tp), heads = m.heads / w.tp;
+  const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * head;
+  const int64_t fc1 = int64_t{m.ffn_hidden} / w.tp * (m.activation == Activation::kSwiglu ? 2 : 1);
+  return static_cast<double>(
+      workspace_bytes(DeviceKind::kCuda, {.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16,
+                                          .attention = m.attention,
+                                          .batch = w.micro_batch,
+                                          .seq_len = m.seq_len / w.cp,
+                                          .width = m.hidden,
+                                          .widest = std::max<int64_t>({m.hidden, qkv, fc1}),
+                                          .num_kv_heads = kv_heads,
+                                          .group = heads / kv_heads,
+                                          .head_size = head,
+                                          .window = m.window}));
+}
+
 StepMemory memory_of_stage(const Workload& w, int stage) {
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
@@ -47,7 +67,13 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // fp32: the master weights are the weights
   memory.parameters = w.zero >= 3 ? elements * (weights + w.gradient_bytes) / shards : elements * weights;
   if (w.zero < 2) memory.parameters += elements * 4;
-  if (w.zero == 2) memory.parameters += elements * 4 / shards + 2 * 4.0 * static_cast<double>(w.bucket_elements);
+  if (w.zero == 2) {
+    // Slices, and the pool of whole buckets; a tensor is never divided over buckets.
+    const double largest = std::max(static_cast<double>(w.bucket_elements),
+                                    stage == 0 || stage == w.pp - 1 ? embedding_parameters(w) / w.tp : 0.0);
+    constexpr int kPool = 4;
+    memory.parameters += elements * 4 / shards + kPool * 4 * largest;
+  }
   memory.optimizer = elements * 4 * (1 + w.optimizer_states) / (w.zero == 0 ? 1 : shards);
   memory.activations = microbatches_in_flight(w, stage) * kept_bytes(w);
   // The layer's workspace: gathered gradients, a recomputed layer, boundary buffers; the head's logits.
@@ -57,6 +83,7 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   const double qkv = rows * (2.0 * m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp * bytes;
   memory.workspace = 4 * rows * m.hidden * bytes + wide + qkv;
   if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
+  if (!w.scores_kept) memory.workspace += kernel_workspace(w);
   // Softmax in bf16, the dropout's mask, and its result.
   if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
   if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
