@@ -241,6 +241,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
       if (!outcome.status) ::kill(process, SIGKILL);
     outcome.struck = struck > 0;
     judge(folder + "/run", struck, outcome);
+    if (c == nullptr || !c->what().another_attempt) outcome.detection.reset();  // nothing was to be noticed
     outcome.output = read_all(folder + "/output");
     std::error_code failed;
     if (std::getenv("KEEP") == nullptr) fs::remove_all(folder, failed);
