@@ -39,8 +39,7 @@ ClockOffset ask() {
 
 }  // namespace
 
-ClockOffset measure_clock_offset(Job& job) {
-  const int leader = job.node_ranks().front();
+ClockOffset measure_clock_offset(Job& job, int leader) {
   const std::vector<int> leaders = job.all_gather(leader);  // by world rank
   ClockOffset mine;
   if (job.world_rank() == 0) {

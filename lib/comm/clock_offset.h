@@ -13,8 +13,8 @@ struct ClockOffset {
   int64_t offset = 0, error = 0;
 };
 
-// Collective. One rank a host asks rank 0 for the time some times over; the fastest answer counts, and the error is half
-// of what that took.
-ClockOffset measure_clock_offset(Job& job);
+// Collective. `leader`: the rank that asks rank 0 for the time on behalf of this one's host (Job::node_ranks()), some times
+// over; the fastest answer counts, and the error is half of what that took.
+ClockOffset measure_clock_offset(Job& job, int leader);
 
 }  // namespace tri

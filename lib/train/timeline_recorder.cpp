@@ -91,7 +91,7 @@ void TimelineRecorder::end_step(int64_t step) {
 
 void TimelineRecorder::begin(int64_t step) {
   first_step_ = step;
-  clock_ = measure_clock_offset(context_.job);
+  clock_ = measure_clock_offset(context_.job, context_.job.node_ranks().front());
   recorder_ = std::make_unique<SpanRecorder>(context_.device, kMostTimelineMarks);
   for (Stream* stream : context_.runtime.streams()) recorder_->follow(*stream);
 }

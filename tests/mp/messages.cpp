@@ -2,11 +2,13 @@
 #include "lib/comm/messages.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "lib/comm/background_gather.h"
 #include "lib/comm/bootstrap.h"
+#include "lib/comm/clock_offset.h"
 #include "tests/mp/mp_test.h"
 
 namespace tri {
@@ -89,6 +91,19 @@ TEST(Messages, members_of_a_group_gather_values_without_the_others) {
     EXPECT_EQ(gather_among_members(figures_of(job.world_rank()), pair),
               (std::vector<Figures>{figures_of(first), figures_of(first + 1)}));
   EXPECT_EQ(gather_among_members(job.world_rank(), pair), pair);
+}
+
+TEST(ClockOffset, is_within_its_error) {
+  Job& job = *test_job();
+  // Each rank as if it were a host of its own: in truth all have one clock.
+  const ClockOffset apart = measure_clock_offset(job, job.world_rank());
+  EXPECT_LE(std::abs(apart.offset), apart.error);
+  EXPECT_EQ(apart.error == 0, job.world_rank() == 0);
+  const ClockOffset together = measure_clock_offset(job, 0);
+  EXPECT_EQ(together.offset, 0);
+  EXPECT_EQ(together.error, 0);
+  if (job.world_rank() == 1)
+    fmt::print("clock of another process: within {:.1f} us\n", 1e-3 * static_cast<double>(apart.error));
 }
 
 TEST(Agree, every_rank_keeps_its_own_value_where_all_succeed) {
