@@ -10,6 +10,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/fp8.h"
 #include "kernels/gemm.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
@@ -19,6 +20,12 @@
 #define TRI_FOR_EACH_OP(ROW)                   \
   ROW(gemm, Gemm)                              \
   ROW(bias_backward, BiasBackward)             \
+  ROW(fp8_gemm, Fp8Gemm)                       \
+  ROW(fp8_cast, Fp8Cast)                       \
+  ROW(fp8_transpose, Fp8Transpose)             \
+  ROW(fp8_amax, Fp8Amax)                       \
+  ROW(fp8_scales, Fp8Scales)                   \
+  ROW(fp8_counts_to_float, Fp8CountsToFloat)   \
   ROW(norm_forward, NormForward)               \
   ROW(norm_backward, NormBackward)             \
   ROW(residual_add, ResidualAdd)               \

@@ -10,16 +10,19 @@
 
 namespace tri {
 
-enum class Dtype { kF32, kBF16, kI32 };
+enum class Dtype { kF32, kBF16, kI32, kE4M3, kE5M2 };
 
 template <>
 struct EnumNames<Dtype> {
   static constexpr std::array table{std::pair{Dtype::kF32, std::string_view("fp32")},
                                     std::pair{Dtype::kBF16, std::string_view("bf16")},
-                                    std::pair{Dtype::kI32, std::string_view("int32")}};
+                                    std::pair{Dtype::kI32, std::string_view("int32")},
+                                    std::pair{Dtype::kE4M3, std::string_view("e4m3")},
+                                    std::pair{Dtype::kE5M2, std::string_view("e5m2")}};
 };
 
-constexpr size_t dtype_bytes(Dtype dtype) { return dtype == Dtype::kBF16 ? 2 : 4; }
+constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::kE4M3 || dtype == Dtype::kE5M2; }
+constexpr size_t dtype_bytes(Dtype dtype) { return is_fp8(dtype) ? 1 : dtype == Dtype::kBF16 ? 2 : 4; }
 
 // bfloat16 storage: the upper half of a float, rounded to nearest even. NaN stays NaN. Arithmetic is done in float.
 struct bf16 {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "io/base/random.h"
+#include "kernels/core/fp8.h"
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/dispatch.h"
 
@@ -65,6 +66,7 @@ class Buffer {
       if (tensor.dtype == Dtype::kI32) result[i] = tensor.as<int32_t>()[i];
       if (tensor.dtype == Dtype::kF32) result[i] = tensor.as<float>()[i];
       if (tensor.dtype == Dtype::kBF16) result[i] = cpu::to_float(tensor.as<bf16>()[i]);
+      if (is_fp8(tensor.dtype)) result[i] = fp8_table(tensor.dtype)[fp8_codes(tensor)[i]];
     }
     return result;
   }
@@ -81,6 +83,7 @@ class Buffer {
         tensor.as<int32_t>()[i] = std::isnan(value) ? std::numeric_limits<int32_t>::min() : static_cast<int32_t>(value);
       if (tensor.dtype == Dtype::kF32) tensor.as<float>()[i] = static_cast<float>(value);
       if (tensor.dtype == Dtype::kBF16) tensor.as<bf16>()[i] = bf16(static_cast<float>(value));
+      if (is_fp8(tensor.dtype)) fp8_codes(tensor)[i] = fp8_encode(static_cast<float>(value), fp8_format(tensor.dtype));
     }
   }
 

@@ -1,0 +1,136 @@
+// FP8 casts, scales and GEMM, the reference.  Formulas and shapes: kernels/fp8.h.
+// The GEMM widens its operands exactly and adds in fp32 by OpenBLAS.  Bound: 2 · M · N · K FLOPs of fp32.
+#include "kernels/fp8.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/blas.h"
+#include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/ops.h"
+
+namespace tri::cpu {
+namespace {
+
+// The order of amax: by the bits, as a GPU's integer maximum goes.
+void raise(float& amax, uint32_t size) { amax = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(amax), size)); }
+
+// Its bits without the sign.
+uint32_t size_of(float value) { return std::bit_cast<uint32_t>(value) & 0x7FFFFFFF; }
+
+// `values` (rows, columns) into out (columns, rows), by tiles that stay in the cache.
+void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t columns) {
+  constexpr int64_t kTile = 32;
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+    for (int64_t c0 = 0; c0 < columns; c0 += kTile)
+      for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
+        for (int64_t c = c0; c < std::min(columns, c0 + kTile); ++c) out[c * rows + r] = values[r * columns + c];
+}
+
+template <class T>
+void cast_values(const Fp8Cast& c, uint8_t* out, const Fp8Format& format) {
+  const T* inp = c.inp.as<T>();
+  const float scale = *c.scale.as<float>();
+  const int64_t count = c.inp.numel();
+  uint32_t most = 0, saturated = 0, underflowed = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = to_float(inp[i]);
+    most = std::max(most, size_of(value));
+    const float scaled = std::isfinite(value) ? value * scale : NAN;
+    out[i] = fp8_encode(scaled, format);
+    saturated += std::fabs(scaled) > format.limit;
+    underflowed += value != 0.0f && (out[i] & 0x7F) == 0;
+  }
+  if (!c.amax.empty()) raise(*c.amax.as<float>(), most);
+  if (c.counts.empty()) return;
+  int32_t* counts = c.counts.as<int32_t>();
+  const uint32_t found[kNumFp8Counts] = {static_cast<uint32_t>(count), saturated, underflowed};
+  for (int i = 0; i < kNumFp8Counts; ++i) counts[i] = static_cast<int32_t>(static_cast<uint32_t>(counts[i]) + found[i]);
+}
+
+float scale_of(float amax, Dtype format) {
+  if (!(amax > 0.0f) || !std::isfinite(amax)) return 1.0f;
+  int of_amax = 0, of_limit = 0;
+  const float amax_fraction = std::frexp(amax, &of_amax);
+  const float limit_fraction = std::frexp(fp8_format(format).limit / kFp8Headroom, &of_limit);
+  const int exponent = of_limit - of_amax - (amax_fraction > limit_fraction ? 1 : 0);
+  return std::ldexp(1.0f, std::clamp(exponent, -kFp8MostExponent, kFp8MostExponent));
+}
+
+const float* widened(const Tensor& tensor, std::vector<float>& scratch) {
+  const Fp8Table& table = fp8_table(tensor.dtype);
+  const uint8_t* codes = fp8_codes(tensor);
+  scratch.resize(static_cast<size_t>(tensor.numel()));
+  for (size_t i = 0; i < scratch.size(); ++i) scratch[i] = table[codes[i]];
+  return scratch.data();
+}
+
+}  // namespace
+
+void fp8_amax(const Fp8Amax& a) {
+  dispatch(a.inp.dtype, [&](auto type) {
+    const auto* inp = a.inp.as<decltype(type)>();
+    uint32_t most = 0;
+    for (int64_t i = 0, count = a.inp.numel(); i < count; ++i) most = std::max(most, size_of(to_float(inp[i])));
+    raise(*a.amax.as<float>(), most);
+  });
+}
+
+void fp8_cast(const Fp8Cast& c) {
+  thread_local std::vector<uint8_t> scratch;
+  const Dtype format = c.out.empty() ? c.out_t.dtype : c.out.dtype;
+  if (c.out.empty()) scratch.resize(static_cast<size_t>(c.inp.numel()));
+  uint8_t* out = c.out.empty() ? scratch.data() : fp8_codes(c.out);
+  dispatch(c.inp.dtype, [&](auto type) { cast_values<decltype(type)>(c, out, fp8_format(format)); });
+  if (!c.out_t.empty()) transpose(out, fp8_codes(c.out_t), c.inp[0], c.inp[1]);
+}
+
+void fp8_transpose(const Fp8Transpose& t) { transpose(fp8_codes(t.inp), fp8_codes(t.out), t.inp[0], t.inp[1]); }
+
+void fp8_scales(const Fp8Scales& s) {
+  float *scale = s.scale.as<float>(), *inverse = s.inverse.as<float>();
+  const float *amax = s.amax.as<float>(), *grad_scale = s.grad_scale.as<float>();
+  float* history = s.history.as<float>();
+  if (s.from == ScalesFrom::kStep && std::isnan(*grad_scale)) return;
+  for (int64_t i = 0; i < s.scale.numel(); ++i) {
+    if (s.from == ScalesFrom::kUnset && scale[i] != 0.0f) continue;
+    if (s.from == ScalesFrom::kStep && std::isfinite(amax[i])) history[i] = std::max(amax[i], s.decay * history[i]);
+    scale[i] = scale_of(s.from == ScalesFrom::kUnset ? amax[i] : history[i], s.format);
+    inverse[i] = 1.0f / scale[i];
+  }
+}
+
+void fp8_counts_to_float(const Fp8CountsToFloat& c) {
+  const int32_t* counts = c.counts.as<int32_t>();
+  float* out = c.out.as<float>();
+  for (int64_t i = 0; i < c.counts.numel(); ++i) out[i] = static_cast<float>(static_cast<uint32_t>(counts[i]));
+}
+
+void fp8_gemm(const Fp8Gemm& g) {
+  use_one_blas_thread();
+  thread_local std::vector<float> a_values, b_values, product;
+  const float *a = widened(g.a, a_values), *b = widened(g.b, b_values);
+  const int64_t m = g.out[0], n = g.out[1], k = g.a[1];
+  product.resize(static_cast<size_t>(m * n));
+  const auto narrow = [](int64_t value) { return static_cast<blasint>(value); };
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, narrow(m), narrow(n), narrow(k), 1.0f, a, narrow(k), b,
+              narrow(k), 0.0f, product.data(), narrow(n));
+  const float inverse = *g.inverse_a.as<float>() * *g.inverse_b.as<float>();
+  dispatch(g.out.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* out = g.out.as<T>();
+    const T* bias = g.bias.as<T>();
+    for (int64_t r = 0; r < m; ++r)
+      for (int64_t c = 0; c < n; ++c) {
+        const int64_t i = r * n + c;
+        float value = product[static_cast<size_t>(i)] * inverse;
+        if (g.beta != 0.0f) value += g.beta * to_float(out[i]);  // as in BLAS, beta 0 does not read out
+        if (bias != nullptr) value += to_float(bias[c]);
+        out[i] = from_float<T>(value);
+      }
+  });
+}
+
+}  // namespace tri::cpu

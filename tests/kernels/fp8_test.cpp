@@ -1,0 +1,315 @@
+// FP8 against definitions in float64: the formats' numbers, rounding of every bf16 number and around every border, casts
+// in both orientations, counts, scales, and each form of the GEMM.
+#include "kernels/fp8.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cpu/ops.h"
+#include "tests/kernels/op_test.h"
+
+namespace tri::test {
+namespace {
+
+constexpr Dtype kFormats[] = {Dtype::kE4M3, Dtype::kE5M2};
+constexpr Dtype kInputs[] = {Dtype::kF32, Dtype::kBF16};
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1}, {1, 16}, {3, 5}, {31, 33}, {64, 64}, {129, 257}, {512, 48}};
+
+// Of the format's definition, by float64 arithmetic alone.
+double number_of(int code, Dtype dtype) {
+  const int mantissa_bits = dtype == Dtype::kE4M3 ? 3 : 2, bias = dtype == Dtype::kE4M3 ? 7 : 15;
+  const int exponent = (code & 0x7F) >> mantissa_bits, mantissa = code % (1 << mantissa_bits);
+  const double sign = code >= 0x80 ? -1 : 1;
+  if (dtype == Dtype::kE4M3 && (code & 0x7F) == 0x7F) return NAN;
+  if (dtype == Dtype::kE5M2 && exponent == 31) return mantissa == 0 ? sign * INFINITY : NAN;
+  const double fraction = mantissa / std::pow(2.0, mantissa_bits);
+  return exponent == 0 ? sign * fraction * std::pow(2.0, 1 - bias)
+                       : sign * (1 + fraction) * std::pow(2.0, exponent - bias);
+}
+
+int last_finite(Dtype dtype) { return dtype == Dtype::kE4M3 ? 0x7E : 0x7B; }
+
+// The nearest of all finite numbers, the one of even code where two are as near; beyond them the largest.
+int nearest_code(double value, Dtype dtype) {
+  if (std::isnan(value)) return 0x7F;
+  const int sign = std::signbit(value) ? 0x80 : 0;
+  const double size = std::fabs(value);
+  int low = 0, high = last_finite(dtype);
+  if (size >= number_of(high, dtype)) return sign | high;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (number_of(middle, dtype) <= size ? low : high) = middle;
+  }
+  const double below = size - number_of(low, dtype), above = number_of(high, dtype) - size;
+  return sign | (below < above || (below == above && low % 2 == 0) ? low : high);
+}
+
+TEST(Fp8, codes_stand_for_the_numbers_of_the_formats) {
+  for (const Dtype dtype : kFormats)
+    for (int code = 0; code < 256; ++code) {
+      const double expected = number_of(code, dtype);
+      const float actual = fp8_table(dtype)[static_cast<size_t>(code)];
+      if (std::isnan(expected))
+        EXPECT_TRUE(std::isnan(actual)) << enum_name(dtype) << " " << code;
+      else
+        EXPECT_EQ(actual, expected) << enum_name(dtype) << " " << code;
+    }
+  EXPECT_EQ(kE4M3Table[0x7E], 448.0f);
+  EXPECT_EQ(kE5M2Table[0x7B], 57344.0f);
+  EXPECT_EQ(kE4M3Table[1], std::ldexp(1.0f, -9));
+  EXPECT_EQ(kE5M2Table[1], std::ldexp(1.0f, -16));
+}
+
+TEST(Fp8, every_bf16_number_rounds_to_the_nearest_even) {
+  for (const Dtype dtype : kFormats)
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+      const auto value = std::bit_cast<float>(bits << 16);
+      const int code = fp8_encode(value, fp8_format(dtype));
+      ASSERT_EQ(code, nearest_code(value, dtype)) << enum_name(dtype) << " of " << value;
+    }
+}
+
+// Where the result changes: in the middle between two numbers, and one float to either side of it.
+TEST(Fp8, floats_beside_every_border_round_to_the_nearest_even) {
+  for (const Dtype dtype : kFormats)
+    for (int code = 0; code <= last_finite(dtype); ++code) {
+      const double next = code == last_finite(dtype) ? 2 * number_of(code, dtype) - number_of(code - 1, dtype)
+                                                     : number_of(code + 1, dtype);
+      const auto middle = static_cast<float>((number_of(code, dtype) + next) / 2);
+      const auto exact = static_cast<float>(number_of(code, dtype));
+      for (const float at : {middle, exact})
+        for (const float value : {at, std::nextafter(at, 0.0f), std::nextafter(at, INFINITY)})
+          for (const float sign : {1.0f, -1.0f})
+            ASSERT_EQ(fp8_encode(sign * value, fp8_format(dtype)), nearest_code(sign * value, dtype))
+                << enum_name(dtype) << " of " << value;
+    }
+}
+
+TEST(Fp8, random_floats_of_all_sizes_round_to_the_nearest_even) {
+  const uint64_t key = derive_key(1, "floats");
+  for (const Dtype dtype : kFormats)
+    for (uint64_t i = 0; i < 200000; ++i) {
+      const auto value = std::bit_cast<float>(static_cast<uint32_t>(random_u64(key, i)));
+      ASSERT_EQ(fp8_encode(value, fp8_format(dtype)), nearest_code(value, dtype))
+          << enum_name(dtype) << " of " << value;
+    }
+}
+
+TEST(Fp8, what_is_not_finite_and_what_is_too_large) {
+  for (const Dtype dtype : kFormats) {
+    const int last = last_finite(dtype);
+    EXPECT_EQ(fp8_encode(INFINITY, fp8_format(dtype)), last);
+    EXPECT_EQ(fp8_encode(-INFINITY, fp8_format(dtype)), 0x80 | last);
+    EXPECT_EQ(fp8_encode(3e38f, fp8_format(dtype)), last);
+    EXPECT_EQ(fp8_encode(NAN, fp8_format(dtype)), 0x7F);
+    EXPECT_EQ(fp8_encode(-NAN, fp8_format(dtype)), 0x7F);
+  }
+}
+
+// Numbers with outliers, zeros of both signs, and what is too small.
+Values with_outliers(int64_t count, std::string_view name) {
+  Values values = random_values(count, name);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 7 == 3) values[i] *= 1024;
+    if (i % 11 == 5) values[i] = i % 2 == 0 ? 0.0 : -0.0;
+    if (i % 13 == 6) values[i] *= std::ldexp(1.0, -20);
+  }
+  return values;
+}
+
+TEST(Fp8Cast, both_orientations_amax_and_counts) {
+  for (const auto& [rows, columns] : kShapes)
+    for (const Dtype from : kInputs)
+      for (const Dtype to : kFormats)
+        for (const double scale : {1.0, 0.125, 4096.0}) {
+          const Values values = with_outliers(rows * columns, "inp");
+          const Buffer inp(from, {rows, columns}, values), factor(Dtype::kF32, {1}, {scale});
+          const Buffer out(to, {rows, columns}), out_t(to, {columns, rows}), alone(to, {columns, rows});
+          const Buffer amax(Dtype::kF32, {1}, {0.25}), counts(Dtype::kI32, {kNumFp8Counts}, {5, 6, 7});
+          const Fp8Cast cast{.out = out, .out_t = out_t, .inp = inp, .scale = factor, .amax = amax, .counts = counts};
+          check(cast);
+          cpu::fp8_cast(cast);
+          cpu::fp8_cast({.out_t = alone, .inp = inp, .scale = factor});
+          double most = 0.25, saturated = 0, underflowed = 0;
+          for (int64_t r = 0; r < rows; ++r)
+            for (int64_t c = 0; c < columns; ++c) {
+              const double value = values[static_cast<size_t>(r * columns + c)];
+              const int code = nearest_code(value * scale, to);
+              ASSERT_EQ(fp8_codes(Tensor(out))[r * columns + c], code) << value << " · " << scale;
+              ASSERT_EQ(fp8_codes(Tensor(out_t))[c * rows + r], code);
+              most = std::max(most, std::fabs(value));
+              saturated += std::fabs(value * scale) > number_of(last_finite(to), to);
+              underflowed += value != 0 && (code & 0x7F) == 0;
+            }
+          EXPECT_TRUE(alone.same_bits(out_t));
+          EXPECT_EQ(amax.values()[0], most);
+          EXPECT_EQ(counts.values(), (Values{5 + static_cast<double>(rows * columns), 6 + saturated, 7 + underflowed}));
+          const Buffer of_amax(Dtype::kF32, {1}, {0.0});
+          cpu::fp8_amax({.amax = of_amax, .inp = inp});
+          EXPECT_EQ(of_amax.values()[0], most == 0.25 ? of_amax.values()[0] : most);
+        }
+}
+
+TEST(Fp8Cast, infinity_becomes_nan_and_amax_tells_it) {
+  for (const Dtype to : kFormats) {
+    const Buffer inp(Dtype::kF32, {1, 4}, {1.0, INFINITY, -INFINITY, 3e38}), scale(Dtype::kF32, {1}, {1024.0});
+    const Buffer out(to, {1, 4}), amax(Dtype::kF32, {1}, {0.0}), counts(Dtype::kI32, {kNumFp8Counts}, {0, 0, 0});
+    cpu::fp8_cast({.out = out, .inp = inp, .scale = scale, .amax = amax, .counts = counts});
+    const Values values = out.values();
+    EXPECT_TRUE(std::isnan(values[1]) && std::isnan(values[2]));
+    EXPECT_EQ(values[3], number_of(last_finite(to), to)) << "finite, though its multiple is not";
+    EXPECT_EQ(amax.values()[0], INFINITY);
+    EXPECT_EQ(counts.values()[static_cast<size_t>(Fp8Count::kSaturated)], to == Dtype::kE4M3 ? 2 : 1);
+    const Buffer bad(Dtype::kF32, {1, 2}, {NAN, 2.0});
+    cpu::fp8_amax({.amax = amax, .inp = bad});
+    EXPECT_TRUE(std::isnan(amax.values()[0])) << "NaN is more than infinity";
+    cpu::fp8_amax({.amax = amax, .inp = inp});
+    EXPECT_TRUE(std::isnan(amax.values()[0])) << "and stays";
+  }
+}
+
+TEST(Fp8Transpose, moves_every_byte) {
+  for (const auto& [rows, columns] : kShapes)
+    for (const Dtype dtype : kFormats) {
+      const Buffer inp(dtype, {rows, columns}, random_values(rows * columns, "inp")), out(dtype, {columns, rows});
+      cpu::fp8_transpose({.out = out, .inp = inp});
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c)
+          ASSERT_EQ(fp8_codes(Tensor(out))[c * rows + r], fp8_codes(Tensor(inp))[r * columns + c]);
+    }
+}
+
+// The largest power of two with which amax stays within half of the format's range.
+TEST(Fp8Scales, leave_room_for_twice_the_largest_number) {
+  for (const Dtype dtype : kFormats) {
+    const double most = number_of(last_finite(dtype), dtype) / kFp8Headroom;
+    Values amaxes;
+    for (int exponent = -80; exponent <= 80; ++exponent)
+      for (const double fraction : {1.0, 1.5, 1.74, 1.75, 1.76, 1.99}) amaxes.push_back(std::ldexp(fraction, exponent));
+    const auto count = static_cast<int64_t>(amaxes.size());
+    const Buffer scale(Dtype::kF32, {count}, Values(amaxes.size(), 0.0)), inverse(Dtype::kF32, {count});
+    const Buffer amax(Dtype::kF32, {count}, amaxes);
+    cpu::fp8_scales({.from = ScalesFrom::kUnset, .format = dtype, .scale = scale, .inverse = inverse, .amax = amax});
+    const Values s = scale.values(), i = inverse.values(), a = amax.values();
+    for (size_t n = 0; n < s.size(); ++n) {
+      int exponent = 0;
+      EXPECT_EQ(std::frexp(s[n], &exponent), 0.5) << "no power of two";
+      EXPECT_EQ(s[n] * i[n], 1.0);
+      if (exponent - 1 == kFp8MostExponent || exponent - 1 == -kFp8MostExponent) continue;
+      EXPECT_LE(a[n] * s[n], most);
+      EXPECT_GT(2 * a[n] * s[n], most);
+    }
+  }
+}
+
+TEST(Fp8Scales, follow_a_maximum_that_decays) {
+  const Buffer scale(Dtype::kF32, {5}, {1, 1, 1, 0, 1}), inverse(Dtype::kF32, {5}, {1, 1, 1, 0, 1});
+  const Buffer history(Dtype::kF32, {5}, {8, 8, 8, 0, 8}), amax(Dtype::kF32, {5}, {2, 16, INFINITY, 0, NAN});
+  const Buffer good(Dtype::kF32, {1}, {1.0}), bad(Dtype::kF32, {1}, {NAN});
+  Fp8Scales step{.from = ScalesFrom::kStep, .scale = scale, .inverse = inverse, .amax = amax, .history = history};
+  step.grad_scale = bad;
+  step.decay = 0.5f;
+  check(step);
+  cpu::fp8_scales(step);
+  EXPECT_EQ(history.values(), (Values{8, 8, 8, 0, 8})) << "a step that is not finite changes nothing";
+  EXPECT_EQ(scale.values(), (Values{1, 1, 1, 0, 1}));
+  step.grad_scale = good;
+  cpu::fp8_scales(step);
+  EXPECT_EQ(history.values(), (Values{4, 16, 8, 0, 8}));
+  EXPECT_EQ(scale.values(), (Values{32, 8, 16, 1, 16}));
+  const Buffer again(Dtype::kF32, {5}), of_inverse(Dtype::kF32, {5});
+  cpu::fp8_scales({.from = ScalesFrom::kHistory, .scale = again, .inverse = of_inverse, .history = history});
+  EXPECT_TRUE(again.same_bits(scale)) << "the history alone says it, as a checkpoint holds it";
+  EXPECT_TRUE(of_inverse.same_bits(inverse));
+}
+
+TEST(Fp8CountsToFloat, counts_are_unsigned) {
+  const Buffer counts(Dtype::kI32, {3}, {0, 7, -1}), out(Dtype::kF32, {3});
+  cpu::fp8_counts_to_float({.out = out, .counts = counts});
+  EXPECT_EQ(out.values(), (Values{0, 7, 4294967296.0}));
+}
+
+struct GemmForm {
+  const char* name;
+  Dtype a, b, out;
+  float beta;
+  bool bias;
+};
+// Forward, gradient of the input, gradient of the weight; the second of a sum.
+constexpr GemmForm kForms[] = {
+    {"forward", Dtype::kE4M3, Dtype::kE4M3, Dtype::kBF16, 0, true},
+    {"forward fp32", Dtype::kE4M3, Dtype::kE4M3, Dtype::kF32, 0, false},
+    {"input gradient", Dtype::kE5M2, Dtype::kE4M3, Dtype::kBF16, 0, false},
+    {"input gradient added", Dtype::kE5M2, Dtype::kE4M3, Dtype::kBF16, 1, false},
+    {"weight gradient", Dtype::kE5M2, Dtype::kE4M3, Dtype::kF32, 0, false},
+    {"weight gradient added", Dtype::kE5M2, Dtype::kE4M3, Dtype::kF32, 1, false},
+    {"weight gradient, all e4m3", Dtype::kE4M3, Dtype::kE4M3, Dtype::kF32, 1, false},
+    {"operands the other way round", Dtype::kE4M3, Dtype::kE5M2, Dtype::kF32, 1, true},
+};
+
+TEST(Fp8Gemm, every_form_is_the_product_of_the_numbers) {
+  for (const GemmForm& form : kForms)
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 16, 16}, {5, 32, 48}, {64, 16, 128}, {33, 80, 400}}) {
+      const Buffer a(form.a, {m, k}, random_values(m * k, "a")), b(form.b, {n, k}, random_values(n * k, "b"));
+      const Values start = random_values(m * n, "start");
+      const Buffer out = form.beta == 0 ? Buffer(form.out, {m, n}) : Buffer(form.out, {m, n}, start);
+      const Buffer bias = form.bias ? Buffer(form.out, {n}, random_values(n, "bias")) : Buffer();
+      const Buffer inverse_a(Dtype::kF32, {1}, {0.25}), inverse_b(Dtype::kF32, {1}, {8.0});
+      const Fp8Gemm gemm{
+          .out = out, .a = a, .b = b, .inverse_a = inverse_a, .inverse_b = inverse_b, .beta = form.beta, .bias = bias};
+      check(gemm);
+      cpu::fp8_gemm(gemm);
+      const Values of_a = a.values(), of_b = b.values(), of_bias = bias.values();
+      Values expected(start.size());
+      for (int64_t r = 0; r < m; ++r)
+        for (int64_t c = 0; c < n; ++c) {
+          double sum = 0;
+          for (int64_t i = 0; i < k; ++i)
+            sum += of_a[static_cast<size_t>(r * k + i)] * of_b[static_cast<size_t>(c * k + i)];
+          const auto at = static_cast<size_t>(r * n + c);
+          expected[at] =
+              2.0 * sum + (form.beta == 0 ? 0.0 : start[at]) + (form.bias ? of_bias[static_cast<size_t>(c)] : 0);
+        }
+      expect_close(form.name, out.values(), expected, form.out == Dtype::kF32 ? kFloatTolerance : kBf16Tolerance);
+    }
+}
+
+// What quantization costs: each product of two rounded numbers is off by at most 2^-m1 + 2^-m2 of itself, half a unit of
+// each mantissa, and twice 2^-4 of E4M3's numbers is an eighth.
+TEST(Fp8Gemm, of_scaled_casts_is_within_the_formats_rounding) {
+  constexpr int64_t m = 24, n = 32, k = 160;
+  const Values of_a = random_values(m * k, "a", 1e-6), of_b = random_values(n * k, "b", 300.0);
+  const Buffer a(Dtype::kF32, {m, k}, of_a), b(Dtype::kF32, {n, k}, of_b), out(Dtype::kF32, {m, n});
+  const auto quantized = [](const Buffer& inp, Dtype format, const Buffer& out, const Buffer& inverse) {
+    const Buffer amax(Dtype::kF32, {1}, {0.0}), scale(Dtype::kF32, {1}, {0.0});
+    cpu::fp8_amax({.amax = amax, .inp = inp});
+    cpu::fp8_scales({.from = ScalesFrom::kUnset, .format = format, .scale = scale, .inverse = inverse, .amax = amax});
+    cpu::fp8_cast({.out = out, .inp = inp, .scale = scale});
+  };
+  const Buffer a8(Dtype::kE5M2, {m, k}), b8(Dtype::kE4M3, {n, k}), inverse_a(Dtype::kF32, {1}),
+      inverse_b(Dtype::kF32, {1});
+  quantized(a, Dtype::kE5M2, a8, inverse_a);
+  quantized(b, Dtype::kE4M3, b8, inverse_b);
+  cpu::fp8_gemm({.out = out, .a = a8, .b = b8, .inverse_a = inverse_a, .inverse_b = inverse_b});
+  const Values actual = out.values();
+  double error = 0, size = 0;
+  for (int64_t r = 0; r < m; ++r)
+    for (int64_t c = 0; c < n; ++c) {
+      double sum = 0, bound = 0;
+      for (int64_t i = 0; i < k; ++i) {
+        const double product = of_a[static_cast<size_t>(r * k + i)] * of_b[static_cast<size_t>(c * k + i)];
+        sum += product;
+        bound += std::fabs(product) * (1.0 / 8 + 1.0 / 16 + 1.0 / 128);
+      }
+      const double difference = actual[static_cast<size_t>(r * n + c)] - sum;
+      EXPECT_LE(std::fabs(difference), bound + 1e-6);
+      error += difference * difference;
+      size += sum * sum;
+    }
+  EXPECT_LT(std::sqrt(error / size), 0.1);
+  EXPECT_GT(std::sqrt(error / size), 0.005) << "nothing was rounded";
+}
+
+}  // namespace
+}  // namespace tri::test
