@@ -109,7 +109,8 @@ class Bench {
             .compute = runtime_.compute(),
             .tp = tp,
             .splits = engine_.overlap_splits(),
-            .hooks = hooks_};
+            .hooks = hooks_,
+            .fp8 = engine_.stage().fp8()};
   }
 
   void fill() {
@@ -120,7 +121,7 @@ class Bench {
          {w.partial,    w.normed, w.activated,  w.dstream, w.dnormed,     w.dfc1,      w.dactivated,
           w.dattention, w.dqkv,   w.rope_table, t.normed1, t.qkv,         t.attention, t.middle,
           t.normed2,    t.fc1,    t.activated,  e.source,  e.block_input, e.sends[0],  e.sends[1]})
-      fill_random(tensor, runtime_.compute());
+      if (!is_fp8(tensor.dtype)) fill_random(tensor, runtime_.compute());
   }
 
   void bind() {

@@ -303,6 +303,7 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
       fmt::format("tp {} x dp {} x pp {}, {} chunk(s), zero {}", mesh_.tp.size, mesh_.dp.size, mesh_.pp.size,
                   config_.parallel.chunks, config_.parallel.zero);
   manifest.info.numbers = {{"samples", progress.samples}};
+  if (!progress.fp8_history.empty()) manifest.info.texts[kFp8HistoryText] = progress.fp8_history;
   for (const std::string& record : records)
     if (auto added = manifest.add(from_bytes<ShardRecord>(record)); !added) return added;
   auto index = retried({}, [&] { return write_index(folder, manifest); });

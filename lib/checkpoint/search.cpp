@@ -12,11 +12,12 @@ struct LoadFrom {
   bool any = false;                   // there are checkpoints, whether they can be read or not
   int64_t step = 0;
   std::optional<int64_t> samples;
+  std::string fp8_history;
   bool weights_alone = false;
 };
 template <class Archive>
 void fields(Archive& archive, LoadFrom& from) {
-  archive(from.folder, from.any, from.step, from.samples, from.weights_alone);
+  archive(from.folder, from.any, from.step, from.samples, from.fp8_history, from.weights_alone);
 }
 
 // Rank 0: the first of the candidates from `next` on that can be read, which is then behind `next`, and its manifest;
@@ -37,6 +38,8 @@ Result<LoadFrom> next_to_load(const std::vector<CheckpointCandidate>& candidates
     from.folder = candidate.path;
     from.step = manifest->step;
     if (samples != manifest->info.numbers.end()) from.samples = samples->second;
+    const auto history = manifest->info.texts.find(kFp8HistoryText);
+    if (history != manifest->info.texts.end()) from.fp8_history = history->second;
     from.weights_alone = holds_weights_alone(*manifest);
   }
   return from;
@@ -86,7 +89,9 @@ Result<void> CheckpointSearch::next() {
   if (!from.samples) return file_error("{}: the number of samples is missing", *from.folder);
   const Result<void> may = manifest_ && may_load_ ? may_load_(*from.folder, *manifest_) : Result<void>{};
   if (auto agreed = agree(job_, may); !agreed) return agreed;
-  found_ = {.folder = *from.folder, .progress = {from.step, *from.samples}, .weights_alone = from.weights_alone};
+  found_ = {.folder = *from.folder,
+            .progress = {from.step, *from.samples, from.fp8_history},
+            .weights_alone = from.weights_alone};
   return {};
 }
 

@@ -13,9 +13,13 @@
 
 namespace tri {
 
+inline constexpr const char* kFp8HistoryText = "fp8_history";  // a checkpoint's text: RunProgress::fp8_history
+
 // How far a run has come.
 struct RunProgress {
   int64_t steps = 0, samples = 0;  // completed, consumed
+  // What FP8's scales come from after these steps (lib/model/fp8.h: history_text); "": there is none. Rank 0's is kept.
+  std::string fp8_history = {};
 };
 
 // A checkpoint that can be read and may be loaded, as far as its manifest says.

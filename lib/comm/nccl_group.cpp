@@ -24,6 +24,7 @@ void nccl_check(ncclResult_t result, const char* call, const std::string& group)
 #define TRI_NCCL(call) nccl_check((call), #call, name())
 
 ncclDataType_t nccl_type(Dtype dtype) {
+  if (is_fp8(dtype)) return ncclUint8;  // moved, never summed
   return dtype == Dtype::kF32 ? ncclFloat32 : dtype == Dtype::kBF16 ? ncclBfloat16 : ncclInt32;
 }
 

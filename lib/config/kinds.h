@@ -18,6 +18,10 @@ enum class Transfers { kAuto, kCopies, kCollectives };
 enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class OnNonfinite { kStop, kSkip };
 enum class Switch { kOff, kOn };
+// In what the GEMMs of the layers (qkv, proj, fc1, fc2) multiply.
+enum class GemmFormat { kCompute, kFp8 };
+// Which FP8 GEMMs a GPU may add with fewer bits (Fp8Accumulation::kFast).
+enum class FastAccumulation { kOff, kForward, kAll };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
 template <>
@@ -69,6 +73,17 @@ template <>
 struct EnumNames<Switch> {
   static constexpr std::array table{std::pair{Switch::kOff, std::string_view("off")},
                                     std::pair{Switch::kOn, std::string_view("on")}};
+};
+template <>
+struct EnumNames<GemmFormat> {
+  static constexpr std::array table{std::pair{GemmFormat::kCompute, std::string_view("compute")},
+                                    std::pair{GemmFormat::kFp8, std::string_view("fp8")}};
+};
+template <>
+struct EnumNames<FastAccumulation> {
+  static constexpr std::array table{std::pair{FastAccumulation::kOff, std::string_view("off")},
+                                    std::pair{FastAccumulation::kForward, std::string_view("forward")},
+                                    std::pair{FastAccumulation::kAll, std::string_view("all")}};
 };
 template <>
 struct EnumNames<LrRule> {

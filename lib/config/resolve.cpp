@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/core/dims.h"
+#include "kernels/fp8.h"
 #include "lib/config/changes.h"
 #include "lib/config/config.h"
 #include "lib/config/messages.h"
@@ -61,6 +62,7 @@ class Resolver {
     check_tp();
     check_pp();
     if (check_world()) check_batch();
+    check_fp8();
     check_lr();
     check_accepted_changes();
     if (!errors_.empty()) return join_errors(errors_);
@@ -207,6 +209,30 @@ class Resolver {
         "{}{}",
         global, micro, dp, micro * dp, either(multiples_around(global, micro * dp), global),
         or_set("data.micro_batch", global % dp == 0 ? divisors(global / dp) : Numbers{}, micro));
+  }
+
+  // GPUs multiply FP8 matrices whose sides are multiples of 16, on every tp rank.
+  void check_fp8() {
+    const PrecisionConfig& p = c_.precision;
+    const ModelConfig& m = c_.model;
+    if (p.gemm != GemmFormat::kFp8) return;
+    if (int64_t{p.fp8_first_layers} + p.fp8_last_layers >= m.layers)
+      add("precision.gemm: fp8, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers to it; "
+          "set fewer, or precision.gemm to compute",
+          p.fp8_first_layers, p.fp8_last_layers, m.layers);
+    const auto must_be_multiple = [&](int64_t value, const std::string& what) {
+      if (value % kFp8Multiple != 0)
+        add("precision.gemm: fp8 needs multiples of {}, and {} is {}; set precision.gemm to compute, or other sizes",
+            kFp8Multiple, what, value);
+    };
+    must_be_multiple(micro_rows(), "data.micro_batch x model.seq_len");
+    must_be_multiple(m.hidden, "model.hidden");
+    const int tp = c_.parallel.tp;
+    if (m.hidden % m.heads != 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0) return;
+    const int64_t head = m.hidden / m.heads;
+    must_be_multiple(m.hidden / tp, "model.hidden / parallel.tp");
+    must_be_multiple((m.heads + 2 * m.kv_heads) * head / tp, "a tp rank's width of queries, keys and values");
+    must_be_multiple(m.ffn_hidden / tp, "model.ffn_hidden / parallel.tp");
   }
 
   void check_lr() {

@@ -117,6 +117,7 @@ class Planner {
       return done.error();
     if (auto done = plan_stages(); !done) return done.error();
     if (auto done = plan_attention(); !done) return done.error();
+    if (auto done = plan_gemms(); !done) return done.error();
     plan_recompute();
     return std::move(plan_);
   }
@@ -211,6 +212,20 @@ class Planner {
                           pass == Pass::kForward ? "forward" : "backward", enum_name(path));
     if (any_order) text += ", its sums in any order (run.deterministic: false)";
     add(text + origin("model.attention", m.attention, ""));
+    return {};
+  }
+
+  Result<void> plan_gemms() {
+    const PrecisionConfig& p = config_.precision;
+    if (p.gemm != GemmFormat::kFp8 || kind_ != EngineKind::kTraining) return {};
+    if (plan_.device.kind == DeviceKind::kCuda)
+      return usage_error(
+          "precision.gemm: fp8 runs on the CPU alone so far, and the job's ranks have GPUs; set compute, or run.device "
+          "to cpu to emulate it");
+    const int layers = config_.model.layers - p.fp8_first_layers - p.fp8_last_layers;
+    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, emulated", layers, config_.model.layers,
+                    enum_name(p.fp8_gradients)) +
+        origin("precision.gemm", p.gemm, ""));
     return {};
   }
 

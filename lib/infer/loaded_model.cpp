@@ -15,6 +15,7 @@ Config forward_config(Config config, int ranks) {
   p.recompute = Recompute::kFull;            // keeps one layer's activations
   p.dp_transfers = Transfers::kCollectives;  // there are no gradients
   config.run.device = DeviceChoice::kAuto;
+  config.precision.gemm = GemmFormat::kCompute;  // FP8's scales belong to a run
   return config;
 }
 

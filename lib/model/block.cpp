@@ -20,9 +20,11 @@ struct TransformerBlock::State {
 };
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
-    : block_(config.model.block) {
+    : layer_(layer), block_(config.model.block), gemms_(gemm_format(config, layer)) {
   norm1_ = NormLayer::bind(parameters, modules::kNorm1, layer);
   if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, modules::kNorm2, layer);
+  norm1_.reader = Linear::kQkv;
+  norm2_.reader = Linear::kFc1;
   qkv_ = ColumnLinear::bind(Linear::kQkv, parameters, layer);
   proj_ = RowLinear::bind(Linear::kProj, parameters, layer);
   fc1_ = ColumnLinear::bind(Linear::kFc1, parameters, layer);
@@ -61,7 +63,7 @@ void TransformerBlock::backward(const LayerContext& ctx, const LayerTensors& kep
     if (region.reduces())
       s.sums = ctx.begin_reduce(rows, ctx.splits.of(region.linear, region.pass));
     else
-      ctx.gather(rows);
+      gather_gradient(s, region.linear);
     for (const BlockStep step : region.steps) run(s, step);
     if (region.reduces()) norm_backward(s, region.linear);
   }
@@ -87,12 +89,13 @@ void TransformerBlock::run(State& s, BlockStep step) const {
     case BlockStep::kAttentionForward:
       return attention_forward(ctx, t);
     case BlockStep::kProjForward:
-      return proj_.forward(ctx, s.sums, t.attention, 0.0f, is_parallel() ? Then::kKeep : Then::kSend);
+      return proj_.forward(ctx, s.sums, is_fp8() ? w.fp8.attention : t.attention, 0.0f,
+                           is_parallel() ? Then::kKeep : Then::kSend);
     case BlockStep::kFc1Forward:
       return fc1_forward(ctx, t);
     case BlockStep::kActivationForward:
-      if (model.activation == Activation::kGelu) return;
-      return activation_forward({.kind = model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+      if (model.activation == Activation::kGelu && !is_fp8()) return;
+      return activate(ctx, t);
     case BlockStep::kFc2Forward:
       return fc2_.forward(ctx, s.sums, t.activated, is_parallel() ? 1.0f : 0.0f, Then::kSend);
 
@@ -105,26 +108,27 @@ void TransformerBlock::run(State& s, BlockStep step) const {
     case BlockStep::kFc2Input:
       return fc2_input(ctx, t);
     case BlockStep::kActivationBackward:
-      if (model.activation == Activation::kGelu) return;
-      return activation_backward({.kind = model.activation, .dinp = w.dfc1, .dout = w.dactivated, .inp = t.fc1},
-                                 ctx.compute);
+      if (model.activation == Activation::kGelu && !is_fp8()) return;
+      return activation_backward(ctx, t);
     case BlockStep::kFc1Input:
-      return fc1_.backward_input(ctx, s.sums, w.dfc1, 0.0f, is_parallel() ? Then::kKeep : Then::kSend);
+      return fc1_.backward_input(ctx, s.sums, is_fp8() ? w.fp8.dfc1 : w.dfc1, 0.0f,
+                                 is_parallel() ? Then::kKeep : Then::kSend);
     case BlockStep::kFc2Weight:
-      return fc2_.backward_weight(ctx, w.dstream, t.activated);
+      return fc2_weight(ctx, t);
     case BlockStep::kFc1Weight:
       return fc1_weight(ctx, t);
     case BlockStep::kRecomputeNorm1:
-      if (t.normed1.data == w.normed.data) norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
+      if (t.normed1.data == (is_fp8() ? w.fp8.normed : w.normed).data)
+        norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
       return;
     case BlockStep::kProjInput:
-      return proj_.backward_input(ctx, w.dattention, w.dstream);
+      return proj_.backward_input(ctx, w.dattention, is_fp8() ? w.fp8.dstream : w.dstream);
     case BlockStep::kAttentionBackward:
       return attention_backward(ctx, t);
     case BlockStep::kQkvInput:
-      return qkv_.backward_input(ctx, s.sums, w.dqkv, is_parallel() ? 1.0f : 0.0f, Then::kSend);
+      return qkv_.backward_input(ctx, s.sums, is_fp8() ? w.fp8.dqkv : w.dqkv, is_parallel() ? 1.0f : 0.0f, Then::kSend);
     case BlockStep::kProjWeight:
-      return proj_.backward_weight(ctx, w.dstream, t.attention);
+      return proj_weight(ctx, t);
     case BlockStep::kDeferQkvWeight:
       return defer_qkv_weight(s);
   }
@@ -134,6 +138,15 @@ void TransformerBlock::gather_norm(State& s, Linear linear) const {
   const LayerTensors& t = s.t;
   if (linear == Linear::kQkv) return norm1_.forward(s.ctx, s.stream, t.input, t.mean1, t.rstd1, t.normed1);
   norm2_.forward(s.ctx, s.stream, t.middle, t.mean2, t.rstd2, t.normed2);
+}
+
+void TransformerBlock::gather_gradient(State& s, Linear linear) const {
+  const LayerContext& ctx = s.ctx;
+  const LayerWorkspace& w = ctx.work;
+  if (!is_fp8()) return ctx.gather(w.dstream);
+  ctx.begin_gather(w.fp8.dstream);
+  ctx.fp8->cast(Fp8Operand::kGradient, layer_, linear, ctx.local_rows(w.dstream), ctx.local_rows(w.fp8.dstream));
+  ctx.start_gather(w.fp8.dstream);
 }
 
 void TransformerBlock::norm_backward(State& s, Linear linear) const {
@@ -164,9 +177,10 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
                           .scale = 1.0f / std::sqrt(static_cast<float>(d.HS)),
                           .kernel = ctx.config.model.attention},
                          ctx.compute);
+  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kInput, layer_, Linear::kProj, t.attention, ctx.work.fp8.attention);
 }
 
-// From work.dattention to work.dqkv.
+// From work.dattention to work.dqkv, and its FP8 casts.
 void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const StageDims& d = ctx.dims;
@@ -185,45 +199,84 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .deterministic = ctx.config.run.deterministic},
                           ctx.compute);
   rotate(ctx, Pass::kBackward, w.dqkv);
+  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, w.fp8.dqkv_t);
 }
 
 void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& t) const {
   const Tensor normed = mlp_input(t);
-  if (ctx.config.model.activation == Activation::kGelu) return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
+  if (ctx.config.model.activation == Activation::kGelu && !is_fp8())
+    return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
   fc1_.forward(ctx, t.fc1, normed);
 }
 
-// From the gathered gradient in work.dstream to work.dfc1 (GeLU) or work.dactivated.
+// From t.fc1 to t.activated.
+void TransformerBlock::activate(const LayerContext& ctx, const LayerTensors& t) const {
+  const Tensor out = is_fp8() ? ctx.work.activated : t.activated;
+  activation_forward({.kind = ctx.config.model.activation, .out = out, .inp = t.fc1}, ctx.compute);
+  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kInput, layer_, Linear::kFc2, out, t.activated);
+}
+
+// From the gathered gradient of the stream to work.dfc1 (GeLU) or work.dactivated. FP8 GEMMs leave GeLU's gradient to
+// activation_backward.
 void TransformerBlock::fc2_input(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (ctx.config.model.activation == Activation::kGelu)
-    return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
+  const bool gelu = ctx.config.model.activation == Activation::kGelu;
+  if (is_fp8()) return fc2_.backward_input(ctx, gelu ? w.dfc1 : w.dactivated, w.fp8.dstream);
+  if (gelu) return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
   fc2_.backward_input(ctx, w.dactivated, w.dstream);
 }
 
+// To work.dfc1, and its FP8 casts.
+void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerTensors& t) const {
+  const LayerWorkspace& w = ctx.work;
+  const Activation kind = ctx.config.model.activation;
+  const Tensor dout = kind == Activation::kGelu ? w.dfc1 : w.dactivated;
+  tri::activation_backward({.kind = kind, .dinp = w.dfc1, .dout = dout, .inp = t.fc1}, ctx.compute);
+  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kFc1, w.dfc1, w.fp8.dfc1, w.fp8.dfc1_t);
+}
+
 void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t) const {
+  const LayerWorkspace& w = ctx.work;
   const Tensor normed = mlp_input(t);
-  if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, ctx.work.dfc1, normed);
-  fc1_.backward_weight(ctx, ctx.work.dfc1, normed);
+  if (is_fp8()) return fc1_.backward_weight_fp8(ctx, w.dfc1, w.fp8.dfc1_t, normed);
+  if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, w.dfc1, normed);
+  fc1_.backward_weight(ctx, w.dfc1, normed);
+}
+
+void TransformerBlock::fc2_weight(const LayerContext& ctx, const LayerTensors& t) const {
+  const LayerWorkspace& w = ctx.work;
+  if (!is_fp8()) return fc2_.backward_weight(ctx, w.dstream, t.activated);
+  fc2_.backward_weight_fp8(ctx, ctx.local_rows(w.dstream), w.fp8.dstream,
+                           ctx.fp8->transposed(t.activated, w.fp8.input_transpose));
+}
+
+void TransformerBlock::proj_weight(const LayerContext& ctx, const LayerTensors& t) const {
+  const LayerWorkspace& w = ctx.work;
+  if (!is_fp8()) return proj_.backward_weight(ctx, w.dstream, t.attention);
+  proj_.backward_weight_fp8(ctx, ctx.local_rows(w.dstream), w.fp8.dstream,
+                            ctx.fp8->cast_transposed(layer_, Linear::kProj, t.attention, w.fp8.input_transpose));
 }
 
 void TransformerBlock::defer_qkv_weight(State& s) const {
-  s.deferred = [this, &ctx = s.ctx, inp = s.t.normed1] { qkv_.backward_weight(ctx, ctx.work.dqkv, inp); };
+  s.deferred = [this, &ctx = s.ctx, inp = s.t.normed1] {
+    const LayerWorkspace& w = ctx.work;
+    if (is_fp8()) return qkv_.backward_weight_fp8(ctx, w.dqkv, w.fp8.dqkv_t, inp);
+    qkv_.backward_weight(ctx, w.dqkv, inp);
+  };
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();
 }
 
 // `kept`, and what backward reads besides: recomputed. Of the norms those whose rows are read first.
 LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTensors& kept) const {
   if (ctx.config.parallel.recompute == Recompute::kFull) {
-    State s{.ctx = ctx, .t = ctx.work.recomputed, .stream = {.inp = kept.input}};
+    State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, gemms_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
     const std::span<const TransferRegion> regions = block_order(block_, Pass::kForward);
     run_forward(s, regions.first(regions.size() - 1));  // backward reads nothing of the last one
     return s.t;
   }
   LayerTensors t = with_workspace(kept, ctx.work);
-  if (kept.activated.empty())
-    activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+  if (kept.activated.empty()) activate(ctx, t);
   // work.normed serves both norms, one after the other: the second is made where its turn comes.
   if (kept.normed1.empty() && is_parallel())
     norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);

@@ -49,6 +49,8 @@ class TransformerBlock {
   void run(State& s, BlockStep step) const;
   // The norm whose rows a forward pass gathers for `linear`.
   void gather_norm(State& s, Linear linear) const;
+  // The gradient of the residual stream, which a backward pass gathers for `linear`.
+  void gather_gradient(State& s, Linear linear) const;
   // The backward of the norm that made the rows which `linear` has read.
   void norm_backward(State& s, Linear linear) const;
 
@@ -56,16 +58,23 @@ class TransformerBlock {
   void attention_forward(const LayerContext& ctx, const LayerTensors& t) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_forward(const LayerContext& ctx, const LayerTensors& t) const;
+  void activate(const LayerContext& ctx, const LayerTensors& t) const;
+  void activation_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc2_input(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_weight(const LayerContext& ctx, const LayerTensors& t) const;
+  void fc2_weight(const LayerContext& ctx, const LayerTensors& t) const;
+  void proj_weight(const LayerContext& ctx, const LayerTensors& t) const;
   void defer_qkv_weight(State& s) const;
   LayerTensors recomputed(const LayerContext& ctx, const LayerTensors& kept) const;
 
   bool is_parallel() const { return block_ == Block::kParallel; }
+  bool is_fp8() const { return gemms_ == GemmFormat::kFp8; }
   // The rows that fc1 reads: (R, C).
   Tensor mlp_input(const LayerTensors& t) const { return is_parallel() ? t.normed1 : t.normed2; }
 
+  const int layer_;  // of the model
   Block block_;
+  GemmFormat gemms_;
   NormLayer norm1_, norm2_;
   ColumnLinear qkv_, fc1_;
   RowLinear proj_, fc2_;

@@ -27,6 +27,18 @@ void add_gradients(const LayerContext& ctx, const Parameter& weight, const Param
   ctx.hooks.gradient_ready(weight);
 }
 
+void add_fp8_gradient(const LayerContext& ctx, const Fp8Linear& l, Tensor dout_t, Tensor inp_t) {
+  const auto target = ctx.hooks.gradient_target(*l.weight);
+  ctx.fp8->backward_weight(l, target.tensor, dout_t, inp_t, target.beta);
+  ctx.hooks.gradient_ready(*l.weight);
+}
+
+void add_bias_gradient(const LayerContext& ctx, const Parameter* bias, Tensor dout) {
+  if (bias == nullptr) return;
+  bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = dout}, ctx.compute);
+  ctx.hooks.gradient_ready(*bias);
+}
+
 }  // namespace
 
 void LayerContext::need(Tensor rows) const {
@@ -36,15 +48,17 @@ void LayerContext::need(Tensor rows) const {
 }
 
 NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_view module, int layer) {
-  return {find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
+  return {find_weight(parameters, module, layer), find_bias(parameters, module, layer), layer};
 }
 
 void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                         Tensor gathered) const {
+  const bool fp8 = is_fp8(gathered.dtype);
+  const Tensor local = ctx.local_rows(gathered), out = fp8 ? ctx.local_rows(ctx.work.normed) : local;
   ctx.begin_gather(gathered);
   norm_forward({.kind = ctx.config.model.norm,
                 .eps = static_cast<float>(ctx.config.model.norm_eps),
-                .out = ctx.local_rows(gathered),
+                .out = out,
                 .mean = mean,
                 .rstd = rstd,
                 .sum = stream.add.empty() ? Tensor{} : sum,
@@ -54,6 +68,7 @@ void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor s
                 .weight = ctx.use(*weight),
                 .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)},
                ctx.compute);
+  if (fp8) ctx.fp8->cast(Fp8Operand::kInput, layer, reader, out, local);
   ctx.start_gather(gathered);
 }
 
@@ -76,13 +91,14 @@ void NormLayer::backward(const LayerContext& ctx, Tensor dinp, Tensor dresidual,
 
 ColumnLinear ColumnLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
   const std::string_view module = module_of(linear);
-  return {linear, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
+  return {linear, layer, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void ColumnLinear::forward(const LayerContext& ctx, Tensor out, Tensor inp) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), inp[1]);
   const Tensor row = bias == nullptr ? Tensor{} : ctx.use(*bias).flat();
   ctx.for_arriving(inp, ctx.splits.of(linear, Pass::kForward), [&](int64_t first, int64_t count) {
+    if (is_fp8(inp.dtype)) return ctx.fp8->forward(fp8(), out.rows(first, count), inp.rows(first, count), 0.0f, row);
     gemm({.out = out.rows(first, count), .a = inp.rows(first, count), .b = matrix, .trans_b = Trans::kYes, .bias = row},
          ctx.compute);
   });
@@ -106,11 +122,11 @@ void ColumnLinear::forward_gelu(const LayerContext& ctx, Tensor out, Tensor pre,
 void ColumnLinear::backward_input(const LayerContext& ctx, const std::vector<RowBlock>& dinp, Tensor dout, float beta,
                                   Then then) const {
   for (const RowBlock& block : dinp) {
-    gemm({.out = block.out,
-          .a = dout.rows(block.first, block.out[0]),
-          .b = as_matrix(ctx.use(*weight), block.out[1]),
-          .beta = beta},
-         ctx.compute);
+    const Tensor rows = dout.rows(block.first, block.out[0]);
+    if (is_fp8(dout.dtype))
+      ctx.fp8->backward_input(fp8(), block.out, rows, beta);
+    else
+      gemm({.out = block.out, .a = rows, .b = as_matrix(ctx.use(*weight), block.out[1]), .beta = beta}, ctx.compute);
     if (then == Then::kSend) ctx.send(block);
   }
 }
@@ -125,20 +141,27 @@ void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, T
   add_gradients(ctx, *weight, nullptr, dout, inp);
 }
 
+void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout, Tensor dout_t, Tensor inp) const {
+  ctx.need(inp);
+  add_bias_gradient(ctx, bias, dout);
+  add_fp8_gradient(ctx, fp8(), dout_t, ctx.fp8->transposed(inp, ctx.work.fp8.input_transpose));
+}
+
 RowLinear RowLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {
   const std::string_view module = module_of(linear);
-  return {linear, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
+  return {linear, layer, find_weight(parameters, module, layer), find_bias(parameters, module, layer)};
 }
 
 void RowLinear::forward(const LayerContext& ctx, const std::vector<RowBlock>& out, Tensor inp, float beta,
                         Then then) const {
   for (const RowBlock& block : out) {
-    gemm({.out = block.out,
-          .a = inp.rows(block.first, block.out[0]),
-          .b = as_matrix(ctx.use(*weight), inp[1]),
-          .trans_b = Trans::kYes,
-          .beta = beta},
-         ctx.compute);
+    const Tensor rows = inp.rows(block.first, block.out[0]);
+    if (is_fp8(inp.dtype))
+      ctx.fp8->forward(fp8(), block.out, rows, beta, {});
+    else
+      gemm(
+          {.out = block.out, .a = rows, .b = as_matrix(ctx.use(*weight), inp[1]), .trans_b = Trans::kYes, .beta = beta},
+          ctx.compute);
     if (then == Then::kSend) ctx.send(block);
   }
 }
@@ -152,9 +175,17 @@ void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp
   add_gradients(ctx, *weight, ctx.tp.size() > 1 ? nullptr : bias, dout, inp);
 }
 
+void RowLinear::backward_weight_fp8(const LayerContext& ctx, Tensor local_dout, Tensor dout, Tensor inp_t) const {
+  ctx.need(dout);
+  add_bias_gradient(ctx, bias, local_dout);
+  add_fp8_gradient(ctx, fp8(), ctx.fp8->transposed(dout, ctx.work.fp8.gradient_transpose), inp_t);
+}
+
 void RowLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout) const {
   const Tensor matrix = as_matrix(ctx.use(*weight), dinp[1]);
   ctx.for_arriving(dout, ctx.splits.of(linear, Pass::kBackward), [&](int64_t first, int64_t count) {
+    if (is_fp8(dout.dtype))
+      return ctx.fp8->backward_input(fp8(), dinp.rows(first, count), dout.rows(first, count), 0.0f);
     gemm({.out = dinp.rows(first, count), .a = dout.rows(first, count), .b = matrix}, ctx.compute);
   });
 }

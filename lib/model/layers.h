@@ -5,6 +5,7 @@
 
 #include "kernels/rope.h"
 #include "lib/comm/axis_transfers.h"
+#include "lib/model/fp8.h"
 #include "lib/model/stage_tensors.h"
 
 namespace tri {
@@ -15,10 +16,6 @@ struct ResidualStream {
   Tensor add;       // (Rl, C) or in parts (tp or 1, Rl, C), optional
   Tensor add_bias;  // (C), optional
 };
-
-// The GEMMs of a layer whose rows are gathered or reduced over tp.
-enum class Linear { kQkv, kProj, kFc1, kFc2 };
-inline constexpr int kNumLinears = 4;
 
 // How each of them is split beside its transfer: lib/tune/overlap_splits. Column-parallel ones (qkv, fc1) read
 // gathered rows forward and make partial sums backward, row-parallel ones (proj, fc2) the other way round.
@@ -46,6 +43,7 @@ struct LayerContext {
   AxisTransfers& tp;
   const OverlapSplits& splits;
   ParameterHooks& hooks;
+  Fp8Layers* const fp8 = nullptr;  // where any layer's GEMMs are FP8
 
   // This tp rank's rows of a gathered (R, n) tensor.
   Tensor local_rows(Tensor gathered) const { return tp.local_rows(gathered); }
@@ -92,10 +90,12 @@ struct LayerContext {
 struct NormLayer {
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
+  int layer = kNoLayer;
+  Linear reader{};  // the GEMM for which FP8 rows are cast
 
   static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
   // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the local rows of
-  // `gathered` (R, C), and gathers them.
+  // `gathered` (R, C), and gathers them. Where `gathered` is FP8, by the local rows of work.normed.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                Tensor gathered) const;
   // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward's sum.
@@ -106,9 +106,13 @@ struct NormLayer {
 // What becomes of the blocks of a partial sum once they are made.
 enum class Then { kKeep, kSend };
 
+// The linears multiply in FP8 where the rows that they are given are. The gradients of FP8 weights are given transposes
+// of what was cast, and the bias' gradient the rows as they were before.
+
 // Weight (N / tp, K): gathered rows in, this rank's columns out.
 struct ColumnLinear {
   Linear linear{};
+  int layer = kNoLayer;
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
@@ -122,12 +126,18 @@ struct ColumnLinear {
   // After RowLinear::backward_input_gelu, which has dealt with the bias: backward_weight_alone.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
   void backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const;
+  // dout (R, N / tp), dout_t its FP8 transpose, inp (R, K) FP8, transposed here.
+  void backward_weight_fp8(const LayerContext& ctx, Tensor dout, Tensor dout_t, Tensor inp) const;
+
+ private:
+  Fp8Linear fp8() const { return {layer, linear, weight}; }
 };
 
 // Weight (N, K / tp): this rank's columns in, a partial sum over tp out. The bias joins after the sum, in the next
 // norm.
 struct RowLinear {
   Linear linear{};
+  int layer = kNoLayer;
   const Parameter* weight = nullptr;
   const Parameter* bias = nullptr;
 
@@ -142,6 +152,11 @@ struct RowLinear {
                            const ColumnLinear& previous) const;
   // The bias sees the local rows only.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
+  // local_dout (Rl, N), dout (R, N) the gathered FP8 rows, transposed here; inp_t (K / tp, R) FP8.
+  void backward_weight_fp8(const LayerContext& ctx, Tensor local_dout, Tensor dout, Tensor inp_t) const;
+
+ private:
+  Fp8Linear fp8() const { return {layer, linear, weight}; }
 };
 
 }  // namespace tri

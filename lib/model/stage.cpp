@@ -12,13 +12,18 @@ constexpr OverlapSplit kHeadForward{.num_splits = 2}, kHeadBackward{.num_splits 
 
 Stage::Stage(StageContext context)
     : tensors_(std::move(context.tensors)),
+      fp8_(any_fp8_layer(context.config)
+               ? std::make_unique<Fp8Layers>(context.config, context.mesh, tensors_.fp8, context.compute,
+                                             context.tp.collectives(), context.hooks)
+               : nullptr),
       ctx_{.config = context.config,
            .dims = stage_dims(context.config, context.mesh),
            .work = tensors_.work,
            .compute = context.compute,
            .tp = context.tp,
            .splits = context.splits,
-           .hooks = context.hooks},
+           .hooks = context.hooks,
+           .fp8 = fp8_.get()},
       vocab_(context.config.model.vocab),
       first_token_(context.mesh.tp.rank * ctx_.dims.Vl),
       loss_scale_(context.loss_scale) {
@@ -46,6 +51,7 @@ Stage::Stage(StageContext context)
 
 void Stage::begin(Mode mode) {
   mode_ = mode;
+  if (fp8_) fp8_->begin(mode == Mode::kTrain ? Fp8Layers::Run::kStep : Fp8Layers::Run::kForward);
   for (size_t c = 0; c < chunks_.size(); ++c) {
     chunks_[c].slot_of.clear();
     chunks_[c].free_slots.clear();
@@ -71,7 +77,7 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = ctx_.work.recomputed;  // only the layer's input is kept
+      LayerTensors shared = recomputed_tensors(ctx_.work, t.gemms);  // only the layer's input is kept
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "kernels/cross_entropy.h"
 #include "lib/model/block.h"
+#include "lib/model/fp8.h"
 #include "lib/schedule/executor.h"
 
 namespace tri {
@@ -40,6 +42,7 @@ class Stage final : public StageCompute {
   void forward(int chunk, int microbatch, Tensor input, Tensor output) override;
   void backward(int chunk, int microbatch, Tensor input, Tensor doutput, Tensor dinput) override;
 
+  Fp8Layers* fp8() { return fp8_.get(); }  // null where no layer's GEMMs are FP8
   const HeadTensors& head() const { return tensors_.head; }
   Tensor inputs() const { return tensors_.inputs; }    // (M, B, T) i32; empty but on the first stage
   Tensor targets() const { return tensors_.targets; }  // (M, B, T) i32; empty but on the last stage
@@ -66,6 +69,7 @@ class Stage final : public StageCompute {
   void head_backward(const Chunk& chunk, Tensor inp);
 
   StageTensors tensors_;
+  const std::unique_ptr<Fp8Layers> fp8_;
   LayerContext ctx_;
   const int vocab_;
   const int first_token_;  // of this tp rank's share of the vocabulary

@@ -12,10 +12,11 @@ class Allocator {
       : config_(config), tp_(mesh.tp), d_(stage_dims(config, mesh)), arena_(arena) {}
 
   // The tensors of a layer apart from `input`. `recompute`: none, norms or selective.
-  LayerTensors layer(const std::string& name, Recompute recompute) {
+  LayerTensors layer(const std::string& name, Recompute recompute, GemmFormat gemms) {
+    const Dtype read = gemms == GemmFormat::kFp8 ? Dtype::kE4M3 : d_.dtype;  // of what GEMMs alone read
     const bool sequential = config_.model.block == Block::kSequential;
     const bool layernorm = config_.model.norm == Norm::kLayerNorm;
-    LayerTensors t;
+    LayerTensors t{.gemms = gemms};
     if (layernorm) t.mean1 = arena_.take(name, Dtype::kF32, {d_.Rl});
     t.rstd1 = arena_.take(name, Dtype::kF32, {d_.Rl});
     t.qkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
@@ -28,19 +29,19 @@ class Allocator {
       t.rstd2 = arena_.take(name, Dtype::kF32, {d_.Rl});
     }
     if (recompute == Recompute::kNone) {
-      t.normed1 = arena_.take(name, d_.dtype, {d_.R, d_.C});
-      if (sequential) t.normed2 = arena_.take(name, d_.dtype, {d_.R, d_.C});
+      t.normed1 = arena_.take(name, read, {d_.R, d_.C});
+      if (sequential) t.normed2 = arena_.take(name, read, {d_.R, d_.C});
     }
-    if (recompute != Recompute::kSelective) t.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
+    if (recompute != Recompute::kSelective) t.activated = arena_.take(name, read, {d_.R, d_.Fl});
     return t;
   }
 
-  MicrobatchTensors microbatch(int layers, bool last_virtual_stage) {
+  MicrobatchTensors microbatch(LayerRange layers, bool last_virtual_stage) {
     const std::string name = "activations in flight";
     MicrobatchTensors m;
-    for (int i = 0; i < layers; ++i) {
-      LayerTensors t;
-      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, config_.parallel.recompute);
+    for (int i = 0; i < layers.count; ++i) {
+      LayerTensors t{.gemms = gemm_format(config_, layers.first + i)};
+      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, config_.parallel.recompute, t.gemms);
       if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
       m.layers.push_back(t);
     }
@@ -54,7 +55,8 @@ class Allocator {
     LayerWorkspace w;
     w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
-    if (recompute == Recompute::kSelective) w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
+    if (recompute == Recompute::kSelective || any_fp8_layer(config_))
+      w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
     w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dfc1 = arena_.take(name, d_.dtype, {d_.R, d_.fc1_width});
@@ -62,8 +64,9 @@ class Allocator {
     w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
     w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
-    if (recompute == Recompute::kFull) w.recomputed = layer(name, Recompute::kNone);
+    if (recompute == Recompute::kFull) w.recomputed = layer(name, Recompute::kNone, least_format());
     if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
+    if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, d_, arena_);
     return w;
   }
 
@@ -78,6 +81,13 @@ class Allocator {
   }
 
  private:
+  // kCompute, whose tensors are the larger ones, where any layer's GEMMs are.
+  GemmFormat least_format() const {
+    const PrecisionConfig& p = config_.precision;
+    return any_fp8_layer(config_) && p.fp8_first_layers + p.fp8_last_layers == 0 ? GemmFormat::kFp8
+                                                                                 : GemmFormat::kCompute;
+  }
+
   const Config& config_;
   const Axis tp_;
   const StageDims d_;
@@ -87,9 +97,19 @@ class Allocator {
 }  // namespace
 
 LayerTensors with_workspace(LayerTensors kept, const LayerWorkspace& work) {
-  if (kept.normed1.empty()) kept.normed1 = kept.normed2 = work.normed;
-  if (kept.activated.empty()) kept.activated = work.activated;
+  const bool fp8 = kept.gemms == GemmFormat::kFp8;
+  if (kept.normed1.empty()) kept.normed1 = kept.normed2 = fp8 ? work.fp8.normed : work.normed;
+  if (kept.activated.empty()) kept.activated = fp8 ? work.fp8.activated : work.activated;
   return kept;
+}
+
+LayerTensors recomputed_tensors(const LayerWorkspace& work, GemmFormat gemms) {
+  LayerTensors t = work.recomputed;
+  if (gemms == t.gemms) return t;
+  TRI_REQUIRE(gemms == GemmFormat::kFp8, "memory of an FP8 layer for one of {}", enum_name(gemms));
+  t.gemms = gemms;
+  for (Tensor* const read : {&t.normed1, &t.normed2, &t.activated}) read->dtype = Dtype::kE4M3;
+  return t;
 }
 
 StageDims stage_dims(const Config& config, const Mesh& mesh) {
@@ -122,12 +142,13 @@ StageTensors allocate_stage(const Config& config, const Mesh& mesh, const std::v
     const bool last = is_last_virtual_stage(mesh.pp, chunk, chunks);
     std::vector<MicrobatchTensors> in_flight;
     for (int slot = 0; slot < slots[chunk]; ++slot)
-      in_flight.push_back(allocator.microbatch(layers_of(config, mesh.pp, chunk).count, last));
+      in_flight.push_back(allocator.microbatch(layers_of(config, mesh.pp, chunk), last));
     stage.chunks.push_back(std::move(in_flight));
   }
   stage.work = allocator.workspace();
   if (mesh.pp.last()) stage.head = allocator.head(num_microbatches);
   const StageDims d = stage_dims(config, mesh);
+  if (any_fp8_layer(config)) stage.fp8 = allocate_fp8(config, mesh, d, arena);
   if (by_peer_copies(config.parallel.tp_transfers, mesh.tp.size))
     stage.peer_copies = allocate_peer_copies("tp peer copies", mesh.tp.size, d.R * d.C, d.dtype, 2, arena);
   if (mesh.pp.first()) stage.inputs = arena.take("tokens", Dtype::kI32, {num_microbatches, d.B, d.T});

@@ -6,6 +6,7 @@
 
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/copies.h"
+#include "lib/model/fp8_tensors.h"
 #include "lib/model/parameter.h"
 #include "lib/parallel/mesh.h"
 
@@ -26,7 +27,9 @@ StageDims stage_dims(const Config& config, const Mesh& mesh);
 //   norms      all but normed1 and normed2: recomputed from the kept stream, and gathered over tp once more
 //   selective  nor `activated`, which is cheap to recompute from what is kept
 //   full       only `input`; the rest is recomputed into a set shared by all layers
+// normed1, normed2 and activated, which GEMMs alone read, are FP8 where the layer's GEMMs are.
 struct LayerTensors {
+  GemmFormat gemms = GemmFormat::kCompute;
   Tensor input;         // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
   Tensor mean1, rstd1;  // (Rl) f32
   Tensor normed1;       // (R, C): gathered over tp
@@ -48,7 +51,7 @@ struct MicrobatchTensors {
 struct LayerWorkspace {
   Tensor partial;     // (R, C): outputs of row-parallel GEMMs; by collectives, the local rows hold their sum
   Tensor normed;      // (R, C): a gathered norm, recomputed; aliases nothing. Also the head's input
-  Tensor activated;   // (R, Fl): an activation, recomputed; parallel.recompute: selective
+  Tensor activated;   // (R, Fl): an activation, recomputed (parallel.recompute: selective), or before its cast to FP8
   Tensor dstream;     // (R, C): the local rows are the running gradient of the residual stream, the rest its gather
   Tensor dnormed;     // (R, C): gradient of a gathered norm; by collectives, the local rows hold its sum
   Tensor dfc1;        // (R, fc1_width)
@@ -58,6 +61,7 @@ struct LayerWorkspace {
   Tensor delta;       // (B, NHl, T) f32
   LayerTensors recomputed;  // parallel.recompute: full
   Tensor rope_table;        // (T, HS/2, 2) f32
+  Fp8Workspace fp8;         // where any layer's GEMMs are FP8
 };
 
 // The head's memory, on the last virtual stage.
@@ -70,11 +74,14 @@ struct HeadTensors {
 
 // `kept` with the workspace's memory for what is not kept.
 LayerTensors with_workspace(LayerTensors kept, const LayerWorkspace& work);
+// work.recomputed for a layer whose GEMMs are in `gemms`.
+LayerTensors recomputed_tensors(const LayerWorkspace& work, GemmFormat gemms);
 
 struct StageTensors {
   std::vector<std::vector<MicrobatchTensors>> chunks;  // [chunk][slot]
   LayerWorkspace work;
   HeadTensors head;
+  Fp8Tensors fp8;               // where any layer's GEMMs are FP8; else without slots
   PeerCopyTensors peer_copies;  // where parallel.tp_transfers is copies
   Tensor inputs, targets;       // (M, B, T) i32: the step's tokens, where a stage needs them
 };

@@ -57,6 +57,8 @@ void MetricsFile::not_finite(int64_t step, const std::vector<std::string>& place
 
 void MetricsFile::ranks(const std::string& object) { write(object); }
 
+void MetricsFile::fp8(const std::string& object) { write(object); }
+
 void MetricsFile::checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds) {
   write(Json({{"step", step},
               {"checkpoint_bytes", bytes},

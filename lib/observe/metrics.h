@@ -44,6 +44,8 @@ class MetricsFile {
   void not_finite(int64_t step, const std::vector<std::string>& places, int64_t skipped);
   // A window of all ranks' times, ranks_json() (lib/observe/rank_monitor.h). Its line has no "step" of its own.
   void ranks(const std::string& object);
+  // What FP8 casts met in a step, fp8_json() (lib/observe/fp8_report.h). Its line has no "step" of its own.
+  void fp8(const std::string& object);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
   void finish() { lines_->flush(); }  // storage has all lines then; so the destructor does
 

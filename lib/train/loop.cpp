@@ -6,6 +6,7 @@
 #include "io/base/random.h"
 #include "io/black_box/black_box.h"
 #include "lib/model/flops.h"
+#include "lib/observe/fp8_report.h"
 #include "lib/observe/report.h"
 #include "lib/observe/step_times.h"
 #include "lib/train/not_finite.h"
@@ -80,6 +81,7 @@ Result<void> TrainingLoop::run() {
     if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
       const PhaseScope phase(RunPhase::kCheckpoint);
       saved_at_ = Clock::now();
+      progress_.fp8_history = context_.trainer.fp8_history();
       if (auto saved = context_.checkpoints.begin(progress_); !saved) return saved;
       book(WallTime::kCheckpoint, saved_at_);
       step_end_.reset();
@@ -117,7 +119,7 @@ Result<void> TrainingLoop::train_step() {
   times_ += times;
   if (BlackBox* const box = black_box()) box->computed(static_cast<int64_t>(1e9 * times.compute));
   const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
-  show(metrics, result.finite());
+  show(metrics, result);
   ranks_.step({.times = times,
                .timeline = result.timeline,
                .wall = step_seconds_,
@@ -201,13 +203,20 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
           .data_bytes = data_bytes};
 }
 
-// World rank 0: a line in metrics.jsonl, and one on the console that stays every metrics.log_every steps.
-void TrainingLoop::show(const StepMetrics& metrics, bool finite) {
+// World rank 0: a line in metrics.jsonl, and one on the console that stays every metrics.log_every steps, or where it
+// says of FP8 casts that they lose too much.
+void TrainingLoop::show(const StepMetrics& metrics, const StepResult& result) {
   if (!metrics_) return;
+  const Config& config = context_.config;
   metrics_->step(metrics);
   exporters_->step(metrics);
-  const bool keep = metrics.step % context_.config.metrics.log_every == 0 || is_last() || !finite;
-  progress_line_.show(console_line(metrics, context_.config.run.steps, context_.memory_bytes), keep);
+  const std::string losses = result.fp8.empty() ? "" : fp8_warning(config, result.fp8);
+  const int every = config.metrics.fp8_every;
+  if (!result.fp8.empty() && every > 0 && (metrics.step % every == 0 || is_last()))
+    metrics_->fp8(fp8_json(metrics.step, config, result.fp8));
+  const bool keep = metrics.step % config.metrics.log_every == 0 || is_last() || !result.finite() || !losses.empty();
+  const std::string line = console_line(metrics, config.run.steps, context_.memory_bytes);
+  progress_line_.show(losses.empty() ? line : line + "  " + losses, keep);
 }
 
 // What all ranks make of a stop signal, from numbers that are the same on all of them.

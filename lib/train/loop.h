@@ -58,7 +58,7 @@ class TrainingLoop {
   Result<void> train_step();
   StepStatistics to_tell(int timeline_asks) const;
   StepMetrics metrics_of(const StepResult& result, double seconds, const StepTimes& times, int64_t data_bytes) const;
-  void show(const StepMetrics& metrics, bool finite);
+  void show(const StepMetrics& metrics, const StepResult& result);
   Result<void> after_not_finite(const StepMetrics& metrics);
   Stop answer_to_signal(const StepResult& result, Clock::time_point told_at);
 

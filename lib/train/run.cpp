@@ -107,7 +107,7 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
     startup.phase_done("start values");
     return RunProgress{};
   }
-  trainer.state_loaded();
+  if (auto done = trainer.state_loaded(loaded.value()->fp8_history); !done) return done.error();
   startup.phase_done("checkpoint");
   return *loaded.value();
 }

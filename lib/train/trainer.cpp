@@ -1,5 +1,6 @@
 #include "lib/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <optional>
@@ -44,7 +45,9 @@ Trainer::Trainer(const TrainerContext& context)
       timing_(context.timing),
       h_told_(context.device, 1),
       h_sums_(context.device, 1),
-      h_norm_(context.device, 1) {
+      h_norm_(context.device, 1),
+      h_fp8_(context.device,
+             std::max<size_t>(1, static_cast<size_t>(tensors_.stage.fp8.slots() * (3 + kNumFp8Counts)))) {
   const auto phase_done = [&](const char* name) {
     if (context.startup != nullptr) context.startup->phase_done(name);
   };
@@ -63,12 +66,28 @@ Trainer::~Trainer() { runtime_.drain(); }
 
 void Trainer::make_start_values() {
   store_.make_start_values();
+  if (stage_.fp8() != nullptr) stage_.fp8()->weights_changed();
   has_state_ = true;
 }
 
-void Trainer::state_loaded() {
+Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   store_.state_loaded();
   has_state_ = true;
+  Fp8Layers* const fp8 = stage_.fp8();
+  if (fp8 == nullptr) return {};
+  fp8->weights_changed();
+  if (fp8_history.empty()) return {};
+  const auto history = history_of_text(fp8_history, fp8->tensors().slots());
+  if (!history) return history.error();
+  fp8->load_history(history.value());
+  std::copy(history.value().begin(), history.value().end(), h_fp8_.data() + fp8->tensors().of_step().numel());
+  return {};
+}
+
+std::string Trainer::fp8_history() const {
+  if (tensors_.stage.fp8.slots() == 0) return "";
+  const Fp8Tensors& fp8 = tensors_.stage.fp8;
+  return history_text({h_fp8_.data() + fp8.of_step().numel(), static_cast<size_t>(fp8.slots())});
 }
 
 void Trainer::run_plan() {
@@ -94,9 +113,20 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   timeline_.enter(TimeCategory::kOptimizer);
   std::optional<SpanScope> span(std::in_place, compute, SpanKind::kAction, "update");
   optimizer_.reduce();
+  Fp8Layers* const fp8 = stage_.fp8();
+  if (fp8 != nullptr) {
+    fp8->reduce(runtime_.world());  // before parameters are gathered, for which it would wait
+    const Tensor numbers = fp8->tensors().of_step();
+    compute.copy(h_fp8_.data(), numbers.data, numbers.bytes());
+  }
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
   optimizer_.update(step, result.learning_rate);
+  if (fp8 != nullptr) {
+    fp8->update(tensors_.optimizer.grad_scale);
+    const Tensor history = fp8->tensors().history();
+    compute.copy(h_fp8_.data() + fp8->tensors().of_step().numel(), history.data, history.bytes());
+  }
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
   span.reset();
@@ -107,6 +137,10 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   result.sums = *h_sums_.data();
   result.loss = result.sums.loss;
   result.grad_norm = *h_norm_.data();
+  if (fp8 != nullptr) {
+    if (result.finite()) fp8->step_was_finite();
+    result.fp8 = fp8_numbers({h_fp8_.data(), h_fp8_.size()}, static_cast<size_t>(fp8->tensors().slots()));
+  }
   return result;
 }
 

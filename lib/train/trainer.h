@@ -20,7 +20,8 @@ struct StepResult {
   double loss = 0;       // mean over the step's tokens, nats
   double grad_norm = 0;  // global, before clipping
   double learning_rate = 0;
-  StepStatistics sums;  // over all ranks
+  StepStatistics sums;          // over all ranks
+  std::vector<Fp8Numbers> fp8;  // by slot (lib/model/fp8_tensors.h), over all ranks; empty without FP8 GEMMs
   // This rank's.
   Timeline::Times timeline;        // of the compute stream
   double pp_transfer_seconds = 0;  // what a transfer between stages takes by itself: the fastest send of the step
@@ -57,8 +58,11 @@ class Trainer {
                   const StepStatistics& told = {}, const std::function<void()>& before_update = nullptr);
 
   void make_start_values();
-  // This rank's part of the state was overwritten: completes what derives from it.
-  void state_loaded();
+  // This rank's part of the state was overwritten: completes what derives from it. `fp8_history`: the checkpoint's
+  // (RunProgress); without one the next step makes it. Error: it is none of this model's.
+  Result<void> state_loaded(const std::string& fp8_history = "");
+  // What a checkpoint of the state keeps; "" without FP8 GEMMs.
+  std::string fp8_history() const;
 
   // Losses of batches and text, with the weights as they are.
   Evaluator& evaluator() { return evaluator_; }
@@ -93,6 +97,7 @@ class Trainer {
   bool has_state_ = false;
   HostBuffer<StepStatistics> h_told_, h_sums_;
   HostBuffer<float> h_norm_;
+  HostBuffer<float> h_fp8_;  // Fp8Tensors::numbers of the last step
 };
 
 }  // namespace tri

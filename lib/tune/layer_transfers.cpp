@@ -32,8 +32,9 @@ void transfer_with_gemms(const LayerContext& ctx, const TransformerBlock& block,
 }  // namespace
 
 LayerTensors first_layer(const Config& config, const StageTensors& stage) {
-  if (config.parallel.recompute == Recompute::kFull) return stage.work.recomputed;
-  return with_workspace(stage.chunks.front().front().layers.front(), stage.work);
+  const LayerTensors& layer = stage.chunks.front().front().layers.front();
+  if (config.parallel.recompute == Recompute::kFull) return recomputed_tensors(stage.work, layer.gemms);
+  return with_workspace(layer, stage.work);
 }
 
 std::vector<LayerTransfer> layer_transfers(const Config& config, const Mesh& mesh, const StageTensors& stage,

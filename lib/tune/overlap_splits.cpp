@@ -67,7 +67,8 @@ OverlapSplits timed_overlap_splits(Engine& engine) {
                          .compute = runtime.compute(),
                          .tp = runtime.tp(),
                          .splits = tried,
-                         .hooks = hooks};
+                         .hooks = hooks,
+                         .fp8 = engine.stage().fp8()};
   const auto transfers = layer_transfers(config, mesh, tensors.stage, engine.parameters().front());
   AlignedTimer timer(engine, tensors.optimizer.norm);
   std::vector<double> seconds;  // [transfer][candidate], one after the other

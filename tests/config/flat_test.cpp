@@ -33,7 +33,8 @@ TEST(FlatConfig, refuses_what_is_no_config) {
 }
 
 TEST(FlatConfig, changes_are_those_of_value_and_those_of_presence) {
-  const auto changes = flat_changes({{"a", "1"}, {"gone", "2"}, {"same", "3"}}, {{"new", "4"}, {"a", "5"}, {"same", "3"}});
+  const auto changes =
+      flat_changes({{"a", "1"}, {"gone", "2"}, {"same", "3"}}, {{"new", "4"}, {"a", "5"}, {"same", "3"}});
   ASSERT_EQ(changes.size(), 3u);
   EXPECT_EQ(changes[0].name, "new");
   EXPECT_EQ(changes[0].before, "");

@@ -40,6 +40,10 @@ struct Layout {
   int64_t bucket_elements = 2000;  // several buckets a chunk
   int micro_batch = 1;             // sequences
   BadSteps bad_steps = BadSteps::kNone;
+  bool wide = false;  // four layers, twice as wide: sides that FP8 takes
+  GemmFormat gemms = GemmFormat::kCompute;
+  int compute_layers = 0;  // at either end of the model, beside fp8
+  Dtype fp8_gradients = Dtype::kE5M2;
 
   int ranks() const { return dp * tp * pp; }
   std::string name() const {
@@ -49,7 +53,10 @@ struct Layout {
            (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
            (split == OverlapSplit{} ? ""
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
-           (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch));
+           (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) + (wide ? " wide" : "") +
+           (gemms == GemmFormat::kCompute
+                ? ""
+                : fmt::format(" fp8 but {} layers, {}", 2 * compute_layers, enum_name(fp8_gradients)));
   }
 };
 

@@ -1,0 +1,232 @@
+#include "lib/model/fp8.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+
+#include "kernels/ops.h"
+
+namespace tri {
+namespace {
+
+// Of a tensor's largest number from one step to the next. A maximum is forgotten by half in seven steps.
+constexpr float kDecay = 0.9f;
+
+Tensor as_matrix(Tensor weight, int64_t columns) { return weight.view({weight.numel() / columns, columns}); }
+
+// (columns, rows) of `format` at the beginning of `scratch`.
+Tensor transpose_in(Tensor scratch, Dtype format, int64_t rows, int64_t columns) {
+  scratch.dtype = format;
+  return scratch.flat(0, rows * columns).view({columns, rows});
+}
+
+}  // namespace
+
+std::vector<Fp8Numbers> fp8_numbers(std::span<const float> numbers, size_t slots) {
+  TRI_REQUIRE(numbers.size() == slots * (3 + kNumFp8Counts), "{} numbers of {} slots", numbers.size(), slots);
+  std::vector<Fp8Numbers> of_slots(slots);
+  for (size_t i = 0; i < slots; ++i) {
+    const float* counts = numbers.data() + 2 * slots + i * kNumFp8Counts;
+    of_slots[i] = {numbers[i], numbers[slots + i], counts[static_cast<size_t>(Fp8Count::kElements)],
+                   counts[static_cast<size_t>(Fp8Count::kSaturated)],
+                   counts[static_cast<size_t>(Fp8Count::kUnderflowed)]};
+  }
+  return of_slots;
+}
+
+Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
+                     ParameterHooks& hooks)
+    : config_(config),
+      mesh_(mesh),
+      tensors_(std::move(tensors)),
+      compute_(compute),
+      tp_(tp),
+      hooks_(hooks),
+      cast_(static_cast<size_t>(config.model.layers) * kNumLinears, false) {}
+
+void Fp8Layers::begin(Run run) {
+  if (run == Run::kStep || !has_history_) weights_changed();  // else an evaluation may have cast them
+  if (run == Run::kStep) {
+    compute_.zero(tensors_.amax());
+    compute_.zero(tensors_.counts.flat());
+  }
+  if (has_history_) return;
+  compute_.zero(tensors_.amax());
+  compute_.zero(tensors_.scale());
+}
+
+// In the parallel block both column-parallel GEMMs read one norm, and both row-parallel ones have one gradient.
+int64_t Fp8Layers::slot(Fp8Operand operand, int layer, Linear linear) const {
+  if (config_.model.block == Block::kParallel) {
+    if (operand == Fp8Operand::kInput && linear == Linear::kFc1) linear = Linear::kQkv;
+    if (operand == Fp8Operand::kGradient && linear == Linear::kProj) linear = Linear::kFc2;
+  }
+  return (static_cast<int64_t>(operand) * config_.model.layers + layer) * kNumLinears + static_cast<int64_t>(linear);
+}
+
+Dtype Fp8Layers::format(Fp8Operand operand) const {
+  return operand == Fp8Operand::kGradient ? config_.precision.fp8_gradients : Dtype::kE4M3;
+}
+
+Fp8Accumulation Fp8Layers::accumulation(Pass pass) const {
+  const FastAccumulation fast = config_.precision.fp8_fast_accum;
+  const bool is_fast = fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && pass == Pass::kForward);
+  return is_fast ? Fp8Accumulation::kFast : Fp8Accumulation::kFp32;
+}
+
+void Fp8Layers::cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t) {
+  const int64_t at = slot(operand, layer, linear);
+  const Tensor amax = of(tensors_.amax(), at), scale = of(tensors_.scale(), at);
+  if (!has_history_) {
+    fp8_amax({.amax = amax, .inp = inp}, compute_);
+    if (tp_.size() > 1) {
+      tp_.after(compute_);
+      tp_.all_reduce(amax, ReduceOp::kMax);
+      tp_.before(compute_);
+    }
+    fp8_scales({.from = ScalesFrom::kUnset,
+                .format = format(operand),
+                .scale = scale,
+                .inverse = of(tensors_.inverse, at),
+                .amax = amax},
+               compute_);
+  }
+  fp8_cast({.out = out,
+            .out_t = out_t,
+            .inp = inp,
+            .scale = scale,
+            .amax = amax,
+            .counts = tensors_.counts.rows(at, 1).flat()},
+           compute_);
+}
+
+Tensor Fp8Layers::cast_transposed(int layer, Linear linear, Tensor inp, Tensor scratch) {
+  const Tensor out_t = transpose_in(scratch, Dtype::kE4M3, inp[0], inp[1]);
+  fp8_cast({.out_t = out_t, .inp = inp, .scale = of(tensors_.scale(), slot(Fp8Operand::kInput, layer, linear))},
+           compute_);
+  return out_t;
+}
+
+Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
+  const Tensor out = transpose_in(scratch, rows.dtype, rows[0], rows[1]);
+  fp8_transpose({.out = out, .inp = rows}, compute_);
+  return out;
+}
+
+// Cast at its first use in a step, when the update's values have arrived.
+const Fp8Weight& Fp8Layers::weight(const Fp8Linear& l) {
+  hooks_.before_use(*l.weight);
+  const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.pp, chunk).first;
+  const Fp8Weight& weight =
+      tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.layer - first)][static_cast<size_t>(l.linear)];
+  const auto at = static_cast<size_t>(l.layer * kNumLinears + static_cast<int>(l.linear));
+  if (cast_[at]) return weight;
+  cast_[at] = true;
+  cast(Fp8Operand::kWeight, l.layer, l.linear, as_matrix(l.weight->weight, weight.values[1]), weight.values,
+       weight.transposed);
+  return weight;
+}
+
+void Fp8Layers::forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, Tensor bias) {
+  const Fp8Weight& w = weight(l);
+  fp8_gemm({.out = out,
+            .a = inp,
+            .b = w.values,
+            .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kInput, l.layer, l.linear)),
+            .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kWeight, l.layer, l.linear)),
+            .beta = beta,
+            .bias = bias,
+            .accumulation = accumulation(Pass::kForward)},
+           compute_);
+}
+
+void Fp8Layers::backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, float beta) {
+  const Fp8Weight& w = weight(l);
+  fp8_gemm({.out = dinp,
+            .a = dout,
+            .b = w.transposed,
+            .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kGradient, l.layer, l.linear)),
+            .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kWeight, l.layer, l.linear)),
+            .beta = beta,
+            .accumulation = accumulation(Pass::kBackward)},
+           compute_);
+}
+
+void Fp8Layers::backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_t, Tensor inp_t, float beta) {
+  fp8_gemm({.out = as_matrix(dweight, inp_t[0]),
+            .a = dout_t,
+            .b = inp_t,
+            .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kGradient, l.layer, l.linear)),
+            .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kInput, l.layer, l.linear)),
+            .beta = beta,
+            .accumulation = accumulation(Pass::kBackward)},
+           compute_);
+}
+
+void Fp8Layers::reduce(GroupOnStream& world) {
+  fp8_counts_to_float({.out = tensors_.float_counts(), .counts = tensors_.counts.flat()}, compute_);
+  if (world.size() == 1) return;
+  world.after(compute_);
+  world.all_reduce(tensors_.amax(), ReduceOp::kMax);
+  world.all_reduce(tensors_.float_counts(), ReduceOp::kSum);
+  world.before(compute_);
+}
+
+void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
+  const int64_t gradients = slot(Fp8Operand::kGradient, 0, Linear::kQkv);
+  for (const auto& [first, count, of_format] :
+       {std::tuple(int64_t{0}, gradients, Dtype::kE4M3),
+        std::tuple(gradients, tensors_.slots() - gradients, format(Fp8Operand::kGradient))})
+    fp8_scales({.from = from,
+                .format = of_format,
+                .scale = tensors_.scale().flat(first, count),
+                .inverse = tensors_.inverse.flat(first, count),
+                .amax = tensors_.amax().flat(first, count),
+                .history = tensors_.history().flat(first, count),
+                .grad_scale = grad_scale,
+                .decay = kDecay},
+               compute_);
+}
+
+void Fp8Layers::update(Tensor grad_scale) {
+  make_scales(ScalesFrom::kStep, grad_scale);
+  weights_changed();
+}
+
+void Fp8Layers::load_history(std::span<const float> history) {
+  TRI_REQUIRE(static_cast<int64_t>(history.size()) == tensors_.slots(), "a history of {} slots, not {}", history.size(),
+              tensors_.slots());
+  compute_.copy(tensors_.history().data, history.data(), static_cast<int64_t>(history.size_bytes()));
+  make_scales(ScalesFrom::kHistory, {});
+  compute_.synchronize();  // `history` is the caller's
+  has_history_ = true;
+  for (int layer = 0; layer < config_.model.layers; ++layer)  // norms are never all zero
+    if (gemm_format(config_, layer) == GemmFormat::kFp8 &&
+        history[static_cast<size_t>(slot(Fp8Operand::kInput, layer, Linear::kQkv))] == 0.0f)
+      has_history_ = false;
+  weights_changed();
+}
+
+std::string history_text(std::span<const float> history) {
+  std::string text;
+  for (const float value : history)
+    text += fmt::format("{}{:08x}", text.empty() ? "" : " ", std::bit_cast<uint32_t>(value));
+  return text;
+}
+
+Result<std::vector<float>> history_of_text(const std::string& text, int64_t slots) {
+  std::vector<float> history;
+  const char *at = text.data(), *const end = at + text.size();
+  while (at < end) {
+    uint32_t bits = 0;
+    const auto [next, problem] = std::from_chars(at, end, bits, 16);
+    if (problem != std::errc() || (next != end && *next != ' ')) break;
+    history.push_back(std::bit_cast<float>(bits));
+    at = next == end ? end : next + 1;
+  }
+  if (at != end || static_cast<int64_t>(history.size()) != slots)
+    return file_error("the checkpoint's FP8 history is not that of {} tensors", slots);
+  return history;
+}
+
+}  // namespace tri

@@ -1,0 +1,96 @@
+// FP8 in the layers of a stage: scales, casts, weights in both orientations, GEMMs. The design: kernels/FP8.md.
+//
+// A tensor's scale comes from the steps before (delayed scaling): the largest number of each step, over all ranks and
+// microbatches, is remembered as a maximum that decays. So a cast is one pass, all ranks agree on scales, and what tp
+// gathers is already cast. The first step has no history: every cast first looks for the largest number of its operand,
+// over the tp group, and the first microbatch's scales hold for the step.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lib/comm/comm_group.h"
+#include "lib/model/fp8_tensors.h"
+#include "lib/model/parameter.h"
+
+namespace tri {
+
+// The GEMMs by one weight.
+struct Fp8Linear {
+  int layer = 0;  // of the model
+  Linear linear{};
+  const Parameter* weight = nullptr;
+};
+
+// What a slot has seen in a step, over all ranks.
+struct Fp8Numbers {
+  float scale = 0;  // of this rank; in a first step without history 0 where other stages have the layer
+  float amax = 0;
+  float elements = 0, saturated = 0, underflowed = 0;  // that casts have met; recomputed ones again
+};
+
+// Fp8Tensors::numbers, read by the host.
+std::vector<Fp8Numbers> fp8_numbers(std::span<const float> numbers, size_t slots);
+
+class Fp8Layers {
+ public:
+  // Whatever is referred to outlives it.
+  Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
+            ParameterHooks& hooks);
+
+  // Before a run of a plan. kStep: what casts meet from here on belongs to a step.
+  enum class Run { kStep, kForward };
+  void begin(Run run);
+  // The weights have other values.
+  void weights_changed() { cast_.assign(cast_.size(), false); }
+
+  // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both.
+  void cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t = {});
+  // An input that was cast before, once more, and transposed: (C, R) in `scratch`.
+  Tensor cast_transposed(int layer, Linear linear, Tensor inp, Tensor scratch);
+  // rows^T (C, R) in `scratch`.
+  Tensor transposed(Tensor rows, Tensor scratch);
+
+  // out (R, N) = inp (R, K) · weight (N, K)^T + beta · out + bias
+  void forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, Tensor bias);
+  // dinp (R, K) = dout (R, N) · weight (N, K) + beta · dinp
+  void backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, float beta);
+  // dweight (N, K) = dout_t (N, R) · inp_t (K, R)^T + beta · dweight
+  void backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_t, Tensor inp_t, float beta);
+
+  // After the last backward of a step: what all ranks have met.
+  void reduce(GroupOnStream& world);
+  // The scales of the next step, unless grad_scale (1) is NaN.
+  void update(Tensor grad_scale);
+  // The host knows that the step's numbers were finite: the scales have a history.
+  void step_was_finite() { has_history_ = true; }
+
+  const Fp8Tensors& tensors() const { return tensors_; }
+  // The history of all slots, as a checkpoint keeps it. Where FP8 layers have none, the next step makes it.
+  void load_history(std::span<const float> history);
+
+ private:
+  int64_t slot(Fp8Operand operand, int layer, Linear linear) const;
+  Tensor of(const Tensor& all, int64_t slot) const { return all.flat(slot, 1); }
+  Dtype format(Fp8Operand operand) const;
+  const Fp8Weight& weight(const Fp8Linear& l);
+  // fp8_scales over the slots of each format.
+  void make_scales(ScalesFrom from, Tensor grad_scale);
+  Fp8Accumulation accumulation(Pass pass) const;
+
+  const Config& config_;
+  const Mesh mesh_;
+  const Fp8Tensors tensors_;
+  Stream& compute_;
+  GroupOnStream& tp_;
+  ParameterHooks& hooks_;
+  bool has_history_ = false;
+  std::vector<bool> cast_;  // [layer · kNumLinears + linear]: the weight is, as it is now
+};
+
+// A history as text, bit for bit, and back. Error: it is not one of so many slots.
+std::string history_text(std::span<const float> history);
+Result<std::vector<float>> history_of_text(const std::string& text, int64_t slots);
+
+}  // namespace tri

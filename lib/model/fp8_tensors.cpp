@@ -1,0 +1,63 @@
+#include "lib/model/fp8_tensors.h"
+
+#include <algorithm>
+
+#include "kernels/fp8.h"
+#include "lib/model/stage_tensors.h"
+
+namespace tri {
+
+GemmFormat gemm_format(const Config& config, int layer) {
+  const PrecisionConfig& p = config.precision;
+  const bool inside = layer >= p.fp8_first_layers && layer < config.model.layers - p.fp8_last_layers;
+  return p.gemm == GemmFormat::kFp8 && inside ? GemmFormat::kFp8 : GemmFormat::kCompute;
+}
+
+bool any_fp8_layer(const Config& config) { return config.precision.gemm == GemmFormat::kFp8; }
+
+Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims& d, Arena& arena) {
+  const int64_t slots = int64_t{kNumFp8Operands} * config.model.layers * kNumLinears;
+  const char* const name = "fp8 scales";
+  Fp8Tensors t;
+  t.inverse = arena.take(name, Dtype::kF32, {slots});
+  t.counts = arena.take(name, Dtype::kI32, {slots, kNumFp8Counts});
+  t.numbers = arena.take(name, Dtype::kF32, {slots * (3 + kNumFp8Counts)});
+  const int64_t attention = int64_t{d.NHl} * d.HS;
+  const std::array<std::pair<int64_t, int64_t>, kNumLinears> shapes{
+      {{d.qkv_width, d.C}, {d.C, attention}, {d.fc1_width, d.C}, {d.C, d.Fl}}};  // [Linear] (N, K)
+  for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
+    const LayerRange layers = layers_of(config, mesh.pp, chunk);
+    auto& of_chunk = t.weights.emplace_back(static_cast<size_t>(layers.count));
+    for (int i = 0; i < layers.count; ++i) {
+      if (gemm_format(config, layers.first + i) != GemmFormat::kFp8) continue;
+      for (size_t linear = 0; linear < shapes.size(); ++linear) {
+        const auto [n, k] = shapes[linear];
+        of_chunk[static_cast<size_t>(i)][linear] = {arena.take("fp8 weights", Dtype::kE4M3, {n, k}),
+                                                    arena.take("fp8 weights", Dtype::kE4M3, {k, n})};
+      }
+    }
+  }
+  return t;
+}
+
+Fp8Workspace allocate_fp8_workspace(const Config& config, const StageDims& d, Arena& arena) {
+  const char* const name = "workspace";
+  const Recompute recompute = config.parallel.recompute;
+  const Dtype gradient = config.precision.fp8_gradients;
+  const int64_t attention = int64_t{d.NHl} * d.HS;
+  Fp8Workspace w;
+  if (recompute == Recompute::kNorms || recompute == Recompute::kSelective)
+    w.normed = arena.take(name, Dtype::kE4M3, {d.R, d.C});
+  if (recompute == Recompute::kSelective) w.activated = arena.take(name, Dtype::kE4M3, {d.R, d.Fl});
+  w.attention = arena.take(name, Dtype::kE4M3, {d.R, attention});
+  w.dstream = arena.take(name, gradient, {d.R, d.C});
+  w.dfc1 = arena.take(name, gradient, {d.R, d.fc1_width});
+  w.dfc1_t = arena.take(name, gradient, {d.fc1_width, d.R});
+  w.dqkv = arena.take(name, gradient, {d.R, d.qkv_width});
+  w.dqkv_t = arena.take(name, gradient, {d.qkv_width, d.R});
+  w.input_transpose = arena.take(name, Dtype::kE4M3, {std::max<int64_t>({d.C, attention, d.Fl}) * d.R});
+  w.gradient_transpose = arena.take(name, gradient, {int64_t{d.C} * d.R});
+  return w;
+}
+
+}  // namespace tri

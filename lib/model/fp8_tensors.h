@@ -1,0 +1,66 @@
+// The memory of FP8 GEMMs on one stage. Pure set-up, as in stage_tensors.h. The design: kernels/FP8.md.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "kernels/fp8.h"
+#include "lib/config/config.h"
+#include "lib/parallel/mesh.h"
+
+namespace tri {
+
+// The GEMMs of a layer whose rows are gathered or reduced over tp.
+enum class Linear { kQkv, kProj, kFc1, kFc2 };
+inline constexpr int kNumLinears = 4;
+
+// What of a GEMM is cast: the rows that it reads forward, its weight, the gradient of its output.
+enum class Fp8Operand { kInput, kWeight, kGradient };
+inline constexpr int kNumFp8Operands = 3;
+
+// In what the GEMMs of a layer of the model multiply.
+GemmFormat gemm_format(const Config& config, int layer);
+bool any_fp8_layer(const Config& config);
+
+// A weight of this rank in both orientations, e4m3.
+struct Fp8Weight {
+  Tensor values;      // (N, K)
+  Tensor transposed;  // (K, N)
+};
+
+// Slots: one an operand of each linear of each layer of the model, on every rank alike: slot = (operand · L + layer) ·
+// kNumLinears + linear. This rank fills those of its layers, and the reduction of a step completes the others.
+struct Fp8Tensors {
+  Tensor inverse;  // (slots) f32
+  Tensor counts;   // (slots, kNumFp8Counts) i32
+  // (slots · (3 + kNumFp8Counts)) f32, what the host reads: scales, amax and counts of a step, then the history.
+  Tensor numbers;
+  std::vector<std::vector<std::array<Fp8Weight, kNumLinears>>> weights;  // [chunk][layer of the chunk][Linear]
+
+  int64_t slots() const { return inverse.empty() ? 0 : inverse.numel(); }
+  Tensor scale() const { return numbers.flat(0, slots()); }
+  Tensor amax() const { return numbers.flat(slots(), slots()); }
+  Tensor float_counts() const { return numbers.flat(2 * slots(), kNumFp8Counts * slots()); }
+  Tensor of_step() const { return numbers.flat(0, (2 + kNumFp8Counts) * slots()); }
+  Tensor history() const { return numbers.flat((2 + kNumFp8Counts) * slots(), slots()); }
+};
+
+// What the layers of a stage share. Gradients are in precision.fp8_gradients, the rest is e4m3.
+struct Fp8Workspace {
+  Tensor normed;              // (R, C): a gathered norm, recomputed
+  Tensor activated;           // (R, Fl): an activation, recomputed; parallel.recompute: selective
+  Tensor attention;           // (R, NHl · HS)
+  Tensor dstream;             // (R, C): the gradient of the residual stream, gathered
+  Tensor dfc1, dfc1_t;        // (R, fc1_width) and its transpose
+  Tensor dqkv, dqkv_t;        // (R, qkv_width) and its transpose
+  Tensor input_transpose;     // bytes: the transpose of an input, for a weight gradient
+  Tensor gradient_transpose;  // bytes: the transpose of dstream, likewise
+};
+
+struct StageDims;
+Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims& dims, Arena& arena);
+Fp8Workspace allocate_fp8_workspace(const Config& config, const StageDims& dims, Arena& arena);
+
+}  // namespace tri

@@ -1,0 +1,69 @@
+#include "lib/observe/fp8_report.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace tri {
+namespace {
+
+// Of the slots that casts have met.
+struct Named {
+  std::string tensor;
+  Fp8Numbers numbers;
+  double saturated() const { return numbers.saturated / double{numbers.elements}; }
+  double underflowed() const { return numbers.underflowed / double{numbers.elements}; }
+};
+
+std::vector<Named> named(const Config& config, std::span<const Fp8Numbers> numbers) {
+  static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
+  static constexpr const char* kOperands[] = {"input", "weight", "gradient"};
+  std::vector<Named> all;
+  for (int layer = 0; layer < config.model.layers; ++layer)
+    for (size_t linear = 0; linear < kNumLinears; ++linear)
+      for (size_t operand = 0; operand < kNumFp8Operands; ++operand) {
+        const size_t layers = static_cast<size_t>(config.model.layers);
+        const size_t slot = (operand * layers + static_cast<size_t>(layer)) * kNumLinears + linear;
+        if (numbers[slot].elements == 0) continue;
+        const std::string module = fmt::format(fmt::runtime(kModules[linear]), layer);
+        all.push_back({fmt::format("{}/{}", module, kOperands[operand]), numbers[slot]});
+      }
+  return all;
+}
+
+// With five digits; JSON has no NaN or infinity: null stands for them.
+nlohmann::ordered_json number(double value) { return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr); }
+
+}  // namespace
+
+std::string fp8_json(int64_t step, const Config& config, std::span<const Fp8Numbers> numbers) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+  for (const Named& t : named(config, numbers))
+    tensors.push_back({{"tensor", t.tensor},
+                       {"amax", number(t.numbers.amax)},
+                       {"scale", number(t.numbers.scale)},
+                       {"saturated", number(t.saturated())},
+                       {"underflowed", number(t.underflowed())}});
+  return nlohmann::ordered_json({{"fp8", {{"step", step}, {"tensors", tensors}}}}).dump();
+}
+
+std::string fp8_warning(const Config& config, std::span<const Fp8Numbers> numbers) {
+  const std::vector<Named> all = named(config, numbers);
+  std::string text;
+  const auto worst = [&](const char* what, double (Named::*share)() const, double most) {
+    const Named* found = nullptr;
+    int beyond = 0;
+    for (const Named& t : all) {
+      if (!((t.*share)() > most)) continue;
+      ++beyond;
+      if (found == nullptr || (t.*share)() > (found->*share)()) found = &t;
+    }
+    if (found != nullptr)
+      text += fmt::format("{}{} {} {:.2g} % ({} of {} tensors)", text.empty() ? "fp8: " : ", ", found->tensor, what,
+                          100 * (found->*share)(), beyond, all.size());
+  };
+  worst("saturated", &Named::saturated, kMostSaturated);
+  worst("underflowed", &Named::underflowed, kMostUnderflowed);
+  return text;
+}
+
+}  // namespace tri

@@ -1,0 +1,210 @@
+// FP8 on the GPU: casts, transposes, scales bit for bit those of the CPU; GEMMs to rounding.
+#include <cmath>
+#include <functional>
+
+#include "tests/cuda/op_compare.h"
+
+namespace tri::test {
+namespace {
+
+constexpr Dtype kFormats[] = {Dtype::kE4M3, Dtype::kE5M2};
+// Whole tiles of runs, runs that end inside a tile, single elements.
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},   {16, 16},   {64, 128},  {8, 200},   {72, 40},
+                                                   {65, 63}, {129, 257}, {1000, 72}, {512, 1536}};
+
+Buffer one(double value) { return {Dtype::kF32, {1}, {value}}; }
+
+// Numbers with outliers, zeros of both signs, what is too small, and what is not finite.
+Values hard_values(int64_t count, bool finite) {
+  Values values = random_values(count, "inp");
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 7 == 3) values[i] *= 1024;
+    if (i % 11 == 5) values[i] = i % 2 == 0 ? 0.0 : -0.0;
+    if (i % 13 == 6) values[i] *= std::ldexp(1.0, -20);
+    if (finite) continue;
+    if (i % 101 == 7) values[i] = i % 2 == 0 ? INFINITY : -INFINITY;
+    if (i % 103 == 8) values[i] = NAN;
+  }
+  return values;
+}
+
+TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
+  TRI_NEEDS_GPU();
+  for (const auto& [rows, columns] : kShapes)
+    for (const Dtype from : kTypes)
+      for (const Dtype to : kFormats)
+        for (const bool finite : {true, false})
+          for (const int form : {0, 1, 2}) {  // both orientations, rows alone, the transpose alone
+            const Operands operands = {
+                {"inp", {from, {rows, columns}, hard_values(rows * columns, finite)}},
+                {"out", form == 2 ? Buffer() : Buffer(to, {rows, columns})},
+                {"out_t", form == 1 ? Buffer() : Buffer(to, {columns, rows})},
+                {"scale", one(4.0)},
+                {"amax", one(0.25)},
+                {"counts", {Dtype::kI32, {kNumFp8Counts}, {5, 6, 7}}},
+            };
+            TRI_COMPARE(
+                fp8_cast, fmt::format("{} x {} {} to {}, form {}", rows, columns, enum_name(from), enum_name(to), form),
+                operands,
+                [](const Place& on) {
+                  return Fp8Cast{.out = on("out"),
+                                 .out_t = on("out_t"),
+                                 .inp = on("inp"),
+                                 .scale = on("scale"),
+                                 .amax = on("amax"),
+                                 .counts = on("counts")};
+                },
+                // The call is made twice on operands of its own, so sums are made once in each.
+                Comparisons(same_bits));
+          }
+}
+
+// Every bf16 number, and every float beside a border between two FP8 numbers.
+TEST(Fp8Cast, cuda_rounds_every_border_as_the_cpu_does) {
+  TRI_NEEDS_GPU();
+  for (const Dtype to : kFormats) {
+    Values all, borders;
+    for (uint32_t bits = 0; bits < 65536; ++bits) all.push_back(std::bit_cast<float>(bits << 16));
+    for (int code = 0; code < fp8_format(to).largest; ++code)
+      for (const float sign : {1.0f, -1.0f}) {
+        const auto& table = fp8_table(to);
+        const float middle = (table[static_cast<size_t>(code)] + table[static_cast<size_t>(code) + 1]) / 2;
+        for (const float value : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)})
+          borders.push_back(sign * value);
+      }
+    for (const Values& values : {all, borders}) {
+      const auto count = static_cast<int64_t>(values.size());
+      const Operands operands = {
+          {"inp", {Dtype::kF32, {1, count}, values}}, {"out", {to, {1, count}}}, {"scale", one(1)}};
+      TRI_COMPARE(
+          fp8_cast, std::string(enum_name(to)), operands,
+          [](const Place& on) { return Fp8Cast{.out = on("out"), .inp = on("inp"), .scale = on("scale")}; },
+          Comparisons(same_bits));
+    }
+  }
+}
+
+TEST(Fp8Transpose, cuda_matches_cpu_bit_for_bit) {
+  TRI_NEEDS_GPU();
+  for (const auto& [rows, columns] : kShapes) {
+    const Operands operands = {{"inp", {Dtype::kE5M2, {rows, columns}, random_values(rows * columns, "inp")}},
+                               {"out", {Dtype::kE5M2, {columns, rows}}}};
+    TRI_COMPARE(
+        fp8_transpose, fmt::format("{} x {}", rows, columns), operands,
+        [](const Place& on) { return Fp8Transpose{.out = on("out"), .inp = on("inp")}; }, Comparisons(same_bits));
+  }
+}
+
+TEST(Fp8Amax, cuda_matches_cpu_bit_for_bit) {
+  TRI_NEEDS_GPU();
+  for (const auto& [rows, columns] : kShapes)
+    for (const Dtype from : kTypes)
+      for (const bool finite : {true, false}) {
+        const Operands operands = {{"inp", {from, {rows, columns}, hard_values(rows * columns, finite)}},
+                                   {"amax", one(0.0)}};
+        TRI_COMPARE(
+            fp8_amax, fmt::format("{} x {}", rows, columns), operands,
+            [](const Place& on) { return Fp8Amax{.amax = on("amax"), .inp = on("inp")}; }, Comparisons(same_bits));
+      }
+}
+
+TEST(Fp8Scales, cuda_matches_cpu_bit_for_bit) {
+  TRI_NEEDS_GPU();
+  Values amax, history;
+  for (int exponent = -80; exponent <= 80; ++exponent)
+    for (const double fraction : {1.0, 1.74, 1.75, 1.76}) {
+      amax.push_back(std::ldexp(fraction, exponent));
+      history.push_back(std::ldexp(fraction, -exponent));
+    }
+  for (const double special : {0.0, INFINITY, static_cast<double>(NAN)}) {
+    amax.push_back(special);
+    history.push_back(3.0);
+  }
+  const auto count = static_cast<int64_t>(amax.size());
+  Values scale(amax.size(), 0.0);
+  for (size_t i = 0; i < scale.size(); i += 3) scale[i] = 2.0;
+  for (const Dtype format : kFormats)
+    for (const ScalesFrom from : {ScalesFrom::kUnset, ScalesFrom::kHistory, ScalesFrom::kStep})
+      for (const double grad_scale : {1.0, static_cast<double>(NAN)}) {
+        const Operands operands = {{"scale", {Dtype::kF32, {count}, scale}},
+                                   {"inverse", {Dtype::kF32, {count}, Values(scale.size(), 7.0)}},
+                                   {"amax", {Dtype::kF32, {count}, amax}},
+                                   {"history", {Dtype::kF32, {count}, history}},
+                                   {"grad_scale", one(grad_scale)}};
+        TRI_COMPARE(
+            fp8_scales, std::string(enum_name(format)), operands,
+            [&](const Place& on) {
+              return Fp8Scales{.from = from,
+                               .format = format,
+                               .scale = on("scale"),
+                               .inverse = on("inverse"),
+                               .amax = on("amax"),
+                               .history = on("history"),
+                               .grad_scale = on("grad_scale"),
+                               .decay = 0.9f};
+            },
+            Comparisons(same_bits));
+      }
+}
+
+TEST(Fp8CountsToFloat, cuda_matches_cpu_bit_for_bit) {
+  TRI_NEEDS_GPU();
+  const Operands operands = {{"counts", {Dtype::kI32, {5}, {0, 7, -1, 16777217, -16777217}}},
+                             {"out", {Dtype::kF32, {5}}}};
+  TRI_COMPARE(
+      fp8_counts_to_float, "counts", operands,
+      [](const Place& on) { return Fp8CountsToFloat{.out = on("out"), .counts = on("counts")}; },
+      Comparisons(same_bits));
+}
+
+struct GemmForm {
+  const char* name;
+  Dtype a, b, out;
+  float beta;
+  bool bias;
+};
+constexpr GemmForm kForms[] = {
+    {"forward", Dtype::kE4M3, Dtype::kE4M3, Dtype::kBF16, 0, true},
+    {"forward without bias", Dtype::kE4M3, Dtype::kE4M3, Dtype::kBF16, 0, false},
+    {"forward added", Dtype::kE4M3, Dtype::kE4M3, Dtype::kBF16, 1, false},
+    {"input gradient", Dtype::kE5M2, Dtype::kE4M3, Dtype::kBF16, 0, false},
+    {"input gradient added", Dtype::kE5M2, Dtype::kE4M3, Dtype::kBF16, 1, false},
+    {"weight gradient", Dtype::kE5M2, Dtype::kE4M3, Dtype::kF32, 0, false},
+    {"weight gradient added", Dtype::kE5M2, Dtype::kE4M3, Dtype::kF32, 1, false},
+    {"weight gradient, all e4m3", Dtype::kE4M3, Dtype::kE4M3, Dtype::kF32, 1, false},
+};
+
+// Fast accumulation keeps 14 bits of products' sums (DeepSeek-V3, arXiv 2412.19437, section 3.5.2).
+TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
+  TRI_NEEDS_GPU();
+  for (const GemmForm& form : kForms)
+    for (const auto& [m, n, k] :
+         {std::array<int64_t, 3>{16, 16, 16}, {5, 32, 48}, {128, 256, 512}, {200, 80, 400}, {1024, 768, 3072}})
+      for (const Fp8Accumulation accumulation : {Fp8Accumulation::kFp32, Fp8Accumulation::kFast}) {
+        const Operands operands = {
+            {"a", {form.a, {m, k}, random_values(m * k, "a")}},
+            {"b", {form.b, {n, k}, random_values(n * k, "b")}},
+            {"inverse_a", one(0.25)},
+            {"inverse_b", one(8.0)},
+            {"bias", form.bias ? Buffer(form.out, {n}, random_values(n, "bias")) : Buffer()},
+            {"out", form.beta == 0 ? Buffer(form.out, {m, n}) : Buffer(form.out, {m, n}, random_values(m * n, "out"))},
+        };
+        const double fp32 = accumulation == Fp8Accumulation::kFast ? 5e-3 : 1e-3;
+        TRI_COMPARE(
+            fp8_gemm, fmt::format("{} {} x {} x {}", form.name, m, n, k), operands,
+            [&](const Place& on) {
+              return Fp8Gemm{.out = on("out"),
+                             .a = on("a"),
+                             .b = on("b"),
+                             .inverse_a = on("inverse_a"),
+                             .inverse_b = on("inverse_b"),
+                             .beta = form.beta,
+                             .bias = on("bias"),
+                             .accumulation = accumulation};
+            },
+            Comparisons(rounding_of(form.out, fp32)));
+      }
+}
+
+}  // namespace
+}  // namespace tri::test

@@ -1,0 +1,159 @@
+// FP8 GEMMs, emulated: every layout trains like one rank but for the noise of rounding, the same layout twice bit for bit.
+#include "io/base/random.h"
+#include "tests/comm/on_transfer.h"
+#include "tests/mp/layout.h"
+
+namespace tri {
+namespace {
+
+constexpr GemmFormat kFp8 = GemmFormat::kFp8;
+
+Layout fp8(Layout layout) {
+  layout.wide = true;
+  layout.gemms = kFp8;
+  return layout;
+}
+
+std::vector<Layout> matrix() {
+  using enum Schedule;
+  const auto P = Block::kParallel;
+  const auto B = Dtype::kBF16;
+  const auto norms = Recompute::kNorms, selective = Recompute::kSelective, full = Recompute::kFull;
+  std::vector<Layout> rows = {
+      {.dp = 2, .zero = 2},
+      {.dp = 4, .zero = 1, .precision = B, .optimizer = OptimizerKind::kLamb},
+      {.tp = 2, .llama = true, .recompute = norms},
+      {.tp = 4, .micro_batch = 4},
+      {.tp = 2, .block = P, .recompute = selective},
+      {.pp = 4, .recompute = full},
+      {.pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .compute_layers = 1},
+      {.tp = 2, .pp = 2, .recompute = full, .compute_layers = 1},
+      {.dp = 2, .tp = 2, .recompute = selective, .fp8_gradients = Dtype::kE4M3},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .schedule = kGpipe, .block = P, .precision = B, .tied = false},
+      {.dp = 2,
+       .tp = 2,
+       .pp = 2,
+       .chunks = 2,
+       .zero = 1,
+       .schedule = kInterleaved,
+       .precision = B,
+       .llama = true,
+       .recompute = norms},
+  };
+  rows.push_back(rows.back());
+  rows.back().overlap = false;
+  for (Layout& layout : rows) layout = fp8(layout);
+  return rows;
+}
+
+TEST(Fp8, every_layout_trains_like_one_rank) {
+  for (const Layout& layout : matrix())
+    if (layout.ranks() <= test_job()->world_size()) expect_like_one_rank(layout);
+}
+
+// Near those of the same model without FP8, and not the same: the casts were made, also those of the gradients.
+TEST(Fp8, losses_are_near_those_of_fp32) {
+  if (test_job()->world_rank() != 0) return;
+  for (const bool llama : {false, true}) {
+    const Layout layout = fp8({.llama = llama});
+    Layout plain = layout, more_digits = layout;
+    plain.gemms = GemmFormat::kCompute;
+    more_digits.fp8_gradients = Dtype::kE4M3;
+    const History without = train(plain, true), with = train(layout, true), other = train(more_digits, true);
+    double worst = 0;
+    for (size_t step = 0; step < without.steps.size(); ++step) {
+      const double difference = relative(with.steps[step].loss, without.steps[step].loss);
+      worst = std::max(worst, difference);
+      EXPECT_GT(difference, 0.0) << "step " << step;
+    }
+    fmt::print("{}: loss {:.1e} from fp32's\n", layout.name(), worst);
+    EXPECT_LE(worst, 5e-3) << layout.name();
+    EXPECT_NE(with.steps.back().loss, other.steps.back().loss);
+    EXPECT_LT(with.steps.back().loss, with.steps.front().loss) << "does not learn";
+  }
+}
+
+Layout all_axes() {
+  Layout layout = fp8({.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved});
+  layout.llama = true;
+  layout.recompute = Recompute::kSelective;
+  layout.precision = Dtype::kBF16;
+  return layout;
+}
+
+TEST(Fp8, the_same_layout_twice_is_bit_identical) {
+  Layout parallel = fp8({.dp = 1, .tp = 4, .pp = 2, .block = Block::kParallel});
+  parallel.recompute = Recompute::kFull;
+  for (const Layout& layout : that_fit({all_axes(), parallel}))
+    expect_bit_identical(train(layout, false), train(layout, false), layout.name());
+}
+
+// Neither weights nor moments nor scales, whether the scales have a history or not.
+TEST(Fp8, a_step_that_is_not_finite_changes_nothing) {
+  for (Layout layout : that_fit({all_axes(), fp8({.dp = 2, .zero = 0})})) {
+    layout.steps = 6;
+    layout.bad_steps = BadSteps::kNotFinite;
+    const History skipped = train(layout, false);
+    layout.bad_steps = BadSteps::kNeverBegun;
+    expect_bit_identical(skipped, train(layout, false), layout.name());
+  }
+}
+
+TEST(Fp8, late_transfers_change_no_bit) {
+  for (Layout layout : that_fit({all_axes(), fp8({.tp = 4, .split = {.num_splits = 2}})})) {
+    layout.steps = 6;
+    const History in_time = train(layout, false);
+    uint64_t transfers = 0;
+    const auto rank = static_cast<uint64_t>(test_job()->world_rank());
+    OnTransfer delay([&](Stream& stream) {
+      const double draw = random_uniform(rank + 1, ++transfers);
+      if (draw < 0.2) stream.idle(std::chrono::microseconds(static_cast<int>(draw * 2500)));
+    });
+    expect_bit_identical(in_time, train(layout, false, &delay), layout.name());
+  }
+}
+
+// The rows that tp gathers inside the layers are bytes: of fp32's four bytes an element three are not moved.
+TEST(Fp8, gathers_of_layers_move_a_byte_an_element) {
+  if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  Layout layout = fp8({.tp = 2});
+  layout.transfers = Transfers::kCollectives;
+  layout.steps = 5;  // the first one also looks for scales
+  const History with = train(layout, false);
+  const Config config = config_of(layout);
+  layout.gemms = GemmFormat::kCompute;
+  const History without = train(layout, false);
+  if (test_job()->world_rank() >= 2) return;
+  EXPECT_EQ(with.tp_counts.all_gathers, without.tp_counts.all_gathers);
+  // Forward and backward two gathers a layer, of which a rank receives the other's half.
+  const int64_t elements = int64_t{config.data.micro_batch} * config.model.seq_len * config.model.hidden / 2;
+  EXPECT_EQ(without.tp_counts.bytes - with.tp_counts.bytes,
+            3 * elements * 4 * config.model.layers * microbatches(config));
+}
+
+// What casts have met: all ranks say the same, shares and largest numbers are those of one rank but for rounding.
+TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
+  Layout layout = that_fit({fp8({.dp = 2, .tp = 2, .pp = 2, .recompute = Recompute::kNone})}).front();
+  layout.steps = 5;
+  const std::vector<StepResult> steps = train(layout, false).steps;
+  Layout one = layout;
+  one.dp = one.tp = one.pp = 1;
+  one.zero = 0;
+  const std::vector<Fp8Numbers> expected = train(one, true).steps.back().fp8;
+  if (test_job()->world_rank() >= layout.ranks()) return;
+  const std::vector<Fp8Numbers>& numbers = steps.back().fp8;
+  ASSERT_EQ(numbers.size(), expected.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const bool is_weight = i / (expected.size() / kNumFp8Operands) == static_cast<size_t>(Fp8Operand::kWeight);
+    EXPECT_EQ(numbers[i].scale, expected[i].scale) << i;
+    EXPECT_NEAR(numbers[i].amax, expected[i].amax, 0.1 * expected[i].amax) << i;
+    EXPECT_GT(numbers[i].elements, 0.0f);
+    EXPECT_EQ(numbers[i].elements, expected[i].elements * static_cast<float>(is_weight ? layout.dp : 1)) << i;
+    EXPECT_EQ(numbers[i].saturated, 0.0f) << i;
+  }
+}
+
+}  // namespace
+}  // namespace tri
+
+int main(int argc, char** argv) { return tri::run_mp_tests(argc, argv); }

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Runs with FP8 GEMMs, emulated on the CPU: they stop and go on with the same bits, on another layout within the noise of
+# FP8; FP8 comes and goes at a resume; what casts lose is told; what can't be is refused.
+#   fp8_runs.sh SOURCE_FOLDER PATH_OF_trireme
+source "$(dirname "$0")/checks.sh"
+
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 8, eval_batches: 2, sample_tokens: 0, device: cpu}
+model: {layers: 4, hidden: 64, heads: 4, vocab: 257, seq_len: 32}
+data: {sources: [text], global_batch: 8, tokenizer: bytes}
+precision: {compute: bf16, gemm: fp8}
+lr: {peak: 1e-2, decay_steps: 8}
+metrics: {fp8_every: 4}
+YAML
+make_text
+mesh=(parallel.tp=2 parallel.dp=2)
+
+# near CURVE CURVE TOLERANCE: losses of the steps that both have differ by less than this part of them.
+near() {
+  join <(cut -d' ' -f1,2 <<<"$1" | sort) <(cut -d' ' -f1,2 <<<"$2" | sort) |
+    awk -v most="$3" '{d = $2 - $3; if (d < 0) d = -d; if (d > most * $3) bad = 1} END {exit bad || NR == 0}'
+}
+
+echo "a stop and a resume: the same bits, with evaluations at other places"
+train 0 whole 4 "${mesh[@]}"
+train 0 parts 4 "${mesh[@]}" run.steps=3
+train 0 parts 4 "${mesh[@]}" run.eval_every=4
+has "resumed from parts/checkpoints/step_00000003"
+has "gemms: fp8 in 4 of 4 layers, gradients e5m2, emulated"
+cmp -s <(curve whole) <(curve parts) || fail "the curves differ" "$(diff <(curve whole) <(curve parts))"
+[[ $(curve parts | wc -l) -eq 8 ]] || fail "not every step stands in metrics.jsonl once"
+
+echo "every tensor's numbers, each fourth step"
+[[ $(grep -c '^{"fp8":{"step":[48],' whole/metrics.jsonl) -eq 2 ]] || fail "lines of FP8" "$(cat whole/metrics.jsonl)"
+[[ $(grep '^{"fp8":{"step":8,' whole/metrics.jsonl | grep -o '"tensor":"layers/3/mlp/fc1/[a-z]*"' | wc -l) -eq 3 ]] ||
+  fail "fc1 of layer 3"
+[[ $(grep '^{"fp8":{"step":8,' whole/metrics.jsonl | grep -o '"saturated":' | wc -l) -eq 48 ]] || fail "48 tensors"
+
+echo "from its checkpoint on: another layout, without FP8 and with it again"
+train 0 start 4 "${mesh[@]}" run.steps=4
+cp -r start other && cp -r start plain
+train 0 other 2 parallel.pp=2
+has "resumed from other/checkpoints/step_00000004"
+near "$(curve other)" "$(curve whole)" 5e-3 || fail "another layout" "$(paste <(curve other) <(curve whole))"
+cmp -s <(curve other) <(curve whole) && fail "another layout has every bit of the first: did it run?"
+train 0 plain 4 "${mesh[@]}" precision.gemm=compute run.steps=6
+has "precision.gemm: fp8, now compute"
+lacks "gemms: fp8"
+train 0 plain 4 "${mesh[@]}" precision.fp8_first_layers=1
+has "gemms: fp8 in 3 of 4 layers"
+near "$(curve plain)" "$(curve whole)" 1e-2 || fail "FP8 left out for two steps" "$(paste <(curve plain) <(curve whole))"
+
+echo "a checkpoint evaluates without FP8"
+run 0 "$trireme" eval whole --batches 1
+
+echo "what can't be is refused, with the reason"
+train 2 wrong 4 "${mesh[@]}" model.hidden=72 model.heads=4
+has "precision.gemm: fp8 needs multiples of 16, and model.hidden is 72"
+train 2 wrong 1 precision.fp8_first_layers=3 precision.fp8_last_layers=1
+has "leave none of 4 layers to it"
+run 2 "$trireme" check tiny.yaml --ranks 4 --set run.device=cuda --set parallel.tp=2
+has "precision.gemm: fp8 runs on the CPU alone so far"
+run 0 "$trireme" check tiny.yaml --ranks 4 --set parallel.tp=2
+has "fp8 weights"
+
+finish
