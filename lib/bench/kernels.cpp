@@ -29,6 +29,7 @@ class Cases {
     R_ = int64_t{config.data.micro_batch} * m.seq_len;
     norms();
     activations();
+    fp8_casts();
     embeddings();
     attention();
     cross_entropy();
@@ -114,6 +115,25 @@ class Cases {
                 [=](Stream& s) { activation_backward({.kind = kind, .dinp = dpre, .dout = out, .inp = pre}, s); });
     memory_case("bias_backward", shape, in * rows,
                 [=](Stream& s) { bias_backward({.dbias = dbias, .dout = dpre}, s); });
+  }
+
+  void fp8_casts() {
+    const int64_t F = c_.model.ffn_hidden;
+    const Tensor inp = take({R_, F}), scale = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
+    const Tensor out = take(Dtype::kE4M3, {R_, F}), out_t = take(Dtype::kE4M3, {F, R_});
+    const Tensor counts = take(Dtype::kI32, {kNumFp8Counts});
+    const double count = static_cast<double>(R_) * static_cast<double>(F);
+    const std::string shape = fmt::format("R {} F {}", R_, F);
+    const Fp8Cast rows{.out = out, .inp = inp, .scale = scale, .amax = amax, .counts = counts};
+    Fp8Cast both = rows;
+    both.out_t = out_t;
+    memory_case(
+        "fp8_cast", shape, count, [=](Stream& s) { fp8_cast(rows, s); }, count);
+    memory_case(
+        "fp8_cast and transpose", shape, count, [=](Stream& s) { fp8_cast(both, s); }, 2 * count);
+    memory_case(
+        "fp8_transpose", shape, 0, [=](Stream& s) { fp8_transpose({.out = out_t, .inp = out}, s); }, 2 * count);
+    memory_case("fp8_amax", shape, count, [=](Stream& s) { fp8_amax({.amax = amax, .inp = inp}, s); });
   }
 
   void embeddings() {

@@ -43,19 +43,17 @@ TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
                 {"amax", one(0.25)},
                 {"counts", {Dtype::kI32, {kNumFp8Counts}, {5, 6, 7}}},
             };
-            TRI_COMPARE(
-                fp8_cast, fmt::format("{} x {} {} to {}, form {}", rows, columns, enum_name(from), enum_name(to), form),
-                operands,
-                [](const Place& on) {
-                  return Fp8Cast{.out = on("out"),
-                                 .out_t = on("out_t"),
-                                 .inp = on("inp"),
-                                 .scale = on("scale"),
-                                 .amax = on("amax"),
-                                 .counts = on("counts")};
-                },
-                // The call is made twice on operands of its own, so sums are made once in each.
-                Comparisons(same_bits));
+            const auto make = [](const Place& on) {
+              return Fp8Cast{.out = on("out"),
+                             .out_t = on("out_t"),
+                             .inp = on("inp"),
+                             .scale = on("scale"),
+                             .amax = on("amax"),
+                             .counts = on("counts")};
+            };
+            TRI_COMPARE(fp8_cast,
+                        fmt::format("{} x {} {} to {}, form {}", rows, columns, enum_name(from), enum_name(to), form),
+                        operands, make, Comparisons(same_bits));
           }
 }
 
@@ -76,10 +74,10 @@ TEST(Fp8Cast, cuda_rounds_every_border_as_the_cpu_does) {
       const auto count = static_cast<int64_t>(values.size());
       const Operands operands = {
           {"inp", {Dtype::kF32, {1, count}, values}}, {"out", {to, {1, count}}}, {"scale", one(1)}};
-      TRI_COMPARE(
-          fp8_cast, std::string(enum_name(to)), operands,
-          [](const Place& on) { return Fp8Cast{.out = on("out"), .inp = on("inp"), .scale = on("scale")}; },
-          Comparisons(same_bits));
+      const auto make = [](const Place& on) {
+        return Fp8Cast{.out = on("out"), .inp = on("inp"), .scale = on("scale")};
+      };
+      TRI_COMPARE(fp8_cast, std::string(enum_name(to)), operands, make, Comparisons(same_bits));
     }
   }
 }
@@ -89,9 +87,8 @@ TEST(Fp8Transpose, cuda_matches_cpu_bit_for_bit) {
   for (const auto& [rows, columns] : kShapes) {
     const Operands operands = {{"inp", {Dtype::kE5M2, {rows, columns}, random_values(rows * columns, "inp")}},
                                {"out", {Dtype::kE5M2, {columns, rows}}}};
-    TRI_COMPARE(
-        fp8_transpose, fmt::format("{} x {}", rows, columns), operands,
-        [](const Place& on) { return Fp8Transpose{.out = on("out"), .inp = on("inp")}; }, Comparisons(same_bits));
+    const auto make = [](const Place& on) { return Fp8Transpose{.out = on("out"), .inp = on("inp")}; };
+    TRI_COMPARE(fp8_transpose, fmt::format("{} x {}", rows, columns), operands, make, Comparisons(same_bits));
   }
 }
 
@@ -102,9 +99,8 @@ TEST(Fp8Amax, cuda_matches_cpu_bit_for_bit) {
       for (const bool finite : {true, false}) {
         const Operands operands = {{"inp", {from, {rows, columns}, hard_values(rows * columns, finite)}},
                                    {"amax", one(0.0)}};
-        TRI_COMPARE(
-            fp8_amax, fmt::format("{} x {}", rows, columns), operands,
-            [](const Place& on) { return Fp8Amax{.amax = on("amax"), .inp = on("inp")}; }, Comparisons(same_bits));
+        const auto make = [](const Place& on) { return Fp8Amax{.amax = on("amax"), .inp = on("inp")}; };
+        TRI_COMPARE(fp8_amax, fmt::format("{} x {}", rows, columns), operands, make, Comparisons(same_bits));
       }
 }
 
@@ -116,7 +112,7 @@ TEST(Fp8Scales, cuda_matches_cpu_bit_for_bit) {
       amax.push_back(std::ldexp(fraction, exponent));
       history.push_back(std::ldexp(fraction, -exponent));
     }
-  for (const double special : {0.0, INFINITY, static_cast<double>(NAN)}) {
+  for (const double special : {0.0, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
     amax.push_back(special);
     history.push_back(3.0);
   }
@@ -131,19 +127,17 @@ TEST(Fp8Scales, cuda_matches_cpu_bit_for_bit) {
                                    {"amax", {Dtype::kF32, {count}, amax}},
                                    {"history", {Dtype::kF32, {count}, history}},
                                    {"grad_scale", one(grad_scale)}};
-        TRI_COMPARE(
-            fp8_scales, std::string(enum_name(format)), operands,
-            [&](const Place& on) {
-              return Fp8Scales{.from = from,
-                               .format = format,
-                               .scale = on("scale"),
-                               .inverse = on("inverse"),
-                               .amax = on("amax"),
-                               .history = on("history"),
-                               .grad_scale = on("grad_scale"),
-                               .decay = 0.9f};
-            },
-            Comparisons(same_bits));
+        const auto make = [&](const Place& on) {
+          return Fp8Scales{.from = from,
+                           .format = format,
+                           .scale = on("scale"),
+                           .inverse = on("inverse"),
+                           .amax = on("amax"),
+                           .history = on("history"),
+                           .grad_scale = on("grad_scale"),
+                           .decay = 0.9f};
+        };
+        TRI_COMPARE(fp8_scales, std::string(enum_name(format)), operands, make, Comparisons(same_bits));
       }
 }
 
@@ -151,10 +145,8 @@ TEST(Fp8CountsToFloat, cuda_matches_cpu_bit_for_bit) {
   TRI_NEEDS_GPU();
   const Operands operands = {{"counts", {Dtype::kI32, {5}, {0, 7, -1, 16777217, -16777217}}},
                              {"out", {Dtype::kF32, {5}}}};
-  TRI_COMPARE(
-      fp8_counts_to_float, "counts", operands,
-      [](const Place& on) { return Fp8CountsToFloat{.out = on("out"), .counts = on("counts")}; },
-      Comparisons(same_bits));
+  const auto make = [](const Place& on) { return Fp8CountsToFloat{.out = on("out"), .counts = on("counts")}; };
+  TRI_COMPARE(fp8_counts_to_float, "counts", operands, make, Comparisons(same_bits));
 }
 
 struct GemmForm {
@@ -190,19 +182,18 @@ TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
             {"out", form.beta == 0 ? Buffer(form.out, {m, n}) : Buffer(form.out, {m, n}, random_values(m * n, "out"))},
         };
         const double fp32 = accumulation == Fp8Accumulation::kFast ? 5e-3 : 1e-3;
-        TRI_COMPARE(
-            fp8_gemm, fmt::format("{} {} x {} x {}", form.name, m, n, k), operands,
-            [&](const Place& on) {
-              return Fp8Gemm{.out = on("out"),
-                             .a = on("a"),
-                             .b = on("b"),
-                             .inverse_a = on("inverse_a"),
-                             .inverse_b = on("inverse_b"),
-                             .beta = form.beta,
-                             .bias = on("bias"),
-                             .accumulation = accumulation};
-            },
-            Comparisons(rounding_of(form.out, fp32)));
+        const auto make = [&](const Place& on) {
+          return Fp8Gemm{.out = on("out"),
+                         .a = on("a"),
+                         .b = on("b"),
+                         .inverse_a = on("inverse_a"),
+                         .inverse_b = on("inverse_b"),
+                         .beta = form.beta,
+                         .bias = on("bias"),
+                         .accumulation = accumulation};
+        };
+        TRI_COMPARE(fp8_gemm, fmt::format("{} {} x {} x {}", form.name, m, n, k), operands, make,
+                    Comparisons(rounding_of(form.out, fp32)));
       }
 }
 
