@@ -1,0 +1,92 @@
+// Which layers multiply in FP8, the memory that they take, and the text of a checkpoint's history.
+#include "lib/model/fp8.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lib/model/stage_tensors.h"
+
+namespace tri {
+namespace {
+
+Config config_of(int first, int last) {
+  Config config;
+  config.model.layers = 6;
+  config.model.hidden = 64;
+  config.model.heads = 4;
+  config.model.seq_len = 16;
+  config.model.vocab = 200;
+  config.parallel.pp = 2;
+  config.parallel.tp_transfers = Transfers::kCollectives;
+  config.parallel.dp_transfers = Transfers::kCollectives;
+  config.parallel.pp_transfers = PpTransfers::kMessages;
+  config.precision.gemm = GemmFormat::kFp8;
+  config.precision.fp8_first_layers = first;
+  config.precision.fp8_last_layers = last;
+  return value_or_throw(resolve_config(config, 2));
+}
+
+TEST(Fp8Layers, the_first_and_the_last_stay_as_they_are) {
+  const Config config = config_of(1, 2);
+  const std::vector<GemmFormat> expected = {GemmFormat::kCompute, GemmFormat::kFp8,     GemmFormat::kFp8,
+                                            GemmFormat::kFp8,     GemmFormat::kCompute, GemmFormat::kCompute};
+  for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(gemm_format(config, layer), expected[static_cast<size_t>(layer)]);
+  Config without = config;
+  without.precision.gemm = GemmFormat::kCompute;
+  for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(gemm_format(without, layer), GemmFormat::kCompute);
+}
+
+// Two bytes a parameter of the linears, on the stage that has the layer; what GEMMs alone read is kept as bytes.
+TEST(Fp8Tensors, weights_in_both_orientations_and_inputs_as_bytes) {
+  const Config config = config_of(1, 0);
+  for (const int stage : {0, 1}) {
+    const Mesh mesh = make_mesh(stage, 1, 1, 2);
+    Arena arena;
+    const StageTensors tensors = allocate_stage(config, mesh, {1}, 8, arena);
+    int64_t bytes = 0;
+    for (const auto& [name, size] : arena.bytes_by_name())
+      if (name == "fp8 weights") bytes = size;
+    const int64_t layers = stage == 0 ? 2 : 3, C = config.model.hidden, F = config.model.ffn_hidden;
+    EXPECT_EQ(bytes, 2 * layers * (3 * C * C + C * C + 2 * C * F));
+    EXPECT_EQ(tensors.fp8.slots(), 3 * 6 * 4);
+    const LayerTensors& first = tensors.chunks.front().front().layers.front();
+    EXPECT_EQ(first.normed1.dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
+    EXPECT_EQ(first.activated.dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
+    EXPECT_EQ(first.attention.dtype, Dtype::kF32) << "attention's backward reads it";
+    const auto& weights = tensors.fp8.weights.front();
+    EXPECT_EQ(weights.front()[0].values.empty(), stage == 0);
+    const Fp8Weight& fc1 = weights.back()[static_cast<size_t>(Linear::kFc1)];
+    EXPECT_EQ(fc1.values.shape_text(), fmt::format("({}, {}) e4m3", F, C));
+    EXPECT_EQ(fc1.transposed.shape_text(), fmt::format("({}, {}) e4m3", C, F));
+  }
+}
+
+TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
+  Config config = config_of(1, 0);
+  config.parallel.recompute = Recompute::kFull;
+  Arena arena;
+  const StageTensors tensors = allocate_stage(config, make_mesh(0, 1, 1, 2), {1}, 8, arena);
+  const LayerTensors compute = recomputed_tensors(tensors.work, GemmFormat::kCompute);
+  const LayerTensors fp8 = recomputed_tensors(tensors.work, GemmFormat::kFp8);
+  EXPECT_EQ(compute.normed1.dtype, Dtype::kF32);
+  EXPECT_EQ(fp8.normed1.dtype, Dtype::kE4M3);
+  EXPECT_EQ(fp8.normed1.data, compute.normed1.data);
+  EXPECT_EQ(fp8.qkv.dtype, Dtype::kF32);
+}
+
+TEST(Fp8History, comes_back_bit_for_bit) {
+  const std::vector<float> history = {0.0f,  1.0f, 3.14159274f, 1e-38f, std::numeric_limits<float>::denorm_min(),
+                                      448.0f};
+  EXPECT_EQ(value_or_throw(history_of_text(history_text(history), 6)), history);
+  for (const std::string& text : {history_text(history) + " 00000000", std::string("3f800000 x 1 1 1 1"), std::string(),
+                                  history_text(history).substr(0, 40)}) {
+    const auto wrong = history_of_text(text, 6);
+    ASSERT_FALSE(wrong) << text;
+    EXPECT_EQ(wrong.error().code, ExitCode::kFile);
+  }
+}
+
+}  // namespace
+}  // namespace tri
