@@ -3,7 +3,6 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -11,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
@@ -69,6 +67,12 @@ void driver_check(CUresult result, const char* call) {
   throw Fatal(ExitCode::kDevice, fmt::format("{}: CUDA driver error {}", call, static_cast<int>(result)));
 }
 
+void write_word(cudaStream_t stream, void* word, uint32_t value) {
+  static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+  driver_check(write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+               "cuStreamWriteValue32");
+}
+
 class CudaEvent final : public Event {
  public:
   CudaEvent(const Device& device, EventKind kind) : device_(device) {
@@ -91,81 +95,18 @@ class CudaEvent final : public Event {
   const Device& device_;
 };
 
-void write_word(cudaStream_t stream, uint32_t* word, uint32_t value) {
-  static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-  driver_check(write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-               "cuStreamWriteValue32");
-}
-
-void wait_word(cudaStream_t stream, const uint32_t* word, uint32_t value, unsigned flags) {
-  static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
-  driver_check(wait(stream, reinterpret_cast<CUdeviceptr>(word), value, flags), "cuStreamWaitValue32");
-}
-
-// The host's words that streams mark, each with a word of the GPU's own: a write into the host's memory holds its stream
-// up for microseconds, so a stream marks the GPU's word, and another one, which has nothing else to do, carries the mark
-// on to the host's. It needs no call of the host, whose driver may be what hangs.
-class Marks {
- public:
-  // `memory`, of `bytes`, holds the words. Fatal: the driver refuses it, or such writes. Those of the default stream, which
-  // is there anyway: one more stream may change which of them share the GPU's queues.
-  void open(void* memory, size_t bytes) {
-    TRI_REQUIRE(words_ == nullptr, "marks opened twice");
-    TRI_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable));
-    host_ = memory;
-    void* words = nullptr;
-    TRI_CUDA(cudaMalloc(&words, kBytes));
-    words_ = static_cast<uint32_t*>(words);
-    TRI_CUDA(cudaMemset(words_, 0, kBytes));
-    write_word(nullptr, words_, 0);
-    auto& first = *static_cast<std::atomic<uint32_t>*>(memory);  // keeps its value
-    write_word(nullptr, static_cast<uint32_t*>(memory), first.load());
-    TRI_CUDA(cudaStreamSynchronize(nullptr));
-  }
-  // Waits for the device, unless that has failed, which then keeps what it has.
-  void close(bool faulted) noexcept {
-    if (!faulted) {
-      if (words_ != nullptr) cudaDeviceSynchronize(), cudaFree(words_);
-      if (host_ != nullptr) cudaHostUnregister(host_);
-    }
-    host_ = nullptr;
-    words_ = nullptr;
-    marked_.clear();
-  }
-  uint32_t* word_of(const std::atomic<uint32_t>& marked) {
-    const auto place = std::find(marked_.begin(), marked_.end(), &marked) - marked_.begin();
-    if (place == static_cast<int64_t>(marked_.size())) {
-      TRI_REQUIRE(words_ != nullptr && place < kMost, "a mark in word {} of at most {}, mapped: {}", place, kMost,
-                  words_ != nullptr);
-      marked_.push_back(&marked);
-    }
-    return words_ + place;
-  }
-
- private:
-  static constexpr int kMost = 128;
-  static constexpr size_t kBytes = kMost * sizeof(uint32_t);
-  void* host_ = nullptr;
-  uint32_t* words_ = nullptr;                         // of the GPU
-  std::vector<const std::atomic<uint32_t>*> marked_;  // [place in words_]
-};
-
 class CudaStreamImpl final : public CudaStream {
  public:
-  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device, cuda::Context& context, Marks& marks)
+  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device, cuda::Context& context)
       : CudaStream(std::move(name), cuda_ops(), context),
         device_(device),
-        marks_(marks),
         wait_flags_(cuda::wait_value_flags(context.properties())) {
     int least = 0, greatest = 0;
     TRI_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     TRI_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
                                           priority == StreamPriority::kHigh ? greatest : least));
   }
-  ~CudaStreamImpl() override {
-    cudaStreamDestroy(stream_);
-    if (carrier_ != nullptr) cudaStreamDestroy(carrier_);
-  }
+  ~CudaStreamImpl() override { cudaStreamDestroy(stream_); }
   cudaStream_t get() const override { return stream_; }
 
   void record(Event& event) override { TRI_CUDA(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_)); }
@@ -182,14 +123,11 @@ class CudaStreamImpl final : public CudaStream {
     TRI_CUDA(cudaLaunchHostFunc(stream_, sleep, new std::chrono::microseconds(duration)));
   }
   void set_flag(uint32_t* flag, uint32_t value) override { write_word(stream_, flag, value); }
-  void wait_flag(const uint32_t* flag, uint32_t value) override { wait_word(stream_, flag, value, wait_flags_); }
-  void mark(std::atomic<uint32_t>& word, uint32_t value) override {
-    uint32_t* const own = marks_.word_of(word);
-    write_word(stream_, own, value);
-    if (carrier_ == nullptr) TRI_CUDA(cudaStreamCreateWithFlags(&carrier_, cudaStreamNonBlocking));
-    wait_word(carrier_, own, value, CU_STREAM_WAIT_VALUE_GEQ);
-    write_word(carrier_, reinterpret_cast<uint32_t*>(&word), value);
+  void wait_flag(const uint32_t* flag, uint32_t value) override {
+    static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+    driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
   }
+  void mark(std::atomic<uint32_t>& word, uint32_t value) override { write_word(stream_, &word, value); }
   bool busy() override {
     const cudaError_t status = cudaStreamQuery(stream_);
     if (status != cudaSuccess && status != cudaErrorNotReady) TRI_CUDA(status);
@@ -207,9 +145,7 @@ class CudaStreamImpl final : public CudaStream {
   }
 
   cudaStream_t stream_ = nullptr;
-  cudaStream_t carrier_ = nullptr;  // of its marks, from the first one on
   const Device& device_;
-  Marks& marks_;
   const unsigned wait_flags_;  // of cuStreamWaitValue32
 };
 
@@ -241,7 +177,7 @@ class CudaDevice final : public Device {
     return std::nullopt;
   }
   std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override {
-    return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_, marks_);
+    return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_);
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
   std::optional<GpuLoad> gpu_load() override {
@@ -305,17 +241,29 @@ class CudaDevice final : public Device {
   Result<void> map_host(void* memory, size_t bytes) override {
     if (attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal_) == 0)
       return Error{"the GPU sees host memory at other addresses than the host", ExitCode::kDevice};
-    try {
-      marks_.open(memory, bytes);
-      return {};
-    } catch (const Fatal& refusal) {
-      cudaGetLastError();  // an answer here, not an error of the next call
-      marks_.close(faulted());
-      return Error{fmt::format("{} (black boxes of a GPU run have to lie in memory, as in /dev/shm)", refusal.what()),
+    if (const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+        status != cudaSuccess) {
+      cudaGetLastError();                                      // an answer here, not an error of the next call
+      const bool elsewhere = status == cudaErrorInvalidValue;  // a mapped file, other than on a tmpfs
+      return Error{fmt::format("cudaHostRegister: {}{}", cudaGetErrorString(status),
+                               elsewhere ? " (black boxes of a GPU run have to lie in memory, as in /dev/shm)" : ""),
                    ExitCode::kDevice};
     }
+    // A mark in its first word, which keeps its value: a driver that refuses it does so now. On the default stream, which
+    // is there anyway: one of its own, made before all others, made small steps with tp 4 to 6 % longer.
+    try {
+      write_word(nullptr, memory, static_cast<std::atomic<uint32_t>*>(memory)->load());
+      TRI_CUDA(cudaStreamSynchronize(nullptr));
+    } catch (const Fatal& refusal) {
+      cudaHostUnregister(memory);
+      cudaGetLastError();
+      return Error{refusal.what(), ExitCode::kDevice};
+    }
+    return {};
   }
-  void unmap_host(void*) noexcept override { marks_.close(faulted()); }
+  void unmap_host(void* memory) noexcept override {
+    if (!faulted()) cudaHostUnregister(memory);
+  }
   std::optional<GpuProperties> gpu_properties() const override { return context_->properties(); }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
@@ -334,7 +282,6 @@ class CudaDevice final : public Device {
   int major_ = 0, minor_ = 0;  // compute capability
   std::unique_ptr<cuda::Context> context_;
   std::unique_ptr<cuda::LoadReader> load_;  // from the first gpu_load() on
-  Marks marks_;
 };
 
 // Before the first call: a hardware queue a stream. Streams that share one (there are 8 by default) wait for each
