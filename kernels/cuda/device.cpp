@@ -3,6 +3,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -89,11 +91,76 @@ class CudaEvent final : public Event {
   const Device& device_;
 };
 
+void write_word(cudaStream_t stream, uint32_t* word, uint32_t value) {
+  static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+  driver_check(write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+               "cuStreamWriteValue32");
+}
+
+// The words that streams mark, as the GPU has them: in its own memory, where a write takes its stream a fraction of what
+// one into the host's takes. read() brings them over.
+class Marks {
+ public:
+  // Fatal: a driver that refuses such writes does so now. On the default stream, which is there anyway.
+  void open() {
+    TRI_REQUIRE(device_ == nullptr, "marks opened twice");
+    void* memory = nullptr;
+    TRI_CUDA(cudaMallocHost(&memory, kBytes));
+    host_ = static_cast<uint32_t*>(memory);
+    TRI_CUDA(cudaMalloc(&memory, kBytes));
+    device_ = static_cast<uint32_t*>(memory);
+    TRI_CUDA(cudaMemset(device_, 0, kBytes));
+    write_word(nullptr, device_, 0);
+    TRI_CUDA(cudaStreamSynchronize(nullptr));
+  }
+  // A device that has failed keeps the memory: it would wait for its streams.
+  void close(bool faulted) noexcept {
+    if (!faulted) cudaFree(device_), cudaFreeHost(host_);
+    device_ = host_ = nullptr;
+    num_ = 0;
+  }
+  // Where the GPU has `word`. On the thread that enqueues.
+  uint32_t* place_of(std::atomic<uint32_t>& word) {
+    const int num = num_.load(std::memory_order_relaxed);
+    const auto place = std::find(words_.begin(), words_.begin() + num, &word) - words_.begin();
+    if (place == num) {
+      TRI_REQUIRE(device_ != nullptr && num < kMost, "a mark in word {} of at most {}, mapped: {}", num, kMost,
+                  device_ != nullptr);
+      words_[static_cast<size_t>(num)] = &word;
+      num_.store(num + 1, std::memory_order_release);
+    }
+    return device_ + place;
+  }
+  // On one other thread, with a stream of its own. Counts only grow, modulo 2^32; a word that has no mark yet is 0 here.
+  void read(Stream& stream) {
+    const int num = num_.load(std::memory_order_acquire);
+    if (num == 0 || stream.busy()) return;  // busy: an earlier call gave up
+    stream.copy(host_, device_, num * static_cast<int64_t>(sizeof(uint32_t)));
+    for (int turn = 0; stream.busy(); ++turn) {
+      if (turn == kReadMilliseconds) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    for (int i = 0; i < num; ++i) {
+      std::atomic<uint32_t>& word = *words_[static_cast<size_t>(i)];
+      if (static_cast<int32_t>(host_[i] - word.load(std::memory_order_relaxed)) > 0)
+        word.store(host_[i], std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  static constexpr int kMost = 128, kReadMilliseconds = 1000;
+  static constexpr size_t kBytes = kMost * sizeof(uint32_t);
+  std::array<std::atomic<uint32_t>*, kMost> words_{};  // [place in device_ and host_]
+  std::atomic<int> num_{0};
+  uint32_t *device_ = nullptr, *host_ = nullptr;
+};
+
 class CudaStreamImpl final : public CudaStream {
  public:
-  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device, cuda::Context& context)
+  CudaStreamImpl(std::string name, StreamPriority priority, const Device& device, cuda::Context& context, Marks& marks)
       : CudaStream(std::move(name), cuda_ops(), context),
         device_(device),
+        marks_(marks),
         wait_flags_(cuda::wait_value_flags(context.properties())) {
     int least = 0, greatest = 0;
     TRI_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -116,20 +183,12 @@ class CudaStreamImpl final : public CudaStream {
     };
     TRI_CUDA(cudaLaunchHostFunc(stream_, sleep, new std::chrono::microseconds(duration)));
   }
-  void set_flag(uint32_t* flag, uint32_t value) override {
-    static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(flag), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                 "cuStreamWriteValue32");
-  }
+  void set_flag(uint32_t* flag, uint32_t value) override { write_word(stream_, flag, value); }
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
     driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
   }
-  void mark(std::atomic<uint32_t>& word, uint32_t value) override {
-    static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                 "cuStreamWriteValue32");
-  }
+  void mark(std::atomic<uint32_t>& word, uint32_t value) override { write_word(stream_, marks_.place_of(word), value); }
   bool busy() override {
     const cudaError_t status = cudaStreamQuery(stream_);
     if (status != cudaSuccess && status != cudaErrorNotReady) TRI_CUDA(status);
@@ -148,6 +207,7 @@ class CudaStreamImpl final : public CudaStream {
 
   cudaStream_t stream_ = nullptr;
   const Device& device_;
+  Marks& marks_;
   const unsigned wait_flags_;  // of cuStreamWaitValue32
 };
 
@@ -179,7 +239,7 @@ class CudaDevice final : public Device {
     return std::nullopt;
   }
   std::unique_ptr<Stream> make_stream(const std::string& name, StreamPriority priority) override {
-    return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_);
+    return std::make_unique<CudaStreamImpl>(name, priority, *this, *context_, marks_);
   }
   std::unique_ptr<Event> make_event(EventKind kind) override { return std::make_unique<CudaEvent>(*this, kind); }
   std::optional<GpuLoad> gpu_load() override {
@@ -240,33 +300,17 @@ class CudaDevice final : public Device {
   void release_host(void* memory) noexcept override {
     if (!faulted()) cudaFreeHost(memory);
   }
-  Result<void> map_host(void* memory, size_t bytes) override {
-    if (attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal_) == 0)
-      return Error{"the GPU sees host memory at other addresses than the host", ExitCode::kDevice};
-    if (const cudaError_t status = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
-        status != cudaSuccess) {
-      cudaGetLastError();                                      // an answer here, not an error of the next call
-      const bool elsewhere = status == cudaErrorInvalidValue;  // a mapped file, other than on a tmpfs
-      return Error{fmt::format("cudaHostRegister: {}{}", cudaGetErrorString(status),
-                               elsewhere ? " (black boxes of a GPU run have to lie in memory, as in /dev/shm)" : ""),
-                   ExitCode::kDevice};
-    }
-    // A mark in its first word, which keeps its value: a driver that refuses it does so now.
-    auto& word = *static_cast<std::atomic<uint32_t>*>(memory);
+  Result<void> map_host(void*, size_t) override {
     try {
-      const auto stream = make_stream("map", StreamPriority::kNormal);
-      stream->mark(word, word.load());
-      stream->synchronize();
+      marks_.open();
+      return {};
     } catch (const Fatal& refusal) {
-      cudaHostUnregister(memory);
       cudaGetLastError();
       return Error{refusal.what(), ExitCode::kDevice};
     }
-    return {};
   }
-  void unmap_host(void* memory) noexcept override {
-    if (!faulted()) cudaHostUnregister(memory);
-  }
+  void unmap_host(void*) noexcept override { marks_.close(faulted()); }
+  void read_marks(Stream& stream) { marks_.read(stream); }
   std::optional<GpuProperties> gpu_properties() const override { return context_->properties(); }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
@@ -285,6 +329,7 @@ class CudaDevice final : public Device {
   int major_ = 0, minor_ = 0;  // compute capability
   std::unique_ptr<cuda::Context> context_;
   std::unique_ptr<cuda::LoadReader> load_;  // from the first gpu_load() on
+  Marks marks_;
 };
 
 // Before the first call: a hardware queue a stream. Streams that share one (there are 8 by default) wait for each
@@ -316,6 +361,8 @@ Result<std::vector<std::string>> cuda_devices() {
   if (names.empty()) return Error{"the CUDA driver shows none", ExitCode::kDevice};
   return names;
 }
+
+void read_cuda_marks(Device& device, Stream& stream) { static_cast<CudaDevice&>(device).read_marks(stream); }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
   set_queues();

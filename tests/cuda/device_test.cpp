@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <set>
 
+#include "kernels/cuda_device.h"
 #include "tests/cuda/cuda_test.h"
 
 namespace tri::test {
@@ -39,6 +40,48 @@ TEST(WaitFlag, of_a_devices_stream_is_what_the_gpu_can_and_waits_for_the_value) 
   setting->set_flag(flag, 3);
   waiting->synchronize();
   device->release(memory);
+}
+
+// Marks of several streams, into words that lie anywhere: they are there once they are read, and not before.
+TEST(Marks, of_streams_come_into_the_hosts_words_when_they_are_read) {
+  TRI_NEEDS_GPU();
+  const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
+  const auto first = device->make_stream("first"), second = device->make_stream("second"),
+             reader = device->make_stream("reader");
+  std::vector<std::atomic<uint32_t>> words(100);
+  value_or_throw(device->map_host(words.data(), words.size() * sizeof words[0]));
+  const auto mark_all = [&](uint32_t value) {
+    for (size_t i = 0; i < words.size(); ++i) (i % 2 == 0 ? first : second)->mark(words[i], value);
+    first->synchronize();
+    second->synchronize();
+  };
+  words[7] = 50;
+  mark_all(3);
+  EXPECT_EQ(words[0], 0u);
+  read_cuda_marks(*device, *reader);
+  for (size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], i == 7 ? 50u : 3u) << i;
+  mark_all(0x80000002U);  // modulo 2^32 that is later than 3 by less than half
+  read_cuda_marks(*device, *reader);
+  for (size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], 0x80000002U) << i;
+  mark_all(1);  // and 1 is later than that
+  read_cuda_marks(*device, *reader);
+  for (size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], 1u) << i;
+
+  // A stream that stands still keeps its marks back, and nobody else's.
+  void* memory = device->allocate(256);
+  reader->zero(Tensor(memory, Dtype::kI32, {64}));
+  reader->synchronize();
+  first->wait_flag(static_cast<uint32_t*>(memory), 1);
+  first->mark(words[0], 2);
+  second->mark(words[1], 2);
+  second->synchronize();
+  read_cuda_marks(*device, *reader);
+  EXPECT_EQ(words[0], 1u);
+  EXPECT_EQ(words[1], 2u);
+  second->set_flag(static_cast<uint32_t*>(memory), 1);
+  first->synchronize();
+  device->release(memory);
+  device->unmap_host(words.data());
 }
 
 // Processes tell GPUs, and slices of one in MIG mode, apart by these names, whatever each of them sees as number 0.
