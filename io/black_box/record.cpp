@@ -72,8 +72,6 @@ void read_progress(const box::Image& image, const Clock& clock, RankRecord& reco
   record.progress = get(image.progress);
   record.ended = get(image.ended) != 0;
   record.step_seconds = static_cast<double>(get(image.step_nanoseconds)) * 1e-9;
-  record.timed_steps = image.timed_steps.load(std::memory_order_acquire);
-  record.compute_seconds = static_cast<double>(get(image.compute_nanoseconds)) * 1e-9;
   record.connection = get(image.connection);
   if (record.connection != 0) {
     record.connection_name = text(image.connection_name);

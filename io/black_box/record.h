@@ -108,8 +108,6 @@ struct RankRecord {
   uint32_t progress = 0;
   bool ended = false;
   double step_seconds = 0;  // of the last step
-  int64_t timed_steps = 0;
-  double compute_seconds = 0;  // of these
 
   uint64_t connection = 0;  // under way; 0: none
   std::string connection_name;

@@ -170,9 +170,12 @@ Diagnosis diagnosis_of(int doctor_status) {
 }
 
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
+  if (attempts.empty()) return 0;
   int count = 0;
+  // One whose driver was killed did not come to say what it has brought, but the next began from it.
+  const int64_t newest = attempts.back().checkpoint;
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
-    if (a->checkpoint > a->from_step || a->job != attempts.back().job) break;
+    if (a->checkpoint > a->from_step || a->from_step < newest || a->job != attempts.back().job) break;
     const bool asked = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
     count += a->ended > 0 && !asked;
   }

@@ -104,6 +104,7 @@ class Supervisor {
   std::vector<std::string> usable(double now) const;
   bool excluded(const std::string& node, double now) const;
   void exclude(const std::string& node, const std::string& why, double now);
+  void read_history(double now);
 
   void gather(double now);
   void start_attempt(double now);

@@ -115,7 +115,6 @@ Result<void> TrainingLoop::train_step() {
   const StepTimes times =
       step_times(result.timeline, result.pp_transfer_seconds, step_seconds_, loader_.wait_seconds() - data_wait);
   times_ += times;
-  if (BlackBox* const box = black_box()) box->computed(static_cast<int64_t>(1e9 * times.compute));
   const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
   show(metrics, result.finite());
   ranks_.step({.times = times,

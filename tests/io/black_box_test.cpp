@@ -113,14 +113,6 @@ TEST_F(BlackBoxes, rings_keep_the_newest) {
   EXPECT_EQ(record.action->microbatch, 989);
 }
 
-TEST_F(BlackBoxes, compute_time_adds_up_over_the_steps_that_were_timed) {
-  const auto box = make(0);
-  EXPECT_EQ(read(*box).timed_steps, 0);
-  for (int step = 1; step <= 3; ++step) box->computed(step * int64_t{500'000'000});
-  EXPECT_EQ(read(*box).timed_steps, 3);
-  EXPECT_NEAR(read(*box).compute_seconds, 3, 1e-9);
-}
-
 TEST_F(BlackBoxes, a_box_is_private_and_goes_after_a_good_end_alone) {
   std::string path;
   {

@@ -22,6 +22,12 @@ Situation after(const std::vector<PastAttempt>& attempts, std::optional<Diagnosi
   return {.attempts = attempts, .diagnosis = diagnosis, .nodes_needed = 2, .nodes_usable = 4};
 }
 
+PastAttempt in_vain(CauseKind kind, double time) {
+  PastAttempt attempt = ended(kind, "", time);
+  attempt.checkpoint = attempt.from_step;
+  return attempt;
+}
+
 TEST(Decisions, ends_that_need_no_node) {
   struct Case {
     CauseKind kind;
@@ -154,11 +160,6 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
 }
 
 TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
-  auto in_vain = [](CauseKind kind, double time) {
-    PastAttempt attempt = ended(kind, "", time);
-    attempt.checkpoint = attempt.from_step;
-    return attempt;
-  };
   std::vector<PastAttempt> past{in_vain(CauseKind::kCommunication, 1), in_vain(CauseKind::kCommunication, 2)};
   EXPECT_EQ(decide(after(past)).action, Response::kRetry);
   past.push_back(in_vain(CauseKind::kDrained, 3));  // it was asked to: does not count
@@ -168,6 +169,16 @@ TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
   EXPECT_EQ(decide(after(past)).status, kNoProgressStatus);
   past.push_back(ended(CauseKind::kCommunication, "", 5));
   EXPECT_EQ(decide(after(past)).action, Response::kRetry) << "a newer checkpoint begins the count anew";
+}
+
+TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew) {
+  std::vector<PastAttempt> past{in_vain(CauseKind::kCommunication, 1), in_vain(CauseKind::kCommunication, 2),
+                                in_vain(CauseKind::kCommunication, 3)};
+  past[1].ended = 0;                                                // its driver was killed
+  past[2].from_step = past[2].checkpoint = past[1].from_step + 20;  // which the attempt before has saved
+  EXPECT_EQ(attempts_without_checkpoint(past), 1);
+  past[2] = in_vain(CauseKind::kCommunication, 3);
+  EXPECT_EQ(attempts_without_checkpoint(past), 2);
 }
 
 TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {

@@ -295,6 +295,31 @@ TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lif
     EXPECT_EQ(std::count(names.begin(), names.end(), "node0"), 0) << "not even an agent";
 }
 
+TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+  cluster.node(1).comes_back = true;  // it was repaired
+  cluster.append(lift_event("node1"), "");
+  cluster.play(60);
+  EXPECT_EQ(cluster.starts.size(), 2u) << "which is no reason to disturb the attempt";
+  cluster.node(2).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(3));
+  EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node1"}));
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2"}));
+  // One that is taken again and is dead all the same is left out again.
+  cluster.append(lift_event("node2"), "");
+  cluster.cause = failure("host0", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(4));
+  EXPECT_EQ(cluster.starts[3].nodes, (Names{"node0", "node1"}));
+  cluster.play(200);
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2", "node2"}));
+}
+
 TEST(Supervisor, ranks_that_cannot_be_killed_take_their_node_out) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
