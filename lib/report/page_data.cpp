@@ -239,7 +239,8 @@ Json heat_of(const RankHeat& heat) {
   Json slices = Json::array(), quantities = Json::array();
   for (const HeatSlice& slice : heat.slices) slices.push_back({slice.first_step, slice.last_step, moment(slice.time)});
   for (const HeatQuantity& quantity : heat.quantities) {
-    Json made = {{"name", enum_name(quantity.quantity)},
+    Json made = {{"name", quantity.name},
+                 {"rate", quantity.is_rate},
                  {"ratio", quantity.scale == HeatScale::kRatio},
                  {"most", rounded(quantity.most)},
                  {"medians", Json::array()},
@@ -255,6 +256,27 @@ Json heat_of(const RankHeat& heat) {
           {"gpus", dictionary(heat.mesh, [](const RankMesh::Place& place) { return place.gpu; })},
           {"slices", slices},
           {"quantities", quantities}};
+}
+
+// Edges as [waiter, awaited, number of what it waits for, ms a step].
+Json waits_of(const RankWaits& waits) {
+  Json what = Json::array(), edges = Json::array();
+  std::unordered_map<std::string, size_t> numbers;
+  for (const RankWait& wait : waits.waits) {
+    const auto [known, is_new] = numbers.try_emplace(wait.what, numbers.size());
+    if (is_new) what.push_back(known->first);
+    edges.push_back({wait.waiter, wait.awaited, known->second, rounded(1e3 * wait.seconds, 4)});
+  }
+  return {{"source", waits.source == RankWaits::Source::kDump ? "dump" : "steps"},
+          {"title", waits.title},
+          {"headline", waits.headline},
+          {"pp", waits.pp},
+          {"dp", waits.dp},
+          {"tp", waits.tp},
+          {"culprits", waits.culprits},
+          {"num_waits", waits.num_waits},
+          {"what", what},
+          {"edges", edges}};
 }
 
 Json run_json(const RunData& run, size_t points) {
@@ -280,6 +302,8 @@ Json run_json(const RunData& run, size_t points) {
   made["stragglers"] = stragglers_json(run);
   made["config"] = config_of(run);
   made["heat"] = run.heat ? heat_of(*run.heat) : Json();
+  made["waits"] = Json::array();
+  for (const RankWaits& waits : run.waits) made["waits"].push_back(waits_of(waits));
   return made;
 }
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "io/base/format.h"
+
 namespace tri {
 namespace {
 
@@ -53,8 +55,10 @@ std::vector<double> columns(std::span<const double> values, size_t count) {
   return means;
 }
 
-// With as many digits as there is room for.
+// With as many digits as there is room for; large numbers as everywhere: 29.1k.
 std::string on_axis(double value) {
+  constexpr double kLarge = 1e4;
+  if (value >= kLarge) return padded(format_count(value), kAxis - 2) + " ┤";
   std::string text;
   for (int digits = 4; digits > 0; --digits)
     if (text = fmt::format("{:.{}g}", value, digits); columns_of(text) <= kAxis - 2) break;
