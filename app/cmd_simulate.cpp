@@ -7,6 +7,7 @@
 
 #include "app/commands.h"
 #include "io/base/file.h"
+#include "lib/simulate/network/network.h"
 #include "lib/simulate/scaling.h"
 #include "lib/simulate/simulation.h"
 
@@ -20,7 +21,9 @@ struct Options {
   std::vector<std::string> overrides, constants;
   int ranks = 0;  // 0: what the config's mesh has
   WorkloadOptions workload;
-  bool json = false, help_cluster = false, no_stragglers = false;
+  NetworkOptions network;
+  std::string placement = "packed";
+  bool json = false, network_asked = false, help_cluster = false, no_stragglers = false;
 };
 
 Result<void> show_scaling(const Simulation& simulation, const Options& options) {
@@ -33,6 +36,23 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
   if (options.svg.empty()) return {};
   return write_file(options.svg, to_svg(rows, fmt::format("{}, {} scaling on {}", simulation.name, options.scaling,
                                                           simulation.cluster.device.name)));
+}
+
+// With a line on how the same job does on machines that are placed otherwise.
+Result<void> show_network(const Simulation& s, const Options& options) {
+  NetworkOptions asked = options.network, other = options.network;
+  asked.placement = *enum_from_name<Placement>(options.placement);
+  other.placement = asked.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
+  auto network = analyse_network(s.workload, s.cluster, asked);
+  if (!network) return network.error();
+  if (options.json) {
+    fmt::print("{}\n", to_json(network.value(), s.cluster));
+    return {};
+  }
+  const auto compared = analyse_network(s.workload, s.cluster, other);
+  if (!compared) return compared.error();
+  fmt::print("{}", to_text(network.value(), &compared.value(), s.workload, s.cluster));
+  return {};
 }
 
 Result<void> run_simulation(const Options& options) {
@@ -61,6 +81,7 @@ Result<void> run_simulation(const Options& options) {
   auto simulation = simulate(resolved.value(), cluster.value(), workload);
   if (!simulation) return simulation.error();
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
+  if (options.network_asked) return show_network(simulation.value(), options);
   fmt::print("{}", options.json ? to_json(simulation.value()) : to_text(simulation.value()));
   return {};
 }
@@ -87,6 +108,16 @@ void add_simulate_command(CLI::App& app, int& status) {
       ->capture_default_str()
       ->needs(scaling);
   command->add_option("--svg", options->svg, "With --scaling: a picture of where the steps' time goes")->needs(scaling);
+  auto* network =
+      command->add_flag("--network", options->network_asked,
+                        "What share of the network each axis gets, and why; steps with congestion; link flaps");
+  command->add_option("--placement", options->placement, "Of machines on switches: packed or scattered")
+      ->check(CLI::IsMember({"packed", "scattered"}))
+      ->capture_default_str()
+      ->needs(network);
+  command->add_option("--seed", options->network.seed, "Of hashes and of scattered machines")
+      ->capture_default_str()
+      ->needs(network);
   command->add_flag("--no-stragglers", options->no_stragglers, "No slow machines, no jitter");
   command->add_flag("--json", options->json, "For machines: one object, times in seconds");
   command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");

@@ -38,6 +38,13 @@ StepPrediction predict_step(const Workload& workload, const Cluster& cluster, co
 // With rings (collectives.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster);
 
+// Seconds of a step in which a rank's transfers are under way, hidden or not: messages of one direction, and dp's
+// reductions and gathers. For how often they meet on the same cables.
+struct TransferLoads {
+  double pp_direction = 0, dp = 0;
+};
+TransferLoads transfer_loads(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+
 // A quick estimate for searches: the pipeline by its formula, transfers between stages and the tails of dp left out.
 // About a lower bound of predict_step.
 double bound_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
