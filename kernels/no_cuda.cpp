@@ -13,6 +13,4 @@ Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
                ExitCode::kDevice};
 }
 
-void read_cuda_marks(Device&, Stream&) {}
-
 }  // namespace tri

@@ -4,7 +4,6 @@
 #include <cudaTypedefs.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "io/black_box/black_box.h"
 #include "kernels/core/arena.h"
@@ -97,62 +97,57 @@ void write_word(cudaStream_t stream, uint32_t* word, uint32_t value) {
                "cuStreamWriteValue32");
 }
 
-// The words that streams mark, as the GPU has them: in its own memory, where a write takes its stream a fraction of what
-// one into the host's takes. read() brings them over.
+void wait_word(cudaStream_t stream, const uint32_t* word, uint32_t value, unsigned flags) {
+  static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+  driver_check(wait(stream, reinterpret_cast<CUdeviceptr>(word), value, flags), "cuStreamWaitValue32");
+}
+
+// The host's words that streams mark, each with a word of the GPU's own: a write into the host's memory holds its stream
+// up for microseconds, so a stream marks the GPU's word, and another one, which has nothing else to do, carries the mark
+// on to the host's. It needs no call of the host, whose driver may be what hangs.
 class Marks {
  public:
-  // Fatal: a driver that refuses such writes does so now. On the default stream, which is there anyway.
-  void open() {
-    TRI_REQUIRE(device_ == nullptr, "marks opened twice");
-    void* memory = nullptr;
-    TRI_CUDA(cudaMallocHost(&memory, kBytes));
-    host_ = static_cast<uint32_t*>(memory);
-    TRI_CUDA(cudaMalloc(&memory, kBytes));
-    device_ = static_cast<uint32_t*>(memory);
-    TRI_CUDA(cudaMemset(device_, 0, kBytes));
-    write_word(nullptr, device_, 0);
+  // `memory`, of `bytes`, holds the words. Fatal: the driver refuses it, or such writes. Those of the default stream, which
+  // is there anyway: one more stream may change which of them share the GPU's queues.
+  void open(void* memory, size_t bytes) {
+    TRI_REQUIRE(words_ == nullptr, "marks opened twice");
+    TRI_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable));
+    host_ = memory;
+    void* words = nullptr;
+    TRI_CUDA(cudaMalloc(&words, kBytes));
+    words_ = static_cast<uint32_t*>(words);
+    TRI_CUDA(cudaMemset(words_, 0, kBytes));
+    write_word(nullptr, words_, 0);
+    auto& first = *static_cast<std::atomic<uint32_t>*>(memory);  // keeps its value
+    write_word(nullptr, static_cast<uint32_t*>(memory), first.load());
     TRI_CUDA(cudaStreamSynchronize(nullptr));
   }
-  // A device that has failed keeps the memory: it would wait for its streams.
+  // Waits for the device, unless that has failed, which then keeps what it has.
   void close(bool faulted) noexcept {
-    if (!faulted) cudaFree(device_), cudaFreeHost(host_);
-    device_ = host_ = nullptr;
-    num_ = 0;
+    if (!faulted) {
+      if (words_ != nullptr) cudaDeviceSynchronize(), cudaFree(words_);
+      if (host_ != nullptr) cudaHostUnregister(host_);
+    }
+    host_ = nullptr;
+    words_ = nullptr;
+    marked_.clear();
   }
-  // Where the GPU has `word`. On the thread that enqueues.
-  uint32_t* place_of(std::atomic<uint32_t>& word) {
-    const int num = num_.load(std::memory_order_relaxed);
-    const auto place = std::find(words_.begin(), words_.begin() + num, &word) - words_.begin();
-    if (place == num) {
-      TRI_REQUIRE(device_ != nullptr && num < kMost, "a mark in word {} of at most {}, mapped: {}", num, kMost,
-                  device_ != nullptr);
-      words_[static_cast<size_t>(num)] = &word;
-      num_.store(num + 1, std::memory_order_release);
+  uint32_t* word_of(const std::atomic<uint32_t>& marked) {
+    const auto place = std::find(marked_.begin(), marked_.end(), &marked) - marked_.begin();
+    if (place == static_cast<int64_t>(marked_.size())) {
+      TRI_REQUIRE(words_ != nullptr && place < kMost, "a mark in word {} of at most {}, mapped: {}", place, kMost,
+                  words_ != nullptr);
+      marked_.push_back(&marked);
     }
-    return device_ + place;
-  }
-  // On one other thread, with a stream of its own. Counts only grow, modulo 2^32; a word that has no mark yet is 0 here.
-  void read(Stream& stream) {
-    const int num = num_.load(std::memory_order_acquire);
-    if (num == 0 || stream.busy()) return;  // busy: an earlier call gave up
-    stream.copy(host_, device_, num * static_cast<int64_t>(sizeof(uint32_t)));
-    for (int turn = 0; stream.busy(); ++turn) {
-      if (turn == kReadMilliseconds) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    for (int i = 0; i < num; ++i) {
-      std::atomic<uint32_t>& word = *words_[static_cast<size_t>(i)];
-      if (static_cast<int32_t>(host_[i] - word.load(std::memory_order_relaxed)) > 0)
-        word.store(host_[i], std::memory_order_relaxed);
-    }
+    return words_ + place;
   }
 
  private:
-  static constexpr int kMost = 128, kReadMilliseconds = 1000;
+  static constexpr int kMost = 128;
   static constexpr size_t kBytes = kMost * sizeof(uint32_t);
-  std::array<std::atomic<uint32_t>*, kMost> words_{};  // [place in device_ and host_]
-  std::atomic<int> num_{0};
-  uint32_t *device_ = nullptr, *host_ = nullptr;
+  void* host_ = nullptr;
+  uint32_t* words_ = nullptr;                         // of the GPU
+  std::vector<const std::atomic<uint32_t>*> marked_;  // [place in words_]
 };
 
 class CudaStreamImpl final : public CudaStream {
@@ -167,7 +162,10 @@ class CudaStreamImpl final : public CudaStream {
     TRI_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
                                           priority == StreamPriority::kHigh ? greatest : least));
   }
-  ~CudaStreamImpl() override { cudaStreamDestroy(stream_); }
+  ~CudaStreamImpl() override {
+    cudaStreamDestroy(stream_);
+    if (carrier_ != nullptr) cudaStreamDestroy(carrier_);
+  }
   cudaStream_t get() const override { return stream_; }
 
   void record(Event& event) override { TRI_CUDA(cudaEventRecord(static_cast<CudaEvent&>(event).get(), stream_)); }
@@ -184,11 +182,14 @@ class CudaStreamImpl final : public CudaStream {
     TRI_CUDA(cudaLaunchHostFunc(stream_, sleep, new std::chrono::microseconds(duration)));
   }
   void set_flag(uint32_t* flag, uint32_t value) override { write_word(stream_, flag, value); }
-  void wait_flag(const uint32_t* flag, uint32_t value) override {
-    static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
-    driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
+  void wait_flag(const uint32_t* flag, uint32_t value) override { wait_word(stream_, flag, value, wait_flags_); }
+  void mark(std::atomic<uint32_t>& word, uint32_t value) override {
+    uint32_t* const own = marks_.word_of(word);
+    write_word(stream_, own, value);
+    if (carrier_ == nullptr) TRI_CUDA(cudaStreamCreateWithFlags(&carrier_, cudaStreamNonBlocking));
+    wait_word(carrier_, own, value, CU_STREAM_WAIT_VALUE_GEQ);
+    write_word(carrier_, reinterpret_cast<uint32_t*>(&word), value);
   }
-  void mark(std::atomic<uint32_t>& word, uint32_t value) override { write_word(stream_, marks_.place_of(word), value); }
   bool busy() override {
     const cudaError_t status = cudaStreamQuery(stream_);
     if (status != cudaSuccess && status != cudaErrorNotReady) TRI_CUDA(status);
@@ -206,6 +207,7 @@ class CudaStreamImpl final : public CudaStream {
   }
 
   cudaStream_t stream_ = nullptr;
+  cudaStream_t carrier_ = nullptr;  // of its marks, from the first one on
   const Device& device_;
   Marks& marks_;
   const unsigned wait_flags_;  // of cuStreamWaitValue32
@@ -300,17 +302,20 @@ class CudaDevice final : public Device {
   void release_host(void* memory) noexcept override {
     if (!faulted()) cudaFreeHost(memory);
   }
-  Result<void> map_host(void*, size_t) override {
+  Result<void> map_host(void* memory, size_t bytes) override {
+    if (attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal_) == 0)
+      return Error{"the GPU sees host memory at other addresses than the host", ExitCode::kDevice};
     try {
-      marks_.open();
+      marks_.open(memory, bytes);
       return {};
     } catch (const Fatal& refusal) {
-      cudaGetLastError();
-      return Error{refusal.what(), ExitCode::kDevice};
+      cudaGetLastError();  // an answer here, not an error of the next call
+      marks_.close(faulted());
+      return Error{fmt::format("{} (black boxes of a GPU run have to lie in memory, as in /dev/shm)", refusal.what()),
+                   ExitCode::kDevice};
     }
   }
   void unmap_host(void*) noexcept override { marks_.close(faulted()); }
-  void read_marks(Stream& stream) { marks_.read(stream); }
   std::optional<GpuProperties> gpu_properties() const override { return context_->properties(); }
   int64_t workspace_bytes(const WorkspaceDims& dims) const override {
     return tri::workspace_bytes(kind(), dims, context_->properties());
@@ -361,8 +366,6 @@ Result<std::vector<std::string>> cuda_devices() {
   if (names.empty()) return Error{"the CUDA driver shows none", ExitCode::kDevice};
   return names;
 }
-
-void read_cuda_marks(Device& device, Stream& stream) { static_cast<CudaDevice&>(device).read_marks(stream); }
 
 Result<std::unique_ptr<Device>> make_cuda_device(int ordinal) {
   set_queues();

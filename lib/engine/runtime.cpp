@@ -4,7 +4,6 @@
 #include <exception>
 
 #include "io/black_box/black_box.h"
-#include "kernels/cuda_device.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/job.h"
 #include "lib/comm/peer/channel.h"
@@ -204,7 +203,6 @@ void Runtime::read_progress() {
   if (!reader_) return;
   device_.use_on_this_thread();
   try {
-    if (device_.kind() == DeviceKind::kCuda) read_cuda_marks(device_, *reader_);
     for (AxisTransfers* const axis : {tp_.get(), dp_.get()}) axis->read_progress(*reader_, *read_);
   } catch (const Fatal&) {  // of a device that has failed: who trains says so
   }
