@@ -26,7 +26,7 @@ struct Options {
   std::vector<std::string> overrides;
   int ranks = 0, spares = 0;
   std::string launcher, agent_launcher, hosts;
-  bool agent = false, nodes = false;
+  bool agent = false, nodes = false, doctor = false;
   std::string lift;
 };
 
@@ -162,6 +162,7 @@ Result<int> supervise(const Options& options) {
   of_run.run_dir = absolute(plan.config.run.dir);
   of_run.checkpoint_dir = absolute(plan.config.checkpoint.dir);
   of_run.program = program;
+  of_run.setup.examine = options.doctor;
   of_run.ranks = {program, "train", options.config};
   for (const std::string& setting : options.overrides) of_run.ranks.insert(of_run.ranks.end(), {"--set", setting});
   std::error_code problem;
@@ -189,6 +190,8 @@ void add_supervise_command(CLI::App& app, int& status) {
   command->add_option(
       "--agent-launcher", options->agent_launcher,
       "With --hosts: what starts the agent of {node}, such as \"ssh {node} env SLURMD_NODENAME={node}\"");
+  command->add_flag("--doctor", options->doctor,
+                    "Before the first attempt `trireme doctor` looks at all nodes; bad ones are left out");
   command->add_flag("--nodes", options->nodes, "List the nodes that the run leaves out, until when and why");
   command->add_option("--lift", options->lift, "With --nodes: take this node again")->type_name("NODE");
   command->add_flag("--agent", options->agent, "Be the agent of a node; for `trireme supervise` itself");

@@ -220,6 +220,32 @@ Decision decide_at_work(const Situation& s, const AttemptCause& finding, double 
   return decision;
 }
 
+std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
+                                          int nodes_usable) {
+  const auto num_bad =
+      std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.second == Diagnosis::kBad; });
+  const bool most = 2 * static_cast<size_t>(num_bad) > nodes.size();
+  std::vector<Decision> decisions;
+  for (const auto& [node, diagnosis] : nodes) {
+    Decision decision{.action = Response::kReport, .node = node};
+    if (diagnosis == Diagnosis::kSuspect) {
+      decision.why = "the doctor suspects it";
+    } else if (diagnosis != Diagnosis::kBad) {
+      continue;
+    } else if (most) {
+      decision.why = fmt::format("the doctor finds {} of {} nodes bad: no node is to blame", num_bad, nodes.size());
+    } else if (nodes_usable <= nodes_needed) {
+      decision.why = "the doctor finds it bad, but there is no spare to take its place";
+    } else {
+      decision.action = Response::kExclude;
+      decision.why = "the doctor finds it bad";
+      --nodes_usable;
+    }
+    decisions.push_back(std::move(decision));
+  }
+  return decisions;
+}
+
 std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
   for (auto a = s.attempts.rbegin(); a != s.attempts.rend(); ++a) {
     if (a->cause.kind != CauseKind::kNotFinite) continue;

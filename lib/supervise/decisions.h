@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "io/base/enum_names.h"
 #include "lib/supervise/history.h"
@@ -63,6 +65,11 @@ Decision decide(const Situation& situation);
 // What is found at a node while the attempt goes on with it: kRelieve where a spare is there, and, of a straggler, the
 // doctor has not looked at the node within `repeat_hours`; else kReport.
 Decision decide_at_work(const Situation& situation, const AttemptCause& finding, double now);
+
+// Before the first attempt the doctor has looked at these nodes. One that he does not find healthy is reported, and one that
+// he finds bad is left out, unless most are bad, which no node is to blame for, or too few would be left.
+std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
+                                          int nodes_usable);
 
 // A node whose fault shows only after a later attempt has ended, or has gone on, without it: the last loss that was not
 // finite, at a step which this attempt has passed. None: there is none.

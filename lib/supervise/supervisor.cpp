@@ -1,6 +1,7 @@
 #include "lib/supervise/supervisor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
@@ -29,10 +30,10 @@ void Supervisor::enter(Phase phase, double now) {
 }
 
 void Supervisor::stop_requested(double now) {
-  if (asked_to_stop_) return;
+  if (asked_to_stop_ || status_) return;
   asked_to_stop_ = true;
   log_info("supervise: asked to stop");
-  if (phase_ == Phase::kGather || phase_ == Phase::kDoctor) leave(static_cast<int>(ExitCode::kDrained), now);
+  if (phase_ != Phase::kRun && phase_ != Phase::kEnd) leave(static_cast<int>(ExitCode::kDrained), now);
 }
 
 void Supervisor::tick(double now) {
@@ -58,6 +59,9 @@ void Supervisor::tick(double now) {
   switch (phase_) {
     case Phase::kGather:
       gather(now);
+      break;
+    case Phase::kExamine:
+      await_examination(now);
       break;
     case Phase::kRun:
       run(now);
@@ -90,7 +94,7 @@ void Supervisor::gather(double now) {
       continue;
     all_there = false;
     if (is_lost(name, node, now)) {
-      exclude(name, "its agent does not answer", now);
+      if (!is_cut_off(now)) exclude(name, "its agent does not answer", now);
       return;
     }
     if (node.heard >= node.asked && now - since_ > thresholds_.start_seconds && node.report.left > 0) {
@@ -98,7 +102,9 @@ void Supervisor::gather(double now) {
       return;
     }
   }
-  if (all_there) start_attempt(now);
+  if (!all_there) return;
+  if (setup_.examine && examined_.empty()) return examine(now);
+  start_attempt(now);
 }
 
 void Supervisor::start_attempt(double now) {
@@ -126,6 +132,8 @@ void Supervisor::start_attempt(double now) {
     for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
   }
   book_.append(start_event(current_), current_.attempt);
+  if (const double seconds = std::exchange(examination_seconds_, 0); seconds > 0)
+    book_.append(diagnosis_event("", seconds, current_.step), current_.attempt);
   order_all(OrderKind::kWatch, current_.attempt);
   log_info("supervise: attempt {} on {} from step {}", current_.number, joined(names), current_.from_step);
   launcher_.start_ranks({.attempt = current_.attempt, .number = current_.number, .nodes = names});
@@ -220,6 +228,11 @@ void Supervisor::finish_ending(double now) {
 
 void Supervisor::conclude(double now) {
   facts_.asked_to_stop = asked_to_stop_;
+  if (is_cut_off(now)) {
+    std::erase_if(facts_.findings, [](const AttemptCause& f) { return f.kind == CauseKind::kNodeLost; });
+    facts_.findings.push_back({.kind = CauseKind::kCommunication,
+                               .text = "no other node is heard any more: the driver's own can't be reached"});
+  }
   facts_.event = book_.first_cause(current_.attempt);
   if (facts_.event) facts_.event_node = node_of_host(facts_.event->host);
   for (const std::string& host : book_.suspects(current_.attempt))
@@ -272,17 +285,6 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
   order_all(OrderKind::kEnd);
   if (current_.cause.kind == CauseKind::kNotStarted || current_.cause.kind == CauseKind::kUnknown) renew_agents(now);
   enter(Phase::kGather, now);
-}
-
-void Supervisor::await_doctor(double now) {
-  const Node& node = nodes_.at(suspect_);
-  const bool answered = heard_since_order(node) && node.report.doctor_status >= 0;
-  if (!answered && now - since_ <= thresholds_.doctor_seconds) return;
-  book_.append({.kind = RunEventKind::kSpan,
-                .host = suspect_,
-                .fields = {{"what", "diagnosis"}, {"seconds", now - since_}, {"step", current_.step}}},
-               current_.attempt);
-  decide_now(answered ? diagnosis_of(node.report.doctor_status) : Diagnosis::kUnknown, now);
 }
 
 void Supervisor::leave(int status, double now) {

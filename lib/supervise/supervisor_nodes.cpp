@@ -54,8 +54,8 @@ void Supervisor::exclude(const std::string& node, const std::string& why, double
       node, thresholds_.exclusion_hours, why, node);
 }
 
-// The run's book, where people may have taken back what the driver has left out, or its time is over: such a node gets as
-// long as at the start for its agent to report, whatever was known of it.
+// The run's book, where people may have taken back what the driver has left out, or its time is over: the agent of such a
+// node is started anew.
 void Supervisor::read_history(double now) {
   const RunHistory before = std::exchange(history_, book_.history(now));
   std::vector<std::string> again;
@@ -64,7 +64,6 @@ void Supervisor::read_history(double now) {
     if (at == nodes_.end() || excluded(exclusion.node, now)) continue;
     Node& node = at->second;
     node.lost = false;
-    node.heard = 0;
     node.asked = node.probed = now;
     node.probes = 0;
     again.push_back(exclusion.node);
@@ -111,6 +110,19 @@ bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   if (silence > (known ? limit / (kProbes + 1) : limit / 2) && node.probes < kProbes) probe(name, node, now);
   node.lost = silence > limit && node.probes >= kProbes;
   return node.lost;
+}
+
+// Where of several nodes none but the driver's own is heard any more, it is the driver that can't be reached: none of them is
+// at fault.
+bool Supervisor::is_cut_off(double now) const {
+  int others = 0;
+  for (const auto& [name, node] : nodes_) {
+    const bool own = name == setup_.host || node.report.host == setup_.host;
+    if (own || node.heard == 0 || excluded(name, now)) continue;
+    if (now - node.heard < thresholds_.silent_seconds / 2) return false;
+    ++others;
+  }
+  return others > 1;
 }
 
 // The launcher has failed, and it does not matter in which words: a node that can't start an agent any more is lost, even

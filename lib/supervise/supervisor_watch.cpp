@@ -103,7 +103,7 @@ void Supervisor::watch_stragglers(double now) {
 // A spare node that is lost is to be known before it is needed.
 void Supervisor::watch_spares(double now) {
   for (const std::string& name : usable(now))
-    if (Node& node = nodes_.at(name); node.number != current_.number && is_lost(name, node, now))
+    if (Node& node = nodes_.at(name); node.number != current_.number && is_lost(name, node, now) && !is_cut_off(now))
       exclude(name, "its agent does not answer", now);
 }
 

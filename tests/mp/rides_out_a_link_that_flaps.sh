@@ -76,7 +76,10 @@ left_out() { "$trireme" supervise run --nodes | awk '{print $1}'; }
 link() { ip link set port1 "$1"; }
 goes_on() { # WHAT: steps are done, and nobody has begun again or left a node out
   until_true beyond $(($(last_step || true) + 20)) || finish
-  [[ $(attempts) -eq 1 && -z $(left_out) ]] || fail "$1 was not ridden out" "$(<supervise.txt)"
+  if [[ $(attempts) -ne 1 || -n $(left_out) ]]; then
+    fail "$1 was not ridden out" "$(<supervise.txt)"
+    finish
+  fi
   echo "$1: ridden out, step $(last_step) ($SECONDS s)"
 }
 

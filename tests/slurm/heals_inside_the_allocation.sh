@@ -224,6 +224,7 @@ finish COMPLETED 0:0 "$restarts"
 expect_log "finished at step $steps"
 [[ $(history parts | wc -l) -eq $steps ]] || fail "the run has $(history parts | wc -l) steps of $steps"
 
+adds_up parts
 SUPERVISE=0 start whole --ranks 4
 finish COMPLETED 0:0 0
 cmp <(history whole) <(history parts) || fail "the histories differ: $(diff <(history whole) <(history parts) | head)"

@@ -156,6 +156,7 @@ for name in "${runs[@]}"; do
   last=$(history "$name" | tail -n 1 | cut -d' ' -f1)
   [[ $(history "$name" | wc -l) -eq $last ]] || fail "$name has $(history "$name" | wc -l) steps of $last"
   ((last <= longest)) || longest=$last
+  adds_up "$name"
 done
 sed -i "s/steps: 1000000/steps: $longest/" "$config"
 start whole --ranks 4

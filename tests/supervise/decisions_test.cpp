@@ -192,6 +192,24 @@ TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {
   EXPECT_EQ(decide(situation).status, 75);
 }
 
+TEST(Decisions, before_the_start_a_bad_node_is_left_out_where_that_is_its_own_fault_and_others_are_there) {
+  using Looked = std::vector<std::pair<std::string, Diagnosis>>;
+  const auto bad = Diagnosis::kBad, healthy = Diagnosis::kHealthy;
+  const auto actions = [](const Looked& nodes, int needed) {
+    std::string text;
+    for (const Decision& d : decide_before_start(nodes, needed, static_cast<int>(nodes.size())))
+      text += d.node + " " + std::string(enum_name(d.action)) + "; ";
+    return text;
+  };
+  EXPECT_EQ(actions({{"a", healthy}, {"b", Diagnosis::kUnknown}}, 2), "");
+  EXPECT_EQ(actions({{"a", bad}, {"b", healthy}, {"c", healthy}}, 2), "a exclude; ");
+  EXPECT_EQ(actions({{"a", bad}, {"b", healthy}, {"c", healthy}}, 3), "a report; ") << "no spare";
+  EXPECT_EQ(actions({{"a", bad}, {"b", healthy}, {"c", healthy}, {"d", bad}}, 3), "a exclude; d report; ");
+  EXPECT_EQ(actions({{"a", bad}, {"b", bad}, {"c", healthy}}, 1), "a report; b report; ") << "most: a shared fault";
+  EXPECT_EQ(actions({{"a", Diagnosis::kSuspect}, {"b", healthy}}, 1), "a report; ");
+  EXPECT_EQ(actions({{"a", bad}}, 1), "a report; ");
+}
+
 // Whatever has happened: a node is left out or examined only where one is named, and statuses go with what ends the run.
 TEST(Decisions, every_cause_has_an_answer_that_fits) {
   for (const auto& [kind, name] : EnumNames<CauseKind>::table)
