@@ -91,6 +91,10 @@ void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::ve
   for (const auto& culprit : verdict.value("culprits", nlohmann::json::array()))
     if (const int rank = culprit.is_object() ? culprit.value("rank", -1) : -1; rank >= 0)
       waits.culprits.push_back(rank);
+  const auto for_culprit = [&](const RankWait& wait) {
+    return std::find(waits.culprits.begin(), waits.culprits.end(), wait.awaited) != waits.culprits.end();
+  };
+  std::stable_partition(waits.waits.begin(), waits.waits.end(), for_culprit);
   found.push_back(std::move(waits));
 }
 
@@ -126,8 +130,9 @@ RankWaits waits_of_dump(std::span<const RankRecord> records) {
   for (int rank = 0; rank < graph.world_size(); ++rank) {
     if (graph.record(rank) == nullptr) continue;
     std::vector<int> awaited;
-    for (int activity = 0; activity < WaitGraph::kActivities; ++activity)
-      add_awaited(graph, rank, graph.node(rank, static_cast<WaitGraph::Activity>(activity)), awaited);
+    // Readers of tokens wait for whoever has not taken the last ones yet, as long as nothing is wrong.
+    for (const auto activity : {WaitGraph::kHost, WaitGraph::kDevice, WaitGraph::kWriter})
+      add_awaited(graph, rank, graph.node(rank, activity), awaited);
     for (const int other : awaited) all.waits.push_back({rank, other, graph.awaited_text(rank, other)});
   }
   keep_most(all);

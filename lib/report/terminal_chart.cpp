@@ -58,8 +58,8 @@ std::vector<double> columns(std::span<const double> values, size_t count) {
 // With as many digits as there is room for; large numbers as everywhere: 29.1k.
 std::string on_axis(double value) {
   constexpr double kLarge = 1e4;
-  if (value >= kLarge) return padded(format_count(value), kAxis - 2) + " ┤";
-  std::string text;
+  std::string text = format_count(value);
+  if (value >= kLarge && columns_of(text) <= kAxis - 2) return padded(text, kAxis - 2) + " ┤";
   for (int digits = 4; digits > 0; --digits)
     if (text = fmt::format("{:.{}g}", value, digits); columns_of(text) <= kAxis - 2) break;
   return padded(text, kAxis - 2) + " ┤";

@@ -12,6 +12,7 @@ const kFirstView = {
   pitch: 0.45
 };
 const kListedWaits = 12;
+const kFineRanks = 512;  // up to which all lines between neighbours are drawn
 
 // How long an axis of so many ranks is drawn: beyond a dozen it grows with their logarithm.
 function axisLength(count) {
@@ -255,7 +256,9 @@ class MeshView {
     const unit = Math.min(150, fit(this.width, right), fit(most, down));
     // A flat mesh has a low picture.
     this.height = Math.min(most, Math.max(140, Math.round(2 * (down * unit + margin))));
-    this.radius = Math.max(1.6, Math.min(14, 0.2 * unit));
+    // Of the shortest distance between neighbours.
+    const gap = Math.min(...[pp, dp, tp].map((n) => (n > 1 ? axisLength(n) / (n - 1) : 1)));
+    this.radius = Math.max(1.2, Math.min(14, 0.2 * unit, 0.45 * gap * unit));
     this.onCanvas = (...place) => {
       const [x, y] = this.project(...place);
       return [this.width / 2 + unit * x, this.height / 2 + unit * y];
@@ -286,13 +289,17 @@ class MeshView {
     const drawn = this.waits.edges.slice(0, this.shown).filter((edge) => this.axes.has(this.axisOf(edge)));
     const chosen = this.rank === null ? [] : this.edgesOf[this.rank].filter((edge) => this.axes.has(this.axisOf(edge)));
     const opacity = this.rank !== null ? 0.12 : drawn.length <= 200 ? 0.9 : drawn.length <= 3000 ? 0.4 : 0.15;
-    for (const edge of drawn) this.paintEdge(pen, edge, opacity);
+    const edges = () => drawn.forEach((edge) => this.paintEdge(pen, edge, opacity));
+    const isDense = this.size > kFineRanks;  // whose ranks would hide the arrows
+    if (!isDense) edges();
     for (const rank of this.farthestFirst) this.paintRank(pen, style, rank);
+    if (isDense) edges();
+    for (const rank of this.culprits) this.paintRank(pen, style, rank);
     for (const edge of chosen) this.paintEdge(pen, edge, 1);
   }
   // The box's edges, for a small mesh all lines between neighbours; names at the edges.
   paintFrame(pen, style) {
-    const {pp, dp, tp} = this.waits, last = [dp - 1, pp - 1, tp - 1], fine = this.size <= 512;
+    const {pp, dp, tp} = this.waits, last = [dp - 1, pp - 1, tp - 1], fine = this.size <= kFineRanks;
     const line = (from, to) => {
       pen.moveTo(...this.onCanvas(...from));
       pen.lineTo(...this.onCanvas(...to));
@@ -333,7 +340,13 @@ class MeshView {
         if (best === null || score > best.score) best = {score, u, v, x, y};
       }
     const out = [best.x - middle[0], best.y - middle[1]], length = Math.hypot(...out) || 1;
-    const every = last[axis] <= 8 ? 1 : last[axis];
+    const ends = [0, last[axis]].map((i) => {
+      const place = [0, 0, 0];
+      place[axis] = i;
+      return this.onCanvas(...place);
+    });
+    const apart = Math.hypot(ends[1][0] - ends[0][0], ends[1][1] - ends[0][1]) / (last[axis] || 1);
+    const every = apart >= 24 ? 1 : last[axis] || 1;  // else the first and the last
     for (let i = 0; i <= last[axis]; i += every) {
       const place = [0, 0, 0];
       place[axis] = i;
@@ -385,6 +398,9 @@ class MeshView {
     pen.fillStyle = fill;
     pen.strokeStyle = ring;
     pen.lineWidth = radius >= 5 ? 1.2 : 0.5;
+    // Where ranks hide each other, those that matter stand out.
+    const matters = this.dump ? isCulprit || this.isWaiting[rank] : byte > 0;
+    if (this.size > kFineRanks && !matters) pen.fillStyle = style.getPropertyValue('--line');
     pen.beginPath();
     pen.arc(x, y, radius, 0, 2 * Math.PI);
     pen.fill();

@@ -313,7 +313,7 @@ function waits() {
           ' --record 3` has a run that goes on record its next steps.');
     return element('div', {}, run.waits.map((one) => {
       const title =
-          one.source === 'dump' ? 'In the hang: ' + one.title : `In ${one.title}: whose compute stood still for whom`;
+          `In ${one.title}: ${one.source === 'dump' ? 'who stands still' : 'whose compute stood still'} for whom`;
       return element(
           'div', {}, element('h3', {}, title), one.headline ? element('p', {}, one.headline) : '',
           new MeshView(one, names[i]).figure);
