@@ -7,6 +7,7 @@
 
 #include "lib/report/curves.h"
 #include "lib/report/page.h"
+#include "lib/report/page_frame.h"
 
 namespace tri {
 namespace {
@@ -307,20 +308,6 @@ Json run_json(const RunData& run, size_t points) {
   return made;
 }
 
-// JSON may write any character as \uXXXX within text, and has these nowhere else. So no text ends the element of the
-// page that holds it, or begins another.
-std::string without_markup(const std::string& json) {
-  std::string made;
-  made.reserve(json.size());
-  for (const char c : json) {
-    if (c == '<' || c == '>' || c == '&')
-      made += fmt::format("\\u{:04x}", static_cast<int>(c));
-    else
-      made += c;
-  }
-  return made;
-}
-
 }  // namespace
 
 std::string page_data(const std::vector<RunData>& runs, const PageHead& head) {
@@ -328,7 +315,7 @@ std::string page_data(const std::vector<RunData>& runs, const PageHead& head) {
   const size_t points = std::min(kMostPoints, kAllPoints / std::max<size_t>(1, runs.size()));
   for (const RunData& run : runs) all.push_back(run_json(run, points));
   const Json data = {{"made", moment(head.made)}, {"version", head.version}, {"runs", std::move(all)}};
-  return without_markup(data.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return embedded_json(data.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace tri

@@ -15,12 +15,6 @@ double optimizer_bytes(const Workload& w) {
 
 double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ? 4 : 2; }
 
-// Reductions and gathers of one chunk's buckets over dp, and the bytes of each bucket.
-struct ChunkTraffic {
-  int buckets = 1;
-  double reduce = 0, gather = 0;  // seconds a bucket
-};
-
 class StepModel {
  public:
   StepModel(const Workload& w, const Cluster& c, const TransferTimes& transfers) : w_(w), c_(c), transfers_(transfers) {
@@ -43,6 +37,16 @@ class StepModel {
       costs.forward.push_back(times.forward.total() + weight_waits(stage, false));
       costs.backward.push_back(times.backward.total() + weight_waits(stage, true));
     }
+    return costs;
+  }
+
+  StepCosts costs() const {
+    StepCosts costs{.column = column(), .fixed = c_.software.fixed_s};
+    for (int stage = 0; stage < w_.pp * w_.chunks; ++stage) {
+      costs.stages.push_back(stage_times(stage));
+      costs.traffic.push_back(traffic(stage));
+    }
+    for (int rank = 0; rank < w_.pp; ++rank) costs.optimizer.push_back(optimizer_seconds(rank));
     return costs;
   }
 
@@ -265,8 +269,8 @@ class StepModel {
 
 }  // namespace
 
-ColumnCosts column_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
-  return StepModel(workload, cluster, transfers).column();
+StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
+  return StepModel(workload, cluster, transfers).costs();
 }
 
 TransferLoads transfer_loads(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {

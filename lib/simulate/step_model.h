@@ -29,8 +29,21 @@ struct StepPrediction {
 
 enum class Stragglers { kOn, kOff };
 
-// What a step does without regard to time: the costs that its Plan is simulated with. For pictures and traces.
-ColumnCosts column_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+// Reductions and gathers of one chunk's buckets over dp.
+struct ChunkTraffic {
+  int buckets = 1;
+  double reduce = 0, gather = 0;  // seconds a bucket
+};
+
+// What a step is made of, before its parts meet in time: for traces.
+struct StepCosts {
+  ColumnCosts column;
+  std::vector<LayerTimes> stages;     // (pp · chunks), by virtual stage
+  std::vector<ChunkTraffic> traffic;  // (pp · chunks)
+  std::vector<double> optimizer;      // (pp)
+  double fixed = 0;
+};
+StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
 // `workload` without a problem (workload.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers,

@@ -53,4 +53,14 @@ open "$folder/report.html"
 if grep -q '<img' "$folder/dom.html"; then fail "a name became an element"; fi
 has "&lt;img src=x onerror=alert(1)&gt;"
 has "only what differs"
+# A simulation's page, with its pictures.
+source_dir=$(realpath "$(dirname "$0")/../..")
+"$trireme" simulate "$source_dir/configs/megascale_175b.yaml" --ranks 256 --to 12288 \
+  --cluster "$source_dir/configs/clusters/a100_megascale.yaml" --report "$folder/simulation.html" >/dev/null 2>&1
+open "$folder/simulation.html"
+has "What each choice gains"
+has "without tp overlap"
+has "Layouts"
+bars=$(grep -o '<title>[a-z_]*: [0-9.]* m\?s, ' "$folder/dom.html" | wc -l)
+((bars > 100)) || fail "only $bars parts of bars are drawn"
 echo "PASSED"
