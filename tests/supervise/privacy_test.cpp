@@ -1,5 +1,7 @@
-// Who gets to know the token of the job: its agents, by their environment, and nobody else.
+// Who gets to know the token of the job: its agents, by their environment, and nobody else. Whose black boxes an agent
+// believes.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -8,7 +10,9 @@
 #include <iterator>
 #include <thread>
 
+#include "io/black_box/black_box.h"
 #include "lib/supervise/agent.h"
+#include "lib/supervise/node_processes.h"
 #include "lib/supervise/process_launcher.h"
 #include "tests/io/temporary_folder.h"
 
@@ -63,6 +67,21 @@ TEST(Privacy, an_agent_hides_it_from_what_it_starts) {
   EXPECT_EQ(std::getenv(kTokenVariable), nullptr);
   EXPECT_FALSE(agent_options("/run", "/bin/true").ok()) << "without one it is no agent";
   ::unsetenv(kDriverVariable);
+}
+
+// A box of another user's could name any process of this one's as what is left of an attempt, and have it killed.
+TEST(Privacy, boxes_of_other_users_are_not_believed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  const TemporaryFolder folder;
+  ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
+  const auto box = value_or_throw(BlackBox::create({.attempt = "earlier", .run_dir = "/run"}));
+  const RunOnNode run{.run_dir = "/run", .node = "", .host = box->image().host};
+  ASSERT_EQ(boxes_of(run).size(), 1u);
+  EXPECT_EQ(leftovers(run, boxes_of(run), "now").size(), 1u);
+  ASSERT_EQ(::chown(box->path().c_str(), 65534, 65534), 0);
+  EXPECT_TRUE(boxes_of(run).empty());
+  box->end_well();
+  ::unsetenv("TRIREME_BLACK_BOXES");
 }
 
 }  // namespace
