@@ -1,5 +1,6 @@
 // Who gets to know the token of the job: its agents, by their environment, and nobody else. Whose black boxes an agent
 // believes.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -55,6 +56,41 @@ TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   EXPECT_NE(contents(ranks + ".env").find("TRIREME_ATTEMPT=attempt"), std::string::npos);
   EXPECT_EQ(contents(ranks + ".env").find(token), std::string::npos);
   EXPECT_EQ(contents(ranks + ".cmd").find(token), std::string::npos);
+}
+
+// As by ssh, which passes its input on, and none of its environment.
+TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
+  const TemporaryFolder folder;
+  const std::string token = to_text(new_token()), agents = folder / "agents";
+  LaunchCommands commands = own_commands("", "");
+  ASSERT_TRUE(commands.tells_by_input);
+  commands.agents = [&](const auto&) {
+    return std::vector<LaunchCommands::Words>{
+        {"env", "-i", "sh", "-c", fmt::format("cat >{0}.part; mv {0}.part {0}", agents)}};
+  };
+  ProcessLauncher launcher(
+      {.commands = commands,
+       .agent = {"agent"},
+       .ranks = {},
+       .run_dir = folder / "run",
+       .job = "job",
+       .secret = {std::string(kTokenVariable) + "=" + token, std::string(kDriverVariable) + "=1 a"}});
+  launcher.start_agents({"node0"});
+  ASSERT_TRUE(comes(agents));
+  EXPECT_EQ(contents(agents), fmt::format("{}={}\n{}=1 a\n", kTokenVariable, token, kDriverVariable));
+
+  ::unsetenv(kTokenVariable);
+  ::unsetenv(kDriverVariable);
+  const int before = ::dup(STDIN_FILENO), told = ::open(agents.c_str(), O_RDONLY);
+  ASSERT_EQ(::dup2(told, STDIN_FILENO), STDIN_FILENO);
+  const auto options = agent_options("/run", "/bin/true");
+  ::dup2(before, STDIN_FILENO);
+  ::close(before), ::close(told);
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(to_text(options.value().token), token);
+  EXPECT_EQ(options.value().addresses, std::vector<std::string>{"a"});
+  EXPECT_EQ(std::getenv(kTokenVariable), nullptr);
+  ::unsetenv(kDriverVariable);
 }
 
 TEST(Privacy, an_agent_hides_it_from_what_it_starts) {
