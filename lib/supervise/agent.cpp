@@ -278,9 +278,27 @@ class Agent {
   double ask_after_ = 0;
 };
 
+// "NAME=value" lines of the standard input, as of the environment: ssh passes that on, and no environment.
+void take_input() {
+  constexpr int kPatience = 10000;  // milliseconds, between two pieces
+  constexpr size_t kMost = 65536;
+  std::string text;
+  std::array<char, 4096> piece;
+  while (text.size() < kMost && ready(STDIN_FILENO, POLLIN, kPatience)) {
+    const ssize_t got = ::read(STDIN_FILENO, piece.data(), piece.size());
+    if (got <= 0) break;
+    text.append(piece.data(), static_cast<size_t>(got));
+  }
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);)
+    for (const char* name : {kTokenVariable, kDriverVariable})
+      if (line.rfind(std::string(name) + "=", 0) == 0) ::setenv(name, line.c_str() + std::strlen(name) + 1, 0);
+}
+
 }  // namespace
 
 Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program) {
+  if (std::getenv(kTokenVariable) == nullptr && ::isatty(STDIN_FILENO) == 0) take_input();
   const char *token = std::getenv(kTokenVariable), *driver = std::getenv(kDriverVariable),
              *node = std::getenv("SLURMD_NODENAME");
   const auto parsed = token_from(token == nullptr ? "" : token);
@@ -301,7 +319,7 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
 
 int run_agent(const AgentOptions& options) {
   // The driver says when it is over: signals to the whole job are for the ranks.
-  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   return Agent(options).run();
 }
 

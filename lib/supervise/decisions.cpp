@@ -33,8 +33,11 @@ bool follows_the_rank(const Situation& s) {
 
 Decision done(const Situation&) { return {.action = Response::kDone, .why = "the run is finished"}; }
 
-Decision leave(const Situation&) {
-  return {.action = Response::kLeave, .status = static_cast<int>(ExitCode::kDrained), .why = "it was asked to stop"};
+Decision leave(const Situation& s) {
+  return {
+      .action = Response::kLeave,
+      .status = static_cast<int>(ExitCode::kDrained),
+      .why = last_of(s).cause.kind == CauseKind::kDrained ? "it was asked to stop" : "its ranks left by themselves"};
 }
 
 Decision retry(const Situation& s) {
@@ -247,9 +250,14 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
 }
 
 std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
+  int64_t passed = 0;  // by attempts since
   for (auto a = s.attempts.rbegin(); a != s.attempts.rend(); ++a) {
-    if (a->cause.kind != CauseKind::kNotFinite) continue;
-    if (a->cause.node.empty() || step <= a->step) return std::nullopt;
+    if (a->cause.kind != CauseKind::kNotFinite) {
+      passed = std::max(passed, a->step);
+      continue;
+    }
+    // Once passed it was decided: a node that is taken again, by a person or after its time, stays.
+    if (a->cause.node.empty() || step <= a->step || passed > a->step) return std::nullopt;
     return Decision{.action = Response::kExclude,
                     .node = a->cause.node,
                     .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "

@@ -16,7 +16,7 @@ namespace tri {
 
 enum class Response {
   kDone,       // the run is finished
-  kLeave,      // it was asked to stop: leave with status 75
+  kLeave,      // it was asked to stop, or its ranks left with 75 by themselves: so does the driver
   kRetry,      // another attempt, also on the same nodes
   kExclude,    // another attempt without the node
   kDoctor,     // ask the doctor about the node, then decide again
@@ -72,7 +72,7 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
                                           int nodes_usable);
 
 // A node whose fault shows only after a later attempt has ended, or has gone on, without it: the last loss that was not
-// finite, at a step which this attempt has passed. None: there is none.
+// finite, at a step which this attempt is the first to pass. None: there is none.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
 // Attempts of the last one's job, at the end of the list, that have brought no newer checkpoint: who submits again has

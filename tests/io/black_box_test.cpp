@@ -147,6 +147,18 @@ TEST_F(BlackBoxes, other_files_are_no_boxes) {
   EXPECT_NE(garbage.error().message.find("no black box"), std::string::npos);
 }
 
+// The folder is everybody's: nothing that lies there under a box's name may hold up who looks for boxes.
+TEST_F(BlackBoxes, a_fifo_and_a_link_are_no_boxes) {
+  const auto box = make(0);
+  const std::string fifo = folder_ / (std::string(kBlackBoxPrefix) + "fifo"),
+                    link = folder_ / (std::string(kBlackBoxPrefix) + "link");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  ASSERT_EQ(symlink(box->path().c_str(), link.c_str()), 0);
+  EXPECT_FALSE(read_black_box(fifo).ok());
+  EXPECT_FALSE(read_black_box(link).ok());
+  EXPECT_EQ(list_black_boxes(), std::vector{box->path()});
+}
+
 TEST_F(BlackBoxes, scopes_count_on_the_thread_that_trains_alone) {
   const auto box = make(0);
   const ProcessBlackBox process(box.get());

@@ -154,6 +154,12 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   ASSERT_TRUE(passing);
   EXPECT_EQ(passing->action, Response::kExclude);
   EXPECT_EQ(passing->node, "node1");
+  // An attempt that has passed the step has decided it: who lifts the exclusion, or lets it expire, has the node back.
+  std::vector<PastAttempt> passed = past;
+  passed.push_back(ended(CauseKind::kDeath, "node2", 2 * kHour, 100));
+  EXPECT_TRUE(decide_in_passing(after(passed), 101)) << "this one has not come beyond it";
+  passed.push_back(ended(CauseKind::kDeath, "node2", 3 * kHour, 150));
+  EXPECT_FALSE(decide_in_passing(after(passed), 151));
   past.push_back(ended(CauseKind::kNotFinite, "node2", 2 * kHour, 100));
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
   EXPECT_EQ(decide(after(past)).status, 7);
