@@ -43,10 +43,11 @@ enum class RunEventKind {
            // (0.03: by 3 %), since (a step), step; part: of the step, which grew the most
   // Of a supervised run (lib/supervise): the driver's.
   kAttemptStart,  // fields: number, nodes ("node1,node2"), checkpoint (its step)
-  kAttemptEnd,    // fields: number, cause, status, checkpoint, step; node, culprit (a rank), where one is known
-  kDecision,      // `text`: why; fields: action, cause, row
-  kExclusion,     // `host`: a node that is left out; `text`: why; fields: until (seconds since 1970)
-  kLift,          // `host`: a node that is taken again
+  kAttemptEnd,  // `text`: of its cause; fields: number, cause, status, checkpoint, step, noticed (when the driver began to
+                // end it, seconds since 1970); node, culprit (a rank), where one is known
+  kDecision,   // `text`: why; fields: action, cause, row
+  kExclusion,  // `host`: a node that is left out; `text`: why; fields: until (seconds since 1970)
+  kLift,       // `host`: a node that is taken again
 };
 
 template <>

@@ -97,6 +97,12 @@ RunEvent exclusion_event(const Exclusion& exclusion) {
           .fields = {{"until", exclusion.until}}};
 }
 
+RunEvent diagnosis_event(const std::string& node, double seconds, int64_t step) {
+  return {.kind = RunEventKind::kSpan,
+          .host = node,
+          .fields = {{"what", "diagnosis"}, {"seconds", seconds}, {"step", step}}};
+}
+
 RunEvent lift_event(const std::string& node) { return {.kind = RunEventKind::kLift, .host = node}; }
 
 }  // namespace tri

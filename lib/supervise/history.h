@@ -98,6 +98,8 @@ std::vector<RunEvent> stragglers_of(std::span<const RunEvent> events, const std:
 RunEvent start_event(const PastAttempt& attempt);
 RunEvent end_event(const PastAttempt& attempt);
 RunEvent exclusion_event(const Exclusion& exclusion);
+// Of the time that the doctor took, which ends now; `node` "": of all.
+RunEvent diagnosis_event(const std::string& node, double seconds, int64_t step);
 RunEvent lift_event(const std::string& node);
 
 std::string joined(std::span<const std::string> names);  // "node1,node2"

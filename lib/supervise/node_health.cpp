@@ -7,6 +7,7 @@
 #include <cctype>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -145,7 +146,12 @@ HealthWatch::HealthWatch() {
   std::thread([shared = shared_] {
     GpuWatch gpus;
     while (true) {
-      Seen seen{.ports = read_ports(), .gpus = gpus.look(500)};
+      Seen seen;
+      try {
+        seen.ports = read_ports();
+      } catch (const std::exception&) {  // a card is being taken away, and its folder with it
+      }
+      seen.gpus = gpus.look(500);
       {
         const std::lock_guard lock(shared->mutex);
         if (shared->over) return;

@@ -1,4 +1,5 @@
 #include "lib/train/loop.h"
+#include "lib/comm/host_traffic.h"
 
 #include "io/base/format.h"
 #include "io/base/log.h"
@@ -17,6 +18,13 @@ const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inpu
 
 double seconds_between(std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
+}
+
+// `trireme simulate --scaling` foretells these figures for any number of ranks.
+std::string told_at_the_start() {
+  const HostTraffic traffic = host_traffic();
+  return fmt::format("start-up: {} calls of all ranks brought {} bytes to rank 0, which sent {} messages of {} bytes",
+                     traffic.calls, traffic.heard_bytes, traffic.messages, traffic.message_bytes);
 }
 
 }  // namespace
@@ -76,6 +84,7 @@ Result<void> TrainingLoop::run() {
     if (progress_.steps == context_.begun.steps + 1) {
       context_.startup.phase_done("first step");
       log_info("{}", context_.startup.report());
+      log_info("{}", told_at_the_start());
     }
     if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
       const PhaseScope phase(RunPhase::kCheckpoint);
@@ -115,7 +124,6 @@ Result<void> TrainingLoop::train_step() {
   const StepTimes times =
       step_times(result.timeline, result.pp_transfer_seconds, step_seconds_, loader_.wait_seconds() - data_wait);
   times_ += times;
-  if (BlackBox* const box = black_box()) box->computed(static_cast<int64_t>(1e9 * times.compute));
   const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
   show(metrics, result.finite());
   ranks_.step({.times = times,

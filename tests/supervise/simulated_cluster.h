@@ -27,8 +27,9 @@ struct SimulatedNode {
 
 class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
  public:
-  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2) : ranks_per_node_(ranks_per_node) {
-    Supervisor::Setup setup{.nodes_needed = needed};
+  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false)
+      : ranks_per_node_(ranks_per_node) {
+    Supervisor::Setup setup{.nodes_needed = needed, .examine = examine, .host = "host0"};
     for (int i = 0; i < num_nodes; ++i) {
       const std::string name = "node" + std::to_string(i);
       setup.nodes.push_back(name);

@@ -295,6 +295,89 @@ TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lif
     EXPECT_EQ(std::count(names.begin(), names.end(), "node0"), 0) << "not even an agent";
 }
 
+TEST(Supervisor, a_driver_that_hears_nobody_any_more_blames_nobody) {
+  for (const bool own_trains : {true, false}) {
+    SimulatedCluster cluster(5, 2);
+    if (!own_trains) cluster.append(exclusion_event({.node = "node0", .why = "ill", .until = cluster.now + 3600}), "");
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 1; n < 5; ++n) cluster.node(n).alive = false;
+    cluster.play(100);
+    EXPECT_EQ(cluster.supervisor->status(), 75) << "a successor may come to another batch host";
+    EXPECT_EQ(cluster.excluded(), own_trains ? Names{} : Names{"node0"});
+    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "communication"), 1);
+  }
+  // While another is heard those that are not are lost.
+  SimulatedCluster cluster(5, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  for (int n = 1; n < 4; ++n) cluster.node(n).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node4"}));
+  Names out = cluster.excluded();
+  std::sort(out.begin(), out.end());
+  EXPECT_EQ(out, (Names{"node1", "node2", "node3"}));
+}
+
+TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+  cluster.node(1).comes_back = true;  // it was repaired
+  cluster.append(lift_event("node1"), "");
+  cluster.play(60);
+  EXPECT_EQ(cluster.starts.size(), 2u) << "which is no reason to disturb the attempt";
+  cluster.node(2).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(3));
+  EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node1"}));
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2"}));
+  // One that is taken again and is dead all the same is left out again.
+  cluster.append(lift_event("node2"), "");
+  cluster.cause = failure("host0", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(4));
+  EXPECT_EQ(cluster.starts[3].nodes, (Names{"node0", "node1"}));
+  cluster.play(200);
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2", "node2"}));
+}
+
+TEST(Supervisor, a_node_that_is_bad_before_the_first_attempt_is_left_out) {
+  SimulatedCluster cluster(4, 2, 2, true);
+  cluster.node(0).doctor = 41;
+  cluster.node(2).doctor = 40;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "exclude"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "report"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kSpan, "what", "diagnosis"), 1);
+  cluster.node(1).doctor = 41;
+  cluster.play(20);
+  cluster.cause = failure("host1", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"}) << "once";
+}
+
+TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
+  SimulatedCluster cluster(3, 2, 2, true);
+  cluster.node(1).doctor = -1;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_GE(cluster.now - began, cluster.given.doctor_seconds);
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node1"}));
+  EXPECT_EQ(cluster.excluded(), Names{});
+  SimulatedCluster stopped(2, 2, 2, true);
+  stopped.node(0).doctor = -1;
+  stopped.play(10);
+  stopped.supervisor->stop_requested(stopped.now);
+  EXPECT_EQ(stopped.supervisor->status(), 75);
+  EXPECT_TRUE(stopped.starts.empty());
+}
+
 TEST(Supervisor, ranks_that_cannot_be_killed_take_their_node_out) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
