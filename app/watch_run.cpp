@@ -1,8 +1,8 @@
 #include "app/watch_run.h"
 
 #include <fmt/chrono.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
