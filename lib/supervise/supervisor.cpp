@@ -48,6 +48,8 @@ void Supervisor::tick(double now) {
     if (!all.empty()) launcher_.start_agents(all);
     order_all(OrderKind::kEnd);  // what earlier attempts have left behind
   }
+  for (const std::string& name : launcher_.failed_agents())
+    if (const auto at = nodes_.find(name); at != nodes_.end()) ++at->second.failed;
   if (now - read_ > kRereadSeconds) {
     read_ = now;
     thresholds_ = book_.thresholds();
@@ -94,7 +96,7 @@ void Supervisor::gather(double now) {
       continue;
     all_there = false;
     if (is_lost(name, node, now)) {
-      if (!is_cut_off(now)) exclude(name, "its agent does not answer", now);
+      if (!is_cut_off(now) && starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
       return;
     }
     if (node.heard >= node.asked && now - since_ > thresholds_.start_seconds && node.report.left > 0) {

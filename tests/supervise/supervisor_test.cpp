@@ -319,6 +319,40 @@ TEST(Supervisor, a_driver_that_hears_nobody_any_more_blames_nobody) {
   EXPECT_EQ(out, (Names{"node1", "node2", "node3"}));
 }
 
+// A node without slurmd, whose agent lives on: the next attempt can't be launched, and shows it.
+TEST(Supervisor, a_node_that_refuses_each_start_is_lost_at_once_where_others_do_not) {
+  enum class Refuse { kOne, kAllForAWhile, kAll };
+  for (const Refuse refuse : {Refuse::kOne, Refuse::kAllForAWhile, Refuse::kAll}) {
+    const bool all_refuse = refuse != Refuse::kOne;
+    SimulatedCluster cluster(4, 3);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 0; n < 4; ++n) {
+      cluster.node(n).comes_back = true;
+      cluster.node(n).refuses = all_refuse || n == 1;
+    }
+    cluster.cause = failure("host0", 5);
+    cluster.end_ranks_with(5, 10);
+    ASSERT_TRUE(cluster.play_until_attempt(2));
+    for (int n = 0; n < 4; ++n) cluster.node(n).ranks.clear();
+    cluster.end_ranks_with(1, 10);  // before a rank has begun
+    const double began = cluster.now;
+    if (!all_refuse) {
+      ASSERT_TRUE(cluster.play_until_attempt(3, 30));
+      EXPECT_LE(cluster.now - began, 15) << "three probes, and no time of silence";
+      EXPECT_EQ(cluster.excluded(), Names{"node1"});
+      EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node2", "node3"}));
+      continue;
+    }
+    // As where Slurm itself can't be reached.
+    cluster.play(40);
+    for (int n = 0; n < 4; ++n) cluster.node(n).refuses = refuse == Refuse::kAll;
+    EXPECT_EQ(cluster.play_until_attempt(3, 200), refuse == Refuse::kAllForAWhile);
+    EXPECT_EQ(cluster.excluded(), Names{});
+    EXPECT_EQ(cluster.supervisor->status() == 75, refuse == Refuse::kAll);
+  }
+}
+
 TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
