@@ -173,16 +173,17 @@ void Supervisor::run(double now) {
         if (limit > 0 && now - time > limit) return rank;
       return -1;
     };
+    // Who went first is told by the book, or by who was first seen gone.
+    if (overdue(node.gone, thresholds_.gone_seconds) >= 0) {
+      facts_.died_unnoticed = true;
+      return end_attempt(now);
+    }
     const int stopped = suspended ? -1 : overdue(node.stopped, thresholds_.stopped_seconds);
-    const int gone = overdue(node.gone, thresholds_.gone_seconds);
-    if (stopped < 0 && gone < 0) continue;
-    const int rank = stopped >= 0 ? stopped : gone;
-    facts_.findings.push_back(
-        {.kind = stopped >= 0 ? CauseKind::kHang : CauseKind::kDeath,
-         .node = name,
-         .world_rank = rank,
-         .text = fmt::format("rank {} on {} is {}", rank, name,
-                             stopped >= 0 ? "stopped" : "gone without a word, and the launcher has not noticed")});
+    if (stopped < 0) continue;
+    facts_.findings.push_back({.kind = CauseKind::kHang,
+                               .node = name,
+                               .world_rank = stopped,
+                               .text = fmt::format("rank {} on {} is stopped", stopped, name)});
     return end_attempt(now);
   }
   if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);

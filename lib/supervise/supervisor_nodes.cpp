@@ -10,7 +10,8 @@ namespace tri {
 namespace {
 
 constexpr int kProbes = 3, kSteps = 64;
-constexpr double kProbeAgainSeconds = 1;  // where an agent could not be started
+constexpr int kRefusals = 2;              // starts of an agent that the launcher has called failed
+constexpr double kProbeAgainSeconds = 1;  // after such a one
 
 }  // namespace
 
@@ -112,7 +113,7 @@ bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   const double pause = refuses ? kProbeAgainSeconds : node.probes < kProbes ? quiet / (kProbes + 1) : quiet;
   const bool is_due = refuses || silence > (known ? quiet / (kProbes + 1) : node.heard == 0 ? limit / 2 : quiet);
   if (is_due && now - node.probed >= pause && (node.probes < kProbes || !launches)) probe(name, node, now);
-  node.lost = node.probes >= kProbes && (refuses || silence > limit);
+  node.lost = (refuses && node.failed >= kRefusals) || (node.probes >= kProbes && silence > limit);
   return node.lost;
 }
 

@@ -95,6 +95,21 @@ TEST(Supervisor, a_stopped_rank_is_a_hang_and_a_suspended_job_is_none) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
+// A busy launcher takes the other ranks along before it says anything: those on the first node are not to blame.
+TEST(Supervisor, ranks_that_are_gone_end_an_attempt_and_the_first_of_them_is_named) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).ranks[1].state = ProcessState::kGone;
+  cluster.play(2);
+  for (int n = 0; n < 2; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) rank.state = ProcessState::kGone;
+  cluster.checkpoint = 10;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 30));
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "death by signal"), 1);
+}
+
 TEST(Supervisor, a_death_is_retried_and_the_second_asks_the_doctor) {
   SimulatedCluster cluster(3, 2);
   cluster.node(1).doctor = 41;
