@@ -104,6 +104,7 @@ class Supervisor {
   void enter(Phase phase, double now);
   void order(Node& node, OrderKind kind, const std::string& attempt = "");
   void order_all(OrderKind kind, const std::string& attempt = "");
+  static bool has_come(const Node& node) { return node.heard > node.asked; }  // the agent that is awaited
   bool heard_since_order(const Node& node) const;
   void probe(const std::string& name, Node& node, double now);
   bool is_lost(const std::string& name, Node& node, double now);

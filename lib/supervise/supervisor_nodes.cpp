@@ -103,7 +103,7 @@ void Supervisor::probe(const std::string& name, Node& node, double now) {
 bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   if (node.lost) return true;
   const double quiet = thresholds_.silent_seconds, silence = now - std::max(node.heard, node.asked);
-  const bool known = node.heard >= node.asked;
+  const bool known = has_come(node);
   // Where none of the agents has come that were asked for with this one, it is the launcher that does not work.
   const bool launches = known || starts_agents(node.asked);
   // Where others' can be started, and each start of this one fails, there is nothing to wait for.
@@ -121,7 +121,7 @@ bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
 bool Supervisor::starts_agents(double since) const {
   return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& known) {
     const Node& node = known.second;
-    return node.asked >= since && node.heard >= node.asked;
+    return node.asked >= since && has_come(node);
   });
 }
 

@@ -190,6 +190,23 @@ TEST(Supervisor, what_a_gpu_says_after_the_end_explains_it_too) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
+// An agent of a busy machine, whose first sight of its GPU comes after the rank's death, seconds late.
+TEST(Supervisor, no_decision_is_made_before_each_node_has_looked_at_its_gpus) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.cause = failure("host0", 5, 1);
+  cluster.play(1);
+  cluster.end_ranks_with(5, 10);
+  cluster.play(1.2);
+  cluster.node(1).alive = false;
+  cluster.play(2);
+  cluster.node(1).alive = true;
+  cluster.node(1).gpus = {{.pci = "a", .xids = {79}, .num_xids = 1}};
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
 TEST(Supervisor, one_flap_is_ridden_out_and_two_within_five_minutes_are_not) {
   SimulatedCluster cluster(3, 2);
   for (int n = 0; n < 3; ++n) cluster.node(n).ports = {{.name = "eth0", .changes = 5}};
