@@ -71,7 +71,11 @@ std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const Attemp
 
 AttemptCause of_words(const EndFacts& facts) {
   const int status = facts.status.value_or(0);
-  if (facts.event) return of_event(facts, *facts.event);
+  if (facts.event) {
+    const AttemptCause cause = of_event(facts, *facts.event);
+    const bool explains = cause.kind != CauseKind::kCommunication || !cause.node.empty();
+    return facts.died_unnoticed && facts.first_gone && !explains ? *facts.first_gone : cause;
+  }
   if (facts.first_gone) return *facts.first_gone;
   if (!facts.ranks_seen && !kind_of_status(status))
     return {.kind = CauseKind::kNotStarted,

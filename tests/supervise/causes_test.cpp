@@ -65,6 +65,20 @@ TEST(Causes, a_neighbour_that_speaks_for_a_rank_means_its_death) {
   EXPECT_EQ(found.world_rank, 2);
 }
 
+// The driver has ended it, since ranks were gone and the launcher did not say so.
+TEST(Causes, of_ranks_that_died_unnoticed_the_book_knows_the_first_or_who_was_seen_first) {
+  EndFacts facts{.ranks_seen = true, .died_unnoticed = true};
+  facts.first_gone = AttemptCause{.kind = CauseKind::kDeath, .node = "node0", .world_rank = 0};
+  EXPECT_EQ(cause(facts).node, "node0");
+  facts.event = failure(5, 2);  // a peer could not be reached: whose fault that is it does not know
+  facts.event_node = "node1";
+  EXPECT_EQ(cause(facts).node, "node0");
+  facts.event->fields["seen_by"] = int64_t{1};  // a neighbour has seen rank 2 die
+  EXPECT_EQ(cause(facts).kind, CauseKind::kDeath);
+  EXPECT_EQ(cause(facts).node, "node1");
+  EXPECT_EQ(cause(facts).world_rank, 2);
+}
+
 TEST(Causes, a_consequence_gives_way_to_the_rank_that_was_seen_gone_first) {
   EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5, 0, true), .event_node = "node0"};
   facts.first_gone = AttemptCause{.kind = CauseKind::kDeath, .node = "node3", .world_rank = 7};
