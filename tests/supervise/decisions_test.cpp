@@ -163,6 +163,7 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   past.push_back(ended(CauseKind::kNotFinite, "node2", 2 * kHour, 100));
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
   EXPECT_EQ(decide(after(past)).status, 7);
+  EXPECT_FALSE(decide_in_passing(after(past), 101)) << "with other data, or another learning rate";
 }
 
 TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
