@@ -263,7 +263,8 @@ std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
     }
     // Once passed it was decided: a node that is taken again, by a person or after its time, stays.
     if (a->cause.node.empty() || step <= a->step || passed > a->step) return std::nullopt;
-    if (at_the_step_of(*a) > 1) return std::nullopt;  // the run's own doing, which somebody has mended since
+    // Else it was the run's own doing, or may have been: who submits again has perhaps mended it.
+    if (at_the_step_of(*a) > 1 || a->job != s.job) return std::nullopt;
     return Decision{.action = Response::kExclude,
                     .node = a->cause.node,
                     .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "
