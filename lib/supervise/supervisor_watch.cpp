@@ -112,7 +112,8 @@ void Supervisor::watch_spares(double now) {
 
 // A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
 void Supervisor::watch_step(double now) {
-  const auto passing = decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_}, current_.step);
+  const auto passing =
+      decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_, .job = setup_.job}, current_.step);
   if (passing && !excluded(passing->node, now)) {
     const auto known = std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
                                    [&](const Exclusion& e) { return e.node == passing->node; });

@@ -56,6 +56,19 @@ TEST(Causes, the_books_first_failure_names_kind_rank_and_node) {
   }
 }
 
+// Boxes are looked at once a second, in which many steps may pass.
+TEST(Causes, the_step_is_that_of_the_failure_where_it_says_so) {
+  EndFacts facts{.status = 7, .ranks_seen = true, .event = failure(7), .event_node = "node1"};
+  EXPECT_EQ(cause(facts).step, -1);
+  facts.event->fields["step"] = int64_t{1234};
+  EXPECT_EQ(cause(facts).step, 1234);
+  EXPECT_EQ(cause(facts).node, "node1");
+  facts.event->world_rank = -1;  // world rank 0 speaks, of no rank
+  EXPECT_EQ(cause(facts).kind, CauseKind::kNotFinite);
+  EXPECT_EQ(cause(facts).node, "");
+  EXPECT_EQ(cause(facts).step, 1234);
+}
+
 TEST(Causes, a_neighbour_that_speaks_for_a_rank_means_its_death) {
   RunEvent event = failure(5, 2);
   event.fields["seen_by"] = int64_t{0};
