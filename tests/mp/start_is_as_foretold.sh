@@ -25,7 +25,10 @@ foretold=$("$trireme" simulate tiny.yaml --ranks 2 --set parallel.dp=2 --set run
 field() { grep -o "\"$1\":[0-9]*" <<<"$foretold" | cut -d: -f2; }
 mapfile -t known_calls < <(field calls)
 mapfile -t known_bytes < <(field gathered_bytes)
-[[ ${#known_calls[@]} -eq 3 ]] || fail "three rows are expected" "$foretold"
+[[ ${#known_calls[@]} -eq 3 ]] || {
+  fail "three rows are expected" "$foretold"
+  finish
+}
 for i in 0 1 2; do
   [[ ${calls[i]} -eq ${known_calls[i]} ]] ||
     fail "${calls[i]} calls, foretold ${known_calls[i]}: kStartCalls in scaling.cpp"

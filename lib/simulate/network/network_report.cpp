@@ -32,9 +32,9 @@ std::string axis_text(const AxisNetwork& axis, const Cluster& c) {
   for (const AxisShares* shares : {&axis.fair, &axis.head_of_line})
     text += fmt::format("   {:>5} {:>5} {:>5} {:>5}", percent(shares->alone.slowest), percent(shares->alone.mean),
                         percent(shares->together.slowest), percent(shares->in_step));
-  text += fmt::format(
-      "\n      {} groups of {}, {} a machine; {} connections, of which {} leave their switch and {} their pod\n",
-      axis.groups, axis.ranks, axis.on_node, axis.connections, percent(axis.other_switch), percent(axis.other_pod));
+  text += fmt::format("\n      {} of {}, {} a machine; {}, of which {} leave their switch and {} their pod\n",
+                      counted(axis.groups, "group"), axis.ranks, axis.on_node, counted(axis.connections, "connection"),
+                      percent(axis.other_switch), percent(axis.other_pod));
   if (!axis.why_alone.name.empty()) text += "      alone: " + link_text(axis.why_alone) + "\n";
   if (!axis.why_together.name.empty() && axis.why_together.flows != axis.why_alone.flows)
     text += "      all at once: " + link_text(axis.why_together) + "\n";
