@@ -9,8 +9,8 @@
 namespace tri {
 
 // Step 1 of the stages of one pipeline, those of dp rank 0 and tp rank 0, on machines without stragglers. `workload`
-// without a problem. Inside an action stand the sums of its layers' GEMMs, attention, memory-bound kernels and exposed tp
-// transfers. Transfers between stages that are coupled (StageTransfers::kCoupled) are shown as blocking ones.
+// without a problem. Inside an action stand the sums of its layers' GEMMs, attention, memory-bound kernels and exposed
+// tp transfers. Transfers between stages that are coupled (StageTransfers::kCoupled) are shown as blocking ones.
 std::vector<TimelinePiece> simulated_pieces(const Workload& workload, const Cluster& cluster,
                                             const TransferTimes& transfers);
 

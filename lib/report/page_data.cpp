@@ -240,12 +240,9 @@ Json heat_of(const RankHeat& heat) {
   Json slices = Json::array(), quantities = Json::array();
   for (const HeatSlice& slice : heat.slices) slices.push_back({slice.first_step, slice.last_step, moment(slice.time)});
   for (const HeatQuantity& quantity : heat.quantities) {
-    Json made = {{"name", quantity.name},
-                 {"rate", quantity.is_rate},
-                 {"ratio", quantity.scale == HeatScale::kRatio},
-                 {"most", rounded(quantity.most)},
-                 {"medians", Json::array()},
-                 {"bytes", Json::array()}};
+    Json made = {
+        {"name", quantity.name},          {"rate", quantity.is_rate}, {"ratio", quantity.scale == HeatScale::kRatio},
+        {"most", rounded(quantity.most)}, {"medians", Json::array()}, {"bytes", Json::array()}};
     for (const auto& medians : quantity.medians) made["medians"].push_back(list({medians.begin(), medians.end()}, 4));
     for (const auto& bytes : quantity.bytes) made["bytes"].push_back(base64(bytes));
     quantities.push_back(std::move(made));

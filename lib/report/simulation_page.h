@@ -1,5 +1,5 @@
-// What the simulator says of a config on a cluster, as one HTML page of the report's making: where a step goes, weak and
-// strong scaling, ablation, layouts, start-up.
+// What the simulator says of a config on a cluster, as one HTML page made as the report of runs is: where a step goes,
+// weak and strong scaling, ablation, layouts, start-up.
 #pragma once
 
 #include <string>

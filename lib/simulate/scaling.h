@@ -20,8 +20,8 @@ struct EnumNames<Scaling> {
 
 // The start of a job. Its ranks tell each other what they are, by calls of all of them (kStartCalls ... in scaling.cpp,
 // as HostTraffic counts them: lib/comm/host_traffic.h); groups are made one after the other, each by an id that travels
-// down a binomial tree (lib/comm/bootstrap.h) and a ring of handles among its members; one rank of each dp group reads its
-// part of a checkpoint and the others have it from there; a rank of each machine reads the first samples.
+// down a binomial tree (lib/comm/bootstrap.h) and a ring of handles among its members; one rank of each dp group reads
+// its part of a checkpoint and the others have it from there; a rank of each machine reads the first samples.
 struct StartUp {
   int64_t groups = 0;          // of all ranks
   int64_t messages = 0;        // that bring them up, ids and handles

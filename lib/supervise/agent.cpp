@@ -252,9 +252,11 @@ class Agent {
     report.lines.resize(std::min(report.lines.size(), kMostLines));
     report.lines.insert(report.lines.end(), lines.begin(), lines.end());
     for (std::string& line : report.lines) line.resize(std::min(line.size(), kLongestLine));
+    const bool are_known = !report.gpus.empty();  // those of other jobs left out
     for (const auto& [pci, of_kernel] : kernel_xids_) {
       auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
                              [&, &id = pci](const GpuSight& g) { return g.pci == id; });
+      if (at == report.gpus.end() && are_known) continue;
       if (at == report.gpus.end()) at = report.gpus.insert(at, GpuSight{.pci = pci, .recovery_action = -1});
       if (at->num_xids > 0) continue;
       at->xids = of_kernel.xids;

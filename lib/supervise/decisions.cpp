@@ -251,6 +251,11 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
 
 std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
   int64_t passed = 0;  // by attempts since
+  const auto at_the_step_of = [&](const PastAttempt& last) {
+    return std::count_if(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
+      return a.cause.kind == CauseKind::kNotFinite && a.step == last.step;
+    });
+  };
   for (auto a = s.attempts.rbegin(); a != s.attempts.rend(); ++a) {
     if (a->cause.kind != CauseKind::kNotFinite) {
       passed = std::max(passed, a->step);
@@ -258,6 +263,8 @@ std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
     }
     // Once passed it was decided: a node that is taken again, by a person or after its time, stays.
     if (a->cause.node.empty() || step <= a->step || passed > a->step) return std::nullopt;
+    // Else it was the run's own doing, or may have been: who submits again has perhaps mended it.
+    if (at_the_step_of(*a) > 1 || a->job != s.job) return std::nullopt;
     return Decision{.action = Response::kExclude,
                     .node = a->cause.node,
                     .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "

@@ -51,6 +51,7 @@ struct Situation {
   std::optional<Diagnosis> diagnosis;      // of the node at fault; none: the doctor has not been asked
   int nodes_needed = 1, nodes_usable = 1;  // usable: not excluded, not lost; the node at fault among them
   Thresholds thresholds;
+  std::string job;  // of decide_in_passing: whose attempt is under way
 };
 
 struct Decision {
@@ -72,7 +73,7 @@ std::vector<Decision> decide_before_start(std::span<const std::pair<std::string,
                                           int nodes_usable);
 
 // A node whose fault shows only after a later attempt has ended, or has gone on, without it: the last loss that was not
-// finite, at a step which this attempt is the first to pass. None: there is none.
+// finite, in an attempt of the same job, at a step which this attempt is the first to pass. None: there is none.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
 // Attempts of the last one's job, at the end of the list, that have brought no newer checkpoint: who submits again has

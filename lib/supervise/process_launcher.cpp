@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 #include "io/base/file.h"
 #include "io/base/log.h"
@@ -126,22 +127,32 @@ LaunchCommands own_commands(const std::string& ranks, const std::string& agent) 
 
 ProcessLauncher::~ProcessLauncher() {
   signal_group(ranks_, SIGKILL);
-  for (const pid_t agent : agents_) signal_group(agent, SIGKILL);
+  for (const AgentStart& agent : agents_) signal_group(agent.process, SIGKILL);
 }
 
 void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
   reap();
   std::string input;
   for (const std::string& entry : setup_.secret)
-    if (setup_.commands.tells_by_input) input += entry + "\n";
-  for (auto& words : setup_.commands.agents(nodes)) {
+    if (setup_.commands.tells_by_input) input += entry + "
+";
+  auto commands = setup_.commands.agents(nodes);
+  for (size_t i = 0; i < commands.size(); ++i) {
+    auto& words = commands[i];
     words.insert(words.end(), setup_.agent.begin(), setup_.agent.end());
+    const std::string node = commands.size() == nodes.size() ? nodes[i] : "";
     const pid_t process = start(words, setup_.secret, input);
     if (process > 0)
-      agents_.push_back(process);
+      agents_.push_back({process, node});
     else
       log_error("supervise: no process for an agent: {}", std::strerror(errno));
+    newest_[node] = process;
   }
+}
+
+std::vector<std::string> ProcessLauncher::failed_agents() {
+  reap();
+  return std::exchange(failed_, {});
 }
 
 // The marks of the attempt are in the environment of its ranks alone, not in the launcher's: `env` sets them.
@@ -173,7 +184,12 @@ void ProcessLauncher::drain_ranks() {
 void ProcessLauncher::end_ranks(End how) { signal_group(ranks_, how == End::kAsk ? SIGTERM : SIGKILL); }
 
 void ProcessLauncher::reap() {
-  std::erase_if(agents_, [](pid_t agent) { return ::waitpid(agent, nullptr, WNOHANG) == agent; });
+  std::erase_if(agents_, [&](const AgentStart& agent) {
+    int status = 0;
+    if (::waitpid(agent.process, &status, WNOHANG) != agent.process) return false;
+    if (status != 0 && !agent.node.empty() && newest_[agent.node] == agent.process) failed_.push_back(agent.node);
+    return true;
+  });
 }
 
 }  // namespace tri

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,7 @@ class ProcessLauncher : public Launcher {
   ~ProcessLauncher() override;  // kills what is left
 
   void start_agents(const std::vector<std::string>& nodes) override;
+  std::vector<std::string> failed_agents() override;
   void start_ranks(const RanksStart& start) override;
   std::optional<int> ranks_status() override;
   void drain_ranks() override;
@@ -56,7 +58,13 @@ class ProcessLauncher : public Launcher {
   Setup setup_;
   pid_t ranks_ = -1;
   std::optional<int> status_;
-  std::vector<pid_t> agents_;
+  struct AgentStart {
+    pid_t process = -1;
+    std::string node;  // "": several
+  };
+  std::vector<AgentStart> agents_;
+  std::map<std::string, pid_t> newest_;  // by node
+  std::vector<std::string> failed_;
 };
 
 }  // namespace tri

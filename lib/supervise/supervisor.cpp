@@ -48,6 +48,8 @@ void Supervisor::tick(double now) {
     if (!all.empty()) launcher_.start_agents(all);
     order_all(OrderKind::kEnd);  // what earlier attempts have left behind
   }
+  for (const std::string& name : launcher_.failed_agents())
+    if (const auto at = nodes_.find(name); at != nodes_.end()) ++at->second.failed;
   if (now - read_ > kRereadSeconds) {
     read_ = now;
     thresholds_ = book_.thresholds();
@@ -89,15 +91,15 @@ void Supervisor::gather(double now) {
   for (int i = 0; i < setup_.nodes_needed; ++i) {
     const std::string& name = names[static_cast<size_t>(i)];
     Node& node = nodes_.at(name);
-    if (node.heard >= node.asked && heard_since_order(node) && node.report.left == 0 &&
+    if (has_come(node) && heard_since_order(node) && node.report.left == 0 &&
         now - node.heard < thresholds_.silent_seconds)
       continue;
     all_there = false;
     if (is_lost(name, node, now)) {
-      if (!is_cut_off(now)) exclude(name, "its agent does not answer", now);
+      if (!is_cut_off(now) && starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
       return;
     }
-    if (node.heard >= node.asked && now - since_ > thresholds_.start_seconds && node.report.left > 0) {
+    if (has_come(node) && now - since_ > thresholds_.start_seconds && node.report.left > 0) {
       exclude(name, fmt::format("{} processes of an earlier attempt do not end", node.report.left), now);
       return;
     }
@@ -171,16 +173,17 @@ void Supervisor::run(double now) {
         if (limit > 0 && now - time > limit) return rank;
       return -1;
     };
+    // Who went first is told by the book, or by who was first seen gone.
+    if (overdue(node.gone, thresholds_.gone_seconds) >= 0) {
+      facts_.died_unnoticed = true;
+      return end_attempt(now);
+    }
     const int stopped = suspended ? -1 : overdue(node.stopped, thresholds_.stopped_seconds);
-    const int gone = overdue(node.gone, thresholds_.gone_seconds);
-    if (stopped < 0 && gone < 0) continue;
-    const int rank = stopped >= 0 ? stopped : gone;
-    facts_.findings.push_back(
-        {.kind = stopped >= 0 ? CauseKind::kHang : CauseKind::kDeath,
-         .node = name,
-         .world_rank = rank,
-         .text = fmt::format("rank {} on {} is {}", rank, name,
-                             stopped >= 0 ? "stopped" : "gone without a word, and the launcher has not noticed")});
+    if (stopped < 0) continue;
+    facts_.findings.push_back({.kind = CauseKind::kHang,
+                               .node = name,
+                               .world_rank = stopped,
+                               .text = fmt::format("rank {} on {} is stopped", stopped, name)});
     return end_attempt(now);
   }
   if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
@@ -196,7 +199,8 @@ void Supervisor::end_attempt(double now) {
   enter(Phase::kEnd, now);
 }
 
-// Until launcher and ranks are gone, and each node of the attempt has said so, or is lost.
+// Until launcher and ranks are gone, and each node of the attempt has said so, a moment later where it has failed, or is
+// lost.
 void Supervisor::finish_ending(double now) {
   const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
   if (!ended && !killed_ && now - since_ > kAskSeconds) {
@@ -204,7 +208,7 @@ void Supervisor::finish_ending(double now) {
     launcher_.end_ranks(Launcher::End::kKill);
   }
   const bool at_fault = facts_.status != 0 && !asked_to_stop_;
-  bool all_clear = ended && !(at_fault && now - since_ < kLookSeconds);
+  bool all_clear = ended;
   for (const std::string& name : current_.nodes) {
     Node& node = nodes_.at(name);
     const auto finding = [&](CauseKind kind, const std::string& text) {
@@ -216,7 +220,8 @@ void Supervisor::finish_ending(double now) {
       finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
       continue;
     }
-    if (heard_since_order(node) && node.report.left == 0) continue;
+    const bool has_looked = !at_fault || node.heard >= since_ + kLookSeconds;
+    if (has_looked && heard_since_order(node) && node.report.left == 0) continue;
     if (heard_since_order(node) && now - since_ > thresholds_.end_seconds) {
       finding(CauseKind::kUnkillable, fmt::format("{} processes on {} do not end", node.report.left, name));
       continue;

@@ -30,6 +30,9 @@ class Launcher {
  public:
   virtual ~Launcher() = default;
   virtual void start_agents(const std::vector<std::string>& nodes) = 0;
+  // Nodes whose agent could not be started, or has failed, since this was asked last; where nodes were started together it
+  // is not known of which. Of two starts of a node the later one counts.
+  virtual std::vector<std::string> failed_agents() = 0;
   virtual void start_ranks(const RanksStart& start) = 0;
   virtual std::optional<int> ranks_status() = 0;  // of the ranks started last; none: they run
   virtual void drain_ranks() = 0;                 // they are to save a checkpoint and leave with 75
@@ -88,6 +91,7 @@ class Supervisor {
     double asked = 0;     // since when its agent is awaited
     double probed = 0;
     int probes = 0;
+    int failed = 0;      // starts of its agent since it is awaited
     int64_t number = 0;  // of the attempt that uses it, or used it last
     AgentReport report;
     AgentOrder order;
@@ -100,9 +104,11 @@ class Supervisor {
   void enter(Phase phase, double now);
   void order(Node& node, OrderKind kind, const std::string& attempt = "");
   void order_all(OrderKind kind, const std::string& attempt = "");
+  static bool has_come(const Node& node) { return node.heard > node.asked; }  // the agent that is awaited
   bool heard_since_order(const Node& node) const;
   void probe(const std::string& name, Node& node, double now);
   bool is_lost(const std::string& name, Node& node, double now);
+  bool starts_agents(double since) const;
   bool is_cut_off(double now) const;
   std::vector<std::string> usable(double now) const;
   bool excluded(const std::string& node, double now) const;

@@ -12,7 +12,7 @@ bool Supervisor::doctor_has_answered(const Node& node) const {
 void Supervisor::examine(double now) {
   for (const std::string& name : usable(now)) {
     Node& node = nodes_.at(name);
-    if (node.heard < node.asked) continue;
+    if (!has_come(node)) continue;
     order(node, OrderKind::kDoctor);
     agents_.send(name, node.order);
     examined_.push_back(name);

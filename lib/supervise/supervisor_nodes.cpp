@@ -10,6 +10,8 @@ namespace tri {
 namespace {
 
 constexpr int kProbes = 3, kSteps = 64;
+constexpr int kRefusals = 2;              // starts of an agent that the launcher has called failed
+constexpr double kProbeAgainSeconds = 1;  // after such a one
 
 }  // namespace
 
@@ -65,7 +67,7 @@ void Supervisor::read_history(double now) {
     Node& node = at->second;
     node.lost = false;
     node.asked = node.probed = now;
-    node.probes = 0;
+    node.probes = node.failed = 0;
     again.push_back(exclusion.node);
     log_info("supervise: node {} is taken again", exclusion.node);
   }
@@ -78,7 +80,7 @@ void Supervisor::take(const AgentReport& report, double now) {
   Node& node = at->second;
   if (report.began <= node.outdated) return;
   node.heard = now;
-  node.probes = 0;
+  node.probes = node.failed = 0;
   node.lost = false;
   node.report = report;
   for (const std::string& line : report.lines) log_warn("supervise: {}: {}", report.node, line);
@@ -91,7 +93,6 @@ void Supervisor::take(const AgentReport& report, double now) {
 
 // Three tries to start its agent anew, spread over the time of silence.
 void Supervisor::probe(const std::string& name, Node& node, double now) {
-  if (now - node.probed < thresholds_.silent_seconds / (kProbes + 1)) return;
   node.probed = now;
   ++node.probes;
   log_warn("supervise: no word of node {} for {:.0f} s; its agent is started anew", name,
@@ -101,15 +102,27 @@ void Supervisor::probe(const std::string& name, Node& node, double now) {
 
 bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   if (node.lost) return true;
+  const double quiet = thresholds_.silent_seconds, silence = now - std::max(node.heard, node.asked);
+  const bool known = has_come(node);
+  // Where none of the agents has come that were asked for with this one, it is the launcher that does not work.
+  const bool launches = known || starts_agents(node.asked);
+  // Where others' can be started, and each start of this one fails, there is nothing to wait for.
+  const bool refuses = !known && launches && node.failed > node.probes;
   // A node that never reported has as long as a start takes, a second agent of it twice the time of silence.
-  const bool known = node.heard >= node.asked;
-  const double silence = now - std::max(node.heard, node.asked);
-  const double limit = known             ? thresholds_.silent_seconds
-                       : node.heard == 0 ? thresholds_.start_seconds
-                                         : 2 * thresholds_.silent_seconds;
-  if (silence > (known ? limit / (kProbes + 1) : limit / 2) && node.probes < kProbes) probe(name, node, now);
-  node.lost = silence > limit && node.probes >= kProbes;
+  const double limit = known ? quiet : node.heard == 0 || !launches ? thresholds_.start_seconds : 2 * quiet;
+  const double pause = refuses ? kProbeAgainSeconds : node.probes < kProbes ? quiet / (kProbes + 1) : quiet;
+  const bool is_due = refuses || silence > (known ? quiet / (kProbes + 1) : node.heard == 0 ? limit / 2 : quiet);
+  if (is_due && now - node.probed >= pause && (node.probes < kProbes || !launches)) probe(name, node, now);
+  node.lost = (refuses && node.failed >= kRefusals) || (node.probes >= kProbes && silence > limit);
   return node.lost;
+}
+
+// Whether an agent that was asked for at that time or later has come.
+bool Supervisor::starts_agents(double since) const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& known) {
+    const Node& node = known.second;
+    return node.asked >= since && has_come(node);
+  });
 }
 
 // Where of several nodes none but the driver's own is heard any more, it is the driver that can't be reached: none of them is
@@ -138,7 +151,7 @@ void Supervisor::renew_agents(double now) {
       Node& node = nodes_.at(*name);
       node.outdated = node.report.began;
       node.asked = node.probed = now;
-      node.probes = 0;
+      node.probes = node.failed = 0;
     }
     launcher_.start_agents({first, last});
   }

@@ -35,7 +35,10 @@ void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
 
 void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
   for (const GpuSight& gpu : node.report.gpus) {
-    GpuSight& before = node.gpus_before.try_emplace(gpu.pci, gpu).first->second;
+    // Of one that is seen for the first time, all XIDs are new: the agent has counted them since it began.
+    GpuSight unknown = gpu;
+    unknown.num_xids = 0;
+    GpuSight& before = node.gpus_before.try_emplace(gpu.pci, std::move(unknown)).first->second;
     if (const auto finding = gpu_finding(name, before, gpu)) found(*finding, now);
     before = gpu;
   }
@@ -109,7 +112,8 @@ void Supervisor::watch_spares(double now) {
 
 // A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
 void Supervisor::watch_step(double now) {
-  const auto passing = decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_}, current_.step);
+  const auto passing =
+      decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_, .job = setup_.job}, current_.step);
   if (passing && !excluded(passing->node, now)) {
     const auto known = std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
                                    [&](const Exclusion& e) { return e.node == passing->node; });

@@ -166,18 +166,30 @@ StepStatistics TrainingLoop::to_tell(int timeline_asks) const {
 // The step changed neither weights nor moments: fault.on_nonfinite says whether the run goes on without it.
 Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
   const FaultConfig& fault = context_.config.fault;
-  const std::vector<std::string> places = not_finite_places(context_.trainer, context_.job);
+  const NotFinitePlaces places = not_finite_places(context_.trainer, context_.job);
   const bool skip = fault.on_nonfinite == OnNonfinite::kSkip && skipped_in_a_row_ < fault.max_skips;
   skipped_ += skip;
-  if (metrics_) metrics_->not_finite(metrics.step, places, skip ? skipped_ : 0);
+  if (metrics_) metrics_->not_finite(metrics.step, places.texts, skip ? skipped_ : 0);
   if (skip) {
     ++skipped_in_a_row_;
     if (context_.mesh.world_rank == 0)
       log_warn("step {}: loss {} and gradient norm {} are not finite; skipped, {} in a row of at most {}{}",
-               metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips, to_text(places));
+               metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips,
+               to_text(places.texts));
     return {};
   }
-  Error error = not_finite_error(metrics, places, skipped_in_a_row_);
+  Error error = not_finite_error(metrics, places.texts, skipped_in_a_row_);
+  // lib/supervise begins again: what comes twice at this step is the run's own doing, what does not the machine's.
+  if (context_.mesh.world_rank == 0) {
+    const std::string where = places.texts.empty() ? "" : ": " + places.texts.front();
+    context_.events.append(
+        {.kind = RunEventKind::kFailure,
+         .world_rank = places.world_rank,
+         .host = places.world_rank < 0 ? context_.job.host() : places.host,
+         .text = fmt::format("step {}: loss or gradients are not finite{}", metrics.step, where),
+         .fields = {
+             {"code", static_cast<int64_t>(ExitCode::kNotFinite)}, {"consequence", false}, {"step", metrics.step}}});
+  }
   // The checkpoint under way holds the state of an earlier step, from which the run can go on.
   if (context_.checkpoints.under_way())
     if (auto saved = context_.checkpoints.finish(); !saved) error.message += "\n" + saved.error().message;

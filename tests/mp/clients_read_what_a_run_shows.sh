@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Programs of others read what a run shows: TensorBoard its event files, Prometheus its figures, Perfetto the timeline of
-# eight ranks. Each is skipped where it is missing; tests/install-clients installs them.
-#   clients_read_what_a_run_shows.sh SOURCE_FOLDER PATH_OF_trireme
+# eight ranks, and of 64 simulated ones. Each is skipped where it is missing; tests/install-clients installs them.
+#   clients_read_what_a_run_shows.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_test_observe
 # Environment: TRIREME_TEST_PYTHON     an interpreter with tensorboard and perfetto (default: PYTHON, or python3)
 #              TRACE_PROCESSOR         Perfetto's trace_processor_shell
 #              TRIREME_EXPECT_CLIENTS  if set, none of them may be missing but the trace processor
 source "$(dirname "$0")/checks.sh"
+test_observe=${3:?}
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}} prometheus=''
 trap '[[ -z $prometheus ]] || kill "$prometheus" 2>/dev/null; clean_up' EXIT
 skipped() {
@@ -85,7 +86,8 @@ lacks "before they are sent"
 run 0 "$trireme" timeline seen --output asked.pftrace
 has "of 8 ranks"
 if "$python" -c 'from perfetto.protos.perfetto.trace import perfetto_trace_pb2' 2>/dev/null; then
-  for trace in named asked; do
+  TRIREME_TEST_TRACE=$folder/simulated.pftrace run 0 "$test_observe" --gtest_filter='Timeline.every_receive_of_64_*'
+  for trace in named asked simulated; do
     run 0 "$python" "$source_dir/tests/mp/clients.py" perfetto "$trace.pftrace"
     echo "$output"
   done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A start's calls and bytes, counted by the program on 2 to 8 ranks, are those that `trireme simulate --startup` foretells:
-# the calls do not grow with the ranks, and what they bring to a rank grows by equal bytes for every rank.
+# A start's calls and bytes, counted by the program on 2 to 8 ranks, are those that `trireme simulate --startup`
+# foretells: the calls do not grow with the ranks, and what they bring to a rank grows by equal bytes for every rank.
 #   start_is_as_foretold.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 
@@ -21,13 +21,17 @@ for ranks in 2 4 8; do
   echo "$ranks ranks: $called calls, $brought bytes to each"
 done
 foretold=$("$trireme" simulate tiny.yaml --ranks 2 --set parallel.dp=2 --set run.device=cuda --startup --json --to 8 \
-  --cluster "$source_dir/configs/clusters/h200.yaml") || fail "simulate --startup"
+  --cluster "$source_dir/configs/clusters/h200.yaml" --cluster-set node.workers=8) || fail "simulate --startup"
 field() { grep -o "\"$1\":[0-9]*" <<<"$foretold" | cut -d: -f2; }
 mapfile -t known_calls < <(field calls)
 mapfile -t known_bytes < <(field gathered_bytes)
-[[ ${#known_calls[@]} -eq 3 ]] || fail "three rows are expected" "$foretold"
+[[ ${#known_calls[@]} -eq 3 ]] || {
+  fail "three rows are expected" "$foretold"
+  finish
+}
 for i in 0 1 2; do
-  [[ ${calls[i]} -eq ${known_calls[i]} ]] || fail "${calls[i]} calls, foretold ${known_calls[i]}: kStartCalls in scaling.cpp"
+  [[ ${calls[i]} -eq ${known_calls[i]} ]] ||
+    fail "${calls[i]} calls, foretold ${known_calls[i]}: kStartCalls in scaling.cpp"
   # Names of machines and paths have other lengths elsewhere.
   ((bytes[i] < 2 * known_bytes[i] && known_bytes[i] < 2 * bytes[i])) ||
     fail "${bytes[i]} bytes, foretold ${known_bytes[i]}: kBytesARank in scaling.cpp"

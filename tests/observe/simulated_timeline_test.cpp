@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <set>
 
-#include "io/base/file.h"
 #include "lib/observe/timeline.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/observe/perfetto_decoder.h"
@@ -41,12 +40,12 @@ TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
     const Workload w = small_job(chunks);
     const Cluster cluster;
     const TemporaryFolder folder;
-    const std::string path = folder.path() + "/step.pftrace";
+    const std::string path = folder / "step.pftrace";
     const auto summary = write_timeline(simulated_pieces(w, cluster, RingTimes(cluster)), {1, 1}, path);
     ASSERT_TRUE(summary) << summary.error().message;
     EXPECT_EQ(summary.value().num_unmatched, 0);
     EXPECT_EQ(summary.value().num_early, 0);
-    const DecodedTrace trace(read_file(path).value());
+    const DecodedTrace trace(read_all(path));
     std::set<int> ranks;
     for (const auto& slice : trace.slices) ranks.insert(trace.pid(slice) - 1);
     EXPECT_EQ(ranks, (std::set<int>{0, 32, 64, 96}));

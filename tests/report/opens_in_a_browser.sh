@@ -43,7 +43,7 @@ paths=$(grep -o '<path' "$folder/dom.html" | wc -l)
 ((paths > 40)) || fail "only $paths paths are drawn"
 echo "drawn after $(sed -n 's/.*<html[^>]* data-drawn="\([0-9]*\)".*/\1/p' "$folder/dom.html") ms"
 
-"$synthetic_run" "$folder/a" 300 2 2 2 6 1
+"$synthetic_run" "$folder/a" 300 2 2 2 6 1 hang
 "$synthetic_run" "$folder/b" 200 1 4 2 6 2
 # shellcheck disable=SC2016 # it is text
 printf 'run:\n  name: "<img src=x onerror=alert(1)></script>`${a}`"\n' >"$folder/b/resolved.yaml"
@@ -53,6 +53,10 @@ open "$folder/report.html"
 if grep -q '<img' "$folder/dom.html"; then fail "a name became an element"; fi
 has "&lt;img src=x onerror=alert(1)&gt;"
 has "only what differs"
+has "who stands still for whom"
+has "Neither steps nor a hang are on record"
+# In the table: for whom the others wait.
+has "<td>rank 5 [pp1 dp0 tp1]</td>"
 # A simulation's page, with its pictures.
 source_dir=$(realpath "$(dirname "$0")/../..")
 "$trireme" simulate "$source_dir/configs/megascale_175b.yaml" --ranks 256 --to 12288 \

@@ -6,26 +6,14 @@
 #include <filesystem>
 
 #include "lib/fault/dump_folder.h"
-#include "tests/fault/simulated_job.h"
 #include "tests/io/temporary_folder.h"
+#include "tests/report/synthetic/synthetic_run.h"
 
 namespace tri {
 namespace {
 
-constexpr int kStoppedRank = 5;
-constexpr SimulatedLayout kLayout{.pp = 2, .dp = 2, .tp = 2};
-
-// Records of a job of which rank 5 has stopped in its middle.
-std::vector<RankRecord> stopped_job() {
-  SimulatedJob job(kLayout);
-  const int64_t all = job.run({}, 1);
-  job.run({SimulatedFaultKind::kStopped, kStoppedRank, all / 2}, 1);
-  EXPECT_FALSE(job.has_ended());
-  return job.records();
-}
-
 TEST(RankWaits, of_a_dump_lead_from_every_rank_to_the_one_that_stopped) {
-  const auto records = stopped_job();
+  const auto records = records_of_stopped_job();
   const RankWaits waits = waits_of_dump(records);
   EXPECT_EQ(waits.source, RankWaits::Source::kDump);
   EXPECT_EQ(waits.pp * 100 + waits.dp * 10 + waits.tp, 222);
@@ -44,7 +32,7 @@ TEST(RankWaits, of_a_dump_lead_from_every_rank_to_the_one_that_stopped) {
 }
 
 TEST(RankWaits, of_records_that_do_not_know_their_mesh_there_are_none) {
-  auto records = stopped_job();
+  auto records = records_of_stopped_job();
   for (RankRecord& record : records) record.dp_size = 7;
   EXPECT_TRUE(waits_of_dump(records).waits.empty());
   EXPECT_TRUE(waits_of_dump({}).waits.empty());
@@ -54,9 +42,7 @@ TEST(RankWaits, of_a_folder_name_the_culprit_and_show_its_waiters_first) {
   const TemporaryFolder folder;
   std::vector<std::string> remarks;
   EXPECT_TRUE(read_rank_waits(folder.path().string(), remarks).empty());
-  auto records = stopped_job();
-  for (RankRecord& record : records)
-    if (record.world_rank == kStoppedRank) record.process_state = ProcessState::kStopped;
+  const auto records = records_of_stopped_job();
   const HangTrigger trigger{.world_rank = 0, .seconds = 60};
   const auto dump = join_dump(folder.path().string(), "attempt", 1, trigger);
   ASSERT_TRUE(dump) << dump.error().message;

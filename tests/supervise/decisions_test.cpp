@@ -154,6 +154,9 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   ASSERT_TRUE(passing);
   EXPECT_EQ(passing->action, Response::kExclude);
   EXPECT_EQ(passing->node, "node1");
+  Situation resubmitted = after(past);
+  resubmitted.job = "another";
+  EXPECT_FALSE(decide_in_passing(resubmitted, 101)) << "perhaps with another learning rate";
   // An attempt that has passed the step has decided it: who lifts the exclusion, or lets it expire, has the node back.
   std::vector<PastAttempt> passed = past;
   passed.push_back(ended(CauseKind::kDeath, "node2", 2 * kHour, 100));
@@ -163,6 +166,7 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   past.push_back(ended(CauseKind::kNotFinite, "node2", 2 * kHour, 100));
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
   EXPECT_EQ(decide(after(past)).status, 7);
+  EXPECT_FALSE(decide_in_passing(after(past), 101)) << "with other data, or another learning rate";
 }
 
 TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {

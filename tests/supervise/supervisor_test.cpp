@@ -95,6 +95,21 @@ TEST(Supervisor, a_stopped_rank_is_a_hang_and_a_suspended_job_is_none) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
+// A busy launcher takes the other ranks along before it says anything: those on the first node are not to blame.
+TEST(Supervisor, ranks_that_are_gone_end_an_attempt_and_the_first_of_them_is_named) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).ranks[1].state = ProcessState::kGone;
+  cluster.play(2);
+  for (int n = 0; n < 2; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) rank.state = ProcessState::kGone;
+  cluster.checkpoint = 10;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 30));
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "death by signal"), 1);
+}
+
 TEST(Supervisor, a_death_is_retried_and_the_second_asks_the_doctor) {
   SimulatedCluster cluster(3, 2);
   cluster.node(1).doctor = 41;
@@ -171,6 +186,23 @@ TEST(Supervisor, what_a_gpu_says_after_the_end_explains_it_too) {
   cluster.end_ranks_with(5, 10);
   cluster.play(0.4);
   cluster.node(1).gpus[0] = {.pci = "a", .xids = {79}, .num_xids = 1};
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+// An agent of a busy machine, whose first sight of its GPU comes after the rank's death, seconds late.
+TEST(Supervisor, no_decision_is_made_before_each_node_has_looked_at_its_gpus) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.cause = failure("host0", 5, 1);
+  cluster.play(1);
+  cluster.end_ranks_with(5, 10);
+  cluster.play(1.2);
+  cluster.node(1).alive = false;
+  cluster.play(2);
+  cluster.node(1).alive = true;
+  cluster.node(1).gpus = {{.pci = "a", .xids = {79}, .num_xids = 1}};
   ASSERT_TRUE(cluster.play_until_attempt(2));
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
@@ -317,6 +349,40 @@ TEST(Supervisor, a_driver_that_hears_nobody_any_more_blames_nobody) {
   Names out = cluster.excluded();
   std::sort(out.begin(), out.end());
   EXPECT_EQ(out, (Names{"node1", "node2", "node3"}));
+}
+
+// A node without slurmd, whose agent lives on: the next attempt can't be launched, and shows it.
+TEST(Supervisor, a_node_that_refuses_each_start_is_lost_at_once_where_others_do_not) {
+  enum class Refuse { kOne, kAllForAWhile, kAll };
+  for (const Refuse refuse : {Refuse::kOne, Refuse::kAllForAWhile, Refuse::kAll}) {
+    const bool all_refuse = refuse != Refuse::kOne;
+    SimulatedCluster cluster(4, 3);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 0; n < 4; ++n) {
+      cluster.node(n).comes_back = true;
+      cluster.node(n).refuses = all_refuse || n == 1;
+    }
+    cluster.cause = failure("host0", 5);
+    cluster.end_ranks_with(5, 10);
+    ASSERT_TRUE(cluster.play_until_attempt(2));
+    for (int n = 0; n < 4; ++n) cluster.node(n).ranks.clear();
+    cluster.end_ranks_with(1, 10);  // before a rank has begun
+    const double began = cluster.now;
+    if (!all_refuse) {
+      ASSERT_TRUE(cluster.play_until_attempt(3, 30));
+      EXPECT_LE(cluster.now - began, 15) << "three probes, and no time of silence";
+      EXPECT_EQ(cluster.excluded(), Names{"node1"});
+      EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node2", "node3"}));
+      continue;
+    }
+    // As where Slurm itself can't be reached.
+    cluster.play(40);
+    for (int n = 0; n < 4; ++n) cluster.node(n).refuses = refuse == Refuse::kAll;
+    EXPECT_EQ(cluster.play_until_attempt(3, 200), refuse == Refuse::kAllForAWhile);
+    EXPECT_EQ(cluster.excluded(), Names{});
+    EXPECT_EQ(cluster.supervisor->status() == 75, refuse == Refuse::kAll);
+  }
 }
 
 TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt) {

@@ -16,7 +16,8 @@ const kPredictedParts = {
 // options: title, bars [{head, feet: [text], parts {name: value}}], looks, format (of values), share: whether a bar's
 // height is the whole of its own parts instead of the largest bar's.
 function barPlot(options) {
-  const {title, bars, looks, format} = options, names = Object.keys(looks).filter((name) => bars.some((b) => b.parts[name] > 0));
+  const {title, bars, looks, format} = options;
+  const names = Object.keys(looks).filter((name) => bars.some((bar) => bar.parts[name] > 0));
   const total = (bar) => names.reduce((sum, name) => sum + Math.max(0, bar.parts[name] || 0), 0);
   const most = options.share ? 1 : Math.max(...bars.map(total));
   const rows = Math.max(...bars.map((bar) => bar.feet.length));
@@ -45,7 +46,13 @@ function barPlot(options) {
       if (!(value > 0)) continue;
       svg.append(drawing(
           'rect',
-          {x, y: y(below + value), width: size.bar, height: y(below) - y(below + value), fill: `url(#${patterns[name][0]})`},
+          {
+            x,
+            y: y(below + value),
+            width: size.bar,
+            height: y(below) - y(below + value),
+            fill: `url(#${patterns[name][0]})`
+          },
           drawing('title', {}, `${name}: ${format(seconds)}, ${percent(seconds / sum)}`)));
       below += value;
     }

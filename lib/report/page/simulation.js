@@ -7,7 +7,7 @@ const mfu = (row) => (100 * row.mfu).toFixed(1) + ' %';
 const absent = (text) => element('p', {class: 'faint'}, text);
 
 function overview() {
-  const l = simulated.layout;
+  const l = simulated.layout, f = simulated.faults;
   const parts = [
     `tp ${l.tp}`, l.cp > 1 ? `cp ${l.cp}` : '', `dp ${l.dp}`, `pp ${l.pp}`, l.chunks > 1 ? `${l.chunks} chunks` : '',
     `${l.num_microbatches} microbatches of ${l.micro_batch}`, `zero ${l.zero}`, `recompute ${l.recompute}`, l.numbers
@@ -21,8 +21,8 @@ function overview() {
     ['Memory of the fullest rank', bytesText(simulated.memory_bytes) + (simulated.fits ? '' : ': does not fit')],
     [
       'Under faults',
-      `one in ${duration(simulated.faults.mtbf_s)} stops the job; ${percent(simulated.faults.effective)} of the time is left; ` +
-          `${simulated.faults.spares} spare machines`
+      `one in ${duration(f.mtbf_s)} stops the job; ${percent(f.effective)} of the time is left; ` +
+          `machines in reserve: ${f.spares}`
     ]
   ]);
 }
@@ -47,7 +47,7 @@ function scaling(rows, words) {
         share: true,
         looks: kPredictedParts,
         format: seconds,
-        bars: rows.map((row) => ({head: mfu(row), feet: [counted(row.ranks), seconds(row.seconds)], parts: row.parts}))
+        bars: rows.map((row) => ({head: mfu(row), feet: [whole(row.ranks), seconds(row.seconds)], parts: row.parts}))
       }),
       table(
           ['ranks', 'dp', 'batch', 'step', 'tokens a second', 'MFU'].map(number),
@@ -105,8 +105,8 @@ function layouts() {
           report.layouts.map((row) => {
             const l = row.layout;
             return [
-              l.tp, l.pp, l.chunks, l.dp, l.micro_batch, l.zero, l.recompute, seconds(row.seconds), counted(row.tokens_per_s),
-              mfu(row), bytesText(row.memory_bytes)
+              l.tp, l.pp, l.chunks, l.dp, l.micro_batch, l.zero, l.recompute, seconds(row.seconds),
+              counted(row.tokens_per_s), mfu(row), bytesText(row.memory_bytes)
             ];
           })));
 }
@@ -115,24 +115,24 @@ function startUp() {
   return element(
       'div', {},
       absent(
-          'Calls of all ranks and the bytes that they bring to each; groups, and the messages of all ranks together that ' +
-          'bring them up; loading a checkpoint.'),
+          'Calls of all ranks and the bytes that they bring to each; groups, and the messages of all ranks together ' +
+          'that bring them up; loading a checkpoint.'),
       table(
           [
             'ranks', 'calls', 'to each', 'exchange', 'groups', 'messages', 'of', 'groups take', 'readers of tokens',
             'loading'
           ].map(number),
           report.start.map((row) => [
-            whole(row.ranks), whole(row.calls), bytesText(row.gathered_bytes), seconds(row.exchange_s), whole(row.groups),
-            counted(row.messages), bytesText(row.message_bytes), seconds(row.groups_s), whole(row.data_readers),
-            seconds(row.load_s)
+            whole(row.ranks), whole(row.calls), bytesText(row.gathered_bytes), seconds(row.exchange_s),
+            whole(row.groups), counted(row.messages), bytesText(row.message_bytes), seconds(row.groups_s),
+            whole(row.data_readers), seconds(row.load_s)
           ])));
 }
 
 const sections = [
   ['step', 'Where the step goes', step],
   ['weak', 'Weak scaling', () => scaling(report.weak, 'The batch grows with the replicas.')],
-  ['strong', 'Strong scaling', () => scaling(report.strong, 'The batch stays; it ends where a replica has one microbatch.')],
+  ['strong', 'Strong scaling', () => scaling(report.strong, 'The batch stays, until a replica has one microbatch.')],
   ['ablation', 'What each choice gains', ablation], ['layouts', 'Layouts', layouts], ['start', 'Start-up', startUp]
 ];
 put(document.getElementById('page'), [

@@ -112,6 +112,7 @@ std::vector<AlgorithmTime> algorithm_times(const Cluster& cluster, const Transfe
   if (transfer.ranks <= 1 || transfer.bytes <= 0 || transfer.kind == Collective::kMessage) return times;
   const Algorithms algorithms(cluster, transfer, network_share);
   for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple}) {
+    if (protocol != Protocol::kSimple && !cluster.fabric.quick_protocols) continue;
     times.push_back(algorithms.ring(protocol));
     if (algorithms.reduces_all()) times.push_back(algorithms.tree(protocol));
   }

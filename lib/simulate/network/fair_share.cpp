@@ -32,7 +32,7 @@ struct FlowsOfLinks {
 
 // Progressive filling: the link whose flows would get the least holds its flows back; they are settled, and the others
 // share what is left. A link's share only grows by that, so a queue of old shares never misses the least one.
-FlowRates fair_share(std::span<const double> capacities, std::span<const Path> paths) {
+FlowRates fair_share(std::span<const double> capacities, std::span<const Path> paths, double limit) {
   const FlowsOfLinks of(capacities.size(), paths);
   std::vector<double> left(capacities.begin(), capacities.end());
   std::vector<size_t> open(capacities.size());
@@ -53,6 +53,7 @@ FlowRates fair_share(std::span<const double> capacities, std::span<const Path> p
       queue.push({share, link});
       continue;
     }
+    if (share >= limit) break;  // nobody gets less from here on
     for (size_t i = of.first[l]; i < of.first[l + 1]; ++i) {
       const auto flow = static_cast<size_t>(of.flows[i]);
       if (rates.bottleneck[flow] >= 0) continue;
@@ -65,11 +66,13 @@ FlowRates fair_share(std::span<const double> capacities, std::span<const Path> p
       }
     }
   }
+  for (size_t flow = 0; flow < paths.size(); ++flow)
+    if (rates.bottleneck[flow] < 0) rates.rate[flow] = limit, rates.bottleneck[flow] = 0;
   return rates;
 }
 
-FlowRates head_of_line(std::span<const double> capacities, std::span<const Path> paths) {
-  FlowRates rates = fair_share(capacities, paths);
+FlowRates head_of_line(std::span<const double> capacities, std::span<const Path> paths, double limit) {
+  FlowRates rates = fair_share(capacities, paths, limit);
   std::vector<double> paused(capacities.size(), std::numeric_limits<double>::infinity());
   for (bool changed = true; changed;) {
     changed = false;

@@ -55,15 +55,17 @@ class NetworkModel {
   }
 
   // By one rule of sharing; the step that comes of it.
-  double add_shares(FlowRates (*rule)(std::span<const double>, std::span<const Path>), AxisShares AxisNetwork::*member,
-                    NetworkAnalysis& network) const {
-    const FlowRates together = rule(clos_.capacities(), paths_);
+  double add_shares(FlowRates (*rule)(std::span<const double>, std::span<const Path>, double),
+                    AxisShares AxisNetwork::*member, NetworkAnalysis& network) const {
+    // An adapter deals a connection's bytes out to its queue pairs evenly.
+    const double limit = c_.network.gb_per_s * 1e9 / c_.fabric.queue_pairs;
+    const FlowRates together = rule(clos_.capacities(), paths_, limit);
     NetworkTimes::Shares shares;
     for (size_t i = 0; i < traffic_.size(); ++i) {
       AxisNetwork& axis = network.axes[i];
       if (axis.connections == 0) continue;
       const size_t first = first_flow_[i], count = first_flow_[i + 1] - first;
-      const FlowRates alone = rule(clos_.capacities(), std::span(paths_).subspan(first, count));
+      const FlowRates alone = rule(clos_.capacities(), std::span(paths_).subspan(first, count), limit);
       AxisShares& of = axis.*member;
       of.alone = share_of(traffic_[i], alone, 0);
       of.together = share_of(traffic_[i], together, first);

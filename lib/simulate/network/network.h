@@ -56,8 +56,8 @@ struct NetworkAnalysis {
   NetworkOptions options;
   int machines = 0, switches_used = 0, pods_used = 0, links_used = 0;
   std::vector<AxisNetwork> axes;
-  // Steps with collectives by their quickest algorithm: with the adapters' line rate for all, with fair shares, and with
-  // the bound of priority flow control.
+  // Steps with collectives by their quickest algorithm: with the adapters' line rate for all, with fair shares, and
+  // with the bound of priority flow control.
   double uncongested_s = 0, fair_s = 0, head_of_line_s = 0;
   FlapOdds flaps;  // of the adapters' links of the job
 };

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
@@ -11,6 +12,10 @@ constexpr const char* kColumns = "   alone  mean   all  step";
 
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
+std::string counted(int count, const char* word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : std::string_view(word).ends_with("h") ? "es" : "s");
+}
+
 std::string link_text(const BusyLink& link) {
   std::string flows;
   for (const auto& [name, count] : link.flows)
@@ -21,15 +26,15 @@ std::string link_text(const BusyLink& link) {
 
 std::string axis_text(const AxisNetwork& axis, const Cluster& c) {
   if (axis.connections == 0)
-    return fmt::format("  {:<12} {} groups of {}: inside machines, {:.0f} GB/s a rank\n", axis.name, axis.groups,
-                       axis.ranks, c.node.gb_per_s);
+    return fmt::format("  {:<12} {} of {}: inside machines, {:.0f} GB/s a rank\n", axis.name,
+                       counted(axis.groups, "group"), axis.ranks, c.node.gb_per_s);
   std::string text = fmt::format("  {:<12}{:>5.0f} %", axis.name, 100 * axis.busy);
   for (const AxisShares* shares : {&axis.fair, &axis.head_of_line})
     text += fmt::format("   {:>5} {:>5} {:>5} {:>5}", percent(shares->alone.slowest), percent(shares->alone.mean),
                         percent(shares->together.slowest), percent(shares->in_step));
-  text += fmt::format(
-      "\n      {} groups of {}, {} a machine; {} connections, of which {} leave their switch and {} their pod\n",
-      axis.groups, axis.ranks, axis.on_node, axis.connections, percent(axis.other_switch), percent(axis.other_pod));
+  text += fmt::format("\n      {} of {}, {} a machine; {}, of which {} leave their switch and {} their pod\n",
+                      counted(axis.groups, "group"), axis.ranks, axis.on_node, counted(axis.connections, "connection"),
+                      percent(axis.other_switch), percent(axis.other_pod));
   if (!axis.why_alone.name.empty()) text += "      alone: " + link_text(axis.why_alone) + "\n";
   if (!axis.why_together.name.empty() && axis.why_together.flows != axis.why_alone.flows)
     text += "      all at once: " + link_text(axis.why_together) + "\n";
@@ -87,14 +92,15 @@ nlohmann::ordered_json json_of(const BusyLink& link) {
 std::string to_text(const NetworkAnalysis& n, const NetworkAnalysis* other, const Workload& w, const Cluster& c) {
   const ClusterFabric& f = c.fabric;
   std::string text = fmt::format(
-      "network: {} layers, {} machines {}; {} switches of {} x {:.0f} down and {} x {:.0f} GB/s up, {} pod{}{}; {} flow{} a "
-      "connection, seed {}\n",
-      f.layers, n.machines, enum_name(n.options.placement), n.switches_used, f.down_ports, c.network.gb_per_s,
-      f.up_ports, f.up_gb_per_s, n.pods_used, n.pods_used == 1 ? "" : "s", f.rails ? ", rails" : "", f.queue_pairs,
-      f.queue_pairs == 1 ? "" : "s", n.options.seed);
+      "network: {} layers, {} {}; {} of {} x {:.0f} down and {} x {:.0f} GB/s up, {}{}; {} a connection, seed {}\n",
+      f.layers, counted(n.machines, "machine"), enum_name(n.options.placement), counted(n.switches_used, "switch"),
+      f.down_ports, c.network.gb_per_s, f.up_ports, f.up_gb_per_s, counted(n.pods_used, "pod"),
+      f.rails ? ", rails" : "", counted(f.queue_pairs, "flow"), n.options.seed);
   text += fmt::format("share of the adapters' rate {:<28}{}\n", "  fair shares:", "priority flow control alone:");
   text += fmt::format("  {:<12}{:>7}{}{}\n", "axis", "busy", kColumns, kColumns);
   for (const AxisNetwork& axis : n.axes) text += axis_text(axis, c);
+  if (std::ranges::all_of(n.axes, [](const AxisNetwork& axis) { return axis.connections == 0; }))
+    return text + fmt::format("nothing leaves a machine; step: {:.3f} s\n", n.uncongested_s);
   text += fmt::format("step: {:.3f} s without congestion, {:.3f} s with fair shares, {:.3f} s at worst\n",
                       n.uncongested_s, n.fair_s, n.head_of_line_s);
   if (other)
