@@ -1,6 +1,6 @@
 // Collectives by algorithm and protocol, as NCCL's own tuning chooses among them: T = start + steps · latency +
-// bytes / bandwidth. How NCCL's latencies stand to each other is its table's (src/graph/tuning.cc, 2.23); how long one of
-// a ring is, and the line rates, are the cluster file's.
+// bytes / bandwidth. How NCCL's latencies stand to each other is its table's (src/graph/tuning.cc, 2.23); how long one
+// of a ring is, and the line rates, are the cluster file's.
 #pragma once
 
 #include <vector>
