@@ -134,8 +134,7 @@ void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
   reap();
   std::string input;
   for (const std::string& entry : setup_.secret)
-    if (setup_.commands.tells_by_input) input += entry + "
-";
+    if (setup_.commands.tells_by_input) input += entry + "\n";
   auto commands = setup_.commands.agents(nodes);
   for (size_t i = 0; i < commands.size(); ++i) {
     auto& words = commands[i];
