@@ -1,5 +1,6 @@
 # make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
+# make clients  TensorBoard, Perfetto, Prometheus, Chromium: tests look through their eyes at what a run shows, or are skipped
 # make install  executable, scripts and configs into PREFIX       make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
 # make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make soak-crash ...
@@ -10,7 +11,11 @@ CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
 SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak-fleet soak-doctor soak-slow
-.PHONY: build all configure run test unit bench soak $(SOAKS) install deps format clean
+# The interpreter that make clients has left, if it has.
+ifneq ($(wildcard $(BUILD)/clients/bin/python),)
+export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)
+endif
+.PHONY: build all configure run test unit bench soak $(SOAKS) install deps clients format clean
 
 # The executable alone: the tests would take three times as long again.
 build: configure
@@ -51,6 +56,9 @@ install: build
 
 deps:
 	@bash slurm/install-packages
+
+clients:
+	@bash tests/install-clients $(BUILD)/clients
 
 format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i

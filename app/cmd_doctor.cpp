@@ -36,6 +36,9 @@ std::string existing(std::filesystem::path folder) {
 
 Result<Verdict> examine(const Options& options, Job& job) {
   log_identify(job.world_rank(), "");
+  // A driver that hangs mostly does so when a device is opened, before any check.
+  CheckDeadline deadline(options.doctor.check_seconds, job);
+  deadline.begin("what opens storage and devices");
   DoctorOptions doctor = options.doctor;
   doctor.depth = options.full ? Depth::kFull : Depth::kQuick;
   DeviceChoice choice = *enum_from_name<DeviceChoice>(options.device);
@@ -55,7 +58,7 @@ Result<Verdict> examine(const Options& options, Job& job) {
   if (!plan) return plan.error();
   const auto device = open_planned_device(plan.value(), job);
   if (!device) return device.error();
-  const DoctorReport report = run_doctor(doctor, job, *device.value());
+  const DoctorReport report = run_doctor(doctor, job, *device.value(), deadline);
   if (job.world_rank() == 0) fmt::print("{}", options.json ? doctor_json(report) : doctor_text(report));
   return report.verdict;
 }

@@ -1,4 +1,5 @@
 // trireme simulate: a config's step on machines that are not here.
+#include <chrono>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -6,7 +7,13 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "app/version.h"
 #include "io/base/file.h"
+#include "io/base/format.h"
+#include "lib/observe/simulated_timeline.h"
+#include "lib/observe/timeline.h"
+#include "lib/report/simulation_page.h"
+#include "lib/simulate/network/network.h"
 #include "lib/simulate/scaling.h"
 #include "lib/simulate/simulation.h"
 
@@ -16,11 +23,14 @@ namespace {
 struct Options {
   std::string config, cluster;
   std::string scaling, svg;  // "", strong or weak; the picture's file
+  std::string trace, page;   // files to write; "": none
   int most_ranks = 131072;
   std::vector<std::string> overrides, constants;
   int ranks = 0;  // 0: what the config's mesh has
   WorkloadOptions workload;
-  bool json = false, help_cluster = false, no_stragglers = false;
+  NetworkOptions network;
+  std::string placement = "packed";
+  bool json = false, network_asked = false, startup = false, help_cluster = false, no_stragglers = false;
 };
 
 Result<void> show_scaling(const Simulation& simulation, const Options& options) {
@@ -33,6 +43,58 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
   if (options.svg.empty()) return {};
   return write_file(options.svg, to_svg(rows, fmt::format("{}, {} scaling on {}", simulation.name, options.scaling,
                                                           simulation.cluster.device.name)));
+}
+
+Result<void> show_start_up(const Simulation& simulation, const Options& options) {
+  const auto rows = scaling_rows(simulation.workload, simulation.cluster, Scaling::kWeak, options.most_ranks);
+  fmt::print("{}", options.json ? to_json(rows) : start_up_text(rows));
+  return {};
+}
+
+Result<void> write_trace(const Simulation& s, const std::string& path) {
+  const auto pieces = simulated_pieces(s.workload, s.cluster, RingTimes(s.cluster));
+  const auto summary = write_timeline(pieces, {1, 1}, path);
+  if (!summary) return summary.error();
+  fmt::print(stderr,
+             "{}: a step of the {} stages of one pipeline ({}, {} slices, {} flows); open it in ui.perfetto.dev\n",
+             path, s.workload.pp, format_bytes(summary.value().bytes),
+             format_count(static_cast<double>(summary.value().num_slices)),
+             format_count(static_cast<double>(summary.value().num_flows)));
+  return {};
+}
+
+// The layouts are those of as many ranks; where none fits, the page says so.
+Result<void> write_page(const Simulation& s, const Config& config, const Options& options) {
+  constexpr int kLayouts = 10;
+  SimulationReport report{.simulation = s};
+  report.weak = scaling_rows(s.workload, s.cluster, Scaling::kWeak, options.most_ranks);
+  report.strong = scaling_rows(s.workload, s.cluster, Scaling::kStrong, options.most_ranks);
+  report.ablation = ablation_rows(s.workload, s.cluster, options.no_stragglers ? Stragglers::kOff : Stragglers::kOn);
+  auto layouts =
+      search_layouts(config, s.cluster, {.ranks = s.workload.ranks(), .keep = kLayouts, .fp8 = options.workload.fp8});
+  if (layouts) report.layouts = std::move(layouts.value().best);
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  const std::string page = simulation_page(report, {.made = now.count(), .version = version_line()});
+  if (auto written = write_file(options.page, page); !written) return written;
+  fmt::print(stderr, "{}: {}; any browser opens it\n", options.page, format_bytes(static_cast<int64_t>(page.size())));
+  return {};
+}
+
+// With a line on how the same job does on machines that are placed otherwise.
+Result<void> show_network(const Simulation& s, const Options& options) {
+  NetworkOptions asked = options.network, other = options.network;
+  asked.placement = *enum_from_name<Placement>(options.placement);
+  other.placement = asked.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
+  auto network = analyse_network(s.workload, s.cluster, asked);
+  if (!network) return network.error();
+  if (options.json) {
+    fmt::print("{}\n", to_json(network.value(), s.cluster));
+    return {};
+  }
+  const auto compared = analyse_network(s.workload, s.cluster, other);
+  if (!compared) return compared.error();
+  fmt::print("{}", to_text(network.value(), &compared.value(), s.workload, s.cluster));
+  return {};
 }
 
 Result<void> run_simulation(const Options& options) {
@@ -60,7 +122,13 @@ Result<void> run_simulation(const Options& options) {
   if (options.no_stragglers) workload.stragglers = Stragglers::kOff;
   auto simulation = simulate(resolved.value(), cluster.value(), workload);
   if (!simulation) return simulation.error();
+  if (!options.trace.empty())
+    if (auto written = write_trace(simulation.value(), options.trace); !written) return written;
+  if (!options.page.empty())
+    if (auto written = write_page(simulation.value(), resolved.value(), options); !written) return written;
+  if (options.startup) return show_start_up(simulation.value(), options);
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
+  if (options.network_asked) return show_network(simulation.value(), options);
   fmt::print("{}", options.json ? to_json(simulation.value()) : to_text(simulation.value()));
   return {};
 }
@@ -82,11 +150,25 @@ void add_simulate_command(CLI::App& app, int& status) {
   auto* scaling =
       command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
           ->check(CLI::IsMember({"strong", "weak"}));
-  command->add_option("--to", options->most_ranks, "Ranks at which --scaling ends")
+  command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
       ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str()
-      ->needs(scaling);
+      ->capture_default_str();
+  command->add_flag("--startup", options->startup,
+                    "Calls, messages, bytes and time of a start against the number of ranks");
+  command->add_option("--trace", options->trace, "Write the step of one pipeline here, for Perfetto");
+  command->add_option("--report", options->page,
+                      "Write an HTML page here: the step, weak and strong scaling, ablation, layouts, start-up");
   command->add_option("--svg", options->svg, "With --scaling: a picture of where the steps' time goes")->needs(scaling);
+  auto* network =
+      command->add_flag("--network", options->network_asked,
+                        "What share of the network each axis gets, and why; steps with congestion; link flaps");
+  command->add_option("--placement", options->placement, "Of machines on switches: packed or scattered")
+      ->check(CLI::IsMember({"packed", "scattered"}))
+      ->capture_default_str()
+      ->needs(network);
+  command->add_option("--seed", options->network.seed, "Of hashes and of scattered machines")
+      ->capture_default_str()
+      ->needs(network);
   command->add_flag("--no-stragglers", options->no_stragglers, "No slow machines, no jitter");
   command->add_flag("--json", options->json, "For machines: one object, times in seconds");
   command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");

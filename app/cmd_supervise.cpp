@@ -8,12 +8,14 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "app/commands.h"
 #include "io/base/host.h"
+#include "io/base/within.h"
 #include "lib/config/config.h"
 #include "lib/supervise/agent.h"
 #include "lib/supervise/driver.h"
@@ -21,12 +23,14 @@
 namespace tri {
 namespace {
 
+constexpr std::chrono::seconds kPatience{10};  // with storage that hangs
+
 struct Options {
   std::string config;
   std::vector<std::string> overrides;
   int ranks = 0, spares = 0;
   std::string launcher, agent_launcher, hosts;
-  bool agent = false, nodes = false;
+  bool agent = false, nodes = false, doctor = false;
   std::string lift;
 };
 
@@ -60,14 +64,28 @@ Result<std::vector<std::string>> lines_of(const std::string& command) {
   return lines;
 }
 
-// Names of the nodes that are left out, a line each, for scripts: name, end, reason.
+// Names of the nodes that are left out, a line each, for scripts: name, end, reason. A book that can't be read is an error,
+// and no empty list.
 Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
-  RunFolderBook book(absolute(run_dir), "", "");
-  const RunHistory history = book.history(now());
+  using Read = std::optional<Result<std::vector<RunEvent>>>;
+  const std::string path = absolute(run_dir) + "/events.jsonl";
+  const Read read = within(
+      kPatience,
+      [run_dir, path]() -> Read {
+        std::error_code absent;
+        if (!std::filesystem::is_directory(run_dir, absent)) return usage_error("{}: not the folder of a run", run_dir);
+        return read_events(path);
+      },
+      Read());
+  if (!read) return file_error("{}: storage does not answer", path);
+  const Result<std::vector<RunEvent>>& events = *read;
+  if (!events && events.error().os_error != ENOENT) return events.error();
+  const RunHistory history = history_from(events ? events.value() : std::vector<RunEvent>(), now());
   if (!lift.empty()) {
     for (const Exclusion& exclusion : history.exclusions) {
       if (exclusion.node != lift) continue;
-      book.append(lift_event(lift), "");
+      const EventBook book({.path = path, .attempt = "", .job = "", .world_rank = -1, .host = host_name()});
+      if (!book.append(lift_event(lift))) return file_error("{}: could not be written", path);
       fmt::print("node {} is taken again\n", lift);
       return {};
     }
@@ -162,6 +180,7 @@ Result<int> supervise(const Options& options) {
   of_run.run_dir = absolute(plan.config.run.dir);
   of_run.checkpoint_dir = absolute(plan.config.checkpoint.dir);
   of_run.program = program;
+  of_run.setup.examine = options.doctor;
   of_run.ranks = {program, "train", options.config};
   for (const std::string& setting : options.overrides) of_run.ranks.insert(of_run.ranks.end(), {"--set", setting});
   std::error_code problem;
@@ -189,6 +208,8 @@ void add_supervise_command(CLI::App& app, int& status) {
   command->add_option(
       "--agent-launcher", options->agent_launcher,
       "With --hosts: what starts the agent of {node}, such as \"ssh {node} env SLURMD_NODENAME={node}\"");
+  command->add_flag("--doctor", options->doctor,
+                    "Before the first attempt `trireme doctor` looks at all nodes; bad ones are left out");
   command->add_flag("--nodes", options->nodes, "List the nodes that the run leaves out, until when and why");
   command->add_option("--lift", options->lift, "With --nodes: take this node again")->type_name("NODE");
   command->add_flag("--agent", options->agent, "Be the agent of a node; for `trireme supervise` itself");

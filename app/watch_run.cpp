@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -48,14 +49,16 @@ class WatchedRun {
     const auto& [mesh, window] = newest.value();
     const auto heat = heat_of(mesh, window, "compute");
     if (!heat) return lines;
-    const HeatScreen part{
-        .columns = size.columns, .lines = size.lines / kHeatShare, .colours = colours == Colours::kSome};
+    const HeatScreen part{.columns = size.columns,
+                          .lines = std::max(kLeastHeat, size.lines / kHeatShare),
+                          .colours = colours == Colours::kSome};
     std::istringstream text(heat_map_text(mesh, window, heat.value(), part));
     for (std::string line; std::getline(text, line);) lines.push_back(line);
     return lines;
   }
 
-  static constexpr int kHeatShare = 3;  // the heat map's share of the screen: one of so many
+  static constexpr int kHeatShare = 3;   // the heat map's share of the screen: one of so many
+  static constexpr int kLeastHeat = 12;  // lines: a number a rank of two stages, in a terminal of 24
 
   std::string run_dir_;
   MetricsReader reader_;

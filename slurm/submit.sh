@@ -169,6 +169,7 @@ previous=''
 for config in "${configs[@]}"; do
   plan "$config"
   mkdir -p "$run_dir"
+  : >>"$run_dir/slurm.submitted" # who sees it sees the run folder, also where the job's first start has left nothing there
   chain=()
   [[ -z $previous ]] || chain=(--dependency="$after:$previous" --kill-on-invalid-dep=yes)
   previous=$(sbatch --parsable --job-name="$run_name" --output="$run_dir/slurm-%j.log" "${shape[@]}" \

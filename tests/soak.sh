@@ -7,7 +7,8 @@
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
 #   soak.sh hang       ranks of the executable that hang at 200 moments, each named and ended; the quick start for 10,000
 #                      steps, suspended for a minute, without a false alarm
-#   soak.sh heal       300 faults of supervised runs, each healed; and one of each kind under Slurm
+#   soak.sh heal       300 faults of supervised runs, each healed; a link that flaps between network namespaces; and one
+#                      fault of each kind under Slurm
 #   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that are slow to look at
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
@@ -75,6 +76,7 @@ case $kind in
     build
     "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/tests/libfake_nvml.so" \
       "${CASES:-300}" "${SEED:-$(date +%Y%m%d)}"
+    bash tests/mp/rides_out_a_link_that_flaps.sh "$PWD" "$PWD/build-$kind/bin/trireme" || (($? == 77))
     bash tests/slurm/heals_inside_the_allocation.sh "build-$kind/bin/trireme" || (($? == 77))
     ;;
   fleet)

@@ -158,11 +158,6 @@ void BlackBox::end_step(int64_t nanoseconds_of_step) {
   tick();
 }
 
-void BlackBox::computed(int64_t nanoseconds_of_step) {
-  image_->compute_nanoseconds.fetch_add(nanoseconds_of_step, std::memory_order_relaxed);
-  image_->timed_steps.fetch_add(1, std::memory_order_release);
-}
-
 box::Channel* BlackBox::add_channel(std::string_view name, ChannelKind kind, const RankSet& members, int index) {
   const uint32_t number = get(image_->num_channels);
   if (number == box::kMaxChannels) return nullptr;

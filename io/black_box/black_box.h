@@ -52,7 +52,6 @@ class BlackBox {
   HostState enter(HostState state);                  // returns the state before
   void begin_step(int64_t step, int64_t steps);
   void end_step(int64_t nanoseconds);
-  void computed(int64_t nanoseconds);  // so long in the step that has ended
   // Any thread: what this rank is about goes on, however long it takes.
   void tick() { image_->progress.fetch_add(1, std::memory_order_relaxed); }
   void end_well() { image_->ended = 1; }

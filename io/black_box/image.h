@@ -168,7 +168,7 @@ static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
 inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr int kMaxChannels = 24, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
@@ -281,9 +281,6 @@ struct Image {
   Count progress;                         // grows with everything that shows that the thread which trains goes on
   Count ended;                            // 1: the run has left this rank in good order
   std::atomic<int64_t> step_nanoseconds;  // of the last step
-  // Of all steps of this attempt that were timed: how many, and how long their compute took, without its waits. The count
-  // is written after the time that belongs to it.
-  std::atomic<int64_t> timed_steps, compute_nanoseconds;
   std::atomic<uint64_t> connection;  // under way: Connection::id; 0: none
   char connection_name[108];
   RankSet connection_set;  // its members; where they are no progression, up to 64 by name; neither: any ranks

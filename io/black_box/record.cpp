@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <fstream>
 #include <string_view>
@@ -72,8 +73,6 @@ void read_progress(const box::Image& image, const Clock& clock, RankRecord& reco
   record.progress = get(image.progress);
   record.ended = get(image.ended) != 0;
   record.step_seconds = static_cast<double>(get(image.step_nanoseconds)) * 1e-9;
-  record.timed_steps = image.timed_steps.load(std::memory_order_acquire);
-  record.compute_seconds = static_cast<double>(get(image.compute_nanoseconds)) * 1e-9;
   record.connection = get(image.connection);
   if (record.connection != 0) {
     record.connection_name = text(image.connection_name);
@@ -172,6 +171,11 @@ void read_history(const box::Image& image, const Clock& clock, int max_events, R
   });
 }
 
+// A file of this user's; root may look at anybody's.
+bool may_be_box(const struct stat& info) {
+  return S_ISREG(info.st_mode) && (info.st_uid == ::geteuid() || ::geteuid() == 0);
+}
+
 }  // namespace
 
 std::string to_string_place(const RankRecord& record) {
@@ -180,21 +184,24 @@ std::string to_string_place(const RankRecord& record) {
 }
 
 Result<RankRecord> read_black_box(const std::string& path, int max_events) {
-  const auto opened = InputFile::open(path);
-  if (!opened) return opened.error();
-  const InputFile& file = opened.value();
+  // Anybody may put files into /dev/shm: a FIFO must not hold this up, and a stranger's words must not be believed.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info {};
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return system_error(errno, "{}", path);
   const auto no_box = [&](const char* why) { return Error{fmt::format("{}: {}", path, why), ExitCode::kFile}; };
-  if (file.bytes() < static_cast<int64_t>(box::kActionsOffset)) return no_box("too short for a black box");
-  std::vector<char> bytes(static_cast<size_t>(file.bytes()) + alignof(box::Image));
+  if (!may_be_box(info)) return no_box("no file of this user's");
+  const int64_t size = info.st_size;
+  if (size < static_cast<int64_t>(box::kActionsOffset)) return no_box("too short for a black box");
+  std::vector<char> bytes(static_cast<size_t>(size) + alignof(box::Image));
   void* place = bytes.data();
   size_t space = bytes.size();
   char* const aligned = static_cast<char*>(std::align(alignof(box::Image), sizeof(box::Image), place, space));
-  if (const auto read = file.read(aligned, file.bytes(), 0); !read) return read.error();
+  if (const auto read = read_at(file.get(), path, aligned, size, 0); !read) return read.error();
   const auto& image = *reinterpret_cast<const box::Image*>(aligned);
   if (image.magic != box::kMagic) return no_box("no black box");
   if (image.version != box::kVersion) return no_box("a black box of another version of the program");
   if (image.num_actions == 0 ||
-      box::kActionsOffset + image.num_actions * sizeof(box::Action) > static_cast<size_t>(file.bytes()))
+      box::kActionsOffset + image.num_actions * sizeof(box::Action) > static_cast<size_t>(size))
     return no_box("a black box with a broken head");
   const Clock clock;
   RankRecord record;
@@ -211,8 +218,13 @@ std::vector<std::string> list_black_boxes() {
   std::vector<std::string> paths;
   const auto names = list_folder(folder);
   if (!names) return paths;
-  for (const std::string& name : names.value())
-    if (name.starts_with(kBlackBoxPrefix) && !name.ends_with(".tmp")) paths.push_back(folder + "/" + name);
+  for (const std::string& name : names.value()) {
+    struct stat info {};
+    const std::string path = folder + "/" + name;
+    if (name.starts_with(kBlackBoxPrefix) && !name.ends_with(".tmp") && ::lstat(path.c_str(), &info) == 0 &&
+        may_be_box(info))
+      paths.push_back(path);
+  }
   std::sort(paths.begin(), paths.end());
   return paths;
 }

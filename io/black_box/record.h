@@ -108,8 +108,6 @@ struct RankRecord {
   uint32_t progress = 0;
   bool ended = false;
   double step_seconds = 0;  // of the last step
-  int64_t timed_steps = 0;
-  double compute_seconds = 0;  // of these
 
   uint64_t connection = 0;  // under way; 0: none
   std::string connection_name;
@@ -134,10 +132,10 @@ struct RankRecord {
 // "rank 13 [pp1 dp0 tp1] on node07 (GPU 0000:18:00.0)"
 std::string to_string_place(const RankRecord& record);
 
-// The record of a box; process_state is not known from it. Error: the file can't be read, or is no box of this version.
-// `max_events`: of the newest.
+// The record of a box; process_state is not known from it. Error: the file can't be read, is another user's (root reads
+// all), or is no box of this version. `max_events`: of the newest.
 Result<RankRecord> read_black_box(const std::string& path, int max_events = box::kEvents);
-// Paths of all boxes in black_box_folder(), by name.
+// Paths of all boxes in black_box_folder(), by name; for root, of all users.
 std::vector<std::string> list_black_boxes();
 // Whether the process of the record still is, and runs; kUnknown where it cannot be asked (another machine or namespace).
 ProcessState process_state_of(const RankRecord& record);

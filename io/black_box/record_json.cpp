@@ -80,7 +80,6 @@ void members(Archive& a, RankRecord& r) {
   a("host_seconds", r.host_seconds), a("beat_seconds", r.beat_seconds);
   a("last_event_seconds", r.last_event_seconds), a("step", r.step), a("steps", r.steps), a("progress", r.progress);
   a("ended", r.ended), a("step_seconds", r.step_seconds);
-  a("timed_steps", r.timed_steps), a("compute_seconds", r.compute_seconds);
   a.address("connection", r.connection), a("connection_name", r.connection_name);
   a("connection_set", r.connection_set), a("connection_members", r.connection_members);
   a.addresses("connections_done", r.connections_done);

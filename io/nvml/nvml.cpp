@@ -11,7 +11,7 @@ namespace {
 // The parts of nvml.h that are used here; the library keeps them from version to version.
 using Return = int;  // 0: success
 using Handle = struct nvmlDevice_st*;
-constexpr Return kNotSupported = 3, kDriverNotLoaded = 9, kLost = 15;
+constexpr Return kNotSupported = 3, kNoPermission = 4, kDriverNotLoaded = 9, kLost = 15;
 
 struct PciInfo {
   char bus_id_legacy[16];
@@ -129,6 +129,8 @@ Result<GpuHealth> Nvml::gpu(int index, NvlinkFigures nvlinks) const {
     g.name = name;
     if (status != kLost) status = 0;
   }
+  if (status == kNoPermission)
+    return Error{fmt::format("GPU {} is not this job's: {}", index, f.error_text(status)), ExitCode::kDevice, EACCES};
   if (status != 0)
     return Error{fmt::format("GPU {} does not answer: {}", index, f.error_text(status)), ExitCode::kDevice};
   if (const auto pci = f.ask<PciInfo>("nvmlDeviceGetPciInfo_v3", gpu)) g.bus_id = pci->bus_id;
@@ -158,6 +160,7 @@ Result<std::vector<GpuHealth>> Nvml::gpus() const {
   std::vector<GpuHealth> list;
   for (int i = 0; i < count.value(); ++i) {
     auto one = gpu(i, NvlinkFigures::kStates);
+    if (!one && one.error().os_error == EACCES) continue;
     if (!one) return one.error();
     list.push_back(std::move(one).value());
   }

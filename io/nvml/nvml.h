@@ -50,11 +50,11 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
 
   std::string driver_version() const;
-  // Error: NVML does not count them.
+  // Of the machine, with those that this process may not talk to. Error: NVML does not count them.
   Result<int> num_gpus() const;
-  // GPU `index` now. Error, with its number: it does not answer.
+  // GPU `index` now. Error, with its number: it does not answer; os_error EACCES: it is another job's.
   Result<GpuHealth> gpu(int index, NvlinkFigures nvlinks) const;
-  // All GPUs now, with the states of their NVLinks. Error: one of them does not answer.
+  // All GPUs that this process may talk to now, with the states of their NVLinks. Error: one of them does not answer.
   Result<std::vector<GpuHealth>> gpus() const;
 
   // From here on XIDs are kept for next_xids(); false: this driver can't.

@@ -69,9 +69,12 @@ Result<void> TensorBoardFiles::open(int64_t first_step) {
   std::error_code problem;
   std::filesystem::create_directories(folder_, problem);
   if (problem) return file_error("{}: {}", folder_, problem.message());
-  path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", folder_, static_cast<int64_t>(seconds_since_1970()),
-                      host_name(), ::getpid(), num_files_++);
-  file_ = std::fopen(path_.c_str(), "wx");
+  const auto second = static_cast<int64_t>(seconds_since_1970());
+  for (int i = 0; file_ == nullptr; ++i) {  // another of the same second has another number
+    path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", folder_, second, host_name(), ::getpid(), i);
+    file_ = std::fopen(path_.c_str(), "wx");
+    if (file_ == nullptr && errno != EEXIST) break;
+  }
   if (file_ == nullptr) return system_error(errno, "{}", path_);
   ProtobufMessage version, session, start = event_of(first_step);
   version.real(1, seconds_since_1970());

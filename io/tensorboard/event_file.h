@@ -39,7 +39,6 @@ class TensorBoardFiles {
   const std::string folder_;
   std::string path_;
   std::FILE* file_ = nullptr;
-  int num_files_ = 0;
   bool warned_ = false;
 };
 

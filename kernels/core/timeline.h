@@ -28,7 +28,8 @@ inline constexpr int kNumTimeCategories = 7;
 enum class TimelineDetail { kOff, kOn };
 
 constexpr const char* time_category_name(TimeCategory category) {
-  constexpr std::array kNames{"compute", "tp", "pp", "dp", "optimizer"};
+  constexpr std::array kNames{"compute", "tp", "pp", "dp", "optimizer", "forward", "backward"};
+  static_assert(kNames.size() == kNumTimeCategories);
   return kNames[static_cast<size_t>(category)];
 }
 

@@ -159,7 +159,16 @@ class QueueStream final : public CpuStream {
     uint32_t value = 0;
   };
 
+  // A flag, which another rank may be setting, is read whole.
   void do_copy(void* dst, const void* src, int64_t bytes) override {
+    if (bytes == sizeof(uint32_t) && reinterpret_cast<uintptr_t>(src) % alignof(uint32_t) == 0) {
+      submit([=] {
+        const auto* word = static_cast<const uint32_t*>(src);
+        const uint32_t value = std::atomic_ref(const_cast<uint32_t&>(*word)).load(std::memory_order_acquire);
+        std::memcpy(dst, &value, sizeof value);
+      });
+      return;
+    }
     submit([=] { std::memcpy(dst, src, static_cast<size_t>(bytes)); });
   }
   void do_zero(Tensor tensor) override {

@@ -67,6 +67,11 @@ void driver_check(CUresult result, const char* call) {
   throw Fatal(ExitCode::kDevice, fmt::format("{}: CUDA driver error {}", call, static_cast<int>(result)));
 }
 
+void write_word(cudaStream_t stream, void* word, uint32_t value, const char* what) {
+  static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+  driver_check(write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT), what);
+}
+
 class CudaEvent final : public Event {
  public:
   CudaEvent(const Device& device, EventKind kind) : device_(device) {
@@ -116,19 +121,14 @@ class CudaStreamImpl final : public CudaStream {
     };
     TRI_CUDA(cudaLaunchHostFunc(stream_, sleep, new std::chrono::microseconds(duration)));
   }
-  void set_flag(uint32_t* flag, uint32_t value) override {
-    static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(flag), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                 "cuStreamWriteValue32");
-  }
+  void set_flag(uint32_t* flag, uint32_t value) override { write_word(stream_, flag, value, "cuStreamWriteValue32"); }
   void wait_flag(const uint32_t* flag, uint32_t value) override {
     static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
     driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
   }
   void mark(std::atomic<uint32_t>& word, uint32_t value) override {
-    static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-    driver_check(write(stream_, reinterpret_cast<CUdeviceptr>(&word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-                 "cuStreamWriteValue32");
+    write_word(stream_, &word, value,
+               "cuStreamWriteValue32 into the rank's black box (fault.black_box: false does without)");
   }
   bool busy() override {
     const cudaError_t status = cudaStreamQuery(stream_);
@@ -251,17 +251,7 @@ class CudaDevice final : public Device {
                                elsewhere ? " (black boxes of a GPU run have to lie in memory, as in /dev/shm)" : ""),
                    ExitCode::kDevice};
     }
-    // A mark in its first word, which keeps its value: a driver that refuses it does so now.
-    auto& word = *static_cast<std::atomic<uint32_t>*>(memory);
-    try {
-      const auto stream = make_stream("map", StreamPriority::kNormal);
-      stream->mark(word, word.load());
-      stream->synchronize();
-    } catch (const Fatal& refusal) {
-      cudaHostUnregister(memory);
-      cudaGetLastError();
-      return Error{refusal.what(), ExitCode::kDevice};
-    }
+    // No mark is tried here: what streams are used before compute's is made decides how fast that is (lib/fault).
     return {};
   }
   void unmap_host(void* memory) noexcept override {

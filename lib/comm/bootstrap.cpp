@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
+#include "lib/comm/host_traffic.h"
 #include "lib/comm/mpi_check.h"
 
 namespace tri {
@@ -32,6 +34,7 @@ void broadcast_to_members(void* data, size_t bytes, const std::vector<int>& worl
   const auto rank_of = [&](int member) { return world_ranks[static_cast<size_t>(member)]; };
   if (tree.parent >= 0)
     TRI_MPI(MPI_Recv(data, count, MPI_BYTE, rank_of(tree.parent), tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+  count_host_messages(std::ssize(tree.children), static_cast<int64_t>(bytes));
   for (const int child : tree.children) TRI_MPI(MPI_Send(data, count, MPI_BYTE, rank_of(child), tag, MPI_COMM_WORLD));
 }
 
@@ -39,6 +42,7 @@ std::string broadcast_bytes(std::string bytes, int64_t bytes_a_round) {
   auto size = static_cast<int64_t>(bytes.size());
   TRI_MPI(MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD));
   bytes.resize(static_cast<size_t>(size));
+  count_host_call(size);
   for (int64_t at = 0; at < size; at += bytes_a_round)
     TRI_MPI(MPI_Bcast(bytes.data() + at, static_cast<int>(std::min(bytes_a_round, size - at)), MPI_BYTE, 0,
                       MPI_COMM_WORLD));
@@ -53,6 +57,7 @@ std::vector<std::string> collect_bytes(const std::string& mine, Receivers receiv
   std::vector<int64_t> sizes(static_cast<size_t>(world_size));
   TRI_MPI(MPI_Allgather(&size, 1, MPI_INT64_T, sizes.data(), 1, MPI_INT64_T, MPI_COMM_WORLD));
   const bool receives = receivers == Receivers::kAll || world_rank == 0;
+  count_host_call(receives ? std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) : 0);
   const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
   const int64_t most = std::max<int64_t>(1, bytes_a_round / world_size);
   std::vector<std::string> messages(receives ? sizes.size() : 0);
@@ -83,6 +88,7 @@ std::vector<std::string> gather_among_members(const std::string& text, const std
   int world_rank = 0;
   TRI_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));
   std::vector<MPI_Request> sends;
+  count_host_messages(std::ssize(world_ranks) - 1, std::ssize(text));
   for (const int peer : world_ranks)
     if (peer != world_rank)
       TRI_MPI(MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_BYTE, peer, kTag, MPI_COMM_WORLD,

@@ -1,6 +1,6 @@
 // How far one channel's transfers are, kept in the rank's black box (io/black_box): by the host, as it enqueues them, and
-// by the streams that run them. Without a box all calls do nothing. Where the streams are followed by a SpanRecorder, it
-// gets the same marks.
+// by the streams that run them or, where marks take them too long, by whoever reads how far they are. Without a box all
+// calls do nothing. A SpanRecorder that follows the streams is told in either case.
 #pragma once
 
 #include <string_view>
@@ -12,12 +12,17 @@
 
 namespace tri {
 
+// Whether the channel's counters are set by the streams, as they come past, or by ChannelProgress::read().
+enum class ChannelCounts { kMarked, kRead };
+
 class ChannelProgress {
  public:
   ChannelProgress() = default;  // nobody looks on
   // Of this process's box, if it keeps one. `index`: of this rank among `world_ranks`.
-  ChannelProgress(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks, int index)
-      : box_(world_ranks.size() > 1 ? black_box() : nullptr),
+  ChannelProgress(std::string_view name, ChannelKind kind, const std::vector<int>& world_ranks, int index,
+                  ChannelCounts counts = ChannelCounts::kMarked)
+      : counts_(counts),
+        box_(world_ranks.size() > 1 ? black_box() : nullptr),
         channel_(box_ == nullptr ? nullptr : box_->add_channel(name, kind, rank_set(world_ranks), index)) {}
 
   // The channel's next operation.
@@ -42,7 +47,7 @@ class ChannelProgress {
     if (channel_ == nullptr) return;
     grow(channel_->joined, joined), grow(channel_->sent, sent), grow(channel_->completed, completed);
   }
-  bool kept() const { return channel_ != nullptr; }
+  bool wants_read() const { return channel_ != nullptr && counts_ == ChannelCounts::kRead; }
   // The host has enqueued all of this operation and of those before it, its sends and its waits.
   void whole(uint32_t operation) const {
     if (channel_ != nullptr) channel_->whole.store(operation, std::memory_order_relaxed);
@@ -61,11 +66,12 @@ class ChannelProgress {
       count.store(to, std::memory_order_relaxed);
   }
   void mark(Stream& stream, box::Count& word, TransferMark which, uint32_t operation) const {
-    stream.mark(word, operation);
+    if (counts_ == ChannelCounts::kMarked) stream.mark(word, operation);
     if (SpanRecorder* const spans = stream.spans())
       spans->transfer(stream, which, box_->index_of(*channel_), operation, static_cast<uint8_t>(operation_));
   }
 
+  ChannelCounts counts_ = ChannelCounts::kMarked;
   BlackBox* box_ = nullptr;
   box::Channel* channel_ = nullptr;
   uint32_t last_ = 0;

@@ -14,6 +14,7 @@
 #include "io/base/hash.h"
 #include "io/base/log.h"
 #include "io/black_box/black_box.h"
+#include "lib/comm/host_traffic.h"
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
 #include "lib/comm/nccl_group.h"
@@ -104,12 +105,14 @@ Job::Call::~Call() {
 bool Job::all_of(bool mine) {
   const Call call(*this);
   int all = mine;
+  count_host_call(sizeof all);
   TRI_MPI(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD));
   return all != 0;
 }
 
 void Job::barrier() {
   const Call call(*this);
+  count_host_call(0);
   MPI_Request request;
   TRI_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
   wait_sleeping(request);  // not MPI_Barrier, which spins

@@ -1,65 +1,12 @@
 #include "lib/doctor/doctor.h"
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
-#include <thread>
 
 #include "lib/doctor/judge.h"
 
 namespace tri {
 namespace {
-
-// Ends the job where a check hangs: storage that is away, a device that does not answer, a peer that never comes.
-class CheckDeadline {
- public:
-  CheckDeadline(double seconds, Job& job) : seconds_(seconds), job_(job), thread_([this] { watch(); }) {}
-  ~CheckDeadline() {
-    {
-      const std::lock_guard lock(mutex_);
-      end_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  CheckDeadline(const CheckDeadline&) = delete;
-  CheckDeadline& operator=(const CheckDeadline&) = delete;
-
-  void begin(const char* check) {
-    const std::lock_guard lock(mutex_);
-    check_ = check;
-    until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
-    changed_.notify_all();
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  void watch() {
-    std::unique_lock lock(mutex_);
-    while (!end_) {
-      if (check_ == nullptr) {
-        changed_.wait(lock);
-      } else if (Clock::now() < until_) {
-        changed_.wait_until(lock, until_);
-      } else {
-        const std::string what = fmt::format("doctor: {} is not done after {:g} s: bad", check_, seconds_);
-        lock.unlock();
-        job_.fail(what, kBadStatus);
-      }
-    }
-  }
-
-  const double seconds_;
-  Job& job_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  const char* check_ = nullptr;
-  Clock::time_point until_{};
-  bool end_ = false;
-  std::thread thread_;
-};
 
 Nodes find_nodes(Job& job, int pretended) {
   const int world = job.world_size();
@@ -158,11 +105,43 @@ std::vector<int> to_repeat(const std::vector<Check>& checks, const std::vector<F
 
 std::string CheckContext::end(int world_rank) const { return ends[static_cast<size_t>(world_rank)]; }
 
-DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device) {
+CheckDeadline::CheckDeadline(double seconds, Job& job) : seconds_(seconds), job_(job), thread_([this] { watch(); }) {}
+
+CheckDeadline::~CheckDeadline() {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CheckDeadline::begin(const char* check) {
+  const std::lock_guard lock(mutex_);
+  check_ = check;
+  until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_));
+  changed_.notify_all();
+}
+
+void CheckDeadline::watch() {
+  std::unique_lock lock(mutex_);
+  while (!end_) {
+    if (check_ == nullptr) {
+      changed_.wait(lock);
+    } else if (Clock::now() < until_) {
+      changed_.wait_until(lock, until_);
+    } else {
+      const std::string what = fmt::format("doctor: {} is not done after {:g} s: bad", check_, seconds_);
+      lock.unlock();
+      job_.fail(what, kBadStatus);
+    }
+  }
+}
+
+DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, CheckDeadline& deadline) {
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<Check>& checks = all_checks();
   const std::vector<Rule> rules = rules_of(checks);
-  CheckDeadline deadline(options.check_seconds, job);
   deadline.begin("the meeting of all ranks");
   const Nodes nodes = find_nodes(job, options.faults.pretend_nodes);
   const auto stream = device.make_stream("doctor");

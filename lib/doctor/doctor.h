@@ -1,7 +1,11 @@
 // A health check of the machines that a job's ranks stand on: measure, judge, repeat what was found, report.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lib/comm/job.h"
@@ -38,8 +42,33 @@ struct DoctorReport {
   std::vector<Finding> findings;
 };
 
+// Ends the job with kBadStatus where a check hangs: storage that is away, a device that does not answer, a peer that never
+// comes. Counts from begin() on, each check anew, on a thread of its own.
+class CheckDeadline {
+ public:
+  CheckDeadline(double seconds, Job& job);
+  ~CheckDeadline();
+  CheckDeadline(const CheckDeadline&) = delete;
+  CheckDeadline& operator=(const CheckDeadline&) = delete;
+
+  void begin(const char* check);  // its name, which outlives it
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void watch();
+
+  const double seconds_;
+  Job& job_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const char* check_ = nullptr;
+  Clock::time_point until_{};
+  bool end_ = false;
+  std::thread thread_;
+};
+
 // Collective. The whole report on rank 0; elsewhere its verdict alone.
-DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device);
+DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, CheckDeadline& deadline);
 
 // For people: findings, a line a check, a verdict.
 std::string doctor_text(const DoctorReport& report);

@@ -43,6 +43,16 @@ std::string joined(const std::set<std::string>& names) {
   return text;
 }
 
+// Of the bytes that a control group uses, those of files that it has read or written: they make room for others.
+double cached_files(const std::string& stat, const std::string& prefix) {
+  std::istringstream in(stat);
+  std::string name;
+  double value = 0, sum = 0;
+  while (in >> name >> value)
+    if (name == prefix + "active_file" || name == prefix + "inactive_file") sum += value;
+  return sum;
+}
+
 }  // namespace
 
 std::string whole_text(const std::string& path) {
@@ -91,12 +101,17 @@ std::optional<int64_t> available_bytes(std::string_view meminfo) {
 
 int64_t within_container(int64_t available, const std::string& root) {
   // Version 2 of control groups, then version 1; inside a container its own group is the root.
-  const std::pair<const char*, const char*> files[] = {
-      {"sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"},
-      {"sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit, usage] : files) {
-    const auto most = number_in(root + limit), used = number_in(root + usage);
-    if (most && used) available = std::min(available, static_cast<int64_t>(std::max(*most - *used, 0.0)));
+  struct Group {
+    const char *limit, *usage, *stat, *prefix;
+  };
+  const Group groups[] = {{"sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory.stat", ""},
+                          {"sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes",
+                           "sys/fs/cgroup/memory/memory.stat", "total_"}};
+  for (const Group& group : groups) {
+    const auto most = number_in(root + group.limit), used = number_in(root + group.usage);
+    if (!most || !used) continue;
+    const double free = *most - *used + cached_files(whole_text(root + group.stat), group.prefix);
+    available = std::min(available, static_cast<int64_t>(std::max(free, 0.0)));
   }
   return available;
 }

@@ -53,7 +53,7 @@ class TestFile {
  public:
   explicit TestFile(const CheckContext& context, const char* name = "file")
       : path_(fmt::format("{}/.doctor.{}.{}.{}", context.storage_dir, context.job.host(), ::getpid(), name)),
-        fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)),
+        fd_(open_new(path_)),
         error_(fd_.get() < 0 ? errno : 0) {}
   ~TestFile() { ::unlink(path_.c_str()); }
   TestFile(const TestFile&) = delete;
@@ -71,6 +71,12 @@ class TestFile {
   }
 
  private:
+  // The folder may be everybody's, as /tmp is: what lies there under this name, a link for instance, is not written to.
+  static int open_new(const std::string& path) {
+    ::unlink(path.c_str());
+    return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  }
+
   const std::string path_;
   Descriptor fd_;
   const int error_;

@@ -75,10 +75,11 @@ std::unique_ptr<AxisTransfers> Runtime::connect_axis(const char* axis, GroupOnSt
   axis_arenas_.push_back(std::move(arenas).value());
   Stream& copies = add_stream(fmt::format("{} copies", axis));
   Stream& arrivals = add_stream(fmt::format("{} arrivals", axis));
-  const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks, collectives.rank());
-  return std::make_unique<PeerCopyTransfers>(
-      std::move(collectives), axis_arenas_.back()->memory(), tensors, copies, arrivals, device_, progress,
-      device_.kind() == DeviceKind::kCpu ? CopyProgress::kMarked : CopyProgress::kRead);
+  // tp has over a thousand operations a step: marks would take a GPU's streams too long.
+  const ChannelProgress progress(fmt::format("{} copies", axis), ChannelKind::kCopies, world_ranks, collectives.rank(),
+                                 device_.kind() == DeviceKind::kCpu ? ChannelCounts::kMarked : ChannelCounts::kRead);
+  return std::make_unique<PeerCopyTransfers>(std::move(collectives), axis_arenas_.back()->memory(), tensors, copies,
+                                             arrivals, device_, progress);
 }
 
 // Of the two ranks' memory; null where one cannot open the other's, and the plan leaves it open (auto: some pairs can).

@@ -58,13 +58,32 @@ void take_span(const RunEvent& event, RunAttempt& attempt) {
   if (what && seconds > 0) attempt.spans.push_back({*what, event.time - seconds, event.time});
 }
 
+// Of an attempt whose ranks could say nothing, as on a node without power, the driver's word. It came to nothing after its
+// last progress or, before its steps, when the driver noticed.
+std::optional<RunEvent> drivers_cause(std::span<const RunEvent> events, const RunAttempt& attempt) {
+  for (const RunEvent& event : events) {
+    const std::string cause = event.string("cause");
+    const bool failed = !cause.empty() && cause != "finished" && cause != "drained" && cause != "set aside";
+    if (event.kind != RunEventKind::kAttemptEnd || !failed) continue;
+    double progress = attempt.started.value_or(event.number("noticed", event.time));
+    for (const StepLine& step : attempt.steps) progress = std::max(progress, step.time);
+    for (const RunAttempt::Span& span : attempt.spans)
+      if (is_part_of_attempt(span.what)) progress = std::max(progress, span.end);
+    RunEvent known = event;
+    known.fields["began"] = progress;
+    return known;
+  }
+  return std::nullopt;
+}
+
 // A hang that steps have followed ended nothing.
 std::optional<RunEvent> cause_of(std::span<const RunEvent> events, const RunAttempt& attempt) {
+  if (attempt.ended) return std::nullopt;
   auto cause = first_cause(events, attempt.name);
   const auto later = [&](const StepLine& step) { return step.time > cause->time; };
   if (cause && cause->kind == RunEventKind::kHang && std::any_of(attempt.steps.begin(), attempt.steps.end(), later))
     cause.reset();
-  return attempt.ended ? std::nullopt : cause;
+  return cause ? cause : drivers_cause(events, attempt);
 }
 
 // `events`: its own, in the order of the file.

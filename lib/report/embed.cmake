@@ -2,7 +2,8 @@
 # and OUTPUT.
 set(end TRIREME_PAGE)  # of the literals; no file may have )TRIREME_PAGE" in it
 set(text "// Made by lib/report/embed.cmake.\n#include \"lib/report/page_files.h\"\n\nnamespace tri::page_files {\n")
-foreach(pair kFrame:page.html kStyle:page.css kScript:dom.js+chart.js+stack.js+heat.js+page.js)
+foreach(pair kFrame:page.html kStyle:page.css kScript:dom.js+chart.js+stack.js+heat.js+mesh.js+page.js
+        kSimulationScript:dom.js+chart.js+stack.js+bars.js+simulation.js)
   string(REPLACE ":" ";" pair ${pair})
   list(GET pair 0 name)
   list(GET pair 1 files)

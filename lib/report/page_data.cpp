@@ -7,6 +7,7 @@
 
 #include "lib/report/curves.h"
 #include "lib/report/page.h"
+#include "lib/report/page_frame.h"
 
 namespace tri {
 namespace {
@@ -239,11 +240,9 @@ Json heat_of(const RankHeat& heat) {
   Json slices = Json::array(), quantities = Json::array();
   for (const HeatSlice& slice : heat.slices) slices.push_back({slice.first_step, slice.last_step, moment(slice.time)});
   for (const HeatQuantity& quantity : heat.quantities) {
-    Json made = {{"name", enum_name(quantity.quantity)},
-                 {"ratio", quantity.scale == HeatScale::kRatio},
-                 {"most", rounded(quantity.most)},
-                 {"medians", Json::array()},
-                 {"bytes", Json::array()}};
+    Json made = {
+        {"name", quantity.name},          {"rate", quantity.is_rate}, {"ratio", quantity.scale == HeatScale::kRatio},
+        {"most", rounded(quantity.most)}, {"medians", Json::array()}, {"bytes", Json::array()}};
     for (const auto& medians : quantity.medians) made["medians"].push_back(list({medians.begin(), medians.end()}, 4));
     for (const auto& bytes : quantity.bytes) made["bytes"].push_back(base64(bytes));
     quantities.push_back(std::move(made));
@@ -255,6 +254,27 @@ Json heat_of(const RankHeat& heat) {
           {"gpus", dictionary(heat.mesh, [](const RankMesh::Place& place) { return place.gpu; })},
           {"slices", slices},
           {"quantities", quantities}};
+}
+
+// Edges as [waiter, awaited, number of what it waits for, ms a step].
+Json waits_of(const RankWaits& waits) {
+  Json what = Json::array(), edges = Json::array();
+  std::unordered_map<std::string, size_t> numbers;
+  for (const RankWait& wait : waits.waits) {
+    const auto [known, is_new] = numbers.try_emplace(wait.what, numbers.size());
+    if (is_new) what.push_back(known->first);
+    edges.push_back({wait.waiter, wait.awaited, known->second, rounded(1e3 * wait.seconds, 4)});
+  }
+  return {{"source", waits.source == RankWaits::Source::kDump ? "dump" : "steps"},
+          {"title", waits.title},
+          {"headline", waits.headline},
+          {"pp", waits.pp},
+          {"dp", waits.dp},
+          {"tp", waits.tp},
+          {"culprits", waits.culprits},
+          {"num_waits", waits.num_waits},
+          {"what", what},
+          {"edges", edges}};
 }
 
 Json run_json(const RunData& run, size_t points) {
@@ -280,20 +300,8 @@ Json run_json(const RunData& run, size_t points) {
   made["stragglers"] = stragglers_json(run);
   made["config"] = config_of(run);
   made["heat"] = run.heat ? heat_of(*run.heat) : Json();
-  return made;
-}
-
-// JSON may write any character as \uXXXX within text, and has these nowhere else. So no text ends the element of the
-// page that holds it, or begins another.
-std::string without_markup(const std::string& json) {
-  std::string made;
-  made.reserve(json.size());
-  for (const char c : json) {
-    if (c == '<' || c == '>' || c == '&')
-      made += fmt::format("\\u{:04x}", static_cast<int>(c));
-    else
-      made += c;
-  }
+  made["waits"] = Json::array();
+  for (const RankWaits& waits : run.waits) made["waits"].push_back(waits_of(waits));
   return made;
 }
 
@@ -304,7 +312,7 @@ std::string page_data(const std::vector<RunData>& runs, const PageHead& head) {
   const size_t points = std::min(kMostPoints, kAllPoints / std::max<size_t>(1, runs.size()));
   for (const RunData& run : runs) all.push_back(run_json(run, points));
   const Json data = {{"made", moment(head.made)}, {"version", head.version}, {"runs", std::move(all)}};
-  return without_markup(data.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return embedded_json(data.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace tri

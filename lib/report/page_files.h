@@ -5,8 +5,9 @@
 
 namespace tri::page_files {
 
-extern const std::string_view kFrame;   // page.html
-extern const std::string_view kStyle;   // page.css
-extern const std::string_view kScript;  // the .js files, one after the other
+extern const std::string_view kFrame;             // page.html
+extern const std::string_view kStyle;             // page.css
+extern const std::string_view kScript;            // of a report of runs: .js files, one after the other
+extern const std::string_view kSimulationScript;  // of a simulation
 
 }  // namespace tri::page_files

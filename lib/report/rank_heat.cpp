@@ -4,20 +4,20 @@
 #include <cmath>
 
 #include "io/ranks/ranks_file.h"
+#include "lib/observe/heat_map.h"
 #include "lib/observe/stragglers.h"
 
 namespace tri {
 namespace {
 
 struct Shown {
-  RankQuantity quantity;
+  const char* name;
   HeatScale scale;
 };
 constexpr Shown kShown[] = {
-    {RankQuantity::kCompute, HeatScale::kRatio},  {RankQuantity::kForward, HeatScale::kRatio},
-    {RankQuantity::kBackward, HeatScale::kRatio}, {RankQuantity::kLaunch, HeatScale::kRatio},
-    {RankQuantity::kTp, HeatScale::kSeconds},     {RankQuantity::kDp, HeatScale::kSeconds},
-    {RankQuantity::kBubble, HeatScale::kSeconds}, {RankQuantity::kData, HeatScale::kSeconds},
+    {"compute", HeatScale::kRatio}, {"forward", HeatScale::kRatio},      {"backward", HeatScale::kRatio},
+    {"rate", HeatScale::kRatio},    {"launch_skew", HeatScale::kAmount}, {"tp", HeatScale::kAmount},
+    {"dp", HeatScale::kAmount},     {"bubble", HeatScale::kAmount},      {"data", HeatScale::kAmount},
 };
 constexpr int64_t kMostSlices = 200;
 
@@ -28,14 +28,14 @@ struct Place {
 
 // Neighbouring windows as one: the means over their steps.
 struct Joined {
-  HeatSlice slice;
-  std::vector<RankTimes> ranks;
+  RankWindow all;
   double steps = 0;
 
   void add(const RankWindow& window) {
     const auto weight = static_cast<double>(window.steps());
+    std::vector<RankTimes>& ranks = all.ranks;
     if (steps == 0) {
-      slice.first_step = window.first_step;
+      all.first_step = window.first_step;
       ranks.resize(window.ranks.size());
     }
     const double before = steps / (steps + weight), more = weight / (steps + weight);
@@ -43,18 +43,24 @@ struct Joined {
       for (size_t q = 0; q < ranks[r].seconds.size(); ++q)
         ranks[r].seconds[q] = static_cast<float>(before * ranks[r].seconds[q] + more * window.ranks[r].seconds[q]);
     steps += weight;
-    slice.last_step = window.last_step;
-    slice.time = window.time;
+    all.last_step = window.last_step;
+    all.time = window.time;
   }
 };
 
-std::vector<float> stage_medians(const RankMesh& mesh, const std::vector<RankTimes>& ranks, RankQuantity quantity) {
-  const auto of_stage = static_cast<size_t>(mesh.dp) * static_cast<size_t>(mesh.tp);
-  std::vector<float> medians;
-  for (size_t first = 0; first < ranks.size(); first += of_stage) {
-    std::vector<double> seconds;
-    for (size_t r = first; r < first + of_stage; ++r) seconds.push_back(ranks[r][quantity]);
-    medians.push_back(static_cast<float>(lower_median(seconds)));
+size_t role_index(const RankMesh& mesh, int world_rank) {
+  return static_cast<size_t>(mesh.stage_of(world_rank) * mesh.tp + mesh.tp_of(world_rank));
+}
+
+// Of the two values in the middle of a role the better one, as where ranks are compared.
+std::vector<float> role_medians(const RankMesh& mesh, const Heat& heat) {
+  std::vector<float> medians(static_cast<size_t>(mesh.pp) * static_cast<size_t>(mesh.tp));
+  const double sign = heat.is_rate ? -1 : 1;
+  for (const std::vector<int>& role : roles_of(mesh)) {
+    std::vector<double> values;
+    for (const int rank : role) values.push_back(sign * heat.values[static_cast<size_t>(rank)]);
+    const double middle = sign * lower_median(std::move(values));
+    for (const int rank : role) medians[role_index(mesh, rank)] = static_cast<float>(middle);
   }
   return medians;
 }
@@ -64,19 +70,22 @@ uint8_t byte_of(double value) {
 }
 
 HeatQuantity quantity_of(const Shown& shown, const RankMesh& mesh, const std::vector<Joined>& slices) {
-  HeatQuantity made{.quantity = shown.quantity, .scale = shown.scale};
-  for (const Joined& slice : slices)
-    for (const RankTimes& rank : slice.ranks) made.most = std::max(made.most, double{rank[shown.quantity]});
-  if (!(made.most > 0)) return made;
+  HeatQuantity made{.name = shown.name, .scale = shown.scale};
+  std::vector<Heat> heats;
   for (const Joined& slice : slices) {
-    const std::vector<float> medians = stage_medians(mesh, slice.ranks, shown.quantity);
+    heats.push_back(value_or_throw(heat_of(mesh, slice.all, shown.name)));
+    for (const double value : heats.back().values) made.most = std::max(made.most, value);
+  }
+  if (!(made.most > 0)) return made;
+  made.is_rate = heats.front().is_rate;
+  for (const Heat& heat : heats) {
+    const std::vector<float> medians = role_medians(mesh, heat);
     std::vector<uint8_t>& bytes = made.bytes.emplace_back();
-    for (size_t r = 0; r < slice.ranks.size(); ++r) {
-      const double seconds = slice.ranks[r][shown.quantity];
-      const double middle = medians[static_cast<size_t>(mesh.stage_of(static_cast<int>(r)))];
-      const double ratio = seconds > 0 && middle > 0 ? seconds / middle : 1;
+    for (size_t r = 0; r < heat.values.size(); ++r) {
+      const double value = heat.values[r], middle = medians[role_index(mesh, static_cast<int>(r))];
+      const double ratio = value > 0 && middle > 0 ? (heat.is_rate ? middle / value : value / middle) : 1;
       bytes.push_back(
-          byte_of(shown.scale == HeatScale::kRatio ? 128 + 127 * std::log2(ratio) : 255 * seconds / made.most));
+          byte_of(shown.scale == HeatScale::kRatio ? 128 + 127 * std::log2(ratio) : 255 * value / made.most));
     }
     if (shown.scale == HeatScale::kRatio) made.medians.push_back(medians);
   }
@@ -111,18 +120,18 @@ Result<std::optional<RankHeat>> read_rank_heat(const std::string& run_dir, int64
     if (!window) return window.error();
     joined[static_cast<size_t>(i * slices / windows)].add(window.value());
   }
-  for (const Joined& slice : joined) heat.slices.push_back(slice.slice);
+  for (const Joined& slice : joined) heat.slices.push_back({slice.all.first_step, slice.all.last_step, slice.all.time});
   for (const Shown& shown : kShown)
     if (HeatQuantity quantity = quantity_of(shown, heat.mesh, joined); !quantity.bytes.empty())
       heat.quantities.push_back(std::move(quantity));
   return std::optional(std::move(heat));
 }
 
-double heat_seconds(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh) {
+double heat_amount(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh) {
   const double byte = quantity.bytes[slice][static_cast<size_t>(world_rank)];
-  if (quantity.scale == HeatScale::kSeconds) return byte / 255 * quantity.most;
-  const auto stage = static_cast<size_t>(mesh.stage_of(world_rank));
-  return std::exp2((byte - 128) / 127) * quantity.medians[slice][stage];
+  if (quantity.scale == HeatScale::kAmount) return byte / 255 * quantity.most;
+  const double slower = std::exp2((byte - 128) / 127), middle = quantity.medians[slice][role_index(mesh, world_rank)];
+  return quantity.is_rate ? middle / slower : middle * slower;
 }
 
 }  // namespace tri

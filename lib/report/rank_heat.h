@@ -12,16 +12,17 @@
 namespace tri {
 
 enum class HeatScale {
-  kRatio,    // against the median of the rank's stage, whose work is the same: byte = 128 + 127 · log2(ratio), ratio
-             // within [1/2, 2]
-  kSeconds,  // byte = 255 · seconds / the most of all ranks and slices
+  kRatio,  // against the median of the rank's role (lib/observe/stragglers.h), whose work is the same: byte = 128 +
+           // 127 · log2(slower), slower = the amount over the median, of rates the median over the amount, in [1/2, 2]
+  kAmount,  // byte = 255 · amount / the most of all ranks and slices
 };
 
 struct HeatQuantity {
-  RankQuantity quantity = RankQuantity::kCompute;
+  std::string name;  // as in heat_quantities() of lib/observe/heat_map.h
   HeatScale scale = HeatScale::kRatio;
-  double most = 0;                          // seconds; of kSeconds
-  std::vector<std::vector<float>> medians;  // (slices, pp) seconds: of each stage; of kRatio
+  bool is_rate = false;                     // amounts are TFLOP/s; else seconds a step
+  double most = 0;                          // of all ranks and slices
+  std::vector<std::vector<float>> medians;  // (slices, pp · tp) of each role, by stage and tp rank; of kRatio
   std::vector<std::vector<uint8_t>> bytes;  // (slices, ranks)
 };
 
@@ -41,7 +42,7 @@ struct RankHeat {
 // are at most `most_bytes`. None: no window is there. Error: the file can't be read (os_error ENOENT: there is none).
 Result<std::optional<RankHeat>> read_rank_heat(const std::string& run_dir, int64_t most_bytes);
 
-// What a byte of `quantity` stands for, in seconds.
-double heat_seconds(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh);
+// The amount that a byte of `quantity` stands for.
+double heat_amount(const HeatQuantity& quantity, size_t slice, int world_rank, const RankMesh& mesh);
 
 }  // namespace tri

@@ -197,6 +197,7 @@ Result<RunData> read_run_data(const std::string& run_dir, int64_t heat_bytes) {
     run.heat = std::move(heat).value();
   else if (heat.error().os_error != ENOENT)
     run.remarks.push_back(heat.error().message);
+  run.waits = read_rank_waits(run.dir, run.remarks);
   run.changes = changes_of(run.events);
   run.stragglers = stragglers_of(run.events);
   run.incidents = incidents_of(run.events, run.time, run.metrics);

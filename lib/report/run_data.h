@@ -14,6 +14,7 @@
 #include "lib/observe/effective_time.h"
 #include "lib/report/metrics_reader.h"
 #include "lib/report/rank_heat.h"
+#include "lib/report/rank_waits.h"
 
 namespace tri {
 
@@ -54,6 +55,7 @@ struct RunData {
   std::vector<ConfigChange> changes;        // in the order of time
   std::vector<Incident> incidents;          // likewise
   std::optional<RankHeat> heat;             // of ranks.h5
+  std::vector<RankWaits> waits;             // of a dump, of recorded steps
   std::vector<StragglerRecord> stragglers;  // in the order of time
   std::vector<std::string> remarks;         // what could not be read, in words
 

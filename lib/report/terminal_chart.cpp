@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "io/base/format.h"
+
 namespace tri {
 namespace {
 
@@ -53,9 +55,11 @@ std::vector<double> columns(std::span<const double> values, size_t count) {
   return means;
 }
 
-// With as many digits as there is room for.
+// With as many digits as there is room for; large numbers as everywhere: 29.1k.
 std::string on_axis(double value) {
-  std::string text;
+  constexpr double kLarge = 1e4;
+  std::string text = format_count(value);
+  if (value >= kLarge && columns_of(text) <= kAxis - 2) return padded(text, kAxis - 2) + " ┤";
   for (int digits = 4; digits > 0; --digits)
     if (text = fmt::format("{:.{}g}", value, digits); columns_of(text) <= kAxis - 2) break;
   return padded(text, kAxis - 2) + " ┤";

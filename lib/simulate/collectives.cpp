@@ -22,4 +22,8 @@ double RingTimes::seconds(const Transfer& transfer) const {
   return node.start_us * 1e-6 + (transfer.kind == Collective::kAllReduce ? 2 * ring : ring);
 }
 
+int members_on_node(const Cluster& cluster, int stride, int size) {
+  return std::clamp(cluster.node.ranks / stride, 1, size);
+}
+
 }  // namespace tri

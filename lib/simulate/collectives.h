@@ -1,17 +1,27 @@
 // How long transfers between ranks take, for the model of a step. The model asks through this interface alone.
 #pragma once
 
+#include "io/base/enum_names.h"
 #include "lib/simulate/cluster.h"
 
 namespace tri {
 
 enum class Collective { kAllGather, kReduceScatter, kAllReduce, kMessage };
+enum class TransferAxis { kTp, kCp, kPp, kDp };
+
+template <>
+struct EnumNames<TransferAxis> {
+  static constexpr std::array table{
+      std::pair{TransferAxis::kTp, std::string_view("tp")}, std::pair{TransferAxis::kCp, std::string_view("cp")},
+      std::pair{TransferAxis::kPp, std::string_view("pp")}, std::pair{TransferAxis::kDp, std::string_view("dp")}};
+};
 
 struct Transfer {
   Collective kind{};
   double bytes = 0;  // of the whole buffer: what is gathered, what is reduced; of a message its own
   int ranks = 1;     // of the group
   int on_node = 1;   // of them on one machine
+  TransferAxis axis = TransferAxis::kDp;
 };
 
 class TransferTimes {
@@ -31,5 +41,8 @@ class RingTimes : public TransferTimes {
  private:
   const Cluster& cluster_;
 };
+
+// Members of a group of `size` ranks, `stride` apart, that share a machine.
+int members_on_node(const Cluster& cluster, int stride, int size);
 
 }  // namespace tri

@@ -229,9 +229,11 @@ double tp_seconds(const Workload& w, const Cluster& c, const TransferTimes& tran
   // What only FP8 GEMMs read is gathered in FP8.
   const bool fp8 = w.numbers == Numbers::kFp8 && kind == Collective::kAllGather;
   const double element = fp8 ? 1 : activation_bytes(w.numbers);
-  return c.software.skew_us * 1e-6 +
-         transfers.seconds(
-             {.kind = kind, .bytes = s.rows * s.width * element, .ranks = w.tp, .on_node = on_node(w, c)});
+  return c.software.skew_us * 1e-6 + transfers.seconds({.kind = kind,
+                                                        .bytes = s.rows * s.width * element,
+                                                        .ranks = w.tp,
+                                                        .on_node = on_node(w, c),
+                                                        .axis = TransferAxis::kTp});
 }
 
 // Exposed time of a transfer with `beside` seconds of compute that may hide it.
@@ -261,7 +263,7 @@ void add_context_parallel(const Workload& w, const Cluster& c, const TransferTim
   const ModelConfig& m = w.model;
   const double bytes = 2.0 * w.micro_batch * m.seq_len * m.kv_heads * head_size(m) / w.tp * 2;
   const int members = std::clamp(c.node.ranks / w.tp, 1, w.cp);
-  const double transfer = passes * transfers.seconds({Collective::kAllGather, bytes, w.cp, members});
+  const double transfer = passes * transfers.seconds({Collective::kAllGather, bytes, w.cp, members, TransferAxis::kCp});
   times.tp += std::max(transfer / w.cp, transfer - times.attention);
 }
 

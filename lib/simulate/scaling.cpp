@@ -10,6 +10,14 @@
 namespace tri {
 namespace {
 
+// Of a training run until its first step is over, as its log counts them on 2, 4 and 8 ranks
+// (tests/mp/start_is_as_foretold.sh).
+constexpr int64_t kStartCalls = 18;
+constexpr int64_t kBytesOnce = 416;   // from rank 0 to all: the attempt, the order of samples
+constexpr int64_t kBytesARank = 236;  // that every rank tells all others: its machine's name, its memory
+// Of each GPU that a rank sees: its name, told twice. Not counted, but what their messages are made of.
+constexpr int64_t kBytesAGpu = 2 * 48;
+
 constexpr int64_t kIdBytes = 128;      // NCCL's unique id
 constexpr int64_t kHandleBytes = 128;  // what a member tells the others of itself
 
@@ -26,6 +34,15 @@ void add_groups(const Cluster& cluster, int64_t count, int size, int of_a_rank, 
   start.groups_s += of_a_rank * ((tree_depth(size) + size - 1) * message + cluster.network.connect_s);
 }
 
+// Machines that hold ranks of the first or the last stage: those that need tokens.
+int64_t machines_of_ends(const Workload& w, const Cluster& c) {
+  const int64_t stage = int64_t{w.tp} * w.cp * w.dp, node = c.node.ranks;
+  const auto machines = [&](int64_t begin) { return (begin + stage - 1) / node - begin / node + 1; };
+  if (w.pp == 1) return machines(0);
+  const int64_t last = (w.pp - 1) * stage;
+  return machines(0) + machines(last) - ((stage - 1) / node == last / node ? 1 : 0);
+}
+
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
@@ -37,8 +54,15 @@ std::string escaped(const std::string& text) {
 StartUp start_up(const Workload& w, const Cluster& c) {
   const int64_t ranks = w.ranks();
   StartUp start;
+  start.calls = kStartCalls;
+  const int gpus = c.node.workers == 0 ? c.node.ranks : 0;  // that a rank sees
+  start.gathered_bytes = kBytesOnce + ranks * (kBytesARank + gpus * kBytesAGpu);
+  start.data_readers = machines_of_ends(w, c);
+  start.exchange_s = kStartCalls * tree_depth(static_cast<int>(ranks)) * c.network.host_message_us * 1e-6 +
+                     static_cast<double>(start.gathered_bytes) / (c.network.gb_per_s * c.network.share * 1e9);
+  add_groups(c, 1, static_cast<int>(ranks), 1, start);  // all
   add_groups(c, ranks / w.tp, w.tp, 1, start);
-  add_groups(c, ranks / w.dp, w.dp, 1, start);
+  add_groups(c, ranks / (w.dp * w.cp), w.dp * w.cp, 1, start);
   // A communicator for each one-way edge between stages: a rank has four ends, two where the pipeline does not close.
   if (w.pp > 1) add_groups(c, 2 * ranks, 2, 4, start);
   if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, int64_t{w.tp} * w.dp, 2, 1, start);
@@ -64,13 +88,28 @@ std::vector<ScalingRow> scaling_rows(const Workload& workload, const Cluster& cl
 }
 
 std::string to_text(const std::vector<ScalingRow>& rows) {
-  std::string text = fmt::format("{:>8}{:>8}{:>10}{:>12}{:>10}{:>8}  {:>9}{:>12}{:>11}{:>9}\n", "ranks", "dp", "batch",
-                                 "step s", "tokens/s", "MFU %", "groups", "messages", "groups s", "load s");
+  std::string text =
+      fmt::format("{:>8}{:>8}{:>10}{:>12}{:>10}{:>8}\n", "ranks", "dp", "batch", "step s", "tokens/s", "MFU %");
   for (const ScalingRow& row : rows)
-    text += fmt::format("{:>8}{:>8}{:>10}{:>12.3f}{:>10}{:>8.1f}  {:>9}{:>12}{:>11.2f}{:>9.1f}\n", row.workload.ranks(),
-                        row.workload.dp, row.workload.global_batch, row.step.seconds,
-                        format_count(row.step.tokens_per_second), 100 * row.step.mfu, row.start.groups,
-                        row.start.messages, row.start.groups_s, row.start.load_s);
+    text += fmt::format("{:>8}{:>8}{:>10}{:>12.3f}{:>10}{:>8.1f}\n", row.workload.ranks(), row.workload.dp,
+                        row.workload.global_batch, row.step.seconds, format_count(row.step.tokens_per_second),
+                        100 * row.step.mfu);
+  return text;
+}
+
+std::string start_up_text(const std::vector<ScalingRow>& rows) {
+  std::string text =
+      "start-up: calls of all ranks and what they bring to each; groups and the messages that bring them up, of all\n"
+      "ranks together; ranks that open token files; seconds of these, and of loading a checkpoint\n";
+  text += fmt::format("{:>8}{:>7}{:>12}{:>10}{:>10}{:>12}{:>9}{:>12}{:>10}{:>8}\n", "ranks", "calls", "to each",
+                      "groups", "messages", "of", "readers", "exchange s", "groups s", "load s");
+  for (const ScalingRow& row : rows) {
+    const StartUp& s = row.start;
+    text +=
+        fmt::format("{:>8}{:>7}{:>12}{:>10}{:>10}{:>12}{:>9}{:>12.2f}{:>10.2f}{:>8.1f}\n", row.workload.ranks(),
+                    s.calls, format_bytes(s.gathered_bytes), s.groups, format_count(static_cast<double>(s.messages)),
+                    format_bytes(s.bytes), s.data_readers, s.exchange_s, s.groups_s, s.load_s);
+  }
   return text;
 }
 
@@ -89,6 +128,10 @@ std::string to_json(const std::vector<ScalingRow>& rows) {
                     {"groups", row.start.groups},
                     {"messages", row.start.messages},
                     {"message_bytes", row.start.bytes},
+                    {"calls", row.start.calls},
+                    {"gathered_bytes", row.start.gathered_bytes},
+                    {"data_readers", row.start.data_readers},
+                    {"exchange_s", row.start.exchange_s},
                     {"groups_s", row.start.groups_s},
                     {"load_s", row.start.load_s}});
   }

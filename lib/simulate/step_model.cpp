@@ -15,15 +15,6 @@ double optimizer_bytes(const Workload& w) {
 
 double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ? 4 : 2; }
 
-// Members of a group of `size` ranks, `stride` apart, that share a machine.
-int members_on_node(const Cluster& c, int stride, int size) { return std::clamp(c.node.ranks / stride, 1, size); }
-
-// Reductions and gathers of one chunk's buckets over dp, and the bytes of each bucket.
-struct ChunkTraffic {
-  int buckets = 1;
-  double reduce = 0, gather = 0;  // seconds a bucket
-};
-
 class StepModel {
  public:
   StepModel(const Workload& w, const Cluster& c, const TransferTimes& transfers) : w_(w), c_(c), transfers_(transfers) {
@@ -49,6 +40,16 @@ class StepModel {
     return costs;
   }
 
+  StepCosts costs() const {
+    StepCosts costs{.column = column(), .fixed = c_.software.fixed_s};
+    for (int stage = 0; stage < w_.pp * w_.chunks; ++stage) {
+      costs.stages.push_back(stage_times(stage));
+      costs.traffic.push_back(traffic(stage));
+    }
+    for (int rank = 0; rank < w_.pp; ++rank) costs.optimizer.push_back(optimizer_seconds(rank));
+    return costs;
+  }
+
   double bound() const {
     double slowest = 0;
     for (int rank = 0; rank < w_.pp; ++rank) {
@@ -69,6 +70,20 @@ class StepModel {
     }
     return std::max(m * slowest, m * reductions) + slowest * (w_.pp - 1) / w_.chunks + optimizer_seconds(0) +
            c_.software.fixed_s;
+  }
+
+  TransferLoads loads() const {
+    TransferLoads loads;
+    if (w_.pp > 1) loads.pp_direction = w_.num_microbatches() * w_.chunks * message_seconds();
+    for (int chunk = 0; chunk < w_.chunks; ++chunk) {
+      const ChunkTraffic buckets = traffic(chunk * w_.pp);
+      const int reductions = w_.zero == 2 ? w_.num_microbatches() : 1;
+      loads.dp += buckets.buckets * (reductions * buckets.reduce + buckets.gather);
+      if (w_.zero == 3 && w_.dp * w_.cp > 1)
+        loads.dp += w_.num_microbatches() * layers_of_stage(w_, chunk * w_.pp) *
+                    (2 * weight_gather_seconds() + weight_reduce_seconds());
+    }
+    return loads;
   }
 
   StepPrediction predict(Stragglers stragglers) const {
@@ -141,7 +156,7 @@ class StepModel {
     const double bytes = rows * w_.model.hidden * (w_.numbers == Numbers::kFp32 ? 4 : 2);
     const int stride = w_.tp * w_.cp * w_.dp;
     const bool crosses = stride * w_.pp > c_.node.ranks;
-    const double message = transfers_.seconds({Collective::kMessage, bytes, 2, crosses ? 1 : 2});
+    const double message = transfers_.seconds({Collective::kMessage, bytes, 2, crosses ? 1 : 2, TransferAxis::kPp});
     // Batched calls send both ways at once, through one adapter.
     const bool coupled = !w_.overlap_pp && c_.software.coupled_transfers;
     return coupled ? 2 * message + c_.software.exchange_us * 1e-6 : message;
@@ -160,13 +175,18 @@ class StepModel {
     return {kind, bytes, group, members_on_node(c_, w_.tp, group)};
   }
 
+  double weight_gather_seconds() const {
+    return transfers_.seconds(over_dp(Collective::kAllGather, layer_parameters(w_) / w_.tp * parameter_bytes(w_)));
+  }
+  double weight_reduce_seconds() const {
+    return transfers_.seconds(over_dp(Collective::kReduceScatter, layer_parameters(w_) / w_.tp * w_.gradient_bytes));
+  }
+
   // Zero 3: a stage's weights are gathered before each use and its gradients reduced after it, a layer at a time
   // beside the compute of another.
   double weight_waits(int stage, bool backward) const {
     if (w_.zero < 3 || w_.dp * w_.cp == 1) return 0;
-    const double parameters = layer_parameters(w_) / w_.tp;
-    double transfer = transfers_.seconds(over_dp(Collective::kAllGather, parameters * parameter_bytes(w_)));
-    if (backward) transfer += transfers_.seconds(over_dp(Collective::kReduceScatter, parameters * w_.gradient_bytes));
+    const double transfer = weight_gather_seconds() + (backward ? weight_reduce_seconds() : 0);
     const double compute = (backward ? layer_.backward : layer_.forward).total();
     const double hidden = w_.overlap_dp ? std::min(transfer, compute) : 0;
     return layers_of_stage(w_, stage) * (transfer - hidden + hidden * c_.software.beside_slowdown);
@@ -249,8 +269,12 @@ class StepModel {
 
 }  // namespace
 
-ColumnCosts column_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
-  return StepModel(workload, cluster, transfers).column();
+StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
+  return StepModel(workload, cluster, transfers).costs();
+}
+
+TransferLoads transfer_loads(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
+  return StepModel(workload, cluster, transfers).loads();
 }
 
 double bound_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {

@@ -29,14 +29,34 @@ struct StepPrediction {
 
 enum class Stragglers { kOn, kOff };
 
-// What a step does without regard to time: the costs that its Plan is simulated with. For pictures and traces.
-ColumnCosts column_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
+// Reductions and gathers of one chunk's buckets over dp.
+struct ChunkTraffic {
+  int buckets = 1;
+  double reduce = 0, gather = 0;  // seconds a bucket
+};
+
+// What a step is made of, before its parts meet in time: for traces.
+struct StepCosts {
+  ColumnCosts column;
+  std::vector<LayerTimes> stages;     // (pp · chunks), by virtual stage
+  std::vector<ChunkTraffic> traffic;  // (pp · chunks)
+  std::vector<double> optimizer;      // (pp)
+  double fixed = 0;
+};
+StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
 // `workload` without a problem (workload.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers,
                             Stragglers stragglers = Stragglers::kOn);
 // With rings (collectives.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster);
+
+// Seconds of a step in which a rank's transfers are under way, hidden or not: messages of one direction, and dp's
+// reductions and gathers. For how often they meet on the same cables.
+struct TransferLoads {
+  double pp_direction = 0, dp = 0;
+};
+TransferLoads transfer_loads(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
 // A quick estimate for searches: the pipeline by its formula, transfers between stages and the tails of dp left out.
 // About a lower bound of predict_step.

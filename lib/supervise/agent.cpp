@@ -1,11 +1,8 @@
 #include "lib/supervise/agent.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +21,7 @@
 #include "io/base/file.h"
 #include "io/base/host.h"
 #include "lib/supervise/agent_messages.h"
+#include "lib/supervise/node_doctor.h"
 #include "lib/supervise/node_health.h"
 #include "lib/supervise/node_processes.h"
 #include "lib/supervise/orphaned_job.h"
@@ -135,46 +133,6 @@ class Connection {
   FrameReader reader_;
 };
 
-class Doctor {
- public:
-  explicit Doctor(std::string program) : program_(std::move(program)) {}
-  void start() {
-    status_ = -1;
-    if (process_ > 0) return;  // the one before has not ended: its answer will do
-    std::array<char*, 3> words{program_.data(), command_.data(), nullptr};
-    // As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks.
-    std::vector<char*> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view text = *entry;
-      if (text.rfind("SLURM_", 0) != 0 && text.rfind("PMIX_", 0) != 0 && text.rfind("PMI_", 0) != 0)
-        environment.push_back(*entry);
-    }
-    environment.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    if (::posix_spawn(&process_, program_.c_str(), &actions, nullptr, words.data(), environment.data()) != 0) {
-      process_ = -1;
-      status_ = 127;
-    }
-    ::posix_spawn_file_actions_destroy(&actions);
-  }
-  int status() {
-    int status = 0;
-    if (process_ > 0 && ::waitpid(process_, &status, WNOHANG) == process_) {
-      process_ = -1;
-      status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 127;
-    }
-    return status_;
-  }
-
- private:
-  std::string program_, command_ = "doctor";
-  pid_t process_ = -1;
-  int status_ = -1;
-};
-
 // A node with hundreds of ports or ranks says less of each, rather than nothing at all.
 void keep_within_a_frame(AgentReport& report) {
   constexpr size_t kMostPorts = 64, kMostGpus = 32, kMostRanks = 256;
@@ -267,6 +225,7 @@ class Agent {
       sweeps_ = !left.empty() || attempt_.empty();
     }
     report.doctor_status = doctor_.status();
+    report.lines = doctor_.take_findings();
     const HealthWatch::Seen seen = health_.last();
     report.ports = seen.ports;
     report.gpus = seen.gpus;
@@ -290,10 +249,14 @@ class Agent {
         lines.push_back(fmt::format("GPU {} is {}", gpu.pci,
                                     gpu.slowed ? "slowed down by heat or by its power supply" : "at full speed again"));
     if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
-    for (std::string& line : lines) report.lines.push_back(line.substr(0, kLongestLine));
+    report.lines.resize(std::min(report.lines.size(), kMostLines));
+    report.lines.insert(report.lines.end(), lines.begin(), lines.end());
+    for (std::string& line : report.lines) line.resize(std::min(line.size(), kLongestLine));
+    const bool are_known = !report.gpus.empty();  // those of other jobs left out
     for (const auto& [pci, of_kernel] : kernel_xids_) {
       auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
                              [&, &id = pci](const GpuSight& g) { return g.pci == id; });
+      if (at == report.gpus.end() && are_known) continue;
       if (at == report.gpus.end()) at = report.gpus.insert(at, GpuSight{.pci = pci, .recovery_action = -1});
       if (at->num_xids > 0) continue;
       at->xids = of_kernel.xids;
@@ -303,7 +266,7 @@ class Agent {
 
   AgentOptions options_;
   RunOnNode run_;
-  Doctor doctor_;
+  NodeDoctor doctor_;
   HealthWatch health_;
   KernelLog kernel_;
   std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone
@@ -317,9 +280,27 @@ class Agent {
   double ask_after_ = 0;
 };
 
+// "NAME=value" lines of the standard input, as of the environment: ssh passes that on, and no environment.
+void take_input() {
+  constexpr int kPatience = 10000;  // milliseconds, between two pieces
+  constexpr size_t kMost = 65536;
+  std::string text;
+  std::array<char, 4096> piece;
+  while (text.size() < kMost && ready(STDIN_FILENO, POLLIN, kPatience)) {
+    const ssize_t got = ::read(STDIN_FILENO, piece.data(), piece.size());
+    if (got <= 0) break;
+    text.append(piece.data(), static_cast<size_t>(got));
+  }
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);)
+    for (const char* name : {kTokenVariable, kDriverVariable})
+      if (line.rfind(std::string(name) + "=", 0) == 0) ::setenv(name, line.c_str() + std::strlen(name) + 1, 0);
+}
+
 }  // namespace
 
 Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program) {
+  if (std::getenv(kTokenVariable) == nullptr && ::isatty(STDIN_FILENO) == 0) take_input();
   const char *token = std::getenv(kTokenVariable), *driver = std::getenv(kDriverVariable),
              *node = std::getenv("SLURMD_NODENAME");
   const auto parsed = token_from(token == nullptr ? "" : token);
@@ -340,7 +321,7 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
 
 int run_agent(const AgentOptions& options) {
   // The driver says when it is over: signals to the whole job are for the ranks.
-  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   return Agent(options).run();
 }
 

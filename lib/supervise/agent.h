@@ -10,7 +10,7 @@
 
 namespace tri {
 
-// In the agents' environment, which nobody but their user may read.
+// In the agents' environment, which nobody but their user may read, or on their standard input.
 inline constexpr const char* kTokenVariable = "TRIREME_TOKEN";
 inline constexpr const char* kDriverVariable = "TRIREME_DRIVER";  // "PORT ADDRESS ADDRESS..."
 
@@ -25,7 +25,7 @@ struct AgentOptions {
   std::string job;                     // Slurm's number of it; "": it is none of Slurm's
   int restart = 0;                     // ... how often it has been started again
 };
-// From environment and arguments. Error: the token or the driver's address is missing.
+// From environment, or standard input, and arguments. Error: the token or the driver's address is missing.
 Result<AgentOptions> agent_options(const std::string& run_dir, const std::string& program);
 
 // Ends earlier agents of the run on this node. Returns when it was told to leave: 0; or when the driver is gone: 5.

@@ -80,7 +80,7 @@ enum class OrderKind : uint32_t {
   kPulse,   // the driver lives
   kWatch,   // `attempt` is the one under way; what is left of others is killed
   kEnd,     // none is under way: what is left of any is killed
-  kDoctor,  // run `trireme doctor --quick`
+  kDoctor,  // run `trireme doctor`
   kLeave,   // the run is over
 };
 

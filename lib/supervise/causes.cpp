@@ -41,7 +41,10 @@ std::optional<CauseKind> kind_of_status(int status) {
 
 AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
   const int status = static_cast<int>(event.number("code", facts.status.value_or(0)));
-  AttemptCause cause{.node = facts.event_node, .world_rank = event.world_rank, .text = describe(event)};
+  AttemptCause cause{.node = facts.event_node,
+                     .world_rank = event.world_rank,
+                     .text = describe(event),
+                     .step = static_cast<int64_t>(event.number("step", -1))};
   if (event.kind == RunEventKind::kHang || status == static_cast<int>(ExitCode::kWatchdog)) {
     cause.kind = facts.suspects.empty() ? CauseKind::kHangOfProgram : CauseKind::kHang;
     cause.node = facts.suspects.empty() ? "" : facts.suspects.front();
@@ -51,8 +54,8 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
     cause = *facts.first_gone;
   } else {
     cause.kind = kind_of_status(status).value_or(CauseKind::kUnknown);
-    const bool nobodys =
-        cause.kind == CauseKind::kCommunication || cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile;
+    const bool nobodys = event.world_rank < 0 || cause.kind == CauseKind::kCommunication ||
+                         cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile;
     if (nobodys) cause.node.clear();
   }
   return cause;
@@ -71,7 +74,11 @@ std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const Attemp
 
 AttemptCause of_words(const EndFacts& facts) {
   const int status = facts.status.value_or(0);
-  if (facts.event) return of_event(facts, *facts.event);
+  if (facts.event) {
+    const AttemptCause cause = of_event(facts, *facts.event);
+    const bool explains = cause.kind != CauseKind::kCommunication || !cause.node.empty();
+    return facts.died_unnoticed && facts.first_gone && !explains ? *facts.first_gone : cause;
+  }
   if (facts.first_gone) return *facts.first_gone;
   if (!facts.ranks_seen && !kind_of_status(status))
     return {.kind = CauseKind::kNotStarted,

@@ -21,6 +21,7 @@ struct EndFacts {
   std::vector<AttemptCause> findings;      // of driver and agents, in the order in which they were first seen
   std::optional<AttemptCause> relief;      // why the driver has asked the ranks to leave
   std::optional<AttemptCause> first_gone;  // the first rank that was seen gone without a word
+  bool died_unnoticed = false;             // the launcher had not noticed it yet when the driver ended the attempt
 };
 // `now`: of the end. A finding of more than five minutes before it has not brought it about.
 AttemptCause cause_of(const EndFacts& facts, double now);

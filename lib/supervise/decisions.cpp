@@ -33,8 +33,11 @@ bool follows_the_rank(const Situation& s) {
 
 Decision done(const Situation&) { return {.action = Response::kDone, .why = "the run is finished"}; }
 
-Decision leave(const Situation&) {
-  return {.action = Response::kLeave, .status = static_cast<int>(ExitCode::kDrained), .why = "it was asked to stop"};
+Decision leave(const Situation& s) {
+  return {
+      .action = Response::kLeave,
+      .status = static_cast<int>(ExitCode::kDrained),
+      .why = last_of(s).cause.kind == CauseKind::kDrained ? "it was asked to stop" : "its ranks left by themselves"};
 }
 
 Decision retry(const Situation& s) {
@@ -170,9 +173,12 @@ Diagnosis diagnosis_of(int doctor_status) {
 }
 
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
+  if (attempts.empty()) return 0;
   int count = 0;
+  // One whose driver was killed did not come to say what it has brought, but the next began from it.
+  const int64_t newest = attempts.back().checkpoint;
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
-    if (a->checkpoint > a->from_step || a->job != attempts.back().job) break;
+    if (a->checkpoint > a->from_step || a->from_step < newest || a->job != attempts.back().job) break;
     const bool asked = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
     count += a->ended > 0 && !asked;
   }
@@ -217,10 +223,48 @@ Decision decide_at_work(const Situation& s, const AttemptCause& finding, double 
   return decision;
 }
 
+std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
+                                          int nodes_usable) {
+  const auto num_bad =
+      std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.second == Diagnosis::kBad; });
+  const bool most = 2 * static_cast<size_t>(num_bad) > nodes.size();
+  std::vector<Decision> decisions;
+  for (const auto& [node, diagnosis] : nodes) {
+    Decision decision{.action = Response::kReport, .node = node};
+    if (diagnosis == Diagnosis::kSuspect) {
+      decision.why = "the doctor suspects it";
+    } else if (diagnosis != Diagnosis::kBad) {
+      continue;
+    } else if (most) {
+      decision.why = fmt::format("the doctor finds {} of {} nodes bad: no node is to blame", num_bad, nodes.size());
+    } else if (nodes_usable <= nodes_needed) {
+      decision.why = "the doctor finds it bad, but there is no spare to take its place";
+    } else {
+      decision.action = Response::kExclude;
+      decision.why = "the doctor finds it bad";
+      --nodes_usable;
+    }
+    decisions.push_back(std::move(decision));
+  }
+  return decisions;
+}
+
 std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
+  int64_t passed = 0;  // by attempts since
+  const auto at_the_step_of = [&](const PastAttempt& last) {
+    return std::count_if(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
+      return a.cause.kind == CauseKind::kNotFinite && a.step == last.step;
+    });
+  };
   for (auto a = s.attempts.rbegin(); a != s.attempts.rend(); ++a) {
-    if (a->cause.kind != CauseKind::kNotFinite) continue;
-    if (a->cause.node.empty() || step <= a->step) return std::nullopt;
+    if (a->cause.kind != CauseKind::kNotFinite) {
+      passed = std::max(passed, a->step);
+      continue;
+    }
+    // Once passed it was decided: a node that is taken again, by a person or after its time, stays.
+    if (a->cause.node.empty() || step <= a->step || passed > a->step) return std::nullopt;
+    // Else it was the run's own doing, or may have been: who submits again has perhaps mended it.
+    if (at_the_step_of(*a) > 1 || a->job != s.job) return std::nullopt;
     return Decision{.action = Response::kExclude,
                     .node = a->cause.node,
                     .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "

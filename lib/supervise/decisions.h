@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "io/base/enum_names.h"
 #include "lib/supervise/history.h"
@@ -14,7 +16,7 @@ namespace tri {
 
 enum class Response {
   kDone,       // the run is finished
-  kLeave,      // it was asked to stop: leave with status 75
+  kLeave,      // it was asked to stop, or its ranks left with 75 by themselves: so does the driver
   kRetry,      // another attempt, also on the same nodes
   kExclude,    // another attempt without the node
   kDoctor,     // ask the doctor about the node, then decide again
@@ -49,6 +51,7 @@ struct Situation {
   std::optional<Diagnosis> diagnosis;      // of the node at fault; none: the doctor has not been asked
   int nodes_needed = 1, nodes_usable = 1;  // usable: not excluded, not lost; the node at fault among them
   Thresholds thresholds;
+  std::string job;  // of decide_in_passing: whose attempt is under way
 };
 
 struct Decision {
@@ -64,8 +67,13 @@ Decision decide(const Situation& situation);
 // doctor has not looked at the node within `repeat_hours`; else kReport.
 Decision decide_at_work(const Situation& situation, const AttemptCause& finding, double now);
 
+// Before the first attempt the doctor has looked at these nodes. One that he does not find healthy is reported, and one that
+// he finds bad is left out, unless most are bad, which no node is to blame for, or too few would be left.
+std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
+                                          int nodes_usable);
+
 // A node whose fault shows only after a later attempt has ended, or has gone on, without it: the last loss that was not
-// finite, at a step which this attempt has passed. None: there is none.
+// finite, in an attempt of the same job, at a step which this attempt is the first to pass. None: there is none.
 std::optional<Decision> decide_in_passing(const Situation& situation, int64_t step);
 
 // Attempts of the last one's job, at the end of the list, that have brought no newer checkpoint: who submits again has

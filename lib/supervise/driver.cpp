@@ -84,6 +84,7 @@ Result<int> run_driver(const DriverOptions& options) {
   RunFolderBook book(options.run_dir, options.checkpoint_dir, job);
   Supervisor::Setup setup = options.setup;
   setup.job = job;
+  setup.host = host_name();
   Supervisor supervisor(setup, launcher, link, book);
   log_info("supervise: {} of {} nodes are needed; agents talk to port {} of {}", options.setup.nodes_needed,
            options.setup.nodes.size(), server.port(), host_name());

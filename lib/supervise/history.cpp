@@ -84,7 +84,7 @@ RunEvent end_event(const PastAttempt& attempt) {
                             {"status", int64_t{attempt.cause.status}},
                             {"checkpoint", attempt.checkpoint},
                             {"noticed", attempt.noticed},
-                            {"step", attempt.step}}};
+                            {"step", attempt.cause.step >= 0 ? attempt.cause.step : attempt.step}}};
   if (!attempt.cause.node.empty()) event.fields["node"] = attempt.cause.node;
   if (attempt.cause.world_rank >= 0) event.fields["culprit"] = int64_t{attempt.cause.world_rank};
   return event;
@@ -95,6 +95,12 @@ RunEvent exclusion_event(const Exclusion& exclusion) {
           .host = exclusion.node,
           .text = exclusion.why,
           .fields = {{"until", exclusion.until}}};
+}
+
+RunEvent diagnosis_event(const std::string& node, double seconds, int64_t step) {
+  return {.kind = RunEventKind::kSpan,
+          .host = node,
+          .fields = {{"what", "diagnosis"}, {"seconds", seconds}, {"step", step}}};
 }
 
 RunEvent lift_event(const std::string& node) { return {.kind = RunEventKind::kLift, .host = node}; }

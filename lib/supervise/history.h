@@ -65,7 +65,8 @@ struct AttemptCause {
   int world_rank = -1;
   int status = 0;
   std::string text;
-  double time = 0;  // of a finding: when it was last seen, seconds since 1970; 0: now
+  double time = 0;    // of a finding: when it was last seen, seconds since 1970; 0: now
+  int64_t step = -1;  // in which a rank failed, by its own word; -1: it did not say
 };
 
 struct PastAttempt {
@@ -76,7 +77,7 @@ struct PastAttempt {
   double noticed = 0;           // when the driver began to end what was left of it
   int64_t from_step = 0;        // of the newest checkpoint when it began
   int64_t checkpoint = 0;       // ... and when it ended
-  int64_t step = 0;             // the last that it was seen in
+  int64_t step = 0;             // in which it failed, by its own word; else the last that it was seen in
   AttemptCause cause;
 };
 
@@ -98,6 +99,8 @@ std::vector<RunEvent> stragglers_of(std::span<const RunEvent> events, const std:
 RunEvent start_event(const PastAttempt& attempt);
 RunEvent end_event(const PastAttempt& attempt);
 RunEvent exclusion_event(const Exclusion& exclusion);
+// Of the time that the doctor took, which ends now; `node` "": of all.
+RunEvent diagnosis_event(const std::string& node, double seconds, int64_t step);
 RunEvent lift_event(const std::string& node);
 
 std::string joined(std::span<const std::string> names);  // "node1,node2"

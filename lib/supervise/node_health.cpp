@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -68,18 +70,23 @@ GpuWatch::GpuWatch() {
   if (!count) return;
   nvml_ = std::move(opened).value();
   nvml_->watch_xids();
-  for (int i = 0; i < count.value(); ++i) gpus_.push_back({.pci = fmt::format("GPU {}", i)});
+  for (int i = 0; i < count.value(); ++i) {
+    const auto gpu = nvml_->gpu(i, NvlinkFigures::kNone);
+    if (!gpu && gpu.error().os_error == EACCES) continue;  // another job's
+    gpus_.push_back({.pci = fmt::format("GPU {}", i)});
+    indices_.push_back(i);
+  }
 }
 
 std::vector<GpuSight> GpuWatch::look(int milliseconds) {
   if (!nvml_) return {};
-  for (const auto [index, xid] : nvml_->next_xids(milliseconds)) {
-    if (static_cast<size_t>(index) < gpus_.size()) add_xid(gpus_[static_cast<size_t>(index)], xid);
-  }
+  for (const auto [index, xid] : nvml_->next_xids(milliseconds))
+    for (size_t i = 0; i < gpus_.size(); ++i)
+      if (indices_[i] == index) add_xid(gpus_[i], xid);
   const auto links = looks_++ % kLinksEvery == 0 ? NvlinkFigures::kAll : NvlinkFigures::kNone;
   for (size_t i = 0; i < gpus_.size(); ++i) {
     GpuSight& sight = gpus_[i];
-    const auto now = nvml_->gpu(static_cast<int>(i), links);
+    const auto now = nvml_->gpu(indices_[i], links);
     sight.lost = !now.ok();
     if (!now) continue;
     const GpuHealth& gpu = now.value();
@@ -145,7 +152,12 @@ HealthWatch::HealthWatch() {
   std::thread([shared = shared_] {
     GpuWatch gpus;
     while (true) {
-      Seen seen{.ports = read_ports(), .gpus = gpus.look(500)};
+      Seen seen;
+      try {
+        seen.ports = read_ports();
+      } catch (const std::exception&) {  // a card is being taken away, and its folder with it
+      }
+      seen.gpus = gpus.look(500);
       {
         const std::lock_guard lock(shared->mutex);
         if (shared->over) return;

@@ -17,7 +17,7 @@ namespace tri {
 // Ports under `sys`/class/net, but for the loopback, virtual ones left out; and under `sys`/class/infiniband.
 std::vector<PortSight> read_ports(const std::string& sys = "/sys");
 
-// Its GPUs, by NVML (io/nvml); without a driver there are none. Not thread-safe.
+// Its GPUs, by NVML (io/nvml), but for those of other jobs; without a driver there are none. Not thread-safe.
 class GpuWatch {
  public:
   GpuWatch();
@@ -29,6 +29,7 @@ class GpuWatch {
   static constexpr int kLinksEvery = 10;
   std::unique_ptr<Nvml> nvml_;  // null: there is none
   std::vector<GpuSight> gpus_;
+  std::vector<int> indices_;  // NVML's, of each
   int looks_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "lib/supervise/process_launcher.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,16 +11,30 @@
 #include <csignal>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
+#include "io/base/file.h"
 #include "io/base/log.h"
 #include "lib/supervise/node_processes.h"
 
 namespace tri {
 namespace {
 
+// What reads `text`, and then its end. -1: it can't be had.
+int input_of(const std::string& text) {
+  const int file = ::memfd_create("input", MFD_CLOEXEC);
+  if (file < 0) return -1;
+  if (::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::lseek(file, 0, SEEK_SET) == 0)
+    return file;
+  ::close(file);
+  return -1;
+}
+
 // A process group of its own: signals from a terminal or to the driver's group are the driver's business. Where the driver
-// dies, ranks are asked to save a checkpoint and leave. -1: there is no process to be had.
-pid_t start(const std::vector<std::string>& words, const std::vector<std::string>& environment) {
+// dies, ranks are asked to save a checkpoint and leave. `input`: what it finds on its standard input. -1: there is no process
+// to be had.
+pid_t start(const std::vector<std::string>& words, const std::vector<std::string>& environment,
+            const std::string& input) {
   std::vector<char*> argv, envp;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -27,6 +42,7 @@ pid_t start(const std::vector<std::string>& words, const std::vector<std::string
   for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
   envp.push_back(nullptr);
   const pid_t driver = ::getpid();
+  const Descriptor told(input.empty() ? -1 : input_of(input));
   const pid_t child = ::fork();
   if (child != 0) {
     if (child > 0) ::setpgid(child, child);
@@ -38,8 +54,8 @@ pid_t start(const std::vector<std::string>& words, const std::vector<std::string
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const int nothing = ::open("/dev/null", O_RDONLY);
-  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  const int in = told.get() >= 0 ? told.get() : ::open("/dev/null", O_RDONLY);
+  if (in >= 0) ::dup2(in, STDIN_FILENO);
   environ = envp.data();
   ::execvp(argv[0], argv.data());
   ::_exit(127);
@@ -97,6 +113,7 @@ LaunchCommands own_commands(const std::string& ranks, const std::string& agent) 
     return words;
   };
   LaunchCommands commands;
+  commands.tells_by_input = true;
   commands.agents = [=, words = blank_separated(agent)](const std::vector<std::string>& nodes) {
     std::vector<LaunchCommands::Words> each;
     for (const std::string& node : nodes) each.push_back(filled(words, "{node}", node));
@@ -110,19 +127,31 @@ LaunchCommands own_commands(const std::string& ranks, const std::string& agent) 
 
 ProcessLauncher::~ProcessLauncher() {
   signal_group(ranks_, SIGKILL);
-  for (const pid_t agent : agents_) signal_group(agent, SIGKILL);
+  for (const AgentStart& agent : agents_) signal_group(agent.process, SIGKILL);
 }
 
 void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
   reap();
-  for (auto& words : setup_.commands.agents(nodes)) {
+  std::string input;
+  for (const std::string& entry : setup_.secret)
+    if (setup_.commands.tells_by_input) input += entry + "\n";
+  auto commands = setup_.commands.agents(nodes);
+  for (size_t i = 0; i < commands.size(); ++i) {
+    auto& words = commands[i];
     words.insert(words.end(), setup_.agent.begin(), setup_.agent.end());
-    const pid_t process = start(words, setup_.secret);
+    const std::string node = commands.size() == nodes.size() ? nodes[i] : "";
+    const pid_t process = start(words, setup_.secret, input);
     if (process > 0)
-      agents_.push_back(process);
+      agents_.push_back({process, node});
     else
       log_error("supervise: no process for an agent: {}", std::strerror(errno));
+    newest_[node] = process;
   }
+}
+
+std::vector<std::string> ProcessLauncher::failed_agents() {
+  reap();
+  return std::exchange(failed_, {});
 }
 
 // The marks of the attempt are in the environment of its ranks alone, not in the launcher's: `env` sets them.
@@ -133,7 +162,7 @@ void ProcessLauncher::start_ranks(const RanksStart& start_of) {
                              fmt::format("TRIREME_RESTART={}", start_of.number)});
   words.insert(words.end(), setup_.ranks.begin(), setup_.ranks.end());
   status_.reset();
-  ranks_ = start(words, {});
+  ranks_ = start(words, {}, "");
   if (ranks_ < 0) status_ = 1;
 }
 
@@ -154,7 +183,12 @@ void ProcessLauncher::drain_ranks() {
 void ProcessLauncher::end_ranks(End how) { signal_group(ranks_, how == End::kAsk ? SIGTERM : SIGKILL); }
 
 void ProcessLauncher::reap() {
-  std::erase_if(agents_, [](pid_t agent) { return ::waitpid(agent, nullptr, WNOHANG) == agent; });
+  std::erase_if(agents_, [&](const AgentStart& agent) {
+    int status = 0;
+    if (::waitpid(agent.process, &status, WNOHANG) != agent.process) return false;
+    if (status != 0 && !agent.node.empty() && newest_[agent.node] == agent.process) failed_.push_back(agent.node);
+    return true;
+  });
 }
 
 }  // namespace tri

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@ struct LaunchCommands {
   using Words = std::vector<std::string>;
   std::function<std::vector<Words>(const std::vector<std::string>& nodes)> agents;  // one command or several
   std::function<Words(const std::vector<std::string>& nodes)> ranks;
+  bool tells_by_input = false;  // agents find their secret on the standard input as well
 };
 
 struct SlurmShape {
@@ -27,7 +29,8 @@ struct SlurmShape {
 };
 LaunchCommands slurm_commands(const SlurmShape& shape);
 // Without Slurm: `ranks` starts the ranks ("mpirun -n 8"), `agent` the agent of a node ("ssh {node}"; "": as a process of
-// this machine). Both are split at blanks; {node} and {nodes} become the node's name, and all names with commas.
+// this machine). Both are split at blanks; {node} and {nodes} become the node's name, and all names with commas. What starts
+// an agent has to pass its environment on or, as ssh does, its standard input.
 LaunchCommands own_commands(const std::string& ranks, const std::string& agent);
 
 class ProcessLauncher : public Launcher {
@@ -37,12 +40,13 @@ class ProcessLauncher : public Launcher {
     std::vector<std::string> agent;   // the agent's own command
     std::vector<std::string> ranks;   // a rank's
     std::string run_dir, job;         // absolute; the name of the job, for the run's lock
-    std::vector<std::string> secret;  // "NAME=value" for the agents' environment alone
+    std::vector<std::string> secret;  // "NAME=value" for the agents alone
   };
   explicit ProcessLauncher(Setup setup) : setup_(std::move(setup)) {}
   ~ProcessLauncher() override;  // kills what is left
 
   void start_agents(const std::vector<std::string>& nodes) override;
+  std::vector<std::string> failed_agents() override;
   void start_ranks(const RanksStart& start) override;
   std::optional<int> ranks_status() override;
   void drain_ranks() override;
@@ -54,7 +58,13 @@ class ProcessLauncher : public Launcher {
   Setup setup_;
   pid_t ranks_ = -1;
   std::optional<int> status_;
-  std::vector<pid_t> agents_;
+  struct AgentStart {
+    pid_t process = -1;
+    std::string node;  // "": several
+  };
+  std::vector<AgentStart> agents_;
+  std::map<std::string, pid_t> newest_;  // by node
+  std::vector<std::string> failed_;
 };
 
 }  // namespace tri

@@ -1,6 +1,7 @@
 #include "lib/supervise/supervisor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
@@ -8,7 +9,6 @@
 namespace tri {
 namespace {
 
-constexpr int kProbes = 3, kSteps = 64;
 constexpr double kAskSeconds = 5;   // launcher and ranks have to leave when they are asked to
 constexpr double kLookSeconds = 2;  // what a GPU has against it may show a moment after its rank has died
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
@@ -29,115 +29,11 @@ void Supervisor::enter(Phase phase, double now) {
   since_ = now;
 }
 
-// An order stands until the agent has said that it has heard it: take() sends it again.
-void Supervisor::order(Node& node, OrderKind kind, const std::string& attempt) {
-  node.order = {.kind = kind, .number = next_order_++, .attempt = attempt};
-}
-
-void Supervisor::order_all(OrderKind kind, const std::string& attempt) {
-  for (auto& [name, node] : nodes_) {
-    order(node, kind, attempt);
-    agents_.send(name, node.order);
-  }
-}
-
-bool Supervisor::heard_since_order(const Node& node) const { return node.report.order >= node.order.number; }
-
-std::string Supervisor::node_of_host(const std::string& host) const {
-  for (const auto& [name, node] : nodes_)
-    if (name == host || node.report.host == host || host.substr(0, host.find('.')) == name) return name;
-  return "";
-}
-
-bool Supervisor::excluded(const std::string& node, double now) const {
-  return std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
-                     [&](const Exclusion& e) { return e.node == node && e.until > now; });
-}
-
-std::vector<std::string> Supervisor::usable(double now) const {
-  std::vector<std::string> names;
-  for (const std::string& name : setup_.nodes)
-    if (!nodes_.at(name).lost && !excluded(name, now)) names.push_back(name);
-  return names;
-}
-
-void Supervisor::exclude(const std::string& node, const std::string& why, double now) {
-  const Exclusion exclusion{.node = node, .why = why, .since = now, .until = now + 3600 * thresholds_.exclusion_hours};
-  history_.exclusions.push_back(exclusion);
-  book_.append(exclusion_event(exclusion), current_.attempt);
-  log_info(
-      "supervise: node {} is left out for {:g} h: {} (`trireme supervise --nodes RUN_DIR --lift {}` takes that back)",
-      node, thresholds_.exclusion_hours, why, node);
-}
-
-void Supervisor::take(const AgentReport& report, double now) {
-  const auto at = nodes_.find(report.node);
-  if (at == nodes_.end()) return;
-  Node& node = at->second;
-  if (report.began <= node.outdated) return;
-  node.heard = now;
-  node.probes = 0;
-  node.lost = false;
-  node.report = report;
-  for (const std::string& line : report.lines) log_warn("supervise: {}: {}", report.node, line);
-  if (node.order.number > 0 && !heard_since_order(node)) agents_.send(report.node, node.order);
-  if ((phase_ != Phase::kRun && phase_ != Phase::kEnd) || node.number != current_.number) return;
-  // What has ended the attempt may be told after its end.
-  watch_hardware(report.node, node, now);
-  if (phase_ == Phase::kRun) watch_ranks(report.node, node, now);
-}
-
-// What ranks and hardware show while the attempt runs.
-void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
-  if (node.report.attempt != current_.attempt) return;
-  for (const RankSight& rank : node.report.ranks) {
-    facts_.ranks_seen = true;
-    current_.step = std::max(current_.step, rank.step);
-    const auto note = [&](std::map<int, double>& since, bool holds) {
-      if (holds)
-        since.try_emplace(rank.world_rank, now);
-      else
-        since.erase(rank.world_rank);
-    };
-    note(node.stopped, rank.state == ProcessState::kStopped);
-    note(node.gone, rank.state == ProcessState::kGone && !rank.ended);
-    if (rank.state == ProcessState::kGone && !rank.ended && !facts_.first_gone)
-      facts_.first_gone = AttemptCause{.kind = CauseKind::kDeath,
-                                       .node = name,
-                                       .world_rank = rank.world_rank,
-                                       .text = fmt::format("rank {} on {} is gone: process {} has ended without a word",
-                                                           rank.world_rank, name, rank.process)};
-  }
-}
-
 void Supervisor::stop_requested(double now) {
-  if (asked_to_stop_) return;
+  if (asked_to_stop_ || status_) return;
   asked_to_stop_ = true;
   log_info("supervise: asked to stop");
-  if (phase_ == Phase::kGather || phase_ == Phase::kDoctor) leave(static_cast<int>(ExitCode::kDrained), now);
-}
-
-// Three tries to start its agent anew, spread over the time of silence.
-void Supervisor::probe(const std::string& name, Node& node, double now) {
-  if (now - node.probed < thresholds_.silent_seconds / (kProbes + 1)) return;
-  node.probed = now;
-  ++node.probes;
-  log_warn("supervise: no word of node {} for {:.0f} s; its agent is started anew", name,
-           now - std::max(node.heard, node.asked));
-  launcher_.start_agents({name});
-}
-
-bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
-  if (node.lost) return true;
-  // A node that never reported has as long as a start takes, a second agent of it twice the time of silence.
-  const bool known = node.heard >= node.asked;
-  const double silence = now - std::max(node.heard, node.asked);
-  const double limit = known             ? thresholds_.silent_seconds
-                       : node.heard == 0 ? thresholds_.start_seconds
-                                         : 2 * thresholds_.silent_seconds;
-  if (silence > (known ? limit / (kProbes + 1) : limit / 2) && node.probes < kProbes) probe(name, node, now);
-  node.lost = silence > limit && node.probes >= kProbes;
-  return node.lost;
+  if (phase_ != Phase::kRun && phase_ != Phase::kEnd) leave(static_cast<int>(ExitCode::kDrained), now);
 }
 
 void Supervisor::tick(double now) {
@@ -152,6 +48,8 @@ void Supervisor::tick(double now) {
     if (!all.empty()) launcher_.start_agents(all);
     order_all(OrderKind::kEnd);  // what earlier attempts have left behind
   }
+  for (const std::string& name : launcher_.failed_agents())
+    if (const auto at = nodes_.find(name); at != nodes_.end()) ++at->second.failed;
   if (now - read_ > kRereadSeconds) {
     read_ = now;
     thresholds_ = book_.thresholds();
@@ -163,6 +61,9 @@ void Supervisor::tick(double now) {
   switch (phase_) {
     case Phase::kGather:
       gather(now);
+      break;
+    case Phase::kExamine:
+      await_examination(now);
       break;
     case Phase::kRun:
       run(now);
@@ -190,24 +91,26 @@ void Supervisor::gather(double now) {
   for (int i = 0; i < setup_.nodes_needed; ++i) {
     const std::string& name = names[static_cast<size_t>(i)];
     Node& node = nodes_.at(name);
-    if (node.heard >= node.asked && heard_since_order(node) && node.report.left == 0 &&
+    if (has_come(node) && heard_since_order(node) && node.report.left == 0 &&
         now - node.heard < thresholds_.silent_seconds)
       continue;
     all_there = false;
     if (is_lost(name, node, now)) {
-      exclude(name, "its agent does not answer", now);
+      if (!is_cut_off(now) && starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
       return;
     }
-    if (node.heard >= node.asked && now - since_ > thresholds_.start_seconds && node.report.left > 0) {
+    if (has_come(node) && now - since_ > thresholds_.start_seconds && node.report.left > 0) {
       exclude(name, fmt::format("{} processes of an earlier attempt do not end", node.report.left), now);
       return;
     }
   }
-  if (all_there) start_attempt(now);
+  if (!all_there) return;
+  if (setup_.examine && examined_.empty()) return examine(now);
+  start_attempt(now);
 }
 
 void Supervisor::start_attempt(double now) {
-  history_ = book_.history(now);
+  read_history(now);
   std::vector<std::string> names = usable(now);
   if (static_cast<int>(names.size()) < setup_.nodes_needed) return;  // excluded meanwhile; gather() says so
   names.resize(static_cast<size_t>(setup_.nodes_needed));
@@ -231,6 +134,8 @@ void Supervisor::start_attempt(double now) {
     for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
   }
   book_.append(start_event(current_), current_.attempt);
+  if (const double seconds = std::exchange(examination_seconds_, 0); seconds > 0)
+    book_.append(diagnosis_event("", seconds, current_.step), current_.attempt);
   order_all(OrderKind::kWatch, current_.attempt);
   log_info("supervise: attempt {} on {} from step {}", current_.number, joined(names), current_.from_step);
   launcher_.start_ranks({.attempt = current_.attempt, .number = current_.number, .nodes = names});
@@ -268,39 +173,23 @@ void Supervisor::run(double now) {
         if (limit > 0 && now - time > limit) return rank;
       return -1;
     };
+    // Who went first is told by the book, or by who was first seen gone.
+    if (overdue(node.gone, thresholds_.gone_seconds) >= 0) {
+      facts_.died_unnoticed = true;
+      return end_attempt(now);
+    }
     const int stopped = suspended ? -1 : overdue(node.stopped, thresholds_.stopped_seconds);
-    const int gone = overdue(node.gone, thresholds_.gone_seconds);
-    if (stopped < 0 && gone < 0) continue;
-    const int rank = stopped >= 0 ? stopped : gone;
-    facts_.findings.push_back(
-        {.kind = stopped >= 0 ? CauseKind::kHang : CauseKind::kDeath,
-         .node = name,
-         .world_rank = rank,
-         .text = fmt::format("rank {} on {} is {}", rank, name,
-                             stopped >= 0 ? "stopped" : "gone without a word, and the launcher has not noticed")});
+    if (stopped < 0) continue;
+    facts_.findings.push_back({.kind = CauseKind::kHang,
+                               .node = name,
+                               .world_rank = stopped,
+                               .text = fmt::format("rank {} on {} is stopped", stopped, name)});
     return end_attempt(now);
   }
   if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
   watch_spares(now);
   watch_stragglers(now);
   watch_step(now);
-}
-
-// A spare node that is lost is to be known before it is needed.
-void Supervisor::watch_spares(double now) {
-  for (const std::string& name : usable(now))
-    if (Node& node = nodes_.at(name); node.number != current_.number && is_lost(name, node, now))
-      exclude(name, "its agent does not answer", now);
-}
-
-// A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
-void Supervisor::watch_step(double now) {
-  const auto passing = decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_}, current_.step);
-  if (passing && !excluded(passing->node, now)) {
-    const auto known = std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
-                                   [&](const Exclusion& e) { return e.node == passing->node; });
-    if (!known) exclude(passing->node, passing->why, now);
-  }
 }
 
 void Supervisor::end_attempt(double now) {
@@ -310,7 +199,8 @@ void Supervisor::end_attempt(double now) {
   enter(Phase::kEnd, now);
 }
 
-// Until launcher and ranks are gone, and each node of the attempt has said so, or is lost.
+// Until launcher and ranks are gone, and each node of the attempt has said so, a moment later where it has failed, or is
+// lost.
 void Supervisor::finish_ending(double now) {
   const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
   if (!ended && !killed_ && now - since_ > kAskSeconds) {
@@ -318,7 +208,7 @@ void Supervisor::finish_ending(double now) {
     launcher_.end_ranks(Launcher::End::kKill);
   }
   const bool at_fault = facts_.status != 0 && !asked_to_stop_;
-  bool all_clear = ended && !(at_fault && now - since_ < kLookSeconds);
+  bool all_clear = ended;
   for (const std::string& name : current_.nodes) {
     Node& node = nodes_.at(name);
     const auto finding = [&](CauseKind kind, const std::string& text) {
@@ -330,7 +220,8 @@ void Supervisor::finish_ending(double now) {
       finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
       continue;
     }
-    if (heard_since_order(node) && node.report.left == 0) continue;
+    const bool has_looked = !at_fault || node.heard >= since_ + kLookSeconds;
+    if (has_looked && heard_since_order(node) && node.report.left == 0) continue;
     if (heard_since_order(node) && now - since_ > thresholds_.end_seconds) {
       finding(CauseKind::kUnkillable, fmt::format("{} processes on {} do not end", node.report.left, name));
       continue;
@@ -342,6 +233,11 @@ void Supervisor::finish_ending(double now) {
 
 void Supervisor::conclude(double now) {
   facts_.asked_to_stop = asked_to_stop_;
+  if (is_cut_off(now)) {
+    std::erase_if(facts_.findings, [](const AttemptCause& f) { return f.kind == CauseKind::kNodeLost; });
+    facts_.findings.push_back({.kind = CauseKind::kCommunication,
+                               .text = "no other node is heard any more: the driver's own can't be reached"});
+  }
   facts_.event = book_.first_cause(current_.attempt);
   if (facts_.event) facts_.event_node = node_of_host(facts_.event->host);
   for (const std::string& host : book_.suspects(current_.attempt))
@@ -353,7 +249,7 @@ void Supervisor::conclude(double now) {
   log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", current_.number,
            now - current_.began, current_.step, current_.checkpoint, enum_name(current_.cause.kind),
            current_.cause.node.empty() ? "" : " (node " + current_.cause.node + ")", current_.cause.text);
-  history_ = book_.history(now);
+  read_history(now);
   // Where the book can't be read, this attempt counts all the same.
   if (history_.attempts.empty() || history_.attempts.back().attempt != current_.attempt)
     history_.attempts.push_back(current_);
@@ -394,36 +290,6 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
   order_all(OrderKind::kEnd);
   if (current_.cause.kind == CauseKind::kNotStarted || current_.cause.kind == CauseKind::kUnknown) renew_agents(now);
   enter(Phase::kGather, now);
-}
-
-// The launcher has failed, and it does not matter in which words: a node that can't start an agent any more is lost, even
-// where the agent before lives on, as without its slurmd. No more than so many steps at once; a node that spoils the step
-// of others is found by the probes, which go to each alone.
-void Supervisor::renew_agents(double now) {
-  const std::vector<std::string>& nodes = current_.nodes;
-  const size_t share = (nodes.size() + kSteps - 1) / kSteps;
-  for (size_t begin = 0; begin < nodes.size(); begin += share) {
-    const auto first = nodes.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = nodes.begin() + static_cast<std::ptrdiff_t>(std::min(begin + share, nodes.size()));
-    for (auto name = first; name != last; ++name) {
-      Node& node = nodes_.at(*name);
-      node.outdated = node.report.began;
-      node.asked = node.probed = now;
-      node.probes = 0;
-    }
-    launcher_.start_agents({first, last});
-  }
-}
-
-void Supervisor::await_doctor(double now) {
-  const Node& node = nodes_.at(suspect_);
-  const bool answered = heard_since_order(node) && node.report.doctor_status >= 0;
-  if (!answered && now - since_ <= thresholds_.doctor_seconds) return;
-  book_.append({.kind = RunEventKind::kSpan,
-                .host = suspect_,
-                .fields = {{"what", "diagnosis"}, {"seconds", now - since_}, {"step", current_.step}}},
-               current_.attempt);
-  decide_now(answered ? diagnosis_of(node.report.doctor_status) : Diagnosis::kUnknown, now);
 }
 
 void Supervisor::leave(int status, double now) {

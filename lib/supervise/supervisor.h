@@ -1,7 +1,7 @@
 // The driver's course: gathers agents, starts an attempt, watches it, ends what is left of it, decides, and begins again.
 // It knows neither processes nor sockets nor clocks: those are behind three interfaces, and the time is told to it.
 //
-//   gather --> run --> end --> (doctor) --> decide --> gather ...
+//   gather --> (examine) --> run --> end --> (doctor) --> decide --> gather ...
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,9 @@ class Launcher {
  public:
   virtual ~Launcher() = default;
   virtual void start_agents(const std::vector<std::string>& nodes) = 0;
+  // Nodes whose agent could not be started, or has failed, since this was asked last; where nodes were started together it
+  // is not known of which. Of two starts of a node the later one counts.
+  virtual std::vector<std::string> failed_agents() = 0;
   virtual void start_ranks(const RanksStart& start) = 0;
   virtual std::optional<int> ranks_status() = 0;  // of the ranks started last; none: they run
   virtual void drain_ranks() = 0;                 // they are to save a checkpoint and leave with 75
@@ -65,7 +68,9 @@ class Supervisor {
   struct Setup {
     std::vector<std::string> nodes;  // of the allocation, in the order in which they are taken
     int nodes_needed = 1;
-    std::string job;  // of the attempts
+    std::string job;       // of the attempts
+    bool examine = false;  // the doctor looks at all nodes before the first attempt
+    std::string host;      // the driver's own
   };
   // Times are seconds since 1970.
   Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book);
@@ -78,7 +83,7 @@ class Supervisor {
   const std::vector<std::string>& nodes_in_use() const { return current_.nodes; }
 
  private:
-  enum class Phase { kGather, kRun, kEnd, kDoctor, kOver };
+  enum class Phase { kGather, kExamine, kRun, kEnd, kDoctor, kOver };
   struct Node {
     bool lost = false;
     double heard = 0;     // 0: never
@@ -86,6 +91,7 @@ class Supervisor {
     double asked = 0;     // since when its agent is awaited
     double probed = 0;
     int probes = 0;
+    int failed = 0;      // starts of its agent since it is awaited
     int64_t number = 0;  // of the attempt that uses it, or used it last
     AgentReport report;
     AgentOrder order;
@@ -98,12 +104,16 @@ class Supervisor {
   void enter(Phase phase, double now);
   void order(Node& node, OrderKind kind, const std::string& attempt = "");
   void order_all(OrderKind kind, const std::string& attempt = "");
+  static bool has_come(const Node& node) { return node.heard > node.asked; }  // the agent that is awaited
   bool heard_since_order(const Node& node) const;
   void probe(const std::string& name, Node& node, double now);
   bool is_lost(const std::string& name, Node& node, double now);
+  bool starts_agents(double since) const;
+  bool is_cut_off(double now) const;
   std::vector<std::string> usable(double now) const;
   bool excluded(const std::string& node, double now) const;
   void exclude(const std::string& node, const std::string& why, double now);
+  void read_history(double now);
 
   void gather(double now);
   void start_attempt(double now);
@@ -119,6 +129,9 @@ class Supervisor {
   void finish_ending(double now);
   void conclude(double now);
   void decide_now(std::optional<Diagnosis> diagnosis, double now);
+  void examine(double now);
+  void await_examination(double now);
+  bool doctor_has_answered(const Node& node) const;
   void await_doctor(double now);
   void renew_agents(double now);
   void leave(int status, double now);
@@ -140,7 +153,9 @@ class Supervisor {
   std::set<std::string> reported_;  // findings of this attempt that people have been told of
   PastAttempt current_;
   EndFacts facts_;
-  std::string suspect_;  // whom the doctor looks at
+  std::string suspect_;                // whom the doctor looks at
+  std::vector<std::string> examined_;  // ... before the first attempt
+  double examination_seconds_ = 0;     // until the book has them
   std::optional<int> status_;
 };
 

@@ -1,4 +1,4 @@
-// What the driver sees of an attempt that goes on: the nodes' hardware, and ranks that are slow.
+// What the driver sees of an attempt that goes on: its ranks, the nodes' hardware, ranks that are slow, and spares.
 #include <algorithm>
 
 #include "io/base/log.h"
@@ -11,9 +11,34 @@ constexpr double kLookSeconds = 30;  // between two readings of the book while a
 
 }  // namespace
 
+void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
+  if (node.report.attempt != current_.attempt) return;
+  for (const RankSight& rank : node.report.ranks) {
+    facts_.ranks_seen = true;
+    current_.step = std::max(current_.step, rank.step);
+    const auto note = [&](std::map<int, double>& since, bool holds) {
+      if (holds)
+        since.try_emplace(rank.world_rank, now);
+      else
+        since.erase(rank.world_rank);
+    };
+    note(node.stopped, rank.state == ProcessState::kStopped);
+    note(node.gone, rank.state == ProcessState::kGone && !rank.ended);
+    if (rank.state == ProcessState::kGone && !rank.ended && !facts_.first_gone)
+      facts_.first_gone = AttemptCause{.kind = CauseKind::kDeath,
+                                       .node = name,
+                                       .world_rank = rank.world_rank,
+                                       .text = fmt::format("rank {} on {} is gone: process {} has ended without a word",
+                                                           rank.world_rank, name, rank.process)};
+  }
+}
+
 void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
   for (const GpuSight& gpu : node.report.gpus) {
-    GpuSight& before = node.gpus_before.try_emplace(gpu.pci, gpu).first->second;
+    // Of one that is seen for the first time, all XIDs are new: the agent has counted them since it began.
+    GpuSight unknown = gpu;
+    unknown.num_xids = 0;
+    GpuSight& before = node.gpus_before.try_emplace(gpu.pci, std::move(unknown)).first->second;
     if (const auto finding = gpu_finding(name, before, gpu)) found(*finding, now);
     before = gpu;
   }
@@ -76,6 +101,24 @@ void Supervisor::watch_stragglers(double now) {
   for (const RunEvent& event : book_.stragglers(current_.attempt))
     if (const std::string node = node_of_host(event.host); !node.empty())
       found({.kind = CauseKind::kStraggler, .node = node, .world_rank = event.world_rank, .text = event.text}, now);
+}
+
+// A spare node that is lost is to be known before it is needed.
+void Supervisor::watch_spares(double now) {
+  for (const std::string& name : usable(now))
+    if (Node& node = nodes_.at(name); node.number != current_.number && is_lost(name, node, now) && !is_cut_off(now))
+      exclude(name, "its agent does not answer", now);
+}
+
+// A loss that was not finite and has not come again: the node's fault, for the next choice of nodes.
+void Supervisor::watch_step(double now) {
+  const auto passing =
+      decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_, .job = setup_.job}, current_.step);
+  if (passing && !excluded(passing->node, now)) {
+    const auto known = std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
+                                   [&](const Exclusion& e) { return e.node == passing->node; });
+    if (!known) exclude(passing->node, passing->why, now);
+  }
 }
 
 }  // namespace tri

@@ -1,4 +1,5 @@
 #include "lib/train/loop.h"
+#include "lib/comm/host_traffic.h"
 
 #include "io/base/format.h"
 #include "io/base/log.h"
@@ -18,6 +19,13 @@ const Dataset* dataset_of(const Inputs& inputs) { return inputs.dataset ? &*inpu
 
 double seconds_between(std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
+}
+
+// `trireme simulate --scaling` foretells these figures for any number of ranks.
+std::string told_at_the_start() {
+  const HostTraffic traffic = host_traffic();
+  return fmt::format("start-up: {} calls of all ranks brought {} bytes to rank 0, which sent {} messages of {} bytes",
+                     traffic.calls, traffic.heard_bytes, traffic.messages, traffic.message_bytes);
 }
 
 }  // namespace
@@ -77,6 +85,7 @@ Result<void> TrainingLoop::run() {
     if (progress_.steps == context_.begun.steps + 1) {
       context_.startup.phase_done("first step");
       log_info("{}", context_.startup.report());
+      log_info("{}", told_at_the_start());
     }
     if (stop_ == Stop::kSave || (stop_ == Stop::kNo && is_checkpoint_due())) {
       const PhaseScope phase(RunPhase::kCheckpoint);
@@ -117,7 +126,6 @@ Result<void> TrainingLoop::train_step() {
   const StepTimes times =
       step_times(result.timeline, result.pp_transfer_seconds, step_seconds_, loader_.wait_seconds() - data_wait);
   times_ += times;
-  if (BlackBox* const box = black_box()) box->computed(static_cast<int64_t>(1e9 * times.compute));
   const StepMetrics metrics = metrics_of(result, step_seconds_, times, loader_.bytes_read() - data_bytes);
   show(metrics, result);
   ranks_.step({.times = times,
@@ -160,18 +168,30 @@ StepStatistics TrainingLoop::to_tell(int timeline_asks) const {
 // The step changed neither weights nor moments: fault.on_nonfinite says whether the run goes on without it.
 Result<void> TrainingLoop::after_not_finite(const StepMetrics& metrics) {
   const FaultConfig& fault = context_.config.fault;
-  const std::vector<std::string> places = not_finite_places(context_.trainer, context_.job);
+  const NotFinitePlaces places = not_finite_places(context_.trainer, context_.job);
   const bool skip = fault.on_nonfinite == OnNonfinite::kSkip && skipped_in_a_row_ < fault.max_skips;
   skipped_ += skip;
-  if (metrics_) metrics_->not_finite(metrics.step, places, skip ? skipped_ : 0);
+  if (metrics_) metrics_->not_finite(metrics.step, places.texts, skip ? skipped_ : 0);
   if (skip) {
     ++skipped_in_a_row_;
     if (context_.mesh.world_rank == 0)
       log_warn("step {}: loss {} and gradient norm {} are not finite; skipped, {} in a row of at most {}{}",
-               metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips, to_text(places));
+               metrics.step, metrics.loss, metrics.grad_norm, skipped_in_a_row_, fault.max_skips,
+               to_text(places.texts));
     return {};
   }
-  Error error = not_finite_error(metrics, places, skipped_in_a_row_);
+  Error error = not_finite_error(metrics, places.texts, skipped_in_a_row_);
+  // lib/supervise begins again: what comes twice at this step is the run's own doing, what does not the machine's.
+  if (context_.mesh.world_rank == 0) {
+    const std::string where = places.texts.empty() ? "" : ": " + places.texts.front();
+    context_.events.append(
+        {.kind = RunEventKind::kFailure,
+         .world_rank = places.world_rank,
+         .host = places.world_rank < 0 ? context_.job.host() : places.host,
+         .text = fmt::format("step {}: loss or gradients are not finite{}", metrics.step, where),
+         .fields = {
+             {"code", static_cast<int64_t>(ExitCode::kNotFinite)}, {"consequence", false}, {"step", metrics.step}}});
+  }
   // The checkpoint under way holds the state of an earlier step, from which the run can go on.
   if (context_.checkpoints.under_way())
     if (auto saved = context_.checkpoints.finish(); !saved) error.message += "\n" + saved.error().message;

@@ -1,6 +1,7 @@
 #include "lib/train/not_finite.h"
 
 #include <optional>
+#include <utility>
 
 namespace tri {
 namespace {
@@ -9,24 +10,30 @@ constexpr size_t kShown = 8;  // ranks: a NaN of one spreads to thousands
 
 }  // namespace
 
-std::vector<std::string> not_finite_places(Trainer& trainer, Job& job) {
+NotFinitePlaces not_finite_places(Trainer& trainer, Job& job) {
   const std::vector<std::string> names = trainer.not_finite_names();
   const Mesh& mesh = trainer.engine().mesh();
-  std::optional<std::string> mine;
+  std::optional<std::pair<std::string, std::string>> mine;  // what, and on which machine
   if (!names.empty()) {
-    mine = fmt::format("rank {} [{}]: {}", mesh.world_rank, mesh.place(), names.front());
-    if (names.size() > 1) *mine += fmt::format(" and {} more", names.size() - 1);
+    mine = {fmt::format("rank {} [{}]: {}", mesh.world_rank, mesh.place(), names.front()), job.host()};
+    if (names.size() > 1) mine->first += fmt::format(" and {} more", names.size() - 1);
   }
-  std::vector<std::string> places;
+  NotFinitePlaces places;
   size_t others = 0;
+  bool one_host = true;
+  int rank = 0;
   for (const auto& of_rank : job.gather(mine)) {
+    const int world_rank = rank++;
     if (!of_rank) continue;
-    if (places.size() < kShown)
-      places.push_back(*of_rank);
+    if (places.world_rank < 0) places.world_rank = world_rank, places.host = of_rank->second;
+    one_host &= of_rank->second == places.host;
+    if (places.texts.size() < kShown)
+      places.texts.push_back(of_rank->first);
     else
       ++others;
   }
-  if (others > 0) places.push_back(fmt::format("and {} more ranks", others));
+  if (others > 0) places.texts.push_back(fmt::format("and {} more ranks", others));
+  if (!one_host) places.world_rank = -1, places.host.clear();
   return job.broadcast(places);
 }
 

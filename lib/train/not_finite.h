@@ -10,10 +10,21 @@
 
 namespace tri {
 
-// After `trainer` made such a step: the ranks whose own numbers went wrong, each with the first of its tensors ("rank 3
-// [pp0 dp1 tp1]: gradient of layers/3/..."), the first of them where they are many. Repeats the step. Collective; the
-// same on all ranks.
-std::vector<std::string> not_finite_places(Trainer& trainer, Job& job);
+// The ranks whose own numbers went wrong.
+struct NotFinitePlaces {
+  // "rank 3 [pp0 dp1 tp1]: gradient of layers/3/...", the first of them where they are many.
+  std::vector<std::string> texts;
+  // The first of the ranks, where all of them are on one machine, which may have computed wrongly; else -1 and "".
+  int world_rank = -1;
+  std::string host;
+};
+template <class Archive>
+void fields(Archive& archive, NotFinitePlaces& p) {
+  archive(p.texts, p.world_rank, p.host);
+}
+
+// After `trainer` made such a step. Repeats the step. Collective; the same on all ranks.
+NotFinitePlaces not_finite_places(Trainer& trainer, Job& job);
 
 // A line each, or what it means that there are none.
 std::string to_text(const std::vector<std::string>& places);

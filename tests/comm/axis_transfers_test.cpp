@@ -13,6 +13,7 @@
 
 #include "io/base/random.h"
 #include "io/black_box/black_box.h"
+#include "kernels/core/span_recorder.h"
 #include "kernels/cpu/device.h"
 #include "kernels/gemm_search.h"
 #include "lib/comm/peer/copies.h"
@@ -52,7 +53,8 @@ struct Rank {
   std::unique_ptr<AxisTransfers> transfers;
 };
 
-std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr, CopyProgress by = CopyProgress::kMarked) {
+std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr,
+                             ChannelCounts counts = ChannelCounts::kMarked) {
   const auto allocate = [&](Arena& arena, Rank& rank) {
     rank.tensors = allocate_peer_copies("copies", c.size, c.size * kRows * kWidth, Dtype::kF32, 2, arena);
     for (Tensor* rows : {&rank.gathered, &rank.gathered_too, &rank.partial})
@@ -87,9 +89,9 @@ std::vector<Rank> make_ranks(Case c, TransferObserver* observer = nullptr, CopyP
       peers.rank = r;
       std::vector<int> all(static_cast<size_t>(c.size));
       std::iota(all.begin(), all.end(), 0);
+      const ChannelProgress progress("copies", ChannelKind::kCopies, all, r, counts);
       rank.transfers = std::make_unique<PeerCopyTransfers>(std::move(collectives), peers, rank.tensors, *rank.copies,
-                                                           *rank.arrivals, *rank.device,
-                                                           ChannelProgress("copies", ChannelKind::kCopies, all, r), by);
+                                                           *rank.arrivals, *rank.device, progress);
     } else if (c.transport == Transport::kOneRank) {
       rank.transfers = std::make_unique<OneRankTransfers>(std::move(collectives));
     } else {
@@ -277,7 +279,7 @@ class CopiesInABox : public testing::Test {
     box_ =
         std::move(BlackBox::create({.world_rank = 0, .world_size = 3, .attempt = "copies", .max_actions = 8})).value();
     of_process_ = std::make_unique<ProcessBlackBox>(box_.get());
-    ranks_ = make_ranks({Transport::kPeerCopies, 3}, nullptr, CopyProgress::kRead);
+    ranks_ = make_ranks({Transport::kPeerCopies, 3}, nullptr, ChannelCounts::kRead);
     for (const Rank& rank : ranks_) streams_.push_back(rank.device->make_stream("progress"));
   }
   ~CopiesInABox() override { unsetenv("TRIREME_BLACK_BOXES"); }
@@ -332,6 +334,31 @@ TEST_F(CopiesInABox, progress_is_read_from_the_flags) {
   synchronize(ranks_);
   for (Rank& rank : ranks_) rank.transfers->finish_gather(rank.gathered, *rank.compute);
   synchronize(ranks_);
+}
+
+// Though its streams mark no counter.
+TEST_F(CopiesInABox, a_timeline_has_copies_whose_progress_is_read) {
+  std::vector<std::unique_ptr<SpanRecorder>> recorders;
+  for (Rank& rank : ranks_) {
+    recorders.push_back(std::make_unique<SpanRecorder>(*rank.device, 100));
+    for (Stream* stream : {rank.compute.get(), rank.copies.get(), rank.arrivals.get()})
+      recorders.back()->follow(*stream);
+    recorders.back()->begin_step(1, *rank.compute);
+  }
+  for (Rank& rank : ranks_) make_and_start(rank, rank.gathered, 0);
+  std::atomic<int> wrong = 0;
+  for (Rank& rank : ranks_) read(rank, rank.gathered, 0, {}, wrong);
+  synchronize(ranks_);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    std::array<int, 3> counts{};
+    for (const SpanRecorder::Transfer& transfer : recorders[rank]->take().transfers) {
+      ++counts[static_cast<size_t>(transfer.mark)];
+      EXPECT_EQ(transfer.channel, rank);
+      EXPECT_EQ(transfer.sequence, 1u);
+    }
+    EXPECT_EQ(counts, (std::array<int, 3>{1, 1, 1})) << "rank " << rank;
+    EXPECT_EQ(box_->image().channels[rank].joined, 0u) << "marked as well";
+  }
 }
 
 TEST(Flags, count_modulo_2_to_the_32) {

@@ -1,8 +1,10 @@
 // What a GPU's device and streams are asked for, against what the driver says of it.
 #include <cuda.h>
 
+#include <chrono>
 #include <cstdio>
 #include <set>
+#include <thread>
 
 #include "tests/cuda/cuda_test.h"
 
@@ -39,6 +41,40 @@ TEST(WaitFlag, of_a_devices_stream_is_what_the_gpu_can_and_waits_for_the_value) 
   setting->set_flag(flag, 3);
   waiting->synchronize();
   device->release(memory);
+}
+
+// Marks of several streams, in words of mapped memory.
+TEST(Marks, reach_the_hosts_words_and_a_stream_that_stands_still_keeps_only_its_own_back) {
+  TRI_NEEDS_GPU();
+  const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
+  std::vector<std::atomic<uint32_t>> words(100);
+  words[0] = 7;  // mapping marks nothing
+  value_or_throw(device->map_host(words.data(), words.size() * sizeof words[0]));
+  EXPECT_EQ(words[0], 7u);
+  {
+    const auto first = device->make_stream("first"), second = device->make_stream("second");
+    const auto mark_all = [&](uint32_t value) {
+      for (size_t i = 0; i < words.size(); ++i) (i % 2 == 0 ? first : second)->mark(words[i], value);
+      TRI_CUDA(cudaDeviceSynchronize());
+      for (size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], value) << i;
+    };
+    for (const uint32_t value : {8u, 9u, 0xffffffffU, 0u}) mark_all(value);
+
+    void* memory = device->allocate(256);
+    second->zero(Tensor(memory, Dtype::kI32, {64}));
+    second->synchronize();
+    first->wait_flag(static_cast<uint32_t*>(memory), 1);
+    first->mark(words[0], 2);
+    second->mark(words[1], 2);
+    for (int turn = 0; turn < 2000 && words[1] != 2; ++turn) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(words[1], 2u);
+    EXPECT_EQ(words[0], 0u);
+    second->set_flag(static_cast<uint32_t*>(memory), 1);
+    TRI_CUDA(cudaDeviceSynchronize());
+    EXPECT_EQ(words[0], 2u);
+    device->release(memory);
+  }
+  device->unmap_host(words.data());
 }
 
 // Processes tell GPUs, and slices of one in MIG mode, apart by these names, whatever each of them sees as number 0.

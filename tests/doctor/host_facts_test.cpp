@@ -44,6 +44,18 @@ TEST(HostFacts, memory_is_what_the_container_leaves) {
   EXPECT_EQ(within_container(500, root), 500);
   put(root + "sys/fs/cgroup/memory.current", "901");
   EXPECT_EQ(within_container(1000, root), 0);
+  // A container that has read large files is full of them, and yet has room.
+  put(root + "sys/fs/cgroup/memory.stat", "anon 100\nfile 90\ninactive_file 50\nactive_file 20\nshmem 20");
+  EXPECT_EQ(within_container(1000, root), 69);
+}
+
+TEST(HostFacts, memory_is_what_a_container_of_the_first_version_leaves) {
+  const TemporaryFolder folder;
+  const std::string root = folder / "", group = root + "sys/fs/cgroup/memory/";
+  put(group + "memory.limit_in_bytes", "900");
+  put(group + "memory.usage_in_bytes", "800");
+  put(group + "memory.stat", "inactive_file 1\nactive_file 2\ntotal_inactive_file 30\ntotal_active_file 40");
+  EXPECT_EQ(within_container(1000, root), 170);
 }
 
 TEST(HostFacts, infiniband_ports_with_rates_errors_and_lanes) {

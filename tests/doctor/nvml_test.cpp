@@ -65,6 +65,18 @@ TEST_F(NvmlTest, a_gpu_that_does_not_answer_is_named) {
   EXPECT_EQ(gpus.error().message, "GPU 1 does not answer: GPU is lost");
 }
 
+// NVML counts all GPUs of a machine, also those that a container or a job's control group keeps from it.
+TEST_F(NvmlTest, gpus_of_other_jobs_are_left_out) {
+  const auto gpus = gpus_with("gpus=4 hidden=0:0 hidden=2:0 ecc=3:1");
+  ASSERT_EQ(gpus.size(), 2u);
+  EXPECT_EQ(gpus[0].index, 1);
+  EXPECT_EQ(gpus[1].index, 3);
+  EXPECT_EQ(gpus[1].uncorrected_errors, 1u);
+  const auto hidden = value_or_throw(Nvml::open())->gpu(2, NvlinkFigures::kNone);
+  ASSERT_FALSE(hidden.ok());
+  EXPECT_EQ(hidden.error().os_error, EACCES);
+}
+
 TEST_F(NvmlTest, no_library_and_no_driver_differ_from_a_driver_that_refuses) {
   ::setenv("TRIREME_NVML", "/nowhere/libnvidia-ml.so.1", 1);
   const auto missing = Nvml::open();

@@ -113,14 +113,6 @@ TEST_F(BlackBoxes, rings_keep_the_newest) {
   EXPECT_EQ(record.action->microbatch, 989);
 }
 
-TEST_F(BlackBoxes, compute_time_adds_up_over_the_steps_that_were_timed) {
-  const auto box = make(0);
-  EXPECT_EQ(read(*box).timed_steps, 0);
-  for (int step = 1; step <= 3; ++step) box->computed(step * int64_t{500'000'000});
-  EXPECT_EQ(read(*box).timed_steps, 3);
-  EXPECT_NEAR(read(*box).compute_seconds, 3, 1e-9);
-}
-
 TEST_F(BlackBoxes, a_box_is_private_and_goes_after_a_good_end_alone) {
   std::string path;
   {
@@ -153,6 +145,18 @@ TEST_F(BlackBoxes, other_files_are_no_boxes) {
   const auto garbage = read_black_box(path);
   ASSERT_FALSE(garbage.ok());
   EXPECT_NE(garbage.error().message.find("no black box"), std::string::npos);
+}
+
+// The folder is everybody's: nothing that lies there under a box's name may hold up who looks for boxes.
+TEST_F(BlackBoxes, a_fifo_and_a_link_are_no_boxes) {
+  const auto box = make(0);
+  const std::string fifo = folder_ / (std::string(kBlackBoxPrefix) + "fifo"),
+                    link = folder_ / (std::string(kBlackBoxPrefix) + "link");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  ASSERT_EQ(symlink(box->path().c_str(), link.c_str()), 0);
+  EXPECT_FALSE(read_black_box(fifo).ok());
+  EXPECT_FALSE(read_black_box(link).ok());
+  EXPECT_EQ(list_black_boxes(), std::vector{box->path()});
 }
 
 TEST_F(BlackBoxes, scopes_count_on_the_thread_that_trains_alone) {

@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Programs of others read what a run shows: TensorBoard its event files, Prometheus its figures, Perfetto the timeline of
-# eight ranks. Each is skipped where it is missing.
-#   clients_read_what_a_run_shows.sh SOURCE_FOLDER PATH_OF_trireme
-# Environment: PYTHON           an interpreter (default: python3), with tensorboard and perfetto
-#              TRACE_PROCESSOR  Perfetto's trace_processor_shell
+# eight ranks, and of 64 simulated ones. Each is skipped where it is missing; tests/install-clients installs them.
+#   clients_read_what_a_run_shows.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_test_observe
+# Environment: TRIREME_TEST_PYTHON     an interpreter with tensorboard and perfetto (default: PYTHON, or python3)
+#              TRACE_PROCESSOR         Perfetto's trace_processor_shell
+#              TRIREME_EXPECT_CLIENTS  if set, none of them may be missing but the trace processor
 source "$(dirname "$0")/checks.sh"
-python=${PYTHON:-python3} prometheus=''
+test_observe=${3:?}
+python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}} prometheus=''
 trap '[[ -z $prometheus ]] || kill "$prometheus" 2>/dev/null; clean_up' EXIT
+skipped() {
+  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || fail "$1 is expected here, and missing"
+  echo "skipped: no $1"
+}
 
 make_text
 cat >tiny.yaml <<'YAML'
@@ -35,7 +41,7 @@ if command -v promtool >/dev/null; then
   said=$(sed '1,/^$/d' <<<"$page" | promtool check metrics 2>&1) || fail "promtool check metrics" "$said"
   [[ -z $said ]] || fail "promtool has advice" "$said"
 else
-  echo "skipped: no promtool"
+  skipped promtool
 fi
 if command -v prometheus >/dev/null; then
   cat >scrape.yaml <<YAML
@@ -49,7 +55,7 @@ YAML
   scraped() { promtool query instant "http://127.0.0.1:$listens" 'trireme_steps_total > 0' 2>/dev/null | grep -q '=>'; }
   until_true scraped
 else
-  echo "skipped: no prometheus"
+  skipped prometheus
 fi
 run 0 "$trireme" timeline seen --record 2
 recorded() { [[ $(find seen/trace -name '*.piece' | wc -l) -ge 16 ]]; }
@@ -69,7 +75,7 @@ if "$python" -c 'import tensorboard' 2>/dev/null; then
   run 0 "$python" -W ignore "$source_dir/tests/mp/clients.py" tensorboard seen
   echo "$output" | tail -n 1
 else
-  echo "skipped: no tensorboard"
+  skipped tensorboard
 fi
 
 echo "timelines: what metrics.timeline named, and what was asked for while it ran"
@@ -80,12 +86,13 @@ lacks "before they are sent"
 run 0 "$trireme" timeline seen --output asked.pftrace
 has "of 8 ranks"
 if "$python" -c 'from perfetto.protos.perfetto.trace import perfetto_trace_pb2' 2>/dev/null; then
-  for trace in named asked; do
+  TRIREME_TEST_TRACE=$folder/simulated.pftrace run 0 "$test_observe" --gtest_filter='Timeline.every_receive_of_64_*'
+  for trace in named asked simulated; do
     run 0 "$python" "$source_dir/tests/mp/clients.py" perfetto "$trace.pftrace"
     echo "$output"
   done
 else
-  echo "skipped: no perfetto"
+  skipped perfetto
 fi
 run 3 "$trireme" timeline seen --steps 100001
 has "not recorded"

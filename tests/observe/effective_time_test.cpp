@@ -93,6 +93,13 @@ class Story {
     history_.events.push_back(std::move(event));
     return *this;
   }
+  // The driver says what has ended attempt `number`.
+  Story& driver_names(const std::string& cause, int number, double noticed, double time) {
+    driver(RunEventKind::kAttemptEnd, number, time);
+    history_.events.back().text = cause;
+    history_.events.back().fields = {{"cause", cause}, {"noticed", kEpoch + noticed}};
+    return *this;
+  }
   // A failure on a node whose clock is so many seconds ahead.
   Story& elsewhere(double ahead) {
     wait(ahead).consequence();
@@ -370,7 +377,10 @@ Story random_story(unsigned seed) {
     if (below(3) == 0) story.end(below(2) == 0 ? 0 : 75);
     if (!supervised) continue;
     const double end = story.now() + seconds(60) - 10;
-    story.driver(RunEventKind::kAttemptEnd, a, end);
+    if (below(2) == 0)
+      story.driver_names(below(3) == 0 ? "drained" : "node lost", a, end - seconds(20), end);
+    else
+      story.driver(RunEventKind::kAttemptEnd, a, end);
     if (below(3) == 0) story.driver(RunEventKind::kSpan, a, end + seconds(20));  // the doctor
     story.driver(RunEventKind::kDecision, a, end + seconds(30));
     if (below(3) == 0) story.driver(RunEventKind::kExclusion, a, end + seconds(30));
@@ -448,6 +458,31 @@ TEST(EffectiveTime, the_doctors_time_is_diagnosis_and_the_drivers_words_are_no_s
                                 {WallTime::kDetection, 3},
                                 {WallTime::kDiagnosis, 5},
                                 {WallTime::kRestart, 6}});
+}
+
+// A node without power: no rank could say anything.
+TEST(EffectiveTime, where_the_ranks_say_nothing_the_driver_does) {
+  Story lost;
+  lost.begin(2).start(0).steps(10).published().steps(2);  // at 19
+  lost.driver_names("node lost", 0, 34, 40).begin(45).start(10).steps(10).end();
+  expect_seconds(lost.time(), {{WallTime::kStartup, 4},
+                               {WallTime::kLoad, 6},
+                               {WallTime::kProductive, 20},
+                               {WallTime::kRepeated, 2},
+                               {WallTime::kDetection, 21},
+                               {WallTime::kRestart, 5}});
+  EXPECT_TRUE(lost.time().attempts[0].failed);
+  EXPECT_EQ(lost.time().attempts[0].outcome, "node lost");
+  Story early;  // it never came to a step
+  early.begin(2).driver_names("node lost", 0, 34, 40);
+  expect_seconds(early.time(), {{WallTime::kStartup, 32}, {WallTime::kDetection, 6}});
+  // The ranks' own words go before the driver's, and an end in good order before both.
+  Story failed, ended;
+  failed.begin(2).start(0).steps(10).published().wait(3).failure().driver_names("device", 0, 21, 25);
+  EXPECT_NEAR(failed.time().of(WallTime::kDetection), 5, 1e-5);
+  ended.begin(2).start(0).steps(10).published().end(75).driver_names("GPU sick", 0, 18, 20);
+  EXPECT_NEAR(ended.time().of(WallTime::kDetection), 0, 1e-5);
+  EXPECT_FALSE(ended.time().attempts[0].failed);
 }
 
 // The files themselves, as a run writes them; a last line that a kill has torn says nothing.

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "io/base/file.h"
 #include "kernels/core/profile.h"
 #include "kernels/core/timeline.h"
 #include "lib/comm/channel_progress.h"
@@ -191,6 +192,8 @@ TEST(Timeline, every_receive_of_64_ranks_has_its_send) {
   const TimelineSummary summary = written(read, {1, kSteps}, folder / "all.pftrace");
   const std::string bytes = read_all(folder / "all.pftrace");
   const DecodedTrace trace(bytes);
+  // For Perfetto's own programs: tests/mp/clients_read_what_a_run_shows.sh.
+  if (const char* kept = std::getenv("TRIREME_TEST_TRACE"); kept != nullptr) value_or_throw(write_file(kept, bytes));
 
   EXPECT_EQ(summary.num_ranks, kPp * kDp * kTp);
   EXPECT_EQ(summary.num_hosts, 8);

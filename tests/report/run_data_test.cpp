@@ -100,7 +100,7 @@ TEST(RankHeat, joins_windows_until_the_bytes_suffice) {
   const auto all = read_rank_heat(folder / "run", 1 << 20);
   ASSERT_TRUE(all && all.value());
   EXPECT_EQ(all.value()->slices.size(), 40u);
-  const auto few = read_rank_heat(folder / "run", 8 * 8 * 10);  // 8 ranks, 8 quantities, 10 slices
+  const auto few = read_rank_heat(folder / "run", 8 * 9 * 10);  // 8 ranks, 9 quantities, 10 slices
   ASSERT_TRUE(few && few.value());
   const RankHeat& heat = *few.value();
   ASSERT_EQ(heat.slices.size(), 10u);
@@ -116,17 +116,25 @@ TEST(RankHeat, bytes_stand_for_the_seconds_that_were_measured) {
   ASSERT_TRUE(read && read.value());
   const RankHeat& heat = *read.value();
   const auto compute = std::find_if(heat.quantities.begin(), heat.quantities.end(),
-                                    [](const HeatQuantity& q) { return q.quantity == RankQuantity::kCompute; });
+                                    [](const HeatQuantity& q) { return q.name == "compute"; });
   ASSERT_NE(compute, heat.quantities.end());
   // Stage 1 (ranks 4 to 7) is the head's, by 5 % slower in all; rank 5 by 20 % more in the second half.
-  EXPECT_NEAR(heat_seconds(*compute, 0, 0, heat.mesh), 1.75, 0.04);
-  EXPECT_NEAR(heat_seconds(*compute, 0, 5, heat.mesh), 1.75 * 1.05, 0.05);
-  EXPECT_NEAR(heat_seconds(*compute, 3, 5, heat.mesh), 1.75 * 1.05 * 1.2, 0.05);
-  EXPECT_NEAR(heat_seconds(*compute, 3, 4, heat.mesh), 1.75 * 1.05, 0.05);
+  EXPECT_NEAR(heat_amount(*compute, 0, 0, heat.mesh), 1.75, 0.04);
+  EXPECT_NEAR(heat_amount(*compute, 0, 5, heat.mesh), 1.75 * 1.05, 0.05);
+  EXPECT_NEAR(heat_amount(*compute, 3, 5, heat.mesh), 1.75 * 1.05 * 1.2, 0.05);
+  EXPECT_NEAR(heat_amount(*compute, 3, 4, heat.mesh), 1.75 * 1.05, 0.05);
+  // A rate is the stage's FLOPs over that, and the slow rank's the lowest; both say as much of its slowness.
+  const auto rate = std::find_if(heat.quantities.begin(), heat.quantities.end(),
+                                 [](const HeatQuantity& q) { return q.name == "rate"; });
+  ASSERT_NE(rate, heat.quantities.end());
+  EXPECT_TRUE(rate->is_rate);
+  EXPECT_NEAR(heat_amount(*rate, 3, 5, heat.mesh), heat_amount(*rate, 3, 4, heat.mesh) / 1.2,
+              0.03 * heat_amount(*rate, 3, 4, heat.mesh));
+  EXPECT_NEAR(rate->bytes[3][5], compute->bytes[3][5], 1);
   const auto dp = std::find_if(heat.quantities.begin(), heat.quantities.end(),
-                               [](const HeatQuantity& q) { return q.quantity == RankQuantity::kDp; });
+                               [](const HeatQuantity& q) { return q.name == "dp"; });
   ASSERT_NE(dp, heat.quantities.end());
-  EXPECT_NEAR(heat_seconds(*dp, 3, 5, heat.mesh), 0.01, 0.001) << "the slow rank waits the least";
+  EXPECT_NEAR(heat_amount(*dp, 3, 5, heat.mesh), 0.01, 0.001) << "the slow rank waits the least";
 }
 
 }  // namespace

@@ -35,19 +35,24 @@ TEST(Scaling, weak_grows_and_strong_ends_with_its_batch) {
   EXPECT_LT(strong.back().step.seconds, strong.front().step.seconds);
 }
 
-// A group's id takes a message a member, its handles one a pair; ranks make four groups of two, one of tp, one of dp.
+// A group's id takes a message a member, its handles one a pair; ranks make four groups of two, one of tp, one of dp,
+// one of all.
 TEST(Scaling, messages_of_a_start_are_counted) {
   Workload w = small_gpt();
   w.dp = 4;  // 16 ranks
   w.model.tie_embeddings = false;
   const StartUp start = start_up(w, Cluster{});
-  EXPECT_EQ(start.groups, 8 + 4 + 32);
-  EXPECT_EQ(start.messages, 8 * (1 + 2) + 4 * (3 + 12) + 32 * (1 + 2));
+  EXPECT_EQ(start.groups, 1 + 8 + 4 + 32);
+  EXPECT_EQ(start.messages, (15 + 16 * 15) + 8 * (1 + 2) + 4 * (3 + 12) + 32 * (1 + 2));
+  EXPECT_EQ(start.data_readers, 2) << "both machines hold ranks of an end";
   Workload larger = w;
   larger.dp = 4096;
   const StartUp large = start_up(larger, Cluster{});
   EXPECT_LT(large.groups_s, 30) << "groups of 16,384 ranks";
   EXPECT_GT(large.groups_s, start.groups_s);
+  EXPECT_EQ(large.calls, start.calls);
+  EXPECT_NEAR(static_cast<double>(large.gathered_bytes) / static_cast<double>(start.gathered_bytes), 1000, 500)
+      << "every rank hears of every other";
 }
 
 TEST(Scaling, json_and_svg_hold_every_row) {

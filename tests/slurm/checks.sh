@@ -110,6 +110,19 @@ rank_process() {
     fi
   done 2>/dev/null
 }
+# adds_up NAME: every second of the run's wall time is in one category (within 0.1 %).
+adds_up() {
+  "$TRAINER" report "runs/$1" --time --json >"$work/time.json" || fail "no times of $1"
+  awk -F'[:,]' -v name="$1" '
+    /^  "wall_s"/ { wall = $2 }
+    /^  }/ { inside = 0 }
+    inside { sum += $2 }
+    /^  "seconds"/ { inside = 1 }
+    END {
+      printf "%s: %.3f s, of which %.3f s are in categories\n", name, wall, sum
+      exit !(wall > 0 && (sum - wall) ^ 2 <= (wall / 1000) ^ 2)
+    }' "$work/time.json" || fail "the times of $1: $(cat "$work/time.json")"
+}
 # lines TEXT: how often the log has it
 lines() { grep -cE -- "$1" "$log" || true; }
 nodes_of() { scontrol show hostnames "$(show NodeList)"; }

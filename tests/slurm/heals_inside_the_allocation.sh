@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # slurm/train.sbatch with `trireme supervise` as its body, under Slurm: one job meets a fault of each kind, goes on without
 # a person, leaves out the node at fault and no other, and has in the end the losses of a run that nothing happened to,
-# bit for bit.
+# bit for bit. In the end a table: what was noticed when, and when the run was training again.
 #
 #   heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]      those of `all`, or these, in this order
+#
+# `by_requeue` is a killed rank without `supervise`, to compare with.
 #
 # Exit status 77 and "skipped" without Slurm or without its PMIx plugin.
 #
@@ -11,7 +13,7 @@
 TRAINER=$(realpath "${1:?heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]}")
 shift
 all=(rank_killed rank_stopped agent_killed agent_stopped driver_killed node_without_power slurmd_killed too_few_nodes
-  batch_host_lost)
+  batch_host_lost by_requeue)
 faults=("$@")
 ((${#faults[@]})) || faults=("${all[@]}")
 CLUSTER_NODES=9
@@ -70,6 +72,27 @@ declare -A guilty=()
 field() { events attempt_start | tail -n 1 | sed -nE "s/.*\"$1\":\"?([^,\"]*)[,\"].*/\1/p"; }
 more_attempts() { (($(events attempt_start | wc -l) > attempts)); }
 trains() { events start | grep -qF "\"attempt\":\"$(field attempt)\"" && beyond $(($(field checkpoint) + 30)); }
+# strike COMMAND...: the fault.
+strike() {
+  struck=$EPOCHREALTIME
+  "$@"
+}
+# after KIND [FIELD]: when the first such event after the fault was, or what its field says of that.
+after() {
+  events "$1" | sed -nE "s/^\\{\"time\":([0-9.]+),.*/\\1 &/p" | awk -v struck="$struck" -v field="\"${2:-time}\":" '
+    $1 > struck && (at = index($0, field)) { print substr($0, at + length(field)) + 0; exit }' OFMT=%.3f
+}
+# A row of the table: from the fault until the driver ends the attempt, or another driver begins one, and from there
+# until the ranks do steps again.
+rows=()
+tally() {
+  local noticed again
+  noticed=$(after attempt_end noticed)
+  [[ -n $noticed ]] || noticed=$(after attempt_start)
+  again=$(after start)
+  rows+=("$(awk -v what="$1" -v struck="$struck" -v noticed="$noticed" -v again="$again" -v out="$excluded" 'BEGIN {
+    printf "%-24s %9.1f %9.1f   %s", what, noticed - struck, again - noticed, out == "" ? "none" : out }')")
+}
 # healed WHAT: another attempt trains; the nodes of `guilty` are left out, and no others.
 healed() {
   until_true "another attempt" more_attempts
@@ -79,16 +102,17 @@ healed() {
   excluded=$(printf '%s\n' "${!guilty[@]}" | sort | paste -sd,)
   [[ $(left_out | tr , '\n' | sort | paste -sd,) == "$excluded" ]] ||
     fail "$1: left out are '$(left_out)', and '$excluded' are at fault"
+  tally "$1"
   echo "$1: attempt $attempts on $(used 1),$(used 2) from step $(field checkpoint), $((SECONDS - since)) s," \
     "left out: ${excluded:-none}"
 }
 
 fault_rank_killed() {
-  kill -KILL "$(rank_of_node "$(used 2)")"
+  strike kill -KILL "$(rank_of_node "$(used 2)")"
   healed "a rank killed"
 }
 fault_rank_stopped() {
-  kill -STOP "$(rank_of_node "$(used 2)")"
+  strike kill -STOP "$(rank_of_node "$(used 2)")"
   healed "a rank stopped"
 }
 undisturbed() {
@@ -98,22 +122,23 @@ undisturbed() {
   until_true "progress" beyond $((step + 30))
   ! more_attempts || fail "$1: another attempt"
   [[ $(left_out) == "$excluded" ]] || fail "$1: left out are $(left_out)"
+  rows+=("$(printf '%-24s %9s %9s   %s' "$1" - "goes on" "${excluded:-none}")")
   echo "$1: it goes on, with another agent, $((SECONDS - since)) s"
 }
 fault_agent_killed() {
   local node agent
   node=$(used 2) agent=$(agent_of "$(used 2)")
-  kill -KILL "$agent"
+  strike kill -KILL "$agent"
   undisturbed "an agent killed" "$node" "$agent"
 }
 fault_agent_stopped() {
   local node agent
   node=$(used 2) agent=$(agent_of "$(used 2)")
-  kill -STOP "$agent"
+  strike kill -STOP "$agent"
   undisturbed "an agent stopped" "$node" "$agent"
 }
 fault_driver_killed() {
-  kill -KILL "$(ours "supervise $config.* --ranks")"
+  strike kill -KILL "$(ours "supervise $config.* --ranks")"
   expect_log "the driver was killed by signal 9: started again"
   healed "the driver killed"
 }
@@ -121,7 +146,7 @@ fault_node_without_power() {
   local node
   node=$(used 2) # the first one has the batch script
   guilty[$node]=1
-  "$cluster" kill-node "$node"
+  strike "$cluster" kill-node "$node"
   healed "a node without power"
 }
 # Its ranks live on: it shows when they are to be started again.
@@ -130,7 +155,7 @@ fault_slurmd_killed() {
   node=$(used 2)
   guilty[$node]=1
   "$cluster" kill-daemon "$node"
-  kill -KILL "$(rank_of_node "$node")"
+  strike kill -KILL "$(rank_of_node "$node")"
   until_true "$node left out" says "node $node is left out"
   healed "a slurmd killed"
 }
@@ -140,7 +165,7 @@ fault_too_few_nodes() {
   while true; do
     node=$(used 2)
     guilty[$node]=1
-    "$cluster" kill-node "$node"
+    strike "$cluster" kill-node "$node"
     until_true "$node left out" says "node $node is left out"
     ! says "nodes are left, and 2 are needed" || break
     healed "a node without power"
@@ -150,7 +175,8 @@ fault_too_few_nodes() {
   # Slurm takes note of what is dead, or the job would pend.
   for node in "${!guilty[@]}"; do "$cluster" notice "$node"; done
   restarts=$((restarts + 1))
-  expect_log "the run leaves out .*: this job leaves out node"
+  # It is told so where it can be told, and does itself with nodes that it knows to be dead.
+  expect_log "the run leaves out .*(: this job leaves out node|, and Slurm has taken them out of service)"
   expect_log "restart $restarts: 4 ranks"
   healed "too few nodes"
   for node in "${!guilty[@]}"; do ! nodes_of | grep -qx "$node" || fail "$node was allocated again: $(nodes_of)"; done
@@ -159,11 +185,28 @@ fault_too_few_nodes() {
 fault_batch_host_lost() {
   local node
   node=$(show BatchHost)
-  "$cluster" kill-node "$node"
+  strike "$cluster" kill-node "$node"
   "$cluster" notice "$node"
   restarts=$((restarts + 1))
   expect_log "restart $restarts: 4 ranks"
   healed "the batch host lost"
+}
+
+begun_again() { [[ -n $(after start) ]]; }
+# What the same costs where the allocation ends with the rank: another run, which is cancelled then.
+fault_by_requeue() {
+  local name=$run_dir kept=$job kept_log=$log
+  SUPERVISE=0 start plain --ranks 4
+  until_true "step 30" beyond 30
+  strike kill -KILL "$(rank_process 3)"
+  expect_log "restart 1: 4 ranks"
+  until_true "training again" begun_again
+  rows+=("$(awk -v struck="$struck" -v noticed="$(after failure)" -v again="$(after start)" 'BEGIN {
+    printf "%-24s %9.1f %9.1f   by requeue, cred_expire 15 (120 by default)", "a rank killed", noticed - struck,
+      again - noticed }')")
+  scancel "$job"
+  until_true "cancelled" ended
+  run_dir=$name job=$kept log=$kept_log
 }
 
 since=$SECONDS
@@ -182,7 +225,10 @@ finish COMPLETED 0:0 "$restarts"
 expect_log "finished at step $steps"
 [[ $(history parts | wc -l) -eq $steps ]] || fail "the run has $(history parts | wc -l) steps of $steps"
 
+adds_up parts
 SUPERVISE=0 start whole --ranks 4
 finish COMPLETED 0:0 0
 cmp <(history whole) <(history parts) || fail "the histories differ: $(diff <(history whole) <(history parts) | head)"
+printf '%-24s %9s %9s   %s\n' "seconds" "noticed" "training" "left out"
+printf '%s\n' "${rows[@]}"
 echo "ok: after $((attempts - 1)) faults the same $steps losses and gradient norms as without ($SECONDS s)"

@@ -69,9 +69,8 @@ restarted() {
   from=$(sed -nE "s/.* restart $1: .* resumes from step ([0-9]+),.*/\1/p" "$log")
   until_true "step $((from + 30))" beyond $((from + 30))
   echo "$2: $(sed -nE "s/.* restart $1: .* (resumes from step [0-9]+, [0-9]+ steps lost),.*/\1/p" "$log") ($SECONDS s)"
-  freeze
 }
-# Until its last fault a run has no end, so that all of them come before it.
+# Before its last fault a run has no end, so that all of them come before it. What starts after this has one.
 end_after_200() {
   sed -i "s/steps: 1000000/steps: $(($(last_step) + 200))/" "$config"
 }
@@ -84,11 +83,13 @@ signals_and_limits() {
   scancel --batch --signal=USR1 "$job"
   expect_log "restart 0: status 75 \(drained\)"
   restarted 1 "a signal"
+  freeze
 
   kill -KILL "$(rank_process 3)"
   thaw
   expect_log "restart 1: status [0-9]+ "
   restarted 2 "a killed rank"
+  freeze
 
   end_after_200
   scontrol update JobId="$job" EndTime=now+120 # the signal comes two minutes before the end: now, when Slurm looks
@@ -97,7 +98,6 @@ signals_and_limits() {
   expect_log "restart 2: status 75 \(drained\)"
   scontrol update JobId="$job" TimeLimit=60
   restarted 3 "the time limit"
-  thaw
   finish COMPLETED 0:0 3
 }
 lost_nodes() {
@@ -109,22 +109,22 @@ lost_nodes() {
   sbatch --partition=urgent --nodelist="$(show NodeList)" --exclusive --output=/dev/null --wrap='sleep 2' >/dev/null
   expect_log "restart 0: status 75 \(drained\)"
   restarted 1 "preemption"
+  freeze
 
   node=$(nodes_of | head -n 1) # with rank 0 and the batch script
   "$cluster" kill-node "$node"
   "$cluster" notice "$node"
   restarted 2 "a node without power"
+  freeze
   [[ $(show NodeList) != *"$node"* ]] || fail "restarted on the dead node"
 
   node=$(nodes_of | tail -n 1) # its ranks live on until the others tell them to stop
+  end_after_200
   "$cluster" kill-daemon "$node"
   thaw 2
   "$cluster" notice "$node"
   restarted 3 "a dead slurmd"
   [[ $(show NodeList) != *"$node"* ]] || fail "restarted on a node without slurmd"
-
-  end_after_200
-  thaw
   finish COMPLETED 0:0 3
 }
 
@@ -156,6 +156,7 @@ for name in "${runs[@]}"; do
   last=$(history "$name" | tail -n 1 | cut -d' ' -f1)
   [[ $(history "$name" | wc -l) -eq $last ]] || fail "$name has $(history "$name" | wc -l) steps of $last"
   ((last <= longest)) || longest=$last
+  adds_up "$name"
 done
 sed -i "s/steps: 1000000/steps: $longest/" "$config"
 start whole --ranks 4

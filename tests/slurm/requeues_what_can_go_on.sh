@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 # Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any trainer
 # can do.
 together=(hanging_node faults_are_retried checkpoints_fill_the_budget folder_away node_dies orphaned_script
-  dead_node_noticed_first deaths_are_retried budget budget_counts_checkpoints nothing_left storage_away books_fail
+  dead_node_noticed_first deaths_are_retried budget budget_counts_checkpoints nothing_left dies_before_its_books storage_away books_fail
   submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal time_limit
   overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
   plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
@@ -232,7 +232,19 @@ case_storage_away() {
   finish FAILED 3:0 0
 }
 
-# A first start that dies before its books, and leaves nothing: the job does not come back for ever.
+# A first start that dies before its books, as where Slurm puts a job back that could not be launched: the next one sees by
+# what submit.sh has left that the run folder is there, and begins.
+case_dies_before_its_books() {
+  printf '%s\n' "[[ \${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { scontrol requeue \$SLURM_JOB_ID; kill -KILL \$\$; }" \
+    >"$work/dies.sh"
+  TRIREME_ENV=$work/dies.sh start dies_before_its_books
+  finish COMPLETED 0:0 1
+  [[ $(lines "restart 0") -eq 0 ]] || fail "its first start has come to its books"
+  expect_log "restart 1: .* resumes from step 0, 0 steps lost"
+  expect_log "restart 1: finished at step $steps"
+}
+
+# The same without submit.sh, and nothing is left: the job does not come back for ever.
 case_nothing_left() {
   run_dir=runs/nothing_left log=$TRIREME_ROOT/nothing_left.log
   job=$(RESTART_BUDGET=1 STORAGE_SECONDS=0 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 \

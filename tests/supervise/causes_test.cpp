@@ -56,6 +56,19 @@ TEST(Causes, the_books_first_failure_names_kind_rank_and_node) {
   }
 }
 
+// Boxes are looked at once a second, in which many steps may pass.
+TEST(Causes, the_step_is_that_of_the_failure_where_it_says_so) {
+  EndFacts facts{.status = 7, .ranks_seen = true, .event = failure(7), .event_node = "node1"};
+  EXPECT_EQ(cause(facts).step, -1);
+  facts.event->fields["step"] = int64_t{1234};
+  EXPECT_EQ(cause(facts).step, 1234);
+  EXPECT_EQ(cause(facts).node, "node1");
+  facts.event->world_rank = -1;  // world rank 0 speaks, of no rank
+  EXPECT_EQ(cause(facts).kind, CauseKind::kNotFinite);
+  EXPECT_EQ(cause(facts).node, "");
+  EXPECT_EQ(cause(facts).step, 1234);
+}
+
 TEST(Causes, a_neighbour_that_speaks_for_a_rank_means_its_death) {
   RunEvent event = failure(5, 2);
   event.fields["seen_by"] = int64_t{0};
@@ -63,6 +76,20 @@ TEST(Causes, a_neighbour_that_speaks_for_a_rank_means_its_death) {
   EXPECT_EQ(found.kind, CauseKind::kDeath);
   EXPECT_EQ(found.node, "node2");
   EXPECT_EQ(found.world_rank, 2);
+}
+
+// The driver has ended it, since ranks were gone and the launcher did not say so.
+TEST(Causes, of_ranks_that_died_unnoticed_the_book_knows_the_first_or_who_was_seen_first) {
+  EndFacts facts{.ranks_seen = true, .died_unnoticed = true};
+  facts.first_gone = AttemptCause{.kind = CauseKind::kDeath, .node = "node0", .world_rank = 0};
+  EXPECT_EQ(cause(facts).node, "node0");
+  facts.event = failure(5, 2);  // a peer could not be reached: whose fault that is it does not know
+  facts.event_node = "node1";
+  EXPECT_EQ(cause(facts).node, "node0");
+  facts.event->fields["seen_by"] = int64_t{1};  // a neighbour has seen rank 2 die
+  EXPECT_EQ(cause(facts).kind, CauseKind::kDeath);
+  EXPECT_EQ(cause(facts).node, "node1");
+  EXPECT_EQ(cause(facts).world_rank, 2);
 }
 
 TEST(Causes, a_consequence_gives_way_to_the_rank_that_was_seen_gone_first) {

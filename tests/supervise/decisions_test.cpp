@@ -22,6 +22,12 @@ Situation after(const std::vector<PastAttempt>& attempts, std::optional<Diagnosi
   return {.attempts = attempts, .diagnosis = diagnosis, .nodes_needed = 2, .nodes_usable = 4};
 }
 
+PastAttempt in_vain(CauseKind kind, double time) {
+  PastAttempt attempt = ended(kind, "", time);
+  attempt.checkpoint = attempt.from_step;
+  return attempt;
+}
+
 TEST(Decisions, ends_that_need_no_node) {
   struct Case {
     CauseKind kind;
@@ -148,17 +154,22 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   ASSERT_TRUE(passing);
   EXPECT_EQ(passing->action, Response::kExclude);
   EXPECT_EQ(passing->node, "node1");
+  Situation resubmitted = after(past);
+  resubmitted.job = "another";
+  EXPECT_FALSE(decide_in_passing(resubmitted, 101)) << "perhaps with another learning rate";
+  // An attempt that has passed the step has decided it: who lifts the exclusion, or lets it expire, has the node back.
+  std::vector<PastAttempt> passed = past;
+  passed.push_back(ended(CauseKind::kDeath, "node2", 2 * kHour, 100));
+  EXPECT_TRUE(decide_in_passing(after(passed), 101)) << "this one has not come beyond it";
+  passed.push_back(ended(CauseKind::kDeath, "node2", 3 * kHour, 150));
+  EXPECT_FALSE(decide_in_passing(after(passed), 151));
   past.push_back(ended(CauseKind::kNotFinite, "node2", 2 * kHour, 100));
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
   EXPECT_EQ(decide(after(past)).status, 7);
+  EXPECT_FALSE(decide_in_passing(after(past), 101)) << "with other data, or another learning rate";
 }
 
 TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
-  auto in_vain = [](CauseKind kind, double time) {
-    PastAttempt attempt = ended(kind, "", time);
-    attempt.checkpoint = attempt.from_step;
-    return attempt;
-  };
   std::vector<PastAttempt> past{in_vain(CauseKind::kCommunication, 1), in_vain(CauseKind::kCommunication, 2)};
   EXPECT_EQ(decide(after(past)).action, Response::kRetry);
   past.push_back(in_vain(CauseKind::kDrained, 3));  // it was asked to: does not count
@@ -170,6 +181,16 @@ TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {
   EXPECT_EQ(decide(after(past)).action, Response::kRetry) << "a newer checkpoint begins the count anew";
 }
 
+TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew) {
+  std::vector<PastAttempt> past{in_vain(CauseKind::kCommunication, 1), in_vain(CauseKind::kCommunication, 2),
+                                in_vain(CauseKind::kCommunication, 3)};
+  past[1].ended = 0;                                                // its driver was killed
+  past[2].from_step = past[2].checkpoint = past[1].from_step + 20;  // which the attempt before has saved
+  EXPECT_EQ(attempts_without_checkpoint(past), 1);
+  past[2] = in_vain(CauseKind::kCommunication, 3);
+  EXPECT_EQ(attempts_without_checkpoint(past), 2);
+}
+
 TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {
   const std::vector<PastAttempt> past{ended(CauseKind::kNodeLost, "node1", kHour)};
   Situation situation = after(past);
@@ -179,6 +200,24 @@ TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {
   EXPECT_EQ(decide(situation).action, Response::kSuccessor);
   EXPECT_EQ(decide(situation).node, "node1");
   EXPECT_EQ(decide(situation).status, 75);
+}
+
+TEST(Decisions, before_the_start_a_bad_node_is_left_out_where_that_is_its_own_fault_and_others_are_there) {
+  using Looked = std::vector<std::pair<std::string, Diagnosis>>;
+  const auto bad = Diagnosis::kBad, healthy = Diagnosis::kHealthy;
+  const auto actions = [](const Looked& nodes, int needed) {
+    std::string text;
+    for (const Decision& d : decide_before_start(nodes, needed, static_cast<int>(nodes.size())))
+      text += d.node + " " + std::string(enum_name(d.action)) + "; ";
+    return text;
+  };
+  EXPECT_EQ(actions({{"a", healthy}, {"b", Diagnosis::kUnknown}}, 2), "");
+  EXPECT_EQ(actions({{"a", bad}, {"b", healthy}, {"c", healthy}}, 2), "a exclude; ");
+  EXPECT_EQ(actions({{"a", bad}, {"b", healthy}, {"c", healthy}}, 3), "a report; ") << "no spare";
+  EXPECT_EQ(actions({{"a", bad}, {"b", healthy}, {"c", healthy}, {"d", bad}}, 3), "a exclude; d report; ");
+  EXPECT_EQ(actions({{"a", bad}, {"b", bad}, {"c", healthy}}, 1), "a report; b report; ") << "most: a shared fault";
+  EXPECT_EQ(actions({{"a", Diagnosis::kSuspect}, {"b", healthy}}, 1), "a report; ");
+  EXPECT_EQ(actions({{"a", bad}}, 1), "a report; ");
 }
 
 // Whatever has happened: a node is left out or examined only where one is named, and statuses go with what ends the run.

@@ -54,6 +54,12 @@ TEST(History, an_attempt_comes_back_from_its_events) {
   EXPECT_EQ(history.attempts[1].from_step, 20);
 }
 
+TEST(History, the_step_of_a_failure_goes_before_the_last_that_was_seen) {
+  const PastAttempt attempt{.attempt = "a", .step = 25, .cause = {.kind = CauseKind::kNotFinite, .step = 31}};
+  const std::vector<RunEvent> events{at(100, start_event(attempt)), at(200, end_event(attempt))};
+  EXPECT_EQ(history_from(events, 400).attempts[0].step, 31);
+}
+
 TEST(History, every_cause_comes_back_by_its_name) {
   for (const auto& [kind, name] : EnumNames<CauseKind>::table) {
     const PastAttempt attempt{.attempt = "a", .cause = {.kind = kind}};

@@ -153,6 +153,19 @@ TEST_F(GpuWatchTest, keeps_the_newest_of_many_xids_and_counts_all) {
   EXPECT_EQ(gpus[0].num_xids, 40);
 }
 
+TEST_F(GpuWatchTest, gpus_of_other_jobs_are_none_that_are_lost) {
+  say("gpus=3 hidden=0:0");
+  GpuWatch watch;
+  say("gpus=3 hidden=0:0 xid=0:79 xid=2:13 ecc=1:4");
+  const auto gpus = watch.look(0);
+  ASSERT_EQ(gpus.size(), 2u);
+  EXPECT_EQ(gpus[0].pci, "0000:11:00.0");
+  EXPECT_EQ(gpus[0].ecc_errors, 4);
+  EXPECT_FALSE(gpus[0].lost || gpus[1].lost);
+  EXPECT_TRUE(gpus[0].xids.empty()) << "that of the other job's";
+  EXPECT_EQ(gpus[1].xids, std::vector<int>{13});
+}
+
 TEST_F(GpuWatchTest, without_a_driver_there_are_no_gpus) {
   ::setenv("TRIREME_NVML", "/nowhere/libnvidia-ml.so.1", 1);
   EXPECT_TRUE(GpuWatch().look(0).empty());

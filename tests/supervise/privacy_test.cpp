@@ -1,5 +1,8 @@
-// Who gets to know the token of the job: its agents, by their environment, and nobody else.
+// Who gets to know the token of the job: its agents, by their environment, and nobody else. Whose black boxes an agent
+// believes.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -8,7 +11,9 @@
 #include <iterator>
 #include <thread>
 
+#include "io/black_box/black_box.h"
 #include "lib/supervise/agent.h"
+#include "lib/supervise/node_processes.h"
 #include "lib/supervise/process_launcher.h"
 #include "tests/io/temporary_folder.h"
 
@@ -53,6 +58,41 @@ TEST(Privacy, the_token_is_in_the_agents_environment_alone) {
   EXPECT_EQ(contents(ranks + ".cmd").find(token), std::string::npos);
 }
 
+// As by ssh, which passes its input on, and none of its environment.
+TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
+  const TemporaryFolder folder;
+  const std::string token = to_text(new_token()), agents = folder / "agents";
+  LaunchCommands commands = own_commands("", "");
+  ASSERT_TRUE(commands.tells_by_input);
+  commands.agents = [&](const auto&) {
+    return std::vector<LaunchCommands::Words>{
+        {"env", "-i", "sh", "-c", fmt::format("cat >{0}.part; mv {0}.part {0}", agents)}};
+  };
+  ProcessLauncher launcher(
+      {.commands = commands,
+       .agent = {"agent"},
+       .ranks = {},
+       .run_dir = folder / "run",
+       .job = "job",
+       .secret = {std::string(kTokenVariable) + "=" + token, std::string(kDriverVariable) + "=1 a"}});
+  launcher.start_agents({"node0"});
+  ASSERT_TRUE(comes(agents));
+  EXPECT_EQ(contents(agents), fmt::format("{}={}\n{}=1 a\n", kTokenVariable, token, kDriverVariable));
+
+  ::unsetenv(kTokenVariable);
+  ::unsetenv(kDriverVariable);
+  const int before = ::dup(STDIN_FILENO), told = ::open(agents.c_str(), O_RDONLY);
+  ASSERT_EQ(::dup2(told, STDIN_FILENO), STDIN_FILENO);
+  const auto options = agent_options("/run", "/bin/true");
+  ::dup2(before, STDIN_FILENO);
+  ::close(before), ::close(told);
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(to_text(options.value().token), token);
+  EXPECT_EQ(options.value().addresses, std::vector<std::string>{"a"});
+  EXPECT_EQ(std::getenv(kTokenVariable), nullptr);
+  ::unsetenv(kDriverVariable);
+}
+
 TEST(Privacy, an_agent_hides_it_from_what_it_starts) {
   ::setenv(kTokenVariable, to_text(new_token()).c_str(), 1);
   ::setenv(kDriverVariable, "4711 10.0.0.1 ::1", 1);
@@ -63,6 +103,21 @@ TEST(Privacy, an_agent_hides_it_from_what_it_starts) {
   EXPECT_EQ(std::getenv(kTokenVariable), nullptr);
   EXPECT_FALSE(agent_options("/run", "/bin/true").ok()) << "without one it is no agent";
   ::unsetenv(kDriverVariable);
+}
+
+// A box of another user's could name any process of this one's as what is left of an attempt, and have it killed.
+TEST(Privacy, boxes_of_other_users_are_not_believed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  const TemporaryFolder folder;
+  ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
+  const auto box = value_or_throw(BlackBox::create({.attempt = "earlier", .run_dir = "/run"}));
+  const RunOnNode run{.run_dir = "/run", .node = "", .host = box->image().host};
+  ASSERT_EQ(boxes_of(run).size(), 1u);
+  EXPECT_EQ(leftovers(run, boxes_of(run), "now").size(), 1u);
+  ASSERT_EQ(::chown(box->path().c_str(), 65534, 65534), 0);
+  EXPECT_TRUE(boxes_of(run).empty());
+  box->end_well();
+  ::unsetenv("TRIREME_BLACK_BOXES");
 }
 
 }  // namespace

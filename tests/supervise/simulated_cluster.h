@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/supervise/supervisor.h"
@@ -17,6 +18,7 @@ namespace tri {
 struct SimulatedNode {
   bool alive = true;        // its agent reports, and hears orders
   bool comes_back = false;  // ... when it is started anew
+  bool refuses = false;     // its agent can't be started, and the launcher says so
   int doctor = 0;           // exit status of its next doctor
   int leftovers = 0;        // processes that do not end
   std::vector<RankSight> ranks;
@@ -27,8 +29,9 @@ struct SimulatedNode {
 
 class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
  public:
-  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2) : ranks_per_node_(ranks_per_node) {
-    Supervisor::Setup setup{.nodes_needed = needed};
+  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false)
+      : ranks_per_node_(ranks_per_node) {
+    Supervisor::Setup setup{.nodes_needed = needed, .examine = examine, .host = "host0"};
     for (int i = 0; i < num_nodes; ++i) {
       const std::string name = "node" + std::to_string(i);
       setup.nodes.push_back(name);
@@ -83,7 +86,8 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
   // The launcher's side.
   std::vector<RanksStart> starts;
   std::vector<std::vector<std::string>> agent_starts;
-  std::optional<int> ranks = 1;  // status; none: they run
+  std::vector<std::string> failed;  // starts of agents, until they are asked for
+  std::optional<int> ranks = 1;     // status; none: they run
   std::optional<int> status_if_drained = 75;
   int drains = 0, asks = 0, kills = 0;
   // The run folder's.
@@ -98,12 +102,14 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
     agent_starts.push_back(names);
     for (const std::string& name : names) {
       SimulatedNode& node = nodes.at(name);
-      if (!node.comes_back) continue;
+      if (node.refuses) failed.push_back(name);
+      if (!node.comes_back || node.refuses) continue;
       node.alive = true;
       node.report.began = now;
       node.report.order = 0;
     }
   }
+  std::vector<std::string> failed_agents() override { return std::exchange(failed, {}); }
   void start_ranks(const RanksStart& start) override {
     starts.push_back(start);
     ranks.reset();

@@ -95,6 +95,21 @@ TEST(Supervisor, a_stopped_rank_is_a_hang_and_a_suspended_job_is_none) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
+// A busy launcher takes the other ranks along before it says anything: those on the first node are not to blame.
+TEST(Supervisor, ranks_that_are_gone_end_an_attempt_and_the_first_of_them_is_named) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).ranks[1].state = ProcessState::kGone;
+  cluster.play(2);
+  for (int n = 0; n < 2; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) rank.state = ProcessState::kGone;
+  cluster.checkpoint = 10;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 30));
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "death by signal"), 1);
+}
+
 TEST(Supervisor, a_death_is_retried_and_the_second_asks_the_doctor) {
   SimulatedCluster cluster(3, 2);
   cluster.node(1).doctor = 41;
@@ -171,6 +186,23 @@ TEST(Supervisor, what_a_gpu_says_after_the_end_explains_it_too) {
   cluster.end_ranks_with(5, 10);
   cluster.play(0.4);
   cluster.node(1).gpus[0] = {.pci = "a", .xids = {79}, .num_xids = 1};
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+// An agent of a busy machine, whose first sight of its GPU comes after the rank's death, seconds late.
+TEST(Supervisor, no_decision_is_made_before_each_node_has_looked_at_its_gpus) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.cause = failure("host0", 5, 1);
+  cluster.play(1);
+  cluster.end_ranks_with(5, 10);
+  cluster.play(1.2);
+  cluster.node(1).alive = false;
+  cluster.play(2);
+  cluster.node(1).alive = true;
+  cluster.node(1).gpus = {{.pci = "a", .xids = {79}, .num_xids = 1}};
   ASSERT_TRUE(cluster.play_until_attempt(2));
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
@@ -293,6 +325,123 @@ TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lif
   EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
   for (const Names& names : cluster.agent_starts)
     EXPECT_EQ(std::count(names.begin(), names.end(), "node0"), 0) << "not even an agent";
+}
+
+TEST(Supervisor, a_driver_that_hears_nobody_any_more_blames_nobody) {
+  for (const bool own_trains : {true, false}) {
+    SimulatedCluster cluster(5, 2);
+    if (!own_trains) cluster.append(exclusion_event({.node = "node0", .why = "ill", .until = cluster.now + 3600}), "");
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 1; n < 5; ++n) cluster.node(n).alive = false;
+    cluster.play(100);
+    EXPECT_EQ(cluster.supervisor->status(), 75) << "a successor may come to another batch host";
+    EXPECT_EQ(cluster.excluded(), own_trains ? Names{} : Names{"node0"});
+    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "communication"), 1);
+  }
+  // While another is heard those that are not are lost.
+  SimulatedCluster cluster(5, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  for (int n = 1; n < 4; ++n) cluster.node(n).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node4"}));
+  Names out = cluster.excluded();
+  std::sort(out.begin(), out.end());
+  EXPECT_EQ(out, (Names{"node1", "node2", "node3"}));
+}
+
+// A node without slurmd, whose agent lives on: the next attempt can't be launched, and shows it.
+TEST(Supervisor, a_node_that_refuses_each_start_is_lost_at_once_where_others_do_not) {
+  enum class Refuse { kOne, kAllForAWhile, kAll };
+  for (const Refuse refuse : {Refuse::kOne, Refuse::kAllForAWhile, Refuse::kAll}) {
+    const bool all_refuse = refuse != Refuse::kOne;
+    SimulatedCluster cluster(4, 3);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 0; n < 4; ++n) {
+      cluster.node(n).comes_back = true;
+      cluster.node(n).refuses = all_refuse || n == 1;
+    }
+    cluster.cause = failure("host0", 5);
+    cluster.end_ranks_with(5, 10);
+    ASSERT_TRUE(cluster.play_until_attempt(2));
+    for (int n = 0; n < 4; ++n) cluster.node(n).ranks.clear();
+    cluster.end_ranks_with(1, 10);  // before a rank has begun
+    const double began = cluster.now;
+    if (!all_refuse) {
+      ASSERT_TRUE(cluster.play_until_attempt(3, 30));
+      EXPECT_LE(cluster.now - began, 15) << "three probes, and no time of silence";
+      EXPECT_EQ(cluster.excluded(), Names{"node1"});
+      EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node2", "node3"}));
+      continue;
+    }
+    // As where Slurm itself can't be reached.
+    cluster.play(40);
+    for (int n = 0; n < 4; ++n) cluster.node(n).refuses = refuse == Refuse::kAll;
+    EXPECT_EQ(cluster.play_until_attempt(3, 200), refuse == Refuse::kAllForAWhile);
+    EXPECT_EQ(cluster.excluded(), Names{});
+    EXPECT_EQ(cluster.supervisor->status() == 75, refuse == Refuse::kAll);
+  }
+}
+
+TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+  cluster.node(1).comes_back = true;  // it was repaired
+  cluster.append(lift_event("node1"), "");
+  cluster.play(60);
+  EXPECT_EQ(cluster.starts.size(), 2u) << "which is no reason to disturb the attempt";
+  cluster.node(2).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(3));
+  EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node1"}));
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2"}));
+  // One that is taken again and is dead all the same is left out again.
+  cluster.append(lift_event("node2"), "");
+  cluster.cause = failure("host0", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(4));
+  EXPECT_EQ(cluster.starts[3].nodes, (Names{"node0", "node1"}));
+  cluster.play(200);
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2", "node2"}));
+}
+
+TEST(Supervisor, a_node_that_is_bad_before_the_first_attempt_is_left_out) {
+  SimulatedCluster cluster(4, 2, 2, true);
+  cluster.node(0).doctor = 41;
+  cluster.node(2).doctor = 40;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "exclude"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "report"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kSpan, "what", "diagnosis"), 1);
+  cluster.node(1).doctor = 41;
+  cluster.play(20);
+  cluster.cause = failure("host1", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"}) << "once";
+}
+
+TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
+  SimulatedCluster cluster(3, 2, 2, true);
+  cluster.node(1).doctor = -1;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_GE(cluster.now - began, cluster.given.doctor_seconds);
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node1"}));
+  EXPECT_EQ(cluster.excluded(), Names{});
+  SimulatedCluster stopped(2, 2, 2, true);
+  stopped.node(0).doctor = -1;
+  stopped.play(10);
+  stopped.supervisor->stop_requested(stopped.now);
+  EXPECT_EQ(stopped.supervisor->status(), 75);
+  EXPECT_TRUE(stopped.starts.empty());
 }
 
 TEST(Supervisor, ranks_that_cannot_be_killed_take_their_node_out) {

@@ -47,8 +47,7 @@ PeerCopyTensors allocate_peer_copies(const std::string& name, int members, int64
 }
 
 PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers, PeerCopyTensors tensors,
-                                     Stream& copies, Stream& arrivals, Device& device, ChannelProgress progress,
-                                     CopyProgress by)
+                                     Stream& copies, Stream& arrivals, Device& device, ChannelProgress progress)
     : AxisTransfers(std::move(collectives)),
       peers_(std::move(peers)),
       tensors_(std::move(tensors)),
@@ -58,8 +57,7 @@ PeerCopyTransfers::PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers
       made_(device.make_event()),
       sent_(device.make_event()),
       reduced_(device.make_event()),
-      progress_(progress),
-      marks_(by == CopyProgress::kMarked) {
+      progress_(progress) {
   TRI_REQUIRE(peers_.size() == size() && peers_.rank == rank(), "member {} of {} with the memory of {} of {}", rank(),
               size(), peers_.rank, peers_.size());
 }
@@ -105,7 +103,7 @@ void PeerCopyTransfers::begin(ChannelOperation operation, int64_t bytes, Stream&
     const int peer = (rank() + step) % size();
     copies_.set_flag(peers_.at(peer, flag(kReady, rank())), operation_);
   }
-  if (marks_) progress_.joined(copies_);
+  progress_.joined(copies_);
   begun_ = operation_;
   unsent_ = size() - 1;
 }
@@ -114,7 +112,7 @@ void PeerCopyTransfers::begin(ChannelOperation operation, int64_t bytes, Stream&
 void PeerCopyTransfers::count_sent(int blocks, Stream& stream) {
   unsent_ -= blocks;
   if (unsent_ > 0) return;
-  if (marks_) progress_.sent(stream);
+  progress_.sent(stream);
   if (&stream == &copies_) given_ = operation_;
 }
 
@@ -123,7 +121,7 @@ void PeerCopyTransfers::count_sent(int blocks, Stream& stream) {
 void PeerCopyTransfers::count_arrived(uint32_t operation) {
   if (static_cast<int32_t>(operation - completing_) <= 0) return;
   completing_ = operation;
-  if (marks_) progress_.completed(arrivals_, operation);
+  progress_.completed(arrivals_, operation);
   awaited_ = operation;
   progress_.whole(operation);
 }
@@ -131,7 +129,7 @@ void PeerCopyTransfers::count_arrived(uint32_t operation) {
 // From the flags: its own readiness and blocks stand in the memory of the peers, the blocks of the peers in its own. A
 // stream that has nothing more to do has done what it was given before, whatever became of it.
 void PeerCopyTransfers::read_progress(Stream& stream, HostBuffer<uint32_t>& words) {
-  if (marks_ || !progress_.kept() || stream.busy()) return;  // busy: an earlier call gave up
+  if (!progress_.wants_read() || stream.busy()) return;  // busy: an earlier call gave up
   const uint32_t begun = begun_, given = given_, awaited = awaited_;
   const bool copied = !copies_.busy(), arrived = !arrivals_.busy();
   const auto peers = static_cast<size_t>(size() - 1);

@@ -32,16 +32,11 @@ struct PeerCopyTensors {
 PeerCopyTensors allocate_peer_copies(const std::string& name, int members, int64_t elements, Dtype dtype, int buffers,
                                      Arena& arena);
 
-// How far the copies are comes into the black box by marks of the streams, as they go, or by read_progress(): on a GPU
-// each mark takes microseconds of its stream.
-enum class CopyProgress { kMarked, kRead };
-
 class PeerCopyTransfers final : public AxisTransfers {
  public:
   // Copies run on `copies`; `arrivals` waits for the peers' blocks and does nothing else.
   PeerCopyTransfers(GroupOnStream collectives, PeerMemory peers, PeerCopyTensors tensors, Stream& copies,
-                    Stream& arrivals, Device& device, ChannelProgress progress = {},
-                    CopyProgress by = CopyProgress::kMarked);
+                    Stream& arrivals, Device& device, ChannelProgress progress = {});
 
   CommCounts counts() const override;
   void read_progress(Stream& stream, HostBuffer<uint32_t>& words) override;
@@ -86,7 +81,6 @@ class PeerCopyTransfers final : public AxisTransfers {
   std::unique_ptr<Event> reduced_;  // the parts of a reduce are there
   CommCounts counts_;               // gathers and reduces by copies
   ChannelProgress progress_;
-  const bool marks_;
   // The last operation that the streams were given: its readiness, all of its blocks to be copied, its arrivals. Apart
   // from what the host's thread counts, since read_progress() is another thread's.
   std::atomic<uint32_t> begun_{0}, given_{0}, awaited_{0};

@@ -57,7 +57,7 @@ class Plot {
     this.caption = element('figcaption', {}, element('h3', {}, this.title), options.extra);
     this.figure = element('figure', {class: options.wide ? 'wide' : ''}, this.caption, this.readout, this.svg);
     this.view.plots.push(this);
-    undrawn.push(this);
+    draws(this);
     this.width = 0;
     new ResizeObserver(() => {
       const width = Math.round(this.svg.clientWidth);
@@ -162,7 +162,8 @@ class Plot {
     const name = 'clip' + (++kHatches);
     this.svg.append(drawing(
         'clipPath', {id: name},
-        drawing('rect', {x: kMargin.left, y: kMargin.top - 2, width: Math.max(1, inner.x), height: inner.y + 4})));
+        drawing(
+            'rect', {x: kMargin.left - 4, y: kMargin.top - 4, width: Math.max(1, inner.x + 8), height: inner.y + 8})));
     frame.body = drawing('g', {'clip-path': `url(#${name})`});
     this.svg.append(frame.body);
     this.draw(frame);

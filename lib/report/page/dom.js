@@ -87,11 +87,24 @@ const number = (text) => ({text, class: 'number'});  // figures, to the right
 const unbroken = (text) => ({text, class: 'key'});   // never broken
 const long = (text) => ({text, class: 'long'});      // broken anywhere
 
-// What draws itself once it has its place in the page, and so a width.
+// What draws itself once it has its place in the page, and so a width: pictures with a figure and render().
+const pictures = [];
 const undrawn = [];
+function draws(picture) {
+  pictures.push(picture);
+  undrawn.push(picture);
+}
 function drawAll() {
   for (const picture of undrawn.splice(0)) picture.render();
 }
+// On paper everything is as wide as paper is, and drawn for that, so that letters keep their size.
+function drawForPaper(onPaper) {
+  document.documentElement.classList.toggle('paper', onPaper);
+  for (const picture of pictures)
+    if (picture.figure.isConnected) picture.render();
+}
+window.addEventListener('beforeprint', () => drawForPaper(true));
+window.addEventListener('afterprint', () => drawForPaper(false));
 
 function section(id, title, ...children) { return element('section', {id}, element('h2', {}, title), children); }
 

@@ -14,13 +14,14 @@ function amountColour(byte) {
   const at = byte / 255 * (kCividis.length - 1), i = Math.min(kCividis.length - 2, Math.floor(at));
   return kCividis[i].map((v, k) => Math.round(v + (kCividis[i + 1][k] - v) * (at - i)));
 }
-const kSlowRatio = 1.1;  // of the median of its stage: from here on a rank is marked and named
+const kSlowRatio = 1.1;  // over the median of its role: from here on a rank is marked and named
 
 const kQuantityWords = {
   compute: 'compute (forward and backward)',
   forward: 'forward',
   backward: 'backward',
-  launch: 'launch of the gradients\' reduction',
+  rate: 'rate of its GEMMs: model FLOPs over compute',
+  launch_skew: 'launch skew of the gradients\' reduction',
   tp: 'exposed tp transfers',
   dp: 'exposed dp transfers',
   bubble: 'bubble: waits for other stages',
@@ -48,6 +49,7 @@ class HeatMap {
     this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
     this.slider = element('input', {
       type: 'range',
+      class: 'screen-only',
       min: 0,
       max: heat.slices.length - 1,
       value: this.slice,
@@ -79,7 +81,7 @@ class HeatMap {
       this.paint();
     });
     this.canvas.addEventListener('keydown', (event) => this.key(event));
-    undrawn.push(this);
+    draws(this);
     new ResizeObserver(() => {
       if (this.canvas.clientWidth !== this.width) requestAnimationFrame(() => this.render());
     }).observe(this.figure);
@@ -94,10 +96,12 @@ class HeatMap {
     const {dp, tp} = this.heat;
     return {pp: Math.floor(rank / (dp * tp)), dp: Math.floor(rank / tp) % dp, tp: rank % tp};
   }
-  seconds(rank) {
-    const byte = this.bytes()[rank];
-    return this.quantity.ratio ? 2 ** ((byte - 128) / 127) * this.quantity.medians[this.slice][this.place(rank).pp] :
-                                 byte / 255 * this.quantity.most;
+  slower(rank) { return 2 ** ((this.bytes()[rank] - 128) / 127); }
+  amount(rank) {  // seconds a step, or TFLOP/s
+    const {ratio, rate, most, medians} = this.quantity, {pp, tp} = this.place(rank);
+    if (!ratio) return this.bytes()[rank] / 255 * most;
+    const middle = medians[this.slice][pp * this.heat.tp + tp];
+    return rate ? middle / this.slower(rank) : middle * this.slower(rank);
   }
   nameOf(rank) {
     const {pp, dp, tp} = this.place(rank), of = (d) => d.names[d.ranks[rank]];
@@ -105,38 +109,45 @@ class HeatMap {
     return `rank ${rank} [pp${pp} dp${dp} tp${tp}]` + (host ? ' on ' + host : '') + (gpu ? ` (GPU ${gpu})` : '');
   }
   words(rank) {
-    const text = this.nameOf(rank) + ': ' + duration(this.seconds(rank));
-    if (!this.quantity.ratio) return text;
-    return text + `, ${(2 ** ((this.bytes()[rank] - 128) / 127)).toFixed(2)} x the median of its stage`;
+    const {ratio, rate} = this.quantity, amount = this.amount(rank);
+    const text = this.nameOf(rank) + ': ' + (rate ? counted(1e12 * amount) + 'FLOP/s' : duration(amount));
+    if (!ratio) return text;
+    return text + `, ${(rate ? 1 / this.slower(rank) : this.slower(rank)).toFixed(2)} x the median of its peers`;
   }
 
   // Where the cells are: columns are dp ranks, folded where they don't fit; rows tp ranks; blocks of rows stages.
   layout(width) {
-    const {pp, dp, tp} = this.heat, labels = 34, room = width - labels;
+    const {pp, dp, tp} = this.heat, labels = tp > 1 ? 62 : 34, room = width - labels;
     const columns = Math.min(dp, Math.max(1, Math.floor(room / 4)));
     const lines = Math.ceil(dp / columns);
     const perLine = Math.ceil(dp / lines);
     const side = Math.max(3, Math.min(34, Math.floor(room / perLine)));
     const rows = Math.max(1, lines * tp), gap = 5;
     const rowHeight = Math.max(2, Math.min(side, Math.floor(640 / (pp * rows))));
+    const top = lines === 1 ? 16 : 0;  // the names of the columns
     return {
       labels,
+      top,
       lines,
       perLine,
       side,
       rowHeight,
       block: rows * rowHeight + gap,
-      height: pp * (rows * rowHeight + gap)
+      height: top + pp * (rows * rowHeight + gap)
     };
   }
   cell(rank) {
     const {tp} = this.heat, p = this.place(rank), grid = this.grid;
     const line = Math.floor(p.dp / grid.perLine);
-    return [grid.labels + (p.dp % grid.perLine) * grid.side, p.pp * grid.block + (line * tp + p.tp) * grid.rowHeight];
+    return [
+      grid.labels + (p.dp % grid.perLine) * grid.side,
+      grid.top + p.pp * grid.block + (line * tp + p.tp) * grid.rowHeight
+    ];
   }
   rankAt(x, y) {
     const {pp, dp, tp} = this.heat, grid = this.grid;
-    const stage = Math.floor(y / grid.block), row = Math.floor((y - stage * grid.block) / grid.rowHeight);
+    const stage = Math.floor((y - grid.top) / grid.block);
+    const row = Math.floor((y - grid.top - stage * grid.block) / grid.rowHeight);
     const line = Math.floor(row / tp), column = Math.floor((x - grid.labels) / grid.side);
     const replica = line * grid.perLine + column;
     if (stage < 0 || stage >= pp || line >= grid.lines || column < 0 || column >= grid.perLine || replica >= dp)
@@ -187,7 +198,7 @@ class HeatMap {
     pen.scale(dense, dense);
     pen.font = '11px system-ui, sans-serif';
     pen.fillStyle = style.getPropertyValue('--faint');
-    for (let stage = 0; stage < this.heat.pp; ++stage) pen.fillText('pp' + stage, 0, stage * grid.block + 10);
+    this.paintNames(pen);
     const gap = grid.side >= 9 && grid.rowHeight >= 9 ? 1 : 0;
     const slow = [];
     for (let rank = 0; rank < bytes.length; ++rank) {
@@ -195,7 +206,7 @@ class HeatMap {
                 colour = this.quantity.ratio ? ratioColour(bytes[rank]) : amountColour(bytes[rank]);
       pen.fillStyle = `rgb(${colour.join()})`;
       pen.fillRect(x, y, grid.side - gap, grid.rowHeight - gap);
-      if (this.quantity.ratio && 2 ** ((bytes[rank] - 128) / 127) >= kSlowRatio) slow.push([x, y]);
+      if (this.quantity.ratio && this.slower(rank) >= kSlowRatio) slow.push([x, y]);
     }
     pen.strokeStyle = '#111';  // on pale cells, in either scheme
     pen.lineWidth = 1.5;
@@ -216,8 +227,22 @@ class HeatMap {
     }
   }
 
+  // Of stages and, where there is room, of tp and dp ranks: every so many.
+  paintNames(pen) {
+    const {pp, dp, tp} = this.heat, {grid} = this, room = 14;
+    for (let stage = 0; stage < pp; ++stage) {
+      const y = grid.top + stage * grid.block;
+      pen.fillText('pp' + stage, 0, y + 10);
+      const every = Math.max(1, Math.ceil(room / grid.rowHeight));
+      for (let i = 0; tp > 1 && grid.lines === 1 && i < tp; i += every)
+        pen.fillText('tp' + i, 34, y + i * grid.rowHeight + Math.min(grid.rowHeight / 2 + 4, 12));
+    }
+    const every = 2 ** Math.max(0, Math.ceil(Math.log2((16 + 8 * String(dp).length) / grid.side)));
+    for (let i = 0; grid.lines === 1 && i < dp; i += every) pen.fillText('dp' + i, grid.labels + i * grid.side, 11);
+  }
+
   explain() {
-    const {ratio, most} = this.quantity, bytes = this.bytes();
+    const {ratio, rate, most} = this.quantity, bytes = this.bytes();
     const cells = [];
     for (let i = 0; i <= 10; ++i) {
       const byte = ratio ? 128 + Math.round(127 * 0.4 * (i / 5 - 1)) : Math.round(25.5 * i);
@@ -225,19 +250,19 @@ class HeatMap {
       cells.push(drawing('rect', {x: 10 * i, width: 11, height: 12, fill: `rgb(${colour.join()})`}));
     }
     const bar = drawing('svg', {viewBox: '0 0 110 12', style: 'width:110px', 'aria-hidden': 'true'}, cells);
-    const ends = ratio ?
-        [(2 ** -0.4).toFixed(2) + ' x the median of its stage', (2 ** 0.4).toFixed(2) + ' x and more'] :
-        ['0', duration(most)];
+    const end = (power) => (2 ** (rate ? -power : power)).toFixed(2) + ' x';
+    const ends = ratio ? [end(-0.4) + ' the median of its peers', end(0.4) + (rate ? ' and less' : ' and more')] :
+                         ['0', duration(most)];
     this.scale.replaceChildren(
         element('span', {}, ends[0], bar, ends[1]),
-        ratio ? element('span', {}, `framed: ${kSlowRatio} x and more`) : '');
-    const order = [...bytes.keys()].sort((a, b) => bytes[b] - bytes[a]).slice(0, 5);
-    const named = ratio ? order.filter((rank) => 2 ** ((bytes[rank] - 128) / 127) >= kSlowRatio) : order;
-    const head = ratio ? 'Slower than their stage\'s median by 10 % or more, in this slice of time: ' :
+        ratio ? element('span', {}, 'framed: slower by 10 % and more') : '');
+    const slow = ratio ? [...bytes.keys()].filter((rank) => this.slower(rank) >= kSlowRatio) : [];
+    const named = (ratio ? slow : [...bytes.keys()]).sort((a, b) => bytes[b] - bytes[a]).slice(0, 5);
+    const head = ratio ? 'Slower than their peers\' median by 10 % or more, in this slice of time: ' :
                          'The longest, in this slice of time: ';
-    const count = ratio ? bytes.reduce((n, b) => n + (2 ** ((b - 128) / 127) >= kSlowRatio), 0) : named.length;
+    const count = ratio ? slow.length : named.length;
     this.slowest.replaceChildren(
-        element('p', {}, head, named.length === 0 ? 'none.' : `${whole(count)}.`),
+        element('p', {}, head, count === 0 ? 'none.' : `${whole(count)}.`),
         named.length > 0 ? element('ul', {}, named.map((rank) => element('li', {}, this.words(rank)))) : '');
   }
 }

@@ -169,7 +169,7 @@ function curves() {
   return element(
       'div', {}, several ? element('div', {class: 'legend'}, runs.map((_, i) => nameTag(i))) : '',
       element(
-          'div', {class: 'bar'}, element('span', {}, 'Across:'), choices, log, reset,
+          'div', {class: 'bar screen-only'}, element('span', {}, 'Across:'), choices, log, reset,
           element(
               'span', {class: 'faint screen-only'},
               'Drag to enlarge. In a chart with the focus: arrow keys, Home, End move the cursor, + and - enlarge.')),
@@ -221,7 +221,7 @@ function stepTime() {
       absent(
           'tp, pp, dp: exposed transfers, for which compute stood still; bubble: waits for the ' +
           'work of other stages; data: waits for the batch; other: the host, between and beside the device\'s work.'),
-      element('div', {class: 'bar'}, toggle),
+      element('div', {class: 'bar screen-only'}, toggle),
       oneEach((run, i) => (made[i] ? made[i].node : absent('No step is on record yet.'))));
 }
 
@@ -300,8 +300,24 @@ function ranks() {
     const map = new HeatMap(run.heat, names[i]);
     const {pp, dp, tp} = run.heat;
     const legend = `${whole(pp * dp * tp)} ranks: blocks are stages (pp ${pp}), rows tp ranks (${tp}), columns dp ` +
-        `ranks (${dp}). Seconds a step, means of a slice of time; a rank is compared with its own stage.`;
+        `ranks (${dp}). Means of the steps of a slice of time; a rank is compared with those that do the same work.`;
     return element('div', {}, absent(legend), map.figure, element('h3', {}, 'Stragglers on record'), stragglers(run));
+  });
+}
+
+function waits() {
+  return oneEach((run, i) => {
+    if (run.waits.length === 0)
+      return absent(
+          'Neither steps nor a hang are on record. `trireme timeline ' + run.dir +
+          ' --record 3` has a run that goes on record its next steps.');
+    return element('div', {}, run.waits.map((one) => {
+      const title =
+          `In ${one.title}: ${one.source === 'dump' ? 'who stands still' : 'whose compute stood still'} for whom`;
+      return element(
+          'div', {}, element('h3', {}, title), one.headline ? element('p', {}, one.headline) : '',
+          new MeshView(one, names[i]).figure);
+    }));
   });
 }
 
@@ -403,8 +419,8 @@ function config() {
 function build() {
   const sections = [
     ['curves', 'Curves', curves], ['step', 'Where the time of a step goes', stepTime], ['ranks', 'All ranks', ranks],
-    ['wall', 'Where wall time went', wallTime], ['checkpoints', 'Checkpoints', checkpoints],
-    ['incidents', 'Incidents', incidents], ['config', 'Config', config]
+    ['waits', 'Who waits for whom', waits], ['wall', 'Where wall time went', wallTime],
+    ['checkpoints', 'Checkpoints', checkpoints], ['incidents', 'Incidents', incidents], ['config', 'Config', config]
   ];
   put(document.getElementById('page'), [
     element(

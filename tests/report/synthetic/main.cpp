@@ -1,4 +1,4 @@
-// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED]: the folder of a run that never was.
+// synthetic_run DIR STEPS PP DP TP WINDOWS [SEED [hang]]: the folder of a run that never was.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 int main(int argc, char** argv) {
   if (argc < 7) {
-    std::fprintf(stderr, "usage: %s DIR STEPS PP DP TP WINDOWS [SEED]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DIR STEPS PP DP TP WINDOWS [SEED [hang]]\n", argv[0]);
     return 2;
   }
   const auto number = [&](int i) { return std::atoi(argv[i]); };
@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   run.lost_steps = run.checkpoint_every / 2;
   run.restarts = 5;
   if (argc > 7) run.seed = static_cast<uint64_t>(number(7));
+  run.hang = argc > 8;
   try {
     tri::write_synthetic_run(argv[1], run);
   } catch (const std::exception& problem) {

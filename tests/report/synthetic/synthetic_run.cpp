@@ -7,8 +7,10 @@
 #include <random>
 
 #include "io/ranks/ranks_file.h"
+#include "lib/fault/dump_folder.h"
 #include "lib/fault/events.h"
 #include "lib/observe/metrics.h"
+#include "tests/fault/simulated_job.h"
 
 namespace tri {
 namespace {
@@ -189,6 +191,24 @@ class Writer {
 
 }  // namespace
 
-void write_synthetic_run(const std::string& dir, const SyntheticRun& run) { Writer(dir, run).write(); }
+std::vector<RankRecord> records_of_stopped_job() {
+  SimulatedJob job({.pp = 2, .dp = 2, .tp = 2});
+  const int64_t all = job.run({}, 1);
+  job.run({SimulatedFaultKind::kStopped, kStoppedRank, all / 2}, 1);
+  auto records = job.records();
+  for (RankRecord& record : records)
+    if (record.world_rank == kStoppedRank) record.process_state = ProcessState::kStopped;
+  return records;
+}
+
+void write_synthetic_run(const std::string& dir, const SyntheticRun& run) {
+  Writer(dir, run).write();
+  if (!run.hang) return;
+  const auto records = records_of_stopped_job();
+  const HangTrigger trigger{.world_rank = 0, .seconds = 60};
+  const auto dump = value_or_throw(join_dump(dir, "attempt", 1, trigger));
+  for (const RankRecord& record : records) value_or_throw(write_record(dump.path, record));
+  value_or_throw(write_report(dump.path, records, trigger, locate_hang(records, trigger)));
+}
 
 }  // namespace tri

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "io/black_box/record.h"
 
 namespace tri {
 
@@ -16,8 +19,13 @@ struct SyntheticRun {
   int64_t windows = 8;  // of ranks.h5; 0: there is no such file
   int slow_rank = 5;    // by 20 % in the second half; -1: none
   double peak_lr = 3e-4;
+  bool hang = false;  // a dump is there: rank 5 of pp 2 x dp 2 x tp 2 has stopped
   uint64_t seed = 1;
 };
+
+inline constexpr int kStoppedRank = 5;
+// Records of a job of pp 2 x dp 2 x tp 2 of which that rank has stopped in its middle.
+std::vector<RankRecord> records_of_stopped_job();
 
 // Makes `dir` and its files. Throws Fatal where they can't be written.
 void write_synthetic_run(const std::string& dir, const SyntheticRun& run);

@@ -95,6 +95,7 @@ class PlayedRun : public Launcher, public AgentLink, public RunBook {
   bool runs = false;
 
   void start_agents(const std::vector<std::string>&) override {}
+  std::vector<std::string> failed_agents() override { return {}; }
   void start_ranks(const RanksStart&) override { runs = true; }
   std::optional<int> ranks_status() override { return status; }
   void drain_ranks() override { status = 75; }

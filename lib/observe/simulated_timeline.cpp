@@ -1,0 +1,188 @@
+#include "lib/observe/simulated_timeline.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lib/simulate/pipeline.h"
+
+namespace tri {
+namespace {
+
+constexpr int64_t kLeast = 1'000'000'000;  // nanoseconds, before all times
+
+enum Stream : uint16_t { kCompute, kReceiveForward, kSendForward, kReceiveBackward, kSendBackward, kDp, kHost };
+enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed };
+
+int64_t nanoseconds(double seconds) { return kLeast + static_cast<int64_t>(seconds * 1e9); }
+
+class SimulatedStep {
+ public:
+  SimulatedStep(const Workload& w, const Cluster& c, const TransferTimes& transfers)
+      : w_(w), c_(c), costs_(step_costs(w, c, transfers)) {
+    std::vector<StageCost> stages;
+    for (size_t stage = 0; stage < costs_.column.forward.size(); ++stage)
+      stages.push_back({costs_.column.forward[stage], costs_.column.backward[stage], costs_.column.transfer});
+    run_ = simulate_pipeline(plans_of_all_stages(w.schedule, w.pp, w.num_microbatches(), w.chunks), w.chunks, stages,
+                             costs_.column.transfers == StageTransfers::kBeside ? Overlap::kOn : Overlap::kOff);
+    TRI_REQUIRE(run_.deadlock.empty(), "{}", run_.deadlock);
+    begin_ = gathers_before_first_use();
+  }
+
+  std::vector<TimelinePiece> pieces() {
+    std::vector<TimelinePiece> pieces;
+    for (int stage = 0; stage < w_.pp; ++stage) pieces.push_back(empty_piece(stage));
+    for (const PipelineSpan& span : run_.spans) add(span, pieces[static_cast<size_t>(span.stage)]);
+    double end = 0;
+    for (int stage = 0; stage < w_.pp; ++stage) end = std::max(end, add_dp(stage, pieces[static_cast<size_t>(stage)]));
+    for (TimelinePiece& piece : pieces) {
+      add_span(piece, kHost, kStep, 0, end + costs_.fixed);
+      if (costs_.fixed > 0) add_span(piece, kHost, kFixed, end, end + costs_.fixed);
+    }
+    return pieces;
+  }
+
+ private:
+  static void add_span(TimelinePiece& piece, Stream stream, Name name, double begin, double end) {
+    piece.spans.push_back({.begin = nanoseconds(begin),
+                           .end = nanoseconds(end),
+                           .step = 1,
+                           .stream = stream,
+                           .name = name,
+                           .kind = name == kUpdate ? SpanKind::kAction : SpanKind::kOperation});
+  }
+
+  TimelinePiece empty_piece(int stage) const {
+    const int stride = w_.tp * w_.cp * w_.dp, rank = stage * stride;
+    TimelinePiece piece{.world_rank = rank,
+                        .world_size = w_.ranks(),
+                        .pp_rank = stage,
+                        .host = fmt::format("machine{}", rank / c_.node.ranks),
+                        .gpu = c_.device.name,
+                        .attempt = "simulated",
+                        .steps = {1, 1}};
+    piece.streams = {
+        "compute", "pp receive forward", "pp send forward", "pp receive backward", "pp send backward", "dp", "host"};
+    piece.names = {"F",          "B",    "GEMMs", "attention", "memory-bound", "tp exposed", "update", "reduce_scatter",
+                   "all_gather", "step", "fixed"};
+    const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
+      const int source = (from + w_.pp) % w_.pp * stride, target = (to + w_.pp) % w_.pp * stride;
+      piece.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
+    };
+    // In the order of the streams.
+    edge("pp forward", ChannelKind::kReceive, stage - 1, stage);
+    edge("pp forward", ChannelKind::kSend, stage, stage + 1);
+    edge("pp backward", ChannelKind::kReceive, stage + 1, stage);
+    edge("pp backward", ChannelKind::kSend, stage, stage - 1);
+    return piece;
+  }
+
+  void add(const PipelineSpan& span, TimelinePiece& piece) {
+    const double begin = begin_ + span.start, end = begin_ + span.end;
+    const ActionKind kind = span.action.kind;
+    if (kind == ActionKind::kForward || kind == ActionKind::kBackward) {
+      piece.spans.push_back({.begin = nanoseconds(begin),
+                             .end = nanoseconds(end),
+                             .step = 1,
+                             .name = kind == ActionKind::kForward ? kF : kB,
+                             .microbatch = span.action.microbatch,
+                             .chunk = static_cast<uint16_t>(span.action.chunk),
+                             .kind = SpanKind::kAction});
+      return add_parts(span, begin, piece);
+    }
+    const Stream stream = kind == ActionKind::kRecvForward    ? kReceiveForward
+                          : kind == ActionKind::kSendForward  ? kSendForward
+                          : kind == ActionKind::kRecvBackward ? kReceiveBackward
+                                                              : kSendBackward;
+    const bool receives = stream == kReceiveForward || stream == kReceiveBackward;
+    uint32_t& sequence = sequences_[{span.stage, stream}];
+    piece.transfers.push_back({.joined = nanoseconds(begin),
+                               .completed = nanoseconds(end),
+                               .sequence = ++sequence,
+                               .step = 1,
+                               .channel = static_cast<uint16_t>(stream - kReceiveForward),
+                               .join_stream = stream,
+                               .arrive_stream = stream,
+                               .operation = receives ? ChannelOperation::kReceive : ChannelOperation::kSend});
+  }
+
+  void add_parts(const PipelineSpan& span, double begin, TimelinePiece& piece) const {
+    const LayerTimes& times = costs_.stages[static_cast<size_t>(span.action.chunk * w_.pp + span.stage)];
+    const PassTimes& pass = span.action.kind == ActionKind::kForward ? times.forward : times.backward;
+    for (const auto& [name, seconds] : {std::pair{kGemm, pass.gemm}, std::pair{kAttention, pass.attention},
+                                        std::pair{kMemory, pass.memory}, std::pair{kTp, pass.tp}}) {
+      if (seconds > 0) add_span(piece, kCompute, name, begin, begin + seconds);
+      begin += seconds;
+    }
+  }
+
+  // When the first actions may begin: a chunk's first bucket is there.
+  double gathers_before_first_use() const {
+    double most = 0;
+    for (int stage = 0; stage < w_.pp; ++stage) {
+      double stream = 0;
+      for (int chunk = 0; chunk < w_.chunks; ++chunk) {
+        const ChunkTraffic& traffic = costs_.traffic[static_cast<size_t>(chunk * w_.pp + stage)];
+        stream += traffic.buckets * traffic.gather;
+        const double first_use = stream - (w_.overlap_dp ? (traffic.buckets - 1) * traffic.gather : 0);
+        most = std::max(most, first_use - (w_.overlap_dp ? first_forward(stage, chunk) : 0));
+      }
+    }
+    return most;
+  }
+  double first_forward(int stage, int chunk) const {
+    for (const PipelineSpan& span : run_.spans)
+      if (span.stage == stage && span.action.kind == ActionKind::kForward && span.action.chunk == chunk)
+        return span.start;
+    return 0;
+  }
+
+  // Gathers at the step's beginning, reductions as the buckets fire through the last backward passes, and the update;
+  // when that ends.
+  double add_dp(int stage, TimelinePiece& piece) const {
+    double gathered = 0;
+    for (int chunk = 0; chunk < w_.chunks; ++chunk) {
+      const ChunkTraffic& traffic = costs_.traffic[static_cast<size_t>(chunk * w_.pp + stage)];
+      for (int bucket = 0; bucket < traffic.buckets && traffic.gather > 0; ++bucket, gathered += traffic.gather)
+        add_span(piece, kDp, kGather, gathered, gathered + traffic.gather);
+    }
+    double compute = 0;
+    std::vector<double> last_backward(static_cast<size_t>(w_.chunks));
+    for (const PipelineSpan& span : run_.spans) {
+      if (span.stage != stage) continue;
+      if (span.action.kind != ActionKind::kForward && span.action.kind != ActionKind::kBackward) continue;
+      compute = std::max(compute, begin_ + span.end);
+      if (span.action.kind == ActionKind::kBackward)
+        last_backward[static_cast<size_t>(span.action.chunk)] = begin_ + span.end;
+    }
+    double stream = w_.overlap_dp ? gathered : compute;
+    for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
+      const auto of = static_cast<size_t>(chunk * w_.pp + stage);
+      const ChunkTraffic& traffic = costs_.traffic[of];
+      for (int bucket = 1; bucket <= traffic.buckets && traffic.reduce > 0; ++bucket) {
+        const double left = 1 - static_cast<double>(bucket) / traffic.buckets;
+        stream = std::max(stream, last_backward[static_cast<size_t>(chunk)] - left * costs_.column.backward[of]);
+        add_span(piece, kDp, kReduce, stream, stream + traffic.reduce);
+        stream += traffic.reduce;
+      }
+    }
+    const double reduced = std::max(compute, stream), updated = reduced + costs_.optimizer[static_cast<size_t>(stage)];
+    add_span(piece, kCompute, kUpdate, reduced, updated);
+    return updated;
+  }
+
+  const Workload& w_;
+  const Cluster& c_;
+  const StepCosts costs_;
+  PipelineRun run_;
+  double begin_ = 0;  // of the first action
+  std::map<std::pair<int, Stream>, uint32_t> sequences_;
+};
+
+}  // namespace
+
+std::vector<TimelinePiece> simulated_pieces(const Workload& workload, const Cluster& cluster,
+                                            const TransferTimes& transfers) {
+  return SimulatedStep(workload, cluster, transfers).pieces();
+}
+
+}  // namespace tri

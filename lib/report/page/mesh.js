@@ -1,0 +1,421 @@
+// The mesh of ranks in space, turned by the pointer or by keys: dp to the right, pp downwards, tp into the depth; an arrow
+// from each rank that waits to the one for which it waits.
+
+const kAxisLooks = {
+  tp: ['#e69f00', []],
+  pp: ['#56b4e9', [7, 3]],
+  dp: ['#d55e00', [2, 3]],
+  several: ['#7a828c', [9, 3, 2, 3]],  // along more than one axis
+};
+const kFirstView = {
+  yaw: 0.6,
+  pitch: 0.45
+};
+const kListedWaits = 12;
+const kFineRanks = 512;  // up to which all lines between neighbours are drawn
+
+// How long an axis of so many ranks is drawn: beyond a dozen it grows with their logarithm.
+function axisLength(count) {
+  const gaps = count - 1;
+  return gaps <= 12 ? gaps : 12 + 4 * Math.log2(gaps / 12);
+}
+
+class MeshView {
+  constructor(waits, name) {
+    this.waits = waits;
+    this.dump = waits.source === 'dump';
+    this.size = waits.pp * waits.dp * waits.tp;
+    this.shown = this.dump ? waits.edges.length : Math.min(waits.edges.length, kListedWaits);
+    this.rank = null;
+    this.axes = new Set(Object.keys(kAxisLooks));
+    this.culprits = new Set(waits.culprits);
+    Object.assign(this, kFirstView);
+    this.count();
+    this.canvas = element('canvas', {
+      tabindex: 0,
+      role: 'img',
+      'aria-label': `${name}: the mesh of ranks, with arrows to those that are waited for. Arrow keys turn it, ` +
+          'n and p go from rank to rank; the longest waits are in the table below'
+    });
+    this.readout = element('div', {class: 'readout', 'aria-live': 'polite'});
+    this.scale = element('div', {class: 'legend'});
+    this.figure =
+        element('figure', {}, this.controls(), this.canvas, this.readout, this.scale, this.legend(), this.list());
+    this.listen();
+    draws(this);
+    new ResizeObserver(() => {
+      if (this.canvas.clientWidth !== this.width) requestAnimationFrame(() => this.render());
+    }).observe(this.figure);
+  }
+
+  // By rank: for how long others waited for it, its edges, and whether it waits itself.
+  count() {
+    this.awaited = new Float64Array(this.size);
+    this.edgesOf = Array.from({length: this.size}, () => []);
+    this.isWaiting = new Uint8Array(this.size);
+    for (const edge of this.waits.edges) {
+      const [waiter, awaited, , ms] = edge;
+      this.awaited[awaited] += ms;
+      this.isWaiting[waiter] = 1;
+      this.edgesOf[waiter].push(edge);
+      this.edgesOf[awaited].push(edge);
+    }
+    this.mostAwaited = this.awaited.reduce((a, v) => Math.max(a, v), 0);
+    this.longest = this.waits.edges.reduce((a, edge) => Math.max(a, edge[3]), 0);
+  }
+  place(rank) {
+    const {dp, tp} = this.waits;
+    return {pp: Math.floor(rank / (dp * tp)), dp: Math.floor(rank / tp) % dp, tp: rank % tp};
+  }
+  nameOf(rank) {
+    const {pp, dp, tp} = this.place(rank);
+    return `rank ${rank} [pp${pp} dp${dp} tp${tp}]`;
+  }
+  axisOf(edge) {
+    const a = this.place(edge[0]), b = this.place(edge[1]);
+    const along = ['pp', 'dp', 'tp'].filter((axis) => a[axis] !== b[axis]);
+    return along.length === 1 ? along[0] : 'several';
+  }
+  what(edge) { return this.waits.what[edge[2]]; }
+
+  controls() {
+    const {edges} = this.waits;
+    const boxes = Object.keys(kAxisLooks)
+                      .filter((axis) => edges.some((edge) => this.axisOf(edge) === axis))
+                      .map(
+                          (axis) => element(
+                              'label', {}, element('input', {
+                                type: 'checkbox',
+                                checked: true,
+                                onchange: (event) => {
+                                  this.axes[event.target.checked ? 'add' : 'delete'](axis);
+                                  this.paint();
+                                }
+                              }),
+                              axis));
+    const said = element('span', {}), tell = () => {
+      said.textContent = `the longest ${whole(this.shown)} of ${whole(edges.length)}`;
+    };
+    const slider = element('input', {
+      type: 'range',
+      min: 1,
+      max: Math.max(1, edges.length),
+      value: this.shown,
+      'aria-label': 'How many waits are drawn',
+      oninput: () => {
+        this.shown = Number(slider.value);
+        tell();
+        this.paint();
+      }
+    });
+    tell();
+    const back = element(
+        'button', {
+          type: 'button',
+          onclick: () => {
+            Object.assign(this, kFirstView);
+            this.render();
+          }
+        },
+        'First view');
+    return element(
+        'div', {class: 'bar screen-only'}, element('span', {class: 'faint'}, 'Drag, or arrow keys, to turn.'), back,
+        boxes, this.dump ? '' : [slider, said]);
+  }
+  legend() {
+    const found = Object.keys(kAxisLooks).filter((axis) => this.waits.edges.some((edge) => this.axisOf(edge) === axis));
+    return element(
+        'div', {class: 'legend'},
+        found.map(
+            (axis) => element(
+                'span', {}, drawing('svg', {viewBox: '0 0 26 12', 'aria-hidden': 'true'}, drawing('path', {
+                                      d: 'M0 6H19M19 2L26 6L19 10Z',
+                                      fill: kAxisLooks[axis][0],
+                                      stroke: kAxisLooks[axis][0],
+                                      'stroke-width': 2.2,
+                                      'stroke-dasharray': kAxisLooks[axis][1].join(' ')
+                                    })),
+                axis === 'several' ? 'across several axes' : `waits along ${axis}`)));
+  }
+  explain() {
+    if (this.dump) {
+      const mark = (kind) => {
+        const [fill, ring] = this.look(kind);
+        return drawing(
+            'svg', {viewBox: '0 0 26 12', 'aria-hidden': 'true'},
+            drawing('circle', {cx: 13, cy: 6, r: 4.5, fill, stroke: ring, 'stroke-width': 1.5}));
+      };
+      this.scale.replaceChildren(
+          this.culprits.size > 0 ? element('span', {}, mark('culprit'), 'for whom the others wait (two rings)') : '',
+          element('span', {}, mark('waits'), 'waits'), element('span', {}, mark('rest'), 'waits for nobody'));
+      return;
+    }
+    const cells = [];
+    for (let i = 0; i <= 10; ++i)
+      cells.push(drawing('rect', {x: 10 * i, width: 11, height: 12, fill: `rgb(${amountColour(25.5 * i).join()})`}));
+    this.scale.replaceChildren(element(
+        'span', {}, 'others waited for it: 0',
+        drawing('svg', {viewBox: '0 0 110 12', style: 'width:110px', 'aria-hidden': 'true'}, cells),
+        duration(this.mostAwaited / 1000) + ' a step'));
+  }
+  list() {
+    const rows = this.waits.edges.slice(0, kListedWaits).map((edge) => {
+      const row = [this.nameOf(edge[0]), this.nameOf(edge[1]), this.what(edge)];
+      return this.dump ? row : [...row, duration(edge[3] / 1000)];
+    });
+    if (rows.length === 0) return element('p', {}, 'Nobody waited for another.');
+    const heads = ['who waits', 'for whom', this.dump ? 'for what' : 'axis'];
+    const more = this.waits.num_waits - rows.length;
+    return element(
+        'div', {}, table(this.dump ? heads : [...heads, number('a step')], rows),
+        more > 0 ? absent(`and ${whole(more)} more`) : '');
+  }
+
+  listen() {
+    let from = null;
+    this.canvas.addEventListener('pointerdown', (event) => {
+      from = [event.clientX, event.clientY];
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    this.canvas.addEventListener('pointerup', () => {
+      from = null;
+    });
+    this.canvas.addEventListener('pointermove', (event) => {
+      if (from === null) return this.point(event);
+      this.turn((event.clientX - from[0]) * 0.008, (event.clientY - from[1]) * 0.008);
+      from = [event.clientX, event.clientY];
+    });
+    this.canvas.addEventListener('pointerleave', () => this.choose(null));
+    this.canvas.addEventListener('keydown', (event) => {
+      const turns = {ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, -0.1], ArrowDown: [0, 0.1]}[event.key];
+      const next = {n: 1, p: -1}[event.key];
+      if (turns)
+        this.turn(...turns);
+      else if (next)
+        this.choose(this.rank === null ? 0 : (this.rank + next + this.size) % this.size);
+      else if (event.key === 'Escape')
+        this.choose(null);
+      else
+        return;
+      event.preventDefault();
+    });
+  }
+  turn(yaw, pitch) {
+    this.yaw += yaw;
+    this.pitch = Math.max(-1.4, Math.min(1.4, this.pitch + pitch));
+    this.render();
+  }
+  point(event) {
+    const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    let nearest = null, least = Math.max(12, 1.5 * this.radius) ** 2;
+    for (let rank = 0; rank < this.size; ++rank) {
+      const away = (this.at[2 * rank] - x) ** 2 + (this.at[2 * rank + 1] - y) ** 2;
+      if (away < least) [nearest, least] = [rank, away];
+    }
+    if (nearest !== this.rank) this.choose(nearest);
+  }
+  choose(rank) {
+    this.rank = rank;
+    this.readout.textContent = rank === null ? '' : this.words(rank);
+    this.paint();
+  }
+  words(rank) {
+    const mine = this.edgesOf[rank].filter((edge) => edge[0] === rank),
+          others = this.edgesOf[rank].length - mine.length;
+    const told = mine.slice(0, 4).map(
+        (edge) => `rank ${edge[1]} (${this.what(edge)}${this.dump ? '' : ', ' + duration(edge[3] / 1000)})`);
+    return this.nameOf(rank) + ': ' + (told.length > 0 ? 'waits for ' + told.join(', ') : 'waits for nobody') +
+        (mine.length > told.length ? ` and ${mine.length - told.length} more` : '') +
+        `; ${whole(others)} rank${others === 1 ? ' waits' : 's wait'} for it` +
+        (this.dump || others === 0 ? '' : `, ${duration(this.awaited[rank] / 1000)} a step`);
+  }
+
+  // Where (dp, pp, tp) stands, before it is scaled to the canvas; what is nearer has the smaller depth.
+  project(dp, pp, tp) {
+    const along = (at, count) => (count > 1 ? (at / (count - 1) - 0.5) * axisLength(count) : 0);
+    const {waits} = this;
+    const x = along(dp, waits.dp), y = along(pp, waits.pp), z = along(tp, waits.tp);
+    const right = x * Math.cos(this.yaw) + z * Math.sin(this.yaw),
+          back = z * Math.cos(this.yaw) - x * Math.sin(this.yaw);
+    return [
+      right, y * Math.cos(this.pitch) - back * Math.sin(this.pitch),
+      back * Math.cos(this.pitch) + y * Math.sin(this.pitch)
+    ];
+  }
+  render() {
+    const {pp, dp, tp} = this.waits, margin = 44;
+    this.width = this.canvas.clientWidth || this.width || 640;
+    const most = Math.round(Math.max(260, Math.min(460, 0.6 * this.width)));
+    let right = 0, down = 0;
+    for (const corner of [[0, 0, 0], [dp - 1, 0, 0], [0, pp - 1, 0], [0, 0, tp - 1]]) {
+      const [x, y] = this.project(...corner);  // the opposite corners lie opposite
+      right = Math.max(right, Math.abs(x));
+      down = Math.max(down, Math.abs(y));
+    }
+    const fit = (room, extent) => (extent > 0 ? (room - 2 * margin) / (2 * extent) : Infinity);
+    const unit = Math.min(150, fit(this.width, right), fit(most, down));
+    // A flat mesh has a low picture.
+    this.height = Math.min(most, Math.max(140, Math.round(2 * (down * unit + margin))));
+    // Of the shortest distance between neighbours.
+    const gap = Math.min(...[pp, dp, tp].map((n) => (n > 1 ? axisLength(n) / (n - 1) : 1)));
+    this.radius = Math.max(1.2, Math.min(14, 0.2 * unit, 0.45 * gap * unit));
+    this.onCanvas = (...place) => {
+      const [x, y] = this.project(...place);
+      return [this.width / 2 + unit * x, this.height / 2 + unit * y];
+    };
+    this.at = new Float64Array(2 * this.size);
+    const depth = new Float64Array(this.size);
+    for (let rank = 0; rank < this.size; ++rank) {
+      const place = this.place(rank), [x, y, z] = this.project(place.dp, place.pp, place.tp);
+      this.at[2 * rank] = this.width / 2 + unit * x;
+      this.at[2 * rank + 1] = this.height / 2 + unit * y;
+      depth[rank] = z;
+    }
+    this.farthestFirst = [...depth.keys()].sort((a, b) => depth[b] - depth[a]);
+    this.explain();
+    this.paint();
+  }
+
+  paint() {
+    if (!this.at) return;
+    const dense = window.devicePixelRatio || 1, {canvas} = this, style = getComputedStyle(document.documentElement);
+    canvas.width = Math.round(this.width * dense);
+    canvas.height = Math.round(this.height * dense);
+    canvas.style.height = this.height + 'px';
+    const pen = canvas.getContext('2d');
+    pen.scale(dense, dense);
+    pen.font = '11px system-ui, sans-serif';
+    this.paintFrame(pen, style);
+    const drawn = this.waits.edges.slice(0, this.shown).filter((edge) => this.axes.has(this.axisOf(edge)));
+    const chosen = this.rank === null ? [] : this.edgesOf[this.rank].filter((edge) => this.axes.has(this.axisOf(edge)));
+    const opacity = this.rank !== null ? 0.12 : drawn.length <= 200 ? 0.9 : drawn.length <= 3000 ? 0.4 : 0.15;
+    const edges = () => drawn.forEach((edge) => this.paintEdge(pen, edge, opacity));
+    const isDense = this.size > kFineRanks;  // whose ranks would hide the arrows
+    if (!isDense) edges();
+    for (const rank of this.farthestFirst) this.paintRank(pen, style, rank);
+    if (isDense) edges();
+    for (const rank of this.culprits) this.paintRank(pen, style, rank);
+    for (const edge of chosen) this.paintEdge(pen, edge, 1);
+  }
+  // The box's edges, for a small mesh all lines between neighbours; names at the edges.
+  paintFrame(pen, style) {
+    const {pp, dp, tp} = this.waits, last = [dp - 1, pp - 1, tp - 1], fine = this.size <= kFineRanks;
+    const line = (from, to) => {
+      pen.moveTo(...this.onCanvas(...from));
+      pen.lineTo(...this.onCanvas(...to));
+    };
+    pen.strokeStyle = style.getPropertyValue('--line');
+    pen.lineWidth = 1;
+    pen.beginPath();
+    for (const axis of [0, 1, 2]) {
+      const [u, v] = [0, 1, 2].filter((other) => other !== axis);
+      for (let i = 0; i <= last[u]; i += fine ? 1 : last[u] || 1)
+        for (let k = 0; k <= last[v]; k += fine ? 1 : last[v] || 1) {
+          const from = [0, 0, 0];
+          from[u] = i;
+          from[v] = k;
+          const to = [...from];
+          to[axis] = last[axis];
+          line(from, to);
+        }
+    }
+    pen.stroke();
+    pen.fillStyle = style.getPropertyValue('--faint');
+    pen.textAlign = 'center';
+    pen.textBaseline = 'middle';
+    ['dp', 'pp', 'tp'].forEach((name, axis) => this.paintNames(pen, name, axis, last));
+  }
+  // Along the edge of the box that lies farthest out, so that names and ranks don't meet.
+  paintNames(pen, name, axis, last) {
+    const others = [0, 1, 2].filter((other) => other !== axis), middle = [this.width / 2, this.height / 2];
+    let best = null;
+    for (const u of [0, last[others[0]]])
+      for (const v of [0, last[others[1]]]) {
+        const place = last.map((n) => n / 2);
+        place[others[0]] = u;
+        place[others[1]] = v;
+        const [x, y] = this.onCanvas(...place);
+        // Of names along the vertical axis the left, of the others the lower edge.
+        const score = axis === 1 ? -x : y;
+        if (best === null || score > best.score) best = {score, u, v, x, y};
+      }
+    const out = [best.x - middle[0], best.y - middle[1]], length = Math.hypot(...out) || 1;
+    const ends = [0, last[axis]].map((i) => {
+      const place = [0, 0, 0];
+      place[axis] = i;
+      return this.onCanvas(...place);
+    });
+    const apart = Math.hypot(ends[1][0] - ends[0][0], ends[1][1] - ends[0][1]) / (last[axis] || 1);
+    const every = apart >= 24 ? 1 : last[axis] || 1;  // else the first and the last
+    for (let i = 0; i <= last[axis]; i += every) {
+      const place = [0, 0, 0];
+      place[axis] = i;
+      place[others[0]] = best.u;
+      place[others[1]] = best.v;
+      const [x, y] = this.onCanvas(...place), away = this.radius + 15;
+      pen.fillText(
+          name + i, x + (length > 1 ? out[0] / length * away : -away), y + (length > 1 ? out[1] / length * away : 0));
+    }
+  }
+  paintEdge(pen, edge, opacity) {
+    const [a, b, , ms] = edge, {at} = this;
+    const [fromX, fromY, toX, toY] = [at[2 * a], at[2 * a + 1], at[2 * b], at[2 * b + 1]];
+    const dx = toX - fromX, dy = toY - fromY, length = Math.hypot(dx, dy);
+    if (length < 1) return;
+    // Bent to its left, so that two ranks that wait for each other have two arrows.
+    const bend = [fromX + dx / 2 + dy * 0.13, fromY + dy / 2 - dx * 0.13];
+    const clip = (x, y) => {  // to the rim of a rank
+      const away = Math.hypot(bend[0] - x, bend[1] - y) || 1, share = Math.min(0.8, (this.radius + 2) / away);
+      return [x + (bend[0] - x) * share, y + (bend[1] - y) * share];
+    };
+    const begin = clip(fromX, fromY), end = clip(toX, toY), [colour, dashes] = kAxisLooks[this.axisOf(edge)];
+    const width = this.longest > 0 ? 1.2 + 2.6 * Math.sqrt(ms / this.longest) : 1.8;
+    pen.globalAlpha = opacity;
+    pen.strokeStyle = pen.fillStyle = colour;
+    pen.lineWidth = width;
+    pen.setLineDash(dashes);
+    pen.beginPath();
+    pen.moveTo(...begin);
+    pen.quadraticCurveTo(...bend, ...end);
+    pen.stroke();
+    pen.setLineDash([]);
+    const turn = Math.atan2(end[1] - bend[1], end[0] - bend[0]), tip = Math.min(length / 3, 4 + 2.2 * width);
+    pen.beginPath();
+    pen.moveTo(...end);
+    for (const side of [-0.42, 0.42])
+      pen.lineTo(end[0] - tip * Math.cos(turn + side), end[1] - tip * Math.sin(turn + side));
+    pen.fill();
+    pen.globalAlpha = 1;
+  }
+  look(kind) {
+    return {culprit: ['#b3400a', '#111111'], waits: ['#b9def5', '#5b6470'], rest: ['#f4f4f1', '#5b6470']}[kind];
+  }
+  paintRank(pen, style, rank) {
+    const x = this.at[2 * rank], y = this.at[2 * rank + 1], {radius} = this, isCulprit = this.culprits.has(rank);
+    let [fill, ring] = this.look(isCulprit ? 'culprit' : this.isWaiting[rank] ? 'waits' : 'rest');
+    const byte = this.mostAwaited > 0 ? 255 * this.awaited[rank] / this.mostAwaited : 0;
+    if (!this.dump) [fill, ring] = [`rgb(${amountColour(byte).join()})`, '#5b6470'];
+    pen.fillStyle = fill;
+    pen.strokeStyle = ring;
+    pen.lineWidth = radius >= 5 ? 1.2 : 0.5;
+    // Where ranks hide each other, those that matter stand out.
+    const matters = this.dump ? isCulprit || this.isWaiting[rank] : byte > 0;
+    if (this.size > kFineRanks && !matters) pen.fillStyle = style.getPropertyValue('--line');
+    pen.beginPath();
+    pen.arc(x, y, radius, 0, 2 * Math.PI);
+    pen.fill();
+    if (radius >= 3) pen.stroke();
+    if (isCulprit || rank === this.rank) {
+      pen.strokeStyle = isCulprit ? '#b3400a' : style.getPropertyValue('--ink');
+      pen.lineWidth = 2;
+      pen.beginPath();
+      pen.arc(x, y, Math.max(radius + 4, 7), 0, 2 * Math.PI);
+      pen.stroke();
+    }
+    if (radius < 9) return;
+    pen.fillStyle = isCulprit || (!this.dump && byte < 128) ? '#ffffff' : '#111111';
+    pen.textAlign = 'center';
+    pen.textBaseline = 'middle';
+    pen.fillText(String(rank), x, y + 0.5);
+  }
+}

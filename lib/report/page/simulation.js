@@ -1,0 +1,147 @@
+// The page of a simulation: its sections, from the data that the program has put into it.
+
+const report = JSON.parse(document.getElementById('data').textContent);
+const simulated = report.simulation;
+const seconds = (value) => (value < 0.1 ? digits(1000 * value, 3) + ' ms' : digits(value, 3) + ' s');
+const mfu = (row) => (100 * row.mfu).toFixed(1) + ' %';
+const absent = (text) => element('p', {class: 'faint'}, text);
+
+function overview() {
+  const l = simulated.layout, f = simulated.faults;
+  const parts = [
+    `tp ${l.tp}`, l.cp > 1 ? `cp ${l.cp}` : '', `dp ${l.dp}`, `pp ${l.pp}`, l.chunks > 1 ? `${l.chunks} chunks` : '',
+    `${l.num_microbatches} microbatches of ${l.micro_batch}`, `zero ${l.zero}`, `recompute ${l.recompute}`, l.numbers
+  ];
+  const within = simulated.uncertainty ? ` ± ${percent(simulated.uncertainty)}` : '';
+  return table([unbroken(''), long('')], [
+    ['Cluster', report.cluster], ['Ranks', whole(simulated.ranks)], ['Layout', parts.filter((p) => p).join(', ')],
+    ['Step', seconds(simulated.step_s) + within],
+    ['Tokens a second', counted(simulated.tokens_per_s)],
+    ['FLOP/s a rank', digits(simulated.tflops_per_rank, 4) + ' T'], ['MFU', mfu(simulated)],
+    ['Memory of the fullest rank', bytesText(simulated.memory_bytes) + (simulated.fits ? '' : ': does not fit')],
+    [
+      'Under faults',
+      `one in ${duration(f.mtbf_s)} stops the job; ${percent(f.effective)} of the time is left; ` +
+          `machines in reserve: ${f.spares}`
+    ]
+  ]);
+}
+
+function step() {
+  const parts = simulated.parts_s, sum = Object.values(parts).reduce((a, b) => a + Math.max(0, b), 0);
+  const shares = Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, Math.max(0, value) / sum]));
+  const describe = (name) => `${name} ${seconds(parts[name])} (${percent(shares[name])})`;
+  const names = Object.keys(kPredictedParts).filter((name) => shares[name] > 0);
+  return element(
+      'div', {}, shareBar(shares, kPredictedParts, describe), legendOf(names, kPredictedParts),
+      table([unbroken('part'), number('seconds'), number('share')], names.map((name) => [
+        name, parts[name].toFixed(4), percent(shares[name])
+      ])));
+}
+
+function scaling(rows, words) {
+  if (rows.length === 0) return absent('This layout does not scale that way.');
+  return element(
+      'div', {}, absent(words), barPlot({
+        title: 'Parts of a step; above: MFU',
+        share: true,
+        looks: kPredictedParts,
+        format: seconds,
+        bars: rows.map((row) => ({head: mfu(row), feet: [whole(row.ranks), seconds(row.seconds)], parts: row.parts}))
+      }),
+      table(
+          ['ranks', 'dp', 'batch', 'step', 'tokens a second', 'MFU'].map(number),
+          rows.map((row) => [
+            whole(row.ranks), whole(row.dp), whole(row.global_batch), seconds(row.seconds), counted(row.tokens_per_s),
+            mfu(row)
+          ])));
+}
+
+function ablation() {
+  const own = report.ablation[0];
+  const words = (name) => {  // in lines of a bar's width
+    const lines = [''];
+    for (const word of name.split(' '))
+      if (lines[lines.length - 1].length + word.length > 11 && lines[lines.length - 1])
+        lines.push(word);
+      else
+        lines[lines.length - 1] += (lines[lines.length - 1] ? ' ' : '') + word;
+    return lines;
+  };
+  return element(
+      'div', {}, absent('The same step with one of the config’s choices undone. Above: MFU.'), barPlot({
+        title: 'Seconds of a step',
+        looks: kPredictedParts,
+        format: seconds,
+        bars: report.ablation.map((row) => ({head: mfu(row), feet: words(row.name), parts: row.parts}))
+      }),
+      table(
+          [unbroken(''), number('step'), number('MFU'), number('points of MFU')],
+          report.ablation.map((row) => [
+            row.name, seconds(row.seconds), mfu(row),
+            row === own ? '' : (100 * (row.mfu - own.mfu) > 0 ? '+' : '') + (100 * (row.mfu - own.mfu)).toFixed(1)
+          ])));
+}
+
+function layouts() {
+  if (report.layouts.length === 0) return absent('No layout of these ranks fits into memory.');
+  return element(
+      'div', {}, absent('The best that fit into memory, of all that divide the model. Above: MFU.'), barPlot({
+        title: 'Seconds of a step',
+        looks: kPredictedParts,
+        format: seconds,
+        bars: report.layouts.map((row) => ({
+                                   head: mfu(row),
+                                   feet: [
+                                     `tp ${row.layout.tp}`, `pp ${row.layout.pp} x ${row.layout.chunks}`,
+                                     `dp ${row.layout.dp}`, `micro ${row.layout.micro_batch}`
+                                   ],
+                                   parts: row.parts
+                                 }))
+      }),
+      table(
+          ['tp', 'pp', 'chunks', 'dp', 'microbatch', 'zero'].map(number).concat(
+              ['recompute', number('step'), number('tokens a second'), number('MFU'), number('memory')]),
+          report.layouts.map((row) => {
+            const l = row.layout;
+            return [
+              l.tp, l.pp, l.chunks, l.dp, l.micro_batch, l.zero, l.recompute, seconds(row.seconds),
+              counted(row.tokens_per_s), mfu(row), bytesText(row.memory_bytes)
+            ];
+          })));
+}
+
+function startUp() {
+  return element(
+      'div', {},
+      absent(
+          'Calls of all ranks and the bytes that they bring to each; groups, and the messages of all ranks together ' +
+          'that bring them up; loading a checkpoint.'),
+      table(
+          [
+            'ranks', 'calls', 'to each', 'exchange', 'groups', 'messages', 'of', 'groups take', 'readers of tokens',
+            'loading'
+          ].map(number),
+          report.start.map((row) => [
+            whole(row.ranks), whole(row.calls), bytesText(row.gathered_bytes), seconds(row.exchange_s),
+            whole(row.groups), counted(row.messages), bytesText(row.message_bytes), seconds(row.groups_s),
+            whole(row.data_readers), seconds(row.load_s)
+          ])));
+}
+
+const sections = [
+  ['step', 'Where the step goes', step],
+  ['weak', 'Weak scaling', () => scaling(report.weak, 'The batch grows with the replicas.')],
+  ['strong', 'Strong scaling', () => scaling(report.strong, 'The batch stays, until a replica has one microbatch.')],
+  ['ablation', 'What each choice gains', ablation], ['layouts', 'Layouts', layouts], ['start', 'Start-up', startUp]
+];
+put(document.getElementById('page'), [
+  element(
+      'header', {}, element('h1', {}, 'Trireme: ' + report.name + ', simulated'),
+      element('p', {class: 'faint'}, `Made by trireme ${report.version}`)),
+  element('nav', {'aria-label': 'Sections'}, sections.map(([id, title]) => element('a', {href: '#' + id}, title))),
+  overview(), ...sections.map(([id, title, make]) => section(id, title, make()))
+]);
+drawAll();
+// What a test looks for, and how long it took since the page was asked for.
+document.documentElement.dataset.drawn = String(Math.round(performance.now()));

@@ -1,0 +1,22 @@
+// The frame of a page that loads nothing (page/page.html), filled: style, program and data are in it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tri {
+
+struct PageParts {
+  std::string title, summary;  // as text; the summary is what readers without JavaScript see
+  std::string data;            // embedded_json()
+  std::string_view script;
+};
+
+// Well-formed as XML but for the bodies of <script> and <style>.
+std::string fill_page_frame(const PageParts& parts);
+
+// JSON without "<", ">" and "&", which it has within text only and may write otherwise there: so no text ends the
+// element of the page that holds it, or begins another.
+std::string embedded_json(const std::string& json);
+
+}  // namespace tri

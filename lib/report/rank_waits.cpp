@@ -1,0 +1,149 @@
+#include "lib/report/rank_waits.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lib/fault/dump_folder.h"
+#include "lib/fault/wait_graph.h"
+#include "lib/observe/run_status.h"
+#include "lib/observe/timeline_slices.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostPieceBytes = int64_t{512} << 20;
+constexpr size_t kMostRecords = 4096;
+
+void keep_most(RankWaits& all) {
+  all.num_waits = static_cast<int64_t>(all.waits.size());
+  if (all.waits.size() > kMostRankWaits) all.waits.resize(kMostRankWaits);
+}
+
+int64_t bytes_of_files(const std::string& folder) {
+  int64_t bytes = 0;
+  std::error_code problem;
+  for (const auto& entry : fs::directory_iterator(folder, problem)) {
+    const auto size = entry.file_size(problem);
+    if (!problem) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+// Other ranks for which one activity of a rank waits: those that it awaits itself, and those that a meeting does.
+void add_awaited(const WaitGraph& graph, int rank, int node, std::vector<int>& awaited) {
+  const auto add = [&](int other) {
+    if (other != rank && std::find(awaited.begin(), awaited.end(), other) == awaited.end()) awaited.push_back(other);
+  };
+  for (const int target : graph.edges().of(node)) {
+    if (const int other = graph.rank_of(target); other >= 0) {
+      add(other);
+      continue;
+    }
+    for (const int member : graph.edges().of(target)) {
+      if (awaited.size() >= kMostAwaited) return;
+      if (const int other = graph.rank_of(member); other >= 0) add(other);
+    }
+  }
+}
+
+void add_steps(const std::string& run_dir, std::vector<RankWaits>& found, std::vector<std::string>& remarks) {
+  const auto recorded = list_timelines(run_dir);
+  if (recorded.empty()) return;
+  const StepRange& steps = recorded.back();
+  if (bytes_of_files(timeline_folder(run_dir, steps)) > kMostPieceBytes) {
+    remarks.push_back(
+        fmt::format("steps {} to {} are recorded of so many ranks that this page leaves them out: "
+                    "trireme timeline {} --ranks FIRST:LAST",
+                    steps.first, steps.last, run_dir));
+    return;
+  }
+  const auto pieces = read_timeline(run_dir, steps, {});
+  if (pieces)
+    found.push_back(waits_of_steps(pieces.value(), steps));
+  else
+    remarks.push_back(pieces.error().message);
+}
+
+void add_dump(const std::string& run_dir, std::vector<RankWaits>& found, std::vector<std::string>& remarks) {
+  if (list_dumps(run_dir).empty()) return;
+  const auto dump = read_hang_dump(run_dir, "");
+  if (!dump) return;  // one is being written, and has no report yet
+  const std::string& folder = dump.value().folder;
+  const std::string name = fs::path(folder).filename().string();
+  const auto ranks = recorded_ranks(folder);
+  if (ranks.size() > kMostRecords) {
+    remarks.push_back(fmt::format("dump {} is of so many ranks that this page leaves it out: trireme status {} --hang",
+                                  name, run_dir));
+    return;
+  }
+  const auto records = read_records(folder, ranks);
+  const auto verdict = nlohmann::json::parse(dump.value().json, nullptr, false);
+  if (records.empty() || !verdict.is_object()) {
+    remarks.push_back(fmt::format("dump {} can't be read", name));
+    return;
+  }
+  RankWaits waits = waits_of_dump(records);
+  waits.title = "dump " + name;
+  waits.headline = verdict.value("headline", "");
+  for (const auto& culprit : verdict.value("culprits", nlohmann::json::array()))
+    if (const int rank = culprit.is_object() ? culprit.value("rank", -1) : -1; rank >= 0)
+      waits.culprits.push_back(rank);
+  const auto for_culprit = [&](const RankWait& wait) {
+    return std::find(waits.culprits.begin(), waits.culprits.end(), wait.awaited) != waits.culprits.end();
+  };
+  std::stable_partition(waits.waits.begin(), waits.waits.end(), for_culprit);
+  found.push_back(std::move(waits));
+}
+
+}  // namespace
+
+RankWaits waits_of_steps(const std::vector<TimelinePiece>& pieces, const StepRange& steps) {
+  RankWaits all{.title = fmt::format("steps {} to {}", steps.first, steps.last)};
+  for (const TimelinePiece& piece : pieces) {
+    all.pp = std::max(all.pp, piece.pp_rank + 1);
+    all.dp = std::max(all.dp, piece.dp_rank + 1);
+    all.tp = std::max(all.tp, piece.tp_rank + 1);
+  }
+  TimelineSummary summary{.steps = steps};
+  const TimelineSlices slices(pieces, steps, summary);
+  const auto count = static_cast<double>(std::max<int64_t>(1, steps.size()));
+  for (const WaitForRank& wait : summary.waits)
+    if (std::max(wait.waiter, wait.awaited) < all.pp * all.dp * all.tp)
+      all.waits.push_back({wait.waiter, wait.awaited, wait.axis, wait.seconds / count});
+  keep_most(all);
+  return all;
+}
+
+RankWaits waits_of_dump(std::span<const RankRecord> records) {
+  RankWaits all{.source = RankWaits::Source::kDump};
+  if (records.empty()) return all;
+  const WaitGraph graph(records);
+  const RankRecord& any = records.front();
+  if (any.pp_size < 1 || any.dp_size < 1 || any.tp_size < 1) return all;
+  if (int64_t{any.pp_size} * any.dp_size * any.tp_size != graph.world_size()) return all;  // set up too early to know
+  all.pp = any.pp_size;
+  all.dp = any.dp_size;
+  all.tp = any.tp_size;
+  for (int rank = 0; rank < graph.world_size(); ++rank) {
+    if (graph.record(rank) == nullptr) continue;
+    std::vector<int> awaited;
+    // Readers of tokens wait for whoever has not taken the last ones yet, as long as nothing is wrong.
+    for (const auto activity : {WaitGraph::kHost, WaitGraph::kDevice, WaitGraph::kWriter})
+      add_awaited(graph, rank, graph.node(rank, activity), awaited);
+    for (const int other : awaited) all.waits.push_back({rank, other, graph.awaited_text(rank, other)});
+  }
+  keep_most(all);
+  return all;
+}
+
+std::vector<RankWaits> read_rank_waits(const std::string& run_dir, std::vector<std::string>& remarks) {
+  std::vector<RankWaits> found;
+  add_dump(run_dir, found, remarks);
+  add_steps(run_dir, found, remarks);
+  return found;
+}
+
+}  // namespace tri

@@ -1,0 +1,31 @@
+#include "lib/simulate/network/flaps.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tri {
+
+double retransmit_seconds(const ClusterFabric& fabric) { return 4.096e-6 * std::exp2(fabric.timeout_exponent); }
+
+FlapOutcome flap(const ClusterFabric& fabric, double away) {
+  const double timeout = retransmit_seconds(fabric);
+  const double tries = std::max(1.0, std::ceil(away / timeout));
+  if (tries > fabric.retry_count) return {true, (fabric.retry_count + 1) * timeout};
+  return {false, tries * timeout};
+}
+
+// Of an exponential time X with mean f, try k = 1 ... n is the first that finds the link with probability
+// q^(k-1) · (1 - q), where q = exp(-timeout / f); none does with q^n.
+FlapOdds flap_odds(const ClusterFabric& fabric, int links) {
+  const double timeout = retransmit_seconds(fabric), q = std::exp(-timeout / fabric.flap_s);
+  FlapOdds odds{.dies = std::pow(q, fabric.retry_count)};
+  double sum = 0;
+  for (int k = 1; k <= fabric.retry_count; ++k) sum += k * timeout * std::pow(q, k - 1) * (1 - q);
+  if (odds.dies < 1) odds.stall_s = sum / (1 - odds.dies);
+  const double flaps = fabric.flaps_per_link_day * links;
+  odds.stall_s_a_day = flaps * sum;
+  odds.deaths_a_day = flaps * odds.dies;
+  return odds;
+}
+
+}  // namespace tri

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# A supervised run on three nodes that are network namespaces of this machine, with ranks that talk through their cards:
+# a link that loses frames, is slow, or is down for less than the timeouts is ridden out; one that stays down costs its
+# node the place, and a spare goes on from the newest checkpoint. In the end the losses are those of a run without a
+# network.
+#
+#   rides_out_a_link_that_flaps.sh SOURCE_FOLDER PATH_OF_trireme
+#
+# Exit status 77 and "skipped" where no namespaces are to be had: for root, or where users may have their own.
+#
+# FLAP     seconds that the link is down once                                     (4)
+# SILENT   silent_seconds of supervise.conf before the link stays down            (6)
+if [[ ${IN_NAMESPACES:-} != yes ]]; then
+  user=()
+  (($(id -u) == 0)) || user=(--user --map-root-user)
+  into=(unshare "${user[@]}" --net --mount --uts --pid --fork --mount-proc --kill-child)
+  if ! command -v ip >/dev/null || ! command -v tc >/dev/null ||
+    ! "${into[@]}" sh -c 'mount -t tmpfs none /run && ip netns add x' 2>/dev/null; then
+    echo "skipped: network namespaces need ip and tc (Debian, Ubuntu: iproute2), and root or namespaces of users"
+    exit 77
+  fi
+  IN_NAMESPACES=yes exec "${into[@]}" bash "$0" "$@" # with the last process of it all namespaces go
+fi
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
+
+# Three nodes on a switch, this machine's names and addresses among them.
+mount -t tmpfs none /run
+ip link set lo up
+ip link add switch type bridge
+ip link set switch up
+for i in 0 1 2; do
+  ip netns add "node$i"
+  ip link add "port$i" type veth peer name eth0 netns "node$i"
+  ip link set "port$i" master switch up
+  ip -n "node$i" address add "10.77.0.1$i/24" dev eth0
+  ip -n "node$i" link set eth0 up
+  ip -n "node$i" link set lo up
+  echo "10.77.0.1$i node$i"
+done >hosts
+echo "127.0.0.1 localhost" >>hosts
+mount --bind hosts /etc/hosts
+
+# What `ssh NODE COMMAND` would do. A process knows its node by the host's name, and by what Slurm would call it.
+cat >on <<'SH'
+#!/usr/bin/env bash
+node=$1
+shift
+SLURMD_NODENAME=$node exec ip netns exec "$node" unshare --uts sh -c 'hostname $0; eval "$*"' "$node" "$@"
+SH
+cat >ranks <<SH
+#!/usr/bin/env bash
+IFS=, read -ra nodes <<<"\$1"
+shift
+exec "$mpirun" --host "\$(printf '%s:2,' "\${nodes[@]}")" -n \$((2 * \${#nodes[@]})) --mca plm_rsh_agent "$PWD/on" \\
+  --mca oob_tcp_if_include eth0 --mca btl_tcp_if_include eth0 "\$@"
+SH
+chmod +x on ranks
+
+make_text
+cat >tiny.yaml <<'YAML'
+run: {name: flaps, device: cpu, steps: 1000000, eval_batches: 0, sample_tokens: 0}
+model: {layers: 4, hidden: 32, heads: 4, vocab: 257, seq_len: 64}
+data: {sources: [text], global_batch: 8, tokenizer: bytes}
+parallel: {pp: 2, dp: 2}
+lr: {peak: 1e-2, decay_steps: 1000}
+checkpoint: {every: 20}
+YAML
+./on node0 exec "$trireme" supervise tiny.yaml --ranks 4 --hosts node0,node1,node2 --spares 1 \
+  --launcher "'$PWD/ranks {nodes}'" --agent-launcher "'$PWD/on {node}'" --set run.dir="$PWD/run" >supervise.txt 2>&1 &
+driver=$!
+
+last_step() { tail -n 1 run/metrics.jsonl 2>/dev/null | sed -nE 's/.*"step":([0-9]+),.*/\1/p'; }
+beyond() { (($(last_step || true) + 0 > $1)); }
+attempts() { grep -c '"kind":"attempt_start"' run/events.jsonl || true; }
+left_out() { "$trireme" supervise run --nodes | awk '{print $1}'; }
+link() { ip link set port1 "$1"; }
+goes_on() { # WHAT: steps are done, and nobody has begun again or left a node out
+  until_true beyond $(($(last_step || true) + 20)) || finish
+  if [[ $(attempts) -ne 1 || -n $(left_out) ]]; then
+    fail "$1 was not ridden out" "$(<supervise.txt)"
+    finish
+  fi
+  echo "$1: ridden out, step $(last_step) ($SECONDS s)"
+}
+
+until_true beyond 10 || finish
+if tc qdisc add dev port1 root netem delay 20ms 5ms loss 3% 2>/dev/null; then
+  goes_on "3 % of all frames lost, 20 ms of delay"
+  tc qdisc del dev port1 root
+else
+  echo "skipped: tc netem, which this kernel has not"
+fi
+tc qdisc add dev port1 root tbf rate 2mbit burst 16kbit latency 200ms # frames wait, and what is more than that is lost
+goes_on "a link of 2 Mbit/s"
+tc qdisc del dev port1 root
+for _ in {1..20}; do
+  link down
+  sleep 0.05
+  link up
+  sleep 0.15
+done
+goes_on "a link that is down for a quarter of the time"
+link down
+sleep "${FLAP:-4}"
+link up
+goes_on "a link that is down for ${FLAP:-4} s"
+
+# It stays down. From its next attempt on the run has an end.
+echo "silent_seconds: ${SILENT:-6}  # while it runs" >run/supervise.conf
+sleep 6 # it is reread every five seconds
+link down
+down=$SECONDS
+sleep 1 # what is on its way in the other nodes is done then
+steps=$(($(last_step) + 100))
+sed -i "s/steps: 1000000/steps: $steps/" tiny.yaml
+again() { [[ $(attempts) -eq 2 ]] && grep -q '"kind":"start".*"step":[1-9]' <(tail -n 5 run/events.jsonl); }
+until_true again || finish
+echo "a link that stays down: on a spare $((SECONDS - down)) s later"
+link up
+cut_off() { # ranks of the first attempt that live on, on the node that was cut off
+  local process
+  for process in $(pgrep -f 'trireme train tiny.yaml'); do
+    ! grep -qzx SLURMD_NODENAME=node1 "/proc/$process/environ" || echo "$process"
+  done 2>/dev/null
+}
+none_is_left() { [[ -z $(cut_off) ]]; }
+until_true none_is_left || finish
+status=0
+wait "$driver" || status=$?
+[[ $status -eq 0 ]] || fail "supervise ended with $status" "$(<supervise.txt)"
+[[ $(left_out) == node1 ]] || fail "left out: $(left_out)" "$(<supervise.txt)"
+run 0 "$trireme" supervise run --nodes
+has "node1  until "
+run 0 "$trireme" supervise run --nodes --lift node1
+run 2 "$trireme" supervise run --nodes --lift node1
+[[ -z $(left_out) ]] || fail "node1 was not taken again"
+
+train 0 "$PWD/whole" 4
+[[ $(curve run | wc -l) -eq $steps ]] || fail "$(curve run | wc -l) steps of $steps"
+cmp <(curve run) <(curve whole) ||
+  fail "other losses than without a network" "$(diff <(curve run) <(curve whole) | head)"
+finish

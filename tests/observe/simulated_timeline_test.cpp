@@ -1,0 +1,88 @@
+// A simulated step's trace, read by a decoder that knows nothing of its writer.
+#include "lib/observe/simulated_timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lib/observe/timeline.h"
+#include "tests/io/temporary_folder.h"
+#include "tests/observe/perfetto_decoder.h"
+
+namespace tri {
+namespace {
+
+Workload small_job(int chunks) {
+  Workload w;
+  w.model.layers = 32;
+  w.model.hidden = 4096;
+  w.model.heads = w.model.kv_heads = 32;
+  w.model.ffn_hidden = 16384;
+  w.model.vocab = 51200;
+  w.model.seq_len = 2048;
+  w.tp = 8;
+  w.pp = 4;
+  w.dp = 4;
+  w.chunks = chunks;
+  w.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+  w.global_batch = 32;
+  return w;
+}
+
+int64_t count(const DecodedTrace& trace, const std::string& begin) {
+  return std::ranges::count_if(trace.slices, [&](const auto& slice) { return slice.name.starts_with(begin); });
+}
+
+TEST(SimulatedTimeline, has_every_action_and_transfer_of_the_plan) {
+  constexpr int kMicros = 8, kPp = 4;
+  for (const int chunks : {1, 2}) {
+    const Workload w = small_job(chunks);
+    const Cluster cluster;
+    const TemporaryFolder folder;
+    const std::string path = folder / "step.pftrace";
+    const auto summary = write_timeline(simulated_pieces(w, cluster, RingTimes(cluster)), {1, 1}, path);
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_EQ(summary.value().num_unmatched, 0);
+    EXPECT_EQ(summary.value().num_early, 0);
+    const DecodedTrace trace(read_all(path));
+    std::set<int> ranks;
+    for (const auto& slice : trace.slices) ranks.insert(trace.pid(slice) - 1);
+    EXPECT_EQ(ranks, (std::set<int>{0, 32, 64, 96}));
+    EXPECT_EQ(count(trace, "F "), kPp * chunks * kMicros);
+    EXPECT_EQ(count(trace, "B "), kPp * chunks * kMicros);
+    EXPECT_EQ(count(trace, "GEMMs"), 2 * kPp * chunks * kMicros);
+    EXPECT_EQ(count(trace, "update"), kPp);
+    const int64_t messages = 2 * (kPp * chunks - 1) * kMicros;
+    EXPECT_EQ(count(trace, "receive"), messages);
+    EXPECT_EQ(std::ssize(trace.flows), messages);
+    for (const auto& flow : trace.flows) {
+      EXPECT_LT(trace.slices[flow.out].begin, trace.slices[flow.in].begin);
+      EXPECT_EQ(trace.slices[flow.out].numbers.at("sequence"), trace.slices[flow.in].numbers.at("sequence"));
+    }
+  }
+}
+
+// The trace ends when the model says that the step does, stragglers aside.
+TEST(SimulatedTimeline, lasts_as_long_as_the_prediction) {
+  Cluster cluster;
+  cluster.software.fixed_s = 0.01;
+  cluster.software.beside_slowdown = 0;  // of compute beside dp: the trace shows compute as it is alone
+  for (const int chunks : {1, 2})
+    for (const bool overlap : {true, false}) {
+      Workload w = small_job(chunks);
+      w.overlap_dp = w.overlap_pp = overlap;
+      const double predicted = predict_step(w, cluster, RingTimes(cluster), Stragglers::kOff).seconds;
+      const auto pieces = simulated_pieces(w, cluster, RingTimes(cluster));
+      int64_t begin = INT64_MAX, end = 0;
+      for (const TimelinePiece& piece : pieces)
+        for (const TimelineSpan& span : piece.spans) {
+          begin = std::min(begin, span.begin);
+          end = std::max(end, span.end);
+        }
+      EXPECT_NEAR(static_cast<double>(end - begin) * 1e-9 / predicted, 1, 0.02) << chunks << overlap;
+    }
+}
+
+}  // namespace
+}  // namespace tri
