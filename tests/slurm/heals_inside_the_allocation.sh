@@ -221,8 +221,10 @@ steps=$(($(last_step) + 300)) # the end: until here the run had none; its ranks 
 sed -i "s/steps: 1000000/steps: $steps/" "$config"
 since=$SECONDS
 fault_rank_killed
-finish COMPLETED 0:0 "$restarts"
 expect_log "finished at step $steps"
+# A node without power never says that the job is over: Slurm would wait for it until SlurmdTimeout.
+for node in "${!guilty[@]}"; do "$cluster" notice "$node"; done
+finish COMPLETED 0:0 "$restarts"
 [[ $(history parts | wc -l) -eq $steps ]] || fail "the run has $(history parts | wc -l) steps of $steps"
 
 adds_up parts
