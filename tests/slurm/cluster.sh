@@ -159,11 +159,12 @@ start_node() {
 
 # Every process of a node, or of all nodes: known by two variables of its environment, one of which names this folder.
 node_processes() {
-  local environ text
+  local environ text node=$'\n'SLURMD_NODENAME=
+  [[ -z ${1:-} ]] || node+=$1$'\n' # node1 is not node10
   for environ in /proc/[0-9]*/environ; do
     text=$({ tr '\0' '\n' <"$environ"; } 2>/dev/null) || continue
     if [[ $'\n'$text$'\n' == *$'\n'"SLURM_CONF=$SLURM_CONF"$'\n'* &&
-      $'\n'$text$'\n' == *$'\n'SLURMD_NODENAME=${1:-}* ]]; then
+      $'\n'$text$'\n' == *"$node"* ]]; then
       environ=${environ#/proc/}
       echo "${environ%/environ}"
     fi
