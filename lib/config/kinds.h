@@ -20,8 +20,6 @@ enum class OnNonfinite { kStop, kSkip };
 enum class Switch { kOff, kOn };
 // In what the GEMMs of the layers (qkv, proj, fc1, fc2) multiply.
 enum class GemmFormat { kCompute, kFp8 };
-// Which FP8 GEMMs a GPU may add with fewer bits (Fp8Accumulation::kFast).
-enum class FastAccumulation { kOff, kForward, kAll };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
 template <>
@@ -78,12 +76,6 @@ template <>
 struct EnumNames<GemmFormat> {
   static constexpr std::array table{std::pair{GemmFormat::kCompute, std::string_view("compute")},
                                     std::pair{GemmFormat::kFp8, std::string_view("fp8")}};
-};
-template <>
-struct EnumNames<FastAccumulation> {
-  static constexpr std::array table{std::pair{FastAccumulation::kOff, std::string_view("off")},
-                                    std::pair{FastAccumulation::kForward, std::string_view("forward")},
-                                    std::pair{FastAccumulation::kAll, std::string_view("all")}};
 };
 template <>
 struct EnumNames<LrRule> {

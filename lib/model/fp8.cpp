@@ -45,7 +45,7 @@ Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors,
       cast_(static_cast<size_t>(config.model.layers) * kNumLinears, false) {}
 
 void Fp8Layers::begin(Run run) {
-  if (run == Run::kStep || !has_history_) weights_changed();  // else an evaluation may have cast them
+  cast_.assign(cast_.size(), false);
   if (run == Run::kStep) {
     compute_.zero(tensors_.amax());
     compute_.zero(tensors_.counts.flat());
@@ -66,12 +66,6 @@ int64_t Fp8Layers::slot(Fp8Operand operand, int layer, Linear linear) const {
 
 Dtype Fp8Layers::format(Fp8Operand operand) const {
   return operand == Fp8Operand::kGradient ? config_.precision.fp8_gradients : Dtype::kE4M3;
-}
-
-Fp8Accumulation Fp8Layers::accumulation(Pass pass) const {
-  const FastAccumulation fast = config_.precision.fp8_fast_accum;
-  const bool is_fast = fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && pass == Pass::kForward);
-  return is_fast ? Fp8Accumulation::kFast : Fp8Accumulation::kFp32;
 }
 
 void Fp8Layers::cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t) {
@@ -113,7 +107,7 @@ Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
   return out;
 }
 
-// Cast at its first use in a step, when the update's values have arrived.
+// Cast at its first use in a run of a plan, when the update's values have arrived.
 const Fp8Weight& Fp8Layers::weight(const Fp8Linear& l) {
   hooks_.before_use(*l.weight);
   const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.pp, chunk).first;
@@ -135,8 +129,7 @@ void Fp8Layers::forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, 
             .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kInput, l.layer, l.linear)),
             .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kWeight, l.layer, l.linear)),
             .beta = beta,
-            .bias = bias,
-            .accumulation = accumulation(Pass::kForward)},
+            .bias = bias},
            compute_);
 }
 
@@ -147,8 +140,7 @@ void Fp8Layers::backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, flo
             .b = w.transposed,
             .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kGradient, l.layer, l.linear)),
             .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kWeight, l.layer, l.linear)),
-            .beta = beta,
-            .accumulation = accumulation(Pass::kBackward)},
+            .beta = beta},
            compute_);
 }
 
@@ -158,8 +150,7 @@ void Fp8Layers::backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_
             .b = inp_t,
             .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kGradient, l.layer, l.linear)),
             .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kInput, l.layer, l.linear)),
-            .beta = beta,
-            .accumulation = accumulation(Pass::kBackward)},
+            .beta = beta},
            compute_);
 }
 
@@ -188,10 +179,7 @@ void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
                compute_);
 }
 
-void Fp8Layers::update(Tensor grad_scale) {
-  make_scales(ScalesFrom::kStep, grad_scale);
-  weights_changed();
-}
+void Fp8Layers::update(Tensor grad_scale) { make_scales(ScalesFrom::kStep, grad_scale); }
 
 void Fp8Layers::load_history(std::span<const float> history) {
   TRI_REQUIRE(static_cast<int64_t>(history.size()) == tensors_.slots(), "a history of {} slots, not {}", history.size(),
@@ -204,7 +192,6 @@ void Fp8Layers::load_history(std::span<const float> history) {
     if (gemm_format(config_, layer) == GemmFormat::kFp8 &&
         history[static_cast<size_t>(slot(Fp8Operand::kInput, layer, Linear::kQkv))] == 0.0f)
       has_history_ = false;
-  weights_changed();
 }
 
 std::string history_text(std::span<const float> history) {

@@ -39,11 +39,9 @@ class Fp8Layers {
   Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
             ParameterHooks& hooks);
 
-  // Before a run of a plan. kStep: what casts meet from here on belongs to a step.
+  // Before a run of a plan, which casts its weights anew. kStep: what casts meet from here on belongs to a step.
   enum class Run { kStep, kForward };
   void begin(Run run);
-  // The weights have other values.
-  void weights_changed() { cast_.assign(cast_.size(), false); }
 
   // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both.
   void cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t = {});
@@ -77,7 +75,6 @@ class Fp8Layers {
   const Fp8Weight& weight(const Fp8Linear& l);
   // fp8_scales over the slots of each format.
   void make_scales(ScalesFrom from, Tensor grad_scale);
-  Fp8Accumulation accumulation(Pass pass) const;
 
   const Config& config_;
   const Mesh mesh_;
@@ -86,7 +83,7 @@ class Fp8Layers {
   GroupOnStream& tp_;
   ParameterHooks& hooks_;
   bool has_history_ = false;
-  std::vector<bool> cast_;  // [layer · kNumLinears + linear]: the weight is, as it is now
+  std::vector<bool> cast_;  // [layer · kNumLinears + linear]: the weight is, in this run of a plan
 };
 
 // A history as text, bit for bit, and back. Error: it is not one of so many slots.

@@ -21,7 +21,7 @@ double seconds_between(std::chrono::steady_clock::time_point start, std::chrono:
   return std::chrono::duration<double>(end - start).count();
 }
 
-// `trireme simulate --scaling` foretells these figures for any number of ranks.
+// `trireme simulate --startup` foretells these figures for any number of ranks.
 std::string told_at_the_start() {
   const HostTraffic traffic = host_traffic();
   return fmt::format("start-up: {} calls of all ranks brought {} bytes to rank 0, which sent {} messages of {} bytes",

@@ -66,7 +66,6 @@ Trainer::~Trainer() { runtime_.drain(); }
 
 void Trainer::make_start_values() {
   store_.make_start_values();
-  if (stage_.fp8() != nullptr) stage_.fp8()->weights_changed();
   has_state_ = true;
 }
 
@@ -74,9 +73,7 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   store_.state_loaded();
   has_state_ = true;
   Fp8Layers* const fp8 = stage_.fp8();
-  if (fp8 == nullptr) return {};
-  fp8->weights_changed();
-  if (fp8_history.empty()) return {};
+  if (fp8 == nullptr || fp8_history.empty()) return {};
   const auto history = history_of_text(fp8_history, fp8->tensors().slots());
   if (!history) return history.error();
   fp8->load_history(history.value());

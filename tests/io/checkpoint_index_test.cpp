@@ -3,24 +3,14 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 #include "io/checkpoint/hdf5.h"
 #include "tests/io/checkpoint_files.h"
+#include "tests/io/commands.h"
 
 namespace tri {
 namespace {
-
-std::string output_of(const std::string& command) {
-  std::string text;
-  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return "no pipe";
-  char buffer[4096];
-  for (size_t got; (got = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, got);
-  const int status = ::pclose(pipe);
-  return status == 0 ? text : fmt::format("status {}: {}", status, text);
-}
 
 // Eighths, exact in bf16; other types the same times eight.
 struct Example {
@@ -148,11 +138,7 @@ TEST(CheckpointIndex, h5dump_shows_numbers) {
 }
 
 TEST(CheckpointIndex, h5py_reads_arrays) {
-  const char* const set = std::getenv("TRIREME_TEST_PYTHON");
-  std::string python;
-  for (const char* candidate : {set != nullptr ? set : "python3", "/usr/bin/python3"})
-    if (python.empty() && output_of(fmt::format("{} -c 'import h5py; print(1)'", candidate)) == "1\n")
-      python = candidate;
+  const std::string python = python_with_h5py();
   if (python.empty() && std::getenv("TRIREME_EXPECT_CLIENTS") != nullptr) FAIL() << "no h5py";
   if (python.empty()) GTEST_SKIP() << "skipped: no h5py";
   const TemporaryFolder dir;

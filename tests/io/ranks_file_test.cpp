@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include <csignal>
-#include <cstdio>
 
 #include "io/ranks/ranks_file.h"
+#include "tests/io/commands.h"
 #include "tests/io/forked.h"
 #include "tests/io/temporary_folder.h"
 
@@ -168,21 +168,8 @@ TEST(RanksFile, what_cannot_be_read_is_set_aside_and_stops_nobody) {
   }
 }
 
-std::string output_of(const std::string& command) {
-  std::string text;
-  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return "no pipe";
-  char buffer[4096];
-  for (size_t got; (got = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, got);
-  return ::pclose(pipe) == 0 ? text : "failed: " + text;
-}
-
 TEST(RanksFile, h5py_reads_it_while_it_grows) {
-  const char* set = std::getenv("TRIREME_TEST_PYTHON");
-  std::string python;
-  for (const char* candidate : {set != nullptr ? set : "python3", "/usr/bin/python3"})
-    if (python.empty() && output_of(fmt::format("{} -c 'import h5py; print(1)'", candidate)) == "1\n")
-      python = candidate;
+  const std::string python = python_with_h5py();
   if (python.empty() && std::getenv("TRIREME_EXPECT_CLIENTS") != nullptr) FAIL() << "no h5py";
   if (python.empty()) GTEST_SKIP() << "skipped: no h5py";
   const TemporaryFolder folder;
