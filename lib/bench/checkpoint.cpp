@@ -307,6 +307,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   Config config = original;
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
+  // As few microbatches as keep all stages at work: what a checkpoint adds to a step does not depend on how long it is.
+  config.data.global_batch = int64_t{mesh.dp.size} * config.data.micro_batch * mesh.pp.size;
 
   Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
