@@ -276,7 +276,7 @@ ColumnCosts walkable(const ColumnCosts& costs) {
 
 // Whether a full pipeline finds its rhythm within two groups: virtual stages are equal, but for what the first and the
 // last have to do besides (embedding, head); messages hide behind any of them; groups of chunks are whole, and wait for
-// no message.
+// no message. GPipe, whose backwards all come behind all forwards, has two rhythms.
 bool keeps_a_rhythm(const ColumnCosts& costs) {
   const size_t last = costs.forward.size() - 1, inner = std::min<size_t>(1, last);
   const double forward = costs.forward[inner], backward = costs.backward[inner];
@@ -286,7 +286,7 @@ bool keeps_a_rhythm(const ColumnCosts& costs) {
             : costs.forward[stage] != forward || costs.backward[stage] != backward)
       return false;
   }
-  if (costs.transfer > forward) return false;
+  if (costs.transfer > forward || costs.schedule == Schedule::kGpipe) return false;
   const bool whole_groups = costs.num_microbatches % costs.stages == 0 && costs.transfers != StageTransfers::kBlocked;
   return costs.chunks == 1 || whole_groups;
 }
