@@ -100,9 +100,7 @@ std::vector<pid_t> earlier_agents(const std::string& program, const std::string&
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
   std::set<pid_t> found;
   for (const RankRecord& record : boxes) {
-    const ProcessState state = process_state_of(record);
-    if (record.attempt != attempt && (state == ProcessState::kRuns || state == ProcessState::kStopped))
-      found.insert(record.process);
+    if (record.attempt != attempt && is_there(process_state_of(record))) found.insert(record.process);
   }
   for (const auto& [pid, folder] : processes()) {
     const std::string environment = contents(folder + "/environ");  // of other users: empty
