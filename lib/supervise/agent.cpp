@@ -209,14 +209,14 @@ class Agent {
     order_ = order.number;
     if (order.kind == OrderKind::kDoctor) doctor_.start();
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
-    sweeps_ = true;
+    sweeps_ = ranks_begin_ = true;
     return true;
   }
 
   AgentReport report() {
     AgentReport report{.node = options_.node, .host = run_.host, .began = began_, .attempt = attempt_, .order = order_};
     const std::vector<RankRecord> boxes = boxes_of(run_);
-    if (!attempt_.empty()) report.ranks = sighted_ranks(boxes, attempt_);
+    if (!attempt_.empty()) report.ranks = ranks(boxes);
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
       const auto left = leftovers(run_, boxes, attempt_);
@@ -232,6 +232,17 @@ class Agent {
     add_lines(boxes, report);
     keep_within_a_frame(report);
     return report;
+  }
+
+  // All processes of the node are looked through only while ranks begin: later, all have boxes that can have one.
+  std::vector<RankSight> ranks(std::span<const RankRecord> boxes) {
+    std::vector<RankSight> ranks = sighted_ranks(boxes, attempt_);
+    if (!ranks_begin_) return ranks;
+    const std::vector<RankSight> others = ranks_without_box(run_, boxes, attempt_);
+    ranks_begin_ = ranks.empty() || !others.empty();
+    for (const RankSight& rank : ranks) ranks_begin_ &= rank.phase == RunPhase::kSetup;
+    ranks.insert(ranks.end(), others.begin(), others.end());
+    return ranks;
   }
 
   // Each line once; XIDs of the kernel's log count like those of NVML.
@@ -274,7 +285,7 @@ class Agent {
   std::set<std::string> said_;
   std::string attempt_;
   uint64_t order_ = 0;
-  bool sweeps_ = false;
+  bool sweeps_ = false, ranks_begin_ = false;
   const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Clock::time_point heard_ = Clock::now(), asked_ = heard_;
   double ask_after_ = 0;

@@ -11,10 +11,11 @@
 
 namespace tri {
 
-// A rank of the attempt, from its black box.
+// A rank of the attempt, from its black box; before it has one, from its process.
 struct RankSight {
-  int world_rank = 0;
+  int world_rank = 0;  // -1: not known, without a box
   int process = 0;
+  bool has_box = true;
   ProcessState state = ProcessState::kUnknown;
   RunPhase phase = RunPhase::kSetup;
   int64_t step = 0;
@@ -23,7 +24,7 @@ struct RankSight {
 };
 template <class Archive>
 void fields(Archive& archive, RankSight& r) {
-  archive(r.world_rank, r.process, r.state, r.phase, r.step, r.progress, r.ended);
+  archive(r.world_rank, r.process, r.has_box, r.state, r.phase, r.step, r.progress, r.ended);
 }
 
 // A port of the network since the agent began.
@@ -63,7 +64,7 @@ struct AgentReport {
   std::string host;     // as its processes call it (io/base/host.h)
   double began = 0;     // when the agent was started, seconds since 1970: of two of a node the later one counts
   std::string attempt;  // whose ranks these are; "": none is under way
-  std::vector<RankSight> ranks;    // that have a box
+  std::vector<RankSight> ranks;
   int left = 0;                    // processes of other attempts of the run that live on
   uint64_t order = 0;              // number of the last one that was heard; 0: none
   int doctor_status = -1;          // exit status of the `trireme doctor` asked for last; -1: it has not ended

@@ -1,5 +1,6 @@
 // What the driver sees of an attempt that goes on: its ranks, the nodes' hardware, ranks that are slow, and spares.
 #include <algorithm>
+#include <utility>
 
 #include "io/base/log.h"
 #include "lib/supervise/supervisor.h"
@@ -13,17 +14,17 @@ constexpr double kLookSeconds = 30;  // between two readings of the book while a
 
 void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
   if (node.report.attempt != current_.attempt) return;
+  using Since = std::map<int, Node::RankSince>;
+  const Since stopped = std::exchange(node.stopped, {}), gone = std::exchange(node.gone, {});
   for (const RankSight& rank : node.report.ranks) {
-    facts_.ranks_seen = true;
+    facts_.ranks_seen |= rank.has_box;
     current_.step = std::max(current_.step, rank.step);
-    const auto note = [&](std::map<int, double>& since, bool holds) {
-      if (holds)
-        since.try_emplace(rank.world_rank, now);
-      else
-        since.erase(rank.world_rank);
+    const auto note = [&](const Since& before, Since& after, bool holds) {
+      const auto known = before.find(rank.process);
+      if (holds) after[rank.process] = {rank.world_rank, known == before.end() ? now : known->second.since};
     };
-    note(node.stopped, rank.state == ProcessState::kStopped);
-    note(node.gone, rank.state == ProcessState::kGone && !rank.ended);
+    note(stopped, node.stopped, rank.state == ProcessState::kStopped);
+    note(gone, node.gone, rank.state == ProcessState::kGone && !rank.ended);
     if (rank.state == ProcessState::kGone && !rank.ended && !facts_.first_gone)
       facts_.first_gone = AttemptCause{.kind = CauseKind::kDeath,
                                        .node = name,
@@ -31,6 +32,54 @@ void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
                                        .text = fmt::format("rank {} on {} is gone: process {} has ended without a word",
                                                            rank.world_rank, name, rank.process)};
   }
+}
+
+// Which nodes are behind while ranks begin: one with a rank that has no box, where any has one; and one with fewer
+// processes than its share, where any other has all of its. Once ranks load, all have begun, also those without a box.
+void Supervisor::watch_beginning(double now) {
+  const auto share = static_cast<size_t>(setup_.ranks_per_node);
+  bool over = false, any_box = false, any_whole = false;
+  for (const std::string& name : current_.nodes) {
+    const auto& ranks = nodes_.at(name).report.ranks;
+    for (const RankSight& rank : ranks) {
+      any_box |= rank.has_box;
+      over |= rank.has_box && rank.phase != RunPhase::kSetup;
+    }
+    any_whole |= share > 0 && ranks.size() == share;
+    over |= share > 0 && ranks.size() > share;  // the launcher spreads them otherwise
+  }
+  for (const std::string& name : current_.nodes) {
+    Node& node = nodes_.at(name);
+    const auto& ranks = node.report.ranks;
+    const bool waits = any_box && std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.has_box; });
+    const bool misses = any_whole && ranks.size() < share;
+    if (over || (!waits && !misses))
+      node.behind = 0;
+    else if (node.behind == 0)
+      node.behind = now;
+  }
+}
+
+// A node is named where no other is behind.
+std::optional<AttemptCause> Supervisor::late_beginning(double now) const {
+  AttemptCause late{.kind = CauseKind::kHang};
+  int count = 0;
+  bool overdue = false;
+  for (const std::string& name : current_.nodes) {
+    const Node& node = nodes_.at(name);
+    if (node.behind == 0) continue;
+    overdue |= thresholds_.begin_seconds > 0 && now - node.behind > thresholds_.begin_seconds;
+    late.node = name;
+    ++count;
+    for (const RankSight& rank : node.report.ranks)
+      if (!rank.has_box) late.world_rank = rank.world_rank;
+  }
+  if (!overdue) return std::nullopt;
+  if (count > 1) return AttemptCause{.kind = CauseKind::kHangOfProgram, .text = "ranks of several nodes do not begin"};
+  late.text = late.world_rank < 0
+                  ? fmt::format("ranks on {} are not started, and those of other nodes are", late.node)
+                  : fmt::format("rank {} on {} does not begin, and others have", late.world_rank, late.node);
+  return late;
 }
 
 void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {

@@ -32,6 +32,7 @@ using Json = nlohmann::json;
 constexpr int kRanks = 4, kSteps = 240, kEvery = 20;
 constexpr double kPatience = 300;        // seconds; a run that takes longer does not heal
 constexpr double kDeadline = 12;         // of a step, seconds
+constexpr double kStart = 1;             // seconds of a rank's life in which it starts
 constexpr double kAddsUpWithin = 0.001;  // of the wall time
 constexpr const char* kNodes[] = {"node0", "node1", "node2"};
 
@@ -46,6 +47,7 @@ struct Fault {
 constexpr Fault kFaults[] = {
     {"rank killed", Guilt::kNobody, true, ""},
     {"rank stopped", Guilt::kNobody, true, ""},
+    {"rank stopped as it starts", Guilt::kNobody, true, ""},
     {"rank spins", Guilt::kNobody, true, "forward/#/spin"},
     {"node without power", Guilt::kNode, true, ""},
     {"agent killed", Guilt::kNobody, false, ""},
@@ -233,7 +235,7 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
       if (c == nullptr || struck > 0 || outcome.status) continue;
       if (*c->what().rule != '\0') {
         if (fs::exists(folder + "/struck")) struck = now();
-      } else if (now() - began > c->moment * seconds_ && strike(*c, mark, folder, driver.process())) {
+      } else if (now() - began > wait_before(*c) && strike(*c, mark, folder, driver.process())) {
         struck = now();
       }
     }
@@ -256,6 +258,9 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     return (c.is("rank spins") ? "TRIREME_TEST_HANG=" : "TRIREME_TEST_STORAGE_RULES=") + rule;
   }
 
+  // Seconds from the driver's start.
+  double wait_before(const Case& c) const { return c.is("rank stopped as it starts") ? 0 : c.moment * seconds_; }
+
   // False: there is nothing yet that it could happen to.
   static bool strike(const Case& c, const std::string& mark, const std::string& folder, pid_t driver) {
     const std::string node = "TRIREME_TEST_HOST=" + c.node();
@@ -268,6 +273,11 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     };
     const auto agent = [&] { return processes({mark, node}, {"--agent"}); };
     if (c.is("rank stopped")) return send(rank(), SIGSTOP);
+    if (c.is("rank stopped as it starts")) {
+      if (rank().empty()) return false;
+      std::this_thread::sleep_for(std::chrono::duration<double>(c.moment * kStart));
+      return send(rank(), SIGSTOP);
+    }
     if (c.is("agent killed")) return send(agent(), SIGKILL);
     if (c.is("agent stopped")) return send(agent(), SIGSTOP);
     if (c.is("driver killed")) return driver > 0 && !rank().empty() && ::kill(driver, SIGKILL) == 0;
