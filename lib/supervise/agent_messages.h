@@ -59,6 +59,11 @@ void fields(Archive& archive, GpuSight& g) {
           g.nvlinks_up, g.nvlink_recoveries, g.nvlink_errors);
 }
 
+// GPUs that were not looked at for so long: their driver does not answer.
+inline constexpr double kGpuSilentSeconds = 10;
+
+// The first report of a connection says whose it is and nothing else (node, host, began): a stranger may send less than a
+// node with hundreds of ranks has to tell (AgentServer::Limits).
 struct AgentReport {
   std::string node;     // as the launcher calls it
   std::string host;     // as its processes call it (io/base/host.h)
@@ -71,11 +76,16 @@ struct AgentReport {
   std::vector<std::string> lines;  // of logs and of the kernel that hold one of the keywords, since the last report
   std::vector<PortSight> ports;
   std::vector<GpuSight> gpus;
+  double gpu_age = 0;  // seconds since they were looked at: a driver that hangs does not answer
 };
 template <class Archive>
 void fields(Archive& archive, AgentReport& r) {
-  archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus);
+  archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus,
+          r.gpu_age);
 }
+
+// A node with hundreds of ports or ranks says less of each, rather than nothing at all: a report fits into a frame.
+void keep_within_a_frame(AgentReport& report);
 
 enum class OrderKind : uint32_t {
   kPulse,   // the driver lives

@@ -9,8 +9,9 @@
 namespace tri {
 namespace {
 
-constexpr double kAskSeconds = 5;   // launcher and ranks have to leave when they are asked to
-constexpr double kLookSeconds = 2;  // what a GPU has against it may show a moment after its rank has died
+constexpr double kAskSeconds = 5;  // launcher and ranks have to leave when they are asked to
+constexpr double kLookSeconds = 2,
+                 kGpuLookSeconds = 1;  // what a GPU has against it may show a moment after its rank has died
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -229,7 +230,10 @@ void Supervisor::finish_ending(double now) {
       finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
       continue;
     }
-    const bool has_looked = !at_fault || node.heard >= since_ + kLookSeconds;
+    // A driver that has hung since before the end is told of by itself (watch_hardware).
+    const double age = node.report.gpu_age;
+    const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
+                                          (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
     if (has_looked && heard_since_order(node) && node.report.left == 0) continue;
     if (heard_since_order(node) && now - since_ > thresholds_.end_seconds) {
       finding(CauseKind::kUnkillable, fmt::format("{} processes on {} do not end", node.report.left, name));

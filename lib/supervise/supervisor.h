@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/supervise/agent_messages.h"
@@ -99,6 +100,8 @@ class Supervisor {
     std::map<std::string, GpuSight> gpus_before;  // by pci, as they were seen last
     std::map<std::string, int64_t> changes;       // of carriers, by port
     std::vector<double> flaps;
+    std::map<std::string, int64_t> errors;                // by port
+    std::vector<std::pair<double, int64_t>> error_times;  // when so many more were seen
     struct RankSince {
       int world_rank = -1;
       double since = 0;
@@ -128,6 +131,7 @@ class Supervisor {
   void watch_beginning(double now);
   std::optional<AttemptCause> late_beginning(double now) const;
   void watch_hardware(const std::string& name, Node& node, double now);
+  void watch_port_errors(const std::string& name, Node& node, double now);
   void watch_stragglers(double now);
   void found(AttemptCause finding, double now);
   Decision decide_at_work_now(const AttemptCause& finding, double now) const;

@@ -30,7 +30,8 @@ void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
                                        .node = name,
                                        .world_rank = rank.world_rank,
                                        .text = fmt::format("rank {} on {} is gone: process {} has ended without a word",
-                                                           rank.world_rank, name, rank.process)};
+                                                           rank.world_rank, name, rank.process),
+                                       .step = rank.step};
   }
 }
 
@@ -83,7 +84,14 @@ std::optional<AttemptCause> Supervisor::late_beginning(double now) const {
 }
 
 void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
+  const bool silent = node.report.gpu_age > kGpuSilentSeconds;  // what is told of them is not new
+  if (silent)
+    found({.kind = CauseKind::kGpuSuspect,
+           .node = name,
+           .text = fmt::format("the GPUs' driver on {} does not answer", name)},
+          now);
   for (const GpuSight& gpu : node.report.gpus) {
+    if (silent) break;
     // Of one that is seen for the first time, all XIDs are new: the agent has counted them since it began.
     GpuSight unknown = gpu;
     unknown.num_xids = 0;
@@ -97,6 +105,7 @@ void Supervisor::watch_hardware(const std::string& name, Node& node, double now)
     known = std::min(known, port.changes);
     for (; known + 2 <= port.changes; known += 2) node.flaps.push_back(now);
   }
+  watch_port_errors(name, node, now);
   std::erase_if(node.flaps, [&](double time) { return now - time > thresholds_.flap_seconds; });
   if (node.flaps.size() < 2) return;
   found({.kind = CauseKind::kPortFlaps,
@@ -104,6 +113,24 @@ void Supervisor::watch_hardware(const std::string& name, Node& node, double now)
          .text = fmt::format("a port of {} has lost its link twice within {:g} s", name, thresholds_.flap_seconds)},
         now);
   node.flaps.clear();
+}
+
+// Errors of all ports within the time in which flaps count; a count that falls is that of a driver that was loaded anew.
+void Supervisor::watch_port_errors(const std::string& name, Node& node, double now) {
+  for (const PortSight& port : node.report.ports) {
+    int64_t& known = node.errors.try_emplace(port.name, port.errors).first->second;
+    const int64_t more = port.errors - std::exchange(known, port.errors);
+    if (more > 0) node.error_times.emplace_back(now, more);
+  }
+  std::erase_if(node.error_times, [&](const auto& error) { return now - error.first > thresholds_.flap_seconds; });
+  int64_t sum = 0;
+  for (const auto& [time, count] : node.error_times) sum += count;
+  if (thresholds_.port_errors <= 0 || static_cast<double>(sum) < thresholds_.port_errors) return;
+  found({.kind = CauseKind::kPortErrors,
+         .node = name,
+         .text = fmt::format("ports of {} count {:g} errors or more within {:g} s", name, thresholds_.port_errors,
+                             thresholds_.flap_seconds)},
+        now);
 }
 
 // The first of a kind stands where it was, so that the first cause wins; seen again, it is younger.

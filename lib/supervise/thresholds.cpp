@@ -27,9 +27,10 @@ constexpr std::array kFields{
     Field{"gone_seconds", &Thresholds::gone_seconds},
     Field{"start_seconds", &Thresholds::start_seconds, 1},
     Field{"end_seconds", &Thresholds::end_seconds, 1},
-    Field{"exclusion_hours", &Thresholds::exclusion_hours},
+    Field{"exclusion_hours", &Thresholds::exclusion_hours, 0.1},  // less, and the next attempt could have it again
     Field{"repeat_hours", &Thresholds::repeat_hours},
     Field{"flap_seconds", &Thresholds::flap_seconds},
+    Field{"port_errors", &Thresholds::port_errors},
     Field{"attempts", &Thresholds::attempts, 1},
     Field{"doctor_seconds", &Thresholds::doctor_seconds},
     Field{"drain_seconds", &Thresholds::drain_seconds},

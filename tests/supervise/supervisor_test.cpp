@@ -95,75 +95,52 @@ TEST(Supervisor, a_stopped_rank_is_a_hang_and_a_suspended_job_is_none) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
-// In MPI's start, or before it: no rank has a box, and all others wait for that one.
-TEST(Supervisor, a_rank_that_is_stopped_before_it_has_a_box_is_a_hang) {
-  SimulatedCluster cluster(3, 2);
-  ASSERT_TRUE(cluster.play_until_attempt(1));
-  for (int n = 0; n < 2; ++n)
-    for (RankSight& rank : cluster.node(n).ranks) rank.has_box = false;
-  cluster.node(1).ranks[0].state = ProcessState::kStopped;
-  cluster.node(1).ranks[0].world_rank = -1;
-  const double began = cluster.now;
-  ASSERT_TRUE(cluster.play_until_attempt(2, 40));
-  EXPECT_LE(cluster.now - began, 20) << "the doctor's look included";
-  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
-  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), 1);
-}
-
-TEST(Supervisor, a_rank_in_a_debugger_is_no_fault) {
-  SimulatedCluster cluster(3, 2);
-  ASSERT_TRUE(cluster.play_until_attempt(1));
-  cluster.play(10);
-  cluster.node(1).ranks[0].state = ProcessState::kTraced;
-  cluster.play(300);
-  EXPECT_EQ(cluster.starts.size(), 1u);
-}
-
-// A process that has ended is none that is stopped for ever.
-TEST(Supervisor, a_stopped_process_that_is_not_seen_any_more_is_forgotten) {
-  SimulatedCluster cluster(3, 2);
-  ASSERT_TRUE(cluster.play_until_attempt(1));
-  const auto ranks = cluster.node(1).ranks;
-  cluster.node(1).ranks.push_back({.world_rank = -1, .process = 7, .has_box = false, .state = ProcessState::kStopped});
-  cluster.play(5);
-  cluster.node(1).ranks = ranks;
-  cluster.play(60);
-  EXPECT_EQ(cluster.starts.size(), 1u);
-}
-
-TEST(Supervisor, a_rank_that_spins_before_it_has_a_box_is_found_by_the_others_boxes) {
-  SimulatedCluster cluster(3, 2);
-  ASSERT_TRUE(cluster.play_until_attempt(1));
-  cluster.node(1).ranks[1].has_box = false;
-  cluster.play(55);
-  EXPECT_EQ(cluster.starts.size(), 1u);
-  ASSERT_TRUE(cluster.play_until_attempt(2, 30));
-  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), 1);
-  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
-}
-
-TEST(Supervisor, ranks_that_are_not_started_on_one_node_alone_are_missed) {
-  for (const bool on_all : {false, true}) {
-    SimulatedCluster cluster(3, 2, 2, false, 2);
+TEST(Supervisor, errors_of_ports_call_the_doctor_when_an_attempt_fails) {
+  for (const int64_t errors : {40, 140}) {
+    SimulatedCluster cluster(3, 2);
+    cluster.node(1).ports = {{.name = "mlx5_0:1", .errors = 5000}};  // of days before
+    cluster.node(1).doctor = 40;
     ASSERT_TRUE(cluster.play_until_attempt(1));
-    for (int n = on_all ? 0 : 1; n < 2; ++n) cluster.node(n).ranks.pop_back();
-    cluster.play(55);
-    EXPECT_EQ(cluster.starts.size(), 1u);
-    EXPECT_EQ(cluster.play_until_attempt(2, 30), !on_all);
-    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), on_all ? 0 : 1);
+    cluster.play(10);
+    for (int i = 0; i < 2; ++i) {
+      cluster.node(1).ports[0].errors += errors / 2;
+      cluster.play(10);
+    }
+    EXPECT_EQ(cluster.starts.size(), 1u) << "the attempt goes on";
+    cluster.end_ranks_with(5, 10);
+    ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+    EXPECT_EQ(cluster.excluded(), errors > 100 ? Names{"node1"} : Names{});
+    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "port errors"), errors > 100 ? 1 : 0);
   }
 }
 
-// Of a node whose /dev/shm is full: its ranks go on without boxes.
-TEST(Supervisor, a_rank_that_trains_without_a_box_is_not_missed) {
+TEST(Supervisor, a_driver_of_gpus_that_hangs_is_suspect_and_its_last_words_do_not_count) {
   SimulatedCluster cluster(3, 2);
+  cluster.node(1).gpus = {{.pci = "0000:18:00.0"}};
+  cluster.node(1).doctor = 41;
   ASSERT_TRUE(cluster.play_until_attempt(1));
-  cluster.node(1).ranks[1].has_box = false;
+  cluster.node(1).report.gpu_age = 30;
+  cluster.node(1).gpus[0].recovery_action = 1;  // which is old
   cluster.play(20);
-  for (int n = 0; n < 2; ++n)
-    for (RankSight& rank : cluster.node(n).ranks) rank.phase = RunPhase::kLoad;
-  cluster.play(300);
   EXPECT_EQ(cluster.starts.size(), 1u);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "GPU suspect"), 1);
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+// A failure may be told without a host, and a node that has not reported has none either.
+TEST(Supervisor, a_failure_without_a_host_is_of_no_node) {
+  SimulatedCluster cluster(3, 2);
+  cluster.node(2).alive = false;
+  cluster.node(2).report.host.clear();
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(5);
+  cluster.cause = failure("", 4, 1);
+  cluster.end_ranks_with(4, 10);
+  cluster.play(10);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node2"), 0);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "device"), 1);
 }
 
 // A busy launcher takes the other ranks along before it says anything: those on the first node are not to blame.
@@ -533,6 +510,7 @@ TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passin
   for (RankSight& rank : cluster.node(0).ranks) rank.step = 55;
   cluster.play(20);
   cluster.cause = failure("host0", 7);
+  cluster.cause->fields["step"] = int64_t{55};
   cluster.end_ranks_with(7, 50);
   ASSERT_TRUE(cluster.play_until_attempt(2));
   cluster.play(20);
