@@ -15,6 +15,8 @@
 namespace tri {
 namespace {
 
+constexpr int kCheckSeconds = 40;  // less than the driver's patience (Thresholds::doctor_seconds), which starts before
+
 // All that was written to it.
 std::string contents(int file) {
   std::string text;
@@ -41,8 +43,10 @@ std::vector<char*> environment_without_slurm() {
 void NodeDoctor::start() {
   status_ = -1;
   if (process_ > 0) return;  // the one before has not ended: its answer will do
-  std::array<std::string, 3> words{program_, "doctor", "--json"};
-  std::array<char*, 4> argv{words[0].data(), words[1].data(), words[2].data(), nullptr};
+  std::vector<std::string> words{program_, "doctor", "--json", "--check-seconds", std::to_string(kCheckSeconds)};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
   const std::vector<char*> environment = environment_without_slurm();
   output_ = Descriptor(::memfd_create("doctor", MFD_CLOEXEC));
   posix_spawn_file_actions_t actions;

@@ -9,8 +9,9 @@
 namespace tri {
 namespace {
 
-constexpr double kAskSeconds = 5;   // launcher and ranks have to leave when they are asked to
-constexpr double kLookSeconds = 2;  // what a GPU has against it may show a moment after its rank has died
+constexpr double kAskSeconds = 5;  // launcher and ranks have to leave when they are asked to
+constexpr double kLookSeconds = 2,
+                 kGpuLookSeconds = 1;  // what a GPU has against it may show a moment after its rank has died
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -130,6 +131,7 @@ void Supervisor::start_attempt(double now) {
     node.number = current_.number;
     node.stopped.clear();
     node.gone.clear();
+    node.behind = 0;
     node.gpus_before.clear();
     for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
   }
@@ -168,22 +170,30 @@ void Supervisor::run(double now) {
   const bool suspended = num_stopped == num_ranks;
   for (const std::string& name : current_.nodes) {
     const Node& node = nodes_.at(name);
-    const auto overdue = [&](const std::map<int, double>& since, double limit) {
-      for (const auto& [rank, time] : since)
-        if (limit > 0 && now - time > limit) return rank;
-      return -1;
+    const auto overdue = [&](const std::map<int, Node::RankSince>& ranks, double limit) {
+      return std::find_if(ranks.begin(), ranks.end(),
+                          [&](const auto& rank) { return limit > 0 && now - rank.second.since > limit; });
     };
     // Who went first is told by the book, or by who was first seen gone.
-    if (overdue(node.gone, thresholds_.gone_seconds) >= 0) {
+    if (overdue(node.gone, thresholds_.gone_seconds) != node.gone.end()) {
       facts_.died_unnoticed = true;
       return end_attempt(now);
     }
-    const int stopped = suspended ? -1 : overdue(node.stopped, thresholds_.stopped_seconds);
-    if (stopped < 0) continue;
+    if (suspended) continue;
+    const auto stopped = overdue(node.stopped, thresholds_.stopped_seconds);
+    if (stopped == node.stopped.end()) continue;
+    const auto& [process, rank] = *stopped;
+    const std::string who =
+        rank.world_rank < 0 ? fmt::format("process {}", process) : fmt::format("rank {}", rank.world_rank);
     facts_.findings.push_back({.kind = CauseKind::kHang,
                                .node = name,
-                               .world_rank = stopped,
-                               .text = fmt::format("rank {} on {} is stopped", stopped, name)});
+                               .world_rank = rank.world_rank,
+                               .text = fmt::format("{} on {} is stopped", who, name)});
+    return end_attempt(now);
+  }
+  watch_beginning(now);
+  if (const auto late = late_beginning(now)) {
+    facts_.findings.push_back(*late);
     return end_attempt(now);
   }
   if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
@@ -220,7 +230,10 @@ void Supervisor::finish_ending(double now) {
       finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
       continue;
     }
-    const bool has_looked = !at_fault || node.heard >= since_ + kLookSeconds;
+    // A driver that has hung since before the end is told of by itself (watch_hardware).
+    const double age = node.report.gpu_age;
+    const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
+                                          (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
     if (has_looked && heard_since_order(node) && node.report.left == 0) continue;
     if (heard_since_order(node) && now - since_ > thresholds_.end_seconds) {
       finding(CauseKind::kUnkillable, fmt::format("{} processes on {} do not end", node.report.left, name));

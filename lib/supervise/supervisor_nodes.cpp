@@ -30,6 +30,7 @@ void Supervisor::order_all(OrderKind kind, const std::string& attempt) {
 bool Supervisor::heard_since_order(const Node& node) const { return node.report.order >= node.order.number; }
 
 std::string Supervisor::node_of_host(const std::string& host) const {
+  if (host.empty()) return "";  // as of a node that has not reported yet
   for (const auto& [name, node] : nodes_)
     if (name == host || node.report.host == host || host.substr(0, host.find('.')) == name) return name;
   return "";

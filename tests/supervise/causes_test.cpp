@@ -95,8 +95,10 @@ TEST(Causes, of_ranks_that_died_unnoticed_the_book_knows_the_first_or_who_was_se
 TEST(Causes, a_consequence_gives_way_to_the_rank_that_was_seen_gone_first) {
   EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5, 0, true), .event_node = "node0"};
   facts.first_gone = AttemptCause{.kind = CauseKind::kDeath, .node = "node3", .world_rank = 7};
+  facts.first_gone->step = 31;
   EXPECT_EQ(cause(facts).node, "node3");
   EXPECT_EQ(cause(facts).world_rank, 7);
+  EXPECT_EQ(cause(facts).step, 31) << "its box outlives it";
   facts.event = failure(4, 0);
   EXPECT_EQ(cause(facts).node, "node0") << "a failure of its own is no consequence";
 }

@@ -29,7 +29,7 @@ TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
   std::ofstream(report) << R"({"filler": ")" << std::string(200000, 'x')
                         << R"(", "findings": [{"verdict": "bad", "text": "node07: GPU 3 is slow"}]})";
   std::ofstream(program) << fmt::format(
-      "#!/bin/sh\n[ \"$*\" = 'doctor --json' ] || exit 2\n"
+      "#!/bin/sh\n[ \"$*\" = 'doctor --json --check-seconds 40' ] || exit 2\n"
       "[ -z \"$SLURM_STEP_ID\" ] || exit 3\ncat {}\nexit 41\n",
       report);
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);

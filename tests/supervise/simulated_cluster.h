@@ -29,9 +29,11 @@ struct SimulatedNode {
 
 class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
  public:
-  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false)
+  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false,
+                   int known_ranks_per_node = 0)
       : ranks_per_node_(ranks_per_node) {
-    Supervisor::Setup setup{.nodes_needed = needed, .examine = examine, .host = "host0"};
+    Supervisor::Setup setup{
+        .nodes_needed = needed, .examine = examine, .host = "host0", .ranks_per_node = known_ranks_per_node};
     for (int i = 0; i < num_nodes; ++i) {
       const std::string name = "node" + std::to_string(i);
       setup.nodes.push_back(name);
