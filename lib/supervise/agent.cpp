@@ -25,6 +25,7 @@
 #include "lib/supervise/node_health.h"
 #include "lib/supervise/node_processes.h"
 #include "lib/supervise/orphaned_job.h"
+#include "lib/supervise/slurm_daemon.h"
 
 namespace tri {
 namespace {
@@ -175,6 +176,8 @@ class Agent {
     return node == nullptr ? "" : node;
   }
 
+  static bool slurm_job() { return std::getenv("SLURM_JOB_ID") != nullptr; }
+
   // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it back
   // (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and then, each at
   // its own time.
@@ -226,6 +229,7 @@ class Agent {
     report.ports = seen.ports;
     report.gpus = seen.gpus;
     report.gpu_age = seen.gpus.empty() ? 0 : seen.age;
+    report.daemon_gone = daemon_.gone_seconds();
     add_lines(boxes, report);
     keep_within_a_frame(report);
     return report;
@@ -277,6 +281,7 @@ class Agent {
   AgentOptions options_;
   RunOnNode run_;
   NodeDoctor doctor_;
+  SlurmDaemon daemon_{slurm_job() ? slurm_node() : ""};
   HealthWatch health_;
   KernelLog kernel_;
   std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone

@@ -129,6 +129,36 @@ TEST(Supervisor, a_driver_of_gpus_that_hangs_is_suspect_and_its_last_words_do_no
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
+// Its ranks live on, and its agent: it shows when an attempt has ended, before another one is tried there.
+TEST(Supervisor, a_node_without_slurmd_is_left_out_before_a_step_is_tried_there) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).report.daemon_gone = 20;
+  cluster.play(100);
+  EXPECT_EQ(cluster.starts.size(), 1u) << "what runs there is not disturbed";
+  cluster.cause = failure("host0", 139);
+  cluster.end_ranks_with(139, 10);
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_LE(cluster.now - began, 5);
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+TEST(Supervisor, a_slurmd_that_is_started_anew_is_waited_for) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).report.daemon_gone = 1;
+  cluster.end_ranks_with(139, 10);
+  cluster.play(10);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  cluster.node(1).report.daemon_gone = 0;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 3));
+  EXPECT_EQ(cluster.excluded(), Names{});
+}
+
 // A failure may be told without a host, and a node that has not reported has none either.
 TEST(Supervisor, a_failure_without_a_host_is_of_no_node) {
   SimulatedCluster cluster(3, 2);
