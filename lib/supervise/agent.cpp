@@ -202,7 +202,8 @@ class Agent {
     heard_ = Clock::now();
     if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
     order_ = order.number;
-    if (order.kind == OrderKind::kDoctor) doctor_.start();
+    if (order.kind == OrderKind::kDoctor)
+      doctor_.start(other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
     sweeps_ = ranks_begin_ = true;
     return true;
