@@ -146,6 +146,32 @@ TEST(Supervisor, a_node_without_slurmd_is_left_out_before_a_step_is_tried_there)
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
+// As srun, which takes ten seconds to say that a node does not answer: probes that are under way meanwhile change nothing.
+TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_is_known) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  for (int n = 0; n < 3; ++n) cluster.node(n).comes_back = true;
+  cluster.node(1).refuses = true;
+  cluster.node(1).refuses_after = 10;
+  cluster.end_ranks_with(233, 0);  // before a rank has begun: all have to start an agent anew
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+  EXPECT_LE(cluster.now - began, 26) << "twice ten seconds";
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+TEST(Supervisor, a_launcher_that_stays_without_ranks_is_killed) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.leaves_when_asked = false;
+  cluster.node(1).ranks[1].state = ProcessState::kGone;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 30));
+  EXPECT_EQ(cluster.kills, 1);
+  EXPECT_LE(cluster.now - began, 10.5) << "five to notice, three for the launcher";
+}
+
 TEST(Supervisor, a_slurmd_that_is_started_anew_is_waited_for) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
