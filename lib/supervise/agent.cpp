@@ -25,6 +25,7 @@
 #include "lib/supervise/node_health.h"
 #include "lib/supervise/node_processes.h"
 #include "lib/supervise/orphaned_job.h"
+#include "lib/supervise/slurm_daemon.h"
 
 namespace tri {
 namespace {
@@ -175,6 +176,8 @@ class Agent {
     return node == nullptr ? "" : node;
   }
 
+  static bool slurm_job() { return std::getenv("SLURM_JOB_ID") != nullptr; }
+
   // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it back
   // (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and then, each at
   // its own time.
@@ -199,7 +202,8 @@ class Agent {
     heard_ = Clock::now();
     if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
     order_ = order.number;
-    if (order.kind == OrderKind::kDoctor) doctor_.start();
+    if (order.kind == OrderKind::kDoctor)
+      doctor_.start(other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
     sweeps_ = ranks_begin_ = true;
     return true;
@@ -226,6 +230,7 @@ class Agent {
     report.ports = seen.ports;
     report.gpus = seen.gpus;
     report.gpu_age = seen.gpus.empty() ? 0 : seen.age;
+    report.daemon_gone = daemon_.gone_seconds();
     add_lines(boxes, report);
     keep_within_a_frame(report);
     return report;
@@ -277,6 +282,7 @@ class Agent {
   AgentOptions options_;
   RunOnNode run_;
   NodeDoctor doctor_;
+  SlurmDaemon daemon_{slurm_job() ? slurm_node() : ""};
   HealthWatch health_;
   KernelLog kernel_;
   std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone

@@ -76,12 +76,13 @@ struct AgentReport {
   std::vector<std::string> lines;  // of logs and of the kernel that hold one of the keywords, since the last report
   std::vector<PortSight> ports;
   std::vector<GpuSight> gpus;
-  double gpu_age = 0;  // seconds since they were looked at: a driver that hangs does not answer
+  double daemon_gone = 0;  // seconds since the node's slurmd was found gone; 0: it lives, or is not known
+  double gpu_age = 0;      // seconds since they were looked at: a driver that hangs does not answer
 };
 template <class Archive>
 void fields(Archive& archive, AgentReport& r) {
   archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus,
-          r.gpu_age);
+          r.gpu_age, r.daemon_gone);
 }
 
 // A node with hundreds of ports or ranks says less of each, rather than nothing at all: a report fits into a frame.

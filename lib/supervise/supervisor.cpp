@@ -9,9 +9,11 @@
 namespace tri {
 namespace {
 
-constexpr double kAskSeconds = 5;  // launcher and ranks have to leave when they are asked to
-constexpr double kLookSeconds = 2,
-                 kGpuLookSeconds = 1;  // what a GPU has against it may show a moment after its rank has died
+constexpr double kAskSeconds = 5;     // launcher and ranks have to leave when they are asked to
+constexpr double kAloneSeconds = 3;   // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
+constexpr double kDaemonSeconds = 5;  // without slurmd
+// What a GPU has against it may show a moment after its rank has died.
+constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -92,9 +94,15 @@ void Supervisor::gather(double now) {
   for (int i = 0; i < setup_.nodes_needed; ++i) {
     const std::string& name = names[static_cast<size_t>(i)];
     Node& node = nodes_.at(name);
-    if (has_come(node) && heard_since_order(node) && node.report.left == 0 &&
-        now - node.heard < thresholds_.silent_seconds)
+    const bool answers = has_come(node) && now - node.heard < thresholds_.silent_seconds;
+    // A service that is started anew comes back within seconds.
+    if (answers && node.report.daemon_gone > 0) {
+      if (node.report.daemon_gone >= kDaemonSeconds)
+        return exclude(name, "its slurmd is gone: no step starts there", now);
+      all_there = false;
       continue;
+    }
+    if (answers && heard_since_order(node) && node.report.left == 0) continue;
     all_there = false;
     if (is_lost(name, node, now)) {
       if (!is_cut_off(now) && starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
@@ -213,12 +221,8 @@ void Supervisor::end_attempt(double now) {
 // lost.
 void Supervisor::finish_ending(double now) {
   const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
-  if (!ended && !killed_ && now - since_ > kAskSeconds) {
-    killed_ = true;
-    launcher_.end_ranks(Launcher::End::kKill);
-  }
   const bool at_fault = facts_.status != 0 && !asked_to_stop_;
-  bool all_clear = ended;
+  bool all_clear = true;
   for (const std::string& name : current_.nodes) {
     Node& node = nodes_.at(name);
     const auto finding = [&](CauseKind kind, const std::string& text) {
@@ -241,7 +245,11 @@ void Supervisor::finish_ending(double now) {
     }
     all_clear = false;
   }
-  if (all_clear) conclude(now);
+  if (!ended && !killed_ && now - since_ > (all_clear ? kAloneSeconds : kAskSeconds)) {
+    killed_ = true;
+    launcher_.end_ranks(Launcher::End::kKill);
+  }
+  if (ended && all_clear) conclude(now);
 }
 
 void Supervisor::conclude(double now) {

@@ -114,7 +114,7 @@ bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   const double pause = refuses ? kProbeAgainSeconds : node.probes < kProbes ? quiet / (kProbes + 1) : quiet;
   const bool is_due = refuses || silence > (known ? quiet / (kProbes + 1) : node.heard == 0 ? limit / 2 : quiet);
   if (is_due && now - node.probed >= pause && (node.probes < kProbes || !launches)) probe(name, node, now);
-  node.lost = (refuses && node.failed >= kRefusals) || (node.probes >= kProbes && silence > limit);
+  node.lost = (!known && launches && node.failed >= kRefusals) || (node.probes >= kProbes && silence > limit);
   return node.lost;
 }
 

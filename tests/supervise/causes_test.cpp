@@ -144,19 +144,21 @@ TEST(Causes, a_relief_is_the_cause_whatever_the_ranks_say_when_they_leave) {
 }
 
 TEST(Causes, trouble_of_links_explains_failures_that_name_no_other_node) {
-  EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5), .event_node = "node1"};
-  facts.findings = {finding(CauseKind::kGpuSuspect, "node2")};
-  EXPECT_EQ(cause(facts).kind, CauseKind::kGpuSuspect);
-  EXPECT_EQ(cause(facts).node, "node2");
-  facts.event = failure(4);
-  EXPECT_EQ(cause(facts).kind, CauseKind::kDevice) << "node1 has failed by itself";
-  facts.event_node = "node2";
-  EXPECT_EQ(cause(facts).kind, CauseKind::kGpuSuspect);
-  facts.event = failure(7);
-  EXPECT_EQ(cause(facts).kind, CauseKind::kNotFinite);
-  facts.event = failure(5);
-  facts.findings.front().time = kNow - 301;
-  EXPECT_EQ(cause(facts).kind, CauseKind::kCommunication);
+  for (const CauseKind kind : {CauseKind::kGpuSuspect, CauseKind::kPortErrors}) {
+    EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5), .event_node = "node1"};
+    facts.findings = {finding(kind, "node2")};
+    EXPECT_EQ(cause(facts).kind, kind);
+    EXPECT_EQ(cause(facts).node, "node2");
+    facts.event = failure(4);
+    EXPECT_EQ(cause(facts).kind, CauseKind::kDevice) << "node1 has failed by itself";
+    facts.event_node = "node2";
+    EXPECT_EQ(cause(facts).kind, kind);
+    facts.event = failure(7);
+    EXPECT_EQ(cause(facts).kind, CauseKind::kNotFinite);
+    facts.event = failure(5);
+    facts.findings.front().time = kNow - 301;
+    EXPECT_EQ(cause(facts).kind, CauseKind::kCommunication);
+  }
 }
 
 std::optional<CauseKind> kind_of_xid(int xid) {
