@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/core/fp8.h"
+#include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
@@ -30,8 +31,28 @@ struct Fp8Cast {
   // (kNumFp8Counts) i32, optional, added to: elements; finite ones beyond the range; those that are not zero and whose
   // values are.
   Tensor counts;
+  Tensor dbias;  // (C) f32, optional, added to in a fixed order: sums of inp over its rows
+
+  Dtype format() const { return out.empty() ? out_t.dtype : out.dtype; }
 };
 void check(const Fp8Cast&);
+
+// The activation of kernels/activation.h, rounded to the type of inp and cast at once: no number of it is kept.
+struct Fp8ActivationForward {
+  Activation kind = Activation::kGelu;
+  Tensor inp;    // (R, F) T, or (R, 2F) T for SwiGLU
+  Fp8Cast cast;  // without inp, which is (R, F); out alone
+};
+void check(const Fp8ActivationForward&);
+
+// Its gradient likewise.
+struct Fp8ActivationBackward {
+  Activation kind = Activation::kGelu;
+  Tensor dout;   // (R, F) T
+  Tensor inp;    // (R, F) T, or (R, 2F) T for SwiGLU
+  Fp8Cast cast;  // without inp, which is like inp
+};
+void check(const Fp8ActivationBackward&);
 
 // out = inp^T
 struct Fp8Transpose {

@@ -151,6 +151,35 @@ TEST(Fp8Cast, both_orientations_amax_and_counts) {
         }
 }
 
+TEST(Fp8Cast, sums_the_rows_for_a_bias) {
+  const Buffer inp(Dtype::kBF16, {3, 2}, {1, 2, 3, 4, 5, 6}), scale(Dtype::kF32, {1}, {1.0});
+  const Buffer out(Dtype::kE4M3, {3, 2}), dbias(Dtype::kF32, {2}, {10, 20});
+  cpu::fp8_cast({.out = out, .inp = inp, .scale = scale, .dbias = dbias});
+  EXPECT_EQ(dbias.values(), (Values{19, 32}));
+}
+
+TEST(Fp8Activation, casts_what_the_activation_makes) {
+  const int64_t rows = 5, width = 48;
+  const Buffer scale(Dtype::kF32, {1}, {16.0});
+  for (const Dtype type : {Dtype::kF32, Dtype::kBF16})
+    for (const Activation kind : {Activation::kGelu, Activation::kSwiglu}) {
+      const int64_t wide = kind == Activation::kSwiglu ? 2 * width : width;
+      const Buffer inp(type, {rows, wide}, random_values(rows * wide, "pre"));
+      const Buffer dout(type, {rows, width}, random_values(rows * width, "dout"));
+      const Buffer made(type, {rows, width}), dmade(type, {rows, wide});
+      cpu::activation_forward({.kind = kind, .out = made, .inp = inp});
+      cpu::activation_backward({.kind = kind, .dinp = dmade, .dout = dout, .inp = inp});
+      const Buffer out(Dtype::kE4M3, {rows, width}), expected(Dtype::kE4M3, {rows, width});
+      cpu::fp8_cast({.out = expected, .inp = made, .scale = scale});
+      cpu::fp8_activation_forward({.kind = kind, .inp = inp, .cast = {.out = out, .scale = scale}});
+      EXPECT_EQ(out.values(), expected.values());
+      const Buffer dout_t(Dtype::kE5M2, {wide, rows}), dexpected_t(Dtype::kE5M2, {wide, rows});
+      cpu::fp8_cast({.out_t = dexpected_t, .inp = dmade, .scale = scale});
+      cpu::fp8_activation_backward({.kind = kind, .dout = dout, .inp = inp, .cast = {.out_t = dout_t, .scale = scale}});
+      EXPECT_EQ(dout_t.values(), dexpected_t.values());
+    }
+}
+
 TEST(Fp8Cast, infinity_becomes_nan_and_amax_tells_it) {
   for (const Dtype to : kFormats) {
     const Buffer inp(Dtype::kF32, {1, 4}, {1.0, INFINITY, -INFINITY, 3e38}), scale(Dtype::kF32, {1}, {1024.0});
