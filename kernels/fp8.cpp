@@ -63,7 +63,7 @@ void check(const Fp8Scales& s) {
   const int64_t n = s.scale.numel();
   TRI_REQUIRE(is_fp8(s.format), "fp8_scales: of {}", enum_name(s.format));
   require_tensor("fp8_scales", "scale", s.scale, Dtype::kF32, {n});
-  require_tensor("fp8_scales", "inverse", s.inverse, Dtype::kF32, {n});
+  require_tensor("fp8_scales", "inverse", s.inverse, Dtype::kF32, {n, kFp8InverseStride});
   if (s.from != ScalesFrom::kHistory) require_tensor("fp8_scales", "amax", s.amax, Dtype::kF32, {n});
   if (s.from != ScalesFrom::kUnset) require_tensor("fp8_scales", "history", s.history, Dtype::kF32, {n});
   if (s.from == ScalesFrom::kStep) require_tensor("fp8_scales", "grad_scale", s.grad_scale, Dtype::kF32, {1});

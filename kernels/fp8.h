@@ -66,6 +66,8 @@ void check(const Fp8Transpose&);
 // kept within 2^±kFp8MostExponent; 1 for an amax that is zero, infinite or NaN.
 inline constexpr float kFp8Headroom = 2.0f;
 inline constexpr int kFp8MostExponent = 60;
+// cuBLASLt reads scales at multiples of sixteen bytes alone.
+inline constexpr int kFp8InverseStride = 4;
 enum class ScalesFrom {
   kUnset,    // scales that are 0 become those of amax
   kHistory,  // all scales become those of history
@@ -75,10 +77,11 @@ enum class ScalesFrom {
 struct Fp8Scales {
   ScalesFrom from = ScalesFrom::kHistory;
   Dtype format = Dtype::kE4M3;
-  Tensor scale, inverse;  // (n) f32
-  Tensor amax;            // (n) f32; not for kHistory
-  Tensor history;         // (n) f32; not for kUnset
-  Tensor grad_scale;      // (1) f32, kStep: the clipping factor
+  Tensor scale;       // (n) f32
+  Tensor inverse;     // (n, kFp8InverseStride) f32, the first of each row: 1 / scale
+  Tensor amax;        // (n) f32; not for kHistory
+  Tensor history;     // (n) f32; not for kUnset
+  Tensor grad_scale;  // (1) f32, kStep: the clipping factor
   float decay = 1.0f;
 };
 void check(const Fp8Scales&);
@@ -104,7 +107,7 @@ struct Fp8Gemm {
   Tensor out;                   // (M, N) f32|bf16
   Tensor a;                     // (M, K) e4m3|e5m2
   Tensor b;                     // (N, K) e4m3|e5m2
-  Tensor inverse_a, inverse_b;  // (1) f32
+  Tensor inverse_a, inverse_b;  // (1) f32, on GPUs at multiples of sixteen bytes
   float beta = 0.0f;
   Tensor bias;  // (N), optional; the dtype of out
   Fp8Accumulation accumulation = Fp8Accumulation::kFp32;

@@ -120,7 +120,7 @@ void fp8_scales(const Fp8Scales& s) {
     if (s.from == ScalesFrom::kUnset && scale[i] != 0.0f) continue;
     if (s.from == ScalesFrom::kStep && std::isfinite(amax[i])) history[i] = std::max(amax[i], s.decay * history[i]);
     scale[i] = scale_of(s.from == ScalesFrom::kUnset ? amax[i] : history[i], s.format);
-    inverse[i] = 1.0f / scale[i];
+    inverse[i * kFp8InverseStride] = 1.0f / scale[i];
   }
 }
 

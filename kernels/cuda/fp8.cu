@@ -66,7 +66,7 @@ __global__ void scales_kernel(ScalesFrom from, float most, float* scale, float* 
   if (from == ScalesFrom::kUnset && scale[i] != 0.0f) return;
   if (from == ScalesFrom::kStep && isfinite(amax[i])) history[i] = fmaxf(amax[i], decay * history[i]);
   scale[i] = scale_of(from == ScalesFrom::kUnset ? amax[i] : history[i], most);
-  inverse[i] = 1.0f / scale[i];
+  inverse[i * kFp8InverseStride] = 1.0f / scale[i];
 }
 
 __global__ void counts_to_float_kernel(float* out, const uint32_t* counts, int64_t count) {

@@ -128,6 +128,9 @@ void GemmPlan::set_pointers(const PlannedGemm& g) {
   if (!g.bias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
   if (has_epilogue(form_) && g.epilogue != Epilogue::kNone) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
   if (g.inverse_a.empty()) return;
+  for (const Tensor& inverse : {g.inverse_a, g.inverse_b})
+    TRI_REQUIRE(reinterpret_cast<uintptr_t>(inverse.data) % 16 == 0, "a scale at {}, no multiple of sixteen bytes",
+                inverse.data);
   set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.inverse_b.data);
   set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.inverse_a.data);
 }

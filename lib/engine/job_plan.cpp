@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
+#include "lib/engine/fp8_speedup.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -413,6 +414,9 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
   mine.gpu = device.gpu_properties();
+  const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
+                          mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty();
+  if (may_be_fp8) mine.fp8_speedup = fp8_speedup(config, mesh, device);
   if (asks_memory) {
     mine.free_bytes = device.free_bytes();
     Arena measuring(device);

@@ -77,6 +77,7 @@ class Fp8Layers {
  private:
   int64_t slot(Fp8Operand operand, int layer, Linear linear) const;
   Tensor of(const Tensor& all, int64_t slot) const { return all.flat(slot, 1); }
+  Tensor inverse(int64_t slot) const { return tensors_.inverse.flat(slot * kFp8InverseStride, 1); }
   Fp8Cast cast_of(int64_t slot) const;  // without its tensors
   Dtype format(Fp8Operand operand) const;
   Fp8Accumulation accumulation(Pass pass) const;

