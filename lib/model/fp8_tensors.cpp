@@ -19,7 +19,7 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims&
   const int64_t slots = int64_t{kNumFp8Operands} * config.model.layers * kNumLinears;
   const char* const name = "fp8 scales";
   Fp8Tensors t;
-  t.inverse = arena.take(name, Dtype::kF32, {slots});
+  t.inverse = arena.take(name, Dtype::kF32, {slots, kFp8InverseStride});
   t.counts = arena.take(name, Dtype::kI32, {slots, kNumFp8Counts});
   t.numbers = arena.take(name, Dtype::kF32, {slots * (3 + kNumFp8Counts)});
   const int64_t attention = int64_t{d.NHl} * d.HS;

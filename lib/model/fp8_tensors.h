@@ -33,13 +33,13 @@ struct Fp8Weight {
 // Slots: one an operand of each linear of each layer of the model, on every rank alike: slot = (operand · L + layer) ·
 // kNumLinears + linear. This rank fills those of its layers, and the reduction of a step completes the others.
 struct Fp8Tensors {
-  Tensor inverse;  // (slots) f32
+  Tensor inverse;  // (slots, kFp8InverseStride) f32
   Tensor counts;   // (slots, kNumFp8Counts) i32
   // (slots · (3 + kNumFp8Counts)) f32, what the host reads: scales, amax and counts of a step, then the history.
   Tensor numbers;
   std::vector<std::vector<std::array<Fp8Weight, kNumLinears>>> weights;  // [chunk][layer of the chunk][Linear]
 
-  int64_t slots() const { return inverse.empty() ? 0 : inverse.numel(); }
+  int64_t slots() const { return inverse.empty() ? 0 : inverse[0]; }
   Tensor scale() const { return numbers.flat(0, slots()); }
   Tensor amax() const { return numbers.flat(slots(), slots()); }
   Tensor float_counts() const { return numbers.flat(2 * slots(), kNumFp8Counts * slots()); }

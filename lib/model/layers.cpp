@@ -141,9 +141,16 @@ void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, T
   add_gradients(ctx, *weight, nullptr, dout, inp);
 }
 
-void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout, Tensor dout_t, Tensor inp) const {
+Tensor ColumnLinear::bias_gradient(const LayerContext& ctx) const {
+  return bias == nullptr ? Tensor{} : ctx.hooks.gradient(*bias).flat();
+}
+
+void ColumnLinear::bias_gradient_ready(const LayerContext& ctx) const {
+  if (bias != nullptr) ctx.hooks.gradient_ready(*bias);
+}
+
+void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp) const {
   ctx.need(inp);
-  add_bias_gradient(ctx, bias, dout);
   add_fp8_gradient(ctx, fp8(), dout_t, ctx.fp8->transposed(inp, ctx.work.fp8.input_transpose));
 }
 
