@@ -92,7 +92,7 @@ class Parser {
     const Field* field = find_field(*section, key);
     if (!field) return add(where, unknown_key(*section, key));
     try {
-      read_field(*field, field->is_text ? YAML::Node(value) : YAML::Load(value), [&](int) { return where; });
+      read_field(*field, field->is_text() ? YAML::Node(value) : YAML::Load(value), [&](int) { return where; });
     } catch (const YAML::Exception& error) {
       add(where, fmt::format("{}: not valid YAML: {}", name, error.msg));
     }

@@ -24,7 +24,7 @@ Result<std::string> config_value(const Config& config, const std::string& name) 
         continue;
       }
       const std::string value = field.print(config);
-      return field.is_text ? YAML::Load(value).as<std::string>() : value;
+      return field.is_text() ? YAML::Load(value).as<std::string>() : value;
     }
   }
   const std::string guess = nearest(name, names);
