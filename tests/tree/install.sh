@@ -105,7 +105,7 @@ for kind in configure build test; do
     fail "cmake --list-presets=$kind"
 done
 # Whether each names an option of this tree, without the minute that a configuration takes.
-for option in $(grep -oE 'TRIREME_[A-Z_]+' CMakePresets.json | sort -u); do
+while read -r option; do
   grep -q "set($option " CMakeLists.txt || fail "CMakePresets.json: CMakeLists.txt has no $option"
-done
+done < <(grep -oE 'TRIREME_[A-Z_]+' CMakePresets.json | sort -u)
 echo "all well"
