@@ -12,6 +12,7 @@ namespace tri {
 
 void add_train_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_check_command(CLI::App& app, int& status);
+void add_config_command(CLI::App& app, int& status);
 void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv);

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   int status = 0;
   tri::add_train_command(app, status, &argc, &argv);
   tri::add_check_command(app, status);
+  tri::add_config_command(app, status);
   tri::add_bench_command(app, status, &argc, &argv);
   tri::add_eval_command(app, status, &argc, &argv);
   tri::add_generate_command(app, status, &argc, &argv);
