@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "lib/config/config.h"
+#include "lib/config/schema.h"
 #include "lib/observe/check_report.h"
 #include "lib/train/inputs.h"
 
@@ -19,7 +20,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::vector<std::string> get;
   int ranks = 0;  // 0: what the config's mesh has
-  bool fields = false, no_data = false;
+  bool fields = false, schema = false, no_data = false;
 };
 
 Result<void> check(const Options& options) {
@@ -27,7 +28,11 @@ Result<void> check(const Options& options) {
     fmt::print("{}", config_help());
     return {};
   }
-  if (options.config.empty()) return usage_error("check needs CONFIG; or --fields alone");
+  if (options.schema) {
+    fmt::print("{}", config_schema());
+    return {};
+  }
+  if (options.config.empty()) return usage_error("check needs CONFIG; or --fields or --schema alone");
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
@@ -74,6 +79,7 @@ void add_check_command(CLI::App& app, int& status) {
   command->add_flag("--no-data", options->no_data,
                     "Do not open token files and tokenizer, which are not on this machine; --get opens none either");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
+  command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {
       fmt::print(stderr, "{}\n", result.error().message);

@@ -12,6 +12,7 @@ namespace tri {
 
 void add_train_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_check_command(CLI::App& app, int& status);
+void add_config_command(CLI::App& app, int& status);
 void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv);
@@ -24,6 +25,7 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv);
 void add_simulate_command(CLI::App& app, int& status);
 void add_plan_command(CLI::App& app, int& status);
 void add_supervise_command(CLI::App& app, int& status);
+void add_help_command(CLI::App& app, int& status);  // help and completion: `app` is the executable's own
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);

@@ -6,11 +6,23 @@
 namespace tri {
 namespace {
 
+// What world rank 0 has parsed, on all ranks: their environments, from which paths take variables, may differ.
+Result<Config> share_config(const Result<Config>& parsed, Job& job) {
+  Result<std::string> yaml = std::string();
+  if (job.world_rank() == 0) yaml = parsed ? Result<std::string>(to_yaml(parsed.value())) : parsed.error();
+  const auto text = job.broadcast(yaml);
+  if (!text) return text.error();
+  return parse_config(text.value(), "the config of rank 0", {});
+}
+
 Result<Config> parse_for_job(const std::string& path, const std::vector<std::string>& overrides, Job& job) {
   log_identify(job.world_rank(), "");
-  const auto text = job.broadcast(job.world_rank() == 0 ? read_config_text(path) : std::string());
-  if (!text) return text.error();
-  return parse_config(text.value(), path, overrides);
+  Result<Config> parsed = Config{};
+  if (job.world_rank() == 0) {
+    const auto text = read_config_text(path);
+    parsed = text ? parse_config(text.value(), path, overrides) : text.error();
+  }
+  return share_config(parsed, job);
 }
 
 Result<PlannedJob> plan_resolved(Config parsed, Job& job, EngineKind kind) {
@@ -88,7 +100,8 @@ Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std:
   if (!text) return text.error();
   const auto& [folder, step, yaml] = text.value();
   OpenedCheckpoint checkpoint{folder, std::move(manifest)};
-  auto parsed = parse_config(yaml, folder + "'s config", overrides);
+  auto parsed = share_config(
+      job.world_rank() == 0 ? parse_config(yaml, folder + "'s config", overrides) : Result<Config>(Config{}), job);
   if (!parsed) return parsed.error();
   adjust(parsed.value());
   auto planned = plan_resolved(std::move(parsed).value(), job, EngineKind::kInference);

@@ -1,5 +1,6 @@
 # Writes app/version_data.h at every build, and touches it only when something has changed: a new commit compiles
-# version.cpp anew, and nothing else. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER, BUILD.
+# version.cpp anew, and nothing else. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER, BUILD,
+# and BUILT_MPI, BUILT_HDF5 ...: versions of the headers, "none" by default.
 set(commit unknown)  # from a tarball, or without git
 set(modified 0)
 find_program(GIT git)
@@ -20,6 +21,12 @@ set(text "#define TRI_VERSION \"${VERSION}\"\n"
          "#define TRI_CXX_COMPILER \"${CXX_COMPILER}\"\n"
          "#define TRI_CUDA_COMPILER \"${CUDA_COMPILER}\"\n"
          "#define TRI_BUILD \"${BUILD}\"\n")
+foreach(library MPI HDF5 CUDA NCCL CUBLAS CUDNN)
+  if(NOT BUILT_${library})
+    set(BUILT_${library} none)
+  endif()
+  list(APPEND text "#define TRI_BUILT_${library} \"${BUILT_${library}}\"\n")
+endforeach()
 string(CONCAT text ${text})
 set(old "")
 if(EXISTS ${OUTPUT})

@@ -3,7 +3,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "app/version_data.h"  // written by version.cmake, which names its macros
 
@@ -66,11 +69,38 @@ std::string packed_version(const char* name) {
   return fmt::format("{}.{}.{}", version / unit, version % unit / 100, version % 100);
 }
 
+struct Library {
+  const char* name;
+  std::string runs;        // the version of the one in use; "none": there is none
+  std::string built_with;  // of the one whose headers the build saw
+};
+
+std::vector<Library> libraries() {
+  return {{"MPI", mpi_version(), TRI_BUILT_MPI},
+          {"UCX", ucx_version(), "none"},
+          {"HDF5", hdf5_version(), TRI_BUILT_HDF5},
+          {"CUDA", cuda_version("cudaRuntimeGetVersion"), TRI_BUILT_CUDA},
+          {"driver", cuda_version("cudaDriverGetVersion"), "none"},
+          {"NCCL", nccl_version(), TRI_BUILT_NCCL},
+          {"cuBLAS", packed_version("cublasLtGetVersion"), TRI_BUILT_CUBLAS},
+          {"cuDNN", packed_version("cudnnGetVersion"), TRI_BUILT_CUDNN}};
+}
+
+// "Open MPI v4.1.4" and "4.1.4" are the same, 13.0 and 13.0.88 (a toolkit's patch, of which the runtime does not speak) too.
+bool same_version(const Library& library) {
+  const std::string& runs = library.runs;
+  const std::string number = runs.substr(std::min(runs.find_first_of("0123456789"), runs.size()));
+  const size_t common = std::min(number.size(), library.built_with.size());
+  return number.compare(0, common, library.built_with, 0, common) == 0;
+}
+
 }  // namespace
 
 std::string version_line() {
   return fmt::format("{}, commit {}{}", TRI_VERSION, TRI_COMMIT, TRI_COMMIT_MODIFIED ? ", modified" : "");
 }
+
+std::string version_number() { return TRI_VERSION; }
 
 std::string version_text() {
   std::string text = fmt::format("trireme {}\n", version_line());
@@ -80,16 +110,26 @@ std::string version_text() {
   row("C++", TRI_CXX_COMPILER);
   row("CUDA C++", TRI_CUDA_COMPILER);
   row("build", TRI_BUILD);
-  row("MPI", mpi_version());
-  row("UCX", ucx_version());
-  row("HDF5", hdf5_version());
-  row("CUDA", cuda_version("cudaRuntimeGetVersion"));
-  row("driver", cuda_version("cudaDriverGetVersion"));
-  row("NCCL", nccl_version());
-  row("cuBLAS", packed_version("cublasLtGetVersion"));
-  row("cuDNN", packed_version("cudnnGetVersion"));
+  for (const Library& library : libraries()) {
+    const bool other = library.runs != "none" && library.built_with != "none" && !same_version(library);
+    row(library.name, other ? fmt::format("{} (built with {})", library.runs, library.built_with) : library.runs);
+  }
   text.pop_back();
   return text;
+}
+
+std::string version_json() {
+  const auto known = [](const std::string& version) {
+    return version == "none" ? nlohmann::ordered_json() : nlohmann::ordered_json(version);
+  };
+  nlohmann::ordered_json object = {{"version", TRI_VERSION},
+                                   {"commit", TRI_COMMIT},
+                                   {"modified", TRI_COMMIT_MODIFIED != 0},
+                                   {"compilers", {{"cxx", TRI_CXX_COMPILER}, {"cuda", known(TRI_CUDA_COMPILER)}}},
+                                   {"build", TRI_BUILD}};
+  for (const Library& library : libraries())
+    object["libraries"][library.name] = {{"runs", known(library.runs)}, {"built_with", known(library.built_with)}};
+  return object.dump(2);
 }
 
 }  // namespace tri

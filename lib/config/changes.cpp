@@ -5,11 +5,11 @@
 
 namespace tri {
 
-std::vector<FieldChange> changed_fields(const Config& before, const Config& after) {
+std::vector<FieldChange> changed_fields(const Config& before, const Config& after, Fields fields) {
   std::vector<FieldChange> changes;
   for (const Section& section : config_sections()) {
     for (const Field& field : section.fields) {
-      if (field.on_resume == OnResume::kFree) continue;
+      if (fields == Fields::kTrained && field.on_resume == OnResume::kFree) continue;
       std::string old_value = field.print(before), new_value = field.print(after);
       if (old_value != new_value)
         changes.push_back({field.name(), std::move(old_value), std::move(new_value), field.on_resume});

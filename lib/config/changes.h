@@ -12,12 +12,13 @@ namespace tri {
 struct FieldChange {
   std::string name;           // "model.window"
   std::string before, after;  // as in to_yaml
-  OnResume on_resume;         // kFixed or kTold
+  OnResume on_resume;
 };
 
-// The fields that differ, in the order of fields.def, but for those on which nothing depends (OnResume::kFree). Both
-// configs resolved, or both not.
-std::vector<FieldChange> changed_fields(const Config& before, const Config& after);
+enum class Fields { kTrained, kAll };  // kTrained: but for those on which nothing depends (OnResume::kFree)
+
+// The fields that differ, in the order of fields.def. Both configs resolved, or both not.
+std::vector<FieldChange> changed_fields(const Config& before, const Config& after, Fields fields = Fields::kTrained);
 
 // What checkpoint.accept_changes names, or "true". Names stand apart by commas or blanks.
 std::vector<std::string> accepted_changes(const Config& config);

@@ -64,7 +64,8 @@ inline bool by_peer_copies(Transfers planned, int size) {
 Result<std::string> read_config_text(const std::string& path);
 
 // Fields not named keep their defaults. `overrides` are "section.key=value", applied in order: the last one wins. The
-// value of a text field is taken as it stands, any other as YAML. Messages start with "file_name:line: " or
+// value of a text field is taken as it stands, any other as YAML. Paths and names take variables from this process's
+// environment (environment.h): of a job one rank parses. Messages start with "file_name:line: " or
 // "--set section.key=value: ".
 Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
                             const std::vector<std::string>& overrides);

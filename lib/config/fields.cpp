@@ -18,7 +18,7 @@ std::vector<Section> make_sections() {
 #define ROW(type, member, allowed, consequence, on_resume)                                                 \
   section.fields.push_back(                                                                                \
       {section.name, #member, make_rule<type>(allowed, SectionType{}.member), consequence, on_resume,      \
-       std::is_same_v<type, std::string>,                                                                  \
+       field_kind<type>(),                                                                                 \
        [](const YAML::Node& node, const ValueRule& rule, Config& config, std::vector<Problem>& problems) { \
          read_value(node, rule, (config.*kSection).member, problems);                                      \
        },                                                                                                  \

@@ -13,16 +13,36 @@ namespace tri {
 // What it means that a field differs from the config of the checkpoint from which a run goes on (fields.def).
 enum class OnResume { kTold, kFixed, kFree };
 
+// How a value is written, for those that describe fields to other programs.
+enum class FieldKind { kInteger, kNumber, kBoolean, kChoice, kText, kSources };
+
+template <class T>
+constexpr FieldKind field_kind() {
+  if constexpr (std::is_enum_v<T>)
+    return FieldKind::kChoice;
+  else if constexpr (std::is_same_v<T, bool>)
+    return FieldKind::kBoolean;
+  else if constexpr (std::is_integral_v<T>)
+    return FieldKind::kInteger;
+  else if constexpr (std::is_floating_point_v<T>)
+    return FieldKind::kNumber;
+  else if constexpr (std::is_same_v<T, std::string>)
+    return FieldKind::kText;
+  else
+    return FieldKind::kSources;
+}
+
 struct Field {
   std::string section, key;  // "model", "layers"
   ValueRule rule;
   std::string_view consequence;
   OnResume on_resume = OnResume::kTold;
-  bool is_text = false;  // a --set value is taken as it stands
+  FieldKind kind = FieldKind::kText;
   void (*read)(const YAML::Node& node, const ValueRule& rule, Config& config, std::vector<Problem>& problems);
   std::string (*print)(const Config& config);
 
   std::string name() const { return section + "." + key; }
+  bool is_text() const { return kind == FieldKind::kText; }  // a --set value is taken as it stands
 };
 
 struct Section {

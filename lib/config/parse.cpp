@@ -5,12 +5,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <sstream>
 
 #include "lib/config/fields.h"
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
+#include "lib/config/yaml_map.h"
 
 namespace tri {
 namespace {
@@ -61,6 +61,17 @@ std::string unknown_key(const Section& section, const std::string& key) {
   return section.name + "." + key + ": unknown key; " + advice;
 }
 
+// The first line that a tab indents; 0: there is none.
+int line_after_tab(std::string_view text) {
+  int line = 1;
+  for (bool indents = true; const char c : text) {
+    if (c == '\t' && indents) return line;
+    if (c == '\n') ++line;
+    indents = c == '\n' || (indents && c == ' ');
+  }
+  return 0;
+}
+
 // Reads files and overrides into one Config, and collects what is wrong with them.
 class Parser {
  public:
@@ -74,7 +85,10 @@ class Parser {
       if (documents.empty() || documents[0].IsNull()) return;  // defaults alone
       read_document(documents[0]);
     } catch (const YAML::Exception& error) {
-      add(at_line(error.mark.line + 1), fmt::format("not valid YAML: {}", error.msg));
+      if (const int line = line_after_tab(text); line > 0 && line <= error.mark.line + 1)
+        add(at_line(line), "a tab indents this line, and YAML takes spaces alone; put two spaces in place of each tab");
+      else
+        add(at_line(error.mark.line + 1), fmt::format("not valid YAML: {}", error.msg));
     }
   }
 
@@ -92,7 +106,7 @@ class Parser {
     const Field* field = find_field(*section, key);
     if (!field) return add(where, unknown_key(*section, key));
     try {
-      read_field(*field, field->is_text ? YAML::Node(value) : YAML::Load(value), [&](int) { return where; });
+      read_field(*field, field->is_text() ? YAML::Node(value) : YAML::Load(value), [&](int) { return where; });
     } catch (const YAML::Exception& error) {
       add(where, fmt::format("{}: not valid YAML: {}", name, error.msg));
     }
@@ -110,20 +124,11 @@ class Parser {
   // Calls visit(key, line, value) for each pair of a map, once a key.
   template <class Visit>
   void each_pair(const YAML::Node& map, const std::string& prefix, Visit visit) {
-    std::map<std::string, int> first_line;
-    for (const auto& entry : map) {
-      const int line = entry.first.Mark().line + 1;
-      if (!entry.first.IsScalar()) {
-        add(at_line(line), "a key must be a single word");
-        continue;
-      }
-      const std::string key = entry.first.Scalar();
-      const auto [first, is_new] = first_line.emplace(key, line);
-      if (is_new)
-        visit(key, line, entry.second);
-      else
-        add(at_line(line), fmt::format("{}{}: given twice, first on line {}; keep one", prefix, key, first->second));
-    }
+    std::vector<Problem> problems;
+    const std::vector<YamlPair> pairs = yaml_pairs(map, prefix, problems);
+    for (const Problem& problem : problems)
+      add(at_line(problem.line), problem.part.empty() ? problem.text : problem.part + ": " + problem.text);
+    for (const YamlPair& pair : pairs) visit(pair.key, pair.line, pair.value);
   }
 
   void read_document(const YAML::Node& root) {
@@ -131,6 +136,7 @@ class Parser {
       return add(at_line(root.Mark().line + 1), fmt::format("expected sections, such as \"run:\"; the sections are {}",
                                                             fmt::join(section_names(), ", ")));
     each_pair(root, "", [&](const std::string& name, int line, const YAML::Node& node) {
+      if (name.starts_with("x-")) return;  // anchors to merge from
       const Section* section = find_section(name);
       if (!section)
         add(at_line(line), unknown_section(name));

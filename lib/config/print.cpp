@@ -1,6 +1,7 @@
 // What the field table prints: the resolved config and the help.
 #include <yaml-cpp/yaml.h>
 
+#include "lib/config/environment.h"
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 
@@ -10,7 +11,11 @@ std::string to_yaml(const Config& config) {
   std::string yaml;
   for (const Section& section : config_sections()) {
     yaml += section.name + ":\n";
-    for (const Field& field : section.fields) yaml += fmt::format("  {}: {}\n", field.key, field.print(config));
+    for (const Field& field : section.fields) {
+      const std::string value = field.print(config);
+      const bool expands = field.rule.allowed.expands || field.kind == FieldKind::kSources;
+      yaml += fmt::format("  {}: {}\n", field.key, expands ? escape_environment(value) : value);
+    }
   }
   return yaml;
 }
@@ -24,7 +29,7 @@ Result<std::string> config_value(const Config& config, const std::string& name) 
         continue;
       }
       const std::string value = field.print(config);
-      return field.is_text ? YAML::Load(value).as<std::string>() : value;
+      return field.is_text() ? YAML::Load(value).as<std::string>() : value;
     }
   }
   const std::string guess = nearest(name, names);

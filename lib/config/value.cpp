@@ -6,11 +6,12 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <map>
 
 #include "io/net/text_server.h"
+#include "lib/config/environment.h"
 #include "lib/config/nearest.h"
 #include "lib/config/step_range.h"
+#include "lib/config/yaml_map.h"
 
 namespace tri {
 namespace {
@@ -121,24 +122,21 @@ int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
 
 void read_source_map(const YAML::Node& node, const std::string& part, Source& out, std::vector<Problem>& problems) {
   const std::vector<std::string> keys = {"path", "weight"};
-  std::map<std::string, int> first_line;
-  for (const auto& entry : node) {
-    const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "?";
-    const int line = line_of(entry.first);
+  bool has_path = false;
+  for (const YamlPair& pair : yaml_pairs(node, part + ".", problems)) {
     std::vector<Problem> found;
-    if (const auto [first, is_new] = first_line.emplace(key, line); !is_new)
-      found.push_back({.text = fmt::format("given twice, first on line {}; keep one", first->second)});
-    else if (key == "path")
-      read_value(entry.second, {not_empty(), describe_text(TextRule::kNotEmpty), ""}, out.path, found);
-    else if (key == "weight")
-      read_value(entry.second, {above(0), describe_range("number", above(0)), "1"}, out.weight, found);
+    if (pair.key == "path")
+      read_value(pair.value, {some_path(), describe_text(some_path()), ""}, out.path, found);
+    else if (pair.key == "weight")
+      read_value(pair.value, {above(0), describe_range("number", above(0)), "1"}, out.weight, found);
     else
-      found.push_back({.text = nearest(key, keys).empty() ? "unknown key; the keys of a source are path, weight"
-                                                          : "unknown key; did you mean " + nearest(key, keys) + "?"});
-    for (Problem& problem : found) problems.push_back({line, part + "." + key, std::move(problem.text)});
+      found.push_back({.text = nearest(pair.key, keys).empty()
+                                   ? "unknown key; the keys of a source are path, weight"
+                                   : "unknown key; did you mean " + nearest(pair.key, keys) + "?"});
+    for (Problem& problem : found) problems.push_back({pair.line, part + "." + pair.key, std::move(problem.text)});
+    has_path = has_path || pair.key == "path";
   }
-  if (!first_line.contains("path"))
-    problems.push_back({line_of(node), part, "has no path; write {path: FILE, weight: NUMBER}"});
+  if (!has_path) problems.push_back({line_of(node), part, "has no path; write {path: FILE, weight: NUMBER}"});
 }
 
 }  // namespace
@@ -170,7 +168,12 @@ void read_value(const YAML::Node& node, const ValueRule& rule, bool& out, std::v
 
 void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out, std::vector<Problem>& problems) {
   if (!is_scalar(node, rule, problems)) return;
-  const std::string& text = node.Scalar();
+  std::string text = node.Scalar();
+  if (rule.allowed.expands) {
+    auto expanded = expand_environment(text);
+    if (!expanded) return problems.push_back({.text = shown(node) + ": " + expanded.error().message});
+    text = std::move(expanded).value();
+  }
   if (rule.allowed.text == TextRule::kFileName && !is_file_name(text))
     return report(problems, rule, print_value(text) + " is not a file name", name_advice(text));
   if (rule.allowed.text == TextRule::kNotEmpty && text.empty()) return report(problems, rule, "\"\" is empty");
@@ -178,7 +181,7 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
     return report(problems, rule, print_value(text) + " is not an address", "try 127.0.0.1:9400");
   if (rule.allowed.text == TextRule::kStepRange && !text.empty() && !parse_step_range(text))
     return report(problems, rule, print_value(text) + " is not a range of steps", "try 20:22");
-  out = text;
+  out = std::move(text);
 }
 
 void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Source>& out,
@@ -198,7 +201,9 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Sourc
     if (entry.IsMap()) {
       read_source_map(entry, part, source, problems);
     } else if (entry.IsScalar() && !entry.Scalar().empty()) {
-      source.path = entry.Scalar();
+      std::vector<Problem> found;
+      read_value(entry, {some_path(), describe_text(some_path()), ""}, source.path, found);
+      for (Problem& problem : found) problems.push_back({line_of(entry), part, std::move(problem.text)});
     } else {
       const int line = entry.IsNull() ? 0 : line_of(entry);  // yaml-cpp gives an empty entry no place
       problems.push_back({line, part, "is no source; write a path or {path: FILE, weight: NUMBER}"});
@@ -260,12 +265,12 @@ std::string describe_range(std::string_view noun, const Allowed& allowed) {
   return std::string(noun);
 }
 
-std::string describe_text(TextRule rule) {
-  switch (rule) {
+std::string describe_text(const Allowed& allowed) {
+  switch (allowed.text) {
     case TextRule::kAny:
-      return "text";
+      return allowed.expands ? "path" : "text";
     case TextRule::kNotEmpty:
-      return "text, not empty";
+      return allowed.expands ? "path, not empty" : "text, not empty";
     case TextRule::kFileName:
       return "letters, digits, '.', '_' and '-'";
     case TextRule::kHostAndPort:

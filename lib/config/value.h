@@ -27,6 +27,7 @@ struct Allowed {
   bool includes_low = true, includes_high = true;
   std::string_view choices = {};  // a subset of an enum's names, "fp32|bf16"; empty: all
   TextRule text = TextRule::kAny;
+  bool expands = false;  // text: a path or a name, in which variables of the environment stand (environment.h)
 };
 
 inline Allowed anything() { return {}; }
@@ -37,7 +38,9 @@ inline Allowed at_least_below(double low, double high) { return {.low = low, .hi
 inline Allowed above_up_to(double low, double high) { return {.low = low, .high = high, .includes_low = false}; }
 inline Allowed one_of(std::string_view choices) { return {.choices = choices}; }
 inline Allowed not_empty() { return {.text = TextRule::kNotEmpty}; }
-inline Allowed file_name() { return {.text = TextRule::kFileName}; }
+inline Allowed file_name() { return {.text = TextRule::kFileName, .expands = true}; }
+inline Allowed path() { return {.expands = true}; }  // or empty
+inline Allowed some_path() { return {.text = TextRule::kNotEmpty, .expands = true}; }
 inline Allowed host_and_port() { return {.text = TextRule::kHostAndPort}; }
 inline Allowed step_range() { return {.text = TextRule::kStepRange}; }
 
@@ -85,7 +88,7 @@ template <class E>
 requires std::is_enum_v<E> std::string print_value(E value) { return std::string(enum_name(value)); }
 
 std::string describe_range(std::string_view noun, const Allowed& allowed);  // "integer in [1, 8]"
-std::string describe_text(TextRule rule);
+std::string describe_text(const Allowed& allowed);
 
 template <class T>
 std::string describe(const Allowed& allowed) {
@@ -98,7 +101,7 @@ std::string describe(const Allowed& allowed) {
   else if constexpr (std::is_floating_point_v<T>)
     return describe_range("number", allowed);
   else if constexpr (std::is_same_v<T, std::string>)
-    return describe_text(allowed.text);
+    return describe_text(allowed);
   else
     return "list of paths or {path: text, weight: number > 0}";
 }

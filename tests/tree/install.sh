@@ -33,6 +33,24 @@ for name in 'CUDA C++' CUDA NCCL cuBLAS; do
   fi
 done
 
+echo "--version --json says the same, and what the build saw"
+if command -v python3 >/dev/null; then
+  "$trireme" --version --json | python3 -c '
+import json, re, sys
+said = json.load(sys.stdin)
+text = sys.argv[1]
+assert text.startswith("trireme %s, commit %s" % (said["version"], said["commit"])), said
+assert said["modified"] == (", modified" in text.splitlines()[0]), said
+libraries = said["libraries"]
+assert list(libraries) == ["MPI", "UCX", "HDF5", "CUDA", "driver", "NCCL", "cuBLAS", "cuDNN"], libraries
+for name, versions in libraries.items():
+    row = re.search("^%-10s (.*)$" % name, text, re.M).group(1)
+    assert row.startswith(versions["runs"] or "none"), (name, row, versions)
+for name in "MPI", "HDF5":
+    assert re.fullmatch(r"\d+\.\d+\.\d+", libraries[name]["built_with"]), libraries[name]
+' "$output" || fail "--version --json"
+fi
+
 echo "the version's data change with the commit, with a changed file, and not otherwise"
 data=$folder/version_data.h tree=$folder/tree
 mkdir "$tree"
@@ -44,6 +62,7 @@ expect() { grep -qx "#define $1" "$data" || fail "no '$1' in" "$(cat "$data")"; 
 write
 expect 'TRI_COMMIT "unknown"' # a tarball
 expect 'TRI_VERSION "1.2.3"'
+expect 'TRI_BUILT_MPI "none"'
 if command -v git >/dev/null; then
   in_tree() { git -C "$tree" -c user.name=a -c user.email=a@b "$@"; }
   in_tree init -q
@@ -70,9 +89,23 @@ for file in slurm/train.sbatch slurm/submit.sh slurm/env.sh slurm/mpirun configs
   [[ -s $share/$file ]] || fail "$file is not installed"
 done
 [[ -x $share/slurm/submit.sh && -x $share/slurm/mpirun && -x $share/configs/quickstart.sh ]] || fail "scripts that do not run"
+grep -q '^\.TH TRIREME 1' "$folder/usr/share/man/man1/trireme.1" || fail "no man page"
+bash -n "$folder/usr/share/bash-completion/completions/trireme" || fail "bash's completion"
+grep -q '^complete .* trireme$' "$folder/usr/share/bash-completion/completions/trireme" || fail "bash's completion"
 [[ ! -e $folder/usr/include && ! -e $share/slurm/install-packages ]] || fail "more than users run: $(find "$folder/usr")"
 mkdir "$folder/elsewhere"
 cd "$folder/elsewhere"
 [[ $("$folder/usr/bin/trireme" check "$share/configs/quickstart.yaml" --ranks 8 --get run.name) == quickstart ]] ||
   fail "the installed executable and config"
+
+echo "CMake takes the presets"
+cd "$source_dir"
+for kind in configure build test; do
+  [[ $(cmake "--list-presets=$kind" | grep -oE '"(cpu|cuda|tsan|asan)"' | tr -d '\n') == '"cpu""cuda""tsan""asan"' ]] ||
+    fail "cmake --list-presets=$kind"
+done
+# Whether each names an option of this tree, without the minute that a configuration takes.
+while read -r option; do
+  grep -q "set($option " CMakeLists.txt || fail "CMakePresets.json: CMakeLists.txt has no $option"
+done < <(grep -oE 'TRIREME_[A-Z_]+' CMakePresets.json | sort -u)
 echo "all well"

@@ -1,0 +1,120 @@
+// trireme config: a run config to begin with, and what differs between two.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "app/commands.h"
+#include "io/base/file.h"
+#include "lib/config/changes.h"
+#include "lib/config/presets.h"
+#include "lib/config/schema.h"
+#include "lib/simulate/new_config.h"
+
+namespace tri {
+namespace {
+
+struct NewOptions {
+  NewConfig config;
+  std::string cluster, output;
+  bool force = false;
+};
+
+constexpr const char* kSchemaName = "trireme.schema.json";
+
+// The config, and the schema by which editors know its fields, beside it.
+Result<void> write_new(const NewOptions& options, const std::string& text) {
+  std::error_code ignored;
+  if (!options.force && std::filesystem::exists(options.output, ignored))
+    return usage_error("{}: there already; name another file, or overwrite it with --force", options.output);
+  const std::string first_line = fmt::format("# yaml-language-server: $schema={}\n", kSchemaName);
+  if (auto written = write_file(options.output, first_line + text); !written) return written;
+  const std::string schema = (std::filesystem::path(options.output).parent_path() / kSchemaName).string();
+  if (auto written = write_file(schema, config_schema()); !written) return written;
+  fmt::print("wrote {}, and {} for editors\nnext: trireme check {}\n", options.output, schema, options.output);
+  return {};
+}
+
+Result<void> make_new(const NewOptions& options) {
+  auto cluster = options.cluster.empty() ? parse_cluster(preset_cluster_h100(), "the H100 cluster", {})
+                                         : read_cluster(options.cluster);
+  if (!cluster) return cluster.error();
+  const auto text = new_config(options.config, cluster.value());
+  if (!text) return text.error();
+  if (!options.output.empty()) return write_new(options, text.value());
+  fmt::print("{}", text.value());
+  return {};
+}
+
+// `path`: a config file, or a run's folder for the config that it was asked for.
+Result<Config> read_config(const std::string& path) {
+  std::error_code ignored;
+  const std::string file =
+      std::filesystem::is_directory(path, ignored) ? (std::filesystem::path(path) / "config.yaml").string() : path;
+  const auto text = read_config_text(file);
+  if (!text) return text.error();
+  return parse_config(text.value(), file, {});
+}
+
+// Whether they are equal.
+Result<bool> diff(const std::string& a_path, const std::string& b_path, bool json) {
+  const auto a = read_config(a_path), b = read_config(b_path);
+  if (!a) return a.error();
+  if (!b) return b.error();
+  const std::vector<FieldChange> changes = changed_fields(a.value(), b.value(), Fields::kAll);
+  if (json) {
+    nlohmann::ordered_json fields = nlohmann::ordered_json::array();
+    for (const FieldChange& c : changes) fields.push_back({{"field", c.name}, {"a", c.before}, {"b", c.after}});
+    const nlohmann::ordered_json object = {
+        {"a", a_path}, {"b", b_path}, {"equal", changes.empty()}, {"fields", fields}};
+    fmt::print("{}\n", object.dump());
+    return changes.empty();
+  }
+  for (const FieldChange& c : changes) fmt::print("{}: {} in A, {} in B\n", c.name, c.before, c.after);
+  fmt::print("{}: {} fields differ\n", changes.empty() ? "EQUAL" : "DIFFERENT", changes.size());
+  return changes.empty();
+}
+
+void add_new(CLI::App& config, int& status) {
+  std::string names;
+  for (const Preset& preset : presets()) names += (names.empty() ? "" : ", ") + std::string(preset.name);
+  auto* command = config.add_subcommand("new", "A run config with comments, for a model, GPUs and data that are named");
+  auto o = std::make_shared<NewOptions>();
+  command->add_option("--model", o->config.model, "One of " + names)->required();
+  command->add_option("--gpus,--ranks", o->config.ranks, "How many there will be: the layout that runs fastest on them")
+      ->required();
+  command->add_option("--data", o->config.data, "PREFIX of a token file; repeatable");
+  command->add_option("--tokenizer", o->config.tokenizer, "What made the token files: data.tokenizer");
+  command->add_option("--name", o->config.name, "run.name");
+  command->add_option("--set", o->config.overrides, "section.key=value; repeatable");
+  command->add_option("--cluster", o->cluster, "Cluster file of the machines; none: nodes of eight H100");
+  command->add_option("--output", o->output, "File to write, with the schema for editors beside it; none: stdout");
+  command->add_flag("--force", o->force, "Overwrite a config that is there already");
+  on_run(command, status, [o] { return make_new(*o); });
+}
+
+void add_diff(CLI::App& config, int& status) {
+  auto* command = config.add_subcommand(
+      "diff", "Fields that differ between two run configs: exit status 0 when none does, 1 when one does");
+  auto a = std::make_shared<std::string>(), b = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  command->add_option("a", *a, "A config file, or a run's folder")->required();
+  command->add_option("b", *b, "Another")->required();
+  command->add_flag("--json", *json, "For machines: one object");
+  command->callback([=, &status] {
+    const auto equal = diff(*a, *b, *json);
+    if (!equal) fmt::print(stderr, "{}\n", equal.error().message);
+    status = equal ? (equal.value() ? 0 : 1) : static_cast<int>(equal.error().code);
+  });
+}
+
+}  // namespace
+
+void add_config_command(CLI::App& app, int& status) {
+  auto* command = app.add_subcommand("config", "Make and compare run configs")->require_subcommand(1);
+  add_new(*command, status);
+  add_diff(*command, status);
+}
+
+}  // namespace tri

@@ -1,0 +1,49 @@
+// trireme help, trireme completion: what the executable says about itself.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/command_tree.h"
+#include "app/commands.h"
+#include "app/version.h"
+
+namespace tri {
+namespace {
+
+Result<void> help(const CLI::App& root, const std::vector<std::string>& words, bool man) {
+  if (man) {
+    fmt::print("{}", manual_page(root, version_number()));
+    return {};
+  }
+  std::string path = "trireme";
+  for (const std::string& word : words) path += " " + word;
+  for (const Command& command : all_commands(root)) {
+    if (command.path != path) continue;
+    fmt::print("{}", command.app->help(command.app == &root ? "" : path.substr(0, path.rfind(' '))));
+    return {};
+  }
+  return usage_error("{}: no such command; `trireme --help` lists them", path);
+}
+
+}  // namespace
+
+void add_help_command(CLI::App& app, int& status) {
+  auto* command = app.add_subcommand("help", "Help of a subcommand: trireme help data prepare; or the man page");
+  auto words = std::make_shared<std::vector<std::string>>();
+  auto man = std::make_shared<bool>(false);
+  command->add_option("command", *words, "Whose help");
+  command->add_flag("--man", *man, "A page for man: all commands and config fields; trireme help --man | man -l -");
+  on_run(command, status, [&app, words, man] { return help(app, *words, *man); });
+
+  auto* completion =
+      app.add_subcommand("completion", "A script that completes command lines: source <(trireme completion bash)");
+  auto shell = std::make_shared<std::string>();
+  completion->add_option("shell", *shell, "Which shell")->required()->check(CLI::IsMember({"bash"}));
+  on_run(completion, status, [&app]() -> Result<void> {
+    fmt::print("{}", bash_completion(app));
+    return {};
+  });
+}
+
+}  // namespace tri

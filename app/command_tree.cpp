@@ -1,0 +1,104 @@
+#include "app/command_tree.h"
+
+#include <fmt/ranges.h>
+
+#include "lib/config/nearest.h"
+
+namespace tri {
+namespace {
+
+void append_commands(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
+  commands.push_back({path, &app});
+  for (const CLI::App* below : app.get_subcommands({}))
+    if (!below->get_name().empty()) append_commands(*below, path + " " + below->get_name(), commands);
+}
+
+// The last subcommand that the words of the command line have reached.
+Command reached(const CLI::App& root) {
+  Command command{"trireme", &root};
+  for (auto below = root.get_subcommands(); !below.empty(); below = command.app->get_subcommands()) {
+    command.path += " " + below.front()->get_name();
+    command.app = below.front();
+  }
+  return command;
+}
+
+std::string unknown_option(const Command& command, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.app->get_options())
+    known.insert(known.end(), option->get_lnames().begin(), option->get_lnames().end());
+  const std::string near = nearest(name.substr(std::min(name.find_first_not_of('-'), name.size())), known);
+  return fmt::format("{}: unknown option of {}{}", name, command.path,
+                     near.empty() ? "" : fmt::format("; did you mean --{}?", near));
+}
+
+std::string unknown_subcommand(const CLI::App& root, const Command& command, const std::string& word) {
+  const std::vector<std::string> names = subcommand_names(*command.app);
+  if (const std::string near = nearest(word, names); !near.empty())
+    return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path, near);
+  std::vector<std::string> elsewhere;  // "inspect" is one of checkpoint and of data
+  for (const Command& other : all_commands(root))
+    if (other.app->get_name() == word) elsewhere.push_back(other.path);
+  if (!elsewhere.empty())
+    return fmt::format("{}: unknown subcommand of {}; did you mean {}?", word, command.path,
+                       fmt::join(elsewhere, " or "));
+  return fmt::format("{}: unknown subcommand of {}; there are {}", word, command.path, fmt::join(names, ", "));
+}
+
+}  // namespace
+
+std::vector<Command> all_commands(const CLI::App& root) {
+  std::vector<Command> commands;
+  append_commands(root, "trireme", commands);
+  return commands;
+}
+
+std::vector<std::string> subcommand_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* below : command.get_subcommands({}))
+    if (!below->get_name().empty()) names.push_back(below->get_name());
+  return names;
+}
+
+std::string option_name(const CLI::Option& option) { return option.get_name(option.get_positional(), true); }
+
+std::string option_values(const CLI::Option& option) { return CLI::Formatter().make_option_opts(&option); }
+
+std::vector<std::string> option_choices(const CLI::Option& option) {
+  const std::string type = option.get_type_name();  // "TEXT:{fp32,bf16}"
+  const size_t open = type.find('{'), close = type.find('}');
+  std::vector<std::string> choices;
+  if (open == type.npos || close == type.npos) return choices;
+  choices.emplace_back();
+  for (const char c : type.substr(open + 1, close - open - 1)) {
+    if (c == ',')
+      choices.emplace_back();
+    else
+      choices.back() += c;
+  }
+  return choices;
+}
+
+std::string usage_problem(const CLI::App& root, const CLI::ParseError& problem) {
+  const Command command = reached(root);
+  const std::vector<std::string> words = command.app->remaining();
+  const bool lacks_subcommand = !subcommand_names(*command.app).empty();
+  std::vector<std::string> lines;
+  for (const std::string& word : words)
+    if (word.size() > 1 && word[0] == '-') lines.push_back(unknown_option(command, word));
+  if (lines.empty() && !words.empty()) {  // words after an unknown option are likely to be its values
+    if (lacks_subcommand)
+      lines.push_back(unknown_subcommand(root, command, words.front()));
+    else
+      for (const std::string& word : words)
+        lines.push_back(fmt::format("{}: {} takes no such argument", word, command.path));
+  }
+  if (lines.empty() && lacks_subcommand)
+    lines.push_back(
+        fmt::format("{} needs a subcommand: {}", command.path, fmt::join(subcommand_names(*command.app), ", ")));
+  if (lines.empty()) lines.push_back(fmt::format("{}: {}", command.path, problem.what()));
+  return fmt::format("{}\n{} --help says more\n", fmt::join(lines, "\n"), command.path);
+}
+
+}  // namespace tri

@@ -1,0 +1,110 @@
+// The completion of a command line in bash, from the tree of commands and the table of config fields.
+#include <fmt/ranges.h>
+
+#include "app/command_tree.h"
+#include "lib/config/fields.h"
+
+namespace tri {
+namespace {
+
+// What stays the same: which word is to be completed, and how its candidates are cut to what bash will replace. Words
+// are taken from the line itself, because bash takes "--set model.norm=rms" for four words, or two by another setting.
+constexpr const char* kFrame = R"(_trireme() {
+  local line=${COMP_LINE:0:COMP_POINT} words=() path='' word prev='' cur='' i
+  read -ra words <<<"$line"
+  [[ $line == *[[:space:]] ]] && words+=('')
+  cur=${words[${#words[@]} - 1]}
+  [[ ${#words[@]} -gt 1 ]] && prev=${words[${#words[@]} - 2]}
+  for ((i = 1; i < ${#words[@]} - 1; ++i)); do
+    word=${words[i]}
+    [[ " $(_trireme_commands "$path") " == *" $word "* ]] && path+=${path:+ }$word
+  done
+  local candidates='' from=$cur
+  if [[ ($prev == --set || $prev == --get) && $cur == *=* ]]; then
+    candidates=$(_trireme_field_values "${cur%%=*}")
+    from=${cur#*=}
+  elif [[ $prev == --set || $prev == --get ]]; then
+    candidates=$(_trireme_fields)
+  elif [[ $cur == --*=* ]]; then
+    candidates=$(_trireme_values "$path ${cur%%=*}")
+    from=${cur#*=}
+  elif candidates=$(_trireme_values "$path $prev") && [[ -n $candidates ]]; then
+    :
+  elif [[ $cur == -* ]]; then
+    candidates=$(_trireme_options "$path")
+  else
+    candidates=$(_trireme_commands "$path")
+  fi
+  COMPREPLY=()
+  if [[ $prev == --set && $cur != *=* ]]; then
+    compopt -o nospace 2>/dev/null
+    for word in $candidates; do
+      [[ $word == "$from"* ]] && COMPREPLY+=("$word=")
+    done
+  else
+    for word in $candidates; do
+      [[ $word == "$from"* ]] && COMPREPLY+=("$word")
+    done
+    if [[ $cur == *=* && $COMP_WORDBREAKS != *=* ]]; then
+      COMPREPLY=("${COMPREPLY[@]/#/${cur%%=*}=}")
+    fi
+  fi
+}
+complete -o default -F _trireme trireme
+)";
+
+// "  'a b') echo 'x y' ;;": what a function says for one word.
+std::string row(const std::string& word, const std::vector<std::string>& values) {
+  return values.empty() ? "" : fmt::format("    '{}') echo '{}' ;;\n", word, fmt::join(values, " "));
+}
+
+std::string function(const char* name, const std::string& rows) {
+  return fmt::format("{}() {{\n  case $1 in\n{}  esac\n}}\n", name, rows);
+}
+
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::vector<std::string> choices_of(const Field& field) {
+  std::vector<std::string> names;
+  if (field.kind != FieldKind::kChoice && field.kind != FieldKind::kBoolean) return names;
+  names.emplace_back();
+  for (const char c : field.rule.allowed_text) {
+    if (c == '|')
+      names.emplace_back();
+    else
+      names.back() += c;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string bash_completion(const CLI::App& root) {
+  std::string commands, options, values, fields = "  echo '", field_values;
+  for (const Command& command : all_commands(root)) {
+    const std::string path = command.app == &root ? "" : command.path.substr(command.path.find(' ') + 1);
+    commands += row(path, subcommand_names(*command.app));
+    std::vector<std::string> names;
+    for (const CLI::Option* option : command.app->get_options())
+      for (const std::string& name : names_of(*option)) {
+        names.push_back(name);
+        values += row(path + " " + name, option_choices(*option));
+      }
+    options += row(path, names);
+  }
+  for (const Section& section : config_sections())
+    for (const Field& field : section.fields) {
+      fields += (fields.back() == '\'' ? "" : " ") + field.name();
+      field_values += row(field.name(), choices_of(field));
+    }
+  return "# bash completion of trireme. Made by `trireme completion bash`.\n# shellcheck shell=bash\n" +
+         function("_trireme_commands", commands) + function("_trireme_options", options) +
+         function("_trireme_values", values) + fmt::format("_trireme_fields() {{\n{}'\n}}\n", fields) +
+         function("_trireme_field_values", field_values) + kFrame;
+}
+
+}  // namespace tri

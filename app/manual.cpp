@@ -1,0 +1,97 @@
+// The man page, from the tree of commands and the table of config fields.
+#include <string_view>
+
+#include "app/command_tree.h"
+#include "io/base/error.h"
+#include "lib/config/fields.h"
+
+namespace tri {
+namespace {
+
+// As troff prints it: no line begins with a request, and hyphens can be copied into a shell.
+std::string troff(std::string_view text) {
+  std::string escaped;
+  bool line_begins = true;
+  for (const char c : text) {
+    if (line_begins && (c == '.' || c == '\'')) escaped += "\\&";
+    line_begins = c == '\n';
+    if (c == '\\')
+      escaped += "\\e";
+    else if (c == '-')
+      escaped += "\\-";
+    else
+      escaped += c;
+  }
+  return escaped;
+}
+
+std::string entry(const std::string& name, const std::string& values, std::string_view text) {
+  return fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", troff(name), troff(values), troff(text));
+}
+
+std::string options_of(const CLI::App& app) {
+  std::string text;
+  for (const bool positional : {true, false})
+    for (const CLI::Option* option : app.get_options()) {
+      // Of every command, and so said once, below the first.
+      if (app.get_parent() != nullptr && (option == app.get_help_ptr() || option == app.get_help_all_ptr())) continue;
+      if (option->get_positional() == positional)
+        text += entry(option_name(*option), option_values(*option), option->get_description());
+    }
+  return text;
+}
+
+std::string fields() {
+  std::string text;
+  for (const Section& section : config_sections()) {
+    text += fmt::format(".SS {}: {}\n", troff(section.name), troff(section.title));
+    for (const Field& field : section.fields)
+      text += entry(field.name(), fmt::format(" = {}  ({})", field.rule.default_text, field.rule.allowed_text),
+                    field.consequence);
+  }
+  return text;
+}
+
+std::string exit_statuses() {
+  const std::pair<int, const char*> meanings[] = {
+      {static_cast<int>(ExitCode::kOk), "Done."},
+      {1, "An internal error, or the answer no: checkpoints or configs differ."},
+      {static_cast<int>(ExitCode::kUsage), "A mistake in the config or on the command line."},
+      {static_cast<int>(ExitCode::kFile), "A file or a checkpoint."},
+      {static_cast<int>(ExitCode::kDevice), "A device or its driver."},
+      {static_cast<int>(ExitCode::kComm), "MPI, NCCL or another rank."},
+      {static_cast<int>(ExitCode::kWatchdog), "The run hung: runs/NAME/hang says which rank held it up."},
+      {static_cast<int>(ExitCode::kNotFinite), "Loss or gradients are not finite."},
+      {static_cast<int>(ExitCode::kNoProgress), "Of supervise: attempts in a row brought no newer checkpoint."},
+      {static_cast<int>(ExitCode::kSuspect), "Of doctor: slower than its like, or set up otherwise."},
+      {static_cast<int>(ExitCode::kBad), "Of doctor: broken, do not use it."},
+      {static_cast<int>(ExitCode::kDrained), "Stopped on a signal, or storage was away: start it again."},
+  };
+  std::string text;
+  for (const auto& [status, meaning] : meanings) text += entry(fmt::format("{}", status), "", meaning);
+  return text;
+}
+
+}  // namespace
+
+std::string manual_page(const CLI::App& root, const std::string& version) {
+  std::string text = fmt::format(".TH TRIREME 1 \"\" \"trireme {}\" \"User Commands\"\n", troff(version));
+  const std::string does = root.get_description();  // "trireme trains ..."
+  text += ".SH NAME\ntrireme \\- " + troff(does.starts_with("trireme ") ? does.substr(8) : does) + "\n";
+  text +=
+      ".SH SYNOPSIS\n.B trireme\n.I SUBCOMMAND\n[\\fIOPTIONS\\fR]\n.br\n.B mpirun \\-n\n.I RANKS\n.B trireme train\n"
+      ".I CONFIG\n.SH OPTIONS\n";
+  text += options_of(root) + ".SH COMMANDS\n";
+  for (const Command& command : all_commands(root)) {
+    if (command.app == &root) continue;
+    text += fmt::format(".SS {}\n{}\n", troff(command.path), troff(command.app->get_description()));
+    text += options_of(*command.app);
+  }
+  text +=
+      ".SH CONFIG FIELDS\nA run config is YAML, a table a section. Here is every field with its default, what is "
+      "allowed, and its consequence.\n" +
+      fields();
+  return text + ".SH EXIT STATUS\n" + exit_statuses();
+}
+
+}  // namespace tri

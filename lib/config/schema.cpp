@@ -1,0 +1,124 @@
+#include "lib/config/schema.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lib/config/fields.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A whole number without a decimal point.
+Json number(double value) {
+  constexpr double kExact = 9007199254740992;  // 2^53
+  return std::abs(value) <= kExact && value == std::floor(value) ? Json(static_cast<int64_t>(value)) : Json(value);
+}
+
+void add_range(const Allowed& allowed, Json& schema) {
+  if (std::isfinite(allowed.low)) schema[allowed.includes_low ? "minimum" : "exclusiveMinimum"] = number(allowed.low);
+  if (std::isfinite(allowed.high))
+    schema[allowed.includes_high ? "maximum" : "exclusiveMaximum"] = number(allowed.high);
+}
+
+// Patterns hold of text alone: a name may look like a number to YAML.
+Json text_schema(const Allowed& allowed) {
+  Json schema = {{"type", {"string", "number", "boolean"}}};
+  switch (allowed.text) {
+    case TextRule::kAny:
+      break;
+    case TextRule::kNotEmpty:
+      schema["minLength"] = 1;
+      break;
+    case TextRule::kFileName:  // with variables of the environment
+      schema["pattern"] = R"(^([A-Za-z0-9._-]|\$[A-Za-z0-9_$]|\$\{[^}]*\})+$)";
+      break;
+    case TextRule::kHostAndPort:
+      schema["pattern"] = "^(.+:[0-9]+)?$";
+      break;
+    case TextRule::kStepRange:
+      schema["pattern"] = "^([0-9]+(:[0-9]+)?)?$";
+      break;
+  }
+  return schema;
+}
+
+Json choice_schema(std::string_view choices) {
+  Json names = Json::array({""});
+  for (const char c : choices) {
+    if (c == '|')
+      names.push_back("");
+    else
+      names.back().get_ref<std::string&>() += c;
+  }
+  return {{"enum", names}};
+}
+
+Json sources_schema() {
+  const Json path = text_schema(some_path());
+  Json weight = {{"type", "number"}};
+  add_range(above(0), weight);
+  const Json source = {{"type", "object"},
+                       {"properties", {{"path", path}, {"weight", weight}}},
+                       {"required", {"path"}},
+                       {"additionalProperties", false}};
+  return {{"type", "array"}, {"items", {{"anyOf", {path, source}}}}};
+}
+
+Json value_schema(const Field& field) {
+  const Allowed& allowed = field.rule.allowed;
+  switch (field.kind) {
+    case FieldKind::kInteger:
+    case FieldKind::kNumber: {
+      Json schema = {{"type", field.kind == FieldKind::kInteger ? "integer" : "number"}};
+      add_range(allowed, schema);
+      return schema;
+    }
+    case FieldKind::kBoolean:
+      return {{"type", "boolean"}};
+    case FieldKind::kChoice:
+      return choice_schema(field.rule.allowed_text);
+    case FieldKind::kText:
+      return text_schema(allowed);
+    case FieldKind::kSources:
+      return sources_schema();
+  }
+  return {};
+}
+
+// A choice is printed as it stands, any other default as JSON would.
+Json default_of(const Field& field) {
+  return field.kind == FieldKind::kChoice ? Json(field.rule.default_text) : Json::parse(field.rule.default_text);
+}
+
+std::string field_line(const Field& field) {
+  Json schema = {{"description", field.consequence}};
+  schema.update(value_schema(field));
+  schema["default"] = default_of(field);
+  return fmt::format("        {}: {}", Json(field.key).dump(), schema.dump());
+}
+
+}  // namespace
+
+std::string config_schema() {
+  std::string sections;
+  for (const Section& section : config_sections()) {
+    std::string fields;
+    for (const Field& field : section.fields) fields += (fields.empty() ? "" : ",\n") + field_line(field);
+    sections += fmt::format(
+        "{}    {}: {{\n      \"description\": {},\n      \"type\": [\"object\", \"null\"],\n"
+        "      \"additionalProperties\": false,\n      \"properties\": {{\n{}\n      }}\n    }}",
+        sections.empty() ? "" : ",\n", Json(section.name).dump(), Json(section.title).dump(), fields);
+  }
+  return fmt::format(
+      "{{\n  \"$schema\": \"http://json-schema.org/draft-07/schema#\",\n  \"title\": \"Trireme run config\",\n"
+      "  \"type\": [\"object\", \"null\"],\n  \"additionalProperties\": false,\n"
+      "  \"patternProperties\": {{\"^x-\": {{\"description\": \"anchors to merge from; not read otherwise\"}}}},\n"
+      "  \"properties\": {{\n{}\n  }}\n}}\n",
+      sections);
+}
+
+}  // namespace tri

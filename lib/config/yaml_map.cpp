@@ -1,0 +1,76 @@
+#include "lib/config/yaml_map.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+namespace tri {
+namespace {
+
+constexpr int kDeepestMerge = 32;  // an anchor that merges itself would have no end
+
+class Pairs {
+ public:
+  Pairs(const std::string& prefix, std::vector<Problem>& problems) : prefix_(prefix), problems_(problems) {}
+
+  void add(const YAML::Node& map, int depth) {
+    std::vector<YAML::Node> merges;
+    std::map<std::string, int> own;  // the keys of this map, and their lines
+    for (const auto& entry : map) {
+      const int line = entry.first.Mark().line + 1;
+      if (!entry.first.IsScalar()) {
+        problems_.push_back({line, "", "a key must be a single word"});
+        continue;
+      }
+      const std::string key = entry.first.Scalar();
+      if (key == "<<") {
+        add_merge(entry.second, line, merges);
+        continue;
+      }
+      const auto [first, is_new] = own.emplace(key, line);
+      if (!is_new)
+        problems_.push_back(
+            {line, prefix_ + key, fmt::format("given twice, first on line {}; keep one", first->second)});
+      else if (known_.emplace(key, line).second)
+        pairs_.push_back({key, line, entry.second});
+    }
+    for (const YAML::Node& merged : merges) {
+      if (depth == kDeepestMerge) {
+        problems_.push_back({merged.Mark().line + 1, prefix_ + "<<", "merges itself"});
+        return;
+      }
+      add(merged, depth + 1);
+    }
+  }
+
+  std::vector<YamlPair> finish() && { return std::move(pairs_); }
+
+ private:
+  void add_merge(const YAML::Node& value, int line, std::vector<YAML::Node>& merges) {
+    if (value.IsMap()) return merges.push_back(value);
+    bool maps = value.IsSequence();
+    if (maps)
+      for (const YAML::Node& part : value) {
+        maps = maps && part.IsMap();
+        if (part.IsMap()) merges.push_back(part);
+      }
+    if (!maps)
+      problems_.push_back(
+          {line, prefix_ + "<<", "merges maps; write <<: *NAME, where &NAME stands before a map further up"});
+  }
+
+  const std::string& prefix_;
+  std::vector<Problem>& problems_;
+  std::map<std::string, int> known_;
+  std::vector<YamlPair> pairs_;
+};
+
+}  // namespace
+
+std::vector<YamlPair> yaml_pairs(const YAML::Node& map, const std::string& prefix, std::vector<Problem>& problems) {
+  Pairs pairs(prefix, problems);
+  pairs.add(map, 0);
+  return std::move(pairs).finish();
+}
+
+}  // namespace tri

@@ -1,0 +1,129 @@
+#include "lib/simulate/new_config.h"
+
+#include <algorithm>
+
+#include "io/base/format.h"
+#include "lib/config/environment.h"
+#include "lib/config/fields.h"
+#include "lib/config/messages.h"
+#include "lib/config/nearest.h"
+#include "lib/config/presets.h"
+#include "lib/simulate/planner.h"
+
+namespace tri {
+namespace {
+
+// Shown even at their defaults: what differs from run to run.
+constexpr std::string_view kShown[] = {
+    "run.name",        "run.steps",          "run.eval_every",           "data.sources",
+    "data.tokenizer",  "data.global_batch",  "data.micro_batch",         "parallel.tp",
+    "parallel.pp",     "parallel.dp",        "parallel.chunks",          "parallel.schedule",
+    "parallel.zero",   "parallel.recompute", "precision.compute",        "lr.peak",
+    "lr.warmup_steps", "optimizer.name",     "checkpoint.every_minutes", "checkpoint.keep_last"};
+
+Result<Config> preset_config(const NewConfig& options) {
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) {
+    names.emplace_back(preset.name);
+    if (preset.name != options.model) continue;
+    auto config = parse_config(preset.yaml, std::string(preset.name), options.overrides);
+    if (!config) return config;
+    Config& c = config.value();
+    if (!options.name.empty()) c.run.name = options.name;
+    if (!options.tokenizer.empty()) c.data.tokenizer = options.tokenizer;
+    if (!options.data.empty()) c.data.sources.clear();
+    for (const std::string& path : options.data) c.data.sources.push_back({path, 1.0});
+    return config;
+  }
+  const std::string near = nearest(options.model, names);
+  return usage_error("--model {}: no such preset; {}", options.model,
+                     near.empty() ? fmt::format("there are {}", fmt::join(names, ", ")) : "did you mean " + near + "?");
+}
+
+struct Layout {
+  Config config;
+  std::string said;  // what is known of its speed
+};
+
+bool names_layout(const std::string& field) {
+  return field.starts_with("parallel.") && !field.starts_with("parallel.dp=");
+}
+
+Result<Layout> choose_layout(const Config& preset, const NewConfig& options, const Cluster& cluster) {
+  const bool asked = std::any_of(options.overrides.begin(), options.overrides.end(), names_layout);
+  if (asked || preset.run.device == DeviceChoice::kCpu) {
+    Config own = preset;
+    own.parallel.dp = 0;
+    const auto resolved = resolve_config(own, options.ranks);
+    if (asked && !resolved) return resolved.error();
+    if (resolved) {
+      own.parallel.dp = resolved.value().parallel.dp;
+      return Layout{own, fmt::format("{} ranks", options.ranks)};
+    }
+  }
+  Config model = preset;  // its derived fields, without a layout
+  model.parallel.tp = model.parallel.pp = model.parallel.dp = model.parallel.chunks = 1;
+  model.parallel.schedule = Schedule::k1F1B;
+  const auto resolved = resolve_config(model, 1);
+  if (!resolved) return resolved.error();
+  const auto search = search_layouts(resolved.value(), cluster, {.ranks = options.ranks, .keep = 1});
+  if (!search) return search.error();
+  const PlannedLayout& best = search.value().best.front();
+  Config config = with_layout(preset, best.workload);
+  config.cluster.ranks_per_node = cluster.node.ranks;
+  return Layout{config,
+                fmt::format("{} ranks of {}: {:.1f} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank foretold; "
+                            "other layouts: trireme plan",
+                            options.ranks, cluster.device.name, best.step.seconds, best.step.tokens_per_second,
+                            100 * best.step.mfu, format_bytes(static_cast<int64_t>(best.memory.total())))};
+}
+
+// Comment lines of at most 120 columns.
+std::string comment(const std::string& indent, std::string_view text) {
+  constexpr size_t kColumns = 120;
+  std::string lines, line = indent + "#";
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    if (line.size() + 1 + word.size() > kColumns) {
+      lines += line + "\n";
+      line = indent + "#";
+    }
+    line += " " + std::string(word);
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+  }
+  return lines + line + "\n";
+}
+
+std::string write_out(const Config& config) {
+  const Config defaults;
+  std::string text;
+  for (const Section& section : config_sections()) {
+    std::string fields;
+    for (const Field& field : section.fields) {
+      const std::string value = field.print(config);
+      const bool shown = std::find(std::begin(kShown), std::end(kShown), field.name()) != std::end(kShown);
+      if (!shown && value == field.print(defaults)) continue;
+      const bool expands = field.rule.allowed.expands || field.kind == FieldKind::kSources;
+      fields += comment("  ", fmt::format("{} ({})", field.consequence, field.rule.allowed_text)) +
+                fmt::format("  {}: {}\n", field.key, expands ? escape_environment(value) : value);
+    }
+    if (!fields.empty()) text += "\n" + comment("", section.title) + section.name + ":\n" + fields;
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> new_config(const NewConfig& options, const Cluster& cluster) {
+  if (options.ranks < 1) return usage_error("--gpus {}: at least one is needed", options.ranks);
+  auto preset = preset_config(options);
+  if (!preset) return preset.error();
+  auto layout = choose_layout(preset.value(), options, cluster);
+  if (!layout) return layout.error();
+  if (const auto resolved = resolve_config(layout.value().config, options.ranks); !resolved) return resolved.error();
+  return comment("", fmt::format("From the preset {}, for {}.", options.model, layout.value().said)) +
+         comment("", "Fields that are not here have their defaults: trireme check --fields.") +
+         write_out(layout.value().config);
+}
+
+}  // namespace tri

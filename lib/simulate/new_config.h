@@ -1,0 +1,27 @@
+// `trireme config new`: a run config to begin with, written out with what each of its fields does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/simulate/cluster.h"
+
+namespace tri {
+
+struct NewConfig {
+  std::string model;                   // a preset's name (lib/config/presets.h)
+  int ranks = 0;                       // GPUs; of a preset for the CPU, ranks
+  std::string name;                    // run.name; "": the preset's
+  std::vector<std::string> data;       // prefixes of token files
+  std::string tokenizer;               // "": the preset's
+  std::vector<std::string> overrides;  // "section.key=value"
+};
+
+// The config's text: the preset with these changes, and of the layouts that fit into the cluster's memory the one that
+// runs fastest there; a preset for the CPU keeps its own where that divides the ranks, and so does one whose overrides name
+// fields of parallel. Every field that is not at its
+// default, and those that a user is most likely to change, with a line on what it does. parse_config and resolve_config
+// take it for `ranks`. Error (kUsage): no such preset, a mistake in the overrides, no layout fits.
+Result<std::string> new_config(const NewConfig& options, const Cluster& cluster);
+
+}  // namespace tri

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# `trireme config`: a new config is one that `check` passes with its data, where editors find its schema; what differs
+# between two.
+#   config_command.sh SOURCE_FOLDER PATH_OF_trireme
+set -uo pipefail
+source_dir=$1 trireme=$2 failures=0 output=''
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+# says STATUS TEXT ARGUMENTS...: the executable's status, and a part of what it says.
+says() {
+  local status=0
+  output=$("$trireme" "${@:3}" 2>&1) || status=$?
+  [[ $status -eq $1 ]] || fail "trireme ${*:3}: status $status, expected $1: $output"
+  [[ $output == *"$2"* ]] || fail "trireme ${*:3}: no '$2' in '$output'"
+}
+for i in $(seq 2000); do echo "$i green bottles hanging on the wall"; done >text.txt
+says 0 'text: ' data prepare --tokenizer bytes --output text text.txt
+
+echo "a new config passes check"
+says 0 'next: trireme check a.yaml' config new --model quickstart --gpus 8 --data text --name a --output a.yaml
+says 0 'topology: 8 ranks = tp 2 x dp 2 x pp 2' check a.yaml
+[[ $(head -1 a.yaml) == "# yaml-language-server: \$schema=trireme.schema.json" ]] || fail "the first line"
+cmp -s trireme.schema.json "$source_dir/configs/trireme.schema.json" || fail "the schema beside it"
+says 2 'a.yaml: there already' config new --model quickstart --gpus 8 --output a.yaml
+says 0 'wrote a.yaml' config new --model quickstart --gpus 4 --data text --output a.yaml --force
+says 0 'topology: 4 ranks' check a.yaml
+"$trireme" config new --model llama_8b --gpus 16 --data text >b.yaml || fail "config new to stdout"
+says 0 'topology: 16 ranks' check b.yaml
+says 2 'did you mean llama_8b?' config new --model lama_8b --gpus 16
+
+echo "what differs"
+says 0 'EQUAL: 0 fields differ' config diff a.yaml a.yaml
+sed 's/^  steps: .*/  steps: 7/' a.yaml >c.yaml
+says 1 'run.steps: 450 in A, 7 in B' config diff a.yaml c.yaml
+says 1 '{"a":"a.yaml","b":"c.yaml","equal":false,"fields":[{"field":"run.steps","a":"450","b":"7"}]}' \
+  config diff a.yaml c.yaml --json
+mkdir run && cp a.yaml run/config.yaml
+says 0 '{"a":"run","b":"a.yaml","equal":true,"fields":[]}' config diff run a.yaml --json
+says 2 'none.yaml: cannot read the config' config diff a.yaml none.yaml
+
+[[ $failures -eq 0 ]] || exit 1
+echo "all well"

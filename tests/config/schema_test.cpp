@@ -1,0 +1,42 @@
+#include "lib/config/schema.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lib/config/fields.h"
+
+namespace tri {
+namespace {
+
+TEST(ConfigSchema, has_every_field_with_its_default_and_consequence) {
+  const auto schema = nlohmann::json::parse(config_schema());
+  for (const Section& section : config_sections()) {
+    const auto& properties = schema.at("properties").at(section.name).at("properties");
+    EXPECT_EQ(properties.size(), section.fields.size()) << section.name;
+    for (const Field& field : section.fields) {
+      const auto& property = properties.at(field.key);
+      EXPECT_EQ(property.at("description"), field.consequence);
+      EXPECT_EQ(property.contains("enum"), field.kind == FieldKind::kChoice) << field.name();
+      if (field.kind == FieldKind::kChoice) {
+        const auto& names = property.at("enum");
+        EXPECT_NE(std::find(names.begin(), names.end(), property.at("default")), names.end()) << field.name();
+      }
+    }
+  }
+  const auto& steps = schema.at("properties").at("run").at("properties").at("steps");
+  EXPECT_EQ(steps.dump(), R"({"default":100,"description":"optimizer steps; the run ends after the last","minimum":1,)"
+                          R"("type":"integer"})");
+}
+
+TEST(ConfigSchema, beside_the_presets_is_this_one) {
+  std::ifstream file(std::string(TRI_SOURCE_DIR) + "/configs/trireme.schema.json");
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), config_schema()) << "run: build/bin/trireme check --schema >configs/trireme.schema.json";
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,68 @@
+#include "lib/simulate/new_config.h"
+
+#include <gtest/gtest.h>
+
+#include "lib/config/presets.h"
+
+namespace tri {
+namespace {
+
+Cluster h100() { return value_or_throw(parse_cluster(preset_cluster_h100(), "h100", {})); }
+
+TEST(NewConfig, of_every_preset_resolves_for_the_ranks_it_was_made_for) {
+  const Cluster cluster = h100();
+  for (const Preset& preset : presets()) {
+    int made = 0;
+    for (const int ranks : {8, 16, 64, 512, 2240}) {
+      const auto text = new_config(
+          {.model = std::string(preset.name), .ranks = ranks, .name = "mine", .data = {"a", "b$c"}}, cluster);
+      if (!text) {  // the model does not fit, or the batch does not divide
+        EXPECT_FALSE(text.error().message.empty());
+        continue;
+      }
+      ++made;
+      const Config config = value_or_throw(parse_config(text.value(), "new.yaml", {}));
+      const Config from = value_or_throw(parse_config(preset.yaml, "preset", {}));
+      EXPECT_TRUE(resolve_config(config, ranks)) << preset.name << " " << ranks;
+      EXPECT_EQ(config.parallel.tp * config.parallel.pp * config.parallel.dp, ranks);
+      EXPECT_EQ(config.model, from.model);
+      EXPECT_EQ(config.optimizer, from.optimizer);
+      EXPECT_EQ(config.lr, from.lr);
+      EXPECT_EQ(config.data.global_batch, from.data.global_batch);
+      EXPECT_EQ(config.run.name, "mine");
+      EXPECT_EQ(config.data.sources, (std::vector<Source>{{"a", 1.0}, {"b$c", 1.0}}));
+      for (size_t at = 0; at < text.value().size();) {
+        const size_t end = text.value().find('\n', at);
+        EXPECT_LE(end - at, 120u);
+        at = end + 1;
+      }
+    }
+    EXPECT_GT(made, 0) << preset.name;
+  }
+}
+
+TEST(NewConfig, keeps_what_is_asked_for) {
+  const auto text = value_or_throw(new_config(
+      {.model = "llama_8b", .ranks = 16, .tokenizer = "t.model", .overrides = {"parallel.tp=4", "lr.peak=1e-3"}},
+      h100()));
+  const Config config = value_or_throw(parse_config(text, "new.yaml", {}));
+  EXPECT_EQ(config.parallel.tp, 4);
+  EXPECT_EQ(config.parallel.dp, 4);
+  EXPECT_EQ(config.lr.peak, 1e-3);
+  EXPECT_EQ(config.data.tokenizer, "t.model");
+}
+
+TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
+  const auto error = [](NewConfig options) {
+    const auto text = new_config(options, h100());
+    return text ? "" : text.error().message;
+  };
+  EXPECT_EQ(error({.model = "lama_8b", .ranks = 8}), "--model lama_8b: no such preset; did you mean llama_8b?");
+  EXPECT_EQ(error({.model = "llama_8b", .ranks = 0}), "--gpus 0: at least one is needed");
+  EXPECT_NE(error({.model = "llama_70b", .ranks = 1}), "");
+  EXPECT_NE(error({.model = "llama_8b", .ranks = 16, .overrides = {"parallel.tp=3"}}).find("parallel.tp: 3 does not"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,45 @@
+"""Types command lines with tabulators into an interactive bash on a terminal: type_in_bash.py COMPLETION_SCRIPT.
+`trireme` is a function there that shows its arguments. Exit status 1: a line was completed to something else."""
+import os
+import pty
+import select
+import sys
+import time
+
+LINES = [  # what is typed, and which arguments come out
+    ("trireme checkp\tverif\tx", "<checkpoint><verify><x>"),
+    ("trireme data prepare --text\tbody", "<data><prepare><--text-field><body>"),
+    ("trireme train a --set model.norm=rms\t", "<train><a><--set><model.norm=rmsnorm>"),
+    ("trireme train a --set run.dev\tcu\t", "<train><a><--set><run.device=cuda>"),
+    ("trireme data prepare --format=js\t", "<data><prepare><--format=jsonl>"),
+]
+PATIENCE = 60  # seconds, after which what must come counts as missing
+
+
+def read_until(terminal, text, seen):
+    end = time.monotonic() + PATIENCE
+    while text not in seen:
+        ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
+        if not ready:
+            sys.exit(f"no {text!r} in {seen!r}")
+        seen += os.read(terminal, 65536).decode(errors="replace")
+    return seen.split(text, 1)[1]
+
+
+child, terminal = pty.fork()
+if child == 0:
+    os.environ["TERM"] = "dumb"
+    os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+setup = f"""source '{sys.argv[1]}'; trireme() {{ printf 'said:'; printf '<%s>' "$@"; printf ':end\\n'; }}; echo rea''dy\n"""
+os.write(terminal, setup.encode())
+left = read_until(terminal, "ready\r\n", "")
+for typed, expected in LINES:
+    os.write(terminal, typed.encode() + b"\n")
+    left = read_until(terminal, "said:", left)
+    while ":end" not in left:
+        left += os.read(terminal, 65536).decode(errors="replace")
+    said, left = left.split(":end", 1)
+    if said != expected:
+        sys.exit(f"{typed!r} became {said}, expected {expected}")
+os.write(terminal, b"exit\n")
+os.waitpid(child, 0)
