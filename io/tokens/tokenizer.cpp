@@ -9,6 +9,7 @@
 
 #include "io/base/file.h"
 #include "io/base/random.h"
+#include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/text_reader.h"
 
 namespace tri {
@@ -115,9 +116,20 @@ Result<void> plain_text(const std::string& path) {
 
 }  // namespace
 
+std::string tokenizer_file(const std::string& spec) {
+  std::error_code ignored;  // what can't be looked into is refused where it is opened
+  if (!std::filesystem::is_directory(spec, ignored)) return spec;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"})
+    if (const std::string path = (std::filesystem::path(spec) / name).string(); std::filesystem::exists(path, ignored))
+      return path;
+  return spec;
+}
+
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
   if (spec == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
-  return SentencePieceTokenizer::open(spec);
+  const std::string path = tokenizer_file(spec);
+  if (path.ends_with(".json")) return open_tokenizer_json(path);
+  return SentencePieceTokenizer::open(path);
 }
 
 Result<void> train_tokenizer(const TokenizerTraining& t) {
