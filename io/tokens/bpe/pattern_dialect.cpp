@@ -3,11 +3,13 @@
 //   \s \d                White_Space and Nd, in full: PCRE2's \s also takes U+180E
 //   { ,m}                {0,m}: PCRE2 10.42 takes it for text
 //   [a[bc]]              a union: PCRE2 takes the inner bracket for text
+//   \p{L}                with what Unicode assigned since PCRE2's version: unicode_additions.h
 //   \p{Han}              the script itself, not its extensions
 //   {n,m}+  {n}?  \w \h \b ^ $ && (?i) [[:x:]] \1     mean other things here and there: refused
 #include <array>
 
 #include "io/tokens/bpe/unicode.h"
+#include "io/tokens/bpe/unicode_additions.h"
 #include "io/tokens/utf8.h"
 
 namespace tri {
@@ -121,6 +123,18 @@ class Translator {
     if (category && (name.empty() || std::string_view("LMNPSZC").find(name[0]) == std::string_view::npos))
       return refuse(end - at_ + 1, "this property is not supported");
     Item item{fmt::format("\\{}{{{}{}}}", peek(1), category ? "" : "sc:", name), ""};
+    if (category) {
+      std::string added;
+      for (const AssignedRange& range : kAssignedSinceUnicode14)
+        if (range.category.starts_with(name)) added += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", range.first, range.last);
+      if (peek(1) == 'p' && !added.empty()) {
+        item.outside = fmt::format("[{}{}]", item.text, added);
+        item.text += added;
+      } else if (!added.empty()) {
+        item.outside =
+            fmt::format("[^\\p{{{}}}{}]", name, added);  // in brackets there is no such form; the old one stays
+      }
+    }
     at_ = end + 1;
     return item;
   }
