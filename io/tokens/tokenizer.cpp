@@ -119,10 +119,12 @@ Result<void> plain_text(const std::string& path) {
 std::string tokenizer_file(const std::string& spec) {
   std::error_code ignored;  // what can't be looked into is refused where it is opened
   if (!std::filesystem::is_directory(spec, ignored)) return spec;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"})
-    if (const std::string path = (std::filesystem::path(spec) / name).string(); std::filesystem::exists(path, ignored))
-      return path;
-  return spec;
+  const std::string model = (std::filesystem::path(spec) / "tokenizer.model").string();
+  const std::string json = (std::filesystem::path(spec) / "tokenizer.json").string();
+  const auto file = MappedFile::open(model);
+  if (file && file.value().text().starts_with('\n')) return model;  // a protocol buffer's first field
+  if (std::filesystem::exists(json, ignored)) return json;
+  return file ? model : spec;
 }
 
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {

@@ -26,7 +26,8 @@ class Tokenizer {
   virtual std::string fingerprint() const = 0;       // equal for equal ids: "bytes", "sentencepiece:<hash>"...
 };
 
-// The file that `spec` means: itself; of a folder, its tokenizer.json, else its tokenizer.model.
+// The file that `spec` means: itself; of a folder, its tokenizer.model where that is
+// SentencePiece's, else its tokenizer.json.
 std::string tokenizer_file(const std::string& spec);
 
 // "bytes" (256 bytes, then end-of-document as token 256), or the path of a tokenizer.json (byte-level BPE:

@@ -35,6 +35,7 @@ DEEPSEEK = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
 BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"
 
+WHOLE = "a word that is a token"  # for llama3 alone, and no text to train on
 SAMPLES = {
     "greek": "Οὐ γάρ πω τότε τριήρης ἦν· ἔρεσσον δὲ νῆα μέλαιναν", "russian": "Трирема — это боевой корабль с тремя рядами вёсел. ",
     "chinese": "三列桨座战船是古代地中海的战舰。人们用桨划船，也用帆。", "japanese": "三段櫂船（さんだんかいせん）は、古代の軍船デアル。ｶﾀｶﾅ",
@@ -47,6 +48,7 @@ SAMPLES = {
     "spaces": "a  b   c\t\td \u00a0\u2003\u3000 e\u180ef\r\n\r\n  g\n \n\n   h \r i     ", "combining": "e\u0301\u0323 a\u0308\u0304 \u1112\u1161\u11ab q\u0307\u0323 \u212b \u2126 \u0958 ﷺ",
     "contractions": "I'm you're WE'LL they'd 's'S 'ſ ’s can't'VE don''t 'ſT", "code": "for (int i=0;i<n;++i){\n\t\ta[i]+=0x1F'000u; // ++i\n    }\n\n\n#define X(y) _##y",
     "numbers": "1234567890 3.14159 1,000,000 ٣٤٥٦ ೧೨೩೪ 0b1010 1e-9 12345a67890", "long": "a" * 3000 + " " + "xyz" * 700 + "\n" * 400 + " " * 777 + "." * 555 + "字" * 500,
+    WHOLE: "three trierarchs, and a trierarchsz or two",
     "tokens": "<|endoftext|>a<|endoftext|><|endoftext|> b <|end <|fim|>  <|fim|> x<<|fim|>> é<ö>é<o\u0308> <|fim|>",
 }
 
@@ -62,7 +64,7 @@ def corpus(megabytes):
     for path in sorted(library.glob("*.py")) + sorted((library / "test").glob("test_*.py"))[:60] + \
             sorted(TREE.glob("*/*/*.cpp")) + sorted(TREE.glob("**/*.md")):
         parts.append(path.read_text(errors="ignore"))
-    scripts = list(SAMPLES.values())
+    scripts = [text for name, text in SAMPLES.items() if name != WHOLE]
     words = [word for text in scripts for word in text.split()] + list("😀🎉字が한ñ")
     size, documents = 0, []
     rng.shuffle(parts)
@@ -110,16 +112,16 @@ def tokenizers_of(documents):
     made = {"gpt2": trained(pre_tokenizers.ByteLevel(add_prefix_space=False), documents, 6000),
             "llama3": trained(sequence(split(LLAMA3)), documents, 12000)}
     llama3, gpt2 = made["llama3"], made["gpt2"]
+    state = json.loads(llama3.to_str())
+    state["model"]["ignore_merges"] = True
+    # A word that is a token, and that no merges make: ignore_merges takes it all the same.
+    state["model"]["vocab"]["Ġtrierarchsz"] = max(state["model"]["vocab"].values()) + 1
+    llama3 = made["llama3"] = tokenizers.Tokenizer.from_str(json.dumps(state))
     llama3.add_special_tokens(["<|begin_of_text|>"])
     begin = llama3.token_to_id("<|begin_of_text|>")
     llama3.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=False),
         processors.TemplateProcessing(single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", begin)])])
-    state = json.loads(llama3.to_str())
-    state["model"]["ignore_merges"] = True
-    # A word that is a token, and that no merges make: ignore_merges takes it all the same.
-    state["model"]["vocab"]["ĠtriÃ¨reÃŁ"] = begin + 1
-    made["llama3"] = tokenizers.Tokenizer.from_str(json.dumps(state))
 
     def variant(of, **settings):
         tokenizer = tokenizers.Tokenizer.from_str(of.to_str())

@@ -342,8 +342,31 @@ void read_ends(const std::string& path, const Reader& reader, BpeDescription& d)
     }
   }
   for (const int32_t id : d.begin)
-    if (static_cast<size_t>(id) >= d.token_bytes.size())
+    if (static_cast<size_t>(id) >= d.token_bytes.size() || d.token_bytes[static_cast<size_t>(id)].empty())
       refuse(fmt::format("post_processor: token {} is not in the vocabulary", id));
+}
+
+struct ReadFile {
+  BpeDescription description;
+  bool as_it_says = true;  // what begins and ends a text is what the file's own post_processor puts there
+};
+
+Result<ReadFile> read_file(const std::string& path, std::string_view text) {
+  ReadFile read{.description = {.path = path}};
+  try {
+    const Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object()) refuse("no JSON object");
+    Reader reader(json, read.description);
+    reader.read();
+    const std::vector<int32_t> begin = read.description.begin;
+    read_ends(path, reader, read.description);
+    read.as_it_says = reader.ends_.empty() && begin == read.description.begin;
+  } catch (const Error& error) {
+    return Error{fmt::format("{}: {}", path, error.message), error.code};
+  } catch (const Json::exception& problem) {
+    return file_error("{}: not what a tokenizer.json holds: {}", path, problem.what());
+  }
+  return read;
 }
 
 }  // namespace
@@ -352,22 +375,36 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path) 
   if (auto able = unicode_support(); !able) return Error{path + ": " + able.error().message, able.error().code};
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
-  BpeDescription description{.path = path};
-  try {
-    const Json json = Json::parse(file.value().text(), nullptr, false);
-    if (!json.is_object()) refuse("no JSON object");
-    Reader reader(json, description);
-    reader.read();
-    read_ends(path, reader, description);
-  } catch (const Error& error) {
-    return Error{fmt::format("{}: {}", path, error.message), error.code};
-  } catch (const Json::exception& problem) {
-    return file_error("{}: not what a tokenizer.json holds: {}", path, problem.what());
-  }
+  auto read = read_file(path, file.value().text());
+  if (!read) return read.error();
+  BpeDescription description = std::move(read).value().description;
   const std::string begin = fmt::format("{}", fmt::join(description.begin, ","));
   description.fingerprint = fmt::format(
       "bpe:{:016x}", derive_key(derive_key(static_cast<uint64_t>(description.eod), begin), file.value().text()));
   return make_bpe_tokenizer(std::move(description));
+}
+
+Result<std::string> portable_tokenizer_json(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  if (!file) return file.error();
+  const auto read = read_file(path, file.value().text());
+  if (!read) return read.error();
+  if (read.value().as_it_says) return std::string(file.value().text());
+  auto json = nlohmann::ordered_json::parse(file.value().text());
+  nlohmann::ordered_json single = nlohmann::ordered_json::array(), tokens = nlohmann::ordered_json::object();
+  for (const int32_t id : read.value().description.begin) {
+    const std::string& name = read.value().description.token_bytes[static_cast<size_t>(id)];
+    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+    tokens[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
+  }
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  auto pair = single;
+  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+  json["post_processor"] = nullptr;
+  if (!tokens.empty())
+    json["post_processor"] = {
+        {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+  return json.dump(1) + "\n";
 }
 
 }  // namespace tri
