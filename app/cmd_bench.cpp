@@ -260,8 +260,10 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
     fmt::print("{}\n", checkpoint_json(r).dump());
     return {};
   }
-  fmt::print("{} of state, {} rank(s); reads {}\n", format_bytes(r.bytes), r.ranks,
-             r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
+  fmt::print("{} of state, {} rank(s)\n", format_bytes(r.bytes), r.ranks);
+  if (!options.checkpoint.stall_only)
+    fmt::print("reads {}\n",
+               r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
   fmt::print("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
   for (const CheckpointRow& row : r.rows)
     fmt::print("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
@@ -367,6 +369,8 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
                          "Folder on the storage to measure; what is written there is removed. Default: run.dir");
   add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "A larger state a rank is refused");
   add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Runs of each; the middle one counts");
+  checkpoint->add_flag("--stall", options->checkpoint.stall_only,
+                       "The snapshot and what steps wait for it alone: a third of the time for a large state");
   auto* calibration =
       add("calibrate", "A cluster file for `trireme simulate` from steps measured here: mpirun -n RANKS",
           bench_calibration);
