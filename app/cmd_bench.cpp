@@ -101,6 +101,7 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
         {"tflops_per_rank", r.tflops_per_rank},
         {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
         {"mfu_causal", r.mfu_causal ? nlohmann::ordered_json(*r.mfu_causal) : nlohmann::ordered_json()},
+        {"mfu_fp8", r.mfu_fp8 ? nlohmann::ordered_json(*r.mfu_fp8) : nlohmann::ordered_json()},
         {"memory_bytes", r.memory_bytes},
         {"loss", r.last_loss},
         {"gpu", gpu_json(r)},
@@ -111,10 +112,10 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
     return;
   }
   fmt::print(
-      "{}: {:.2f} ms a step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s a rank{}, {} a rank\n", config.run.name,
+      "{}: {:.2f} ms a step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s a rank{}{}, {} a rank\n", config.run.name,
       r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
       r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
-      format_bytes(r.memory_bytes));
+      r.mfu_fp8 ? fmt::format(", {:.1f} % of FP8's peak", 100 * *r.mfu_fp8) : "", format_bytes(r.memory_bytes));
   if (r.gpu_load)
     fmt::print("the GPU meanwhile: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
                r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);

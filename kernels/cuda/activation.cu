@@ -4,7 +4,6 @@
 // Mirror: kernels/cpu/activation.cpp.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/ops.h"
 

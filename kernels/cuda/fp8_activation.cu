@@ -14,7 +14,7 @@ namespace {
 template <class T, class Kind>
 struct Activated {
   using Type = T;
-  static constexpr bool kFlat = Kind::kInputs == 1;
+  static constexpr bool kFlat = Kind::kInputs == 1, kTransposes = false;
   static __device__ int64_t tile(int block, int) { return block; }
   const T* inp;
   int64_t width;
@@ -38,7 +38,7 @@ struct Activated {
 template <class T>
 struct GeluGradient {
   using Type = T;
-  static constexpr bool kFlat = true;
+  static constexpr bool kFlat = true, kTransposes = true;
   static __device__ int64_t tile(int block, int) { return block; }
   const T *dout, *inp;
   int64_t width;
@@ -61,7 +61,7 @@ struct GeluGradient {
 template <class T>
 struct SwigluGradient {
   using Type = T;
-  static constexpr bool kFlat = false;
+  static constexpr bool kFlat = false, kTransposes = true;
   static __device__ int64_t tile(int block, int blocks) {
     return blocks % 2 == 0 ? block % 2 * (blocks / 2) + block / 2 : block;
   }

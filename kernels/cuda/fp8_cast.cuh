@@ -123,12 +123,12 @@ __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, b
 }
 
 // A source makes numbers: at<n>(r, c) those of row r from column c on, n of kRun or 1. kFlat: at(0, i) also does for the
-// i-th of all. tile(): which of so many tiles across a block takes, so that blocks share what they read.
+// i-th of all. kTransposes: transposes are asked for. tile(): which of so many tiles across a block takes, so that blocks share what they read.
 // One that reads:
 template <class T>
 struct ReadRows {
   using Type = T;
-  static constexpr bool kFlat = true;
+  static constexpr bool kFlat = true, kTransposes = true;
   static __device__ int64_t tile(int block, int) { return block; }
   const T* inp;
   int64_t columns;
@@ -201,7 +201,7 @@ struct TransposeTile {
 // a multiple of sixteen, `columns` of kRun. kColumnSums: column_sums (tiles down, columns) get the sums over the tile's
 // rows.
 template <class Source, __nv_fp8_interpretation_t kFormat, bool kColumnSums>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, sizeof(typename Source::Type) == 2 ? 4 : 3)
     cast_transpose_kernel(uint8_t* out, uint8_t* out_t, float* column_sums, Source source, Fp8Target target,
                           int64_t rows, int64_t columns) {
   constexpr int kRuns = kTile / kRun, kQuads = kTile / kQuad;

@@ -144,9 +144,26 @@ void TransformerBlock::gather_gradient(State& s, Linear linear) const {
   const LayerContext& ctx = s.ctx;
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8()) return ctx.gather(w.dstream);
+  if (ctx.tp.size() == 1) {  // all rows are here: the transpose and the bias' gradient by the same pass
+    const RowLinear& reader = linear == Linear::kProj ? proj_ : fc2_;
+    ctx.fp8->cast(Fp8Operand::kGradient, layer_, linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t,
+                  reader.bias_gradient(ctx));
+    return reader.bias_gradient_ready(ctx);
+  }
   ctx.begin_gather(w.fp8.dstream);
   ctx.fp8->cast(Fp8Operand::kGradient, layer_, linear, ctx.local_rows(w.dstream), ctx.local_rows(w.fp8.dstream));
   ctx.start_gather(w.fp8.dstream);
+}
+
+// Of the gathered gradient of the residual stream, for the weight gradient of `linear`, and beside it the gradient of
+// its bias from the local rows: where gather_gradient has not made them.
+Tensor TransformerBlock::dstream_transposed(const LayerContext& ctx, const RowLinear& linear) const {
+  const LayerWorkspace& w = ctx.work;
+  ctx.need(w.fp8.dstream);
+  const bool is_made = ctx.tp.size() == 1;
+  if (!is_made || (is_parallel() && linear.linear == Linear::kProj))
+    linear.add_bias_gradient(ctx, ctx.local_rows(w.dstream));
+  return is_made ? w.fp8.dstream_t : ctx.fp8->transposed(w.fp8.dstream, w.fp8.dstream_t);
 }
 
 void TransformerBlock::norm_backward(State& s, Linear linear) const {
@@ -256,14 +273,15 @@ void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t
 void TransformerBlock::fc2_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8()) return fc2_.backward_weight(ctx, w.dstream, t.activated);
-  fc2_.backward_weight_fp8(ctx, ctx.local_rows(w.dstream), w.fp8.dstream,
-                           ctx.fp8->transposed(t.activated, w.fp8.input_transpose));
+  const Tensor dout_t = dstream_transposed(ctx, fc2_);
+  fc2_.backward_weight_fp8(ctx, dout_t, ctx.fp8->transposed(t.activated, w.fp8.input_transpose));
 }
 
 void TransformerBlock::proj_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8()) return proj_.backward_weight(ctx, w.dstream, t.attention);
-  proj_.backward_weight_fp8(ctx, ctx.local_rows(w.dstream), w.fp8.dstream,
+  const Tensor dout_t = dstream_transposed(ctx, proj_);
+  proj_.backward_weight_fp8(ctx, dout_t,
                             ctx.fp8->cast_transposed(layer_, Linear::kProj, t.attention, w.fp8.input_transpose));
 }
 

@@ -52,11 +52,10 @@ struct Fp8Workspace {
   Tensor normed;              // (R, C): a gathered norm, recomputed
   Tensor activated;           // (R, Fl): an activation, recomputed; parallel.recompute: selective
   Tensor attention;           // (R, NHl · HS)
-  Tensor dstream;             // (R, C): the gradient of the residual stream, gathered
+  Tensor dstream, dstream_t;  // (R, C): the gradient of the residual stream, gathered; and its transpose
   Tensor dfc1, dfc1_t;        // (R, fc1_width) and its transpose
   Tensor dqkv, dqkv_t;        // (R, qkv_width) and its transpose
   Tensor input_transpose;     // bytes: the transpose of an input, for a weight gradient
-  Tensor gradient_transpose;  // bytes: the transpose of dstream, likewise
 };
 
 struct StageDims;

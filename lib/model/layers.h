@@ -154,8 +154,11 @@ struct RowLinear {
                            const ColumnLinear& previous) const;
   // The bias sees the local rows only.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
-  // local_dout (Rl, N), dout (R, N) the gathered FP8 rows, transposed here; inp_t (K / tp, R) FP8.
-  void backward_weight_fp8(const LayerContext& ctx, Tensor local_dout, Tensor dout, Tensor inp_t) const;
+  // dout_t (N, R), inp_t (K / tp, R) FP8. The bias sees the local rows only: through the cast, or by add_bias_gradient.
+  void backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp_t) const;
+  Tensor bias_gradient(const LayerContext& ctx) const;  // (N), absent without a bias
+  void bias_gradient_ready(const LayerContext& ctx) const;
+  void add_bias_gradient(const LayerContext& ctx, Tensor local_dout) const;  // local_dout (Rl, N)
 
  private:
   Fp8Linear fp8() const { return {layer, linear, weight}; }

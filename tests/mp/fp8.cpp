@@ -135,6 +135,7 @@ TEST(Fp8, gathers_of_layers_move_a_byte_an_element) {
 
 // What casts have met: all ranks say the same, shares and largest numbers are those of one rank but for rounding.
 TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
+  if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   Layout layout = that_fit({fp8({.dp = 2, .tp = 2, .pp = 2, .recompute = Recompute::kNone})}).front();
   layout.steps = 5;
   const std::vector<StepResult> steps = train(layout, false).steps;
