@@ -20,8 +20,20 @@ struct Options {
   std::vector<std::string> overrides;
   std::vector<std::string> get;
   int ranks = 0;  // 0: what the config's mesh has
-  bool fields = false, schema = false, no_data = false;
+  bool fields = false, schema = false, no_data = false, json = false;
 };
+
+Result<void> report(const Options& options, const Config& config, const JobPlan& plan, int ranks) {
+  if (!options.json) fmt::print("{}", check_report(config, plan, ranks));
+  Inputs inputs;
+  if (!options.no_data)
+    if (auto opened = open_inputs(config, inputs); !opened) return opened;
+  if (options.json)
+    fmt::print("{}", check_json(config, plan, inputs.tokenizer.get(), inputs.dataset ? &*inputs.dataset : nullptr));
+  else if (!options.no_data)
+    fmt::print("{}", data_report(config, *inputs.tokenizer, *inputs.dataset));
+  return {};
+}
 
 Result<void> check(const Options& options) {
   if (options.fields) {
@@ -46,14 +58,7 @@ Result<void> check(const Options& options) {
   if (!config) return config.error();
   const auto plan = plan_job(config.value(), facts_on_paper(config.value(), static_cast<int>(ranks)));
   if (!plan) return plan.error();
-  if (options.get.empty()) {
-    fmt::print("{}", check_report(config.value(), plan.value(), static_cast<int>(ranks)));
-    if (options.no_data) return {};
-    Inputs inputs;
-    if (auto opened = open_inputs(config.value(), inputs); !opened) return opened;
-    fmt::print("{}", data_report(config.value(), *inputs.tokenizer, *inputs.dataset));
-    return {};
-  }
+  if (options.get.empty()) return report(options, config.value(), plan.value(), static_cast<int>(ranks));
   std::string values;
   for (const std::string& name : options.get) {
     auto value = config_value(config.value(), name);
@@ -78,6 +83,7 @@ void add_check_command(CLI::App& app, int& status) {
                       "section.key: print this field as the run will see it, and no more; repeatable");
   command->add_flag("--no-data", options->no_data,
                     "Do not open token files and tokenizer, which are not on this machine; --get opens none either");
+  command->add_flag("--json", options->json, "For machines: one object");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,42 +22,96 @@
 namespace tri {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 int64_t total_bytes(const Manifest& manifest) {
   int64_t bytes = 0;
   for (const FileRecord& file : manifest.files) bytes += file.bytes;
   return bytes;
 }
 
-Result<void> list(const std::string& dir) {
-  const auto entries = list_checkpoints(dir);
+std::string layout_of(const Manifest& manifest) {
+  const auto layout = manifest.info.texts.find("layout");
+  return layout == manifest.info.texts.end() ? "" : layout->second;
+}
+
+Result<Json> list_entry(const CheckpointEntry& entry) {
+  Json object = {{"step", entry.step}, {"path", entry.path}, {"valid", entry.valid}};
+  if (!entry.valid) {
+    object["why"] = entry.why;
+    return object;
+  }
+  const auto manifest = read_manifest(entry.path);
+  if (!manifest) return manifest.error();
+  object["bytes"] = total_bytes(manifest.value());
+  object["files"] = manifest.value().files.size();
+  object["layout"] = layout_of(manifest.value());
+  return object;
+}
+
+Result<void> list(const std::string& path, bool json) {
+  const auto dir = find_checkpoints_folder(path);
+  if (!dir) return dir.error();
+  const auto entries = list_checkpoints(dir.value());
   if (!entries) return entries.error();
+  Json all = Json::array();
   for (const CheckpointEntry& entry : entries.value()) {
-    if (!entry.valid) {
-      fmt::print("{:<48} invalid: {}\n", entry.path, entry.why);
-      continue;
-    }
-    const auto manifest = read_manifest(entry.path);
-    if (!manifest) return manifest.error();
-    const auto layout = manifest.value().info.texts.find("layout");
-    fmt::print("{:<48} {:>10} in {} files, {}\n", entry.path, format_bytes(total_bytes(manifest.value())),
-               manifest.value().files.size(), layout == manifest.value().info.texts.end() ? "" : layout->second);
+    auto object = list_entry(entry);
+    if (!object) return object.error();
+    all.push_back(std::move(object).value());
+  }
+  if (json) {
+    fmt::print("{}\n", Json({{"folder", dir.value()}, {"checkpoints", all}}).dump());
+    return {};
+  }
+  if (all.empty()) fmt::print("{}: no checkpoint\n", dir.value());
+  for (const Json& one : all) {
+    const auto where = one["path"].get<std::string>();
+    if (one["valid"].get<bool>())
+      fmt::print("{:<48} {:>10} in {} files, {}\n", where, format_bytes(one["bytes"].get<int64_t>()),
+                 one["files"].get<int64_t>(), one["layout"].get<std::string>());
+    else
+      fmt::print("{:<48} invalid: {}\n", where, one["why"].get<std::string>());
   }
   return {};
 }
 
-Result<void> inspect(const std::string& folder) {
-  const auto manifest = read_manifest(folder);
-  if (!manifest) return manifest.error();
-  fmt::print("step {}, attempt {}\n", manifest.value().step, manifest.value().attempt);
-  for (const auto& [name, value] : manifest.value().info.numbers) fmt::print("{}: {}\n", name, value);
-  for (const TensorRecord& tensor : manifest.value().tensors)
+int64_t tensor_bytes(const TensorRecord& tensor) { return num_elements(tensor.shape) * element_bytes(tensor.type); }
+
+Result<void> inspect(const std::string& path, bool json) {
+  const auto folder = find_checkpoint(path);
+  if (!folder) return folder.error();
+  const auto read = read_manifest(folder.value());
+  if (!read) return read.error();
+  const Manifest& manifest = read.value();
+  if (json) {
+    Json tensors = Json::array();
+    for (const TensorRecord& tensor : manifest.tensors)
+      tensors.push_back({{"name", tensor.name},
+                         {"type", enum_name(tensor.type)},
+                         {"shape", tensor.shape},
+                         {"bytes", tensor_bytes(tensor)},
+                         {"pieces", tensor.pieces.size()}});
+    const Json object = {{"checkpoint", folder.value()},     {"step", manifest.step},
+                         {"attempt", manifest.attempt},      {"layout", layout_of(manifest)},
+                         {"bytes", total_bytes(manifest)},   {"files", manifest.files.size()},
+                         {"numbers", manifest.info.numbers}, {"tensors", tensors}};
+    fmt::print("{}\n", object.dump());
+    return {};
+  }
+  fmt::print("step {}, attempt {}\n", manifest.step, manifest.attempt);
+  for (const auto& [name, value] : manifest.info.numbers) fmt::print("{}: {}\n", name, value);
+  for (const TensorRecord& tensor : manifest.tensors)
     fmt::print("{:<64} {:<4} {:<20} {:>10} in {}\n", tensor.name, enum_name(tensor.type), to_string(tensor.shape),
-               format_bytes(num_elements(tensor.shape) * element_bytes(tensor.type)), tensor.pieces.size());
-  fmt::print("{} tensors, {}\n", manifest.value().tensors.size(), format_bytes(total_bytes(manifest.value())));
+               format_bytes(tensor_bytes(tensor)), tensor.pieces.size());
+  fmt::print("{} tensors, {}\n", manifest.tensors.size(), format_bytes(total_bytes(manifest)));
   return {};
 }
 
-Result<void> verify_folder(const std::string& folder, int threads) {
+Result<void> verify_folder(const std::string& path, int threads, bool json) {
+  const auto found = find_checkpoint(path);
+  if (!found) return found.error();
+  const std::string& folder = found.value();
   const auto manifest = read_manifest(folder);
   if (!manifest) return manifest.error();
   Result<VerifyReport> report = VerifyReport{};
@@ -65,15 +120,28 @@ Result<void> verify_folder(const std::string& folder, int threads) {
     report = verify(folder, threads, [&](int64_t bytes) { progress.add(bytes); });
   }
   if (!report) return report.error();
-  for (const std::string& problem : report.value().problems) fmt::print(stderr, "{}\n", problem);
-  if (!report.value().problems.empty()) return file_error("{}: {} problems", folder, report.value().problems.size());
-  fmt::print("{}: {} pieces in {} files, {}: all checksums are right\n", folder, report.value().pieces,
-             report.value().files, format_bytes(report.value().bytes));
+  const VerifyReport& r = report.value();
+  if (json)
+    fmt::print("{}\n", Json({{"checkpoint", folder},
+                             {"ok", r.problems.empty()},
+                             {"files", r.files},
+                             {"pieces", r.pieces},
+                             {"bytes", r.bytes},
+                             {"problems", r.problems}})
+                           .dump());
+  else
+    for (const std::string& problem : r.problems) fmt::print(stderr, "{}\n", problem);
+  if (!r.problems.empty()) return file_error("{}: {} problems", folder, r.problems.size());
+  if (!json)
+    fmt::print("{}: {} pieces in {} files, {}: all checksums are right\n", folder, r.pieces, r.files,
+               format_bytes(r.bytes));
   return {};
 }
 
-Result<void> prune_folder(const std::string& dir, int keep_last, int64_t keep_every) {
-  const auto removed = prune(dir, keep_last, keep_every, new_attempt());
+Result<void> prune_folder(const std::string& path, int keep_last, int64_t keep_every) {
+  const auto dir = find_checkpoints_folder(path);
+  if (!dir) return dir.error();
+  const auto removed = prune(dir.value(), keep_last, keep_every, new_attempt());
   if (!removed) return removed.error();
   for (const std::string& name : removed.value()) fmt::print("removed {}\n", name);
   return {};
@@ -150,24 +218,35 @@ std::string line_of(const TensorDiff& t) {
   return line;
 }
 
-// Whether they are equal.
-Result<bool> diff(const std::string& a_path, const std::string& b_path, const std::string& prefix, int threads) {
-  const auto a = find_checkpoint(a_path), b = find_checkpoint(b_path);
-  if (!a) return a.error();
-  if (!b) return b.error();
-  const auto manifest = read_manifest(a.value());
-  if (!manifest) return manifest.error();
-  Result<CheckpointDiff> compared = CheckpointDiff{};
-  {
-    int64_t bytes = 0;
-    for (const TensorRecord& tensor : manifest.value().tensors)
-      if (tensor.name.starts_with(prefix)) bytes += num_elements(tensor.shape) * element_bytes(tensor.type);
-    ProgressBar progress("diff", "B", bytes);
-    compared = diff_checkpoints(a.value(), b.value(), prefix, threads, [&](int64_t more) { progress.add(more); });
-  }
-  if (!compared) return compared.error();
-  const CheckpointDiff& d = compared.value();
-  fmt::print("A: {}, step {}\nB: {}, step {}\n", a.value(), d.a_step, b.value(), d.b_step);
+Json form_of(const std::optional<TensorForm>& form) {
+  if (!form) return nullptr;
+  return {{"type", enum_name(form->type)}, {"shape", form->shape}};
+}
+
+// JSON has no infinity: null.
+void print_json(const std::string& a, const std::string& b, const CheckpointDiff& d) {
+  Json tensors = Json::array(), fields = Json::array();
+  for (const TensorDiff& t : d.tensors)
+    if (!t.equal())
+      tensors.push_back({{"name", t.name},
+                         {"a", form_of(t.a)},
+                         {"b", form_of(t.b)},
+                         {"elements", t.elements},
+                         {"different", t.different},
+                         {"max_abs", t.max_abs},
+                         {"max_relative", t.max_relative}});
+  for (const ConfigDiff& field : d.config) fields.push_back({{"field", field.field}, {"a", field.a}, {"b", field.b}});
+  fmt::print("{}\n", Json({{"a", {{"checkpoint", a}, {"step", d.a_step}}},
+                           {"b", {{"checkpoint", b}, {"step", d.b_step}}},
+                           {"equal", d.equal()},
+                           {"tensors", d.tensors.size()},
+                           {"different", tensors},
+                           {"config", fields}})
+                         .dump());
+}
+
+void print_text(const std::string& a, const std::string& b, const CheckpointDiff& d) {
+  fmt::print("A: {}, step {}\nB: {}, step {}\n", a, d.a_step, b, d.b_step);
   for (const ConfigDiff& field : d.config) fmt::print("config {}: {} in A, {} in B\n", field.field, field.a, field.b);
   int64_t alone = 0, form = 0, values = 0, equal = 0, different = 0;
   double largest = 0, relative = 0;
@@ -190,6 +269,30 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, const st
       "({} elements, by {:.3g} at most, relative {:.3g}); {} config fields differ\n",
       d.equal() ? "EQUAL" : "DIFFERENT", d.tensors.size(), equal, alone, form, values, different, largest, relative,
       d.config.size());
+}
+
+// Whether they are equal.
+Result<bool> diff(const std::string& a_path, const std::string& b_path, const std::string& prefix, int threads,
+                  bool json) {
+  const auto a = find_checkpoint(a_path), b = find_checkpoint(b_path);
+  if (!a) return a.error();
+  if (!b) return b.error();
+  const auto manifest = read_manifest(a.value());
+  if (!manifest) return manifest.error();
+  Result<CheckpointDiff> compared = CheckpointDiff{};
+  {
+    int64_t bytes = 0;
+    for (const TensorRecord& tensor : manifest.value().tensors)
+      if (tensor.name.starts_with(prefix)) bytes += num_elements(tensor.shape) * element_bytes(tensor.type);
+    ProgressBar progress("diff", "B", bytes);
+    compared = diff_checkpoints(a.value(), b.value(), prefix, threads, [&](int64_t more) { progress.add(more); });
+  }
+  if (!compared) return compared.error();
+  const CheckpointDiff& d = compared.value();
+  if (json)
+    print_json(a.value(), b.value(), d);
+  else
+    print_text(a.value(), b.value(), d);
   return d.equal();
 }
 
@@ -203,8 +306,10 @@ void add_diff(CLI::App& checkpoint, int& status) {
   command->add_option("b", *b, "Another; differences of the configs are shown, but do not count")->required();
   command->add_option("--only", *prefix, "Tensors whose names begin so: model/ compares the weights alone");
   command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "For machines: one object");
   command->callback([=, &status] {
-    const auto equal = diff(*a, *b, *prefix, *threads);
+    const auto equal = diff(*a, *b, *prefix, *threads, *json);
     if (!equal) fmt::print(stderr, "{}\n", equal.error().message);
     status = equal ? (equal.value() ? 0 : 1) : static_cast<int>(equal.error().code);
   });
@@ -216,26 +321,32 @@ void add_checkpoint_command(CLI::App& app, int& status) {
   auto* command = app.add_subcommand("checkpoint", "Look into, check, compare, convert and remove checkpoints")
                       ->require_subcommand(1);
   auto path = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  const auto add_json = [json](CLI::App* to) { to->add_flag("--json", *json, "For machines: one object"); };
+  const char* one = "A step_... folder; or a run's folder: its newest valid checkpoint";
 
   auto* list_command = command->add_subcommand("list", "The checkpoints of a folder, newest first");
-  list_command->add_option("dir", *path, "checkpoint.dir of a run")->required();
-  on_run(list_command, status, [path] { return list(*path); });
+  list_command->add_option("dir", *path, "A run's folder, or its checkpoint.dir")->required();
+  add_json(list_command);
+  on_run(list_command, status, [path, json] { return list(*path, *json); });
 
   auto* inspect_command =
       command->add_subcommand("inspect", "The tensors of a checkpoint: types, shapes, sizes, pieces");
-  inspect_command->add_option("checkpoint", *path, "A step_... folder")->required();
-  on_run(inspect_command, status, [path] { return inspect(*path); });
+  inspect_command->add_option("checkpoint", *path, one)->required();
+  add_json(inspect_command);
+  on_run(inspect_command, status, [path, json] { return inspect(*path, *json); });
 
   auto* verify_command = command->add_subcommand("verify", "Read a checkpoint and compare all checksums");
   auto threads = std::make_shared<int>(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  verify_command->add_option("checkpoint", *path, "A step_... folder")->required();
+  verify_command->add_option("checkpoint", *path, one)->required();
+  add_json(verify_command);
   verify_command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
-  on_run(verify_command, status, [path, threads] { return verify_folder(*path, *threads); });
+  on_run(verify_command, status, [path, threads, json] { return verify_folder(*path, *threads, *json); });
 
   auto* prune_command = command->add_subcommand("prune", "Remove old checkpoints");
   auto keep_last = std::make_shared<int>(3);
   auto keep_every = std::make_shared<int64_t>(0);
-  prune_command->add_option("dir", *path, "checkpoint.dir of a run that is not running")->required();
+  prune_command->add_option("dir", *path, "Folder of a run that is not running, or its checkpoint.dir")->required();
   prune_command->add_option("--keep-last", *keep_last, "Newest ones that stay")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -113,6 +114,7 @@ std::string printable(const std::string& text) {
 struct InspectOptions {
   std::string prefix, tokenizer;
   int samples = 3, length = 40;
+  bool json = false;
 };
 
 Result<void> inspect(const InspectOptions& options) {
@@ -135,8 +137,10 @@ Result<void> inspect(const InspectOptions& options) {
     file.read(at, std::span(block).first(count));
     largest = std::max(largest, *std::max_element(block.begin(), block.begin() + static_cast<int64_t>(count)));
   }
-  fmt::print("{}: {} documents, {} sequences, {} tokens of {} byte(s); largest token {}\n", options.prefix,
-             file.num_documents(), file.num_sequences(), file.num_tokens(), token_bytes(file.type()), largest);
+  nlohmann::ordered_json samples = nlohmann::ordered_json::array();
+  if (!options.json)
+    fmt::print("{}: {} documents, {} sequences, {} tokens of {} byte(s); largest token {}\n", options.prefix,
+               file.num_documents(), file.num_sequences(), file.num_tokens(), token_bytes(file.type()), largest);
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
   for (int64_t i = 0; i < shown; ++i) {
     const int64_t document = i * file.num_documents() / shown;  // spread over the file
@@ -144,10 +148,22 @@ Result<void> inspect(const InspectOptions& options) {
     const int64_t end = documents.value().document_start(document + 1);
     std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(options.length, end - first)));
     file.read(first, tokens);
+    if (options.json) {
+      samples.push_back({{"document", document}, {"tokens", end - first}, {"ids", tokens}, {"text", nullptr}});
+      if (tokenizer) samples.back()["text"] = tokenizer->decode(tokens);
+      continue;
+    }
     const std::string text =
         tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
     fmt::print("document {}, {} tokens: {}{}\n", document, end - first, text, end - first > options.length ? " …" : "");
   }
+  if (!options.json) return {};
+  const nlohmann::ordered_json object = {
+      {"prefix", options.prefix},    {"documents", file.num_documents()},       {"sequences", file.num_sequences()},
+      {"tokens", file.num_tokens()}, {"token_bytes", token_bytes(file.type())}, {"largest_token", largest},
+      {"samples", samples}};
+  // Tokens may end inside a character: U+FFFD.
+  fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   return {};
 }
 
@@ -163,6 +179,7 @@ void add_inspect(CLI::App& data, int& status) {
   command->add_option("--length", options->length, "Tokens to show of each")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_flag("--json", options->json, "For machines: one object");
   on_run(command, status, [options] { return inspect(*options); });
 }
 

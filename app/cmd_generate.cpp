@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct Options {
   int tokens = 200;
   uint64_t seed = 1234;
   Sampling sampling;
-  bool ignore_end = false;
+  bool ignore_end = false, json = false;
 };
 
 // The text before and after; how long it can get is known before the model is.
@@ -96,6 +97,19 @@ class Printer {
   std::string printed_;
 };
 
+void print_json(const CheckpointJob& loaded, const Prompt& prompt, std::span<const int32_t> text, int most) {
+  const std::span<const int32_t> said = text.subspan(prompt.tokens.size());
+  nlohmann::ordered_json object = {{"checkpoint", loaded.checkpoint.folder},
+                                   {"step", loaded.step},
+                                   {"prompt_ids", prompt.tokens},
+                                   {"ids", said},
+                                   {"finish", static_cast<int>(said.size()) < most ? "end" : "length"},
+                                   {"text", nullptr}};
+  if (prompt.tokenizer) object["text"] = prompt.tokenizer->decode(text.subspan(prompt.shown));
+  // Tokens may end inside a character: U+FFFD.
+  fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
 Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadline) {
   Result<Prompt> prompt = Prompt{};
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
@@ -132,11 +146,14 @@ Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadlin
   const bool speaks = job.world_rank() == 0;
   generation.on_token = [&](std::span<const int32_t> text) {
     tick_black_box();
-    if (speaks) printer.show(text, false);
+    if (speaks && !options.json) printer.show(text, false);
   };
   const PhaseScope phase(RunPhase::kSample);
   const auto text = model.value()->evaluator().generate(prompt.value().tokens, generation);
-  if (speaks) printer.finish(text);
+  if (speaks && options.json)
+    print_json(loaded.value(), prompt.value(), text, options.tokens);
+  else if (speaks)
+    printer.finish(text);
   return {};
 }
 
@@ -164,6 +181,7 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
       ->capture_default_str();
   command->add_option("--seed", o->seed, "Equal seeds, equal texts")->capture_default_str();
   command->add_flag("--ignore-end", o->ignore_end, "Go on where the model ends the document");
+  command->add_flag("--json", o->json, "For machines: one object at the end, the prompt's text included");
   command->add_option("--set", o->overrides, "section.key=value, overrides the checkpoint's config; repeatable");
   on_watched_job(command, status, argc, argv,
                  [o](Job& job, ProcessDeadline& deadline) { return generate(*o, job, deadline); });

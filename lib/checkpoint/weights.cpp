@@ -55,27 +55,33 @@ void copy_to(const Tensor& weight, const std::vector<float>& values, Stream& str
 
 }  // namespace
 
-Result<std::string> find_checkpoint(const std::string& path) {
+Result<std::string> find_checkpoints_folder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return file_error("{}: no such folder; name a checkpoint or a run", path);
-  if (fs::exists(path + "/" + kManifestName, ignored)) return path;
   std::string dir = path + "/checkpoints";
+  if (fs::is_directory(dir, ignored)) return dir;  // a run folder that was moved keeps its checkpoints inside
   for (const char* name : {"/resolved.yaml", "/config.yaml"}) {  // an imported model has the latter alone
     if (!fs::exists(path + name, ignored)) continue;
     const auto text = read_config_text(path + name);
     if (!text) return text.error();
     const auto config = parse_config(text.value(), path + name, {});
     if (!config) return config.error();
-    // A run folder that was moved keeps its checkpoints inside.
-    if (!fs::is_directory(dir, ignored) && !config.value().checkpoint.dir.empty()) dir = config.value().checkpoint.dir;
-    break;
+    return config.value().checkpoint.dir.empty() ? dir : config.value().checkpoint.dir;
   }
-  for (const std::string& candidate : {path, dir}) {
+  return path;
+}
+
+Result<std::string> find_checkpoint(const std::string& path) {
+  const auto dir = find_checkpoints_folder(path);
+  if (!dir) return dir;
+  std::error_code ignored;
+  if (std::filesystem::exists(path + "/" + kManifestName, ignored)) return path;
+  for (const std::string& candidate : {path, dir.value()}) {
     auto newest = newest_of(candidate);
     if (!newest || !newest.value().empty()) return newest;
   }
-  return file_error("{}: neither a checkpoint nor a folder that holds one; looked in {} too", path, dir);
+  return file_error("{}: neither a checkpoint nor a folder that holds one; looked in {} too", path, dir.value());
 }
 
 Result<Config> checkpoint_config(const std::string& folder, const Manifest& manifest) {

@@ -14,6 +14,9 @@
 
 namespace tri {
 
+// The folder of checkpoints that `path` means: that of a run, or `path` itself. It need not be there yet, nor hold one.
+Result<std::string> find_checkpoints_folder(const std::string& path);
+
 // The checkpoint that `path` means: a checkpoint's own folder, or the newest valid one of a folder of checkpoints or
 // of a run (resolved.yaml there, or config.yaml, says where it keeps them).
 Result<std::string> find_checkpoint(const std::string& path);

@@ -1,0 +1,95 @@
+#include <nlohmann/json.hpp>
+
+#include "lib/checkpoint/state.h"
+#include "lib/engine/rank_tensors.h"
+#include "lib/model/flops.h"
+#include "lib/observe/check_report.h"
+#include "lib/observe/estimates.h"
+#include "lib/simulate/pipeline.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Of one rank of each stage. With recompute auto, which takes what fits once it knows the GPUs: as none.
+Json memory(Config config, const Mesh& mesh) {
+  if (config.parallel.recompute == Recompute::kAuto) config.parallel.recompute = Recompute::kNone;
+  Json stages = Json::array();
+  for (int stage = 0; stage < mesh.pp.size; ++stage) {
+    Mesh place = mesh;
+    place.pp.rank = stage;
+    Arena arena;
+    const RankTensors tensors = allocate_rank(config, place, arena);
+    Json parts = Json::array();
+    for (const auto& [name, bytes] : arena.bytes_by_name()) parts.push_back({{"name", name}, {"bytes", bytes}});
+    stages.push_back({{"stage", stage},
+                      {"bytes", arena.used()},
+                      {"checkpoint_host_bytes", state_buffer(state_pieces(config, place, tensors.store)).bytes},
+                      {"parts", parts}});
+  }
+  return stages;
+}
+
+Json data(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset) {
+  Json sources = Json::array();
+  const std::vector<OrderedSource>& ordered = dataset.order_fields().sources;
+  for (size_t i = 0; i < ordered.size(); ++i)
+    sources.push_back({{"path", ordered[i].path},
+                       {"weight", ordered[i].weight},
+                       {"tokens", ordered[i].tokens},
+                       {"train_samples", dataset.order().num_samples(Split::kTrain, static_cast<int>(i))},
+                       {"validation_samples", dataset.order().num_samples(Split::kValidation, static_cast<int>(i))}});
+  return {{"tokenizer", config.data.tokenizer}, {"vocab", tokenizer.vocab_size()}, {"sources", sources}};
+}
+
+double bubble(const Config& config, const Mesh& mesh) {
+  const int chunks = config.parallel.chunks;
+  const std::vector<StageCost> costs(static_cast<size_t>(mesh.pp.size * chunks));
+  return simulate_pipeline(plans_of_all_stages(config.parallel.schedule, mesh.pp.size, microbatches(config), chunks),
+                           chunks, costs, Overlap::kOn)
+      .bubble;
+}
+
+}  // namespace
+
+std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer* tokenizer, const Dataset* dataset) {
+  const Config config = with_plan(asked, plan);
+  const ParallelConfig& p = config.parallel;
+  const Mesh mesh = make_mesh(0, p.tp, p.dp, p.pp);
+  int64_t parameters = 0;
+  for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
+  const int64_t step_tokens = int64_t{config.data.global_batch} * config.model.seq_len;
+  const CheckpointEstimate saves = checkpoint_estimate(config, mesh.world_size());
+  Json object = {
+      {"name", config.run.name},
+      {"ranks", mesh.world_size()},
+      {"device", enum_name(plan.device.kind)},
+      {"parameters", parameters},
+      {"layout",
+       {{"tp", p.tp},
+        {"dp", p.dp},
+        {"pp", p.pp},
+        {"chunks", p.chunks},
+        {"schedule", enum_name(p.schedule)},
+        {"zero", p.zero},
+        {"recompute", enum_name(p.recompute)}}},
+      {"batch",
+       {{"samples", config.data.global_batch},
+        {"micro_batch", config.data.micro_batch},
+        {"microbatches", microbatches(config)},
+        {"tokens", step_tokens}}},
+      {"flops_per_token", model_flops_per_token(config)},
+      {"flops_per_token_causal", model_flops_per_token(config, AttentionWork::kCausal)},
+      {"bubble", bubble(config, mesh)},
+      {"dp_bytes_per_step", p.dp == 1 ? 0 : dp_traffic(config).step_bytes},
+      {"memory", memory(config, mesh)},
+      {"checkpoint",
+       {{"bytes", saves.bytes}, {"write_seconds", saves.write_seconds}, {"interval_seconds", saves.interval_seconds}}},
+      {"warnings", plan.warnings},
+      {"data", nullptr}};
+  if (tokenizer != nullptr && dataset != nullptr) object["data"] = data(config, *tokenizer, *dataset);
+  return object.dump() + "\n";
+}
+
+}  // namespace tri

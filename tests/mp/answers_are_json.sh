@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# What answers takes --json: one object on stdout, of the shape that app/README.md documents, and the numbers that the text
+# says. A run's folder stands wherever a checkpoint does.
+#   answers_are_json.sh SOURCE_FOLDER PATH_OF_trireme
+source "$(dirname "$0")/checks.sh"
+if ! command -v python3 >/dev/null; then
+  echo "skipped: no python3"
+  exit 77
+fi
+
+make_text
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 2, dir: run, sample_tokens: 0, eval_batches: 2}
+model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm, bias: false}
+data: {sources: [text], global_batch: 4, validation_fraction: 0.2}
+parallel: {pp: 2}
+YAML
+run 0 "$trireme" checkpoint list .
+has ".: no checkpoint"
+run 3 "$trireme" checkpoint list nowhere
+has "nowhere: no such folder"
+run 0 "$mpirun" -n 2 "$trireme" train tiny.yaml
+run 0 "$mpirun" -n 2 "$trireme" train tiny.yaml --set run.steps=4
+
+# shape STATUS ROW ARGUMENTS...: the object that the command prints has the shape of this row of the documented table.
+shape() {
+  local status=0
+  "$trireme" "${@:3}" --json >answer 2>errors || status=$?
+  [[ $status -eq $1 ]] || fail "${*:3} --json: status $status, expected $1" "$(cat errors)"
+  python3 - "$source_dir/app/README.md" "$2" answer <<'PYTHON' || fail "${*:3} --json" "$(cat answer)"
+import json, re, sys
+
+table, row, answer = sys.argv[1:]
+FREE = {"numbers", "libraries"}  # objects whose keys are names
+
+def shape(value, name=""):
+    if isinstance(value, dict):
+        if name in FREE:
+            return " {NAME" + shape(next(iter(value.values()))) + "}"
+        return " {" + ", ".join(key + shape(part, key) for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return " [" + (shape(value[0]).strip() if value else "") + "]"
+    return ""
+
+found = re.search(r"^\| `%s` \| `(.*)` \|" % re.escape(row), open(table).read(), re.M)
+assert found, "app/README.md has no row " + row
+text = open(answer).read()
+assert text.count("\n") == 1 or row == "--version", "more than one line"
+found, documented = shape(json.loads(text)).strip(), found.group(1)
+assert found == documented, "\n%s\nis documented as\n%s" % (found, documented)
+PYTHON
+}
+# value EXPRESSION: of the answer `a`.
+value() { python3 -c "import json; a = json.load(open('answer')); print($1)"; }
+equal() { [[ $1 == "$2" ]] || fail "$1, expected $2" "$(cat answer)"; }
+
+echo "each has its documented shape"
+shape 0 --version --version
+shape 0 check check tiny.yaml --ranks 2
+equal "$(value 'a["parameters"], a["ranks"], a["layout"]["pp"], a["data"]["vocab"]')" \
+  "$("$trireme" check tiny.yaml --ranks 2 | sed -n 's/^tiny: .*(\([0-9]*\)).*/\1 2 2 257/p')"
+equal "$(value 'a["memory"][1]["bytes"] == sum(p["bytes"] for p in a["memory"][1]["parts"])')" True
+shape 0 'data inspect' data inspect text --tokenizer bytes --samples 2 --length 5
+equal "$(value 'a["documents"], len(a["samples"]), len(a["samples"][0]["ids"]), a["samples"][0]["text"]')" "1 1 5 1 gre"
+shape 0 'checkpoint list' checkpoint list run
+equal "$(value '[(c["step"], c["valid"], c["files"]) for c in a["checkpoints"]]')" "[(4, True, 3), (2, True, 3)]"
+shape 0 'checkpoint inspect' checkpoint inspect run
+equal "$(value 'a["step"], a["checkpoint"], sum(t["name"].startswith("model/") for t in a["tensors"]) > 10')" \
+  "4 run/checkpoints/step_00000004 True"
+shape 1 'checkpoint diff' checkpoint diff run/checkpoints/step_00000002 run
+equal "$(value 'a["equal"], len(a["different"]) > 10, a["config"][0]')" \
+  "False True {'field': 'run.steps', 'a': '2', 'b': '4'}"
+shape 0 eval eval run
+shape 0 generate generate run --prompt "7 green" --tokens 5 --temperature 0 --ignore-end
+equal "$(value 'len(a["prompt_ids"]), len(a["ids"]), a["finish"], a["text"][:7]')" "7 5 length 7 green"
+run 0 "$trireme" generate run --prompt "7 green" --tokens 5 --temperature 0 --ignore-end
+[[ $output == *"$(value 'a["text"]')"* ]] || fail "text and JSON differ" "$output"
+shape 1 'config diff' config diff run tiny.yaml
+
+echo "verify says what is damaged"
+shape 0 'checkpoint verify' checkpoint verify run
+equal "$(value 'a["ok"], a["files"]')" "True 3"
+shard=$(find run/checkpoints/step_00000004 -name '*.h5' ! -name checkpoint.h5 | sort | head -1)
+printf '\xff\xff\xff\xff' | dd of="$shard" bs=1 seek=$(($(stat -c %s "$shard") / 2)) conv=notrunc status=none
+"$trireme" checkpoint verify run --json >answer 2>errors
+equal "$? $(value 'a["ok"], len(a["problems"]) > 0')" "3 False True"
+rm "$shard"
+run 0 "$trireme" checkpoint list run --json
+printf '%s\n' "$output" >answer
+equal "$(value '[c["valid"] for c in a["checkpoints"]], len(a["checkpoints"][0]["why"]) > 0')" "[False, True] True"
+finish
