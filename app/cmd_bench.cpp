@@ -101,6 +101,7 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
         {"tflops_per_rank", r.tflops_per_rank},
         {"mfu", r.mfu ? nlohmann::ordered_json(*r.mfu) : nlohmann::ordered_json()},
         {"mfu_causal", r.mfu_causal ? nlohmann::ordered_json(*r.mfu_causal) : nlohmann::ordered_json()},
+        {"mfu_fp8", r.mfu_fp8 ? nlohmann::ordered_json(*r.mfu_fp8) : nlohmann::ordered_json()},
         {"memory_bytes", r.memory_bytes},
         {"loss", r.last_loss},
         {"gpu", gpu_json(r)},
@@ -111,10 +112,10 @@ void print(const Config& config, const StepBenchResult& r, bool timed, bool json
     return;
   }
   fmt::print(
-      "{}: {:.2f} ms a step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s a rank{}, {} a rank\n", config.run.name,
+      "{}: {:.2f} ms a step ({:.2f} to {:.2f}), {} tokens/s, {:.1f} TFLOP/s a rank{}{}, {} a rank\n", config.run.name,
       r.median_ms, r.fastest_ms, r.slowest_ms, format_count(r.tokens_per_s), r.tflops_per_rank,
       r.mfu ? fmt::format(", MFU {:.1f} % ({:.1f} % by causal attention)", 100 * *r.mfu, 100 * *r.mfu_causal) : "",
-      format_bytes(r.memory_bytes));
+      r.mfu_fp8 ? fmt::format(", {:.1f} % of FP8's peak", 100 * *r.mfu_fp8) : "", format_bytes(r.memory_bytes));
   if (r.gpu_load)
     fmt::print("the GPU meanwhile: {:.0f} MHz, {:.0f} of {:.0f} W, {:.0f} C (medians)\n", r.gpu_load->sm_mhz,
                r.gpu_load->watts, r.gpu_load->watts_limit, r.gpu_load->celsius);
@@ -260,8 +261,10 @@ Result<void> bench_the_checkpoint(const Options& options, Job& job) {
     fmt::print("{}\n", checkpoint_json(r).dump());
     return {};
   }
-  fmt::print("{} of state, {} rank(s); reads {}\n", format_bytes(r.bytes), r.ranks,
-             r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
+  fmt::print("{} of state, {} rank(s)\n", format_bytes(r.bytes), r.ranks);
+  if (!options.checkpoint.stall_only)
+    fmt::print("reads {}\n",
+               r.cold ? "from storage" : "at least partly from the page cache, which did not give them up");
   fmt::print("{:<10}{:>10}{:>10}   {:<26}{:>10}{:>12}\n", "what", "s", "GB/s", "floor", "s", "of floor");
   for (const CheckpointRow& row : r.rows)
     fmt::print("{:<10}{:10.3f}{:10.2f}   {:<26}{:10.3f}{:11.0f}%\n", row.name, row.seconds,
@@ -367,6 +370,8 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
                          "Folder on the storage to measure; what is written there is removed. Default: run.dir");
   add_count(checkpoint, "--most-bytes", options->checkpoint.most_bytes, "A larger state a rank is refused");
   add_count(checkpoint, "--rounds", options->checkpoint.rounds, "Runs of each; the middle one counts");
+  checkpoint->add_flag("--stall", options->checkpoint.stall_only,
+                       "The snapshot and what steps wait for it alone: a third of the time for a large state");
   auto* calibration =
       add("calibrate", "A cluster file for `trireme simulate` from steps measured here: mpirun -n RANKS",
           bench_calibration);

@@ -27,9 +27,15 @@ void add_prepare(CLI::App& data, int& status) {
   options->threads = available_threads();
   auto format = std::make_shared<std::string>("auto");
   auto force = std::make_shared<bool>(false);
-  command->add_option("inputs", options->inputs, "Text files in UTF-8, as they are or packed (gzip, zstd)")->required();
+  auto splits = std::make_shared<std::string>();
+  command
+      ->add_option("inputs", options->inputs,
+                   "Text files in UTF-8, as they are or packed (gzip, zstd); folders of them; patterns ('*.jsonl.gz')")
+      ->required();
   command->add_option("--output", options->output, "PREFIX of the files to write")->required();
-  command->add_option("--tokenizer", options->tokenizer, "bytes, or the path of a SentencePiece model")
+  command
+      ->add_option("--tokenizer", options->tokenizer,
+                   "bytes, or the path of a tokenizer.json, a SentencePiece model, or a folder with one of them")
       ->capture_default_str();
   command
       ->add_option(
@@ -38,20 +44,34 @@ void add_prepare(CLI::App& data, int& status) {
           ".text, .md: text; .jsonl, .ndjson, .json: jsonl)")
       ->check(CLI::IsMember({"auto", "text", "lines", "jsonl"}))
       ->capture_default_str();
-  command->add_option("--text-field", options->text_field, "jsonl: the field that holds the text")
+  command
+      ->add_option("--field,--text-field", options->text_field,
+                   "jsonl: the field that holds the text; in objects within objects: a.b")
       ->capture_default_str();
+  command->add_option(
+      "--split", *splits,
+      "NAME:SHARE,...: files of their own, PREFIX_NAME, for shares of the documents (train:0.99,val:0.01); "
+      "which, each document's text alone decides");
   command->add_option("--threads", options->threads, "Tokenizing threads; the result is the same for any")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--force", *force, "Overwrite output that is there already");
-  on_run(command, status, [options, format, force]() -> Result<void> {
+  on_run(command, status, [options, format, force, splits]() -> Result<void> {
+    if (!splits->empty()) {
+      auto parsed = parse_splits(*splits);
+      if (!parsed) return parsed.error();
+      options->splits = std::move(parsed).value();
+    }
     options->format = enum_from_name<TextFormat>(*format);  // none: auto
     options->existing = *force ? Existing::kOverwrite : Existing::kRefuse;
     auto summary = prepare(*options);
     if (!summary) return summary.error();
     const PrepareSummary& s = summary.value();
-    fmt::print("{}: {} documents, {} tokens of a vocabulary of {}, from {} bytes of text\n", options->output,
-               s.documents, s.tokens, s.vocab, s.text_bytes);
+    if (s.resumed > 0) log_info("went on behind {} documents of a run that was interrupted", s.resumed);
+    if (s.passed_over > 0) log_info("passed over {} files whose names do not say what they hold", s.passed_over);
+    for (const PrepareSummary::Output& output : s.outputs)
+      fmt::print("{}: {} documents, {} tokens of a vocabulary of {}, from {} bytes of text\n", output.prefix,
+                 output.documents, output.tokens, s.vocab, output.text_bytes);
     return {};
   });
 }
@@ -151,7 +171,8 @@ void add_inspect(CLI::App& data, int& status) {
   auto* command = data.add_subcommand("inspect", "Counts and decoded samples of a token file");
   auto options = std::make_shared<InspectOptions>();
   command->add_option("prefix", options->prefix, "PREFIX of .bin and .idx")->required();
-  command->add_option("--tokenizer", options->tokenizer, "bytes, or a SentencePiece model; none: show ids");
+  command->add_option("--tokenizer", options->tokenizer,
+                      "bytes, a tokenizer.json or a SentencePiece model; none: show ids");
   command->add_option("--samples", options->samples, "Documents to show")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -82,6 +82,11 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
                    "A check that takes longer hangs, and ends the doctor with status 41")
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
+  std::vector<std::string> names;
+  for (const Check& check : all_checks()) names.emplace_back(check.rule.name);
+  command->add_option("--only", options->doctor.only, "These checks alone, by their names in --json, with commas")
+      ->delimiter(',')
+      ->check(CLI::IsMember(names));
   command->add_flag("--json", options->json, "JSON instead of a table: lib/doctor/README.md");
   command->footer(
       "One process looks at its machine, ranks on several nodes compare them; with GPUs, a rank a GPU. What is worse\n"
@@ -89,6 +94,8 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
       "Exit status: 0 healthy; 40 suspect: slower than its like, or set up otherwise; 41 bad: broken, do not use it.\n"
       "Other numbers are those of every subcommand: the doctor itself could not work.");
   command->callback([=, &status] {
+    if (options->doctor.only == std::vector<std::string>{kNicLoopback})
+      for (const char* variable : kNicLoopbackVariables) ::setenv(variable, "1", 1);
     status = run_job(argc, argv, [&](Job& job) {
       const auto verdict = examine(*options, job);
       return verdict ? exit_status(verdict.value()) : job_status(job, verdict.error());

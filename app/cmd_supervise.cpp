@@ -17,6 +17,7 @@
 #include "io/base/host.h"
 #include "io/base/within.h"
 #include "lib/config/config.h"
+#include "lib/fault/process_deadline.h"
 #include "lib/supervise/agent.h"
 #include "lib/supervise/driver.h"
 
@@ -140,7 +141,7 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
   std::istringstream more(environment("SRUN_OPTIONS"));
   for (std::string word; more >> word;) shape.options.push_back(word);
   return DriverOptions{.commands = slurm_commands(shape),
-                       .setup = {.nodes = std::move(nodes).value(), .nodes_needed = needed},
+                       .setup = {.nodes = std::move(nodes).value(), .nodes_needed = needed, .ranks_per_node = per_node},
                        .job = environment("SLURM_JOB_ID")};
 }
 
@@ -158,8 +159,15 @@ Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
   if (nodes.empty()) nodes = {node.empty() ? host_name() : node};
   const int needed = static_cast<int>(nodes.size()) - options.spares;
   if (needed < 1) return usage_error("--spares {}: --hosts names {} nodes", options.spares, nodes.size());
+  const int per_node = plan.ranks % needed == 0 ? plan.ranks / needed : 0;
   return DriverOptions{.commands = own_commands(options.launcher, options.agent_launcher),
-                       .setup = {.nodes = std::move(nodes), .nodes_needed = needed}};
+                       .setup = {.nodes = std::move(nodes), .nodes_needed = needed, .ranks_per_node = per_node}};
+}
+
+// The deadline of ranks that have not read their config yet.
+std::string start_deadline(const FaultConfig& fault) {
+  const double seconds = fault.watchdog == Switch::kOff ? 0 : std::min(fault.setup_seconds, kStartSeconds);
+  return fmt::format("{}={:g}", kStartSecondsVariable, seconds);
 }
 
 Result<int> supervise(const Options& options) {
@@ -183,6 +191,7 @@ Result<int> supervise(const Options& options) {
   of_run.setup.examine = options.doctor;
   of_run.ranks = {program, "train", options.config};
   for (const std::string& setting : options.overrides) of_run.ranks.insert(of_run.ranks.end(), {"--set", setting});
+  if (std::getenv(kStartSecondsVariable) == nullptr) of_run.marks = {start_deadline(plan.config.fault)};
   std::error_code problem;
   std::filesystem::create_directories(of_run.run_dir, problem);
   if (problem) return system_error(problem.value(), "run.dir {}: creating it", of_run.run_dir);

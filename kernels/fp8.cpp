@@ -12,6 +12,18 @@ void require_fp8(const char* op, const char* operand, const Tensor& tensor) {
               tensor.shape_text());
 }
 
+// What a cast of an (R, C) tensor writes.
+void check_targets(const char* op, const Fp8Cast& c, int64_t rows, int64_t columns) {
+  TRI_REQUIRE(!c.out.empty() || !c.out_t.empty(), "{}: ({}, {}) into nothing", op, rows, columns);
+  TRI_REQUIRE(is_fp8(c.format()), "{}: into {}", op, enum_name(c.format()));
+  require_optional(op, "out", c.out, c.format(), {rows, columns});
+  require_optional(op, "out_t", c.out_t, c.format(), {columns, rows});
+  require_tensor(op, "scale", c.scale, Dtype::kF32, {1});
+  require_optional(op, "amax", c.amax, Dtype::kF32, {1});
+  require_optional(op, "counts", c.counts, Dtype::kI32, {kNumFp8Counts});
+  require_optional(op, "dbias", c.dbias, Dtype::kF32, {columns});
+}
+
 }  // namespace
 
 void check(const Fp8Amax& a) {
@@ -21,14 +33,25 @@ void check(const Fp8Amax& a) {
 
 void check(const Fp8Cast& c) {
   require_matrix("fp8_cast", "inp", c.inp);
-  TRI_REQUIRE(!c.out.empty() || !c.out_t.empty(), "fp8_cast: {} into nothing", c.inp.shape_text());
-  const Dtype format = c.out.empty() ? c.out_t.dtype : c.out.dtype;
-  TRI_REQUIRE(is_fp8(format), "fp8_cast: into {}", enum_name(format));
-  require_optional("fp8_cast", "out", c.out, format, {c.inp[0], c.inp[1]});
-  require_optional("fp8_cast", "out_t", c.out_t, format, {c.inp[1], c.inp[0]});
-  require_tensor("fp8_cast", "scale", c.scale, Dtype::kF32, {1});
-  require_optional("fp8_cast", "amax", c.amax, Dtype::kF32, {1});
-  require_optional("fp8_cast", "counts", c.counts, Dtype::kI32, {kNumFp8Counts});
+  check_targets("fp8_cast", c, c.inp[0], c.inp[1]);
+}
+
+void check(const Fp8ActivationForward& a) {
+  const char* const op = "fp8_activation_forward";
+  const int64_t inputs = a.kind == Activation::kSwiglu ? 2 : 1;
+  require_matrix(op, "inp", a.inp);
+  TRI_REQUIRE(a.inp[1] % inputs == 0, "{}: inp {} has no gate and up", op, a.inp.shape_text());
+  TRI_REQUIRE(a.cast.inp.empty() && a.cast.out_t.empty() && a.cast.dbias.empty(), "{}: casts to rows alone", op);
+  check_targets(op, a.cast, a.inp[0], a.inp[1] / inputs);
+}
+
+void check(const Fp8ActivationBackward& a) {
+  const char* const op = "fp8_activation_backward";
+  const int64_t inputs = a.kind == Activation::kSwiglu ? 2 : 1;
+  require_matrix(op, "dout", a.dout);
+  require_tensor(op, "inp", a.inp, a.dout.dtype, {a.dout[0], inputs * a.dout[1]});
+  TRI_REQUIRE(a.cast.inp.empty(), "{}: the cast has an inp of its own", op);
+  check_targets(op, a.cast, a.inp[0], a.inp[1]);
 }
 
 void check(const Fp8Transpose& t) {
@@ -40,7 +63,7 @@ void check(const Fp8Scales& s) {
   const int64_t n = s.scale.numel();
   TRI_REQUIRE(is_fp8(s.format), "fp8_scales: of {}", enum_name(s.format));
   require_tensor("fp8_scales", "scale", s.scale, Dtype::kF32, {n});
-  require_tensor("fp8_scales", "inverse", s.inverse, Dtype::kF32, {n});
+  require_tensor("fp8_scales", "inverse", s.inverse, Dtype::kF32, {n, kFp8InverseStride});
   if (s.from != ScalesFrom::kHistory) require_tensor("fp8_scales", "amax", s.amax, Dtype::kF32, {n});
   if (s.from != ScalesFrom::kUnset) require_tensor("fp8_scales", "history", s.history, Dtype::kF32, {n});
   if (s.from == ScalesFrom::kStep) require_tensor("fp8_scales", "grad_scale", s.grad_scale, Dtype::kF32, {1});

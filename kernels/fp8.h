@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/core/fp8.h"
+#include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
@@ -30,8 +31,28 @@ struct Fp8Cast {
   // (kNumFp8Counts) i32, optional, added to: elements; finite ones beyond the range; those that are not zero and whose
   // values are.
   Tensor counts;
+  Tensor dbias;  // (C) f32, optional, added to in a fixed order: sums of inp over its rows
+
+  Dtype format() const { return out.empty() ? out_t.dtype : out.dtype; }
 };
 void check(const Fp8Cast&);
+
+// The activation of kernels/activation.h, rounded to the type of inp and cast at once: no number of it is kept.
+struct Fp8ActivationForward {
+  Activation kind = Activation::kGelu;
+  Tensor inp;    // (R, F) T, or (R, 2F) T for SwiGLU
+  Fp8Cast cast;  // without inp, which is (R, F); out alone
+};
+void check(const Fp8ActivationForward&);
+
+// Its gradient likewise.
+struct Fp8ActivationBackward {
+  Activation kind = Activation::kGelu;
+  Tensor dout;   // (R, F) T
+  Tensor inp;    // (R, F) T, or (R, 2F) T for SwiGLU
+  Fp8Cast cast;  // without inp, which is like inp
+};
+void check(const Fp8ActivationBackward&);
 
 // out = inp^T
 struct Fp8Transpose {
@@ -45,6 +66,8 @@ void check(const Fp8Transpose&);
 // kept within 2^±kFp8MostExponent; 1 for an amax that is zero, infinite or NaN.
 inline constexpr float kFp8Headroom = 2.0f;
 inline constexpr int kFp8MostExponent = 60;
+// cuBLASLt reads scales at multiples of sixteen bytes alone.
+inline constexpr int kFp8InverseStride = 4;
 enum class ScalesFrom {
   kUnset,    // scales that are 0 become those of amax
   kHistory,  // all scales become those of history
@@ -54,10 +77,11 @@ enum class ScalesFrom {
 struct Fp8Scales {
   ScalesFrom from = ScalesFrom::kHistory;
   Dtype format = Dtype::kE4M3;
-  Tensor scale, inverse;  // (n) f32
-  Tensor amax;            // (n) f32; not for kHistory
-  Tensor history;         // (n) f32; not for kUnset
-  Tensor grad_scale;      // (1) f32, kStep: the clipping factor
+  Tensor scale;       // (n) f32
+  Tensor inverse;     // (n, kFp8InverseStride) f32, the first of each row: 1 / scale
+  Tensor amax;        // (n) f32; not for kHistory
+  Tensor history;     // (n) f32; not for kUnset
+  Tensor grad_scale;  // (1) f32, kStep: the clipping factor
   float decay = 1.0f;
 };
 void check(const Fp8Scales&);
@@ -83,7 +107,7 @@ struct Fp8Gemm {
   Tensor out;                   // (M, N) f32|bf16
   Tensor a;                     // (M, K) e4m3|e5m2
   Tensor b;                     // (N, K) e4m3|e5m2
-  Tensor inverse_a, inverse_b;  // (1) f32
+  Tensor inverse_a, inverse_b;  // (1) f32, on GPUs at multiples of sixteen bytes
   float beta = 0.0f;
   Tensor bias;  // (N), optional; the dtype of out
   Fp8Accumulation accumulation = Fp8Accumulation::kFp32;

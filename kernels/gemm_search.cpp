@@ -12,7 +12,10 @@ namespace {
 template <class Args>
 void ignore(const Args&, Stream&) {}
 
-void keep(const Gemm& g, Stream& recorder) { static_cast<GemmRecorder&>(recorder).add(g); }
+template <class Args>
+void keep(const Args& g, Stream& recorder) {
+  static_cast<GemmRecorder&>(recorder).add(g);
+}
 
 const OpTable& recorder_ops() {
   static const OpTable table = [] {
@@ -21,7 +24,8 @@ const OpTable& recorder_ops() {
         TRI_FOR_EACH_OP(TRI_ROW)
 #undef TRI_ROW
     };
-    ops.gemm = keep;
+    ops.gemm = keep<Gemm>;
+    ops.fp8_gemm = keep<Fp8Gemm>;
     return ops;
   }();
   return table;

@@ -5,29 +5,34 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/core/device.h"
+#include "kernels/fp8.h"
 #include "kernels/gemm.h"
 
 namespace tri {
 
+using AnyGemm = std::variant<Gemm, Fp8Gemm>;
+
 class GemmSearch {
  public:
-  // Of one shape (sizes, transposes, types, beta, bias, epilogue, dbias, alignment).
+  // Of one shape (sizes, transposes, types, beta, bias, epilogue, dbias, accumulation, alignment).
   struct Row {
     std::string shape;
     double flops = 0;
     double microseconds = 0;        // of the choice when hot, with all that the GEMM carries
     double first_microseconds = 0;  // of the library's first heuristic, epilogue and bias gradient apart
-    std::string form;               // "plain", or what is inside the GEMM: "epilogue", "fused" (bias gradient too)
+    // "plain", or what is inside the GEMM: "epilogue", "fused" (bias gradient too); "fast": FP8, added with fewer bits
+    std::string form;
   };
 
   virtual ~GemmSearch() = default;
 
   // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_hot), on the operands'
   // own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
-  virtual void search(std::span<const Gemm> gemms, Stream& stream) = 0;
+  virtual void search(std::span<const AnyGemm> gemms, Stream& stream) = 0;
 
   // All choices: a "# library" line, then a line each that begins with the shape. import() takes those made by the same
   // library on the same kind of GPU, also over choices made here, and leaves the rest.
@@ -51,8 +56,8 @@ std::vector<double> times_when_hot(std::span<const double> alone, size_t always,
 class GemmRecorder final : public Stream {
  public:
   GemmRecorder();
-  const std::vector<Gemm>& gemms() const { return gemms_; }
-  void add(const Gemm& g) { gemms_.push_back(g); }
+  const std::vector<AnyGemm>& gemms() const { return gemms_; }
+  void add(const AnyGemm& g) { gemms_.push_back(g); }
 
   void record(Event&) override {}
   void wait(Event&) override {}
@@ -68,7 +73,7 @@ class GemmRecorder final : public Stream {
   void do_copy(void*, const void*, int64_t) override {}
   void do_zero(Tensor) override {}
 
-  std::vector<Gemm> gemms_;
+  std::vector<AnyGemm> gemms_;
 };
 
 }  // namespace tri

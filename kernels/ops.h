@@ -17,38 +17,40 @@
 #include "kernels/random.h"
 #include "kernels/rope.h"
 
-#define TRI_FOR_EACH_OP(ROW)                   \
-  ROW(gemm, Gemm)                              \
-  ROW(bias_backward, BiasBackward)             \
-  ROW(fp8_gemm, Fp8Gemm)                       \
-  ROW(fp8_cast, Fp8Cast)                       \
-  ROW(fp8_transpose, Fp8Transpose)             \
-  ROW(fp8_amax, Fp8Amax)                       \
-  ROW(fp8_scales, Fp8Scales)                   \
-  ROW(fp8_counts_to_float, Fp8CountsToFloat)   \
-  ROW(norm_forward, NormForward)               \
-  ROW(norm_backward, NormBackward)             \
-  ROW(residual_add, ResidualAdd)               \
-  ROW(activation_forward, ActivationForward)   \
-  ROW(activation_backward, ActivationBackward) \
-  ROW(embedding_forward, EmbeddingForward)     \
-  ROW(embedding_backward, EmbeddingBackward)   \
-  ROW(position_forward, PositionForward)       \
-  ROW(position_backward, PositionBackward)     \
-  ROW(rope, Rope)                              \
-  ROW(attention_forward, AttentionForward)     \
-  ROW(attention_backward, AttentionBackward)   \
-  ROW(cross_entropy_stats, CrossEntropyStats)  \
-  ROW(cross_entropy_loss, CrossEntropyLoss)    \
-  ROW(adamw_update, AdamwUpdate)               \
-  ROW(lamb_direction, LambDirection)           \
-  ROW(lamb_apply, LambApply)                   \
-  ROW(tensor_sumsq, TensorSumsq)               \
-  ROW(weighted_sum, WeightedSum)               \
-  ROW(clip_scale, ClipScale)                   \
-  ROW(cast, Cast)                              \
-  ROW(accumulate, Accumulate)                  \
-  ROW(sum_parts, SumParts)                     \
+#define TRI_FOR_EACH_OP(ROW)                          \
+  ROW(gemm, Gemm)                                     \
+  ROW(bias_backward, BiasBackward)                    \
+  ROW(fp8_gemm, Fp8Gemm)                              \
+  ROW(fp8_cast, Fp8Cast)                              \
+  ROW(fp8_activation_forward, Fp8ActivationForward)   \
+  ROW(fp8_activation_backward, Fp8ActivationBackward) \
+  ROW(fp8_transpose, Fp8Transpose)                    \
+  ROW(fp8_amax, Fp8Amax)                              \
+  ROW(fp8_scales, Fp8Scales)                          \
+  ROW(fp8_counts_to_float, Fp8CountsToFloat)          \
+  ROW(norm_forward, NormForward)                      \
+  ROW(norm_backward, NormBackward)                    \
+  ROW(residual_add, ResidualAdd)                      \
+  ROW(activation_forward, ActivationForward)          \
+  ROW(activation_backward, ActivationBackward)        \
+  ROW(embedding_forward, EmbeddingForward)            \
+  ROW(embedding_backward, EmbeddingBackward)          \
+  ROW(position_forward, PositionForward)              \
+  ROW(position_backward, PositionBackward)            \
+  ROW(rope, Rope)                                     \
+  ROW(attention_forward, AttentionForward)            \
+  ROW(attention_backward, AttentionBackward)          \
+  ROW(cross_entropy_stats, CrossEntropyStats)         \
+  ROW(cross_entropy_loss, CrossEntropyLoss)           \
+  ROW(adamw_update, AdamwUpdate)                      \
+  ROW(lamb_direction, LambDirection)                  \
+  ROW(lamb_apply, LambApply)                          \
+  ROW(tensor_sumsq, TensorSumsq)                      \
+  ROW(weighted_sum, WeightedSum)                      \
+  ROW(clip_scale, ClipScale)                          \
+  ROW(cast, Cast)                                     \
+  ROW(accumulate, Accumulate)                         \
+  ROW(sum_parts, SumParts)                            \
   ROW(normal_values, NormalValues)
 
 namespace tri {
@@ -70,6 +72,12 @@ const char* profile_name(const char* op, const Args&) {
 inline const char* profile_name(const char*, const Gemm& g) {
   if (g.trans_a == Trans::kYes) return "gemm, weight gradient";
   return g.trans_b == Trans::kYes ? "gemm, forward" : "gemm, input gradient";
+}
+inline const char* profile_name(const char*, const Fp8Gemm& g) {
+  return g.out.dtype == Dtype::kF32 ? "fp8_gemm, into fp32" : "fp8_gemm";
+}
+inline const char* profile_name(const char*, const Fp8Cast& c) {
+  return c.out_t.empty() ? "fp8_cast" : "fp8_cast, transposing";
 }
 
 #define TRI_ROW(name, Args)                                 \

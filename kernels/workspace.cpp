@@ -52,11 +52,13 @@ int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProper
   const int64_t norm = 8 * d.width * blocks * gpu.num_multiprocessors;
   // A bias gradient: sixteen blocks a multiprocessor, each with the sums of at most 256 columns; or one row of blocks.
   const int64_t bias = 4 * std::max<int64_t>(int64_t{16} * 256 * gpu.num_multiprocessors, d.widest + 256);
+  // The same where a cast to FP8 makes it: the sums of each tile of 128 rows.
+  const int64_t tiles = 4 * d.widest * ceil_div(rows, 128);
   // Embedding gradients: four lists of the rows and what their sort needs, and the sums of runs that cross tiles.
   const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
   // Row losses, sums of squares, cuBLASLt's bias gradients, and buffers that were outgrown.
   const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;
-  return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max(norm, bias) + embedding + rest,
+  return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max({norm, bias, tiles}) + embedding + rest,
                   256);
 }
 

@@ -242,9 +242,21 @@ ProcessState process_state_of(const RankRecord& record) {
   for (int field = 2; at != std::string::npos && field < 22; ++field) at = line.find(' ', at + 1);
   if (at == std::string::npos || std::strtoll(line.c_str() + at, nullptr, 10) != record.process_start)
     return ProcessState::kGone;  // another process has its number
-  const char state = line[name_end + 2];
-  if (state == 'Z' || state == 'X') return ProcessState::kGone;
-  return state == 'T' || state == 't' ? ProcessState::kStopped : ProcessState::kRuns;
+  return process_state_from(line[name_end + 2]);
+}
+
+ProcessState process_state_from(char letter) {
+  switch (letter) {
+    case 'Z':
+    case 'X':
+      return ProcessState::kGone;
+    case 'T':
+      return ProcessState::kStopped;
+    case 't':
+      return ProcessState::kTraced;
+    default:
+      return ProcessState::kRuns;
+  }
 }
 
 }  // namespace tri

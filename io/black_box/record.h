@@ -11,13 +11,15 @@
 
 namespace tri {
 
-enum class ProcessState { kUnknown, kRuns, kStopped, kGone };
+// kTraced: a debugger holds it, which is nobody's fault.
+enum class ProcessState { kUnknown, kRuns, kStopped, kTraced, kGone };
 
 template <>
 struct EnumNames<ProcessState> {
   static constexpr std::array table{std::pair{ProcessState::kUnknown, std::string_view("unknown")},
                                     std::pair{ProcessState::kRuns, std::string_view("runs")},
                                     std::pair{ProcessState::kStopped, std::string_view("stopped")},
+                                    std::pair{ProcessState::kTraced, std::string_view("traced")},
                                     std::pair{ProcessState::kGone, std::string_view("gone")}};
 };
 
@@ -139,5 +141,11 @@ Result<RankRecord> read_black_box(const std::string& path, int max_events = box:
 std::vector<std::string> list_black_boxes();
 // Whether the process of the record still is, and runs; kUnknown where it cannot be asked (another machine or namespace).
 ProcessState process_state_of(const RankRecord& record);
+// Of the letter in /proc/PID/stat.
+ProcessState process_state_from(char letter);
+// Whether the process is there, whatever holds it up.
+inline bool is_there(ProcessState state) {
+  return state == ProcessState::kRuns || state == ProcessState::kStopped || state == ProcessState::kTraced;
+}
 
 }  // namespace tri

@@ -1,162 +1,41 @@
 #include "io/tokens/prepare.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
-#include <thread>
 
 #include "io/base/file.h"
-#include "io/base/progress.h"
+#include "io/base/hash.h"
+#include "io/tokens/prepare_blocks.h"
 #include "io/tokens/token_file.h"
 
 namespace tri {
 namespace {
 
-struct Input {
-  const std::string& path;
-  TextFormat format;
-};
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
 
-// What one task tokenizes: whole lines, or a whole file.
-struct Block {
-  const Input* input = nullptr;
-  std::string text;
-  int64_t first_line = 1;
-};
+std::string state_path(const PrepareOptions& options) { return options.output + ".json.part"; }
 
-struct Encoded {
-  std::vector<std::vector<int32_t>> documents;
-  int64_t text_bytes = 0;  // of the documents
-  TextFaults faults;       // of the block
-  std::optional<Error> error;
-};
-
-constexpr int64_t kBlockBytes = 1 << 20;
-
-// The blocks of all inputs, in order.
-class Blocks {
- public:
-  Blocks(const std::vector<Input>& inputs, ProgressBar& progress) : inputs_(inputs), progress_(progress) {}
-
-  // False behind the last.
-  Result<bool> next(Block& block) {
-    while (true) {
-      if (!reader_) {
-        if (at_ == inputs_.size()) return false;
-        auto opened = TextReader::open(inputs_[at_].path);
-        if (!opened) return opened.error();
-        reader_.emplace(std::move(opened).value());
-        line_ = 1;
-      }
-      const int64_t before = reader_->consumed();
-      block.input = &inputs_[at_];
-      block.first_line = line_;
-      const bool whole = block.input->format == TextFormat::kText;
-      if (auto got = whole ? reader_->rest(block.text) : reader_->next_lines(kBlockBytes, block.text); !got)
-        return got.error();
-      progress_.add(reader_->consumed() - before);
-      if (!block.text.empty()) {
-        line_ += std::count(block.text.begin(), block.text.end(), '\n');
-        return true;
-      }
-      reader_.reset();
-      ++at_;
-    }
-  }
-
- private:
-  const std::vector<Input>& inputs_;
-  ProgressBar& progress_;
-  size_t at_ = 0;
-  std::optional<TextReader> reader_;  // of inputs_[at_]
-  int64_t line_ = 1;
-};
-
-Result<std::string> document_of_line(std::string_view line, TextFormat format, const PrepareOptions& options) {
-  if (format == TextFormat::kLines) return std::string(line);
-  const auto object = nlohmann::json::parse(line, nullptr, false);
-  if (object.is_discarded()) return file_error("not valid JSON");
-  if (!object.is_object()) return file_error("a JSON {}, expected an object", object.type_name());
-  const auto field = object.find(options.text_field);
-  if (field == object.end())
-    return file_error("no field \"{}\"; name the text's field with --text-field", options.text_field);
-  if (!field->is_string())
-    return file_error("field \"{}\" is a {}, expected a string", options.text_field, field->type_name());
-  return field->get<std::string>();
-}
-
-Encoded encode_block(const Block& block, const PrepareOptions& options, const Tokenizer& tokenizer) {
-  Encoded result{.faults = faults_of(block.text)};
-  const auto add = [&](std::string_view text) {
-    result.text_bytes += static_cast<int64_t>(text.size());
-    result.documents.push_back(tokenizer.encode(text));
-    result.documents.back().push_back(tokenizer.eod());
-  };
-  if (block.input->format == TextFormat::kText) {
-    add(block.text);
-    return result;
-  }
-  int64_t number = block.first_line;
-  for (std::string_view rest = block.text; !rest.empty(); ++number) {
-    const size_t end = rest.find('\n');
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty()) continue;
-    const auto document = document_of_line(line, block.input->format, options);
-    if (!document) {
-      result.error = file_error("{}:{}: {}", block.input->path, number, document.error().message);
-      return result;
-    }
-    if (!document.value().empty()) add(document.value());
-  }
-  return result;
-}
-
-// On `threads` threads; the results are in the order of the blocks.
-std::vector<Encoded> encode_blocks(const std::vector<Block>& blocks, const PrepareOptions& options,
-                                   const Tokenizer& tokenizer, size_t threads) {
-  std::vector<Encoded> encoded(blocks.size());
-  std::atomic<size_t> next{0};
-  std::vector<std::jthread> workers;
-  for (size_t t = 0; t < std::min(threads, blocks.size()); ++t)
-    workers.emplace_back([&] {
-      for (size_t i = next++; i < blocks.size(); i = next++) {
-        try {
-          encoded[i] = encode_block(blocks[i], options, tokenizer);
-        } catch (const std::exception& problem) {
-          encoded[i].error = file_error("{}: {}", blocks[i].input->path, problem.what());
-        }
-      }
-    });
-  workers.clear();  // joins them
-  return encoded;
-}
-
-// Every input's format; all can be opened. Their bytes are added to `bytes`.
-Result<std::vector<Input>> check_inputs(const PrepareOptions& options, int64_t& bytes) {
-  std::vector<Input> inputs;
-  for (const std::string& path : options.inputs) {
-    const Result<TextFormat> format = options.format ? Result<TextFormat>(*options.format) : format_of(path);
-    if (!format) return format.error();
-    const auto reader = TextReader::open(path);
-    if (!reader) return reader.error();
-    bytes += reader.value().file_bytes();
-    inputs.push_back({path, format.value()});
-  }
-  return inputs;
+std::vector<std::string> prefixes_of(const PrepareOptions& options) {
+  if (options.splits.empty()) return {options.output};
+  std::vector<std::string> prefixes;
+  for (const DocumentSplit& split : options.splits) prefixes.push_back(options.output + "_" + split.name);
+  return prefixes;
 }
 
 Result<void> check_output(const PrepareOptions& options) {
   if (options.existing == Existing::kOverwrite) return {};
   std::error_code ignored;  // a folder that can't be looked into can't be written into
-  for (const char* extension : {".bin", ".idx", ".json"})
-    if (const std::string path = options.output + extension; std::filesystem::exists(path, ignored))
-      return usage_error("{}: is there already; overwrite it with --force, or give another --output", path);
+  for (const std::string& prefix : prefixes_of(options))
+    for (const char* extension : {".bin", ".idx", ".json"})
+      if (const std::string path = prefix + extension; fs::exists(path, ignored))
+        return usage_error("{}: is there already; overwrite it with --force, or give another --output", path);
   return {};
 }
 
@@ -167,20 +46,218 @@ Result<void> put_in_place(TokenFileWriter& tokens, const std::string& path, cons
   file.value().write(sidecar.data(), sidecar.size());
   if (auto written = file.value().flush(); !written) return written;
   std::error_code problem;
-  std::filesystem::remove(path, problem);  // of the output that is overwritten
+  fs::remove(path, problem);  // of the output that is overwritten
   if (problem) return system_error(problem.value(), "{}: removing it", path);
   if (auto done = tokens.finish(); !done) return done;
   return file.value().commit();
 }
 
 // "jsonl", or "jsonl, text" where inputs differ.
-std::string formats_of(const std::vector<Input>& inputs) {
+std::string formats_of(const std::vector<TextInput>& inputs) {
   std::set<std::string_view> names;
-  for (const Input& input : inputs) names.insert(enum_name(input.format));
+  for (const TextInput& input : inputs) names.insert(enum_name(input.format));
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// A run of prepare: the files that it writes, and how far it is.
+class Run {
+ public:
+  Run(const PrepareOptions& options, const Tokenizer& tokenizer, const std::vector<TextInput>& inputs)
+      : options_(options), tokenizer_(tokenizer), inputs_(inputs) {
+    summary_.vocab = tokenizer.vocab_size();
+    for (const std::string& prefix : prefixes_of(options)) summary_.outputs.push_back({.prefix = prefix});
+  }
+
+  // New files, or those of a run that was interrupted.
+  Result<void> begin() {
+    const auto file = MappedFile::open(state_path(options_));
+    if (!file && file.error().os_error != ENOENT) return file.error();
+    if (file) {
+      const Json state = Json::parse(file.value().text(), nullptr, false);
+      if (state.is_object() && goes_on_from(state)) return resume(state);
+      if (options_.existing == Existing::kRefuse)
+        return usage_error(
+            "{}: of a run that was interrupted, with other options, or inputs that have changed; give it the same to go on, "
+            "or begin anew with --force",
+            state_path(options_));
+      std::error_code ignored;
+      fs::remove(state_path(options_), ignored);
+    }
+    for (const auto& output : summary_.outputs) {
+      auto writer = TokenFileWriter::create(output.prefix, type());
+      if (!writer) return writer.error();
+      writers_.push_back(std::move(writer).value());
+    }
+    return {};
+  }
+
+  TextPosition position() const { return position_; }
+
+  Result<void> add(const Block& block, const EncodedBlock& encoded) {
+    if (!check_ || checked_ != block.input) {
+      if (auto done = finish_input(); !done) return done;
+      checked_ = block.input;
+      check_.emplace(inputs_[checked_].path);
+      faults_ = {};
+    }
+    if (auto text = check_->add(encoded.faults); !text) return text;
+    if (faults_.first < 0 && encoded.faults.first >= 0) faults_.first = faults_.bytes + encoded.faults.first;
+    faults_.bytes += encoded.faults.bytes;
+    faults_.faults += encoded.faults.faults;
+    if (encoded.error) return *encoded.error;
+    for (const EncodedDocument& document : encoded.documents) {
+      summary_.outputs[document.output].text_bytes += document.text_bytes;
+      writers_[document.output].add_document(document.tokens);
+    }
+    position_ = block.end;
+    return {};
+  }
+
+  // Saves a state to go on from, when the last one is old enough.
+  Result<void> save_in_time() {
+    const auto now = std::chrono::steady_clock::now();
+    if (std::chrono::duration<double>(now - saved_).count() < options_.save_seconds) return {};
+    saved_ = now;
+    Json outputs = Json::array();
+    for (size_t i = 0; i < writers_.size(); ++i) {
+      const auto saved = writers_[i].save();
+      if (!saved) return saved.error();
+      outputs.push_back({saved.value().documents, saved.value().tokens, summary_.outputs[i].text_bytes});
+    }
+    const Json state = {{"options", options_of()},
+                        {"inputs", inputs_until(position_.input + 1)},
+                        {"outputs", outputs},
+                        {"position", {position_.input, position_.bytes, position_.line}},
+                        {"faults", {faults_.bytes, faults_.faults, faults_.first, summary_.text_faults}}};
+    return write_file(state_path(options_), state.dump(1) + "\n");
+  }
+
+  Result<PrepareSummary> finish() {
+    if (auto done = finish_input(); !done) return done.error();
+    for (size_t i = 0; i < writers_.size(); ++i) {
+      PrepareSummary::Output& output = summary_.outputs[i];
+      summary_.documents += output.documents = writers_[i].num_documents();
+      summary_.tokens += output.tokens = writers_[i].num_tokens();
+      summary_.text_bytes += output.text_bytes;
+    }
+    if (summary_.documents == 0) return file_error("{}: no text in the inputs", options_.output);
+    for (const auto& output : summary_.outputs)
+      if (output.documents == 0)
+        return usage_error("--split: none of the {} documents is in {}; give it a larger share", summary_.documents,
+                           output.prefix);
+    for (size_t i = 0; i < writers_.size(); ++i) {
+      const PrepareSummary::Output& output = summary_.outputs[i];
+      Json sidecar = {{"tokenizer", options_.tokenizer}, {"fingerprint", tokenizer_.fingerprint()},
+                      {"vocab", summary_.vocab},         {"documents", output.documents},
+                      {"tokens", output.tokens},         {"text_bytes", output.text_bytes},
+                      {"format", formats_of(inputs_)}};
+      if (!options_.splits.empty())
+        sidecar["split"] = {{"name", options_.splits[i].name}, {"share", options_.splits[i].share}};
+      if (auto done = put_in_place(writers_[i], output.prefix + ".json", sidecar.dump(2) + "\n"); !done)
+        return done.error();
+    }
+    std::error_code ignored;  // without its parts it would be refused, and dropped by --force
+    fs::remove(state_path(options_), ignored);
+    return summary_;
+  }
+
+ private:
+  TokenType type() const { return token_type_for(tokenizer_.vocab_size()); }
+
+  // What must be equal for a run to go on from another's state: options, and the inputs of which something was read.
+  Json options_of() const {
+    Json splits = Json::array();
+    for (const DocumentSplit& split : options_.splits) splits.push_back({split.name, split.share});
+    return {
+        {"version", 1}, {"tokenizer", tokenizer_.fingerprint()}, {"field", options_.text_field}, {"splits", splits}};
+  }
+  Json inputs_until(size_t end) const {
+    Json inputs = Json::array();
+    for (size_t i = 0; i < std::min(end, inputs_.size()); ++i)
+      inputs.push_back({inputs_[i].path, enum_name(inputs_[i].format), inputs_[i].file_bytes, inputs_[i].modified});
+    return inputs;
+  }
+  bool goes_on_from(const Json& state) const {
+    const Json inputs = state.value("inputs", Json::array());
+    return state.value("options", Json()) == options_of() && !inputs.empty() && inputs == inputs_until(inputs.size());
+  }
+
+  Result<void> resume(const Json& state) {
+    try {
+      for (size_t i = 0; i < summary_.outputs.size(); ++i) {
+        const Json& saved = state.at("outputs").at(i);
+        auto writer = TokenFileWriter::resume(summary_.outputs[i].prefix, type(), {saved.at(0), saved.at(1)});
+        if (!writer) return writer.error();
+        writers_.push_back(std::move(writer).value());
+        summary_.outputs[i].text_bytes = saved.at(2);
+        summary_.resumed += writers_.back().num_documents();
+      }
+      const Json &at = state.at("position"), &faults = state.at("faults");
+      position_ = {at.at(0), at.at(1), at.at(2)};
+      faults_ = {faults.at(0), faults.at(1), faults.at(2)};
+      summary_.text_faults = faults.at(3);
+    } catch (const Json::exception& problem) {
+      return file_error("{}: damaged ({}); remove it, and begin anew", state_path(options_), problem.what());
+    }
+    TRI_REQUIRE(position_.input < inputs_.size(), "{}: no such input", state_path(options_));
+    checked_ = position_.input;
+    check_.emplace(inputs_[checked_].path);
+    return check_->add(faults_);
+  }
+
+  Result<void> finish_input() {
+    if (!check_) return {};
+    summary_.text_faults += check_->faults();
+    return check_->finish();
+  }
+
+  const PrepareOptions& options_;
+  const Tokenizer& tokenizer_;
+  const std::vector<TextInput>& inputs_;
+  std::vector<TokenFileWriter> writers_;  // one an output
+  PrepareSummary summary_;
+  TextPosition position_;
+  std::optional<TextCheck> check_;  // of inputs_[checked_]
+  size_t checked_ = 0;
+  TextFaults faults_;  // what check_ was given
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
+
+Result<std::vector<DocumentSplit>> parse_splits(const std::string& text) {
+  std::vector<DocumentSplit> splits;
+  double sum = 0;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string entry = text.substr(at, end - at);
+    const size_t colon = entry.find(':');
+    DocumentSplit split{.name = entry.substr(0, colon)};
+    const std::string share = colon == std::string::npos ? "" : entry.substr(colon + 1);
+    char* rest = nullptr;
+    split.share = std::strtod(share.c_str(), &rest);
+    const bool named = !split.name.empty() && split.name.find('/') == std::string::npos;
+    if (!named || share.empty() || *rest != '\0' || !(split.share > 0 && split.share <= 1))
+      return usage_error("--split: \"{}\"; expected NAME:SHARE, with a share above 0 up to 1: train:0.99,val:0.01",
+                         entry);
+    for (const DocumentSplit& other : splits)
+      if (other.name == split.name) return usage_error("--split: {} is there twice", split.name);
+    sum += split.share;
+    splits.push_back(std::move(split));
+    at = end + 1;
+  }
+  if (std::abs(sum - 1) > 1e-6) return usage_error("--split: the shares add up to {:g}, not to 1", sum);
+  return splits;
+}
+
+size_t split_of(std::string_view document, const std::vector<DocumentSplit>& splits) {
+  if (splits.size() < 2) return 0;
+  const double place = static_cast<double>(xxh3_64(document) >> 11) * 0x1.0p-53;  // uniform in [0, 1)
+  double end = 0;
+  for (size_t i = 0; i + 1 < splits.size(); ++i)
+    if (end += splits[i].share; place < end) return i;
+  return splits.size() - 1;
+}
 
 Result<std::string> prepared_with(const std::string& prefix) {
   const std::string path = prefix + ".json";
@@ -199,31 +276,23 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   auto opened = open_tokenizer(options.tokenizer);
   if (!opened) return opened.error();
   const Tokenizer& tokenizer = *opened.value();
-
   if (auto free = check_output(options); !free) return free.error();
-  int64_t input_bytes = 0;
-  const auto inputs = check_inputs(options, input_bytes);
+  const auto inputs = find_inputs(options.inputs, options.format);
   if (!inputs) return inputs.error();
-  auto created = TokenFileWriter::create(options.output, token_type_for(tokenizer.vocab_size()));
-  if (!created) return created.error();
-  TokenFileWriter writer = std::move(created).value();
+  int64_t input_bytes = 0;
+  for (const TextInput& input : inputs.value().files) input_bytes += input.file_bytes;
+  Run run(options, tokenizer, inputs.value().files);
+  if (auto begun = run.begin(); !begun) return begun.error();
 
   // Rounds of a few blocks a thread: tokenized in parallel, written in order, so memory is bounded and the order fixed.
   ProgressBar progress("tokenizing", "B", input_bytes);
-  PrepareSummary summary{.vocab = tokenizer.vocab_size()};
   const size_t threads = static_cast<size_t>(std::max(options.threads, 1));
-  Blocks stream(inputs.value(), progress);
-  std::optional<TextCheck> check;  // of the input that is being written
-  const Input* current = nullptr;
-  const auto finish_input = [&]() -> Result<void> {
-    if (!check) return {};
-    summary.text_faults += check->faults();
-    return check->finish();
-  };
-  for (bool more = true; more;) {
+  for (size_t i = 0; i < run.position().input; ++i) progress.add(inputs.value().files[i].file_bytes);
+  Blocks stream(inputs.value().files, run.position(), progress);
+  for (bool more = true;;) {
     std::vector<Block> blocks;
     int64_t bytes = 0;
-    while (more && (blocks.size() < threads || bytes < static_cast<int64_t>(threads) * 4 * kBlockBytes)) {
+    while (more && (blocks.size() < threads || bytes < static_cast<int64_t>(threads) * 4 * Blocks::kBlockBytes)) {
       Block block;
       auto got = stream.next(block);
       if (!got) return got.error();
@@ -231,31 +300,14 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
       bytes += static_cast<int64_t>(block.text.size());
       if (more) blocks.push_back(std::move(block));
     }
-    const std::vector<Encoded> encoded = encode_blocks(blocks, options, tokenizer, threads);
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      if (blocks[i].input != current) {
-        if (auto done = finish_input(); !done) return done.error();
-        current = blocks[i].input;
-        check.emplace(current->path);
-      }
-      if (auto text = check->add(encoded[i].faults); !text) return text.error();
-      if (encoded[i].error) return *encoded[i].error;
-      summary.text_bytes += encoded[i].text_bytes;
-      for (const auto& document : encoded[i].documents) writer.add_document(document);
-    }
+    const std::vector<EncodedBlock> encoded = encode_blocks(blocks, inputs.value().files, options, tokenizer);
+    for (size_t i = 0; i < blocks.size(); ++i)
+      if (auto added = run.add(blocks[i], encoded[i]); !added) return added.error();
+    if (!more) break;
+    if (auto saved = run.save_in_time(); !saved) return saved.error();
   }
-  if (auto done = finish_input(); !done) return done.error();
-  summary.documents = writer.num_documents();
-  summary.tokens = writer.num_tokens();
-  if (summary.documents == 0) return file_error("{}: no text in the inputs", options.output);
-  const nlohmann::ordered_json sidecar = {{"tokenizer", options.tokenizer},
-                                          {"fingerprint", tokenizer.fingerprint()},
-                                          {"vocab", summary.vocab},
-                                          {"documents", summary.documents},
-                                          {"tokens", summary.tokens},
-                                          {"text_bytes", summary.text_bytes},
-                                          {"format", formats_of(inputs.value())}};
-  if (auto done = put_in_place(writer, options.output + ".json", sidecar.dump(2) + "\n"); !done) return done.error();
+  auto summary = run.finish();
+  if (summary) summary.value().passed_over = inputs.value().passed_over;
   return summary;
 }
 

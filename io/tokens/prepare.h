@@ -1,4 +1,4 @@
-// Text files to a token file: PREFIX.bin, PREFIX.idx, and PREFIX.json, which says how they were made.
+// Text files to token files: PREFIX.bin, PREFIX.idx, and PREFIX.json, which says how they were made.
 #pragma once
 
 #include <optional>
@@ -12,29 +12,52 @@ namespace tri {
 
 enum class Existing { kRefuse, kOverwrite };  // output that is there already
 
+// A part of the documents, with files of its own: PREFIX_NAME. Which documents is a function of each one's text alone, so
+// that it does not change with inputs that are added, and equal documents are never in two.
+struct DocumentSplit {
+  std::string name;
+  double share = 1;  // of the documents
+};
+
+// "train:0.99,val:0.01". Error when the names are no file names or the shares don't add up to 1.
+Result<std::vector<DocumentSplit>> parse_splits(const std::string& text);
+// The index of the split to which a document belongs; 0 when there are none.
+size_t split_of(std::string_view document, const std::vector<DocumentSplit>& splits);
+
 struct PrepareOptions {
-  std::vector<std::string> inputs;
-  std::string output;  // PREFIX
+  std::vector<std::string> inputs;  // input_files.h
+  std::string output;               // PREFIX
   std::string tokenizer = "bytes";
-  std::optional<TextFormat> format;  // none: by each input's name
-  std::string text_field = "text";
+  std::optional<TextFormat> format;   // none: by each input's name
+  std::string text_field = "text";    // jsonl: a field, or a path to it: "a.b"
+  std::vector<DocumentSplit> splits;  // none: one output, PREFIX
   int threads = 1;
   Existing existing = Existing::kRefuse;
+  double save_seconds = 30;  // between two states from which an interrupted run goes on
 };
 
 struct PrepareSummary {
-  int64_t documents = 0, tokens = 0;
-  int64_t text_bytes = 0;   // of the documents, in UTF-8: without line ends, and of JSON the text field alone
+  struct Output {
+    std::string prefix;
+    int64_t documents = 0, tokens = 0;
+    int64_t text_bytes = 0;  // of the documents, in UTF-8: without line ends, and of JSON the text field alone
+  };
+  std::vector<Output> outputs;  // one a split
+  int64_t documents = 0, tokens = 0, text_bytes = 0;
   int64_t text_faults = 0;  // bytes of the inputs that are NUL or no UTF-8: too few to refuse them, and kept
+  int64_t passed_over = 0;  // files of folders whose names say no format
+  int64_t resumed = 0;      // documents that an interrupted run had prepared
   int vocab = 0;
 };
 
 // What PREFIX.json says of the tokenizer; empty when there is no such file (data prepared elsewhere).
 Result<std::string> prepared_with(const std::string& prefix);
 
-// Every document is followed by the tokenizer's end-of-document token. The result does not depend on `threads`. Inputs
-// may be packed by gzip or Zstandard. Errors, after which nothing is left under the final names: a line that is not
-// what the format says (names file and line), an input that is no text (text_reader.h), output that is there already.
+// Every document is followed by the tokenizer's end-of-document token. The result depends neither on `threads` nor on
+// interruptions: what a run that was interrupted had saved (PREFIX.json.part and the parts of the token files) is gone on
+// from where inputs and options are the same, refused where they are not, and dropped by kOverwrite. Inputs may be packed
+// by gzip or Zstandard. Errors, after which nothing is left under the final names: a line that is not what the format says
+// (names file and line), an input that is no text (text_reader.h), output that is there already, a split without documents.
 Result<PrepareSummary> prepare(const PrepareOptions& options);
 
 }  // namespace tri

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/base/file.h"
+#include "io/tokens/utf8.h"
 
 namespace tri {
 namespace {
@@ -20,24 +21,6 @@ constexpr std::string_view kZstdMagic = "\x28\xb5\x2f\xfd";
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
-}
-
-// Length of the well-formed UTF-8 sequence at the beginning of `text`; 0 when there is none.
-size_t sequence_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto within = [&](size_t i, int low, int high) { return i < text.size() && byte(i) >= low && byte(i) <= high; };
-  const int lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return within(1, 0x80, 0xBF) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    const int low = lead == 0xE0 ? 0xA0 : 0x80, high = lead == 0xED ? 0x9F : 0xBF;  // overlong; surrogates
-    return within(1, low, high) && within(2, 0x80, 0xBF) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    const int low = lead == 0xF0 ? 0x90 : 0x80, high = lead == 0xF4 ? 0x8F : 0xBF;  // overlong; above U+10FFFF
-    return within(1, low, high) && within(2, 0x80, 0xBF) && within(3, 0x80, 0xBF) ? 4 : 0;
-  }
-  return 0;
 }
 
 // Eight bytes of ASCII without a NUL.
@@ -70,7 +53,7 @@ TextFaults faults_of(std::string_view text) {
       at += 8;
       continue;
     }
-    const size_t length = text[at] == '\0' ? 0 : sequence_length(text.substr(at, 4));
+    const size_t length = text[at] == '\0' ? 0 : utf8_sequence(text.substr(at, 4));
     if (length == 0 && found.faults++ == 0) found.first = static_cast<int64_t>(at);
     at += std::max<size_t>(length, 1);
   }

@@ -1,7 +1,13 @@
 #include "io/tokens/token_file.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <limits>
 
@@ -247,10 +253,92 @@ Result<void> TokenFile::check_range(int64_t first, int64_t last, int vocab) cons
   return {};
 }
 
+Result<TokenFileWriter> TokenFileWriter::open(const std::string& prefix, TokenType type, const char* mode) {
+  const std::string path = prefix + ".bin.part";
+  std::FILE* file = std::fopen(path.c_str(), mode);
+  if (file == nullptr) return system_error(errno, "{}", path);
+  if (::flock(::fileno(file), LOCK_EX | LOCK_NB) != 0) {
+    const int why = errno;
+    std::fclose(file);
+    if (why == EWOULDBLOCK) return file_error("{}: another process writes it", path);
+    return system_error(why, "{}: locking it", path);
+  }
+  return TokenFileWriter(prefix, type, file);
+}
+
 Result<TokenFileWriter> TokenFileWriter::create(const std::string& prefix, TokenType type) {
-  auto bin = AtomicFile::create(prefix + ".bin");
-  if (!bin) return bin.error();
-  return TokenFileWriter(prefix, type, std::move(bin).value());
+  auto writer = open(prefix, type, "abe");  // what is there is only dropped under the lock
+  if (writer && ::ftruncate(::fileno(writer.value().bin_), 0) != 0)
+    return system_error(errno, "{}", writer.value().bin_part());
+  return writer;
+}
+
+Result<TokenFileWriter> TokenFileWriter::resume(const std::string& prefix, TokenType type, const Saved& saved) {
+  auto writer = open(prefix, type, "r+be");
+  if (!writer) return writer;
+  TokenFileWriter& w = writer.value();
+  w.kept_ = true;
+  if (auto read = w.read_lengths(saved.documents); !read) return read.error();
+  const int64_t bytes = saved.tokens * tri::token_bytes(type);
+  struct stat found {};
+  if (::fstat(::fileno(w.bin_), &found) != 0 || ::ftruncate(::fileno(w.bin_), bytes) != 0 ||
+      std::fseek(w.bin_, 0, SEEK_END) != 0)
+    return system_error(errno, "{}", w.bin_part());
+  if (w.num_tokens_ != saved.tokens || found.st_size < bytes)
+    return file_error("{}: holds less than was saved; remove it and {}.json.part, and begin anew", w.bin_part(),
+                      prefix);
+  return writer;
+}
+
+Result<void> TokenFileWriter::read_lengths(int64_t documents) {
+  const auto file = InputFile::open(idx_part());
+  if (!file) return file.error();
+  lengths_.resize(static_cast<size_t>(documents));
+  const auto bytes = documents * static_cast<int64_t>(sizeof(int32_t));
+  if (auto read = file.value().read(lengths_.data(), bytes, 0); !read) return read;
+  for (const int32_t length : lengths_) num_tokens_ += length;
+  saved_documents_ = documents;
+  return {};
+}
+
+TokenFileWriter::TokenFileWriter(TokenFileWriter&& other) noexcept
+    : prefix_(std::move(other.prefix_)),
+      type_(other.type_),
+      bin_(std::exchange(other.bin_, nullptr)),
+      error_(other.error_),
+      lengths_(std::move(other.lengths_)),
+      num_tokens_(other.num_tokens_),
+      saved_documents_(other.saved_documents_),
+      kept_(other.kept_) {}
+
+TokenFileWriter::~TokenFileWriter() {
+  if (bin_ == nullptr) return;
+  if (!kept_) {  // removed under the lock
+    ::unlink(bin_part().c_str());
+    ::unlink(idx_part().c_str());
+  }
+  std::fclose(bin_);
+}
+
+Result<void> TokenFileWriter::flush() {
+  if (error_ == 0 && (std::fflush(bin_) != 0 || ::fsync(::fileno(bin_)) != 0)) error_ = errno;
+  if (error_ != 0) return system_error(error_, "{}", bin_part());
+  return {};
+}
+
+Result<TokenFileWriter::Saved> TokenFileWriter::save() {
+  if (auto flushed = flush(); !flushed) return flushed.error();
+  const Descriptor idx(::open(idx_part().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (idx.get() < 0) return system_error(errno, "{}", idx_part());
+  const auto width = static_cast<int64_t>(sizeof(int32_t));
+  if (auto written = write_at(idx.get(), idx_part(), lengths_.data() + saved_documents_,
+                              (num_documents() - saved_documents_) * width, saved_documents_ * width);
+      !written)
+    return written.error();
+  if (::fsync(idx.get()) != 0) return system_error(errno, "{}", idx_part());
+  saved_documents_ = num_documents();
+  kept_ = true;
+  return Saved{num_documents(), num_tokens_};
 }
 
 void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
@@ -263,7 +351,8 @@ void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
     TRI_REQUIRE(tokens[i] >= 0 && tokens[i] < limit, "token {} does not fit {} bytes", tokens[i], width);
     std::memcpy(buffer_.data() + i * width, &tokens[i], width);  // little-endian: the low bytes
   }
-  bin_.write(buffer_.data(), buffer_.size());
+  if (error_ == 0 && !buffer_.empty() && std::fwrite(buffer_.data(), 1, buffer_.size(), bin_) != buffer_.size())
+    error_ = errno;
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
   num_tokens_ += static_cast<int64_t>(tokens.size());
 }
@@ -286,8 +375,12 @@ Result<void> TokenFileWriter::finish() {
   if (!idx_file) return idx_file.error();
   idx_file.value().write(idx.data(), idx.size());
   if (auto written = idx_file.value().flush(); !written) return written;
-  if (auto done = bin_.commit(); !done) return done;
-  return idx_file.value().commit();
+  if (auto flushed = flush(); !flushed) return flushed;
+  const std::string path = prefix_ + ".bin";
+  if (::rename(bin_part().c_str(), path.c_str()) != 0) return system_error(errno, "{}", path);
+  std::fclose(std::exchange(bin_, nullptr));
+  ::unlink(idx_part().c_str());
+  return idx_file.value().commit();  // which makes both names durable
 }
 
 }  // namespace tri

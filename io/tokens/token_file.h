@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <vector>
@@ -79,28 +80,48 @@ class DocumentIndex {
   const std::byte *pointers_ = nullptr, *documents_ = nullptr;
 };
 
-// Writes a pair of files, one sequence a document. Nothing appears under the final names before finish().
+// Writes a pair of files, one sequence a document. Nothing appears under the final names before finish(): until then the
+// tokens are in PREFIX.bin.part and, once saved, the documents' lengths in PREFIX.idx.part. Parts that were not saved go
+// with the writer; saved ones stay until they are finished or discarded. Two writers of one PREFIX are refused.
 class TokenFileWriter {
  public:
+  struct Saved {
+    int64_t documents = 0, tokens = 0;
+  };
+
   static Result<TokenFileWriter> create(const std::string& prefix, TokenType type);
+  // Goes on behind what was saved; what was written after that is dropped. Error when the parts hold less.
+  static Result<TokenFileWriter> resume(const std::string& prefix, TokenType type, const Saved& saved);
+  TokenFileWriter(TokenFileWriter&& other) noexcept;
+  ~TokenFileWriter();
 
   // Tokens must fit the type: requires 0 <= token (and token < 65,536 for u16, < 256 for u8).
   void add_document(std::span<const int32_t> tokens);
+  // All that was added so far is on storage, to be resumed from.
+  Result<Saved> save();
   Result<void> finish();
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_documents() const { return static_cast<int64_t>(lengths_.size()); }
 
  private:
-  TokenFileWriter(std::string prefix, TokenType type, AtomicFile bin)
-      : prefix_(std::move(prefix)), type_(type), bin_(std::move(bin)) {}
+  TokenFileWriter(std::string prefix, TokenType type, std::FILE* bin)
+      : prefix_(std::move(prefix)), type_(type), bin_(bin) {}
+  static Result<TokenFileWriter> open(const std::string& prefix, TokenType type, const char* mode);
+  Result<void> read_lengths(int64_t documents);
+  Result<void> flush();
+  std::string bin_part() const { return prefix_ + ".bin.part"; }
+  std::string idx_part() const { return prefix_ + ".idx.part"; }
 
   std::string prefix_;
   TokenType type_;
-  AtomicFile bin_;
+  std::FILE* bin_ = nullptr;  // null: finished or moved from
+  int error_ = 0;             // errno of the first failed write
   std::vector<int32_t> lengths_;
   std::vector<char> buffer_;
   int64_t num_tokens_ = 0;
+  int64_t saved_documents_ = 0;
+  bool kept_ = false;  // the parts stay
 };
 
 }  // namespace tri

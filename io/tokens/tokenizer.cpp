@@ -9,6 +9,7 @@
 
 #include "io/base/file.h"
 #include "io/base/random.h"
+#include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/text_reader.h"
 
 namespace tri {
@@ -115,9 +116,22 @@ Result<void> plain_text(const std::string& path) {
 
 }  // namespace
 
+std::string tokenizer_file(const std::string& spec) {
+  std::error_code ignored;  // what can't be looked into is refused where it is opened
+  if (!std::filesystem::is_directory(spec, ignored)) return spec;
+  const std::string model = (std::filesystem::path(spec) / "tokenizer.model").string();
+  const std::string json = (std::filesystem::path(spec) / "tokenizer.json").string();
+  const auto file = MappedFile::open(model);
+  if (file && file.value().text().starts_with('\n')) return model;  // a protocol buffer's first field
+  if (std::filesystem::exists(json, ignored)) return json;
+  return file ? model : spec;
+}
+
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
   if (spec == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
-  return SentencePieceTokenizer::open(spec);
+  const std::string path = tokenizer_file(spec);
+  if (path.ends_with(".json")) return open_tokenizer_json(path);
+  return SentencePieceTokenizer::open(path);
 }
 
 Result<void> train_tokenizer(const TokenizerTraining& t) {

@@ -16,15 +16,22 @@ namespace tri {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
+  // Of a document from its beginning: where a token begins documents (<|begin_of_text|>), it comes first.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
-  virtual std::string decode(std::span<const int32_t> tokens) const = 0;  // end-of-document and unknown ids: nothing
+  // Special tokens (end-of-document among them) and unknown ids: nothing. Bytes that are no UTF-8 are given as they are.
+  virtual std::string decode(std::span<const int32_t> tokens) const = 0;
   virtual int vocab_size() const = 0;
   virtual int32_t eod() const = 0;                   // ends every document
   virtual int token_bytes(int32_t token) const = 0;  // bytes of text that the token stands for; eod: 0
-  virtual std::string fingerprint() const = 0;       // equal for equal vocabularies: "bytes", "sentencepiece:<hash>"
+  virtual std::string fingerprint() const = 0;       // equal for equal ids: "bytes", "sentencepiece:<hash>"...
 };
 
-// "bytes" (256 bytes, then end-of-document as token 256), or the path of a SentencePiece model.
+// The file that `spec` means: itself; of a folder, its tokenizer.model where that is
+// SentencePiece's, else its tokenizer.json.
+std::string tokenizer_file(const std::string& spec);
+
+// "bytes" (256 bytes, then end-of-document as token 256), or the path of a tokenizer.json (byte-level BPE:
+// bpe/bpe_tokenizer.h), of a SentencePiece model, or of a folder that holds one of them.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec);
 
 struct TokenizerTraining {

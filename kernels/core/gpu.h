@@ -11,11 +11,14 @@ namespace tri {
 // The defaults are an H200's, in a build with cuDNN: what `trireme check` assumes where there is no GPU to ask.
 struct GpuProperties {
   int num_multiprocessors = 132;
+  int capability = 90;                    // 10 · major + minor of the compute capability
   int64_t max_shared_bytes = 227 * 1024;  // shared memory of a block, at most (opted in)
   bool has_cudnn = true;                  // this build can call cuDNN's attention
   bool has_clusters = true;               // blocks of a launch can share memory in clusters (sm_90 on)
   bool can_flush_remote_writes = false;   // a stream's wait can flush what other devices have written
 };
+
+inline constexpr int kFp8Capability = 89;  // the first that multiplies FP8
 
 // How hard a GPU works at a moment.
 struct GpuLoad {

@@ -67,6 +67,12 @@ const float* widened(const Tensor& tensor, std::vector<float>& scratch) {
   return scratch.data();
 }
 
+// Grown to (rows, columns).
+Tensor scratch_tensor(std::vector<char>& scratch, Dtype dtype, int64_t rows, int64_t columns) {
+  scratch.resize(std::max(scratch.size(), static_cast<size_t>(rows * columns) * dtype_bytes(dtype)));
+  return {scratch.data(), dtype, {rows, columns}};
+}
+
 }  // namespace
 
 void fp8_amax(const Fp8Amax& a) {
@@ -80,11 +86,27 @@ void fp8_amax(const Fp8Amax& a) {
 
 void fp8_cast(const Fp8Cast& c) {
   thread_local std::vector<uint8_t> scratch;
-  const Dtype format = c.out.empty() ? c.out_t.dtype : c.out.dtype;
   if (c.out.empty()) scratch.resize(static_cast<size_t>(c.inp.numel()));
   uint8_t* out = c.out.empty() ? scratch.data() : fp8_codes(c.out);
-  dispatch(c.inp.dtype, [&](auto type) { cast_values<decltype(type)>(c, out, fp8_format(format)); });
+  dispatch(c.inp.dtype, [&](auto type) { cast_values<decltype(type)>(c, out, fp8_format(c.format())); });
   if (!c.out_t.empty()) transpose(out, fp8_codes(c.out_t), c.inp[0], c.inp[1]);
+  if (!c.dbias.empty()) bias_backward({.dbias = c.dbias, .dout = c.inp});
+}
+
+void fp8_activation_forward(const Fp8ActivationForward& a) {
+  thread_local std::vector<char> scratch;
+  Fp8Cast c = a.cast;
+  c.inp = scratch_tensor(scratch, a.inp.dtype, c.out[0], c.out[1]);
+  activation_forward({.kind = a.kind, .out = c.inp, .inp = a.inp});
+  fp8_cast(c);
+}
+
+void fp8_activation_backward(const Fp8ActivationBackward& a) {
+  thread_local std::vector<char> scratch;
+  Fp8Cast c = a.cast;
+  c.inp = scratch_tensor(scratch, a.inp.dtype, a.inp[0], a.inp[1]);
+  activation_backward({.kind = a.kind, .dinp = c.inp, .dout = a.dout, .inp = a.inp});
+  fp8_cast(c);
 }
 
 void fp8_transpose(const Fp8Transpose& t) { transpose(fp8_codes(t.inp), fp8_codes(t.out), t.inp[0], t.inp[1]); }
@@ -98,7 +120,7 @@ void fp8_scales(const Fp8Scales& s) {
     if (s.from == ScalesFrom::kUnset && scale[i] != 0.0f) continue;
     if (s.from == ScalesFrom::kStep && std::isfinite(amax[i])) history[i] = std::max(amax[i], s.decay * history[i]);
     scale[i] = scale_of(s.from == ScalesFrom::kUnset ? amax[i] : history[i], s.format);
-    inverse[i] = 1.0f / scale[i];
+    inverse[i * kFp8InverseStride] = 1.0f / scale[i];
   }
 }
 

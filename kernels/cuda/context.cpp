@@ -13,6 +13,8 @@ GpuProperties gpu_properties(int ordinal) {
     return value;
   };
   return {.num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
+          .capability =
+              10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
           .max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
           .has_cudnn = built_with_cudnn(),
           .has_clusters = attribute(cudaDevAttrClusterLaunch) != 0,

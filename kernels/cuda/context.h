@@ -9,7 +9,6 @@
 
 #include "kernels/core/gpu.h"
 #include "kernels/cuda/cudnn_attention.h"
-#include "kernels/cuda/fp8_gemm.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/workspace.h"
 
@@ -30,7 +29,6 @@ class Context {
   Workspace& workspace() { return workspace_; }
   // Each is made at the first use: they load the libraries' code.
   GemmEngine& gemms() { return made(gemms_); }
-  Fp8GemmEngine& fp8_gemms() { return made(fp8_gemms_); }
   CudnnAttention& cudnn() { return made(cudnn_); }
 
   // Whether this is the first call with this text: for what is said once a device.
@@ -51,7 +49,6 @@ class Context {
   std::mutex mutex_;
   Workspace workspace_;
   std::unique_ptr<GemmEngine> gemms_;
-  std::unique_ptr<Fp8GemmEngine> fp8_gemms_;
   std::unique_ptr<CudnnAttention> cudnn_;
   std::set<std::string> said_;
 };

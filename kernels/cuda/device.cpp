@@ -174,7 +174,7 @@ class CudaDevice final : public Device {
   void use_on_this_thread() override { TRI_CUDA(cudaSetDevice(ordinal_)); }
   std::optional<double> peak_tflops(Dtype dtype) const override {
     // H100 and H200 SXM, A100: dense, without sparsity; fp32 outside the tensor cores.
-    if (major_ == 9) return dtype == Dtype::kBF16 ? 989.0 : 67.0;
+    if (major_ == 9) return is_fp8(dtype) ? 1979.0 : dtype == Dtype::kBF16 ? 989.0 : 67.0;
     if (major_ == 8 && minor_ == 0) return dtype == Dtype::kBF16 ? 312.0 : 19.5;
     return std::nullopt;
   }

@@ -1,7 +1,8 @@
-// out = epilogue(op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, gemm_plan.h.
+// out = epilogue(op(a) · op(b) + beta · out + bias) through cuBLASLt, sums in fp32: kernels/gemm.h, kernels/fp8.h,
+// gemm_plan.h.
 // Plans and choices are made once a shape and kept. A shape that was searched runs the algorithm, and the form
 // (epilogue and bias gradient inside the GEMM or as kernels of their own), that was fastest; any other the first
-// heuristic in the plain form. Bound: matrix units, 2·M·N·K FLOPs. Mirror: kernels/cpu/gemm.cpp.
+// heuristic of its first form. Bound: matrix units, 2·M·N·K FLOPs. Mirror: kernels/cpu/gemm.cpp.
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
@@ -51,7 +52,7 @@ bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
 
 struct GemmEngine::State {
   struct Entry {
-    std::unique_ptr<GemmPlan> plans[3];  // by form
+    std::unique_ptr<GemmPlan> plans[std::size(kGemmForms)];  // by form
     std::unique_ptr<Choice> choice;
   };
   std::mutex mutex;
@@ -68,20 +69,21 @@ struct GemmEngine::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  GemmPlan& plan(Entry& entry, const Gemm& g, GemmForm form) {
+  GemmPlan& plan(Entry& entry, const PlannedGemm& g, GemmForm form) {
     auto& plan = entry.plans[static_cast<int>(form)];
     if (!plan) plan = std::make_unique<GemmPlan>(g, form);
     return *plan;
   }
 
-  // The first heuristic, plain.
-  Choice first_choice(Entry& entry, const Gemm& g, const GemmKey& key) {
-    const auto algorithms = plan(entry, g, GemmForm::kPlain).algorithms(handle, 1, key.alignment);
+  // The first heuristic of the first form.
+  Choice first_choice(Entry& entry, const PlannedGemm& g, const GemmKey& key) {
+    const GemmForm form = forms_of(g).front();
+    const auto algorithms = plan(entry, g, form).algorithms(handle, 1, key.alignment);
     if (algorithms.empty()) throw Fatal(ExitCode::kDevice, fmt::format("cuBLASLt has no algorithm for {}", key.text()));
-    return {GemmForm::kPlain, algorithms.front()};
+    return {form, algorithms.front()};
   }
 
-  Entry& entry_of(const Gemm& g) {
+  Entry& entry_of(const PlannedGemm& g) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entries[key];
     if (entry.choice) return entry;
@@ -94,26 +96,26 @@ struct GemmEngine::State {
     return entry;
   }
 
-  void run(Entry& entry, const Gemm& g, const Choice& choice, CudaStream& stream) {
+  void run(Entry& entry, const PlannedGemm& g, const Choice& choice, CudaStream& stream) {
     GemmPlan& chosen = plan(entry, g, choice.form);
     // cuBLASLt overwrites its bias gradient; ours is added to.
     const bool fused_dbias = choice.form == GemmForm::kFused && !g.dbias.empty();
-    const bool dbias_of_a = g.trans_a == Trans::kYes;
+    const bool dbias_of_a = g.trans_a == Trans::kYes, apart = choice.form == GemmForm::kPlain;
     float* dbias = nullptr;
     if (fused_dbias)
       dbias = static_cast<float*>(workspace(stream, Scratch::kBiasGradient, static_cast<size_t>(g.dbias.bytes())));
     if (!g.dbias.empty() && !fused_dbias && dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.a}, stream);
     chosen.run(handle, g, choice.algorithm, dbias, stream);
     if (fused_dbias) accumulate({.inout = g.dbias, .inp = Tensor(dbias, Dtype::kF32, {g.dbias.numel()})}, stream);
-    if (choice.form == GemmForm::kPlain && g.epilogue == Epilogue::kGelu)
+    if (apart && g.epilogue == Epilogue::kGelu)
       activation_forward({.kind = Activation::kGelu, .out = g.out, .inp = g.pre}, stream);
-    if (choice.form == GemmForm::kPlain && g.epilogue == Epilogue::kGeluBackward)
+    if (apart && g.epilogue == Epilogue::kGeluBackward)
       activation_backward({.kind = Activation::kGelu, .dinp = g.out, .dout = g.out, .inp = g.pre}, stream);
     if (!g.dbias.empty() && !fused_dbias && !dbias_of_a) bias_backward({.dbias = g.dbias, .dout = g.out}, stream);
   }
 
   // Microseconds of a call, over `calls` back to back; infinite when the algorithm refuses to run.
-  double time(Entry& entry, const Gemm& g, const Choice& choice, int calls, CudaStream& stream) {
+  double time(Entry& entry, const PlannedGemm& g, const Choice& choice, int calls, CudaStream& stream) {
     std::array<cudaEvent_t, 2> events{};
     for (cudaEvent_t& event : events) TRI_CUDA(cudaEventCreate(&event));
     double microseconds = INFINITY;
@@ -132,11 +134,11 @@ struct GemmEngine::State {
   }
 
   // The first heuristic, then what cuBLASLt proposes in every form, with the microseconds of a call by itself.
-  std::vector<Choice> candidates_of(Entry& entry, const Gemm& g, const GemmKey& key, CudaStream& stream) {
+  std::vector<Choice> candidates_of(Entry& entry, const PlannedGemm& g, const GemmKey& key, CudaStream& stream) {
     std::vector<Choice> candidates{first_choice(entry, g, key)};
     for (const GemmForm form : forms_of(g))
       for (const auto& algorithm : plan(entry, g, form).algorithms(handle, kCandidates, key.alignment))
-        if (form != GemmForm::kPlain || to_text(algorithm) != to_text(candidates.front().algorithm))
+        if (form != candidates.front().form || to_text(algorithm) != to_text(candidates.front().algorithm))
           candidates.push_back({form, algorithm});
     for (Choice& candidate : candidates) {
       candidate.microseconds = time(entry, g, candidate, 1, stream);  // loads its kernel
@@ -146,7 +148,7 @@ struct GemmEngine::State {
   }
 
   // Where every algorithm refuses, what was there before the search stays. Whether anything was timed.
-  bool search(const Gemm& g, double heat_microseconds, CudaStream& stream) {
+  bool search(const PlannedGemm& g, double heat_microseconds, CudaStream& stream) {
     const GemmKey key = GemmKey::of(g);
     Entry& entry = entry_of(g);
     if (entry.choice->microseconds > 0) return false;
@@ -175,13 +177,13 @@ GemmEngine::GemmEngine() : state_(std::make_unique<State>()) {
 
 GemmEngine::~GemmEngine() = default;
 
-void GemmEngine::multiply(const Gemm& g, CudaStream& stream) {
+void GemmEngine::multiply(const PlannedGemm& g, CudaStream& stream) {
   std::lock_guard lock(state_->mutex);
   State::Entry& entry = state_->entry_of(g);
   state_->run(entry, g, *entry.choice, stream);
 }
 
-bool GemmEngine::multiply_as(const Gemm& g, GemmForm form, CudaStream& stream) {
+bool GemmEngine::multiply_as(const PlannedGemm& g, GemmForm form, CudaStream& stream) {
   std::lock_guard lock(state_->mutex);
   State::Entry& entry = state_->entry_of(g);
   const auto algorithms = state_->plan(entry, g, form).algorithms(state_->handle, 1, GemmKey::of(g).alignment);
@@ -190,12 +192,14 @@ bool GemmEngine::multiply_as(const Gemm& g, GemmForm form, CudaStream& stream) {
   return true;
 }
 
-void GemmEngine::search(std::span<const Gemm> gemms, Stream& stream) {
+void GemmEngine::search(std::span<const AnyGemm> gemms, Stream& stream) {
   std::lock_guard lock(state_->mutex);
   CudaStream& on = cuda_stream(stream);
   double heat = kFirstHeatMicroseconds;
-  for (const Gemm& g : gemms)
+  for (const AnyGemm& any : gemms) {
+    const PlannedGemm g = std::visit([](const auto& gemm) { return PlannedGemm(gemm); }, any);
     if (state_->search(g, heat, on)) heat = kHeatMicroseconds;
+  }
   TRI_CUDA(cudaStreamSynchronize(on));
 }
 
@@ -222,7 +226,7 @@ void GemmEngine::import_choices(const std::string& text) {
     if (!ours || !(words >> key >> form >> algorithm >> choice.microseconds >> choice.first_microseconds) ||
         !from_text(algorithm, choice.algorithm))
       continue;
-    for (const GemmForm known : {GemmForm::kPlain, GemmForm::kEpilogue, GemmForm::kFused})
+    for (const GemmForm known : kGemmForms)
       if (form == name_of(known)) choice.form = known;
     state_->imported.emplace(key, choice);
   }
@@ -248,7 +252,9 @@ std::vector<GemmSearch::Row> GemmEngine::rows() const {
 
 void gemm(const Gemm& g, CudaStream& stream) {
   if (g.out.numel() == 0) return;
-  stream.context().gemms().multiply(g, stream);
+  stream.context().gemms().multiply(PlannedGemm(g), stream);
 }
+
+void fp8_gemm(const Fp8Gemm& g, CudaStream& stream) { stream.context().gemms().multiply(PlannedGemm(g), stream); }
 
 }  // namespace tri::cuda

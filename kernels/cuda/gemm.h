@@ -13,11 +13,11 @@ class GemmEngine final : public GemmSearch {
   GemmEngine();  // on the current device
   ~GemmEngine() override;
 
-  void multiply(const Gemm& g, CudaStream& stream);
+  void multiply(const PlannedGemm& g, CudaStream& stream);
   // In this form whatever was chosen, by the first heuristic; false when cuBLASLt cannot.
-  bool multiply_as(const Gemm& g, GemmForm form, CudaStream& stream);
+  bool multiply_as(const PlannedGemm& g, GemmForm form, CudaStream& stream);
 
-  void search(std::span<const Gemm> gemms, Stream& stream) override;
+  void search(std::span<const AnyGemm> gemms, Stream& stream) override;
   std::string export_choices() const override;
   void import_choices(const std::string& text) override;
   std::vector<Row> rows() const override;

@@ -7,7 +7,20 @@
 namespace tri::cuda {
 namespace {
 
-cudaDataType_t cuda_type(Dtype dtype) { return dtype == Dtype::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t cuda_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kE4M3:
+      return CUDA_R_8F_E4M3;
+    case Dtype::kE5M2:
+      return CUDA_R_8F_E5M2;
+    case Dtype::kBF16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+bool has_epilogue(GemmForm form) { return form == GemmForm::kEpilogue || form == GemmForm::kFused; }
 
 // Column-major, dense.
 cublasLtMatrixLayout_t make_layout(Dtype dtype, int64_t rows, int64_t columns) {
@@ -21,7 +34,7 @@ cublasLtEpilogue_t epilogue_of(const Gemm& g, GemmForm form) {
   const bool bias = !g.bias.empty();
   if (form == GemmForm::kFused && !g.dbias.empty())
     return g.epilogue == Epilogue::kGeluBackward ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_BGRADB;
-  if (form != GemmForm::kPlain) {
+  if (has_epilogue(form)) {
     if (g.epilogue == Epilogue::kGelu) return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     if (g.epilogue == Epilogue::kGeluBackward) return CUBLASLT_EPILOGUE_DGELU;
   }
@@ -37,7 +50,8 @@ uint32_t reduction_schemes(Dtype out) {
 
 }  // namespace
 
-std::vector<GemmForm> forms_of(const Gemm& g) {
+std::vector<GemmForm> forms_of(const PlannedGemm& g) {
+  if (g.accumulation == Fp8Accumulation::kFast) return {GemmForm::kFast, GemmForm::kPlain};
   std::vector<GemmForm> forms = {GemmForm::kPlain};
   if (g.epilogue != Epilogue::kNone) forms.push_back(GemmForm::kEpilogue);
   if (!g.dbias.empty()) forms.push_back(GemmForm::kFused);
@@ -45,7 +59,7 @@ std::vector<GemmForm> forms_of(const Gemm& g) {
 }
 
 const char* name_of(GemmForm form) {
-  constexpr const char* kNames[] = {"plain", "epilogue", "fused"};
+  constexpr const char* kNames[] = {"plain", "epilogue", "fused", "fast"};
   return kNames[static_cast<int>(form)];
 }
 
@@ -54,23 +68,37 @@ void check_blas(cublasStatus_t status, const char* what) {
     throw Fatal(ExitCode::kDevice, fmt::format("{}: {}", what, cublasLtGetStatusString(status)));
 }
 
-GemmKey GemmKey::of(const Gemm& g) {
+GemmKey GemmKey::of(const PlannedGemm& g) {
   const bool ta = g.trans_a == Trans::kYes, tb = g.trans_b == Trans::kYes;
   uintptr_t bits = 256;
   for (const Tensor& tensor : {g.out, g.a, g.b, g.pre}) bits |= reinterpret_cast<uintptr_t>(tensor.data);
   const int alignment = static_cast<int>(bits & (~bits + 1));  // the lowest set bit
-  return {g.out[0],        g.out[1],   g.a[ta ? 0 : 1],  ta,       tb, g.a.dtype, g.out.dtype, g.beta != 0.0f,
-          !g.bias.empty(), g.epilogue, !g.dbias.empty(), alignment};
+  return {g.out[0],
+          g.out[1],
+          g.a[ta ? 0 : 1],
+          ta,
+          tb,
+          g.a.dtype,
+          g.b.dtype,
+          g.out.dtype,
+          g.beta != 0.0f,
+          !g.bias.empty(),
+          g.epilogue,
+          !g.dbias.empty(),
+          g.accumulation,
+          alignment};
 }
 
 std::string GemmKey::text() const {
   constexpr const char* kEpilogues[] = {"", ",gelu", ",gelu_backward"};
-  return fmt::format("{}x{}x{},{}{},{},{}{}{}{}{},{}", m, n, k, trans_a ? 't' : 'n', trans_b ? 't' : 'n',
-                     enum_name(inputs), enum_name(out), beta ? ",beta" : "", bias ? ",bias" : "",
-                     kEpilogues[static_cast<int>(epilogue)], dbias ? ",dbias" : "", alignment);
+  return fmt::format("{}x{}x{},{}{},{}{},{}{}{}{}{}{},{}", m, n, k, trans_a ? 't' : 'n', trans_b ? 't' : 'n',
+                     enum_name(a), a == b ? "" : fmt::format("*{}", enum_name(b)), enum_name(out), beta ? ",beta" : "",
+                     bias ? ",bias" : "", kEpilogues[static_cast<int>(epilogue)], dbias ? ",dbias" : "",
+                     accumulation == Fp8Accumulation::kFast ? ",fast" : "", alignment);
 }
 
-GemmPlan::GemmPlan(const Gemm& g, GemmForm form) : form_(form), reduction_schemes_(reduction_schemes(g.out.dtype)) {
+GemmPlan::GemmPlan(const PlannedGemm& g, GemmForm form)
+    : form_(form), reduction_schemes_(reduction_schemes(g.out.dtype)) {
   a_ = make_layout(g.b.dtype, g.b[1], g.b[0]);
   b_ = make_layout(g.a.dtype, g.a[1], g.a[0]);
   out_ = make_layout(g.out.dtype, g.out[1], g.out[0]);
@@ -78,16 +106,14 @@ GemmPlan::GemmPlan(const Gemm& g, GemmForm form) : form_(form), reduction_scheme
   set(CUBLASLT_MATMUL_DESC_TRANSA, g.trans_b == Trans::kYes ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, g.trans_a == Trans::kYes ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(g, form));
-  if (!g.bias.empty()) {
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.bias.dtype));
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
-  }
+  if (!g.bias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.bias.dtype));
   if (form == GemmForm::kFused && !g.dbias.empty()) {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.dbias.data);
   }
-  if (form != GemmForm::kPlain && g.epilogue != Epilogue::kNone) {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
+  if (form == GemmForm::kFast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+  set_pointers(g);
+  if (has_epilogue(form) && g.epilogue != Epilogue::kNone) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.pre[1]);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(g.pre.dtype));
   }
@@ -96,6 +122,17 @@ GemmPlan::GemmPlan(const Gemm& g, GemmForm form) : form_(form), reduction_scheme
 GemmPlan::~GemmPlan() {
   cublasLtMatmulDescDestroy(operation_);
   for (cublasLtMatrixLayout_t layout : {a_, b_, out_}) cublasLtMatrixLayoutDestroy(layout);
+}
+
+void GemmPlan::set_pointers(const PlannedGemm& g) {
+  if (!g.bias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
+  if (has_epilogue(form_) && g.epilogue != Epilogue::kNone) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
+  if (g.inverse_a.empty()) return;
+  for (const Tensor& inverse : {g.inverse_a, g.inverse_b})
+    TRI_REQUIRE(reinterpret_cast<uintptr_t>(inverse.data) % 16 == 0, "a scale at {}, no multiple of sixteen bytes",
+                inverse.data);
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.inverse_b.data);
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.inverse_a.data);
 }
 
 std::vector<cublasLtMatmulAlgo_t> GemmPlan::algorithms(cublasLtHandle_t handle, int most, int alignment) const {
@@ -133,12 +170,10 @@ bool GemmPlan::takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algori
          (reduction & ~reduction_schemes_) == 0;
 }
 
-void GemmPlan::run(cublasLtHandle_t handle, const Gemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
+void GemmPlan::run(cublasLtHandle_t handle, const PlannedGemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
                    CudaStream& stream) {
-  if (!g.bias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias.data);
+  set_pointers(g);
   if (form_ == GemmForm::kFused && !g.dbias.empty()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, dbias);
-  if (form_ != GemmForm::kPlain && g.epilogue != Epilogue::kNone)
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.pre.data);
   const float alpha = 1.0f, beta = g.beta;
   void* out = g.epilogue == Epilogue::kGelu && form_ == GemmForm::kPlain ? g.pre.data : g.out.data;
   TRI_CUBLAS(cublasLtMatmul(handle, operation_, &alpha, g.b.data, a_, g.a.data, b_, &beta, out, out_, out, out_,

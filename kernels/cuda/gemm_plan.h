@@ -1,6 +1,6 @@
 // A GEMM as cuBLASLt wants it, and the algorithm that does it.
 // cuBLASLt is column-major: a row-major (M, N) is its transpose (N, M), so it is asked for out^T = op(b)^T · op(a)^T
-// and nothing is copied. The bias is a number a row of out^T; dbias, a sum over the rows of our a, is the sum over the
+// and nothing is copied. FP8 operands have one form on sm_90, ours: both with the summed dimension innermost. The bias is a number a row of out^T; dbias, a sum over the rows of our a, is the sum over the
 // columns of its B.
 #pragma once
 
@@ -12,36 +12,53 @@
 #include <vector>
 
 #include "kernels/cuda/stream.h"
-#include "kernels/gemm.h"
+#include "kernels/gemm_search.h"
 
 namespace tri::cuda {
 
 void check_blas(cublasStatus_t status, const char* what);
 #define TRI_CUBLAS(call) ::tri::cuda::check_blas((call), #call)
 
+// A GEMM of either kind. FP8 operands come with what undoes their scales, read from device memory: (1) f32 each.
+struct PlannedGemm : Gemm {
+  explicit PlannedGemm(const Gemm& g) : Gemm(g) {}
+  explicit PlannedGemm(const Fp8Gemm& g)
+      : Gemm{.out = g.out, .a = g.a, .b = g.b, .trans_b = Trans::kYes, .beta = g.beta, .bias = g.bias},
+        inverse_a(g.inverse_a),
+        inverse_b(g.inverse_b),
+        accumulation(g.accumulation) {}
+
+  Tensor inverse_a, inverse_b;
+  Fp8Accumulation accumulation = Fp8Accumulation::kFp32;
+};
+
 // What decides a plan. Equal keys: the same plan serves.
 struct GemmKey {
   int64_t m, n, k;
   bool trans_a, trans_b;
-  Dtype inputs, out;
+  Dtype a, b, out;
   bool beta, bias;
   Epilogue epilogue;
   bool dbias;
+  Fp8Accumulation accumulation;
   int alignment;  // that the pointers have in common, bytes
   auto operator<=>(const GemmKey&) const = default;
 
-  static GemmKey of(const Gemm& g);
+  static GemmKey of(const PlannedGemm& g);
   std::string text() const;  // without blanks
 };
 
 // kPlain: the GEMM and its bias alone. kEpilogue: GeLU or its gradient with it. kFused: the bias gradient too.
-enum class GemmForm { kPlain, kEpilogue, kFused };
-std::vector<GemmForm> forms_of(const Gemm& g);  // those that differ
+// kFast: as kPlain, products of FP8 numbers added with fewer bits (FAST_ACCUM).
+enum class GemmForm { kPlain, kEpilogue, kFused, kFast };
+inline constexpr GemmForm kGemmForms[] = {GemmForm::kPlain, GemmForm::kEpilogue, GemmForm::kFused, GemmForm::kFast};
+// Those that differ and that `g` allows, the one first that runs where nothing was searched.
+std::vector<GemmForm> forms_of(const PlannedGemm& g);
 const char* name_of(GemmForm form);
 
 class GemmPlan {
  public:
-  GemmPlan(const Gemm& g, GemmForm form);
+  GemmPlan(const PlannedGemm& g, GemmForm form);
   ~GemmPlan();
   GemmPlan(const GemmPlan&) = delete;
   GemmPlan& operator=(const GemmPlan&) = delete;
@@ -51,7 +68,7 @@ class GemmPlan {
   // Whether `algorithm`, chosen by an earlier run, does this GEMM, and adds in fp32.
   bool takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
   // dbias, which cuBLASLt overwrites, goes to `dbias` (M) f32.
-  void run(cublasLtHandle_t handle, const Gemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
+  void run(cublasLtHandle_t handle, const PlannedGemm& g, const cublasLtMatmulAlgo_t& algorithm, float* dbias,
            CudaStream& stream);
 
  private:
@@ -59,6 +76,9 @@ class GemmPlan {
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     TRI_CUBLAS(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value));
   }
+
+  // Of this call's operands, beside those that cublasLtMatmul is given.
+  void set_pointers(const PlannedGemm& g);
 
   GemmForm form_;
   uint32_t reduction_schemes_;  // cublasLtReductionScheme_t that may be used

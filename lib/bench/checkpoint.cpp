@@ -60,12 +60,14 @@ Result<void> check_room(const std::string& dir, int64_t needed) {
 
 class Bench {
  public:
-  Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, Folder& folder, int rounds)
+  Bench(const Config& config, const Mesh& mesh, Job& job, Device& device, Arena& arena, Folder& folder,
+        const CheckpointBench& bench)
       : config_(config),
         job_(job),
         device_(device),
         folder_(folder),
-        rounds_(rounds),
+        rounds_(bench.rounds),
+        stall_only_(bench.stall_only),
         trainer_({.config = config, .mesh = mesh, .job = &job, .device = device, .arena = arena}),
         attempt_(job.broadcast(new_attempt())),
         checkpoints_({.config = config,
@@ -85,8 +87,10 @@ class Bench {
 
   Result<CheckpointBenchResult> run() {
     result_.ranks = job_.world_size();
-    for (const auto& measure : {&Bench::measure_copies, &Bench::measure_stall, &Bench::measure_writing,
-                                &Bench::measure_loading, &Bench::measure_verifying})
+    std::vector measures{&Bench::measure_copies, &Bench::measure_stall};
+    if (!stall_only_)
+      measures.insert(measures.end(), {&Bench::measure_writing, &Bench::measure_loading, &Bench::measure_verifying});
+    for (const auto& measure : measures)
       if (auto done = (this->*measure)(); !done) return done.error();
     return result_;
   }
@@ -289,6 +293,7 @@ class Bench {
   Device& device_;
   Folder& folder_;
   const int rounds_;
+  const bool stall_only_;
   Trainer trainer_;
   const std::string attempt_;
   Checkpointer checkpoints_;
@@ -307,6 +312,8 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   Config config = original;
   config.checkpoint.dir = folder.path();
   config.checkpoint.max_failures = 1;
+  // As few microbatches as keep all stages at work: what a checkpoint adds to a step does not depend on how long it is.
+  config.data.global_batch = int64_t{mesh.dp.size} * config.data.micro_batch * mesh.pp.size;
 
   Arena measuring(device);
   const RankTensors tensors = allocate_rank(config, mesh, measuring);
@@ -323,7 +330,7 @@ Result<CheckpointBenchResult> bench_checkpoint(const Config& original, const Mes
   if (auto agreed = agree(job, room); !agreed) return agreed.error();
 
   Arena arena(device, measuring.used());
-  auto result = Bench(config, mesh, job, device, arena, folder, bench.rounds).run();
+  auto result = Bench(config, mesh, job, device, arena, folder, bench).run();
   job.barrier();  // nobody reads any more when the folder goes
   return result;
 }

@@ -15,6 +15,7 @@ struct CheckpointBench {
   std::string dir;                         // a folder is made in it, and removed; "": checkpoint.dir's parent
   int64_t most_bytes = int64_t{64} << 30;  // of a rank's state: a larger one is refused; every preset has less
   int rounds = 5;                          // of each comparison; the middle one counts
+  bool stall_only = false;                 // the snapshot and what steps wait for it: a third of the time
 };
 
 // One measurement beside its floor, the two in turns. Seconds are the slowest rank's, medians over the rounds.

@@ -125,14 +125,29 @@ class Cases {
     const double count = static_cast<double>(R_) * static_cast<double>(F);
     const std::string shape = fmt::format("R {} F {}", R_, F);
     const Fp8Cast rows{.out = out, .inp = inp, .scale = scale, .amax = amax, .counts = counts};
-    Fp8Cast both = rows;
+    Fp8Cast both = rows, made = rows;
     both.out_t = out_t;
+    made.inp = {};
     memory_case(
         "fp8_cast", shape, count, [=](Stream& s) { fp8_cast(rows, s); }, count);
     memory_case(
         "fp8_cast and transpose", shape, count, [=](Stream& s) { fp8_cast(both, s); }, 2 * count);
     memory_case(
         "fp8_transpose", shape, 0, [=](Stream& s) { fp8_transpose({.out = out_t, .inp = out}, s); }, 2 * count);
+    const int64_t inputs = c_.model.activation == Activation::kSwiglu ? 2 : 1;
+    const Tensor pre = take({R_, inputs * F}), dpre = take(Dtype::kE5M2, {R_, inputs * F});
+    const Tensor dpre_t = take(Dtype::kE5M2, {inputs * F, R_}), dbias = take(Dtype::kF32, {inputs * F});
+    const Activation kind = c_.model.activation;
+    const std::string name(enum_name(kind));
+    const double in = static_cast<double>(inputs);
+    memory_case(
+        "fp8 " + name + " forward", shape, in * count,
+        [=](Stream& s) { fp8_activation_forward({.kind = kind, .inp = pre, .cast = made}, s); }, count);
+    Fp8Cast gradient{.out = dpre, .out_t = dpre_t, .scale = scale, .amax = amax, .counts = counts, .dbias = dbias};
+    memory_case(
+        "fp8 " + name + " backward", shape, (in + 1) * count,
+        [=](Stream& s) { fp8_activation_backward({.kind = kind, .dout = inp, .inp = pre, .cast = gradient}, s); },
+        2 * in * count);
     memory_case("fp8_amax", shape, count, [=](Stream& s) { fp8_amax({.amax = amax, .inp = inp}, s); });
   }
 

@@ -87,6 +87,8 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
     result.mfu = result.tflops_per_rank / *peak;
     result.mfu_causal = tflops_per_rank(AttentionWork::kCausal) / *peak;
   }
+  if (const auto peak = device.peak_tflops(Dtype::kE4M3); peak && any_fp8_layer(config))
+    result.mfu_fp8 = result.tflops_per_rank / *peak;
   if (bench.profiled > 0) {
     OpProfile profile(device, trainer.runtime().compute());
     for (int step = 0; step < bench.profiled; ++step) trainer.step(bench.warmup + bench.steps + step, inputs, targets);

@@ -26,10 +26,10 @@ struct StepBenchResult {
   double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
   double tokens_per_s = 0;  // at the median
   double tflops_per_rank = 0;
-  std::optional<double> mfu, mfu_causal;  // lib/observe/metrics.h
-  int64_t memory_bytes = 0;               // this rank's arena
-  std::optional<GpuLoad> gpu_load;        // this rank's, medians over the measured steps
-  std::vector<StepTimes> times;           // [stage]: a measured step's mean, on the stage's first rank
+  std::optional<double> mfu, mfu_causal, mfu_fp8;  // lib/observe/metrics.h
+  int64_t memory_bytes = 0;                        // this rank's arena
+  std::optional<GpuLoad> gpu_load;                 // this rank's, medians over the measured steps
+  std::vector<StepTimes> times;                    // [stage]: a measured step's mean, on the stage's first rank
   double last_loss = 0;
   std::vector<OpProfile::Row> ops;     // of one profiled step on the compute stream, longest first
   std::vector<GemmSearch::Row> gemms;  // what the search found

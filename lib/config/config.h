@@ -45,6 +45,9 @@ struct Config {
 
 int64_t padded_vocab(const ModelConfig& model);  // V: the vocabulary up to a multiple of kVocabMultiple
 
+// Why GPUs can't multiply FP8 at a rank's sizes, which must be multiples of 16; none where they can.
+std::vector<std::string> fp8_obstacles(const Config& config);
+
 // run.device of a job that runs on `kind`.
 inline DeviceChoice device_choice(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;

@@ -20,7 +20,9 @@ enum class PpTransfers { kAuto, kCopies, kMessages };
 enum class OnNonfinite { kStop, kSkip };
 enum class Switch { kOff, kOn };
 // In what the GEMMs of the layers (qkv, proj, fc1, fc2) multiply.
-enum class GemmFormat { kCompute, kFp8 };
+enum class GemmFormat { kCompute, kFp8, kAuto };
+// Which of their sums GPUs may add with fewer bits.
+enum class FastAccumulation { kNone, kForward, kAll };
 enum class LrRule { kConstant, kLinear, kCosine, kWsd };
 
 template <>
@@ -76,7 +78,14 @@ struct EnumNames<Switch> {
 template <>
 struct EnumNames<GemmFormat> {
   static constexpr std::array table{std::pair{GemmFormat::kCompute, std::string_view("compute")},
-                                    std::pair{GemmFormat::kFp8, std::string_view("fp8")}};
+                                    std::pair{GemmFormat::kFp8, std::string_view("fp8")},
+                                    std::pair{GemmFormat::kAuto, std::string_view("auto")}};
+};
+template <>
+struct EnumNames<FastAccumulation> {
+  static constexpr std::array table{std::pair{FastAccumulation::kNone, std::string_view("none")},
+                                    std::pair{FastAccumulation::kForward, std::string_view("forward")},
+                                    std::pair{FastAccumulation::kAll, std::string_view("all")}};
 };
 template <>
 struct EnumNames<LrRule> {

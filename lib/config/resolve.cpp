@@ -211,28 +211,16 @@ class Resolver {
         or_set("data.micro_batch", global % dp == 0 ? divisors(global / dp) : Numbers{}, micro));
   }
 
-  // GPUs multiply FP8 matrices whose sides are multiples of 16, on every tp rank.
   void check_fp8() {
     const PrecisionConfig& p = c_.precision;
-    const ModelConfig& m = c_.model;
-    if (p.gemm != GemmFormat::kFp8) return;
-    if (int64_t{p.fp8_first_layers} + p.fp8_last_layers >= m.layers)
-      add("precision.gemm: fp8, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers to it; "
+    if (p.gemm == GemmFormat::kCompute) return;
+    if (int64_t{p.fp8_first_layers} + p.fp8_last_layers >= c_.model.layers)
+      add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers to fp8; "
           "set fewer, or precision.gemm to compute",
-          p.fp8_first_layers, p.fp8_last_layers, m.layers);
-    const auto must_be_multiple = [&](int64_t value, const std::string& what) {
-      if (value % kFp8Multiple != 0)
-        add("precision.gemm: fp8 needs multiples of {}, and {} is {}; set precision.gemm to compute, or other sizes",
-            kFp8Multiple, what, value);
-    };
-    must_be_multiple(micro_rows(), "data.micro_batch x model.seq_len");
-    must_be_multiple(m.hidden, "model.hidden");
-    const int tp = c_.parallel.tp;
-    if (m.hidden % m.heads != 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0) return;
-    const int64_t head = m.hidden / m.heads;
-    must_be_multiple(m.hidden / tp, "model.hidden / parallel.tp");
-    must_be_multiple((m.heads + 2 * m.kv_heads) * head / tp, "a tp rank's width of queries, keys and values");
-    must_be_multiple(m.ffn_hidden / tp, "model.ffn_hidden / parallel.tp");
+          enum_name(p.gemm), p.fp8_first_layers, p.fp8_last_layers, c_.model.layers);
+    if (p.gemm != GemmFormat::kFp8) return;
+    for (const std::string& obstacle : fp8_obstacles(c_))
+      add("precision.gemm: fp8 {}; set precision.gemm to compute, or other sizes", obstacle);
   }
 
   void check_lr() {
@@ -271,6 +259,25 @@ class Resolver {
 };
 
 }  // namespace
+
+std::vector<std::string> fp8_obstacles(const Config& config) {
+  const ModelConfig& m = config.model;
+  std::vector<std::string> obstacles;
+  const auto must_be_multiple = [&](int64_t value, const std::string& what) {
+    if (value % kFp8Multiple != 0)
+      obstacles.push_back(fmt::format("needs multiples of {}, and {} is {}", kFp8Multiple, what, value));
+  };
+  must_be_multiple(int64_t{config.data.micro_batch} * m.seq_len, "data.micro_batch x model.seq_len");
+  must_be_multiple(m.hidden, "model.hidden");
+  const int tp = config.parallel.tp;
+  if (m.hidden % m.heads != 0 || m.kv_heads % tp != 0 || m.heads % m.kv_heads != 0 || m.ffn_hidden % tp != 0)
+    return obstacles;  // refused for that
+  const int64_t head = m.hidden / m.heads;
+  must_be_multiple(m.hidden / tp, "model.hidden / parallel.tp");
+  must_be_multiple((m.heads + 2 * m.kv_heads) * head / tp, "a tp rank's width of queries, keys and values");
+  must_be_multiple(m.ffn_hidden / tp, "model.ffn_hidden / parallel.tp");
+  return obstacles;
+}
 
 int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
 

@@ -1,6 +1,7 @@
 // The table of checks. A row is a check: its rule (how it is judged), when it runs, and the function that measures.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,10 @@ struct Check {
 const std::vector<Check>& all_checks();
 std::vector<Rule> rules_of(const std::vector<Check>& checks);
 
+// What leaves NCCL no way between the GPUs of a node but its network cards, when "1" from the start: of nic_loopback.
+inline constexpr const char* kNicLoopback = "nic_loopback";
+inline constexpr std::array kNicLoopbackVariables{"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"};
+
 // host_checks.cpp
 CheckResult check_locked_memory(CheckContext&);
 CheckResult check_open_files(CheckContext&);
@@ -90,6 +95,7 @@ CheckResult check_host_copies(CheckContext&);
 CheckResult check_peer_copies(CheckContext&);
 CheckResult check_all_to_all(CheckContext&);
 CheckResult check_loopback(CheckContext&);
+CheckResult check_nic_loopback(CheckContext&);
 CheckResult check_node_links(CheckContext&);
 CheckResult check_neighbour_all_reduce(CheckContext&);
 

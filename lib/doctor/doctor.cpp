@@ -161,8 +161,12 @@ DoctorReport run_doctor(const DoctorOptions& options, Job& job, Device& device, 
   }
 
   std::vector<int> wanted;
-  for (size_t i = 0; i < checks.size(); ++i)
-    if (options.depth == Depth::kFull || checks[i].depth == Depth::kQuick) wanted.push_back(static_cast<int>(i));
+  for (size_t i = 0; i < checks.size(); ++i) {
+    const bool asked = options.only.empty() ||
+                       std::find(options.only.begin(), options.only.end(), checks[i].rule.name) != options.only.end();
+    if (asked && (options.depth == Depth::kFull || checks[i].depth == Depth::kQuick))
+      wanted.push_back(static_cast<int>(i));
+  }
   Gathered all = measure(checks, wanted, context, deadline);
   std::vector<Finding> findings = judge(rules, device.kind(), all.measurements);
   for (int repeat = 0; repeat < options.repeats; ++repeat) {

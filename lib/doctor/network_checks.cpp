@@ -7,7 +7,9 @@
 #include <sys/time.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -130,6 +132,22 @@ Result<void> send_to_self(in_addr address, int64_t bytes, double& seconds) {
   return {};
 }
 
+// There and back, from the devices' memory.
+void exchange(CheckContext& context, CommGroup& group) {
+  if (group.rank() == 0) {
+    group.send(context.source, 1, context.stream);
+    group.recv(context.landing, 1, context.stream);
+  } else {
+    group.recv(context.landing, 0, context.stream);
+    group.send(context.source, 0, context.stream);
+  }
+}
+
+bool is_off(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 }  // namespace
 
 // The kernel's network stack and its memory; the card itself only where RDMA would be used.
@@ -152,15 +170,21 @@ CheckResult check_loopback(CheckContext& context) {
 // once, as gradients travel.
 CheckResult check_node_links(CheckContext& context) {
   if (context.nodes.ranks.size() < 2) return {.skipped = "one node"};
-  return over_edges(context, context.nodes.ranks, 2.0 * static_cast<double>(context.copy_bytes), [&](CommGroup& group) {
-    if (group.rank() == 0) {
-      group.send(context.source, 1, context.stream);
-      group.recv(context.landing, 1, context.stream);
-    } else {
-      group.recv(context.landing, 0, context.stream);
-      group.send(context.source, 0, context.stream);
-    }
-  });
+  return over_edges(context, context.nodes.ranks, 2.0 * static_cast<double>(context.copy_bytes),
+                    [&](CommGroup& group) { exchange(context, group); });
+}
+
+// The same between neighbouring GPUs of one node, through its cards: from GPU to NIC and back, by RDMA where the node can.
+// NCCL takes that way where it has no other, which it decides once in a process.
+CheckResult check_nic_loopback(CheckContext& context) {
+  if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "no GPU in this job"};
+  for (const char* variable : kNicLoopbackVariables)
+    if (!is_off(variable)) return {.skipped = "by itself alone: trireme doctor --full --only nic_loopback"};
+  std::vector<std::vector<int>> units;
+  for (const int rank : context.nodes.own_ranks()) units.push_back({rank});
+  if (context.job.all_of(units.size() < 2)) return {.skipped = "one GPU a node"};
+  return over_edges(context, units, 2.0 * static_cast<double>(context.copy_bytes),
+                    [&](CommGroup& group) { exchange(context, group); });
 }
 
 CheckResult check_neighbour_all_reduce(CheckContext& context) {

@@ -1,6 +1,7 @@
 #include "lib/engine/job_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -9,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
+#include "lib/engine/fp8_speedup.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -16,7 +18,7 @@ namespace tri {
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
   archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
-          f.tp_problem, f.dp_problem, f.pp_problem);
+          f.fp8_speedup, f.tp_problem, f.dp_problem, f.pp_problem);
 }
 
 namespace {
@@ -215,17 +217,58 @@ class Planner {
     return {};
   }
 
+  // Why this job's GPUs do not multiply FP8; "" where they do, and on the CPU, which emulates it.
+  std::string fp8_problem() const {
+    if (plan_.device.kind != DeviceKind::kCuda) return "";
+    const PrecisionConfig& p = config_.precision;
+    if (p.compute != Dtype::kBF16)  // cuBLASLt has no bias in fp32 beside FP8 operands
+      return fmt::format("on GPUs it goes with precision.compute: bf16, and that is {}", enum_name(p.compute));
+    for (size_t rank = 0; rank < facts_.size(); ++rank) {
+      const auto& gpu = facts_[rank].gpu;
+      if (gpu && gpu->capability < kFp8Capability)
+        return fmt::format("it needs GPUs of compute capability 8.9 or later, and that of rank {} on node {} has {}.{}",
+                           rank, facts_[rank].node, gpu->capability / 10, gpu->capability % 10);
+    }
+    return "";
+  }
+
+  // auto: FP8 where every rank has timed its layers to be faster so. Ranks would wait for the slowest one.
+  std::string why_not_fp8() const {
+    constexpr double kLeast = 1.03;  // below, the rest of a step eats it up
+    if (plan_.device.kind == DeviceKind::kCpu) return "the CPU emulates FP8";
+    if (const auto obstacles = fp8_obstacles(config_); !obstacles.empty()) return "fp8 " + obstacles.front();
+    if (const std::string problem = fp8_problem(); !problem.empty()) return "fp8: " + problem;
+    const double speedup = least_fp8_speedup();
+    return speedup < kLeast ? fmt::format("a layer's GEMMs in fp8, with casts, are {:.2f} x as fast", speedup) : "";
+  }
+  // 1 where nothing was timed: on paper.
+  double least_fp8_speedup() const {
+    double least = std::numeric_limits<double>::infinity();
+    for (const RankFacts& rank : facts_) least = std::min(least, rank.fp8_speedup.value_or(1.0));
+    return least;
+  }
+
   Result<void> plan_gemms() {
     const PrecisionConfig& p = config_.precision;
-    if (p.gemm != GemmFormat::kFp8 || kind_ != EngineKind::kTraining) return {};
-    if (plan_.device.kind == DeviceKind::kCuda)
-      return usage_error(
-          "precision.gemm: fp8 runs on the CPU alone so far, and the job's ranks have GPUs; set compute, or run.device "
-          "to cpu to emulate it");
+    if (p.gemm == GemmFormat::kCompute || kind_ != EngineKind::kTraining) return {};
+    std::string why;
+    if (p.gemm == GemmFormat::kAuto) {
+      if (const std::string reason = why_not_fp8(); !reason.empty()) {
+        add(fmt::format("gemms: {}", enum_name(p.compute)) + origin("precision.gemm", p.gemm, reason));
+        return {};
+      }
+      why = fmt::format("{:.2f} x as fast, casts counted", least_fp8_speedup());
+    } else if (const std::string problem = fp8_problem(); !problem.empty()) {
+      return usage_error("precision.gemm: fp8: {}; set precision.gemm to compute or auto", problem);
+    }
+    plan_.gemm = GemmFormat::kFp8;
     const int layers = config_.model.layers - p.fp8_first_layers - p.fp8_last_layers;
-    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, emulated", layers, config_.model.layers,
-                    enum_name(p.fp8_gradients)) +
-        origin("precision.gemm", p.gemm, ""));
+    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, {}", layers, config_.model.layers,
+                    enum_name(p.fp8_gradients),
+                    plan_.device.kind == DeviceKind::kCpu
+                        ? "emulated"
+                        : fmt::format("fast accumulation: {}", enum_name(p.fp8_fast_accumulation))) +
+        origin("precision.gemm", p.gemm, why));
     return {};
   }
 
@@ -321,6 +364,7 @@ Config with_plan(Config config, const JobPlan& plan) {
   }
   p.pp_transfers = copies == 0 ? PpTransfers::kMessages : copies == edges ? PpTransfers::kCopies : PpTransfers::kAuto;
   p.recompute = plan.recompute;
+  config.precision.gemm = plan.gemm;
   return config;
 }
 
@@ -370,6 +414,9 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
   mine.gpu = device.gpu_properties();
+  const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
+                          mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty();
+  if (may_be_fp8) mine.fp8_speedup = fp8_speedup(config, mesh, device);
   if (asks_memory) {
     mine.free_bytes = device.free_bytes();
     Arena measuring(device);

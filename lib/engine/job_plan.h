@@ -28,6 +28,8 @@ struct RankFacts {
   std::optional<GpuProperties> gpu;        // of the one that the rank takes
   // Why memory of the tp group, of the dp group, of the next stage's rank can't be opened; "" where it can.
   std::string tp_problem, dp_problem, pp_problem;
+  // Time of a layer's GEMMs in precision.compute over that in FP8 with their casts (precision.gemm: auto).
+  std::optional<double> fp8_speedup;
 };
 using JobFacts = std::vector<RankFacts>;  // by world rank
 
@@ -41,6 +43,7 @@ struct JobPlan {
   Transfers tp = Transfers::kCollectives, dp = Transfers::kCollectives;  // never auto
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
   Recompute recompute = Recompute::kNone;  // auto only where nobody knows the free memory: on paper
+  GemmFormat gemm = GemmFormat::kCompute;  // never auto
   std::vector<std::string> lines;          // a decision each, with its reason, for people
   std::vector<std::string> warnings;       // what is slow though it need not be
 };
@@ -53,7 +56,7 @@ Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts);
 
 // `config` resolved for facts.size() ranks. tp and dp go by copies in all groups or in none; stages each where they
 // can. `kind`: what the job's engines are for. Error (kUsage), naming the field: copies are insisted on and can't be
-// had; no kernel of a rank's GPU takes the model's attention.
+// had; no kernel of a rank's GPU takes the model's attention, or it has no FP8 and the config insists on that.
 Result<JobPlan> plan_job(const Config& config, const JobFacts& facts, EngineKind kind = EngineKind::kTraining);
 
 // `config` with the plan in place of what was auto. pp_transfers remains auto where stages differ: copies where the
@@ -73,7 +76,7 @@ Result<Config> plan_on_paper(const Config& config, int ranks);
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 // Adds what only devices can tell: of a GPU its properties; and where the config leaves something to it, free memory
-// (recompute: auto), and whether a small allocation of each peer opens, where copies are wanted and the group is on one
+// (recompute: auto), what FP8 gains (precision.gemm: auto), and whether a small allocation of each peer opens, where copies are wanted and the group is on one
 // machine. Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 

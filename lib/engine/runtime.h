@@ -66,7 +66,7 @@ class Runtime {
   void read_progress();
   // What each stream does; any thread, may hang where the device does.
   std::vector<std::pair<std::string, StreamActivity>> activities();
-  void synchronize();  // the host waits for every stream
+  void synchronize();                    // the host waits for every stream
   std::vector<Stream*> streams() const;  // compute first
   // Before the streams' events go: waits for all work, or, when an exception is unwinding, makes it give up.
   void drain() noexcept;

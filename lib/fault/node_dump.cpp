@@ -62,7 +62,7 @@ std::vector<RankRecord> records_of(const DumpingNode& node) {
     if (!read) continue;
     RankRecord& record = records.emplace_back(std::move(read).value());
     record.process_state = process_state_of(record);
-    if (record.process_state != ProcessState::kRuns && record.process_state != ProcessState::kStopped) continue;
+    if (!is_there(record.process_state)) continue;
     for (StackRecord& stack : silent_threads(record)) record.stacks.push_back(std::move(stack));
   }
   return records;

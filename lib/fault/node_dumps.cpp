@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -54,7 +55,11 @@ struct NodeDumps::State {
 
   mutable std::mutex mutex;  // held for moments only: never where anything may hang
   std::condition_variable changed;
-  std::optional<DumpOrder> order;  // to be carried out next
+  struct Claimed {
+    DumpOrder order;
+    int64_t time = 0;
+  };
+  std::deque<Claimed> orders;  // to be carried out, one after the other: nodes meet by their numbers
   Known known;
   bool over = false;
   bool left = false;    // ... and who made the dumps is gone, and what on_report may use with it
@@ -85,7 +90,7 @@ struct NodeDumps::State {
     const int64_t now = BlackBox::now();
     if (claimed > since || !word.compare_exchange_strong(claimed, now)) return false;
     wanted.number = static_cast<int>(first->dumps.fetch_add(1)) + 1;
-    order = wanted;
+    orders.push_back({wanted, now});
     known = {.claimed = now};
     changed.notify_all();
     return true;
@@ -134,14 +139,14 @@ void NodeDumps::work(const std::shared_ptr<State>& state) {
   name_thread("dumps");
   std::unique_lock lock(state->mutex);
   for (;;) {
-    state->changed.wait(lock, [&] { return state->over || state->order; });
+    state->changed.wait(lock, [&] { return state->over || !state->orders.empty(); });
     if (state->over) break;
-    const DumpOrder order = *std::exchange(state->order, std::nullopt);
+    const auto [order, claimed] = state->orders.front();
+    state->orders.pop_front();
     const DumpingNode node = state->node;
-    const int64_t claimed = state->known.claimed;
     state->dumps = true;
     lock.unlock();
-    const auto know = [&](const auto& change) {  // unless another dump was taken on meanwhile
+    const auto know = [&, claimed = claimed](const auto& change) {  // unless another dump was taken on meanwhile
       const std::lock_guard moment(state->mutex);
       if (state->known.claimed == claimed) change(state->known);
     };

@@ -13,10 +13,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+double start_seconds() {
+  const char* const text = std::getenv(kStartSecondsVariable);
+  char* end = nullptr;
+  const double seconds = text == nullptr ? 0 : std::strtod(text, &end);
+  return text == nullptr || end == text || *end != '\0' || !(seconds >= 0) ? kStartSeconds : seconds;
+}
+
 }  // namespace
 
 ProcessDeadline::ProcessDeadline(const std::string& what, End end, std::chrono::milliseconds tick)
-    : seconds_(FaultConfig{}.setup_seconds), what_(what), end_(std::move(end)) {
+    : seconds_(start_seconds()), what_(what), end_(std::move(end)) {
+  off_ = seconds_ == 0;
   thread_ = std::thread([this, tick] { count(tick); });
 }
 
@@ -39,6 +47,7 @@ void ProcessDeadline::begin(const std::string& what, End end) {
 void ProcessDeadline::set(const FaultConfig& fault) {
   const std::lock_guard lock(mutex_);
   seconds_ = fault.setup_seconds;
+  field_ = "fault.setup_seconds";
   off_ = fault.watchdog == Switch::kOff;
 }
 
@@ -56,7 +65,7 @@ void ProcessDeadline::count(std::chrono::milliseconds tick) {
     awake_ += std::min(std::chrono::duration<double>(now - last).count(), longest);
     last = now;
     if (off_ || what_.empty() || awake_ < seconds_) continue;
-    const std::string text = fmt::format("fault.setup_seconds: {} has taken {:.0f} s", what_, awake_);
+    const std::string text = fmt::format("{}: {} has taken {:.0f} s", field_, what_, awake_);
     const End end = end_;
     lock.unlock();
     end(text);

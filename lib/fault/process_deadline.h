@@ -16,8 +16,12 @@
 
 namespace tri {
 
-// Counts the time in which this process is awake, from its making on, with the default of fault.setup_seconds until the
-// config is known. Threads: the one that made it, and the one that runs the job's body, after each other.
+// In the environment: the deadline until the config is known, in seconds; 0: there is none. `trireme supervise`, which knows
+// the config, sets it where fault.setup_seconds is less than the default.
+inline constexpr const char* kStartSecondsVariable = "TRIREME_START_SECONDS";
+inline constexpr double kStartSeconds = 300;
+
+// Counts the time in which this process is awake, from its making on, with a deadline of its own until the config is known. Threads: the one that made it, and the one that runs the job's body, after each other.
 class ProcessDeadline {
  public:
   // Ends the process, after `text` was said; must not return.
@@ -41,9 +45,10 @@ class ProcessDeadline {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  double seconds_;    // the deadline
-  double awake_ = 0;  // of the present `what_`
-  std::string what_;  // "": nothing counts
+  double seconds_;                             // the deadline; 0: none
+  const char* field_ = kStartSecondsVariable;  // whose value that is
+  double awake_ = 0;                           // of the present `what_`
+  std::string what_;                           // "": nothing counts
   End end_;
   bool off_ = false, over_ = false;
   std::thread thread_;

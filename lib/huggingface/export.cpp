@@ -8,9 +8,9 @@
 #include "io/base/progress.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/safetensors.h"
-#include "io/tokens/tokenizer.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/huggingface/elements.h"
+#include "lib/huggingface/tokenizer_files.h"
 
 namespace tri::huggingface {
 namespace {
@@ -87,86 +87,6 @@ class Source {
   std::vector<float> values_;
 };
 
-// tokenizer.json of the bytes themselves, for transformers' fast tokenizers: a byte-level BPE without merges. Its
-// letters for the bytes are those of GPT-2: printable Latin-1 stands for itself, the rest follows from U+0100 on.
-std::string byte_tokenizer_json() {
-  Json vocab = Json::object();
-  int next = 256;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
-    const int letter = printable ? byte : next++;
-    std::string utf8;
-    if (letter < 128)
-      utf8 = static_cast<char>(letter);
-    else
-      utf8 = {static_cast<char>(0xC0 | letter >> 6), static_cast<char>(0x80 | (letter & 63))};
-    vocab[utf8] = byte;
-  }
-  const Json end = {{"id", 256},       {"content", "<|endoftext|>"}, {"single_word", false}, {"lstrip", false},
-                    {"rstrip", false}, {"normalized", false},        {"special", true}};
-  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const Json json = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", {end}},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", level},
-                     {"post_processor", nullptr},
-                     {"decoder", level},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", false},
-                       {"vocab", vocab},
-                       {"merges", Json::array()}}}};
-  return json.dump(1) + "\n";
-}
-
-struct TokenizerInfo {
-  std::string name;     // for config.json
-  std::string summary;  // for people
-  int eos = -1;
-};
-
-Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder) {
-  const std::string& spec = config.data.tokenizer;
-  const auto opened = open_tokenizer(spec);
-  if (!opened)
-    return TokenizerInfo{
-        spec, fmt::format("{}, which is not here ({}); add its files yourself", spec, opened.error().message)};
-  const Tokenizer& tokenizer = *opened.value();
-  TokenizerInfo info{.name = tokenizer.fingerprint()};
-  const int vocab = tokenizer.vocab_size();
-  if (vocab > config.model.vocab || (spec == "bytes" && vocab != config.model.vocab)) {
-    info.summary = fmt::format(
-        "unknown: data.tokenizer {} has {} tokens, the model {}; add the files of the one that it was trained with",
-        spec, vocab, config.model.vocab);
-    info.name = "unknown";
-    return info;
-  }
-  info.eos = tokenizer.eod();
-  if (spec == "bytes") {
-    if (auto done = write_file(folder + "/tokenizer.json", byte_tokenizer_json()); !done) return done.error();
-    const Json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                           {"eos_token", "<|endoftext|>"},
-                           {"clean_up_tokenization_spaces", false},
-                           {"model_max_length", config.model.seq_len}};
-    if (auto done = write_file(folder + "/tokenizer_config.json", settings.dump(2) + "\n"); !done) return done.error();
-    info.summary = "bytes, as tokenizer.json";
-    return info;
-  }
-  auto model = MappedFile::open(spec);
-  if (!model) return model.error();
-  if (auto done = write_file(folder + "/tokenizer.model", model.value().text()); !done) return done.error();
-  info.summary = fmt::format("{}, copied to tokenizer.model (SentencePiece)", info.name);
-  return info;
-}
-
 Result<void> begin_folder(const std::string& folder) {
   std::error_code problem;
   fs::create_directories(folder, problem);
@@ -236,7 +156,8 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   summary.files = static_cast<int64_t>(files.size());
   summary.tokenizer = tokenizer.value().summary;
   const std::string json =
-      config_json(*format.value(), model, options.dtype, tokenizer.value().eos, tokenizer.value().name, manifest.step);
+      config_json(*format.value(), model, options.dtype, {.bos = tokenizer.value().bos, .eos = tokenizer.value().eos},
+                  tokenizer.value().name, manifest.step);
   if (auto done = write_file(options.folder + "/config.json", json); !done) return done.error();
   return summary;
 }

@@ -17,6 +17,7 @@
 #include "io/tokens/tokenizer.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/huggingface/elements.h"
+#include "lib/huggingface/tokenizer_files.h"
 
 namespace tri::huggingface {
 namespace {
@@ -142,21 +143,13 @@ Result<Config> run_config(const ImportOptions& options, const Described& describ
   const std::string name = fs::path(options.run_dir).lexically_normal().filename().string();
   config.run.dir = options.run_dir;
   if (!name.empty() && name != "." && name != "..") config.run.name = name;
-  const std::string model = options.folder + "/tokenizer.model";
-  std::error_code ignored;
   const bool bytes = described.tokenizer == "bytes";  // our default
   if (bytes) {
     summary.tokenizer = described.tokenizer;
-  } else if (!fs::exists(model, ignored)) {
-    summary.tokenizer = "none of ours is in the folder: prepare token files with the model's own one";
-  } else if (const auto tokenizer = open_tokenizer(model); !tokenizer) {
-    summary.tokenizer = tokenizer.error().message;
-  } else if (tokenizer.value()->vocab_size() > config.model.vocab) {
-    summary.tokenizer = fmt::format("{} has {} tokens, the model {}: not used", model, tokenizer.value()->vocab_size(),
-                                    config.model.vocab);
+  } else if (const auto path = find_tokenizer(options.folder, config.model.vocab); !path) {
+    summary.tokenizer = path.error().message;
   } else {
-    config.data.tokenizer = options.run_dir + "/tokenizer.model";
-    summary.tokenizer = config.data.tokenizer;
+    summary.tokenizer = config.data.tokenizer = tokenizer_copy(path.value(), options.run_dir);
   }
   if (!bytes && config.data.tokenizer == "bytes") config.run.sample_tokens = 0;  // they would not be text
   return parse_config(to_yaml(config), options.folder, options.overrides);
@@ -248,11 +241,9 @@ Result<ImportSummary> import_model(const ImportOptions& options) {
     return Error{options.folder + ": " + published.error().message, published.error().code};
   }
   summary.checkpoint = dir + "/" + step_name(0);
-  if (config.value().data.tokenizer == options.run_dir + "/tokenizer.model") {
-    auto model = MappedFile::open(options.folder + "/tokenizer.model");
-    if (!model) return model.error();
-    if (auto done = write_file(config.value().data.tokenizer, model.value().text()); !done) return done.error();
-  }
+  if (const std::string path = tokenizer_file(options.folder);
+      path != options.folder && config.value().data.tokenizer == tokenizer_copy(path, options.run_dir))
+    if (auto copied = copy_tokenizer(path, options.run_dir); !copied) return copied.error();
   config.value().model = resolved.value().model;  // the rest stays open for the ranks that will train
   if (auto done = write_file(summary.config, to_yaml(config.value())); !done) return done.error();
   return summary;

@@ -271,7 +271,7 @@ Result<const WeightFormat*> weight_format_of(const ModelConfig& model) {
   return join_errors(fewest);
 }
 
-std::string config_json(const WeightFormat& format, const ModelConfig& model, Dtype dtype, int eos,
+std::string config_json(const WeightFormat& format, const ModelConfig& model, Dtype dtype, Ends ends,
                         const std::string& tokenizer, int64_t step) {
   const FormatTable& table = table_of(format);
   Json json = {{"architectures", {format.architecture}}, {"model_type", format.model_type}};
@@ -281,8 +281,8 @@ std::string config_json(const WeightFormat& format, const ModelConfig& model, Dt
   json[std::string(table.eps)] = model.norm_eps;
   json["initializer_range"] = model.init_std;
   json["tie_word_embeddings"] = model.tie_embeddings;
-  json["bos_token_id"] = nullptr;
-  json["eos_token_id"] = eos < 0 ? Json() : Json(eos);
+  json["bos_token_id"] = ends.bos < 0 ? Json() : Json(ends.bos);
+  json["eos_token_id"] = ends.eos < 0 ? Json() : Json(ends.eos);
   if (model.position == Position::kRope) {
     json["attention_bias"] = json["mlp_bias"] = model.bias;
     json["head_dim"] = head_size(model);

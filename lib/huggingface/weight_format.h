@@ -57,8 +57,13 @@ struct WeightFormat {
 // The format that expresses the model; or an Error naming the config fields that none expresses.
 Result<const WeightFormat*> weight_format_of(const ModelConfig& model);
 
-// config.json. `eos`: the token that ends a document, -1: unknown. `tokenizer`, `step`: where the model comes from.
-std::string config_json(const WeightFormat& format, const ModelConfig& model, Dtype dtype, int eos,
+// The tokens that begin and end a document; -1: none, or unknown.
+struct Ends {
+  int bos = -1, eos = -1;
+};
+
+// config.json. `tokenizer`, `step`: where the model comes from.
+std::string config_json(const WeightFormat& format, const ModelConfig& model, Dtype dtype, Ends ends,
                         const std::string& tokenizer, int64_t step);
 
 struct Described {

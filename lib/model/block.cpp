@@ -144,9 +144,26 @@ void TransformerBlock::gather_gradient(State& s, Linear linear) const {
   const LayerContext& ctx = s.ctx;
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8()) return ctx.gather(w.dstream);
+  if (ctx.tp.size() == 1) {  // all rows are here: the transpose and the bias' gradient by the same pass
+    const RowLinear& reader = linear == Linear::kProj ? proj_ : fc2_;
+    ctx.fp8->cast(Fp8Operand::kGradient, layer_, linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t,
+                  reader.bias_gradient(ctx));
+    return reader.bias_gradient_ready(ctx);
+  }
   ctx.begin_gather(w.fp8.dstream);
   ctx.fp8->cast(Fp8Operand::kGradient, layer_, linear, ctx.local_rows(w.dstream), ctx.local_rows(w.fp8.dstream));
   ctx.start_gather(w.fp8.dstream);
+}
+
+// Of the gathered gradient of the residual stream, for the weight gradient of `linear`, and beside it the gradient of
+// its bias from the local rows: where gather_gradient has not made them.
+Tensor TransformerBlock::dstream_transposed(const LayerContext& ctx, const RowLinear& linear) const {
+  const LayerWorkspace& w = ctx.work;
+  ctx.need(w.fp8.dstream);
+  const bool is_made = ctx.tp.size() == 1;
+  if (!is_made || (is_parallel() && linear.linear == Linear::kProj))
+    linear.add_bias_gradient(ctx, ctx.local_rows(w.dstream));
+  return is_made ? w.fp8.dstream_t : ctx.fp8->transposed(w.fp8.dstream, w.fp8.dstream_t);
 }
 
 void TransformerBlock::norm_backward(State& s, Linear linear) const {
@@ -199,7 +216,9 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .deterministic = ctx.config.run.deterministic},
                           ctx.compute);
   rotate(ctx, Pass::kBackward, w.dqkv);
-  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, w.fp8.dqkv_t);
+  if (!is_fp8()) return;
+  ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, w.fp8.dqkv_t, qkv_.bias_gradient(ctx));
+  qkv_.bias_gradient_ready(ctx);
 }
 
 void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& t) const {
@@ -211,34 +230,42 @@ void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& 
 
 // From t.fc1 to t.activated.
 void TransformerBlock::activate(const LayerContext& ctx, const LayerTensors& t) const {
-  const Tensor out = is_fp8() ? ctx.work.activated : t.activated;
-  activation_forward({.kind = ctx.config.model.activation, .out = out, .inp = t.fc1}, ctx.compute);
-  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kInput, layer_, Linear::kFc2, out, t.activated);
+  if (is_fp8()) return ctx.fp8->activation_forward(layer_, t.activated, t.fc1, dactivated(ctx));
+  activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
 }
 
 // From the gathered gradient of the stream to work.dfc1 (GeLU) or work.dactivated. FP8 GEMMs leave GeLU's gradient to
 // activation_backward.
 void TransformerBlock::fc2_input(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  const bool gelu = ctx.config.model.activation == Activation::kGelu;
-  if (is_fp8()) return fc2_.backward_input(ctx, gelu ? w.dfc1 : w.dactivated, w.fp8.dstream);
-  if (gelu) return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
+  if (is_fp8()) return fc2_.backward_input(ctx, dactivated(ctx), w.fp8.dstream);
+  if (ctx.config.model.activation == Activation::kGelu)
+    return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
   fc2_.backward_input(ctx, w.dactivated, w.dstream);
 }
 
-// To work.dfc1, and its FP8 casts.
+// (R, Fl): of GeLU in the place of its own gradient.
+Tensor TransformerBlock::dactivated(const LayerContext& ctx) const {
+  return ctx.config.model.activation == Activation::kGelu ? ctx.work.dfc1 : ctx.work.dactivated;
+}
+
+// To work.dfc1, or its FP8 casts and the gradient of fc1's bias.
 void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  const Activation kind = ctx.config.model.activation;
-  const Tensor dout = kind == Activation::kGelu ? w.dfc1 : w.dactivated;
-  tri::activation_backward({.kind = kind, .dinp = w.dfc1, .dout = dout, .inp = t.fc1}, ctx.compute);
-  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kFc1, w.dfc1, w.fp8.dfc1, w.fp8.dfc1_t);
+  const Tensor dout = dactivated(ctx);
+  if (!is_fp8()) {
+    tri::activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = dout, .inp = t.fc1},
+                             ctx.compute);
+    return;
+  }
+  ctx.fp8->activation_backward(layer_, w.fp8.dfc1, w.fp8.dfc1_t, fc1_.bias_gradient(ctx), dout, t.fc1, w.dfc1);
+  fc1_.bias_gradient_ready(ctx);
 }
 
 void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const Tensor normed = mlp_input(t);
-  if (is_fp8()) return fc1_.backward_weight_fp8(ctx, w.dfc1, w.fp8.dfc1_t, normed);
+  if (is_fp8()) return fc1_.backward_weight_fp8(ctx, w.fp8.dfc1_t, normed);
   if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, w.dfc1, normed);
   fc1_.backward_weight(ctx, w.dfc1, normed);
 }
@@ -246,21 +273,22 @@ void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t
 void TransformerBlock::fc2_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8()) return fc2_.backward_weight(ctx, w.dstream, t.activated);
-  fc2_.backward_weight_fp8(ctx, ctx.local_rows(w.dstream), w.fp8.dstream,
-                           ctx.fp8->transposed(t.activated, w.fp8.input_transpose));
+  const Tensor dout_t = dstream_transposed(ctx, fc2_);
+  fc2_.backward_weight_fp8(ctx, dout_t, ctx.fp8->transposed(t.activated, w.fp8.input_transpose));
 }
 
 void TransformerBlock::proj_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8()) return proj_.backward_weight(ctx, w.dstream, t.attention);
-  proj_.backward_weight_fp8(ctx, ctx.local_rows(w.dstream), w.fp8.dstream,
+  const Tensor dout_t = dstream_transposed(ctx, proj_);
+  proj_.backward_weight_fp8(ctx, dout_t,
                             ctx.fp8->cast_transposed(layer_, Linear::kProj, t.attention, w.fp8.input_transpose));
 }
 
 void TransformerBlock::defer_qkv_weight(State& s) const {
   s.deferred = [this, &ctx = s.ctx, inp = s.t.normed1] {
     const LayerWorkspace& w = ctx.work;
-    if (is_fp8()) return qkv_.backward_weight_fp8(ctx, w.dqkv, w.fp8.dqkv_t, inp);
+    if (is_fp8()) return qkv_.backward_weight_fp8(ctx, w.fp8.dqkv_t, inp);
     qkv_.backward_weight(ctx, w.dqkv, inp);
   };
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();

@@ -58,6 +58,8 @@ class TransformerBlock {
   void attention_forward(const LayerContext& ctx, const LayerTensors& t) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_forward(const LayerContext& ctx, const LayerTensors& t) const;
+  Tensor dstream_transposed(const LayerContext& ctx, const RowLinear& linear) const;
+  Tensor dactivated(const LayerContext& ctx) const;
   void activate(const LayerContext& ctx, const LayerTensors& t) const;
   void activation_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc2_input(const LayerContext& ctx, const LayerTensors& t) const;

@@ -68,30 +68,64 @@ Dtype Fp8Layers::format(Fp8Operand operand) const {
   return operand == Fp8Operand::kGradient ? config_.precision.fp8_gradients : Dtype::kE4M3;
 }
 
-void Fp8Layers::cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t) {
+Fp8Accumulation Fp8Layers::accumulation(Pass pass) const {
+  const FastAccumulation fast = config_.precision.fp8_fast_accumulation;
+  const bool here = fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && pass == Pass::kForward);
+  return here ? Fp8Accumulation::kFast : Fp8Accumulation::kFp32;
+}
+
+Fp8Cast Fp8Layers::cast_of(int64_t at) const {
+  return {
+      .scale = of(tensors_.scale(), at), .amax = of(tensors_.amax(), at), .counts = tensors_.counts.rows(at, 1).flat()};
+}
+
+void Fp8Layers::cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t, Tensor dbias) {
   const int64_t at = slot(operand, layer, linear);
-  const Tensor amax = of(tensors_.amax(), at), scale = of(tensors_.scale(), at);
+  Fp8Cast c = cast_of(at);
   if (!has_history_) {
-    fp8_amax({.amax = amax, .inp = inp}, compute_);
+    fp8_amax({.amax = c.amax, .inp = inp}, compute_);
     if (tp_.size() > 1) {
       tp_.after(compute_);
-      tp_.all_reduce(amax, ReduceOp::kMax);
+      tp_.all_reduce(c.amax, ReduceOp::kMax);
       tp_.before(compute_);
     }
     fp8_scales({.from = ScalesFrom::kUnset,
                 .format = format(operand),
-                .scale = scale,
-                .inverse = of(tensors_.inverse, at),
-                .amax = amax},
+                .scale = c.scale,
+                .inverse = tensors_.inverse.rows(at, 1),
+                .amax = c.amax},
                compute_);
   }
-  fp8_cast({.out = out,
-            .out_t = out_t,
-            .inp = inp,
-            .scale = scale,
-            .amax = amax,
-            .counts = tensors_.counts.rows(at, 1).flat()},
-           compute_);
+  c.out = out;
+  c.out_t = out_t;
+  c.inp = inp;
+  c.dbias = dbias;
+  fp8_cast(c, compute_);
+}
+
+void Fp8Layers::activation_forward(int layer, Tensor out, Tensor inp, Tensor room) {
+  const Activation kind = config_.model.activation;
+  if (!has_history_) {
+    tri::activation_forward({.kind = kind, .out = room, .inp = inp}, compute_);
+    return cast(Fp8Operand::kInput, layer, Linear::kFc2, room, out);
+  }
+  Fp8Cast c = cast_of(slot(Fp8Operand::kInput, layer, Linear::kFc2));
+  c.out = out;
+  fp8_activation_forward({.kind = kind, .inp = inp, .cast = c}, compute_);
+}
+
+void Fp8Layers::activation_backward(int layer, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated, Tensor inp,
+                                    Tensor room) {
+  const Activation kind = config_.model.activation;
+  if (!has_history_) {
+    tri::activation_backward({.kind = kind, .dinp = room, .dout = dactivated, .inp = inp}, compute_);
+    return cast(Fp8Operand::kGradient, layer, Linear::kFc1, room, out, out_t, dbias);
+  }
+  Fp8Cast c = cast_of(slot(Fp8Operand::kGradient, layer, Linear::kFc1));
+  c.out = out;
+  c.out_t = out_t;
+  c.dbias = dbias;
+  fp8_activation_backward({.kind = kind, .dout = dactivated, .inp = inp, .cast = c}, compute_);
 }
 
 Tensor Fp8Layers::cast_transposed(int layer, Linear linear, Tensor inp, Tensor scratch) {
@@ -126,10 +160,11 @@ void Fp8Layers::forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, 
   fp8_gemm({.out = out,
             .a = inp,
             .b = w.values,
-            .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kInput, l.layer, l.linear)),
-            .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kWeight, l.layer, l.linear)),
+            .inverse_a = inverse(slot(Fp8Operand::kInput, l.layer, l.linear)),
+            .inverse_b = inverse(slot(Fp8Operand::kWeight, l.layer, l.linear)),
             .beta = beta,
-            .bias = bias},
+            .bias = bias,
+            .accumulation = accumulation(Pass::kForward)},
            compute_);
 }
 
@@ -138,9 +173,10 @@ void Fp8Layers::backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, flo
   fp8_gemm({.out = dinp,
             .a = dout,
             .b = w.transposed,
-            .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kGradient, l.layer, l.linear)),
-            .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kWeight, l.layer, l.linear)),
-            .beta = beta},
+            .inverse_a = inverse(slot(Fp8Operand::kGradient, l.layer, l.linear)),
+            .inverse_b = inverse(slot(Fp8Operand::kWeight, l.layer, l.linear)),
+            .beta = beta,
+            .accumulation = accumulation(Pass::kBackward)},
            compute_);
 }
 
@@ -148,9 +184,10 @@ void Fp8Layers::backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_
   fp8_gemm({.out = as_matrix(dweight, inp_t[0]),
             .a = dout_t,
             .b = inp_t,
-            .inverse_a = of(tensors_.inverse, slot(Fp8Operand::kGradient, l.layer, l.linear)),
-            .inverse_b = of(tensors_.inverse, slot(Fp8Operand::kInput, l.layer, l.linear)),
-            .beta = beta},
+            .inverse_a = inverse(slot(Fp8Operand::kGradient, l.layer, l.linear)),
+            .inverse_b = inverse(slot(Fp8Operand::kInput, l.layer, l.linear)),
+            .beta = beta,
+            .accumulation = accumulation(Pass::kBackward)},
            compute_);
 }
 
@@ -171,7 +208,7 @@ void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
     fp8_scales({.from = from,
                 .format = of_format,
                 .scale = tensors_.scale().flat(first, count),
-                .inverse = tensors_.inverse.flat(first, count),
+                .inverse = tensors_.inverse.rows(first, count),
                 .amax = tensors_.amax().flat(first, count),
                 .history = tensors_.history().flat(first, count),
                 .grad_scale = grad_scale,

@@ -43,8 +43,14 @@ class Fp8Layers {
   enum class Run { kStep, kForward };
   void begin(Run run);
 
-  // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both.
-  void cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t = {});
+  // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both. dbias (C), optional, added to:
+  // sums over the rows.
+  void cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {});
+  // fc2's input (R, Fl) and the gradient of fc1's output (R, fc1_width), cast as they are made. `room`, of the compute
+  // type, holds them where there is no scale yet; the first one's may be dactivated.
+  void activation_forward(int layer, Tensor out, Tensor inp, Tensor room);
+  void activation_backward(int layer, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated, Tensor inp,
+                           Tensor room);
   // An input that was cast before, once more, and transposed: (C, R) in `scratch`.
   Tensor cast_transposed(int layer, Linear linear, Tensor inp, Tensor scratch);
   // rows^T (C, R) in `scratch`.
@@ -71,7 +77,10 @@ class Fp8Layers {
  private:
   int64_t slot(Fp8Operand operand, int layer, Linear linear) const;
   Tensor of(const Tensor& all, int64_t slot) const { return all.flat(slot, 1); }
+  Tensor inverse(int64_t slot) const { return tensors_.inverse.flat(slot * kFp8InverseStride, 1); }
+  Fp8Cast cast_of(int64_t slot) const;  // without its tensors
   Dtype format(Fp8Operand operand) const;
+  Fp8Accumulation accumulation(Pass pass) const;
   const Fp8Weight& weight(const Fp8Linear& l);
   // fp8_scales over the slots of each format.
   void make_scales(ScalesFrom from, Tensor grad_scale);

@@ -19,7 +19,7 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims&
   const int64_t slots = int64_t{kNumFp8Operands} * config.model.layers * kNumLinears;
   const char* const name = "fp8 scales";
   Fp8Tensors t;
-  t.inverse = arena.take(name, Dtype::kF32, {slots});
+  t.inverse = arena.take(name, Dtype::kF32, {slots, kFp8InverseStride});
   t.counts = arena.take(name, Dtype::kI32, {slots, kNumFp8Counts});
   t.numbers = arena.take(name, Dtype::kF32, {slots * (3 + kNumFp8Counts)});
   const int64_t attention = int64_t{d.NHl} * d.HS;
@@ -51,12 +51,12 @@ Fp8Workspace allocate_fp8_workspace(const Config& config, const StageDims& d, Ar
   if (recompute == Recompute::kSelective) w.activated = arena.take(name, Dtype::kE4M3, {d.R, d.Fl});
   w.attention = arena.take(name, Dtype::kE4M3, {d.R, attention});
   w.dstream = arena.take(name, gradient, {d.R, d.C});
+  w.dstream_t = arena.take(name, gradient, {d.C, d.R});
   w.dfc1 = arena.take(name, gradient, {d.R, d.fc1_width});
   w.dfc1_t = arena.take(name, gradient, {d.fc1_width, d.R});
   w.dqkv = arena.take(name, gradient, {d.R, d.qkv_width});
   w.dqkv_t = arena.take(name, gradient, {d.qkv_width, d.R});
   w.input_transpose = arena.take(name, Dtype::kE4M3, {std::max<int64_t>({d.C, attention, d.Fl}) * d.R});
-  w.gradient_transpose = arena.take(name, gradient, {int64_t{d.C} * d.R});
   return w;
 }
 

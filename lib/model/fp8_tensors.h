@@ -33,13 +33,13 @@ struct Fp8Weight {
 // Slots: one an operand of each linear of each layer of the model, on every rank alike: slot = (operand · L + layer) ·
 // kNumLinears + linear. This rank fills those of its layers, and the reduction of a step completes the others.
 struct Fp8Tensors {
-  Tensor inverse;  // (slots) f32
+  Tensor inverse;  // (slots, kFp8InverseStride) f32
   Tensor counts;   // (slots, kNumFp8Counts) i32
   // (slots · (3 + kNumFp8Counts)) f32, what the host reads: scales, amax and counts of a step, then the history.
   Tensor numbers;
   std::vector<std::vector<std::array<Fp8Weight, kNumLinears>>> weights;  // [chunk][layer of the chunk][Linear]
 
-  int64_t slots() const { return inverse.empty() ? 0 : inverse.numel(); }
+  int64_t slots() const { return inverse.empty() ? 0 : inverse[0]; }
   Tensor scale() const { return numbers.flat(0, slots()); }
   Tensor amax() const { return numbers.flat(slots(), slots()); }
   Tensor float_counts() const { return numbers.flat(2 * slots(), kNumFp8Counts * slots()); }
@@ -52,11 +52,10 @@ struct Fp8Workspace {
   Tensor normed;              // (R, C): a gathered norm, recomputed
   Tensor activated;           // (R, Fl): an activation, recomputed; parallel.recompute: selective
   Tensor attention;           // (R, NHl · HS)
-  Tensor dstream;             // (R, C): the gradient of the residual stream, gathered
+  Tensor dstream, dstream_t;  // (R, C): the gradient of the residual stream, gathered; and its transpose
   Tensor dfc1, dfc1_t;        // (R, fc1_width) and its transpose
   Tensor dqkv, dqkv_t;        // (R, qkv_width) and its transpose
   Tensor input_transpose;     // bytes: the transpose of an input, for a weight gradient
-  Tensor gradient_transpose;  // bytes: the transpose of dstream, likewise
 };
 
 struct StageDims;

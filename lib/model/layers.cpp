@@ -33,10 +33,8 @@ void add_fp8_gradient(const LayerContext& ctx, const Fp8Linear& l, Tensor dout_t
   ctx.hooks.gradient_ready(*l.weight);
 }
 
-void add_bias_gradient(const LayerContext& ctx, const Parameter* bias, Tensor dout) {
-  if (bias == nullptr) return;
-  bias_backward({.dbias = ctx.hooks.gradient(*bias).flat(), .dout = dout}, ctx.compute);
-  ctx.hooks.gradient_ready(*bias);
+Tensor gradient_of(const LayerContext& ctx, const Parameter* bias) {
+  return bias == nullptr ? Tensor{} : ctx.hooks.gradient(*bias).flat();
 }
 
 }  // namespace
@@ -141,9 +139,14 @@ void ColumnLinear::backward_weight_alone(const LayerContext& ctx, Tensor dout, T
   add_gradients(ctx, *weight, nullptr, dout, inp);
 }
 
-void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout, Tensor dout_t, Tensor inp) const {
+Tensor ColumnLinear::bias_gradient(const LayerContext& ctx) const { return gradient_of(ctx, bias); }
+
+void ColumnLinear::bias_gradient_ready(const LayerContext& ctx) const {
+  if (bias != nullptr) ctx.hooks.gradient_ready(*bias);
+}
+
+void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp) const {
   ctx.need(inp);
-  add_bias_gradient(ctx, bias, dout);
   add_fp8_gradient(ctx, fp8(), dout_t, ctx.fp8->transposed(inp, ctx.work.fp8.input_transpose));
 }
 
@@ -175,10 +178,20 @@ void RowLinear::backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp
   add_gradients(ctx, *weight, ctx.tp.size() > 1 ? nullptr : bias, dout, inp);
 }
 
-void RowLinear::backward_weight_fp8(const LayerContext& ctx, Tensor local_dout, Tensor dout, Tensor inp_t) const {
-  ctx.need(dout);
-  add_bias_gradient(ctx, bias, local_dout);
-  add_fp8_gradient(ctx, fp8(), ctx.fp8->transposed(dout, ctx.work.fp8.gradient_transpose), inp_t);
+void RowLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp_t) const {
+  add_fp8_gradient(ctx, fp8(), dout_t, inp_t);
+}
+
+Tensor RowLinear::bias_gradient(const LayerContext& ctx) const { return gradient_of(ctx, bias); }
+
+void RowLinear::bias_gradient_ready(const LayerContext& ctx) const {
+  if (bias != nullptr) ctx.hooks.gradient_ready(*bias);
+}
+
+void RowLinear::add_bias_gradient(const LayerContext& ctx, Tensor local_dout) const {
+  if (bias == nullptr) return;
+  bias_backward({.dbias = bias_gradient(ctx), .dout = local_dout}, ctx.compute);
+  bias_gradient_ready(ctx);
 }
 
 void RowLinear::backward_input(const LayerContext& ctx, Tensor dinp, Tensor dout) const {

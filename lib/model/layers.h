@@ -126,8 +126,10 @@ struct ColumnLinear {
   // After RowLinear::backward_input_gelu, which has dealt with the bias: backward_weight_alone.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
   void backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const;
-  // dout (R, N / tp), dout_t its FP8 transpose, inp (R, K) FP8, transposed here.
-  void backward_weight_fp8(const LayerContext& ctx, Tensor dout, Tensor dout_t, Tensor inp) const;
+  // dout_t (N / tp, R) FP8, inp (R, K) FP8, transposed here. The cast to dout_t adds to the bias' gradient.
+  void backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp) const;
+  Tensor bias_gradient(const LayerContext& ctx) const;  // (N / tp), absent without a bias
+  void bias_gradient_ready(const LayerContext& ctx) const;
 
  private:
   Fp8Linear fp8() const { return {layer, linear, weight}; }
@@ -152,8 +154,11 @@ struct RowLinear {
                            const ColumnLinear& previous) const;
   // The bias sees the local rows only.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
-  // local_dout (Rl, N), dout (R, N) the gathered FP8 rows, transposed here; inp_t (K / tp, R) FP8.
-  void backward_weight_fp8(const LayerContext& ctx, Tensor local_dout, Tensor dout, Tensor inp_t) const;
+  // dout_t (N, R), inp_t (K / tp, R) FP8. The bias sees the local rows only: through the cast, or by add_bias_gradient.
+  void backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp_t) const;
+  Tensor bias_gradient(const LayerContext& ctx) const;  // (N), absent without a bias
+  void bias_gradient_ready(const LayerContext& ctx) const;
+  void add_bias_gradient(const LayerContext& ctx, Tensor local_dout) const;  // local_dout (Rl, N)
 
  private:
   Fp8Linear fp8() const { return {layer, linear, weight}; }

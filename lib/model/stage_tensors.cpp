@@ -55,8 +55,7 @@ class Allocator {
     LayerWorkspace w;
     w.partial = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.normed = arena_.take(name, d_.dtype, {d_.R, d_.C});
-    if (recompute == Recompute::kSelective || any_fp8_layer(config_))
-      w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
+    if (recompute == Recompute::kSelective) w.activated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
     w.dstream = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dnormed = arena_.take(name, d_.dtype, {d_.R, d_.C});
     w.dfc1 = arena_.take(name, d_.dtype, {d_.R, d_.fc1_width});

@@ -106,6 +106,7 @@ std::string json_line(const StepMetrics& m) {
                {"tflops_per_rank", number(m.tflops_per_rank)},
                {"mfu", number(m.mfu)},
                {"mfu_causal", number(m.mfu_causal)}};
+  if (m.mfu_fp8) line["mfu_fp8"] = number(m.mfu_fp8);
   const auto seconds = m.times.values();
   for (size_t i = 0; i < seconds.size(); ++i)
     line[fmt::format("{}_ms", StepTimes::names()[i])] = number(1e3 * seconds[i], 4);

@@ -24,6 +24,7 @@ struct StepMetrics {
   double tflops_per_rank = 0;
   std::optional<double> mfu;         // share of the device's peak; none on the CPU
   std::optional<double> mfu_causal;  // counting only the attention that the mask leaves (AttentionWork::kCausal)
+  std::optional<double> mfu_fp8;     // with FP8 GEMMs: share of the device's FP8 peak
   StepTimes times;                   // this rank's
   int64_t data_bytes = 0;            // read from token files by this rank: for its whole node, or for itself alone
 };

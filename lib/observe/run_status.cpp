@@ -160,9 +160,7 @@ bool any_moves(const RunStatus& status) {
   return false;
 }
 
-bool lives(const RankRecord& rank) {
-  return rank.process_state == ProcessState::kRuns || rank.process_state == ProcessState::kStopped;
-}
+bool lives(const RankRecord& rank) { return is_there(rank.process_state); }
 
 RunState state_of(const RunStatus& status) {
   if (std::any_of(status.ranks.begin(), status.ranks.end(), lives)) {

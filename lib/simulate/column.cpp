@@ -1,6 +1,7 @@
 #include "lib/simulate/column.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "io/base/error.h"
 
@@ -8,6 +9,7 @@ namespace tri {
 namespace {
 
 constexpr double kUnknown = -1;
+constexpr double kSameRhythm = 1e-9;
 
 class Column {
  public:
@@ -33,6 +35,13 @@ class Column {
     for (int rank = 0; rank < p_; ++rank) add_stage(rank);
   }
 
+  // What pp microbatches took on the last virtual stage, after run(): the last of all, or those that ended `earlier`
+  // microbatches before.
+  double last_group(int earlier) const {
+    const int last = slot(virtual_stages_ - 1, m_ - 1 - earlier);
+    return backward_end_[last] - backward_end_[last - p_];
+  }
+
   ColumnTimes run() {
     size_t left = 0;
     for (const Stage& stage : stages_) left += stage.plan.size();
@@ -44,7 +53,7 @@ class Column {
       TRI_REQUIRE(moved, "the plan of {} stages, {} chunks, {} microbatches stands still", p_, v_, m_);
     }
     for (int rank = 0; rank < p_; ++rank) times_.makespan = std::max(times_.makespan, times_.end[rank]);
-    return std::move(times_);
+    return times_;
   }
 
  private:
@@ -249,42 +258,67 @@ class Column {
 
 }  // namespace
 
-ColumnTimes time_whole_column(const ColumnCosts& costs) {
+namespace {
+
+// The costs as they can be walked through.
+ColumnCosts walkable(const ColumnCosts& costs) {
   TRI_REQUIRE(costs.stages > 0 && costs.chunks > 0 && costs.num_microbatches > 0 &&
                   costs.forward.size() == static_cast<size_t>(costs.stages) * costs.chunks &&
                   costs.backward.size() == costs.forward.size(),
               "{} stages, {} chunks, {} microbatches, {} costs", costs.stages, costs.chunks, costs.num_microbatches,
               costs.forward.size());
-  if (costs.transfers == StageTransfers::kCoupled && costs.chunks > 1 && costs.num_microbatches % costs.stages != 0) {
-    ColumnCosts blocked = costs;  // rounds of incomplete groups would wait for each other
-    blocked.transfers = StageTransfers::kBlocked;
-    return Column(blocked).run();
+  ColumnCosts walked = costs;
+  // Rounds of incomplete groups would wait for each other.
+  if (costs.transfers == StageTransfers::kCoupled && costs.chunks > 1 && costs.num_microbatches % costs.stages != 0)
+    walked.transfers = StageTransfers::kBlocked;
+  return walked;
+}
+
+// Whether a full pipeline finds its rhythm within two groups: virtual stages are equal, but for what the first and the
+// last have to do besides (embedding, head); messages hide behind any of them; groups of chunks are whole, and wait for
+// no message. GPipe, whose backwards all come behind all forwards, has two rhythms.
+bool keeps_a_rhythm(const ColumnCosts& costs) {
+  const size_t last = costs.forward.size() - 1, inner = std::min<size_t>(1, last);
+  const double forward = costs.forward[inner], backward = costs.backward[inner];
+  for (size_t stage = 0; stage <= last; ++stage) {
+    const bool end = stage == 0 || stage == last;
+    if (end ? costs.forward[stage] < forward || costs.backward[stage] < backward
+            : costs.forward[stage] != forward || costs.backward[stage] != backward)
+      return false;
   }
-  return Column(costs).run();
+  if (costs.transfer > forward || costs.schedule == Schedule::kGpipe) return false;
+  const bool whole_groups = costs.num_microbatches % costs.stages == 0 && costs.transfers != StageTransfers::kBlocked;
+  return costs.chunks == 1 || whole_groups;
+}
+
+}  // namespace
+
+ColumnTimes time_whole_column(const ColumnCosts& costs) {
+  const ColumnCosts walked = walkable(costs);
+  return Column(walked).run();
 }
 
 ColumnTimes time_column(const ColumnCosts& costs) {
   const int p = costs.stages;
-  // Two full groups of microbatches, and what is left over when the rest is cut into groups; then one group more.
+  // Two full groups of microbatches, and what is left over when the rest is cut into groups.
   const int few = 2 * p + costs.num_microbatches % p;
-  // Messages that take longer than a stage's work make rhythms of their own.
-  const double shortest = *std::ranges::min_element(costs.forward);
-  if (costs.num_microbatches <= few + p || costs.transfer > shortest) return time_whole_column(costs);
-  ColumnCosts shorter = costs;
+  if (costs.num_microbatches <= few || !keeps_a_rhythm(costs)) return time_whole_column(costs);
+  ColumnCosts shorter = walkable(costs);
   shorter.num_microbatches = few;
-  const ColumnTimes first = time_whole_column(shorter);
-  shorter.num_microbatches = few + p;
-  ColumnTimes second = time_whole_column(shorter);
-  const double groups = static_cast<double>(costs.num_microbatches - few - p) / p;
-  const auto extend = [&](double& value, double before) { value += groups * (value - before); };
-  const auto extend_all = [&](std::vector<double>& values, const std::vector<double>& before) {
-    for (size_t i = 0; i < values.size(); ++i) extend(values[i], before[i]);
-  };
-  extend(second.makespan, first.makespan);
-  extend_all(second.busy, first.busy);
-  extend_all(second.end, first.end);
-  extend_all(second.last_backward, first.last_backward);
-  return second;
+  Column column(shorter);
+  ColumnTimes times = column.run();
+  // A pipeline empties behind its last virtual stage, which keeps the rhythm until its end. If that is steady by then,
+  // every group more takes as long.
+  const double group = column.last_group(0);
+  for (int earlier = 1; earlier < p; ++earlier)
+    if (std::abs(group - column.last_group(earlier)) > kSameRhythm * group) return time_whole_column(costs);
+  const int groups = (costs.num_microbatches - few) / p;
+  times.makespan += groups * group;
+  for (double& end : times.end) end += groups * group;
+  for (double& end : times.last_backward) end += groups * group;
+  for (int stage = 0; stage < p * costs.chunks; ++stage)
+    times.busy[stage % p] += groups * p * (costs.forward[stage] + costs.backward[stage]);
+  return times;
 }
 
 }  // namespace tri

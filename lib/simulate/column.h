@@ -1,6 +1,6 @@
 // One pipeline ("column": the pp stages of one dp and tp rank) in simulated time, fast: the same plans and the same
-// rules as lib/simulate/pipeline.h, without spans and without generality. Microbatches beyond a few are not walked
-// through: once the pipeline is full every pp of them take the same time.
+// rules as lib/simulate/pipeline.h, without spans and without generality. Where the stages are equal, microbatches
+// beyond a few are not walked through: once the pipeline is full every pp of them take the same time.
 #pragma once
 
 #include <vector>
@@ -40,8 +40,8 @@ struct ColumnTimes {
 // Walks through every microbatch.
 ColumnTimes time_whole_column(const ColumnCosts& costs);
 
-// The same, within rounding, for any number of microbatches in the time of a few, unless a message takes longer than
-// the shortest forward.
+// The same, within rounding, and in the time of two groups of pp microbatches where these have found their rhythm:
+// virtual stages are equal but for the first and the last, which do more, and messages are shorter than a forward.
 ColumnTimes time_column(const ColumnCosts& costs);
 
 }  // namespace tri

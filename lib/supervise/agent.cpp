@@ -25,6 +25,7 @@
 #include "lib/supervise/node_health.h"
 #include "lib/supervise/node_processes.h"
 #include "lib/supervise/orphaned_job.h"
+#include "lib/supervise/slurm_daemon.h"
 
 namespace tri {
 namespace {
@@ -34,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kConnectMilliseconds = 3000;
 constexpr int kGreetingMilliseconds = 15000;  // the driver may have 1,500 agents, or a flood of strangers, to greet
 constexpr double kAskSeconds = 20, kOrphanSeconds = 3600;
-constexpr size_t kMostLines = 16, kLongestLine = 300;
+constexpr size_t kMostLines = 16;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
@@ -133,14 +134,6 @@ class Connection {
   FrameReader reader_;
 };
 
-// A node with hundreds of ports or ranks says less of each, rather than nothing at all.
-void keep_within_a_frame(AgentReport& report) {
-  constexpr size_t kMostPorts = 64, kMostGpus = 32, kMostRanks = 256;
-  report.ports.resize(std::min(report.ports.size(), kMostPorts));
-  report.gpus.resize(std::min(report.gpus.size(), kMostGpus));
-  report.ranks.resize(std::min(report.ranks.size(), kMostRanks));
-}
-
 class Agent {
  public:
   explicit Agent(const AgentOptions& options)
@@ -151,7 +144,7 @@ class Agent {
       ::kill(earlier, SIGKILL);
     std::unique_ptr<Connection> connection;
     while (seconds_since(heard_) < options_.gone_seconds || awaits_batch_host()) {
-      if (!connection) connection = Connection::open(options_);
+      if (!connection && (connection = Connection::open(options_)) && !connection->send(hello())) connection.reset();
       const auto turn = Clock::now();
       // A driver that has closed the connection has another agent here, or is gone: then nothing is killed any more.
       std::vector<AgentOrder> before;
@@ -183,6 +176,8 @@ class Agent {
     return node == nullptr ? "" : node;
   }
 
+  static bool slurm_job() { return std::getenv("SLURM_JOB_ID") != nullptr; }
+
   // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it back
   // (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and then, each at
   // its own time.
@@ -207,16 +202,21 @@ class Agent {
     heard_ = Clock::now();
     if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
     order_ = order.number;
-    if (order.kind == OrderKind::kDoctor) doctor_.start();
+    if (order.kind == OrderKind::kDoctor)
+      doctor_.start(other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
-    sweeps_ = true;
+    sweeps_ = ranks_begin_ = true;
     return true;
   }
 
+  AgentReport hello() const { return {.node = options_.node, .host = run_.host, .began = began_}; }
+
   AgentReport report() {
-    AgentReport report{.node = options_.node, .host = run_.host, .began = began_, .attempt = attempt_, .order = order_};
+    AgentReport report = hello();
+    report.attempt = attempt_;
+    report.order = order_;
     const std::vector<RankRecord> boxes = boxes_of(run_);
-    if (!attempt_.empty()) report.ranks = sighted_ranks(boxes, attempt_);
+    if (!attempt_.empty()) report.ranks = ranks(boxes);
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
       const auto left = leftovers(run_, boxes, attempt_);
@@ -229,9 +229,22 @@ class Agent {
     const HealthWatch::Seen seen = health_.last();
     report.ports = seen.ports;
     report.gpus = seen.gpus;
+    report.gpu_age = seen.gpus.empty() ? 0 : seen.age;
+    report.daemon_gone = daemon_.gone_seconds();
     add_lines(boxes, report);
     keep_within_a_frame(report);
     return report;
+  }
+
+  // All processes of the node are looked through only while ranks begin: later, all have boxes that can have one.
+  std::vector<RankSight> ranks(std::span<const RankRecord> boxes) {
+    std::vector<RankSight> ranks = sighted_ranks(boxes, attempt_);
+    if (!ranks_begin_) return ranks;
+    const std::vector<RankSight> others = ranks_without_box(run_, boxes, attempt_);
+    ranks_begin_ = ranks.empty() || !others.empty();
+    for (const RankSight& rank : ranks) ranks_begin_ &= rank.phase == RunPhase::kSetup;
+    ranks.insert(ranks.end(), others.begin(), others.end());
+    return ranks;
   }
 
   // Each line once; XIDs of the kernel's log count like those of NVML.
@@ -248,10 +261,12 @@ class Agent {
       if (std::exchange(slowed_[gpu.pci], gpu.slowed) != gpu.slowed)
         lines.push_back(fmt::format("GPU {} is {}", gpu.pci,
                                     gpu.slowed ? "slowed down by heat or by its power supply" : "at full speed again"));
-    if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     report.lines.resize(std::min(report.lines.size(), kMostLines));
+    if (const bool silent = report.gpu_age > kGpuSilentSeconds; std::exchange(gpus_silent_, silent) != silent)
+      lines.push_back(silent ? fmt::format("the GPUs' driver has not answered for {:.0f} s", report.gpu_age)
+                             : "the GPUs' driver answers again");
+    if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
     report.lines.insert(report.lines.end(), lines.begin(), lines.end());
-    for (std::string& line : report.lines) line.resize(std::min(line.size(), kLongestLine));
     const bool are_known = !report.gpus.empty();  // those of other jobs left out
     for (const auto& [pci, of_kernel] : kernel_xids_) {
       auto at = std::find_if(report.gpus.begin(), report.gpus.end(),
@@ -267,14 +282,16 @@ class Agent {
   AgentOptions options_;
   RunOnNode run_;
   NodeDoctor doctor_;
+  SlurmDaemon daemon_{slurm_job() ? slurm_node() : ""};
   HealthWatch health_;
   KernelLog kernel_;
   std::map<std::string, GpuSight> kernel_xids_;  // by PCI id; their XIDs alone
   std::map<std::string, bool> slowed_;           // GPUs, by PCI id
+  bool gpus_silent_ = false;
   std::set<std::string> said_;
   std::string attempt_;
   uint64_t order_ = 0;
-  bool sweeps_ = false;
+  bool sweeps_ = false, ranks_begin_ = false;
   const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Clock::time_point heard_ = Clock::now(), asked_ = heard_;
   double ask_after_ = 0;

@@ -11,10 +11,11 @@
 
 namespace tri {
 
-// A rank of the attempt, from its black box.
+// A rank of the attempt, from its black box; before it has one, from its process.
 struct RankSight {
-  int world_rank = 0;
+  int world_rank = 0;  // -1: not known, without a box
   int process = 0;
+  bool has_box = true;
   ProcessState state = ProcessState::kUnknown;
   RunPhase phase = RunPhase::kSetup;
   int64_t step = 0;
@@ -23,7 +24,7 @@ struct RankSight {
 };
 template <class Archive>
 void fields(Archive& archive, RankSight& r) {
-  archive(r.world_rank, r.process, r.state, r.phase, r.step, r.progress, r.ended);
+  archive(r.world_rank, r.process, r.has_box, r.state, r.phase, r.step, r.progress, r.ended);
 }
 
 // A port of the network since the agent began.
@@ -58,23 +59,34 @@ void fields(Archive& archive, GpuSight& g) {
           g.nvlinks_up, g.nvlink_recoveries, g.nvlink_errors);
 }
 
+// GPUs that were not looked at for so long: their driver does not answer.
+inline constexpr double kGpuSilentSeconds = 10;
+
+// The first report of a connection says whose it is and nothing else (node, host, began): a stranger may send less than a
+// node with hundreds of ranks has to tell (AgentServer::Limits).
 struct AgentReport {
   std::string node;     // as the launcher calls it
   std::string host;     // as its processes call it (io/base/host.h)
   double began = 0;     // when the agent was started, seconds since 1970: of two of a node the later one counts
   std::string attempt;  // whose ranks these are; "": none is under way
-  std::vector<RankSight> ranks;    // that have a box
+  std::vector<RankSight> ranks;
   int left = 0;                    // processes of other attempts of the run that live on
   uint64_t order = 0;              // number of the last one that was heard; 0: none
   int doctor_status = -1;          // exit status of the `trireme doctor` asked for last; -1: it has not ended
   std::vector<std::string> lines;  // of logs and of the kernel that hold one of the keywords, since the last report
   std::vector<PortSight> ports;
   std::vector<GpuSight> gpus;
+  double daemon_gone = 0;  // seconds since the node's slurmd was found gone; 0: it lives, or is not known
+  double gpu_age = 0;      // seconds since they were looked at: a driver that hangs does not answer
 };
 template <class Archive>
 void fields(Archive& archive, AgentReport& r) {
-  archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus);
+  archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus,
+          r.gpu_age, r.daemon_gone);
 }
+
+// A node with hundreds of ports or ranks says less of each, rather than nothing at all: a report fits into a frame.
+void keep_within_a_frame(AgentReport& report);
 
 enum class OrderKind : uint32_t {
   kPulse,   // the driver lives

@@ -61,12 +61,14 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
   return cause;
 }
 
+bool is_suspicion(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
+
 // Trouble of links that a failure may come from. It explains one that names no other node.
 std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const AttemptCause& cause, double now) {
   if (cause.kind == CauseKind::kNotFinite || cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile)
     return std::nullopt;
   for (const AttemptCause& finding : facts.findings)
-    if (finding.kind == CauseKind::kGpuSuspect && now - finding.time <= kRecentSeconds &&
+    if (is_suspicion(finding.kind) && now - finding.time <= kRecentSeconds &&
         (cause.node.empty() || cause.node == finding.node))
       return finding;
   return std::nullopt;
@@ -102,11 +104,14 @@ AttemptCause cause_of(const EndFacts& facts, double now) {
     if (finding.kind == CauseKind::kNodeLost) return with_status(finding);
   if (facts.relief) return with_status(*facts.relief);
   for (const AttemptCause& finding : facts.findings)
-    if (finding.kind != CauseKind::kGpuSuspect && (finding.time == 0 || now - finding.time <= kRecentSeconds))
+    if (!is_suspicion(finding.kind) && (finding.time == 0 || now - finding.time <= kRecentSeconds))
       return with_status(finding);
   if (status == static_cast<int>(ExitCode::kDrained))
     return with_status({.kind = CauseKind::kSetAside, .text = "its ranks left with status 75"});
-  const AttemptCause cause = of_words(facts);
+  AttemptCause cause = of_words(facts);
+  // The box of a rank that is gone has its last step.
+  if (cause.step < 0 && facts.first_gone && facts.first_gone->world_rank == cause.world_rank)
+    cause.step = facts.first_gone->step;
   return with_status(recent_suspicion(facts, cause, now).value_or(cause));
 }
 

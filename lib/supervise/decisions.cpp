@@ -22,12 +22,17 @@ int times_on_node(const Situation& s, bool (*alike)(CauseKind)) {
   }));
 }
 
+// Whether both say in which step that was, and it is the same: the step that was seen last may be any before it.
+bool fail_at_one_step(const PastAttempt& a, const PastAttempt& b) {
+  return a.cause.step >= 0 && a.cause.step == b.cause.step;
+}
+
 // Whether the same rank has met the same end on two nodes: then it is the program's, or the data's, and no node's.
 bool follows_the_rank(const Situation& s) {
   const PastAttempt& last = last_of(s);
   return last.cause.world_rank >= 0 && std::any_of(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
            return a.cause.kind == last.cause.kind && a.cause.world_rank == last.cause.world_rank &&
-                  !a.cause.node.empty() && a.cause.node != last.cause.node && a.step == last.step;
+                  !a.cause.node.empty() && a.cause.node != last.cause.node && fail_at_one_step(a, last);
          });
 }
 
@@ -48,6 +53,22 @@ Decision stop(const Situation& s) {
   return {.action = Response::kStop, .status = last_of(s).cause.status, .why = "another attempt would end the same"};
 }
 
+bool has_trained(const PastAttempt& attempt) {
+  return attempt.step > attempt.from_step || attempt.checkpoint > attempt.from_step;
+}
+
+// Files that fail before the first step, though attempts on other nodes have trained: one of the nodes that are new does not
+// see the run's storage.
+Decision file(const Situation& s) {
+  const PastAttempt& last = last_of(s);
+  std::vector<std::string> fresh = last.nodes;
+  for (const PastAttempt& a : s.attempts)
+    if (has_trained(a))
+      std::erase_if(fresh, [&](const auto& node) { return std::count(a.nodes.begin(), a.nodes.end(), node) > 0; });
+  if (fresh.empty() || fresh.size() == last.nodes.size()) return stop(s);
+  return {.action = Response::kExclude, .node = fresh.front(), .why = "the run has trained without it: its storage"};
+}
+
 Decision exclude(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
   if (cause.node.empty()) return retry(s);
@@ -58,12 +79,12 @@ Decision exclude(const Situation& s) {
 Decision not_finite(const Situation& s) {
   const PastAttempt& last = last_of(s);
   const bool repeats = std::any_of(s.attempts.begin(), s.attempts.end() - 1, [&](const PastAttempt& a) {
-    return a.cause.kind == CauseKind::kNotFinite && a.step == last.step;
+    return a.cause.kind == CauseKind::kNotFinite && fail_at_one_step(a, last);
   });
   if (repeats)
     return {.action = Response::kStop,
             .status = static_cast<int>(ExitCode::kNotFinite),
-            .why = fmt::format("loss or gradients were not finite twice at step {}", last.step)};
+            .why = fmt::format("loss or gradients were not finite twice at step {}", last.cause.step)};
   return {.action = Response::kRetry, .why = "if it does not come again, a device has computed wrongly"};
 }
 
@@ -100,7 +121,7 @@ Decision hang(const Situation& s) {
 }
 
 // A closer look at once; it is left out unless the doctor finds it healthy, or cannot say so for the first time.
-bool is_suspect(CauseKind kind) { return kind == CauseKind::kGpuSuspect; }
+bool is_suspect(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
 
 Decision suspect(const Situation& s) {
   const AttemptCause& cause = last_of(s).cause;
@@ -132,12 +153,13 @@ constexpr std::array kTable{
     std::pair{CauseKind::kDrained, Row{leave}},
     std::pair{CauseKind::kSetAside, Row{leave}},
     std::pair{CauseKind::kUsage, Row{stop}},
-    std::pair{CauseKind::kFile, Row{stop}},
+    std::pair{CauseKind::kFile, Row{file}},
     std::pair{CauseKind::kNotFinite, Row{not_finite}},
     std::pair{CauseKind::kDeath, Row{fault_of_rank}},
     std::pair{CauseKind::kDevice, Row{fault_of_rank}},
     std::pair{CauseKind::kGpuFault, Row{fault_of_rank}},
     std::pair{CauseKind::kGpuSuspect, Row{suspect}},
+    std::pair{CauseKind::kPortErrors, Row{suspect}},
     std::pair{CauseKind::kGpuSick, Row{exclude}},
     std::pair{CauseKind::kPortFlaps, Row{exclude}},
     std::pair{CauseKind::kNodeLost, Row{exclude}},
@@ -253,7 +275,7 @@ std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
   int64_t passed = 0;  // by attempts since
   const auto at_the_step_of = [&](const PastAttempt& last) {
     return std::count_if(s.attempts.begin(), s.attempts.end(), [&](const PastAttempt& a) {
-      return a.cause.kind == CauseKind::kNotFinite && a.step == last.step;
+      return a.cause.kind == CauseKind::kNotFinite && fail_at_one_step(a, last);
     });
   };
   for (auto a = s.attempts.rbegin(); a != s.attempts.rend(); ++a) {
@@ -262,14 +284,15 @@ std::optional<Decision> decide_in_passing(const Situation& s, int64_t step) {
       continue;
     }
     // Once passed it was decided: a node that is taken again, by a person or after its time, stays.
-    if (a->cause.node.empty() || step <= a->step || passed > a->step) return std::nullopt;
+    const int64_t failed = a->cause.step;
+    if (a->cause.node.empty() || failed < 0 || step <= failed || passed > failed) return std::nullopt;
     // Else it was the run's own doing, or may have been: who submits again has perhaps mended it.
     if (at_the_step_of(*a) > 1 || a->job != s.job) return std::nullopt;
     return Decision{.action = Response::kExclude,
                     .node = a->cause.node,
                     .why = fmt::format("loss or gradients were not finite at step {}, and are finite without it or the "
                                        "second time: a device has computed wrongly",
-                                       a->step)};
+                                       failed)};
   }
   return std::nullopt;
 }

@@ -79,7 +79,8 @@ Result<int> run_driver(const DriverOptions& options) {
                             .ranks = options.ranks,
                             .run_dir = options.run_dir,
                             .job = job,
-                            .secret = {std::string(kTokenVariable) + "=" + to_text(token), driver}});
+                            .secret = {std::string(kTokenVariable) + "=" + to_text(token), driver},
+                            .marks = options.marks});
   ServerLink link(server);
   RunFolderBook book(options.run_dir, options.checkpoint_dir, job);
   Supervisor::Setup setup = options.setup;

@@ -14,6 +14,7 @@ struct DriverOptions {
   std::string run_dir, checkpoint_dir;  // absolute
   std::string program;                  // this executable
   std::vector<std::string> ranks;       // a rank's command
+  std::vector<std::string> marks;       // "NAME=value" in its environment
   LaunchCommands commands;
   Supervisor::Setup setup;
   std::string job;  // the scheduler's; "": none

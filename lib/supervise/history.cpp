@@ -48,7 +48,8 @@ RunHistory history_from(std::span<const RunEvent> events, double now) {
                    .node = event.string("node"),
                    .world_rank = static_cast<int>(event.number("culprit", -1)),
                    .status = static_cast<int>(event.number("status", 0)),
-                   .text = event.text};
+                   .text = event.text,
+                   .step = static_cast<int64_t>(event.number("failed_step", -1))};
     } else if (event.kind == RunEventKind::kExclusion) {
       std::erase_if(history.exclusions, same_node);
       history.exclusions.push_back(
@@ -84,7 +85,8 @@ RunEvent end_event(const PastAttempt& attempt) {
                             {"status", int64_t{attempt.cause.status}},
                             {"checkpoint", attempt.checkpoint},
                             {"noticed", attempt.noticed},
-                            {"step", attempt.cause.step >= 0 ? attempt.cause.step : attempt.step}}};
+                            {"step", std::max(attempt.cause.step, attempt.step)}}};
+  if (attempt.cause.step >= 0) event.fields["failed_step"] = attempt.cause.step;
   if (!attempt.cause.node.empty()) event.fields["node"] = attempt.cause.node;
   if (attempt.cause.world_rank >= 0) event.fields["culprit"] = int64_t{attempt.cause.world_rank};
   return event;

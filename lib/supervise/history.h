@@ -31,6 +31,7 @@ enum class CauseKind {
   kGpuSuspect,     // an XID, or trouble of NVLinks, that asks for a closer look
   kStraggler,      // a rank was slower than others of its stage for long, and was relieved
   kPortFlaps,      // a port of the network was down twice within minutes
+  kPortErrors,     // a port of the network counts errors, which asks for a closer look
   kNotStarted,     // the launcher ended before a rank has begun
   kUnknown,
 };
@@ -55,6 +56,7 @@ struct EnumNames<CauseKind> {
                                     std::pair{CauseKind::kGpuSuspect, std::string_view("GPU suspect")},
                                     std::pair{CauseKind::kStraggler, std::string_view("straggler")},
                                     std::pair{CauseKind::kPortFlaps, std::string_view("port flaps")},
+                                    std::pair{CauseKind::kPortErrors, std::string_view("port errors")},
                                     std::pair{CauseKind::kNotStarted, std::string_view("not started")},
                                     std::pair{CauseKind::kUnknown, std::string_view("unknown")}};
 };
@@ -66,7 +68,7 @@ struct AttemptCause {
   int status = 0;
   std::string text;
   double time = 0;    // of a finding: when it was last seen, seconds since 1970; 0: now
-  int64_t step = -1;  // in which a rank failed, by its own word; -1: it did not say
+  int64_t step = -1;  // in which a rank failed, by its own word or its box; -1: neither says
 };
 
 struct PastAttempt {
@@ -77,7 +79,7 @@ struct PastAttempt {
   double noticed = 0;           // when the driver began to end what was left of it
   int64_t from_step = 0;        // of the newest checkpoint when it began
   int64_t checkpoint = 0;       // ... and when it ended
-  int64_t step = 0;             // in which it failed, by its own word; else the last that it was seen in
+  int64_t step = 0;             // the last that it was seen in; cause.step is that of a failure
   AttemptCause cause;
 };
 

@@ -6,14 +6,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "io/base/format.h"
 
 namespace tri {
 namespace {
+
+constexpr int kNotStarted = 127;
+constexpr int kCheckSeconds = 40;  // less than the driver's patience (Thresholds::doctor_seconds), which starts before
 
 // All that was written to it.
 std::string contents(int file) {
@@ -24,49 +29,87 @@ std::string contents(int file) {
   return text;
 }
 
-// As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks.
-std::vector<char*> environment_without_slurm() {
-  std::vector<char*> environment;
+// As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks. `gpu`:
+// the one that it sees; "": as the agent does.
+std::vector<std::string> environment_of(const std::string& gpu) {
+  constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES=";
+  std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (text.rfind("SLURM_", 0) != 0 && text.rfind("PMIX_", 0) != 0 && text.rfind("PMI_", 0) != 0)
-      environment.push_back(*entry);
+    const bool of_step = text.rfind("SLURM_", 0) == 0 || text.rfind("PMIX_", 0) == 0 || text.rfind("PMI_", 0) == 0;
+    if (!of_step && (gpu.empty() || text.rfind(kVisible, 0) != 0)) environment.emplace_back(text);
   }
-  environment.push_back(nullptr);
+  if (!gpu.empty()) environment.push_back(std::string(kVisible) + gpu);
   return environment;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
 }  // namespace
 
-void NodeDoctor::start() {
+int worse_status(int a, int b) {
+  const auto rank = [](int status) { return status == 41 ? 3 : status == 40 ? 2 : status != 0 ? 1 : 0; };
+  return rank(a) >= rank(b) ? a : b;
+}
+
+std::vector<std::string> other_gpus(const char* visible, size_t count) {
+  std::vector<std::string> gpus;
+  if (visible != nullptr) {
+    std::istringstream in(visible);
+    for (std::string gpu; std::getline(in, gpu, ',') && gpu != "-1";) gpus.push_back(gpu);
+  } else {
+    for (size_t i = 0; i < count; ++i) gpus.push_back(std::to_string(i));
+  }
+  if (!gpus.empty()) gpus.erase(gpus.begin());
+  return gpus;
+}
+
+void NodeDoctor::start(const std::vector<std::string>& other_gpus) {
   status_ = -1;
-  if (process_ > 0) return;  // the one before has not ended: its answer will do
-  std::array<std::string, 3> words{program_, "doctor", "--json"};
-  std::array<char*, 4> argv{words[0].data(), words[1].data(), words[2].data(), nullptr};
-  const std::vector<char*> environment = environment_without_slurm();
-  output_ = Descriptor(::memfd_create("doctor", MFD_CLOEXEC));
+  if (!parts_.empty()) return;  // those before have not ended: their answer will do
+  const std::vector<std::string> all{program_, "doctor", "--json", "--check-seconds", std::to_string(kCheckSeconds)};
+  start_part(all, "");
+  for (const std::string& gpu : other_gpus) {
+    std::vector<std::string> under_load = all;
+    under_load.insert(under_load.end(), {"--only", "gpu_clock,gpu_throttling"});
+    start_part(under_load, gpu);
+  }
+}
+
+void NodeDoctor::start_part(const std::vector<std::string>& command, const std::string& gpu) {
+  std::vector<std::string> words = command, environment = environment_of(gpu);
+  Part part{.output = Descriptor(::memfd_create("doctor", MFD_CLOEXEC))};
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  if (output_.get() >= 0)
-    ::posix_spawn_file_actions_adddup2(&actions, output_.get(), STDOUT_FILENO);
+  if (part.output.get() >= 0)
+    ::posix_spawn_file_actions_adddup2(&actions, part.output.get(), STDOUT_FILENO);
   else
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  if (::posix_spawn(&process_, program_.c_str(), &actions, nullptr, argv.data(), environment.data()) != 0) {
-    process_ = -1;
-    status_ = 127;
-  }
+  if (::posix_spawn(&part.process, program_.c_str(), &actions, nullptr, pointers_to(words).data(),
+                    pointers_to(environment).data()) == 0)
+    parts_.push_back(std::move(part));
+  else
+    status_ = worse_status(std::max(status_, 0), kNotStarted);
   ::posix_spawn_file_actions_destroy(&actions);
 }
 
 int NodeDoctor::status() {
-  int status = 0;
-  if (process_ > 0 && ::waitpid(process_, &status, WNOHANG) == process_) {
-    process_ = -1;
-    status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 127;
-    if (output_.get() >= 0) findings_ = doctor_findings(contents(output_.get()));
-  }
-  return status_;
+  std::erase_if(parts_, [&](const Part& part) {
+    int status = 0;
+    if (::waitpid(part.process, &status, WNOHANG) != part.process) return false;
+    status_ = worse_status(std::max(status_, 0), WIFEXITED(status) ? WEXITSTATUS(status) : kNotStarted);
+    if (part.output.get() < 0) return true;
+    const auto found = doctor_findings(contents(part.output.get()));
+    findings_.insert(findings_.end(), found.begin(), found.end());
+    return true;
+  });
+  return parts_.empty() ? status_ : -1;
 }
 
 std::vector<std::string> NodeDoctor::take_findings() { return std::exchange(findings_, {}); }

@@ -15,19 +15,33 @@ class NodeDoctor {
  public:
   explicit NodeDoctor(std::string program) : program_(std::move(program)) {}
 
-  void start();
-  // Exit status of the one that was started last; -1: it has not ended, or none was. 127: it could not be started.
+  // One process looks at the node and its first GPU, one each at the clocks under load of the `other_gpus`, all at once.
+  void start(const std::vector<std::string>& other_gpus = {});
+  // The worst exit status of those that were started last; -1: not all have ended, or none was. 127: one could not be
+  // started.
   int status();
-  // What it has found, a line each; told once.
+  // What they have found, a line each; told once.
   std::vector<std::string> take_findings();
 
  private:
+  struct Part {
+    pid_t process = -1;
+    Descriptor output;  // a file without a name
+  };
+  void start_part(const std::vector<std::string>& words, const std::string& gpu);
+
   std::string program_;
-  Descriptor output_;  // of the doctor under way, a file without a name
-  pid_t process_ = -1;
-  int status_ = -1;
+  std::vector<Part> parts_;  // under way
+  int status_ = -1;          // of those that have ended
   std::vector<std::string> findings_;
 };
+
+// GPUs of a node but for the first, as CUDA_VISIBLE_DEVICES names them: `visible` is its value, null where it is not set and
+// `count` GPUs are there.
+std::vector<std::string> other_gpus(const char* visible, size_t count);
+
+// Of two exit statuses of the doctor the worse: bad, suspect, one that could not say, healthy.
+int worse_status(int a, int b);
 
 // Of `trireme doctor --json`: "doctor: bad: TEXT", the worst first. Nothing where the text is no such report.
 std::vector<std::string> doctor_findings(std::string_view json);

@@ -162,6 +162,7 @@ HealthWatch::HealthWatch() {
         const std::lock_guard lock(shared->mutex);
         if (shared->over) return;
         shared->seen = std::move(seen);
+        shared->time = std::chrono::steady_clock::now();
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
     }
@@ -175,7 +176,9 @@ HealthWatch::~HealthWatch() {
 
 HealthWatch::Seen HealthWatch::last() const {
   const std::lock_guard lock(shared_->mutex);
-  return shared_->seen;
+  Seen seen = shared_->seen;
+  seen.age = std::chrono::duration<double>(std::chrono::steady_clock::now() - shared_->time).count();
+  return seen;
 }
 
 }  // namespace tri

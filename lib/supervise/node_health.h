@@ -2,6 +2,7 @@
 // they may be read. A driver that hangs holds up the thread that asks it, and nobody else.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -60,6 +61,7 @@ class HealthWatch {
   struct Seen {
     std::vector<PortSight> ports;
     std::vector<GpuSight> gpus;
+    double age = 0;  // seconds since then
   };
   HealthWatch();
   ~HealthWatch();
@@ -70,6 +72,7 @@ class HealthWatch {
     std::mutex mutex;
     bool over = false;
     Seen seen;
+    std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
   };
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -36,10 +38,30 @@ std::optional<std::string_view> variable(std::string_view environment, std::stri
   return std::nullopt;
 }
 
-bool is_zombie(const std::string& process) {
-  const std::string stat = contents(process + "/stat");
+// Of a process's folder in /proc.
+struct ProcessStat {
+  ProcessState state = ProcessState::kGone;
+  pid_t parent = 0;
+};
+ProcessStat stat_of(const std::string& folder) {
+  const std::string stat = contents(folder + "/stat");
   const size_t name_end = stat.rfind(')');
-  return name_end == stat.npos || stat.size() < name_end + 3 || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
+  if (name_end == stat.npos || stat.size() < name_end + 4) return {};
+  return {.state = process_state_from(stat[name_end + 2]), .parent = std::atoi(stat.c_str() + name_end + 4)};
+}
+
+// Whether a process with this environment belongs to an attempt of the run on this node, and to which.
+std::optional<std::string_view> attempt_of(const RunOnNode& run, std::string_view environment) {
+  if (variable(environment, kSupervisedVariable) != run.run_dir) return std::nullopt;
+  if (!run.node.empty() && variable(environment, "SLURMD_NODENAME").value_or(run.node) != run.node) return std::nullopt;
+  return variable(environment, kAttemptVariable);
+}
+
+// As the launcher counts them.
+int world_rank_in(std::string_view environment) {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const auto text = variable(environment, name)) return std::atoi(std::string(*text).c_str());
+  return -1;
 }
 
 // All processes but this one, with their folders in /proc.
@@ -86,6 +108,28 @@ std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const st
   return ranks;
 }
 
+std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const RankRecord> boxes,
+                                         const std::string& attempt) {
+  std::map<pid_t, std::pair<RankSight, pid_t>> found;  // and its parent
+  for (const auto& [pid, folder] : processes()) {
+    const std::string environment = contents(folder + "/environ");
+    if (attempt_of(run, environment) != attempt) continue;
+    const ProcessStat stat = stat_of(folder);
+    if (stat.state == ProcessState::kGone) continue;
+    found[pid] = {{.world_rank = world_rank_in(environment), .process = pid, .has_box = false, .state = stat.state},
+                  stat.parent};
+  }
+  std::vector<RankSight> ranks;
+  for (const auto& [pid, process] : found) {
+    const auto& [sight, parent] = process;
+    const bool has_box = std::any_of(boxes.begin(), boxes.end(), [&, &rank = sight](const RankRecord& box) {
+      return box.attempt == attempt && (box.process == rank.process || box.world_rank == rank.world_rank);
+    });
+    if (!has_box && !found.contains(parent)) ranks.push_back(sight);
+  }
+  return ranks;
+}
+
 std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {
   const std::string command = program + '\0' + "supervise" + '\0' + "--agent" + '\0' + run_dir + '\0';
   std::vector<pid_t> found;
@@ -100,17 +144,12 @@ std::vector<pid_t> earlier_agents(const std::string& program, const std::string&
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
   std::set<pid_t> found;
   for (const RankRecord& record : boxes) {
-    const ProcessState state = process_state_of(record);
-    if (record.attempt != attempt && (state == ProcessState::kRuns || state == ProcessState::kStopped))
-      found.insert(record.process);
+    if (record.attempt != attempt && is_there(process_state_of(record))) found.insert(record.process);
   }
   for (const auto& [pid, folder] : processes()) {
     const std::string environment = contents(folder + "/environ");  // of other users: empty
-    if (variable(environment, kSupervisedVariable) != run.run_dir) continue;
-    const auto of_attempt = variable(environment, kAttemptVariable);
-    if (!of_attempt || *of_attempt == attempt) continue;
-    if (!run.node.empty() && variable(environment, "SLURMD_NODENAME") != run.node) continue;
-    if (!is_zombie(folder)) found.insert(pid);
+    const auto of_process = attempt_of(run, environment);
+    if (of_process && *of_process != attempt && is_there(stat_of(folder).state)) found.insert(pid);
   }
   return {found.begin(), found.end()};
 }

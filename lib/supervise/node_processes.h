@@ -29,6 +29,11 @@ std::vector<RankRecord> boxes_of(const RunOnNode& run);
 // Ranks of the attempt that have a box here.
 std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const std::string& attempt);
 
+// Its ranks that have none yet: they are still before MPI's start, in it, or at the config. What a rank has started itself
+// is no rank.
+std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const RankRecord> boxes,
+                                         const std::string& attempt);
+
 // Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);
 

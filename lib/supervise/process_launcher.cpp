@@ -160,6 +160,7 @@ void ProcessLauncher::start_ranks(const RanksStart& start_of) {
   words.insert(words.end(), {"env", std::string(kAttemptVariable) + "=" + start_of.attempt,
                              std::string(kSupervisedVariable) + "=" + setup_.run_dir, "TRIREME_JOB=" + setup_.job,
                              fmt::format("TRIREME_RESTART={}", start_of.number)});
+  words.insert(words.end(), setup_.marks.begin(), setup_.marks.end());
   words.insert(words.end(), setup_.ranks.begin(), setup_.ranks.end());
   status_.reset();
   ranks_ = start(words, {}, "");

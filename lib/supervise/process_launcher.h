@@ -41,6 +41,7 @@ class ProcessLauncher : public Launcher {
     std::vector<std::string> ranks;   // a rank's
     std::string run_dir, job;         // absolute; the name of the job, for the run's lock
     std::vector<std::string> secret;  // "NAME=value" for the agents alone
+    std::vector<std::string> marks;   // ... for the ranks alone
   };
   explicit ProcessLauncher(Setup setup) : setup_(std::move(setup)) {}
   ~ProcessLauncher() override;  // kills what is left

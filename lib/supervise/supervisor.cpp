@@ -9,8 +9,11 @@
 namespace tri {
 namespace {
 
-constexpr double kAskSeconds = 5;   // launcher and ranks have to leave when they are asked to
-constexpr double kLookSeconds = 2;  // what a GPU has against it may show a moment after its rank has died
+constexpr double kAskSeconds = 5;     // launcher and ranks have to leave when they are asked to
+constexpr double kAloneSeconds = 3;   // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
+constexpr double kDaemonSeconds = 5;  // without slurmd
+// What a GPU has against it may show a moment after its rank has died.
+constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -91,9 +94,15 @@ void Supervisor::gather(double now) {
   for (int i = 0; i < setup_.nodes_needed; ++i) {
     const std::string& name = names[static_cast<size_t>(i)];
     Node& node = nodes_.at(name);
-    if (has_come(node) && heard_since_order(node) && node.report.left == 0 &&
-        now - node.heard < thresholds_.silent_seconds)
+    const bool answers = has_come(node) && now - node.heard < thresholds_.silent_seconds;
+    // A service that is started anew comes back within seconds.
+    if (answers && node.report.daemon_gone > 0) {
+      if (node.report.daemon_gone >= kDaemonSeconds)
+        return exclude(name, "its slurmd is gone: no step starts there", now);
+      all_there = false;
       continue;
+    }
+    if (answers && heard_since_order(node) && node.report.left == 0) continue;
     all_there = false;
     if (is_lost(name, node, now)) {
       if (!is_cut_off(now) && starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
@@ -130,6 +139,7 @@ void Supervisor::start_attempt(double now) {
     node.number = current_.number;
     node.stopped.clear();
     node.gone.clear();
+    node.behind = 0;
     node.gpus_before.clear();
     for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
   }
@@ -168,22 +178,30 @@ void Supervisor::run(double now) {
   const bool suspended = num_stopped == num_ranks;
   for (const std::string& name : current_.nodes) {
     const Node& node = nodes_.at(name);
-    const auto overdue = [&](const std::map<int, double>& since, double limit) {
-      for (const auto& [rank, time] : since)
-        if (limit > 0 && now - time > limit) return rank;
-      return -1;
+    const auto overdue = [&](const std::map<int, Node::RankSince>& ranks, double limit) {
+      return std::find_if(ranks.begin(), ranks.end(),
+                          [&](const auto& rank) { return limit > 0 && now - rank.second.since > limit; });
     };
     // Who went first is told by the book, or by who was first seen gone.
-    if (overdue(node.gone, thresholds_.gone_seconds) >= 0) {
+    if (overdue(node.gone, thresholds_.gone_seconds) != node.gone.end()) {
       facts_.died_unnoticed = true;
       return end_attempt(now);
     }
-    const int stopped = suspended ? -1 : overdue(node.stopped, thresholds_.stopped_seconds);
-    if (stopped < 0) continue;
+    if (suspended) continue;
+    const auto stopped = overdue(node.stopped, thresholds_.stopped_seconds);
+    if (stopped == node.stopped.end()) continue;
+    const auto& [process, rank] = *stopped;
+    const std::string who =
+        rank.world_rank < 0 ? fmt::format("process {}", process) : fmt::format("rank {}", rank.world_rank);
     facts_.findings.push_back({.kind = CauseKind::kHang,
                                .node = name,
-                               .world_rank = stopped,
-                               .text = fmt::format("rank {} on {} is stopped", stopped, name)});
+                               .world_rank = rank.world_rank,
+                               .text = fmt::format("{} on {} is stopped", who, name)});
+    return end_attempt(now);
+  }
+  watch_beginning(now);
+  if (const auto late = late_beginning(now)) {
+    facts_.findings.push_back(*late);
     return end_attempt(now);
   }
   if (facts_.relief && now - relieved_ > thresholds_.drain_seconds) return end_attempt(now);
@@ -203,12 +221,8 @@ void Supervisor::end_attempt(double now) {
 // lost.
 void Supervisor::finish_ending(double now) {
   const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
-  if (!ended && !killed_ && now - since_ > kAskSeconds) {
-    killed_ = true;
-    launcher_.end_ranks(Launcher::End::kKill);
-  }
   const bool at_fault = facts_.status != 0 && !asked_to_stop_;
-  bool all_clear = ended;
+  bool all_clear = true;
   for (const std::string& name : current_.nodes) {
     Node& node = nodes_.at(name);
     const auto finding = [&](CauseKind kind, const std::string& text) {
@@ -220,7 +234,10 @@ void Supervisor::finish_ending(double now) {
       finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
       continue;
     }
-    const bool has_looked = !at_fault || node.heard >= since_ + kLookSeconds;
+    // A driver that has hung since before the end is told of by itself (watch_hardware).
+    const double age = node.report.gpu_age;
+    const bool has_looked = !at_fault || (node.heard >= since_ + kLookSeconds &&
+                                          (node.heard - age >= since_ + kGpuLookSeconds || age > kGpuSilentSeconds));
     if (has_looked && heard_since_order(node) && node.report.left == 0) continue;
     if (heard_since_order(node) && now - since_ > thresholds_.end_seconds) {
       finding(CauseKind::kUnkillable, fmt::format("{} processes on {} do not end", node.report.left, name));
@@ -228,7 +245,11 @@ void Supervisor::finish_ending(double now) {
     }
     all_clear = false;
   }
-  if (all_clear) conclude(now);
+  if (!ended && !killed_ && now - since_ > (all_clear ? kAloneSeconds : kAskSeconds)) {
+    killed_ = true;
+    launcher_.end_ranks(Launcher::End::kKill);
+  }
+  if (ended && all_clear) conclude(now);
 }
 
 void Supervisor::conclude(double now) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/supervise/agent_messages.h"
@@ -68,9 +69,10 @@ class Supervisor {
   struct Setup {
     std::vector<std::string> nodes;  // of the allocation, in the order in which they are taken
     int nodes_needed = 1;
-    std::string job;       // of the attempts
-    bool examine = false;  // the doctor looks at all nodes before the first attempt
-    std::string host;      // the driver's own
+    std::string job;         // of the attempts
+    bool examine = false;    // the doctor looks at all nodes before the first attempt
+    std::string host;        // the driver's own
+    int ranks_per_node = 0;  // 0: not known
   };
   // Times are seconds since 1970.
   Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book);
@@ -98,7 +100,14 @@ class Supervisor {
     std::map<std::string, GpuSight> gpus_before;  // by pci, as they were seen last
     std::map<std::string, int64_t> changes;       // of carriers, by port
     std::vector<double> flaps;
-    std::map<int, double> stopped, gone;  // rank -> since when it is seen so
+    std::map<std::string, int64_t> errors;                // by port
+    std::vector<std::pair<double, int64_t>> error_times;  // when so many more were seen
+    struct RankSince {
+      int world_rank = -1;
+      double since = 0;
+    };
+    std::map<int, RankSince> stopped, gone;  // by process: since when it is seen so
+    double behind = 0;                       // since when its ranks have not begun, though others have; 0: they have
   };
 
   void enter(Phase phase, double now);
@@ -119,7 +128,10 @@ class Supervisor {
   void start_attempt(double now);
   void run(double now);
   void watch_ranks(const std::string& name, Node& node, double now);
+  void watch_beginning(double now);
+  std::optional<AttemptCause> late_beginning(double now) const;
   void watch_hardware(const std::string& name, Node& node, double now);
+  void watch_port_errors(const std::string& name, Node& node, double now);
   void watch_stragglers(double now);
   void found(AttemptCause finding, double now);
   Decision decide_at_work_now(const AttemptCause& finding, double now) const;

@@ -30,6 +30,7 @@ void Supervisor::order_all(OrderKind kind, const std::string& attempt) {
 bool Supervisor::heard_since_order(const Node& node) const { return node.report.order >= node.order.number; }
 
 std::string Supervisor::node_of_host(const std::string& host) const {
+  if (host.empty()) return "";  // as of a node that has not reported yet
   for (const auto& [name, node] : nodes_)
     if (name == host || node.report.host == host || host.substr(0, host.find('.')) == name) return name;
   return "";
@@ -113,7 +114,7 @@ bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   const double pause = refuses ? kProbeAgainSeconds : node.probes < kProbes ? quiet / (kProbes + 1) : quiet;
   const bool is_due = refuses || silence > (known ? quiet / (kProbes + 1) : node.heard == 0 ? limit / 2 : quiet);
   if (is_due && now - node.probed >= pause && (node.probes < kProbes || !launches)) probe(name, node, now);
-  node.lost = (refuses && node.failed >= kRefusals) || (node.probes >= kProbes && silence > limit);
+  node.lost = (!known && launches && node.failed >= kRefusals) || (node.probes >= kProbes && silence > limit);
   return node.lost;
 }
 

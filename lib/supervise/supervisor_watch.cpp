@@ -1,5 +1,6 @@
 // What the driver sees of an attempt that goes on: its ranks, the nodes' hardware, ranks that are slow, and spares.
 #include <algorithm>
+#include <utility>
 
 #include "io/base/log.h"
 #include "lib/supervise/supervisor.h"
@@ -13,28 +14,84 @@ constexpr double kLookSeconds = 30;  // between two readings of the book while a
 
 void Supervisor::watch_ranks(const std::string& name, Node& node, double now) {
   if (node.report.attempt != current_.attempt) return;
+  using Since = std::map<int, Node::RankSince>;
+  const Since stopped = std::exchange(node.stopped, {}), gone = std::exchange(node.gone, {});
   for (const RankSight& rank : node.report.ranks) {
-    facts_.ranks_seen = true;
+    facts_.ranks_seen |= rank.has_box;
     current_.step = std::max(current_.step, rank.step);
-    const auto note = [&](std::map<int, double>& since, bool holds) {
-      if (holds)
-        since.try_emplace(rank.world_rank, now);
-      else
-        since.erase(rank.world_rank);
+    const auto note = [&](const Since& before, Since& after, bool holds) {
+      const auto known = before.find(rank.process);
+      if (holds) after[rank.process] = {rank.world_rank, known == before.end() ? now : known->second.since};
     };
-    note(node.stopped, rank.state == ProcessState::kStopped);
-    note(node.gone, rank.state == ProcessState::kGone && !rank.ended);
+    note(stopped, node.stopped, rank.state == ProcessState::kStopped);
+    note(gone, node.gone, rank.state == ProcessState::kGone && !rank.ended);
     if (rank.state == ProcessState::kGone && !rank.ended && !facts_.first_gone)
       facts_.first_gone = AttemptCause{.kind = CauseKind::kDeath,
                                        .node = name,
                                        .world_rank = rank.world_rank,
                                        .text = fmt::format("rank {} on {} is gone: process {} has ended without a word",
-                                                           rank.world_rank, name, rank.process)};
+                                                           rank.world_rank, name, rank.process),
+                                       .step = rank.step};
   }
 }
 
+// Which nodes are behind while ranks begin: one with a rank that has no box, where any has one; and one with fewer
+// processes than its share, where any other has all of its. Once ranks load, all have begun, also those without a box.
+void Supervisor::watch_beginning(double now) {
+  const auto share = static_cast<size_t>(setup_.ranks_per_node);
+  bool over = false, any_box = false, any_whole = false;
+  for (const std::string& name : current_.nodes) {
+    const auto& ranks = nodes_.at(name).report.ranks;
+    for (const RankSight& rank : ranks) {
+      any_box |= rank.has_box;
+      over |= rank.has_box && rank.phase != RunPhase::kSetup;
+    }
+    any_whole |= share > 0 && ranks.size() == share;
+    over |= share > 0 && ranks.size() > share;  // the launcher spreads them otherwise
+  }
+  for (const std::string& name : current_.nodes) {
+    Node& node = nodes_.at(name);
+    const auto& ranks = node.report.ranks;
+    const bool waits = any_box && std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.has_box; });
+    const bool misses = any_whole && ranks.size() < share;
+    if (over || (!waits && !misses))
+      node.behind = 0;
+    else if (node.behind == 0)
+      node.behind = now;
+  }
+}
+
+// A node is named where no other is behind.
+std::optional<AttemptCause> Supervisor::late_beginning(double now) const {
+  AttemptCause late{.kind = CauseKind::kHang};
+  int count = 0;
+  bool overdue = false;
+  for (const std::string& name : current_.nodes) {
+    const Node& node = nodes_.at(name);
+    if (node.behind == 0) continue;
+    overdue |= thresholds_.begin_seconds > 0 && now - node.behind > thresholds_.begin_seconds;
+    late.node = name;
+    ++count;
+    for (const RankSight& rank : node.report.ranks)
+      if (!rank.has_box) late.world_rank = rank.world_rank;
+  }
+  if (!overdue) return std::nullopt;
+  if (count > 1) return AttemptCause{.kind = CauseKind::kHangOfProgram, .text = "ranks of several nodes do not begin"};
+  late.text = late.world_rank < 0
+                  ? fmt::format("ranks on {} are not started, and those of other nodes are", late.node)
+                  : fmt::format("rank {} on {} does not begin, and others have", late.world_rank, late.node);
+  return late;
+}
+
 void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {
+  const bool silent = node.report.gpu_age > kGpuSilentSeconds;  // what is told of them is not new
+  if (silent)
+    found({.kind = CauseKind::kGpuSuspect,
+           .node = name,
+           .text = fmt::format("the GPUs' driver on {} does not answer", name)},
+          now);
   for (const GpuSight& gpu : node.report.gpus) {
+    if (silent) break;
     // Of one that is seen for the first time, all XIDs are new: the agent has counted them since it began.
     GpuSight unknown = gpu;
     unknown.num_xids = 0;
@@ -48,6 +105,7 @@ void Supervisor::watch_hardware(const std::string& name, Node& node, double now)
     known = std::min(known, port.changes);
     for (; known + 2 <= port.changes; known += 2) node.flaps.push_back(now);
   }
+  watch_port_errors(name, node, now);
   std::erase_if(node.flaps, [&](double time) { return now - time > thresholds_.flap_seconds; });
   if (node.flaps.size() < 2) return;
   found({.kind = CauseKind::kPortFlaps,
@@ -55,6 +113,24 @@ void Supervisor::watch_hardware(const std::string& name, Node& node, double now)
          .text = fmt::format("a port of {} has lost its link twice within {:g} s", name, thresholds_.flap_seconds)},
         now);
   node.flaps.clear();
+}
+
+// Errors of all ports within the time in which flaps count; a count that falls is that of a driver that was loaded anew.
+void Supervisor::watch_port_errors(const std::string& name, Node& node, double now) {
+  for (const PortSight& port : node.report.ports) {
+    int64_t& known = node.errors.try_emplace(port.name, port.errors).first->second;
+    const int64_t more = port.errors - std::exchange(known, port.errors);
+    if (more > 0) node.error_times.emplace_back(now, more);
+  }
+  std::erase_if(node.error_times, [&](const auto& error) { return now - error.first > thresholds_.flap_seconds; });
+  int64_t sum = 0;
+  for (const auto& [time, count] : node.error_times) sum += count;
+  if (thresholds_.port_errors <= 0 || static_cast<double>(sum) < thresholds_.port_errors) return;
+  found({.kind = CauseKind::kPortErrors,
+         .node = name,
+         .text = fmt::format("ports of {} count {:g} errors or more within {:g} s", name, thresholds_.port_errors,
+                             thresholds_.flap_seconds)},
+        now);
 }
 
 // The first of a kind stands where it was, so that the first cause wins; seen again, it is younger.

@@ -22,11 +22,18 @@ struct Field {
 };
 constexpr std::array kFields{
     Field{"silent_seconds", &Thresholds::silent_seconds, 3},  // agents report once a second
-    Field{"stopped_seconds", &Thresholds::stopped_seconds},  Field{"gone_seconds", &Thresholds::gone_seconds},
-    Field{"start_seconds", &Thresholds::start_seconds, 1},   Field{"end_seconds", &Thresholds::end_seconds, 1},
-    Field{"exclusion_hours", &Thresholds::exclusion_hours},  Field{"repeat_hours", &Thresholds::repeat_hours},
-    Field{"flap_seconds", &Thresholds::flap_seconds},        Field{"attempts", &Thresholds::attempts, 1},
-    Field{"doctor_seconds", &Thresholds::doctor_seconds},    Field{"drain_seconds", &Thresholds::drain_seconds},
+    Field{"stopped_seconds", &Thresholds::stopped_seconds},
+    Field{"begin_seconds", &Thresholds::begin_seconds},
+    Field{"gone_seconds", &Thresholds::gone_seconds},
+    Field{"start_seconds", &Thresholds::start_seconds, 1},
+    Field{"end_seconds", &Thresholds::end_seconds, 1},
+    Field{"exclusion_hours", &Thresholds::exclusion_hours, 0.1},  // less, and the next attempt could have it again
+    Field{"repeat_hours", &Thresholds::repeat_hours},
+    Field{"flap_seconds", &Thresholds::flap_seconds},
+    Field{"port_errors", &Thresholds::port_errors},
+    Field{"attempts", &Thresholds::attempts, 1},
+    Field{"doctor_seconds", &Thresholds::doctor_seconds},
+    Field{"drain_seconds", &Thresholds::drain_seconds},
 };
 
 std::string trimmed(const std::string& text) {

@@ -12,12 +12,14 @@ namespace tri {
 struct Thresholds {
   double silent_seconds = 15;   // without a word of its agent, and three probes without an answer: the node is lost
   double stopped_seconds = 10;  // a rank is stopped, others are not: the attempt is ended; 0: left to the watchdog
-  double gone_seconds = 5;      // a rank is gone, and the launcher has not noticed: the same
+  double begin_seconds = 60;  // a rank has not begun, others have for so long: the same; 0: left to the ranks' deadline
+  double gone_seconds = 5;    // a rank is gone, and the launcher has not noticed: the same
   double start_seconds = 120;   // until the agents of all nodes have reported
   double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone
   double exclusion_hours = 24;  // a node is left out for so long
   double repeat_hours = 24;     // faults of a node further apart are not counted together
   double flap_seconds = 300;    // two losses of a port's carrier within these exclude its node
+  double port_errors = 100;     // of a node's ports within flap_seconds: it is suspect when an attempt fails; 0: never
   double attempts = 3;          // in a row without a newer checkpoint: the run stops
   double doctor_seconds = 60;   // patience with `trireme doctor`
   double drain_seconds = 300;   // ranks that make way for a spare have so long to save a checkpoint

@@ -208,6 +208,8 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
   };
   const double tflops = tflops_per_rank(AttentionWork::kBand);
   const std::optional<double> peak = context_.device.peak_tflops(config.precision.compute);
+  const std::optional<double> fp8_peak =
+      any_fp8_layer(config) ? context_.device.peak_tflops(Dtype::kE4M3) : std::nullopt;
   return {.step = progress_.steps,
           .samples = progress_.samples,
           .tokens = progress_.samples * config.model.seq_len,
@@ -219,6 +221,7 @@ StepMetrics TrainingLoop::metrics_of(const StepResult& result, double seconds, c
           .tflops_per_rank = tflops,
           .mfu = peak ? std::optional(tflops / *peak) : std::nullopt,
           .mfu_causal = peak ? std::optional(tflops_per_rank(AttentionWork::kCausal) / *peak) : std::nullopt,
+          .mfu_fp8 = fp8_peak ? std::optional(tflops / *fp8_peak) : std::nullopt,
           .times = times,
           .data_bytes = data_bytes};
 }

@@ -16,7 +16,7 @@ namespace tri {
 namespace {
 
 // Each GEMM is asked for as a first and as a later addition to its gradient.
-std::vector<Gemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits) {
+std::vector<AnyGemm> gemms_of_a_step(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits) {
   const Config& config = engine.config();
   const Mesh& mesh = engine.mesh();
   Device& device = engine.device();

@@ -9,8 +9,9 @@ namespace {
 
 constexpr Dtype kFormats[] = {Dtype::kE4M3, Dtype::kE5M2};
 // Whole tiles of runs, runs that end inside a tile, single elements.
-constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},   {16, 16},   {64, 128},  {8, 200},   {72, 40},
-                                                   {65, 63}, {129, 257}, {1000, 72}, {512, 1536}};
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},      {16, 16},   {64, 128},  {8, 200},
+                                                   {72, 40},    {65, 63},   {129, 257}, {1000, 72},
+                                                   {1008, 200}, {144, 264}, {272, 24},  {512, 1536}};
 
 Buffer one(double value) { return {Dtype::kF32, {1}, {value}}; }
 
@@ -28,20 +29,22 @@ Values hard_values(int64_t count, bool finite) {
   return values;
 }
 
+// A scale with which no number saturates, so that all runs are converted as such, and one with which many do.
 TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
   TRI_NEEDS_GPU();
   for (const auto& [rows, columns] : kShapes)
     for (const Dtype from : kTypes)
       for (const Dtype to : kFormats)
-        for (const bool finite : {true, false})
+        for (const auto& [scale, finite] : {std::pair{4.0, true}, {4.0, false}, {0x1p-8, true}})
           for (const int form : {0, 1, 2}) {  // both orientations, rows alone, the transpose alone
             const Operands operands = {
                 {"inp", {from, {rows, columns}, hard_values(rows * columns, finite)}},
                 {"out", form == 2 ? Buffer() : Buffer(to, {rows, columns})},
                 {"out_t", form == 1 ? Buffer() : Buffer(to, {columns, rows})},
-                {"scale", one(4.0)},
+                {"scale", one(scale)},
                 {"amax", one(0.25)},
                 {"counts", {Dtype::kI32, {kNumFp8Counts}, {5, 6, 7}}},
+                {"dbias", finite ? Buffer(Dtype::kF32, {columns}, random_values(columns, "dbias")) : Buffer()},
             };
             const auto make = [](const Place& on) {
               return Fp8Cast{.out = on("out"),
@@ -49,11 +52,64 @@ TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
                              .inp = on("inp"),
                              .scale = on("scale"),
                              .amax = on("amax"),
-                             .counts = on("counts")};
+                             .counts = on("counts"),
+                             .dbias = on("dbias")};
             };
             TRI_COMPARE(fp8_cast,
                         fmt::format("{} x {} {} to {}, form {}", rows, columns, enum_name(from), enum_name(to), form),
-                        operands, make, Comparisons(same_bits));
+                        operands, make, Comparisons(same_bits, {{"dbias", elements(1e-2)}}));
+          }
+}
+
+// An activation that casts makes the codes, the amax and the counts of a cast of what the activation alone makes.
+TEST(Fp8Activation, casts_as_fp8_cast_does) {
+  TRI_NEEDS_GPU();
+  for (const auto& [rows, width] : kShapes)
+    for (const Dtype from : kTypes)
+      for (const Activation kind : {Activation::kGelu, Activation::kSwiglu})
+        for (const Dtype to : kFormats)
+          for (const double factor : {8.0, 0x1p-8}) {
+            SCOPED_TRACE(
+                fmt::format("{} x {} {} {} to {}", rows, width, enum_name(kind), enum_name(from), enum_name(to)));
+            const int64_t inputs = kind == Activation::kSwiglu ? 2 : 1;
+            const Values dout_values = hard_values(rows * width, true);
+            const DeviceBuffer inp(Buffer(from, {rows, inputs * width}, random_values(rows * inputs * width, "pre")));
+            const DeviceBuffer dout(Buffer(from, {rows, width}, dout_values)), scale(one(factor));
+            for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+              const int64_t columns = pass == Pass::kForward ? width : inputs * width;
+              const Buffer made(from, {rows, columns}), out(to, {rows, columns}), out_t(to, {columns, rows});
+              const Buffer amax = one(0.0), counts(Dtype::kI32, {kNumFp8Counts}, {0, 0, 0});
+              const Buffer dbias(Dtype::kF32, {columns}, Values(static_cast<size_t>(columns), 1.0));
+              const DeviceBuffer d_made(made);
+              std::vector<std::unique_ptr<DeviceBuffer>> kept;
+              const auto cast_into_new = [&] {
+                for (const Buffer* buffer : {&out, &out_t, &amax, &counts, &dbias})
+                  kept.push_back(std::make_unique<DeviceBuffer>(*buffer));
+                const size_t first = kept.size() - 5;
+                Fp8Cast c{.out = *kept[first], .scale = scale, .amax = *kept[first + 2], .counts = *kept[first + 3]};
+                if (pass == Pass::kForward) return c;
+                c.out_t = *kept[first + 1];
+                c.dbias = *kept[first + 4];
+                return c;
+              };
+              Fp8Cast apart = cast_into_new();
+              apart.inp = d_made;
+              const Fp8Cast at_once = cast_into_new();
+              if (pass == Pass::kForward) {
+                cuda::activation_forward({.kind = kind, .out = d_made, .inp = inp}, test_stream());
+                cuda::fp8_activation_forward({.kind = kind, .inp = inp, .cast = at_once}, test_stream());
+              } else {
+                cuda::activation_backward({.kind = kind, .dinp = d_made, .dout = dout, .inp = inp}, test_stream());
+                cuda::fp8_activation_backward({.kind = kind, .dout = dout, .inp = inp, .cast = at_once}, test_stream());
+              }
+              cuda::fp8_cast(apart, test_stream());
+              const Buffer* const shapes[] = {&out, &out_t, &amax, &counts, &dbias};
+              for (size_t i = 0; i < 5; ++i)
+                EXPECT_EQ(difference(kept[5 + i]->values(*shapes[i]), kept[i]->values(*shapes[i]),
+                                     shapes[i] == &dbias ? elements(1e-5) : same_bits),
+                          "")
+                    << i;
+            }
           }
 }
 
@@ -122,11 +178,12 @@ TEST(Fp8Scales, cuda_matches_cpu_bit_for_bit) {
   for (const Dtype format : kFormats)
     for (const ScalesFrom from : {ScalesFrom::kUnset, ScalesFrom::kHistory, ScalesFrom::kStep})
       for (const double grad_scale : {1.0, static_cast<double>(NAN)}) {
-        const Operands operands = {{"scale", {Dtype::kF32, {count}, scale}},
-                                   {"inverse", {Dtype::kF32, {count}, Values(scale.size(), 7.0)}},
-                                   {"amax", {Dtype::kF32, {count}, amax}},
-                                   {"history", {Dtype::kF32, {count}, history}},
-                                   {"grad_scale", one(grad_scale)}};
+        const Operands operands = {
+            {"scale", {Dtype::kF32, {count}, scale}},
+            {"inverse", {Dtype::kF32, {count, kFp8InverseStride}, Values(scale.size() * kFp8InverseStride, 7.0)}},
+            {"amax", {Dtype::kF32, {count}, amax}},
+            {"history", {Dtype::kF32, {count}, history}},
+            {"grad_scale", one(grad_scale)}};
         const auto make = [&](const Place& on) {
           return Fp8Scales{.from = from,
                            .format = format,
@@ -166,7 +223,8 @@ constexpr GemmForm kForms[] = {
     {"weight gradient, all e4m3", Dtype::kE4M3, Dtype::kE4M3, Dtype::kF32, 1, false},
 };
 
-// Fast accumulation keeps 14 bits of products' sums (DeepSeek-V3, arXiv 2412.19437, section 3.5.2).
+// Fast accumulation keeps 14 bits of products' sums (DeepSeek-V3, arXiv 2412.19437, section 3.5.2), cut off at every 32
+// products: at K 3072 single sums were seen to be 1.8 % off.
 TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
   TRI_NEEDS_GPU();
   for (const GemmForm& form : kForms)
@@ -181,7 +239,7 @@ TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
             {"bias", form.bias ? Buffer(form.out, {n}, random_values(n, "bias")) : Buffer()},
             {"out", form.beta == 0 ? Buffer(form.out, {m, n}) : Buffer(form.out, {m, n}, random_values(m * n, "out"))},
         };
-        const double fp32 = accumulation == Fp8Accumulation::kFast ? 5e-3 : 1e-3;
+        const double fp32 = accumulation == Fp8Accumulation::kFast ? 4e-2 : 1e-3;
         const auto make = [&](const Place& on) {
           return Fp8Gemm{.out = on("out"),
                          .a = on("a"),
@@ -195,6 +253,42 @@ TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
         TRI_COMPARE(fp8_gemm, fmt::format("{} {} x {} x {}", form.name, m, n, k), operands, make,
                     Comparisons(rounding_of(form.out, fp32)));
       }
+}
+
+// The search takes FP8 GEMMs, keeps a choice of either accumulation where that is allowed, and their numbers stay right.
+TEST(Fp8Gemm, search_keeps_its_choices_and_results_stay_right) {
+  TRI_NEEDS_GPU();
+  const int64_t m = 256, n = 512, k = 384;
+  const Buffer a(Dtype::kE5M2, {m, k}, random_values(m * k, "a")), b(Dtype::kE4M3, {n, k}, random_values(n * k, "b"));
+  const Buffer inverse = one(0.5), out(Dtype::kBF16, {m, n});
+  const DeviceBuffer d_inverse(inverse), d_out(out);
+  const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
+  const auto stream = device->make_stream("test");
+  GemmSearch& search = *device->gemm_search();
+  const auto args = [](Tensor out, Tensor a, Tensor b, Tensor inverse, Fp8Accumulation accumulation) {
+    return Fp8Gemm{
+        .out = out, .a = a, .b = b, .inverse_a = inverse, .inverse_b = inverse, .accumulation = accumulation};
+  };
+  const Buffer expected = out;
+  cpu::fp8_gemm(args(expected, a, b, inverse, Fp8Accumulation::kFp32));
+  for (const Fp8Accumulation accumulation : {Fp8Accumulation::kFp32, Fp8Accumulation::kFast}) {
+    {
+      const DeviceBuffer searched_a(a), searched_b(b);
+      const AnyGemm g = args(d_out, searched_a, searched_b, d_inverse, accumulation);
+      search.search({&g, 1}, *stream);
+      const std::string choices = search.export_choices();
+      const std::string shape = "256x512x384,nt,e5m2*e4m3,bf16";
+      EXPECT_NE(choices.find(shape + (accumulation == Fp8Accumulation::kFast ? ",fast," : ",256 plain")),
+                std::string::npos)
+          << choices;
+      search.import_choices(choices);
+      EXPECT_EQ(search.export_choices(), choices) << "not taken back";
+    }
+    const DeviceBuffer d_a(a), d_b(b);
+    fp8_gemm(args(d_out, d_a, d_b, d_inverse, accumulation), *stream);
+    stream->synchronize();
+    EXPECT_EQ(difference(d_out.values(out), expected.values(), rounding_of(Dtype::kBF16)), "");
+  }
 }
 
 }  // namespace

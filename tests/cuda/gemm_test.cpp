@@ -100,7 +100,8 @@ void expect_forms_match_cpu(Dtype dtype, int64_t m, int64_t n, int64_t k, Beside
   for (const auto form : {cuda::GemmForm::kPlain, cuda::GemmForm::kEpilogue, cuda::GemmForm::kFused}) {
     SCOPED_TRACE(cuda::name_of(form));
     const DeviceBuffer d_a(a), d_b(b), d_bias(bias), d_pre(pre), d_dbias(dbias), d_out(out);
-    const bool done = gemms.multiply_as(args(d_out, d_a, d_b, d_bias, d_pre, d_dbias), form, test_stream());
+    const bool done =
+        gemms.multiply_as(cuda::PlannedGemm(args(d_out, d_a, d_b, d_bias, d_pre, d_dbias)), form, test_stream());
     EXPECT_TRUE(done || form != cuda::GemmForm::kPlain);  // the library may not have the others
     if (!done) continue;
     EXPECT_EQ(difference(d_out.values(out), c_out.values(), elements(tolerance)), "");
@@ -133,7 +134,7 @@ TEST(CudaGemm, search_keeps_its_choices_and_results_stay_right) {
   };
   {
     const DeviceBuffer d_a(a), d_b(b), d_out(out), d_pre(pre);
-    const Gemm g = args(d_out, d_a, d_b, d_pre);
+    const AnyGemm g = args(d_out, d_a, d_b, d_pre);
     GemmSearch& search = *device->gemm_search();
     search.search({&g, 1}, *stream);
     const std::string choices = search.export_choices();
@@ -154,7 +155,7 @@ TEST(CudaGemm, devices_share_neither_choices_nor_scratch) {
   TRI_NEEDS_GPU();
   const Buffer a(Dtype::kBF16, {64, 64}, random_values(64 * 64, "a")), out(Dtype::kBF16, {64, 64});
   const DeviceBuffer d_a(a), d_out(out);
-  const Gemm g{.out = d_out, .a = d_a, .b = d_a};
+  const AnyGemm g = Gemm{.out = d_out, .a = d_a, .b = d_a};
   const auto device = value_or_throw(open_device(DeviceKind::kCuda, 0));
   const auto stream = device->make_stream("test");
   device->gemm_search()->search({&g, 1}, *stream);
@@ -177,7 +178,7 @@ TEST(CudaGemm, partial_sums_are_added_in_fp32) {
                    .a = Tensor(nowhere, Dtype::kBF16, {m, k}),
                    .b = trans_b ? Tensor(nowhere, Dtype::kBF16, {n, k}) : Tensor(nowhere, Dtype::kBF16, {k, n}),
                    .trans_b = trans_b ? Trans::kYes : Trans::kNo};
-      const cuda::GemmPlan plan(g, cuda::GemmForm::kPlain);
+      const cuda::GemmPlan plan(cuda::PlannedGemm(g), cuda::GemmForm::kPlain);
       for (cublasLtMatmulAlgo_t algorithm : plan.algorithms(handle, 64, 256)) {
         uint32_t reduction = 0;
         TRI_CUBLAS(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,

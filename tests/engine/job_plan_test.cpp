@@ -293,6 +293,51 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
 }
 
+// FP8 on GPUs: refused where it is insisted on and can't be had; auto takes it where every rank gains by it.
+TEST(PlanJob, fp8_is_planned_by_what_the_slowest_rank_gains) {
+  const GpuProperties h200, a100{.capability = 80};
+  const auto planned = [](GemmFormat gemm, const std::vector<GpuProperties>& gpus, const std::vector<double>& speedups,
+                          Dtype compute = Dtype::kBF16, int seq_len = 64) {
+    Config config = config_of({.dp = static_cast<int>(gpus.size())});
+    config.precision.compute = compute;
+    config.precision.gemm = gemm;
+    config.model.hidden = config.model.ffn_hidden = 256;
+    config.model.seq_len = seq_len;
+    config.data.micro_batch = 1;
+    JobFacts facts = each_sees_its_own(config.parallel.dp, 1);
+    for (size_t rank = 0; rank < facts.size(); ++rank) {
+      facts[rank].gpu = gpus[rank];
+      if (!speedups.empty()) facts[rank].fp8_speedup = speedups[rank];
+    }
+    return plan_job(config, facts);
+  };
+  using enum GemmFormat;
+  const auto insisted = planned(kFp8, {h200, h200}, {});
+  ASSERT_TRUE(insisted) << insisted.error().message;
+  EXPECT_EQ(insisted.value().gemm, kFp8);
+  for (const auto& [plan, why] :
+       {std::pair{planned(kFp8, {h200, a100}, {}), "that of rank 1 on node node1 has 8.0"},
+        {planned(kFp8, {h200}, {}, Dtype::kF32), "precision.compute: bf16, and that is fp32"}}) {
+    ASSERT_FALSE(plan) << why;
+    EXPECT_EQ(plan.error().code, ExitCode::kUsage);
+    EXPECT_NE(plan.error().message.find(why), std::string::npos) << plan.error().message;
+  }
+  const auto gains = planned(kAuto, {h200, h200}, {1.5, 1.25});
+  ASSERT_TRUE(gains) << gains.error().message;
+  EXPECT_EQ(gains.value().gemm, kFp8);
+  EXPECT_NE(to_string(gains.value()).find("(precision.gemm: auto: 1.25 x as fast, casts counted)"), std::string::npos)
+      << to_string(gains.value());
+  for (const auto& [plan, why] : {std::pair{planned(kAuto, {h200, h200}, {1.5, 0.9}), "are 0.90 x as fast"},
+                                  {planned(kAuto, {h200, a100}, {1.5, 1.5}), "8.0"},
+                                  {planned(kAuto, {h200}, {1.5}, Dtype::kF32), "that is fp32"},
+                                  {planned(kAuto, {h200}, {1.5}, Dtype::kBF16, 50), "needs multiples of 16"},
+                                  {planned(kAuto, {h200}, {}), "are 1.00 x as fast"}}) {
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan.value().gemm, kCompute) << why;
+    EXPECT_NE(to_string(plan.value()).find(why), std::string::npos) << to_string(plan.value());
+  }
+}
+
 // A GPU each; what no kernel of it takes is refused here, before anybody has memory, and what is slow is said.
 TEST(PlanJob, attention_is_planned_on_every_ranks_gpu) {
   const auto planned = [](int hidden, int seq_len, const std::vector<GpuProperties>& gpus,

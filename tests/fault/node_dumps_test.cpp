@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "io/black_box/black_box.h"
 #include "lib/fault/dump_folder.h"
@@ -101,6 +102,24 @@ TEST_F(NodeDumpsTest, a_dump_that_was_asked_for_does_not_stand_for_one_of_a_hang
   EXPECT_TRUE(second->claim(standstill, hang_of(1), 0, 0));
   await_reports(2);
   EXPECT_EQ(newest_dump(run_, kAttempt), 2);
+}
+
+// Nodes meet by the numbers of dumps: one that is taken on is carried out, also where the next is taken on before.
+TEST_F(NodeDumpsTest, none_that_was_taken_on_is_lost) {
+  make_boxes(1);
+  const auto rank = make_rank(0, {0});
+  {
+    const std::lock_guard busy(mutex_);  // the report of the first one holds up its thread
+    EXPECT_TRUE(rank->claim(BlackBox::now(), {}, 0, 0));
+    while (!rank->known().done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
+    EXPECT_TRUE(rank->claim(BlackBox::now(), {}, 0, 0));
+  }
+  for (int i = 0; i < 5000 && newest_dump(run_, kAttempt) < 3; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(newest_dump(run_, kAttempt), 3);
+  await_reports(3);
+  EXPECT_EQ(reports_[1].second.trigger.world_rank, 0);
 }
 
 TEST_F(NodeDumpsTest, other_nodes_take_part_and_the_first_reports_on_all) {

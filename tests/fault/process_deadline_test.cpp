@@ -1,8 +1,9 @@
-// Deadlines for what no watchdog sees. A deadline of 0 has always passed; the real one, 900 s, never does here.
+// Deadlines for what no watchdog sees. A deadline of 0 has always passed; the real ones, 300 and 900 s, never do here.
 #include "lib/fault/process_deadline.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <future>
 
 namespace tri {
@@ -48,6 +49,22 @@ TEST(ProcessDeadline, is_silent_once_a_watchdog_looks_or_where_none_is_wanted) {
       "config and plan", [&](const std::string&) { ended.set_value(); }, milliseconds(20));
   third.set(fault_of(0));
   ended.get_future().wait();
+}
+
+// Nothing of the config is known while MPI starts.
+TEST(ProcessDeadline, before_the_config_the_environment_says_it) {
+  std::promise<std::string> ended;
+  ::setenv(kStartSecondsVariable, "0", 1);
+  ProcessDeadline off(
+      "the start of MPI", [](const std::string& text) { FAIL() << text; }, milliseconds(1));
+  ::setenv(kStartSecondsVariable, "soon", 1);
+  ProcessDeadline standard(
+      "the start of MPI", [](const std::string& text) { FAIL() << text; }, milliseconds(1));
+  ::setenv(kStartSecondsVariable, "0.01", 1);
+  ProcessDeadline deadline(
+      "the start of MPI", [&](const std::string& text) { ended.set_value(text); }, milliseconds(20));
+  ::unsetenv(kStartSecondsVariable);
+  EXPECT_EQ(ended.get_future().get(), "TRIREME_START_SECONDS: the start of MPI has taken 0 s");
 }
 
 TEST(ProcessDeadline, leaves_alone_with_its_status) {

@@ -174,7 +174,7 @@ TEST(HuggingFace, a_model_that_no_format_expresses_is_refused_by_its_field) {
 
 TEST(HuggingFace, a_config_that_we_cannot_express_is_refused_by_its_key) {
   nlohmann::json good = nlohmann::json::parse(
-      config_json(*value_or_throw(weight_format_of(llama().model)), llama().model, Dtype::kF32, -1, "bytes", 0));
+      config_json(*value_or_throw(weight_format_of(llama().model)), llama().model, Dtype::kF32, {}, "bytes", 0));
   const auto refused = [&](const std::string& key, nlohmann::json value) {
     nlohmann::json json = good;
     json[key] = std::move(value);

@@ -1,9 +1,12 @@
 #include "io/black_box/black_box.h"
 
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -93,6 +96,41 @@ TEST_F(BlackBoxes, what_is_written_can_be_read) {
   EXPECT_EQ(record.failure->text, "rank 3 on node02 is gone") << "the first failure counts";
   EXPECT_TRUE(record.failure->consequence);
   EXPECT_EQ(process_state_of(record), ProcessState::kRuns);
+}
+
+// Whoever looks at a rank with a debugger has not stopped it.
+TEST_F(BlackBoxes, a_process_in_a_debugger_is_not_stopped) {
+  const auto box = make(0);
+  RankRecord record = read(*box);
+  int ready[2], status = 0;
+  char byte = 0;
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto own = BlackBox::create({.world_rank = 1, .attempt = "child"});
+    ::_exit(own && ::write(ready[1], "1", 1) == 1 ? ::pause() : 1);
+  }
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  for (const std::string& path : list_black_boxes())
+    if (const auto read = read_black_box(path); read && read.value().process == child) record = read.value();
+  ASSERT_EQ(record.process, child);
+  EXPECT_EQ(process_state_of(record), ProcessState::kRuns);
+  ::kill(child, SIGSTOP);
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  EXPECT_EQ(process_state_of(record), ProcessState::kStopped);
+  ::kill(child, SIGCONT);
+  ASSERT_EQ(::waitpid(child, &status, WCONTINUED), child);
+  if (::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) == 0) {  // else nobody may trace here
+    ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, child, nullptr, nullptr), 0);
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(process_state_of(record), ProcessState::kTraced);
+  }
+  EXPECT_EQ(process_state_from('t'), ProcessState::kTraced);
+  ::kill(child, SIGKILL);
+  while (::waitpid(child, &status, 0) == child && !WIFSIGNALED(status)) {
+  }
+  EXPECT_EQ(process_state_of(record), ProcessState::kGone);
+  ::close(ready[0]), ::close(ready[1]);
 }
 
 // Rings keep the newest; an action whose entry was used again is not taken for another.

@@ -151,6 +151,35 @@ TEST(Fp8Cast, both_orientations_amax_and_counts) {
         }
 }
 
+TEST(Fp8Cast, sums_the_rows_for_a_bias) {
+  const Buffer inp(Dtype::kBF16, {3, 2}, {1, 2, 3, 4, 5, 6}), scale(Dtype::kF32, {1}, {1.0});
+  const Buffer out(Dtype::kE4M3, {3, 2}), dbias(Dtype::kF32, {2}, {10, 20});
+  cpu::fp8_cast({.out = out, .inp = inp, .scale = scale, .dbias = dbias});
+  EXPECT_EQ(dbias.values(), (Values{19, 32}));
+}
+
+TEST(Fp8Activation, casts_what_the_activation_makes) {
+  const int64_t rows = 5, width = 48;
+  const Buffer scale(Dtype::kF32, {1}, {16.0});
+  for (const Dtype type : {Dtype::kF32, Dtype::kBF16})
+    for (const Activation kind : {Activation::kGelu, Activation::kSwiglu}) {
+      const int64_t wide = kind == Activation::kSwiglu ? 2 * width : width;
+      const Buffer inp(type, {rows, wide}, random_values(rows * wide, "pre"));
+      const Buffer dout(type, {rows, width}, random_values(rows * width, "dout"));
+      const Buffer made(type, {rows, width}), dmade(type, {rows, wide});
+      cpu::activation_forward({.kind = kind, .out = made, .inp = inp});
+      cpu::activation_backward({.kind = kind, .dinp = dmade, .dout = dout, .inp = inp});
+      const Buffer out(Dtype::kE4M3, {rows, width}), expected(Dtype::kE4M3, {rows, width});
+      cpu::fp8_cast({.out = expected, .inp = made, .scale = scale});
+      cpu::fp8_activation_forward({.kind = kind, .inp = inp, .cast = {.out = out, .scale = scale}});
+      EXPECT_EQ(out.values(), expected.values());
+      const Buffer dout_t(Dtype::kE5M2, {wide, rows}), dexpected_t(Dtype::kE5M2, {wide, rows});
+      cpu::fp8_cast({.out_t = dexpected_t, .inp = dmade, .scale = scale});
+      cpu::fp8_activation_backward({.kind = kind, .dout = dout, .inp = inp, .cast = {.out_t = dout_t, .scale = scale}});
+      EXPECT_EQ(dout_t.values(), dexpected_t.values());
+    }
+}
+
 TEST(Fp8Cast, infinity_becomes_nan_and_amax_tells_it) {
   for (const Dtype to : kFormats) {
     const Buffer inp(Dtype::kF32, {1, 4}, {1.0, INFINITY, -INFINITY, 3e38}), scale(Dtype::kF32, {1}, {1024.0});
@@ -188,14 +217,15 @@ TEST(Fp8Scales, leave_room_for_twice_the_largest_number) {
     for (int exponent = -80; exponent <= 80; ++exponent)
       for (const double fraction : {1.0, 1.5, 1.74, 1.75, 1.76, 1.99}) amaxes.push_back(std::ldexp(fraction, exponent));
     const auto count = static_cast<int64_t>(amaxes.size());
-    const Buffer scale(Dtype::kF32, {count}, Values(amaxes.size(), 0.0)), inverse(Dtype::kF32, {count});
+    const Buffer scale(Dtype::kF32, {count}, Values(amaxes.size(), 0.0));
+    const Buffer inverse(Dtype::kF32, {count, kFp8InverseStride});
     const Buffer amax(Dtype::kF32, {count}, amaxes);
     cpu::fp8_scales({.from = ScalesFrom::kUnset, .format = dtype, .scale = scale, .inverse = inverse, .amax = amax});
     const Values s = scale.values(), i = inverse.values(), a = amax.values();
     for (size_t n = 0; n < s.size(); ++n) {
       int exponent = 0;
       EXPECT_EQ(std::frexp(s[n], &exponent), 0.5) << "no power of two";
-      EXPECT_EQ(s[n] * i[n], 1.0);
+      EXPECT_EQ(s[n] * i[n * kFp8InverseStride], 1.0);
       if (exponent - 1 == kFp8MostExponent || exponent - 1 == -kFp8MostExponent) continue;
       EXPECT_LE(a[n] * s[n], most);
       EXPECT_GT(2 * a[n] * s[n], most);
@@ -204,7 +234,8 @@ TEST(Fp8Scales, leave_room_for_twice_the_largest_number) {
 }
 
 TEST(Fp8Scales, follow_a_maximum_that_decays) {
-  const Buffer scale(Dtype::kF32, {5}, {1, 1, 1, 0, 1}), inverse(Dtype::kF32, {5}, {1, 1, 1, 0, 1});
+  const Buffer scale(Dtype::kF32, {5}, {1, 1, 1, 0, 1});
+  const Buffer inverse(Dtype::kF32, {5, kFp8InverseStride}, Values(5 * kFp8InverseStride, 1.0));
   const Buffer history(Dtype::kF32, {5}, {8, 8, 8, 0, 8}), amax(Dtype::kF32, {5}, {2, 16, INFINITY, 0, NAN});
   const Buffer good(Dtype::kF32, {1}, {1.0}), bad(Dtype::kF32, {1}, {NAN});
   Fp8Scales step{.from = ScalesFrom::kStep, .scale = scale, .inverse = inverse, .amax = amax, .history = history};
@@ -218,7 +249,8 @@ TEST(Fp8Scales, follow_a_maximum_that_decays) {
   cpu::fp8_scales(step);
   EXPECT_EQ(history.values(), (Values{4, 16, 8, 0, 8}));
   EXPECT_EQ(scale.values(), (Values{32, 8, 16, 1, 16}));
-  const Buffer again(Dtype::kF32, {5}), of_inverse(Dtype::kF32, {5});
+  const Buffer again(Dtype::kF32, {5});
+  const Buffer of_inverse(Dtype::kF32, {5, kFp8InverseStride}, Values(5 * kFp8InverseStride, 1.0));
   cpu::fp8_scales({.from = ScalesFrom::kHistory, .scale = again, .inverse = of_inverse, .history = history});
   EXPECT_TRUE(again.same_bits(scale)) << "the history alone says it, as a checkpoint holds it";
   EXPECT_TRUE(of_inverse.same_bits(inverse));
@@ -287,11 +319,15 @@ TEST(Fp8Gemm, of_scaled_casts_is_within_the_formats_rounding) {
     cpu::fp8_scales({.from = ScalesFrom::kUnset, .format = format, .scale = scale, .inverse = inverse, .amax = amax});
     cpu::fp8_cast({.out = out, .inp = inp, .scale = scale});
   };
-  const Buffer a8(Dtype::kE5M2, {m, k}), b8(Dtype::kE4M3, {n, k}), inverse_a(Dtype::kF32, {1}),
-      inverse_b(Dtype::kF32, {1});
+  const Buffer a8(Dtype::kE5M2, {m, k}), b8(Dtype::kE4M3, {n, k});
+  const Buffer inverse_a(Dtype::kF32, {1, kFp8InverseStride}), inverse_b(Dtype::kF32, {1, kFp8InverseStride});
   quantized(a, Dtype::kE5M2, a8, inverse_a);
   quantized(b, Dtype::kE4M3, b8, inverse_b);
-  cpu::fp8_gemm({.out = out, .a = a8, .b = b8, .inverse_a = inverse_a, .inverse_b = inverse_b});
+  cpu::fp8_gemm({.out = out,
+                 .a = a8,
+                 .b = b8,
+                 .inverse_a = Tensor(inverse_a).flat(0, 1),
+                 .inverse_b = Tensor(inverse_b).flat(0, 1)});
   const Values actual = out.values();
   double error = 0, size = 0;
   for (int64_t r = 0; r < m; ++r)

@@ -32,6 +32,13 @@ for ((time = 0; time < times; ++time)); do
 done
 [[ -z $(ls -A) ]] || fail "files are left behind" "$(ls -A)"
 
+echo "one check alone, by its name"
+run 0 "$trireme" doctor --device cpu --only open_files,cpu_clock
+has "1 rank, 2 checks"
+run 2 "$trireme" doctor --device cpu --only open_file
+run 0 "$trireme" doctor --device cpu --full --only nic_loopback
+has "skipped: no GPU in this job"
+
 echo "a slow copy, by its rank"
 with '2/slow-copy=300000' 40 4 --full
 named peer_copies 'rank 2'

@@ -1,4 +1,4 @@
-// FP8 GEMMs, emulated: every layout trains like one rank but for the noise of rounding, the same layout twice bit for bit.
+// FP8 GEMMs, on the CPU emulated: every layout trains like one rank but for the noise of rounding, the same layout twice bit for bit.
 #include "io/base/random.h"
 #include "tests/comm/on_transfer.h"
 #include "tests/mp/layout.h"
@@ -11,6 +11,7 @@ constexpr GemmFormat kFp8 = GemmFormat::kFp8;
 Layout fp8(Layout layout) {
   layout.wide = true;
   layout.gemms = kFp8;
+  if (test_device_kind() == DeviceKind::kCuda) layout.precision = Dtype::kBF16;  // beside which GPUs multiply FP8
   return layout;
 }
 
@@ -52,7 +53,7 @@ TEST(Fp8, every_layout_trains_like_one_rank) {
 }
 
 // Near those of the same model without FP8, and not the same: the casts were made, also those of the gradients.
-TEST(Fp8, losses_are_near_those_of_fp32) {
+TEST(Fp8, losses_are_near_those_without_it) {
   if (test_job()->world_rank() != 0) return;
   for (const bool llama : {false, true}) {
     const Layout layout = fp8({.llama = llama});
@@ -66,7 +67,7 @@ TEST(Fp8, losses_are_near_those_of_fp32) {
       worst = std::max(worst, difference);
       EXPECT_GT(difference, 0.0) << "step " << step;
     }
-    fmt::print("{}: loss {:.1e} from fp32's\n", layout.name(), worst);
+    fmt::print("{}: loss {:.1e} from that without FP8\n", layout.name(), worst);
     EXPECT_LE(worst, 5e-3) << layout.name();
     EXPECT_NE(with.steps.back().loss, other.steps.back().loss);
     EXPECT_LT(with.steps.back().loss, with.steps.front().loss) << "does not learn";
@@ -113,7 +114,7 @@ TEST(Fp8, late_transfers_change_no_bit) {
   }
 }
 
-// The rows that tp gathers inside the layers are bytes: of fp32's four bytes an element three are not moved.
+// The rows that tp gathers inside the layers are bytes: of the compute type's bytes an element all but one stay.
 TEST(Fp8, gathers_of_layers_move_a_byte_an_element) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   Layout layout = fp8({.tp = 2});
@@ -127,12 +128,14 @@ TEST(Fp8, gathers_of_layers_move_a_byte_an_element) {
   EXPECT_EQ(with.tp_counts.all_gathers, without.tp_counts.all_gathers);
   // Forward and backward two gathers a layer, of which a rank receives the other's half.
   const int64_t elements = int64_t{config.data.micro_batch} * config.model.seq_len * config.model.hidden / 2;
-  EXPECT_EQ(without.tp_counts.bytes - with.tp_counts.bytes,
-            3 * elements * 4 * config.model.layers * microbatches(config));
+  EXPECT_EQ(without.tp_counts.bytes - with.tp_counts.bytes, (static_cast<int64_t>(dtype_bytes(layout.precision)) - 1) *
+                                                                elements * 4 * config.model.layers *
+                                                                microbatches(config));
 }
 
 // What casts have met: all ranks say the same, shares and largest numbers are those of one rank but for rounding.
 TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
+  if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
   Layout layout = that_fit({fp8({.dp = 2, .tp = 2, .pp = 2, .recompute = Recompute::kNone})}).front();
   layout.steps = 5;
   const std::vector<StepResult> steps = train(layout, false).steps;

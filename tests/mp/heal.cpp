@@ -32,6 +32,8 @@ using Json = nlohmann::json;
 constexpr int kRanks = 4, kSteps = 240, kEvery = 20;
 constexpr double kPatience = 300;        // seconds; a run that takes longer does not heal
 constexpr double kDeadline = 12;         // of a step, seconds
+constexpr double kLeave = 5;             // ... until all processes are gone, once the driver is
+constexpr double kStart = 1;             // seconds of a rank's life in which it starts
 constexpr double kAddsUpWithin = 0.001;  // of the wall time
 constexpr const char* kNodes[] = {"node0", "node1", "node2"};
 
@@ -46,6 +48,7 @@ struct Fault {
 constexpr Fault kFaults[] = {
     {"rank killed", Guilt::kNobody, true, ""},
     {"rank stopped", Guilt::kNobody, true, ""},
+    {"rank stopped as it starts", Guilt::kNobody, true, ""},
     {"rank spins", Guilt::kNobody, true, "forward/#/spin"},
     {"node without power", Guilt::kNode, true, ""},
     {"agent killed", Guilt::kNobody, false, ""},
@@ -71,6 +74,7 @@ struct Outcome {
   std::set<std::string> left_out;
   int attempts = 0;
   std::string losses;                         // of all steps
+  int processes_left = 0;                     // after the driver's end
   std::string lost;                           // what was done twice though a checkpoint held it; "": nothing
   double adds_up_within = 1;                  // share of the wall time
   std::optional<double> detection, recovery;  // seconds
@@ -198,8 +202,8 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
   void undisturbed() {
     const double began = now();
     const Outcome whole = run(nullptr, 0);
-    require(whole.status == 0 && whole.attempts == 1 && whole.left_out.empty(), "the undisturbed run failed:\n{}",
-            whole.output);
+    require(whole.status == 0 && whole.attempts == 1 && whole.left_out.empty() && whole.processes_left == 0,
+            "the undisturbed run failed:\n{}", whole.output);
     require(std::count(whole.losses.begin(), whole.losses.end(), '\n') == kSteps, "the undisturbed run has {} steps",
             std::count(whole.losses.begin(), whole.losses.end(), '\n'));
     losses_ = whole.losses;
@@ -233,12 +237,17 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
       if (c == nullptr || struck > 0 || outcome.status) continue;
       if (*c->what().rule != '\0') {
         if (fs::exists(folder + "/struck")) struck = now();
-      } else if (now() - began > c->moment * seconds_ && strike(*c, mark, folder, driver.process())) {
+      } else if (now() - began > wait_before(*c) && strike(*c, mark, folder, driver.process())) {
         struck = now();
       }
     }
-    for (const pid_t process : processes({mark}, {}))
-      if (!outcome.status) ::kill(process, SIGKILL);
+    // Agents and ranks that have been told to leave may take a moment.
+    std::vector<pid_t> left = processes({mark}, {});
+    for (const double end = now() + kLeave; outcome.status && !left.empty() && now() < end;
+         left = processes({mark}, {}))
+      pause();
+    outcome.processes_left = static_cast<int>(left.size());
+    for (const pid_t process : left) ::kill(process, SIGKILL);
     outcome.struck = struck > 0;
     judge(folder + "/run", struck, outcome);
     if (c == nullptr || !c->what().another_attempt) outcome.detection.reset();  // nothing was to be noticed
@@ -256,6 +265,9 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     return (c.is("rank spins") ? "TRIREME_TEST_HANG=" : "TRIREME_TEST_STORAGE_RULES=") + rule;
   }
 
+  // Seconds from the driver's start.
+  double wait_before(const Case& c) const { return c.is("rank stopped as it starts") ? 0 : c.moment * seconds_; }
+
   // False: there is nothing yet that it could happen to.
   static bool strike(const Case& c, const std::string& mark, const std::string& folder, pid_t driver) {
     const std::string node = "TRIREME_TEST_HOST=" + c.node();
@@ -268,6 +280,11 @@ fault: {{setup_seconds: 60, load_seconds: 60, step_seconds: {}, checkpoint_secon
     };
     const auto agent = [&] { return processes({mark, node}, {"--agent"}); };
     if (c.is("rank stopped")) return send(rank(), SIGSTOP);
+    if (c.is("rank stopped as it starts")) {
+      if (rank().empty()) return false;
+      std::this_thread::sleep_for(std::chrono::duration<double>(c.moment * kStart));
+      return send(rank(), SIGSTOP);
+    }
     if (c.is("agent killed")) return send(agent(), SIGKILL);
     if (c.is("agent stopped")) return send(agent(), SIGSTOP);
     if (c.is("driver killed")) return driver > 0 && !rank().empty() && ::kill(driver, SIGKILL) == 0;
@@ -334,6 +351,7 @@ std::string wrong_with(const Case& c, const Outcome& outcome, const std::string&
   std::set<std::string> guilty;
   if (fault.guilt == Guilt::kNode && outcome.struck) guilty.insert(c.node());
   if (outcome.left_out != guilty) wrong += fmt::format("left out: {}; ", fmt::join(outcome.left_out, ","));
+  if (outcome.processes_left > 0) wrong += fmt::format("{} processes are left; ", outcome.processes_left);
   if (outcome.losses != losses) wrong += "other losses; ";
   if (!fault.another_attempt && outcome.attempts != 1) wrong += fmt::format("{} attempts; ", outcome.attempts);
   if (outcome.adds_up_within > kAddsUpWithin)

@@ -167,4 +167,11 @@ has "a crash loses all of it"
 echo "a device that the build lacks: status 4"
 run 4 "$mpirun" -n 8 "$trireme" train tiny.yaml --set run.device=cuda
 
+echo "a rank that does not come to MPI's start: the others say so and leave, status 6"
+export TRIREME_START_SECONDS=2
+# shellcheck disable=SC2016 # the ranks' shell expands it
+run 6 "$mpirun" -n 2 bash -c '((OMPI_COMM_WORLD_RANK == 0)) || exec sleep 1000; exec "$0" train tiny.yaml' "$trireme"
+has "TRIREME_START_SECONDS: the start of MPI has taken 2 s"
+unset TRIREME_START_SECONDS
+
 finish

@@ -2,7 +2,8 @@
 //   TRIREME_TEST_NVML   words with blanks between: gpus=8 (2 without it), and faults of a GPU, FAULT=GPU:NUMBER:
 //                       lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
 //                       slowdown=0:64  recoveries=1:2 and replays=1:40 (of each of its NVLinks); missing=GPU:0 (does
-//                       not answer); hidden=GPU:0 (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th such
+//                       not answer); hang=GPU:1 (nobody gets an answer while the word stands there); hidden=GPU:0
+//                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th such
 //                       word is the n-th event
 //   TRIREME_TEST_NVML_FILE   a file of such words, read anew at every call: faults that come while the program runs
 #include <chrono>
@@ -90,6 +91,7 @@ int nvmlDeviceGetCount_v2(unsigned* count) {
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned gpu, void** handle) {
   if (gpu >= of("gpus", 0, 2)) return kInvalid;
+  while (of("hang", static_cast<int>(gpu), 0) > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   if (of("hidden", static_cast<int>(gpu), 1) == 0) return kNoPermission;
   *handle = gpus + gpu;
   return of("missing", static_cast<int>(gpu), 1) == 0 ? kLost : 0;

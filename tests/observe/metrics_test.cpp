@@ -29,6 +29,9 @@ TEST(Metrics, equal_floats_print_equal_and_different_ones_differ) {
     EXPECT_TRUE(object.contains(key)) << key;
   EXPECT_EQ(static_cast<float>(object["loss"].get<double>()), 1.2345678f);
   EXPECT_TRUE(object["mfu"].is_null() && object["mfu_causal"].is_null());
+  EXPECT_FALSE(object.contains("mfu_fp8")) << "no GEMM is FP8";
+  b.mfu_fp8 = 0.5;
+  EXPECT_EQ(nlohmann::json::parse(json_line(b))["mfu_fp8"], 0.5);
 }
 
 TEST(Metrics, the_parts_of_a_step_add_up_to_it) {

@@ -88,6 +88,24 @@ TEST(Column, extended_steady_state_equals_every_microbatch) {
             }
 }
 
+// A slow stage in the middle lets a pipeline find its rhythm late, or another one than its last stage has at first.
+TEST(Column, uneven_stages_are_walked_through) {
+  for (const int chunks : {1, 2, 3})
+    for (const int stages : {2, 3, 4, 8})
+      for (const int num_microbatches : {16, 37, 96, 192})
+        for (const StageTransfers transfers :
+             {StageTransfers::kBeside, StageTransfers::kBlocked, StageTransfers::kCoupled})
+          for (const int slow : {0, stages * chunks / 2, stages * chunks - 1}) {
+            ColumnCosts costs = uneven_costs(chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B, stages, chunks,
+                                             num_microbatches, 0.1);
+            costs.transfers = transfers;
+            costs.forward[slow] = 1.5;
+            const double whole = time_whole_column(costs).makespan;
+            EXPECT_NEAR(time_column(costs).makespan / whole, 1, 1e-9)
+                << "p " << stages << " v " << chunks << " m " << num_microbatches << " slow " << slow;
+          }
+}
+
 TEST(Column, couplings_only_cost) {
   for (const int chunks : {1, 3}) {
     ColumnCosts costs = uneven_costs(Schedule::kInterleaved, 4, chunks, 32, 0.25);

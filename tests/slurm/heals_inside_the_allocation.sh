@@ -12,7 +12,7 @@
 # KEEP     1: keep the folder with all logs
 TRAINER=$(realpath "${1:?heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]}")
 shift
-all=(rank_killed rank_stopped agent_killed agent_stopped driver_killed node_without_power slurmd_killed too_few_nodes
+all=(rank_killed rank_stopped rank_stopped_at_start agent_killed agent_stopped driver_killed node_without_power slurmd_killed too_few_nodes
   batch_host_lost by_requeue)
 faults=("$@")
 ((${#faults[@]})) || faults=("${all[@]}")
@@ -114,6 +114,17 @@ fault_rank_killed() {
 fault_rank_stopped() {
   strike kill -STOP "$(rank_of_node "$(used 2)")"
   healed "a rank stopped"
+}
+# Before it can have a black box: a rank of the next attempt, as soon as it is there.
+fault_rank_stopped_at_start() {
+  local before rank=''
+  before=$(pgrep -f "^$TRAINER train $config")
+  kill -KILL "$(rank_of_node "$(used 2)")"
+  until [[ -n $rank ]]; do
+    rank=$(pgrep -f "^$TRAINER train $config" | grep -vxF "$before" | head -n 1) || true
+  done
+  strike kill -STOP "$rank"
+  healed "a rank stopped at start"
 }
 undisturbed() {
   until_true "a new agent" new_agent "$2" "$3"

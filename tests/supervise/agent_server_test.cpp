@@ -7,7 +7,10 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <thread>
 
+#include "lib/supervise/agent.h"
+#include "tests/io/temporary_folder.h"
 #include "tests/supervise/simulated_agent.h"
 
 namespace tri {
@@ -63,6 +66,53 @@ class AgentServerTest : public ::testing::Test {
   std::vector<std::unique_ptr<SimulatedAgent>> agents;
   const SimulatedAgent* deaf = nullptr;  // takes nothing of what comes
 };
+
+// Of the largest node there is.
+TEST(AgentReports, fit_into_a_frame_and_a_hello_into_what_strangers_may_send) {
+  AgentReport report{.node = std::string(60, 'n'), .host = std::string(60, 'h'), .began = 1};
+  EXPECT_LT(to_bytes(report).size(), AgentServer::Limits{}.hello_bytes / 8);
+  report.attempt = std::string(60, 'a');
+  report.ranks.resize(1000);
+  report.ports.resize(1000, {.name = std::string(15, 'p')});
+  report.gpus.resize(100, {.pci = "0000:18:00.0", .xids = std::vector<int>(16)});
+  report.lines.resize(1000, std::string(5000, 'x'));
+  keep_within_a_frame(report);
+  EXPECT_EQ(report.ranks.size(), 256u);
+  EXPECT_GT(to_bytes(report).size(), AgentServer::Limits{}.hello_bytes) << "why there is a hello";
+  EXPECT_LT(to_bytes(report).size(), kMaxPayload);
+}
+
+// The real agent's, which has an attempt to tell of when it connects again.
+TEST_F(AgentServerTest, an_agent_says_first_who_it_is_and_nothing_else) {
+  open();
+  const TemporaryFolder folder;
+  std::thread thread([&] {
+    run_agent({.run_dir = folder.path(),
+               .node = "node1",
+               .program = "/nonexistent",
+               .token = token,
+               .port = server->port(),
+               .addresses = {"127.0.0.1"}});
+  });
+  std::vector<AgentReport> reports;
+  const auto comes = [&](const std::string& attempt) {
+    for (int i = 0; i < kMostTurns && (reports.empty() || reports.back().attempt != attempt); ++i)
+      for (AgentReport& report : server->poll(10)) reports.push_back(std::move(report));
+    return !reports.empty() && reports.back().attempt == attempt;
+  };
+  EXPECT_TRUE(comes(""));
+  ASSERT_TRUE(server->send("node1", {.kind = OrderKind::kWatch, .number = 7, .attempt = "attempt"}));
+  EXPECT_TRUE(comes("attempt"));
+  server->drop("node1");
+  reports.clear();
+  EXPECT_TRUE(comes("attempt"));
+  ASSERT_GE(reports.size(), 2u);
+  EXPECT_EQ(reports[0].attempt, "");
+  EXPECT_EQ(reports[0].order, 0u) << "it answers no order";
+  EXPECT_EQ(reports.back().order, 7u);
+  server->send("node1", {.kind = OrderKind::kLeave, .number = 8});
+  thread.join();
+}
 
 TEST_F(AgentServerTest, reports_and_orders_arrive_whole_and_in_order) {
   open();

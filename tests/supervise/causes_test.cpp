@@ -95,8 +95,10 @@ TEST(Causes, of_ranks_that_died_unnoticed_the_book_knows_the_first_or_who_was_se
 TEST(Causes, a_consequence_gives_way_to_the_rank_that_was_seen_gone_first) {
   EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5, 0, true), .event_node = "node0"};
   facts.first_gone = AttemptCause{.kind = CauseKind::kDeath, .node = "node3", .world_rank = 7};
+  facts.first_gone->step = 31;
   EXPECT_EQ(cause(facts).node, "node3");
   EXPECT_EQ(cause(facts).world_rank, 7);
+  EXPECT_EQ(cause(facts).step, 31) << "its box outlives it";
   facts.event = failure(4, 0);
   EXPECT_EQ(cause(facts).node, "node0") << "a failure of its own is no consequence";
 }
@@ -142,19 +144,21 @@ TEST(Causes, a_relief_is_the_cause_whatever_the_ranks_say_when_they_leave) {
 }
 
 TEST(Causes, trouble_of_links_explains_failures_that_name_no_other_node) {
-  EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5), .event_node = "node1"};
-  facts.findings = {finding(CauseKind::kGpuSuspect, "node2")};
-  EXPECT_EQ(cause(facts).kind, CauseKind::kGpuSuspect);
-  EXPECT_EQ(cause(facts).node, "node2");
-  facts.event = failure(4);
-  EXPECT_EQ(cause(facts).kind, CauseKind::kDevice) << "node1 has failed by itself";
-  facts.event_node = "node2";
-  EXPECT_EQ(cause(facts).kind, CauseKind::kGpuSuspect);
-  facts.event = failure(7);
-  EXPECT_EQ(cause(facts).kind, CauseKind::kNotFinite);
-  facts.event = failure(5);
-  facts.findings.front().time = kNow - 301;
-  EXPECT_EQ(cause(facts).kind, CauseKind::kCommunication);
+  for (const CauseKind kind : {CauseKind::kGpuSuspect, CauseKind::kPortErrors}) {
+    EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5), .event_node = "node1"};
+    facts.findings = {finding(kind, "node2")};
+    EXPECT_EQ(cause(facts).kind, kind);
+    EXPECT_EQ(cause(facts).node, "node2");
+    facts.event = failure(4);
+    EXPECT_EQ(cause(facts).kind, CauseKind::kDevice) << "node1 has failed by itself";
+    facts.event_node = "node2";
+    EXPECT_EQ(cause(facts).kind, kind);
+    facts.event = failure(7);
+    EXPECT_EQ(cause(facts).kind, CauseKind::kNotFinite);
+    facts.event = failure(5);
+    facts.findings.front().time = kNow - 301;
+    EXPECT_EQ(cause(facts).kind, CauseKind::kCommunication);
+  }
 }
 
 std::optional<CauseKind> kind_of_xid(int xid) {

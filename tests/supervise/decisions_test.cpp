@@ -15,7 +15,7 @@ PastAttempt ended(CauseKind kind, const std::string& node, double time, int64_t 
           .from_step = step - 10,
           .checkpoint = step,
           .step = step,
-          .cause = {.kind = kind, .node = node, .world_rank = rank, .status = 9}};
+          .cause = {.kind = kind, .node = node, .world_rank = rank, .status = 9, .step = step}};
 }
 
 Situation after(const std::vector<PastAttempt>& attempts, std::optional<Diagnosis> diagnosis = std::nullopt) {
@@ -103,15 +103,18 @@ TEST(Decisions, hangs_of_other_nodes_and_of_other_days_do_not_count) {
   EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
 }
 
-TEST(Decisions, a_gpu_that_is_suspect_is_looked_at_at_once) {
-  std::vector<PastAttempt> past{ended(CauseKind::kGpuSuspect, "node1", kHour)};
+class Suspects : public ::testing::TestWithParam<CauseKind> {};
+INSTANTIATE_TEST_SUITE_P(Decisions, Suspects, ::testing::Values(CauseKind::kGpuSuspect, CauseKind::kPortErrors));
+
+TEST_P(Suspects, are_looked_at_at_once) {
+  std::vector<PastAttempt> past{ended(GetParam(), "node1", kHour)};
   EXPECT_EQ(decide(after(past)).action, Response::kDoctor);
   EXPECT_EQ(decide(after(past)).node, "node1");
   EXPECT_EQ(decide(after(past, Diagnosis::kHealthy)).action, Response::kRetry);
   EXPECT_EQ(decide(after(past, Diagnosis::kUnknown)).action, Response::kRetry);
   for (const Diagnosis diagnosis : {Diagnosis::kSuspect, Diagnosis::kBad})
     EXPECT_EQ(decide(after(past, diagnosis)).action, Response::kExclude);
-  past.push_back(ended(CauseKind::kGpuSuspect, "node1", 2 * kHour));
+  past.push_back(ended(GetParam(), "node1", 2 * kHour));
   EXPECT_EQ(decide(after(past, Diagnosis::kUnknown)).action, Response::kExclude);
   EXPECT_EQ(decide(after(past, Diagnosis::kHealthy)).action, Response::kRetry);
 }
@@ -167,6 +170,40 @@ TEST(Decisions, not_finite_twice_at_a_step_stops_and_once_blames_the_node_when_p
   EXPECT_EQ(decide(after(past)).action, Response::kStop);
   EXPECT_EQ(decide(after(past)).status, 7);
   EXPECT_FALSE(decide_in_passing(after(past), 101)) << "with other data, or another learning rate";
+}
+
+// Boxes are looked at once a second: that an attempt was seen there does not say that it failed there.
+TEST(Decisions, steps_that_were_only_seen_are_not_those_of_failures) {
+  std::vector<PastAttempt> past{ended(CauseKind::kNotFinite, "node1", kHour),
+                                ended(CauseKind::kNotFinite, "node2", 2 * kHour)};
+  for (PastAttempt& a : past) a.cause.step = -1;
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  EXPECT_FALSE(decide_in_passing(after(past), 101));
+  for (const int64_t step : {-1, 100}) {
+    past = {ended(CauseKind::kDeath, "node1", kHour), ended(CauseKind::kDeath, "node1", 2 * kHour),
+            ended(CauseKind::kDeath, "node2", 3 * kHour), ended(CauseKind::kDeath, "node2", 4 * kHour)};
+    for (PastAttempt& a : past) a.cause.step = step;
+    EXPECT_EQ(decide(after(past)).action, step < 0 ? Response::kDoctor : Response::kRetry) << step;
+  }
+}
+
+TEST(Decisions, a_spare_that_does_not_see_the_storage_is_left_out_and_the_run_goes_on) {
+  PastAttempt trained = ended(CauseKind::kDeath, "node1", kHour), failed = in_vain(CauseKind::kFile, 2 * kHour);
+  trained.nodes = {"node0", "node1"};
+  failed.nodes = {"node0", "node2"};
+  failed.step = failed.from_step;
+  std::vector<PastAttempt> past{trained, failed};
+  EXPECT_EQ(decide(after(past)).action, Response::kExclude);
+  EXPECT_EQ(decide(after(past)).node, "node2");
+  past[1].step = past[1].from_step + 1;
+  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "it had seen it";
+  past[1] = failed;
+  past[1].nodes = trained.nodes;
+  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "no node is new";
+  past[1].nodes = {"node2", "node3"};
+  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "nobody of those that have trained is there";
+  past.erase(past.begin());
+  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "none has trained";
 }
 
 TEST(Decisions, attempts_without_a_newer_checkpoint_stop) {

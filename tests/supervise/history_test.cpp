@@ -58,6 +58,11 @@ TEST(History, the_step_of_a_failure_goes_before_the_last_that_was_seen) {
   const PastAttempt attempt{.attempt = "a", .step = 25, .cause = {.kind = CauseKind::kNotFinite, .step = 31}};
   const std::vector<RunEvent> events{at(100, start_event(attempt)), at(200, end_event(attempt))};
   EXPECT_EQ(history_from(events, 400).attempts[0].step, 31);
+  EXPECT_EQ(history_from(events, 400).attempts[0].cause.step, 31);
+  const PastAttempt silent{.attempt = "a", .step = 25};
+  const std::vector<RunEvent> seen{at(100, start_event(silent)), at(200, end_event(silent))};
+  EXPECT_EQ(history_from(seen, 400).attempts[0].step, 25);
+  EXPECT_EQ(history_from(seen, 400).attempts[0].cause.step, -1) << "it was only seen there";
 }
 
 TEST(History, every_cause_comes_back_by_its_name) {

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <tuple>
 
 #include "io/base/format.h"
 #include "tests/io/temporary_folder.h"
@@ -29,7 +31,7 @@ TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
   std::ofstream(report) << R"({"filler": ")" << std::string(200000, 'x')
                         << R"(", "findings": [{"verdict": "bad", "text": "node07: GPU 3 is slow"}]})";
   std::ofstream(program) << fmt::format(
-      "#!/bin/sh\n[ \"$*\" = 'doctor --json' ] || exit 2\n"
+      "#!/bin/sh\n[ \"$*\" = 'doctor --json --check-seconds 40' ] || exit 2\n"
       "[ -z \"$SLURM_STEP_ID\" ] || exit 3\ncat {}\nexit 41\n",
       report);
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
@@ -43,6 +45,46 @@ TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
     EXPECT_EQ(doctor.take_findings(), Lines{});
   }
   ::unsetenv("SLURM_STEP_ID");
+}
+
+// The node and its first GPU by one process, each of the others by one more; the worst counts.
+TEST(NodeDoctor, looks_at_all_gpus_of_the_node) {
+  const TemporaryFolder folder;
+  const std::string program = folder / "doctor.sh";
+  std::ofstream(program) << R"(#!/bin/sh
+case $CUDA_VISIBLE_DEVICES in
+5,6,7) [ "$*" = 'doctor --json --check-seconds 40' ] && text=node status=0 ;;
+6) text=slow status=40 ;;
+7) text=fine status=0 ;;
+esac
+[ "$text" = node ] || case "$*" in *'40 --only gpu_clock,gpu_throttling') ;; *) exit 3 ;; esac
+echo "{\"findings\": [{\"verdict\": \"suspect\", \"text\": \"$text\"}]}"
+exit $status
+)";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  ::setenv("CUDA_VISIBLE_DEVICES", "5,6,7", 1);
+  NodeDoctor doctor(program);
+  doctor.start(other_gpus("5,6,7", 8));
+  EXPECT_EQ(status_of(doctor), 40);
+  Lines found = doctor.take_findings();
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, (Lines{"doctor: suspect: fine", "doctor: suspect: node", "doctor: suspect: slow"}));
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST(NodeDoctor, knows_the_gpus_of_its_job) {
+  EXPECT_EQ(other_gpus(nullptr, 0), Lines{});
+  EXPECT_EQ(other_gpus(nullptr, 3), (Lines{"1", "2"}));
+  EXPECT_EQ(other_gpus("4,GPU-5e,6", 8), (Lines{"GPU-5e", "6"}));
+  for (const char* none : {"", "-1", "3"}) EXPECT_EQ(other_gpus(none, 8), Lines{}) << none;
+}
+
+TEST(NodeDoctor, the_worst_of_its_looks_counts) {
+  for (const auto& [a, b, worse] : {std::tuple(0, 0, 0), std::tuple(0, 4, 4), std::tuple(4, 40, 40),
+                                    std::tuple(41, 40, 41), std::tuple(127, 41, 41)}) {
+    EXPECT_EQ(worse_status(a, b), worse);
+    EXPECT_EQ(worse_status(b, a), worse);
+  }
 }
 
 TEST(NodeDoctor, one_that_cannot_be_started_says_so) {

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "lib/supervise/node_processes.h"
 #include "tests/io/temporary_folder.h"
@@ -164,6 +166,21 @@ TEST_F(GpuWatchTest, gpus_of_other_jobs_are_none_that_are_lost) {
   EXPECT_FALSE(gpus[0].lost || gpus[1].lost);
   EXPECT_TRUE(gpus[0].xids.empty()) << "that of the other job's";
   EXPECT_EQ(gpus[1].xids, std::vector<int>{13});
+}
+
+TEST_F(GpuWatchTest, what_a_driver_that_hangs_has_told_grows_old) {
+  constexpr std::chrono::milliseconds kPause{5};
+  const HealthWatch watch;
+  const auto until = [&](const auto& holds) {
+    for (int i = 0; i < 4000 && !holds(watch.last()); ++i) std::this_thread::sleep_for(kPause);
+    return holds(watch.last());
+  };
+  ASSERT_TRUE(until([](const HealthWatch::Seen& seen) { return !seen.gpus.empty(); }));
+  say("hang=0:1 recovery=1:1");
+  EXPECT_TRUE(until([](const HealthWatch::Seen& seen) { return seen.age > 2.5; })) << "looks are a second apart";
+  EXPECT_EQ(watch.last().gpus[1].recovery_action, 0);
+  say("recovery=1:1");
+  EXPECT_TRUE(until([](const HealthWatch::Seen& seen) { return seen.gpus[1].recovery_action == 1 && seen.age < 2; }));
 }
 
 TEST_F(GpuWatchTest, without_a_driver_there_are_no_gpus) {

@@ -16,11 +16,12 @@
 namespace tri {
 
 struct SimulatedNode {
-  bool alive = true;        // its agent reports, and hears orders
-  bool comes_back = false;  // ... when it is started anew
-  bool refuses = false;     // its agent can't be started, and the launcher says so
-  int doctor = 0;           // exit status of its next doctor
-  int leftovers = 0;        // processes that do not end
+  bool alive = true;         // its agent reports, and hears orders
+  bool comes_back = false;   // ... when it is started anew
+  bool refuses = false;      // its agent can't be started, and the launcher says so
+  double refuses_after = 0;  // ... so many seconds later
+  int doctor = 0;            // exit status of its next doctor
+  int leftovers = 0;         // processes that do not end
   std::vector<RankSight> ranks;
   std::vector<GpuSight> gpus;
   std::vector<PortSight> ports;
@@ -29,9 +30,11 @@ struct SimulatedNode {
 
 class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
  public:
-  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false)
+  SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false,
+                   int known_ranks_per_node = 0)
       : ranks_per_node_(ranks_per_node) {
-    Supervisor::Setup setup{.nodes_needed = needed, .examine = examine, .host = "host0"};
+    Supervisor::Setup setup{
+        .nodes_needed = needed, .examine = examine, .host = "host0", .ranks_per_node = known_ranks_per_node};
     for (int i = 0; i < num_nodes; ++i) {
       const std::string name = "node" + std::to_string(i);
       setup.nodes.push_back(name);
@@ -86,9 +89,10 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
   // The launcher's side.
   std::vector<RanksStart> starts;
   std::vector<std::vector<std::string>> agent_starts;
-  std::vector<std::string> failed;  // starts of agents, until they are asked for
-  std::optional<int> ranks = 1;     // status; none: they run
+  std::vector<std::pair<double, std::string>> failed;  // starts of agents, and when that is known; until asked for
+  std::optional<int> ranks = 1;                        // status; none: they run
   std::optional<int> status_if_drained = 75;
+  bool leaves_when_asked = true;
   int drains = 0, asks = 0, kills = 0;
   // The run folder's.
   std::vector<RunEvent> events;
@@ -102,14 +106,22 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
     agent_starts.push_back(names);
     for (const std::string& name : names) {
       SimulatedNode& node = nodes.at(name);
-      if (node.refuses) failed.push_back(name);
+      if (node.refuses) failed.emplace_back(now + node.refuses_after, name);
       if (!node.comes_back || node.refuses) continue;
       node.alive = true;
       node.report.began = now;
       node.report.order = 0;
     }
   }
-  std::vector<std::string> failed_agents() override { return std::exchange(failed, {}); }
+  std::vector<std::string> failed_agents() override {
+    std::vector<std::string> names;
+    std::erase_if(failed, [&](const auto& start) {
+      if (start.first > now) return false;
+      names.push_back(start.second);
+      return true;
+    });
+    return names;
+  }
   void start_ranks(const RanksStart& start) override {
     starts.push_back(start);
     ranks.reset();
@@ -127,7 +139,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
   }
   void end_ranks(End how) override {
     ++(how == End::kAsk ? asks : kills);
-    if (!ranks) ranks = 143;
+    if (!ranks && (how == End::kKill || leaves_when_asked)) ranks = 143;
   }
   // AgentLink
   bool send(const std::string& name, const AgentOrder& order) override {

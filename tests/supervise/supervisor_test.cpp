@@ -95,6 +95,110 @@ TEST(Supervisor, a_stopped_rank_is_a_hang_and_a_suspended_job_is_none) {
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
 }
 
+TEST(Supervisor, errors_of_ports_call_the_doctor_when_an_attempt_fails) {
+  for (const int64_t errors : {40, 140}) {
+    SimulatedCluster cluster(3, 2);
+    cluster.node(1).ports = {{.name = "mlx5_0:1", .errors = 5000}};  // of days before
+    cluster.node(1).doctor = 40;
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(10);
+    for (int i = 0; i < 2; ++i) {
+      cluster.node(1).ports[0].errors += errors / 2;
+      cluster.play(10);
+    }
+    EXPECT_EQ(cluster.starts.size(), 1u) << "the attempt goes on";
+    cluster.end_ranks_with(5, 10);
+    ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+    EXPECT_EQ(cluster.excluded(), errors > 100 ? Names{"node1"} : Names{});
+    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "port errors"), errors > 100 ? 1 : 0);
+  }
+}
+
+TEST(Supervisor, a_driver_of_gpus_that_hangs_is_suspect_and_its_last_words_do_not_count) {
+  SimulatedCluster cluster(3, 2);
+  cluster.node(1).gpus = {{.pci = "0000:18:00.0"}};
+  cluster.node(1).doctor = 41;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.node(1).report.gpu_age = 30;
+  cluster.node(1).gpus[0].recovery_action = 1;  // which is old
+  cluster.play(20);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "GPU suspect"), 1);
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+// Its ranks live on, and its agent: it shows when an attempt has ended, before another one is tried there.
+TEST(Supervisor, a_node_without_slurmd_is_left_out_before_a_step_is_tried_there) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).report.daemon_gone = 20;
+  cluster.play(100);
+  EXPECT_EQ(cluster.starts.size(), 1u) << "what runs there is not disturbed";
+  cluster.cause = failure("host0", 139);
+  cluster.end_ranks_with(139, 10);
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_LE(cluster.now - began, 5);
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+// As srun, which takes ten seconds to say that a node does not answer: probes that are under way meanwhile change nothing.
+TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_is_known) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  for (int n = 0; n < 3; ++n) cluster.node(n).comes_back = true;
+  cluster.node(1).refuses = true;
+  cluster.node(1).refuses_after = 10;
+  cluster.end_ranks_with(233, 0);  // before a rank has begun: all have to start an agent anew
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+  EXPECT_LE(cluster.now - began, 26) << "twice ten seconds";
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+TEST(Supervisor, a_launcher_that_stays_without_ranks_is_killed) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.leaves_when_asked = false;
+  cluster.node(1).ranks[1].state = ProcessState::kGone;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 30));
+  EXPECT_EQ(cluster.kills, 1);
+  EXPECT_LE(cluster.now - began, 10.5) << "five to notice, three for the launcher";
+}
+
+TEST(Supervisor, a_slurmd_that_is_started_anew_is_waited_for) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).report.daemon_gone = 1;
+  cluster.end_ranks_with(139, 10);
+  cluster.play(10);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  cluster.node(1).report.daemon_gone = 0;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 3));
+  EXPECT_EQ(cluster.excluded(), Names{});
+}
+
+// A failure may be told without a host, and a node that has not reported has none either.
+TEST(Supervisor, a_failure_without_a_host_is_of_no_node) {
+  SimulatedCluster cluster(3, 2);
+  cluster.node(2).alive = false;
+  cluster.node(2).report.host.clear();
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(5);
+  cluster.cause = failure("", 4, 1);
+  cluster.end_ranks_with(4, 10);
+  cluster.play(10);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node2"), 0);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "device"), 1);
+}
+
 // A busy launcher takes the other ranks along before it says anything: those on the first node are not to blame.
 TEST(Supervisor, ranks_that_are_gone_end_an_attempt_and_the_first_of_them_is_named) {
   SimulatedCluster cluster(3, 2);
@@ -462,6 +566,7 @@ TEST(Supervisor, a_loss_that_is_finite_the_second_time_blames_the_node_in_passin
   for (RankSight& rank : cluster.node(0).ranks) rank.step = 55;
   cluster.play(20);
   cluster.cause = failure("host0", 7);
+  cluster.cause->fields["step"] = int64_t{55};
   cluster.end_ranks_with(7, 50);
   ASSERT_TRUE(cluster.play_until_attempt(2));
   cluster.play(20);

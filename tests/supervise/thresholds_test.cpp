@@ -40,6 +40,7 @@ TEST(Thresholds, each_wrong_line_is_named_with_its_number_and_a_remedy) {
     EXPECT_EQ(error_of(fmt::format("flap_seconds: {}", value)),
               fmt::format("supervise.conf:1: flap_seconds '{}' is no number of 0 or more", value));
   EXPECT_EQ(error_of("attempts: 0"), "supervise.conf:1: attempts '0' is no number of 1 or more");
+  EXPECT_EQ(error_of("exclusion_hours: 0"), "supervise.conf:1: exclusion_hours '0' is no number of 0.1 or more");
   EXPECT_EQ(error_of("silent_seconds: 1"), "supervise.conf:1: silent_seconds '1' is no number of 3 or more");
 }
 

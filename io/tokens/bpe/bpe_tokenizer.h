@@ -1,0 +1,71 @@
+// A byte-level BPE tokenizer: what is known of it, as a value, and the tokenizer made of it. The stages of encoding, as
+// the `tokenizers` package has them: added tokens are found, the text between them is normalized and split into words,
+// words are merged, and what begins a document is put in front.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/tokens/bpe/added_tokens.h"
+#include "io/tokens/bpe/byte_pair_encoder.h"
+#include "io/tokens/bpe/unicode.h"
+#include "io/tokens/tokenizer.h"
+
+namespace tri {
+
+// What becomes of a match of the pattern, and of what stands between two.
+enum class SplitBehavior {
+  kIsolated,            // each is a piece
+  kRemoved,             // matches are dropped
+  kMergedWithPrevious,  // a match belongs to what stands before it
+  kMergedWithNext,      // to what stands behind it
+  kContiguous,          // neighbouring matches are one piece
+};
+
+template <>
+struct EnumNames<SplitBehavior> {
+  static constexpr std::array table{
+      std::pair{SplitBehavior::kIsolated, std::string_view("Isolated")},
+      std::pair{SplitBehavior::kRemoved, std::string_view("Removed")},
+      std::pair{SplitBehavior::kMergedWithPrevious, std::string_view("MergedWithPrevious")},
+      std::pair{SplitBehavior::kMergedWithNext, std::string_view("MergedWithNext")},
+      std::pair{SplitBehavior::kContiguous, std::string_view("Contiguous")}};
+};
+
+// One step of the way from text to words; each takes the pieces of the one before it.
+struct SplitStep {
+  std::optional<SplitPattern> pattern;  // none: puts a space before pieces that begin with none
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // the matches are what the pattern does not match
+};
+
+struct BpeDescription {
+  std::string path;                      // for messages
+  std::vector<std::string> token_bytes;  // [id]: the text that it stands for; none for ids without a token
+  std::vector<Merge> merges;
+  WholeWords whole = WholeWords::kMerged;
+  std::vector<AddedToken> added;
+  std::vector<NormalForm> normal_forms;  // one after the other
+  std::vector<SplitStep> steps;
+  std::vector<int32_t> begin;  // of every document
+  int32_t eod = -1;
+  std::string fingerprint;
+};
+
+// Bytes that are no UTF-8 become the tokens of their bytes, each a word of its own. Error when a byte has no token.
+Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeDescription description);
+
+// GPT-2's pattern, which ByteLevel means by use_regex.
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// tokenizer.json; of the files beside it, tokenizer_config.json and special_tokens_map.json say which token ends a text
+// (eos_token) and whether one begins it (add_bos_token). Error naming what of the file is not understood.
+Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path);
+
+// The file's text, with a post_processor that puts before a text what encode() does, and nothing behind it: where the files
+// beside it say otherwise, they are not needed any more. The same bytes where it says so already.
+Result<std::string> portable_tokenizer_json(const std::string& path);
+
+}  // namespace tri

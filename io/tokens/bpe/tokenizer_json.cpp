@@ -1,0 +1,410 @@
+// tokenizer.json, as the `tokenizers` package writes it: version 1.0, of which byte-level BPE is understood. Every key of
+// every object is read, or is known to change no token; what is neither is refused by its name.
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/base/file.h"
+#include "io/base/random.h"
+#include "io/tokens/bpe/bpe_tokenizer.h"
+#include "io/tokens/bpe/byte_letters.h"
+#include "io/tokens/utf8.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::json;
+
+// A mistake in the file, thrown to open_tokenizer_json, which puts the file's name before it.
+[[noreturn]] void refuse(const std::string& message) { throw Error{message, ExitCode::kFile}; }
+
+// `value` where it is understood, for messages: not a whole vocabulary.
+std::string shown(const Json& value) {
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() <= 80 ? text : text.substr(0, 77) + "...";
+}
+
+class Reader {
+ public:
+  Reader(const Json& file, BpeDescription& out) : file_(file), d_(out) {}
+
+  void read() {
+    known_keys(file_, "the file",
+               {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+                "decoder", "model"});
+    for (const char* key : {"truncation", "padding"})
+      if (file_.contains(key) && !file_[key].is_null())
+        refuse(fmt::format("{}: {} would shorten or fill documents; set it to null", key, shown(file_[key])));
+    read_model(member(file_, "model", "the file"));
+    read_added();
+    if (const Json* normalizer = set_member(file_, "normalizer")) read_normalizer(*normalizer, "normalizer");
+    read_pre_tokenizer(member(file_, "pre_tokenizer", "the file"), "pre_tokenizer", true);
+    if (!byte_level_) refuse("pre_tokenizer: no ByteLevel at its end; only byte-level BPE is supported");
+    if (const Json* processor = set_member(file_, "post_processor")) read_post_processor(*processor, "post_processor");
+    read_decoder(member(file_, "decoder", "the file"), "decoder");
+  }
+
+  // The token of this text, as the vocabulary and the added tokens have it; -1: none.
+  int32_t find(const std::string& content) const {
+    for (const AddedToken& token : d_.added)
+      if (token.content == content) return token.id;
+    const auto known = ids_.find(content);
+    return known == ids_.end() ? -1 : known->second;
+  }
+
+ private:
+  static const Json& member(const Json& object, const char* key, const std::string& where) {
+    if (!object.is_object() || !object.contains(key)) refuse(fmt::format("{}: {} is missing", where, key));
+    return object[key];
+  }
+  // Null is the same as missing.
+  static const Json* set_member(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found == object.end() || found->is_null() ? nullptr : &*found;
+  }
+  static void known_keys(const Json& object, const std::string& where, const std::vector<std::string_view>& keys) {
+    if (!object.is_object()) refuse(fmt::format("{}: {}, expected an object", where, shown(object)));
+    for (const auto& [key, value] : object.items())
+      if (std::find(keys.begin(), keys.end(), key) == keys.end())
+        refuse(fmt::format("{}: {}: {} is not supported", where, key, shown(value)));
+  }
+  static bool flag(const Json& object, const char* key, const std::string& where, std::optional<bool> absent = {}) {
+    const auto found = object.find(key);
+    if (found == object.end() && absent) return *absent;
+    if (found == object.end() || !found->is_boolean()) refuse(fmt::format("{}: {} is not true or false", where, key));
+    return found->get<bool>();
+  }
+  static std::string text(const Json& object, const char* key, const std::string& where) {
+    const Json& value = member(object, key, where);
+    if (!value.is_string()) refuse(fmt::format("{}: {}: {} is no string", where, key, shown(value)));
+    return value.get<std::string>();
+  }
+  static int32_t id_of(const Json& value, const std::string& where) {
+    constexpr int64_t kMost = 1 << 27;
+    if (!value.is_number_integer() || value < 0 || value >= kMost)
+      refuse(fmt::format("{}: {} is no token id", where, shown(value)));
+    return value.get<int32_t>();
+  }
+  std::string& bytes_of(int32_t id) {
+    if (static_cast<size_t>(id) >= d_.token_bytes.size()) d_.token_bytes.resize(static_cast<size_t>(id) + 1);
+    return d_.token_bytes[static_cast<size_t>(id)];
+  }
+
+  void read_model(const Json& model) {
+    known_keys(model, "model",
+               {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                "byte_fallback", "ignore_merges", "vocab", "merges"});
+    if (model.contains("type") && model["type"] != "BPE")
+      refuse(fmt::format("model: type: {} is not supported; only \"BPE\" is", shown(model["type"])));
+    // With a token for every byte nothing is unknown: unk_token, fuse_unk and byte_fallback change nothing.
+    if (const Json* dropout = set_member(model, "dropout"); dropout != nullptr && *dropout != 0.0)
+      refuse(fmt::format("model: dropout: {} is not supported; set it to null", shown(*dropout)));
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+      if (const Json* affix = set_member(model, key); affix != nullptr && *affix != "")
+        refuse(fmt::format("model: {}: {} is not supported", key, shown(*affix)));
+    d_.whole = flag(model, "ignore_merges", "model", false) ? WholeWords::kTaken : WholeWords::kMerged;
+    const Json& vocab = member(model, "vocab", "model");
+    if (!vocab.is_object()) refuse("model: vocab is no object");
+    for (const auto& [token, id] : vocab.items()) {
+      const int32_t number = id_of(id, "model: vocab");
+      ids_.emplace(token, number);
+      if (auto bytes = bytes_of_letters(token))
+        bytes_of(number) = std::move(*bytes);
+      else
+        bytes_of(number) = token;  // no word becomes it, unless a merge makes it: read_merges
+    }
+    read_merges(member(model, "merges", "model"));
+  }
+
+  void read_merges(const Json& merges) {
+    if (!merges.is_array()) refuse("model: merges is no list");
+    const auto token = [&](const std::string& letters, const Json& merge) {
+      const auto found = ids_.find(letters);
+      if (found == ids_.end())
+        refuse(fmt::format("model: merges: {}: {} is not in the vocabulary", shown(merge), letters));
+      if (!bytes_of_letters(letters))
+        refuse(fmt::format("model: merges: {}: not of byte-level letters (GPT-2's)", shown(merge)));
+      return found->second;
+    };
+    for (const Json& merge : merges) {
+      std::string left, right;
+      if (merge.is_string()) {
+        const std::string pair = merge.get<std::string>();
+        const size_t space = pair.find(' ');
+        if (space == std::string::npos || pair.find(' ', space + 1) != std::string::npos)
+          refuse(fmt::format("model: merges: {} is no pair", shown(merge)));
+        left = pair.substr(0, space), right = pair.substr(space + 1);
+      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+        left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
+      } else {
+        refuse(fmt::format("model: merges: {} is no pair", shown(merge)));
+      }
+      d_.merges.push_back({.left = token(left, merge),
+                           .right = token(right, merge),
+                           .rank = static_cast<int32_t>(d_.merges.size()),
+                           .made = token(left + right, merge)});
+    }
+  }
+
+  void read_added() {
+    const Json* list = set_member(file_, "added_tokens");
+    if (list == nullptr) return;
+    if (!list->is_array()) refuse("added_tokens is no list");
+    for (const Json& entry : *list) {
+      known_keys(entry, "added_tokens", {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+      AddedToken token{.content = text(entry, "content", "added_tokens")};
+      const std::string where = fmt::format("added_tokens: {}", token.content);
+      token.id = id_of(member(entry, "id", where), where);
+      token.special = flag(entry, "special", where);
+      token.normalized = flag(entry, "normalized", where, !token.special);
+      token.lstrip = flag(entry, "lstrip", where, false);
+      token.rstrip = flag(entry, "rstrip", where, false);
+      if (flag(entry, "single_word", where, false)) refuse(where + ": single_word: true is not supported");
+      if (token.content.empty()) refuse(where + ": an empty token");
+      bytes_of(token.id) = token.content;
+      d_.added.push_back(std::move(token));
+    }
+  }
+
+  void read_normalizer(const Json& json, const std::string& where) {
+    const std::string type = text(json, "type", where);
+    if (type == "Sequence") {
+      known_keys(json, where, {"type", "normalizers"});
+      for (const Json& inner : member(json, "normalizers", where)) read_normalizer(inner, where);
+      return;
+    }
+    const auto form = enum_from_name<NormalForm>(type);
+    if (!form)
+      refuse(
+          fmt::format("{}: {} is not supported; supported are Sequence, {}", where, type, enum_choices<NormalForm>()));
+    known_keys(json, where, {"type"});
+    d_.normal_forms.push_back(*form);
+  }
+
+  static SplitPattern pattern(const std::string& regex, const std::string& where) {
+    auto compiled = SplitPattern::compile(regex);
+    if (!compiled) refuse(where + ": " + compiled.error().message);
+    return std::move(compiled).value();
+  }
+
+  void read_pre_tokenizer(const Json& json, const std::string& where, bool last) {
+    const std::string type = text(json, "type", where);
+    if (type == "Sequence") {
+      known_keys(json, where, {"type", "pretokenizers"});
+      const Json& list = member(json, "pretokenizers", where);
+      for (size_t i = 0; i < list.size(); ++i) read_pre_tokenizer(list[i], where, last && i + 1 == list.size());
+    } else if (type == "ByteLevel") {
+      if (!last) refuse(where + ": ByteLevel before another one is not supported; only as the last");
+      known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});  // offsets are no tokens
+      byte_level_ = true;
+      if (flag(json, "add_prefix_space", where)) d_.steps.emplace_back();
+      if (flag(json, "use_regex", where, true))
+        d_.steps.push_back({.pattern = pattern(std::string(kGpt2Pattern), where)});
+    } else if (type == "Digits") {
+      known_keys(json, where, {"type", "individual_digits"});
+      d_.steps.push_back(
+          {.pattern = pattern("\\p{N}", where),
+           .behavior = flag(json, "individual_digits", where) ? SplitBehavior::kIsolated : SplitBehavior::kContiguous});
+    } else if (type == "Split") {
+      read_split(json, where);
+    } else {
+      refuse(fmt::format("{}: {} is not supported; supported are Sequence, Split, Digits, ByteLevel", where, type));
+    }
+  }
+
+  void read_split(const Json& json, const std::string& where) {
+    known_keys(json, where, {"type", "pattern", "behavior", "invert"});
+    const Json& given = member(json, "pattern", where);
+    std::string regex;
+    if (given.is_object() && given.size() == 1 && given.contains("Regex")) {
+      regex = text(given, "Regex", where);
+    } else if (given.is_object() && given.size() == 1 && given.contains("String")) {
+      const std::string literal = text(given, "String", where);
+      for (size_t at = 0; at < literal.size();) {
+        const size_t length = std::max<size_t>(utf8_sequence(std::string_view(literal).substr(at, 4)), 1);
+        regex += fmt::format("\\x{{{:x}}}", utf8_code_point(std::string_view(literal).substr(at), length));
+        at += length;
+      }
+    } else {
+      refuse(fmt::format("{}: Split: pattern: {} is not supported; only Regex and String are", where, shown(given)));
+    }
+    const auto behavior = enum_from_name<SplitBehavior>(text(json, "behavior", where));
+    if (!behavior)
+      refuse(fmt::format("{}: Split: behavior: {} is not supported; supported are {}", where, shown(json["behavior"]),
+                         enum_choices<SplitBehavior>()));
+    d_.steps.push_back(
+        {.pattern = pattern(regex, where), .behavior = *behavior, .invert = flag(json, "invert", where)});
+  }
+
+  void read_post_processor(const Json& json, const std::string& where) {
+    const std::string type = text(json, "type", where);
+    if (type == "Sequence") {
+      known_keys(json, where, {"type", "processors"});
+      for (const Json& inner : member(json, "processors", where)) read_post_processor(inner, where);
+    } else if (type == "ByteLevel") {
+      known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});  // of offsets alone
+    } else if (type == "TemplateProcessing") {
+      read_template(json, where + ": TemplateProcessing");
+    } else {
+      refuse(
+          fmt::format("{}: {} is not supported; supported are Sequence, ByteLevel, TemplateProcessing", where, type));
+    }
+  }
+
+  // What stands before the text begins documents; behind it may stand the token that ends them, which they get anyway.
+  void read_template(const Json& json, const std::string& where) {
+    known_keys(json, where, {"type", "single", "pair", "special_tokens"});
+    bool behind = false;
+    for (const Json& element : member(json, "single", where)) {
+      if (element.contains("Sequence")) {
+        if (behind || element["Sequence"].value("id", "") != "A")
+          refuse(fmt::format("{}: single: {} is not supported", where, shown(element)));
+        behind = true;
+        continue;
+      }
+      const std::string name = text(member(element, "SpecialToken", where), "id", where);
+      const Json& ids = member(member(member(json, "special_tokens", where), name.c_str(), where), "ids", where);
+      if (!ids.is_array()) refuse(fmt::format("{}: {}: ids is no list", where, name));
+      for (const Json& id : ids) (behind ? ends_ : d_.begin).push_back(id_of(id, where));
+    }
+    if (!behind) refuse(where + ": single: has no place for the text");
+  }
+
+  void read_decoder(const Json& json, const std::string& where) {
+    const std::string type = text(json, "type", where);
+    if (type == "Sequence") {
+      known_keys(json, where, {"type", "decoders"});
+      const Json& list = member(json, "decoders", where);
+      if (list.size() != 1) refuse(where + ": a Sequence of several decoders is not supported");
+      return read_decoder(list[0], where);
+    }
+    if (type != "ByteLevel") refuse(fmt::format("{}: {} is not supported; only ByteLevel is", where, type));
+    known_keys(json, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  }
+
+ public:
+  std::vector<int32_t> ends_;  // that the template puts behind a text
+
+ private:
+  const Json& file_;
+  BpeDescription& d_;
+  std::unordered_map<std::string, int32_t> ids_;  // of the vocabulary, by letters
+  bool byte_level_ = false;
+};
+
+// {} when there is no such file.
+Json read_beside(const std::string& path, const char* name) {
+  const std::string beside = (std::filesystem::path(path).parent_path() / name).string();
+  const auto file = MappedFile::open(beside);
+  if (!file && file.error().os_error == ENOENT) return Json::object();
+  if (!file) throw file.error();
+  Json json = Json::parse(file.value().text(), nullptr, false);
+  if (!json.is_object()) throw file_error("{}: no JSON object", beside);
+  return json;
+}
+
+// A token in one of these files: its text, or an object that has it as "content". Empty: none.
+std::string named_token(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) return {};
+  if (found->is_object()) return found->value("content", "");
+  return found->is_string() ? found->get<std::string>() : std::string();
+}
+
+void read_ends(const std::string& path, const Reader& reader, BpeDescription& d) {
+  const Json settings = read_beside(path, "tokenizer_config.json"), map = read_beside(path, "special_tokens_map.json");
+  const auto token = [&](const char* key) {
+    const std::string name = named_token(settings, key);
+    return name.empty() ? named_token(map, key) : name;
+  };
+  if (std::string eos = token("eos_token"); !eos.empty()) {
+    d.eod = reader.find(eos);
+    if (d.eod < 0) refuse(fmt::format("eos_token {} of tokenizer_config.json has no token", eos));
+  }
+  for (const char* usual : {"<|endoftext|>", "<|end_of_text|>", "</s>"})
+    if (d.eod < 0) d.eod = reader.find(usual);
+  if (d.eod < 0)
+    refuse("which token ends a document? Say it as \"eos_token\" in a file tokenizer_config.json beside this one");
+  for (const int32_t end : reader.ends_)
+    if (end != d.eod)
+      refuse(
+          fmt::format("post_processor: puts token {} behind every text; only the one that ends documents is "
+                      "supported there ({}, eos_token)",
+                      end, d.eod));
+  if (const auto add = settings.find("add_bos_token"); add != settings.end() && add->is_boolean()) {
+    if (!add->get<bool>()) {
+      d.begin.clear();
+    } else if (d.begin.empty()) {
+      const int32_t bos = reader.find(token("bos_token"));
+      if (bos < 0) refuse("tokenizer_config.json says add_bos_token, and no bos_token that there is");
+      d.begin = {bos};
+    }
+  }
+  for (const int32_t id : d.begin)
+    if (static_cast<size_t>(id) >= d.token_bytes.size() || d.token_bytes[static_cast<size_t>(id)].empty())
+      refuse(fmt::format("post_processor: token {} is not in the vocabulary", id));
+}
+
+struct ReadFile {
+  BpeDescription description;
+  bool as_it_says = true;  // what begins and ends a text is what the file's own post_processor puts there
+};
+
+Result<ReadFile> read_file(const std::string& path, std::string_view text) {
+  ReadFile read{.description = {.path = path}};
+  try {
+    const Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object()) refuse("no JSON object");
+    Reader reader(json, read.description);
+    reader.read();
+    const std::vector<int32_t> begin = read.description.begin;
+    read_ends(path, reader, read.description);
+    read.as_it_says = reader.ends_.empty() && begin == read.description.begin;
+  } catch (const Error& error) {
+    return Error{fmt::format("{}: {}", path, error.message), error.code};
+  } catch (const Json::exception& problem) {
+    return file_error("{}: not what a tokenizer.json holds: {}", path, problem.what());
+  }
+  return read;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path) {
+  if (auto able = unicode_support(); !able) return Error{path + ": " + able.error().message, able.error().code};
+  const auto file = MappedFile::open(path);
+  if (!file) return file.error();
+  auto read = read_file(path, file.value().text());
+  if (!read) return read.error();
+  BpeDescription description = std::move(read).value().description;
+  const std::string begin = fmt::format("{}", fmt::join(description.begin, ","));
+  description.fingerprint = fmt::format(
+      "bpe:{:016x}", derive_key(derive_key(static_cast<uint64_t>(description.eod), begin), file.value().text()));
+  return make_bpe_tokenizer(std::move(description));
+}
+
+Result<std::string> portable_tokenizer_json(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  if (!file) return file.error();
+  const auto read = read_file(path, file.value().text());
+  if (!read) return read.error();
+  if (read.value().as_it_says) return std::string(file.value().text());
+  auto json = nlohmann::ordered_json::parse(file.value().text());
+  nlohmann::ordered_json single = nlohmann::ordered_json::array(), tokens = nlohmann::ordered_json::object();
+  for (const int32_t id : read.value().description.begin) {
+    const std::string& name = read.value().description.token_bytes[static_cast<size_t>(id)];
+    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+    tokens[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
+  }
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  auto pair = single;
+  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+  json["post_processor"] = nullptr;
+  if (!tokens.empty())
+    json["post_processor"] = {
+        {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+  return json.dump(1) + "\n";
+}
+
+}  // namespace tri

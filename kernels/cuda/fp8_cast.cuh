@@ -1,0 +1,264 @@
+// How numbers become FP8 on a GPU, what is found of them on the way (amax, counts: kernels/fp8.h), and the two mappings
+// of kernels that cast: flat runs for one orientation, tiles for both. What makes the numbers is a template parameter,
+// so that a kernel can cast what it has just computed.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/device_math.cuh"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/fp8.h"
+
+namespace tri::cuda {
+
+constexpr int kRun = 8;     // elements of a row that a thread takes at once
+constexpr int kQuad = 4;    // rows of which it takes runs, to transpose them
+constexpr int kTile = 128;  // side of a tile that a block transposes
+
+// What a thread has found.
+struct Fp8Found {
+  uint32_t amax = 0;                 // bits of the largest size
+  uint32_t saturated = 0;            // finite numbers beyond the range
+  uint32_t numbers = 0, halves = 0;  // that are not zero: plain, and of bf16 in units of 2^15
+  uint32_t codes = 0, quarters = 0;  // of FP8 that are not zero: plain, and in units of 2^7
+  __device__ uint32_t underflowed() const { return numbers + halves / 32768 - codes - quarters / 128; }
+};
+
+// What kernels that cast know of it. amax and counts may be null.
+struct Fp8Target {
+  const float* scale;
+  float* amax;
+  int32_t* counts;
+  int64_t elements;  // of the whole tensor
+};
+
+template <__nv_fp8_interpretation_t kFormat>
+constexpr float kFp8Limit = kFormat == __NV_E4M3 ? 448.0f : 57344.0f;
+
+__device__ __forceinline__ uint32_t size_of(float value) { return __float_as_uint(value) & 0x7FFFFFFFu; }
+
+// One number, whatever it is. x · 0 is NaN where x is not finite, and zero elsewhere, of the sign that leaves the
+// product as it is.
+template <__nv_fp8_interpretation_t kFormat>
+__device__ __forceinline__ uint8_t encode_one(float x, float scale, Fp8Found& found) {
+  const float scaled = fmaf(x, 0.0f, x * scale);
+  const uint8_t code = scaled != scaled ? 0x7F : __nv_cvt_float_to_fp8(scaled, __NV_SATFINITE, kFormat);
+  found.amax = max(found.amax, size_of(x));
+  found.saturated += fabsf(scaled) > kFp8Limit<kFormat>;
+  found.numbers += x != 0.0f;
+  found.codes += (code & 0x7F) != 0;
+  return code;
+}
+
+// Of eight numbers at once: two are converted by one instruction, and sizes and zeros are looked at several to a word.
+// Where one saturates or is not finite, each by itself.
+template <__nv_fp8_interpretation_t kFormat, class T>
+__device__ __forceinline__ uint2 encode_run(const Pack<T, kRun>& from, float scale, Fp8Found& found) {
+  float x[kRun];
+  unpack(from, x);
+  uint32_t most = 0, numbers = 0;
+  if constexpr (sizeof(T) == 2) {
+    uint32_t words[kRun / 2], pair = 0;
+    memcpy(words, &from, sizeof words);
+#pragma unroll
+    for (int i = 0; i < kRun / 2; ++i) {
+      const uint32_t sizes = words[i] & 0x7FFF7FFFu;
+      pair = __vmaxu2(pair, sizes);
+      numbers = __dp2a_lo((sizes + 0x7FFF7FFFu) & 0x80008000u, 0x0101u, numbers);
+    }
+    most = max(pair & 0xFFFF0000u, pair << 16);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      most = max(most, size_of(x[i]));
+      numbers += x[i] != 0.0f;
+    }
+  }
+  union {
+    uint2 words;
+    uint16_t pairs[kRun / 2];
+    uint8_t codes[kRun];
+  } out;
+  if (!(__uint_as_float(most) * scale <= kFp8Limit<kFormat>)) {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) out.codes[i] = encode_one<kFormat>(x[i], scale, found);
+    return out.words;
+  }
+#pragma unroll
+  for (int i = 0; i < kRun / 2; ++i)
+    out.pairs[i] =
+        __nv_cvt_float2_to_fp8x2(make_float2(x[2 * i] * scale, x[2 * i + 1] * scale), __NV_SATFINITE, kFormat);
+  found.amax = max(found.amax, most);
+  (sizeof(T) == 2 ? found.halves : found.numbers) += numbers;
+  const auto marks = [](uint32_t word) { return ((word & 0x7F7F7F7Fu) + 0x7F7F7F7Fu) & 0x80808080u; };
+  found.quarters = __dp4a(marks(out.words.x), 0x01010101u, found.quarters);
+  found.quarters = __dp4a(marks(out.words.y), 0x01010101u, found.quarters);
+  return out.words;
+}
+
+// What all threads of the block have found, of kThreads. Integers, whose order does not matter: a float that is not
+// negative is ordered as its bits are. One block also counts the elements.
+__device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements) {
+  __shared__ uint32_t of_warp[3][kThreads / 32];
+  const int warp = threadIdx.x / 32;
+  const uint32_t values[3] = {__reduce_max_sync(0xFFFFFFFFu, found.amax),
+                              __reduce_add_sync(0xFFFFFFFFu, found.saturated),
+                              __reduce_add_sync(0xFFFFFFFFu, found.underflowed())};
+  if (threadIdx.x % 32 == 0)
+    for (int k = 0; k < 3; ++k) of_warp[k][warp] = values[k];
+  __syncthreads();
+  if (threadIdx.x >= 3) return;
+  const int k = static_cast<int>(threadIdx.x);
+  uint32_t total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) total = k == 0 ? max(total, of_warp[k][w]) : total + of_warp[k][w];
+  auto* counts = reinterpret_cast<unsigned*>(target.counts);
+  if (k == 0 && target.amax != nullptr) atomicMax(reinterpret_cast<unsigned*>(target.amax), total);
+  if (k > 0 && counts != nullptr && total != 0)
+    atomicAdd(counts + static_cast<int>(k == 1 ? Fp8Count::kSaturated : Fp8Count::kUnderflowed), total);
+  if (k == 0 && counts != nullptr && counts_elements)
+    atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned>(target.elements));
+}
+
+// A source makes numbers: at<n>(r, c) those of row r from column c on, n of kRun or 1. kFlat: at(0, i) also does for the
+// i-th of all. kTransposes: transposes are asked for. tile(): which of so many tiles across a block takes, so that blocks share what they read.
+// One that reads:
+template <class T>
+struct ReadRows {
+  using Type = T;
+  static constexpr bool kFlat = true, kTransposes = true;
+  static __device__ int64_t tile(int block, int) { return block; }
+  const T* inp;
+  int64_t columns;
+  template <int kElements>
+  __device__ Pack<T, kElements> at(int64_t r, int64_t c) const {
+    return load_pack<kElements>(inp + r * columns + c);
+  }
+};
+
+// One orientation: blocks stride over the runs of out.
+template <class Source, __nv_fp8_interpretation_t kFormat>
+__global__ void __launch_bounds__(kThreads)
+    cast_runs_kernel(uint8_t* out, Source source, Fp8Target target, uint32_t runs, uint32_t runs_a_row) {
+  Fp8Found found;
+  const float scale = *target.scale;
+  const uint32_t stride = gridDim.x * kThreads;
+#pragma unroll 2
+  for (uint32_t run = blockIdx.x * kThreads + threadIdx.x; run < runs; run += stride) {
+    const uint32_t r = Source::kFlat ? 0 : run / runs_a_row;
+    const auto from = source.template at<kRun>(r, int64_t{run - r * runs_a_row} * kRun);
+    *reinterpret_cast<uint2*>(out + int64_t{run} * kRun) = encode_run<kFormat>(from, scale, found);
+  }
+  publish(found, target, blockIdx.x == 0);
+}
+
+// Where rows do not divide into runs.
+template <class Source, __nv_fp8_interpretation_t kFormat>
+__global__ void __launch_bounds__(kThreads)
+    cast_elements_kernel(uint8_t* out, uint8_t* out_t, Source source, Fp8Target target, int64_t rows, int64_t columns) {
+  Fp8Found found;
+  const float scale = *target.scale;
+  for (int64_t i = thread_index(); i < rows * columns; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t r = i / columns, c = i % columns;
+    const uint8_t code = encode_one<kFormat>(to_float(source.template at<1>(r, c).item[0]), scale, found);
+    if (out != nullptr) out[i] = code;
+    if (out_t != nullptr) out_t[c * rows + r] = code;
+  }
+  publish(found, target, blockIdx.x == 0);
+}
+
+// A tile of bytes on its way to its transpose: words of a quad of rows, [column][quad]. A column's quads are exchanged
+// by groups of four, so that threads of neighbouring runs write to different banks and sixteen rows are read at once.
+struct TransposeTile {
+  uint32_t word[kTile][kTile / kQuad];
+
+  __device__ static int place(int column, int quad) { return quad ^ ((column / kRun & 7) * 4); }
+  // Columns [column, column + 4) of a quad's four rows.
+  __device__ void put(int column, int quad, const uint32_t (&rows)[kQuad]) {
+    const uint32_t low01 = __byte_perm(rows[0], rows[1], 0x5140), high01 = __byte_perm(rows[0], rows[1], 0x7362);
+    const uint32_t low23 = __byte_perm(rows[2], rows[3], 0x5140), high23 = __byte_perm(rows[2], rows[3], 0x7362);
+    word[column][place(column, quad)] = __byte_perm(low01, low23, 0x5410);
+    word[column + 1][place(column, quad)] = __byte_perm(low01, low23, 0x7632);
+    word[column + 2][place(column, quad)] = __byte_perm(high01, high23, 0x5410);
+    word[column + 3][place(column, quad)] = __byte_perm(high01, high23, 0x7632);
+  }
+  // To out_t (columns, rows), by all threads of a block, after a barrier. `rows` is a multiple of sixteen.
+  __device__ void store(uint8_t* out_t, int64_t first_row, int64_t first_column, int64_t rows, int64_t columns) const {
+    constexpr int kGroups = kTile / 16;
+#pragma unroll
+    for (int i = static_cast<int>(threadIdx.x); i < kTile * kGroups; i += kThreads) {
+      const int c = i / kGroups, group = i % kGroups;
+      if (first_column + c >= columns || first_row + group * 16 >= rows) continue;
+      *reinterpret_cast<uint4*>(out_t + (first_column + c) * rows + first_row + group * 16) =
+          *reinterpret_cast<const uint4*>(&word[c][place(c, group * 4)]);
+    }
+  }
+};
+
+// Both orientations, or the transpose alone (out null): a block a tile, a thread runs of four rows at a time. `rows` is
+// a multiple of sixteen, `columns` of kRun. kColumnSums: column_sums (tiles down, columns) get the sums over the tile's
+// rows.
+template <class Source, __nv_fp8_interpretation_t kFormat, bool kColumnSums>
+__global__ void __launch_bounds__(kThreads, sizeof(typename Source::Type) == 2 ? 4 : 3)
+    cast_transpose_kernel(uint8_t* out, uint8_t* out_t, float* column_sums, Source source, Fp8Target target,
+                          int64_t rows, int64_t columns) {
+  constexpr int kRuns = kTile / kRun, kQuads = kTile / kQuad;
+  __shared__ alignas(16) TransposeTile tile;
+  __shared__ float sums_of_warp[kColumnSums ? kThreads / 32 : 1][kColumnSums ? kTile : 1];
+  const int64_t first_row = blockIdx.y * int64_t{kTile}, first_column = Source::tile(blockIdx.x, gridDim.x) * kTile;
+  const int column = static_cast<int>(threadIdx.x) % kRuns * kRun;
+  const int64_t c = first_column + column;
+  Fp8Found found;
+  const float scale = *target.scale;
+  float sums[kColumnSums ? kRun : 1] = {};
+#pragma unroll 1
+  for (int quad = static_cast<int>(threadIdx.x) / kRuns; quad < kQuads; quad += kThreads / kRuns) {
+    const int64_t r = first_row + quad * kQuad;
+    if (r >= rows || c >= columns) break;
+    Pack<typename Source::Type, kRun> from[kQuad];
+#pragma unroll
+    for (int k = 0; k < kQuad; ++k) from[k] = source.template at<kRun>(r + k, c);
+    uint2 codes[kQuad];
+#pragma unroll
+    for (int k = 0; k < kQuad; ++k) {
+      codes[k] = encode_run<kFormat>(from[k], scale, found);
+      if (out != nullptr) *reinterpret_cast<uint2*>(out + (r + k) * columns + c) = codes[k];
+      if constexpr (kColumnSums) {
+        float x[kRun];
+        unpack(from[k], x);
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) sums[i] += x[i];
+      }
+    }
+    tile.put(column, quad, {codes[0].x, codes[1].x, codes[2].x, codes[3].x});
+    tile.put(column + 4, quad, {codes[0].y, codes[1].y, codes[2].y, codes[3].y});
+  }
+  if constexpr (kColumnSums) {
+    static_assert(kRuns == 16, "a warp has two quads of each run");
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      sums[i] += __shfl_xor_sync(0xFFFFFFFFu, sums[i], 16);
+      if (threadIdx.x % 32 < 16) sums_of_warp[threadIdx.x / 32][column + i] = sums[i];
+    }
+  }
+  __syncthreads();
+  tile.store(out_t, first_row, first_column, rows, columns);
+  if constexpr (kColumnSums) {
+    const int mine = static_cast<int>(threadIdx.x);
+    if (mine < kTile && first_column + mine < columns) {
+      float sum = 0;
+#pragma unroll
+      for (int warp = 0; warp < kThreads / 32; ++warp) sum += sums_of_warp[warp][mine];
+      column_sums[blockIdx.y * columns + first_column + mine] = sum;
+    }
+  }
+  if (target.amax != nullptr || target.counts != nullptr) publish(found, target, blockIdx.x == 0 && blockIdx.y == 0);
+}
+
+inline dim3 tiles(int64_t rows, int64_t columns) {
+  return {static_cast<unsigned>((columns + kTile - 1) / kTile), static_cast<unsigned>((rows + kTile - 1) / kTile)};
+}
+
+}  // namespace tri::cuda

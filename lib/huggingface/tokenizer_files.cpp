@@ -1,0 +1,158 @@
+#include "lib/huggingface/tokenizer_files.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/base/file.h"
+#include "io/tokens/bpe/bpe_tokenizer.h"
+#include "io/tokens/bpe/byte_letters.h"
+#include "io/tokens/sentencepiece_json.h"
+#include "io/tokens/tokenizer.h"
+
+namespace tri::huggingface {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// tokenizer.json of the bytes themselves, for transformers' fast tokenizers: a byte-level BPE without merges.
+std::string byte_tokenizer_json() {
+  Json vocab = Json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[letters_of(std::string(1, static_cast<char>(byte)))] = byte;
+  const Json end = {{"id", 256},       {"content", "<|endoftext|>"}, {"single_word", false}, {"lstrip", false},
+                    {"rstrip", false}, {"normalized", false},        {"special", true}};
+  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const Json json = {{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", {end}},
+                     {"normalizer", nullptr},
+                     {"pre_tokenizer", level},
+                     {"post_processor", nullptr},
+                     {"decoder", level},
+                     {"model",
+                      {{"type", "BPE"},
+                       {"dropout", nullptr},
+                       {"unk_token", nullptr},
+                       {"continuing_subword_prefix", nullptr},
+                       {"end_of_word_suffix", nullptr},
+                       {"fuse_unk", false},
+                       {"byte_fallback", false},
+                       {"ignore_merges", false},
+                       {"vocab", vocab},
+                       {"merges", Json::array()}}}};
+  return json.dump(1) + "\n";
+}
+
+// The text of a token, as tokenizer.json's list of added tokens and its vocabulary have it; empty: none.
+std::string content_of(const Json& tokenizer, int id) {
+  for (const Json& token : tokenizer["added_tokens"])
+    if (token["id"] == id) return token["content"].get<std::string>();
+  for (const auto& [token, number] : tokenizer["model"]["vocab"].items())
+    if (number == id) return token;
+  return {};
+}
+
+// The class is the one that takes tokenizer.json as it is, in transformers 4 and 5, whatever the model's type suggests.
+Json settings_of(const Config& config, const Json& tokenizer, const TokenizerInfo& info) {
+  Json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                   {"add_bos_token", info.bos >= 0},
+                   {"add_eos_token", false},
+                   {"eos_token", content_of(tokenizer, info.eos)},
+                   {"clean_up_tokenization_spaces", false},
+                   {"model_max_length", config.model.seq_len}};
+  if (info.bos >= 0) settings["bos_token"] = content_of(tokenizer, info.bos);
+  return settings;
+}
+
+// What else tokenizer_config.json beside `path` says that changes no ids: how conversations are written.
+void add_theirs(const std::string& path, Json& settings) {
+  const auto file = MappedFile::open((fs::path(path).parent_path() / "tokenizer_config.json").string());
+  if (!file) return;
+  const Json theirs = Json::parse(file.value().text(), nullptr, false);
+  if (!theirs.is_object()) return;
+  for (const char* key : {"chat_template", "pad_token", "unk_token"})
+    if (theirs.contains(key) && !settings.contains(key)) settings[key] = theirs[key];
+}
+
+bool is_tokenizer_json(const std::string& path) { return path.ends_with(".json"); }
+
+Result<std::string> json_of(const std::string& spec, const std::string& path) {
+  if (spec == "bytes") return byte_tokenizer_json();
+  if (is_tokenizer_json(path)) return portable_tokenizer_json(path);
+  const auto model = MappedFile::open(path);
+  if (!model) return model.error();
+  return sentencepiece_tokenizer_json(model.value().text());
+}
+
+Result<void> copy_file(const std::string& from, const std::string& to) {
+  const auto file = MappedFile::open(from);
+  if (!file) return file.error();
+  return write_file(to, file.value().text());
+}
+
+}  // namespace
+
+Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder) {
+  const std::string& spec = config.data.tokenizer;
+  const auto opened = open_tokenizer(spec);
+  if (!opened)
+    return TokenizerInfo{
+        spec, fmt::format("{}, which is not here ({}); add its files yourself", spec, opened.error().message)};
+  const Tokenizer& tokenizer = *opened.value();
+  TokenizerInfo info{.name = tokenizer.fingerprint()};
+  const int vocab = tokenizer.vocab_size();
+  if (vocab > config.model.vocab || (spec == "bytes" && vocab != config.model.vocab)) {
+    info.summary = fmt::format(
+        "unknown: data.tokenizer {} has {} tokens, the model {}; add the files of the one that it was trained with",
+        spec, vocab, config.model.vocab);
+    info.name = "unknown";
+    return info;
+  }
+  info.eos = tokenizer.eod();
+  if (const auto begin = tokenizer.encode(""); !begin.empty()) info.bos = begin[0];
+  const std::string path = tokenizer_file(spec);
+  const bool sentencepiece = spec != "bytes" && !is_tokenizer_json(path);
+  if (sentencepiece)
+    if (auto done = copy_file(path, folder + "/tokenizer.model"); !done) return done.error();
+  const auto json = json_of(spec, path);
+  if (!json) {
+    if (!sentencepiece) return json.error();
+    info.summary = fmt::format("{}, copied to tokenizer.model (SentencePiece; no tokenizer.json of it: {})", info.name,
+                               json.error().message);
+    return info;
+  }
+  if (auto done = write_file(folder + "/tokenizer.json", json.value()); !done) return done.error();
+  Json settings = settings_of(config, Json::parse(json.value()), info);
+  if (is_tokenizer_json(path)) add_theirs(path, settings);
+  if (auto done = write_file(folder + "/tokenizer_config.json", settings.dump(2) + "\n"); !done) return done.error();
+  info.summary = spec == "bytes" ? "bytes, as tokenizer.json"
+                 : sentencepiece ? fmt::format("{}, copied to tokenizer.model, and as tokenizer.json", info.name)
+                                 : fmt::format("{}, as tokenizer.json", info.name);
+  return info;
+}
+
+Result<std::string> find_tokenizer(const std::string& folder, int vocab) {
+  const std::string path = tokenizer_file(folder);
+  if (path == folder) return file_error("none of ours is in the folder: prepare token files with the model's own one");
+  const auto tokenizer = open_tokenizer(path);
+  if (!tokenizer) return tokenizer.error();
+  if (tokenizer.value()->vocab_size() > vocab)
+    return file_error("{} has {} tokens, the model {}: not used", path, tokenizer.value()->vocab_size(), vocab);
+  return path;
+}
+
+std::string tokenizer_copy(const std::string& path, const std::string& folder) {
+  return folder + "/" + fs::path(path).filename().string();
+}
+
+Result<void> copy_tokenizer(const std::string& path, const std::string& folder) {
+  if (auto done = copy_file(path, tokenizer_copy(path, folder)); !done) return done;
+  if (!is_tokenizer_json(path)) return {};
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
+    if (const fs::path beside = fs::path(path).parent_path() / name; fs::exists(beside))
+      if (auto done = copy_file(beside.string(), folder + "/" + name); !done) return done;
+  return {};
+}
+
+}  // namespace tri::huggingface

@@ -1,0 +1,67 @@
+#include "lib/supervise/slurm_daemon.h"
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+namespace tri {
+namespace {
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+bool is_slurmd(const std::string& proc, pid_t process) {
+  return contents(proc + "/" + std::to_string(process) + "/comm") == "slurmd\n";
+}
+
+// The node that "slurmd -N NODE" stands for, where several share a machine; "": that of the machine.
+std::string node_of(const std::string& command) {
+  const std::string mark = std::string(1, '\0') + "-N";
+  const size_t at = command.find(mark);
+  if (at == command.npos) return "";
+  size_t begin = at + mark.size();
+  if (begin < command.size() && command[begin] == '\0') ++begin;
+  return command.substr(begin, command.find('\0', begin) - begin);
+}
+
+}  // namespace
+
+SlurmDaemon::SlurmDaemon(std::string node, std::string proc) : node_(std::move(node)), proc_(std::move(proc)) {
+  if (!node_.empty()) process_ = find();
+}
+
+pid_t SlurmDaemon::find() const {
+  std::vector<pid_t> named, unnamed;
+  std::error_code problem;
+  for (const auto& entry : std::filesystem::directory_iterator(proc_, problem)) {
+    const std::string name = entry.path().filename();
+    pid_t process = 0;
+    const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), process);
+    if (bad != std::errc() || end != name.data() + name.size() || !is_slurmd(proc_, process)) continue;
+    const std::string node = node_of(contents(entry.path().string() + "/cmdline"));
+    if (node == node_) named.push_back(process);
+    if (node.empty()) unnamed.push_back(process);
+  }
+  const auto& own = named.empty() ? unnamed : named;
+  return own.size() == 1 ? own.front() : -1;
+}
+
+double SlurmDaemon::gone_seconds() {
+  if (process_ < 0) return 0;
+  const auto now = std::chrono::steady_clock::now();
+  if (!is_slurmd(proc_, process_)) {
+    if (const pid_t anew = find(); anew >= 0) process_ = anew;  // as after a restart of the service
+  }
+  const bool gone = !is_slurmd(proc_, process_);
+  if (gone && !gone_) since_ = now;
+  gone_ = gone;
+  // More than nothing from the first moment on.
+  return gone ? 1e-3 + std::chrono::duration<double>(now - since_).count() : 0;
+}
+
+}  // namespace tri

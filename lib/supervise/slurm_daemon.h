@@ -1,0 +1,29 @@
+// Whether the daemon of this node, which starts steps there, is alive: a node whose slurmd is gone keeps what runs on it,
+// and takes nothing new, which srun needs ten seconds and more to say.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+
+namespace tri {
+
+class SlurmDaemon {
+ public:
+  // `node`: SLURMD_NODENAME; "": this is no job of Slurm's. `proc`: where processes are seen.
+  explicit SlurmDaemon(std::string node, std::string proc = "/proc");
+
+  // Seconds since it has been found gone; 0: it lives, or could never be seen.
+  double gone_seconds();
+
+ private:
+  pid_t find() const;  // -1: none, or it is not known which
+
+  std::string node_, proc_;
+  pid_t process_ = -1;  // -1: it could never be seen
+  bool gone_ = false;
+  std::chrono::steady_clock::time_point since_;
+};
+
+}  // namespace tri

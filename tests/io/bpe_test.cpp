@@ -1,0 +1,239 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "io/base/random.h"
+#include "io/tokens/bpe/bpe_tokenizer.h"
+#include "io/tokens/bpe/byte_letters.h"
+#include "tests/io/packed.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Ids = std::vector<int32_t>;
+
+// A tokenizer.json made by hand: tokens 0 to 255 are the bytes, merges make those from 256 on, then come the added ones.
+Json small_tokenizer(const std::vector<std::pair<std::string, std::string>>& merges) {
+  Json vocab = Json::object(), pairs = Json::array();
+  for (int byte = 0; byte < 256; ++byte) vocab[letters_of(std::string(1, static_cast<char>(byte)))] = byte;
+  int next = 256;
+  for (const auto& [left, right] : merges) {
+    pairs.push_back(letters_of(left) + " " + letters_of(right));
+    vocab[letters_of(left + right)] = next++;
+  }
+  const auto added = [&](const char* content, bool special) {
+    return Json{{"id", next++},    {"content", content},  {"single_word", false}, {"lstrip", false},
+                {"rstrip", false}, {"normalized", false}, {"special", special}};
+  };
+  Json tokens = Json::array();
+  tokens.push_back(added("<|endoftext|>", true));
+  tokens.push_back(added("<|begin|>", true));
+  tokens.push_back(added("<|endoftext|><|x|>", false));
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", tokens},
+          {"normalizer", nullptr},
+          {"pre_tokenizer",
+           {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
+          {"post_processor", nullptr},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"ignore_merges", false},
+            {"vocab", vocab},
+            {"merges", pairs}}}};
+}
+const std::vector<std::pair<std::string, std::string>> kMerges = {
+    {"a", "b"}, {"b", "c"}, {"ab", "c"}, {" ", "a"}, {" a", "b"}, {"\xc3", "\xa9"}, {"a", "a"}, {"aa", "aa"}};
+constexpr int32_t kAb = 256, kBc = 257, kAbc = 258, kEnd = 264, kBegin = 265, kLong = 266;
+
+class TokenizerJson : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!unicode_support()) GTEST_SKIP() << unicode_support().error().message;
+  }
+  Result<std::unique_ptr<Tokenizer>> open(const Json& json) {
+    write_all(folder_ / "tokenizer.json", json.dump());
+    return open_tokenizer(folder_ / "tokenizer.json");
+  }
+  std::string refusal(const Json& json) {
+    auto opened = open(json);
+    return opened ? "opened" : opened.error().message;
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(TokenizerJson, merges_by_rank_and_the_leftmost_first) {
+  const auto tokenizer = value_or_throw(open(small_tokenizer(kMerges)));
+  EXPECT_EQ(tokenizer->encode("abc"), (Ids{kAbc}));
+  EXPECT_EQ(tokenizer->encode("bca"), (Ids{kBc, 'a'}));
+  EXPECT_EQ(tokenizer->encode("aaaaa"), (Ids{263, 'a'})) << "aa aa a, not a aa aa";
+  EXPECT_EQ(tokenizer->encode("ab ab  ab"), (Ids{kAb, ' ', kAb, ' ', ' ', kAb})) << "ab goes before \" a\"";
+  EXPECT_EQ(tokenizer->encode("\xc3\xa9"), (Ids{261}));
+  EXPECT_EQ(tokenizer->encode(""), Ids{});
+  EXPECT_EQ(tokenizer->vocab_size(), 267);
+  EXPECT_EQ(tokenizer->eod(), kEnd);
+  EXPECT_EQ(tokenizer->token_bytes(kAbc), 3);
+  EXPECT_EQ(tokenizer->token_bytes(kEnd), 0);
+  EXPECT_EQ(tokenizer->token_bytes(kLong), 18);
+  EXPECT_EQ(tokenizer->token_bytes(9999), 0);
+}
+
+TEST_F(TokenizerJson, added_tokens_are_found_first_and_the_longest_wins) {
+  const auto tokenizer = value_or_throw(open(small_tokenizer(kMerges)));
+  EXPECT_EQ(tokenizer->encode("a<|endoftext|>b<|endoftext|><|x|>c<|endoftext"),
+            (Ids{'a', kEnd, 'b', kLong, 'c', '<', '|', 'e', 'n', 'd', 'o', 'f', 't', 'e', 'x', 't'}));
+  EXPECT_EQ(tokenizer->decode(Ids{'a', kEnd, kLong, kAbc, 9999, -1}), "a<|endoftext|><|x|>abc");
+}
+
+TEST_F(TokenizerJson, decode_undoes_encode_for_any_bytes) {
+  const auto tokenizer = value_or_throw(open(small_tokenizer(kMerges)));
+  std::string every, noise;
+  for (int i = 0; i < 256; ++i) every.push_back(static_cast<char>(i));
+  for (uint64_t i = 0; i < 5000; ++i) noise.push_back(static_cast<char>(random_u64(3, i)));
+  for (const std::string& text :
+       {every, noise, std::string("\xff\xfe caf\xc3\xa9 \xc3"), std::string("\0a\0", 3), std::string("\xed\xa0\x80")}) {
+    const Ids tokens = tokenizer->encode(text);
+    EXPECT_EQ(tokenizer->decode(tokens), text);
+    int bytes = 0;
+    for (const int32_t token : tokens) bytes += tokenizer->token_bytes(token);
+    EXPECT_EQ(bytes, static_cast<int>(text.size()));
+  }
+}
+
+// Merges of random words, one after the other over the whole word, as the definition says it.
+TEST_F(TokenizerJson, words_of_any_length_are_merged_as_the_definition_says) {
+  std::vector<std::pair<std::string, std::string>> merges;
+  std::vector<std::string> tokens = {"a", "b", "c"};
+  for (uint64_t i = 0; merges.size() < 60; ++i) {
+    const std::string left = tokens[random_u64(5, 2 * i) % tokens.size()];
+    const std::string right = tokens[random_u64(5, 2 * i + 1) % tokens.size()];
+    if (std::find(tokens.begin(), tokens.end(), left + right) != tokens.end() || left.size() + right.size() > 9)
+      continue;
+    merges.emplace_back(left, right);
+    tokens.push_back(left + right);
+  }
+  const Json json = small_tokenizer(merges);
+  const auto tokenizer = value_or_throw(open(json));
+  const auto by_definition = [&](const std::string& word) {
+    std::vector<std::string> symbols;
+    for (const char c : word) symbols.emplace_back(1, c);
+    for (const auto& [left, right] : merges)  // a merge makes no pair of a lower rank than its own
+      for (size_t i = 0; i + 1 < symbols.size(); ++i)
+        if (symbols[i] == left && symbols[i + 1] == right) {
+          symbols[i] += right;
+          symbols.erase(symbols.begin() + static_cast<int64_t>(i) + 1);
+        }
+    Ids ids;
+    for (const std::string& symbol : symbols) ids.push_back(json["model"]["vocab"][symbol].get<int32_t>());
+    return ids;
+  };
+  uint64_t counter = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::string word;
+    const auto length = static_cast<size_t>(1 + round % 140);
+    while (word.size() < length) word += static_cast<char>('a' + random_u64(6, counter++) % 3);
+    ASSERT_EQ(tokenizer->encode(word), by_definition(word)) << word;
+    ASSERT_EQ(tokenizer->encode(word), by_definition(word)) << word << ", from the cache";
+  }
+}
+
+TEST_F(TokenizerJson, a_word_that_is_a_token_is_taken_whole_with_ignore_merges) {
+  Json json = small_tokenizer(kMerges);
+  json["model"]["vocab"]["hello"] = 270;
+  EXPECT_EQ(value_or_throw(open(json))->encode("hello"), (Ids{'h', 'e', 'l', 'l', 'o'}));
+  json["model"]["ignore_merges"] = true;
+  EXPECT_EQ(value_or_throw(open(json))->encode("hello hello"), (Ids{270, ' ', 'h', 'e', 'l', 'l', 'o'}));
+}
+
+TEST_F(TokenizerJson, the_template_begins_documents_and_the_settings_beside_say_more) {
+  Json json = small_tokenizer(kMerges);
+  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<|begin|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [], "special_tokens": {"<|begin|>": {"id": "<|begin|>", "ids": [265], "tokens": ["<|begin|>"]}}})");
+  const auto with_begin = value_or_throw(open(json));
+  EXPECT_EQ(with_begin->encode("ab"), (Ids{kBegin, kAb}));
+  EXPECT_EQ(with_begin->encode(""), (Ids{kBegin}));
+  EXPECT_EQ(with_begin->decode(Ids{kBegin, kAb}), "ab");
+  const auto settings = [&](const char* text) { write_all(folder_ / "tokenizer_config.json", text); };
+  settings(R"({"add_bos_token": false, "eos_token": {"content": "<|begin|>"}})");
+  const auto without = value_or_throw(open(json));
+  EXPECT_EQ(without->encode("ab"), (Ids{kAb}));
+  EXPECT_EQ(without->eod(), kBegin);
+  EXPECT_NE(without->fingerprint(), with_begin->fingerprint());
+  json["post_processor"] = nullptr;
+  settings(R"({"add_bos_token": true, "bos_token": "<|begin|>", "eos_token": "<|endoftext|>"})");
+  write_all(folder_ / "tokenizer.json", json.dump());
+  EXPECT_EQ(value_or_throw(open_tokenizer(folder_.path().string()))->encode("ab"), (Ids{kBegin, kAb})) << "a folder";
+  settings(R"({"eos_token": "<|missing|>"})");
+  EXPECT_NE(refusal(json).find("eos_token <|missing|>"), std::string::npos) << refusal(json);
+}
+
+TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
+  const auto split = [](const char* regex) {
+    return Json{{"type", "Sequence"},
+                {"pretokenizers",
+                 {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
+                  {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  };
+  const Json prepend = {{"type", "Prepend"}, {"prepend", "_"}};
+  const std::tuple<const char*, Json, const char*> table[] = {
+      {"/model/type", "WordPiece", "model: type: \"WordPiece\" is not supported"},
+      {"/model/dropout", 0.1, "model: dropout: 0.1"},
+      {"/model/end_of_word_suffix", "</w>", "model: end_of_word_suffix: \"</w>\""},
+      {"/model/new_thing", 1, "model: new_thing: 1 is not supported"},
+      {"/model/merges/0", "a b c", "\"a b c\" is no pair"},
+      {"/model/merges/0", "a z", "az is not in the vocabulary"},
+      {"/model/vocab/a", -1, "-1 is no token id"},
+      {"/model/vocab/a", 99, "byte 0x61 has no token"},
+      {"/truncation", {{"max_length", 5}}, "truncation: {\"max_length\":5}"},
+      {"/normalizer", prepend, "normalizer: Prepend is not supported"},
+      {"/pre_tokenizer/type", "Metaspace", "pre_tokenizer: Metaspace is not supported"},
+      {"/pre_tokenizer/other", 1, "pre_tokenizer: other: 1"},
+      {"/pre_tokenizer", split("\\w+"), "byte 0, \"\\w\""},
+      {"/pre_tokenizer", split("a{1,3}+"), "a quantifier of a quantifier"},
+      {"/pre_tokenizer", split("(?i)a"), "this kind of group"},
+      {"/pre_tokenizer", split("[a&&b]"), "an intersection"},
+      {"/pre_tokenizer", split("a$"), "an anchor"},
+      {"/pre_tokenizer", split("a*"), "no character at all"},
+      {"/pre_tokenizer", split("(a"), "is not understood"},
+      {"/decoder/type", "Metaspace", "decoder: Metaspace"},
+      {"/post_processor", {{"type", "BertProcessing"}}, "post_processor: BertProcessing"},
+      {"/added_tokens/0/single_word", true, "<|endoftext|>: single_word"},
+      {"/added_tokens/0/content", "<other>", "which token ends a document?"},
+      {"/more", 1, "the file: more: 1"},
+  };
+  for (const auto& [place, value, message] : table) {
+    Json json = small_tokenizer(kMerges);
+    json[Json::json_pointer(place)] = value;
+    const std::string said = refusal(json);
+    EXPECT_NE(said.find(message), std::string::npos) << place << ": " << said;
+    EXPECT_EQ(said.find((folder_ / "tokenizer.json") + ": "), 0u) << said;
+  }
+  EXPECT_EQ(refusal(small_tokenizer(kMerges)), "opened");
+  write_all(folder_ / "tokenizer.json", "not JSON");
+  EXPECT_FALSE(open_tokenizer(folder_ / "tokenizer.json"));
+  EXPECT_FALSE(open_tokenizer(folder_ / "missing.json"));
+}
+
+TEST(PatternDialect, what_differs_is_written_anew) {
+  const std::pair<const char*, const char*> table[] = {{"a+?b*+c?", "a+?b*+c?"},
+                                                       {"\\r\\n", "\\x{d}\\x{a}"},
+                                                       {"a{,3}b{2}c{1,}?", "a{0,3}b{2}c{1,}?"},
+                                                       {"[(a[bc]]", "[\\x{28}abc]"},
+                                                       {"[^a-c-]", "[^a-c\\x{2d}]"},
+                                                       {"(a|.)", "(?:a|[^\\n])"},
+                                                       {"\\p{Han}", "\\p{sc:Han}"},
+                                                       {"\\p{Lt}\\P{Zs}", "\\p{Lt}\\P{Zs}"},
+                                                       {"\\d", "\\p{Nd}"},
+                                                       {"(?i:'s)(?!é)", "(?i:\\x{27}s)(?!\\x{e9})"}};
+  for (const auto& [theirs, ours] : table) EXPECT_EQ(value_or_throw(to_pcre2(theirs)), ours);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,234 @@
+// What `data prepare` takes, how it divides it, and how it goes on after an interruption.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "io/tokens/input_files.h"
+#include "io/tokens/prepare.h"
+#include "io/tokens/token_file.h"
+#include "tests/io/packed.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+namespace fs = std::filesystem;
+using Texts = std::vector<std::string>;
+
+Texts documents_of(const std::string& prefix) {
+  const TokenFile file = value_or_throw(TokenFile::open(prefix));
+  const DocumentIndex index = value_or_throw(DocumentIndex::open(prefix));
+  Texts documents;
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    std::vector<int32_t> tokens(static_cast<size_t>(index.document_start(d + 1) - index.document_start(d)));
+    file.read(index.document_start(d), tokens);
+    documents.push_back(value_or_throw(open_tokenizer("bytes"))->decode(tokens));
+  }
+  return documents;
+}
+
+std::string json_lines(int first, int count) {
+  std::string lines;
+  for (int i = first; i < first + count; ++i)
+    lines += fmt::format("{{\"text\": \"document {} with some words {}\"}}\n", i, int64_t{i} * i % 1009);
+  return lines;
+}
+
+TEST(PrepareInputs, folders_and_patterns_mean_their_files_in_order) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "in/deep");
+  fs::create_directories(folder / "in/.hidden");
+  write_all(folder / "in/b.txt", "b");
+  write_all(folder / "in/a.jsonl.gz", gzip("{\"text\": \"a\"}\n"));
+  write_all(folder / "in/deep/c.md", "c");
+  write_all(folder / "in/.hidden/x.txt", "x");
+  write_all(folder / "in/notes.pdf", "no text");
+  write_all(folder / "in/[1].txt", "a name, no pattern");
+  const auto names = [&](const Texts& inputs, std::optional<TextFormat> format = {}) {
+    Texts found;
+    const TextInputs all = value_or_throw(find_inputs(inputs, format));
+    for (const TextInput& input : all.files) found.push_back(fs::relative(input.path, folder / "in").string());
+    found.push_back(std::to_string(all.passed_over));
+    return found;
+  };
+  EXPECT_EQ(names({folder / "in"}), (Texts{"[1].txt", "a.jsonl.gz", "b.txt", "deep/c.md", "1"}));
+  EXPECT_EQ(names({folder / "in/*.txt"}), (Texts{"[1].txt", "b.txt", "0"}));
+  EXPECT_EQ(names({folder / "in/[1].txt"}), (Texts{"[1].txt", "0"}));
+  EXPECT_EQ(names({folder / "in/d*", folder / "in/b.txt"}), (Texts{"deep/c.md", "b.txt", "0"}));
+  EXPECT_EQ(names({folder / "in"}, TextFormat::kLines).size(), 6u);
+  EXPECT_FALSE(find_inputs({folder / "in/*.zst"}, {}));
+  EXPECT_FALSE(find_inputs({folder / "in/.hidden/.none"}, {}));
+  fs::create_directories(folder / "empty");
+  const auto empty = find_inputs({folder / "empty"}, {});
+  ASSERT_FALSE(empty);
+  EXPECT_NE(empty.error().message.find("a folder without text files"), std::string::npos);
+  ASSERT_TRUE(prepare({.inputs = {folder / "in"}, .output = folder / "out"}));
+  EXPECT_EQ(documents_of(folder / "out"), (Texts{"a name, no pattern", "a", "b", "c"}));
+}
+
+TEST(PrepareInputs, a_field_may_lie_in_objects_within_objects) {
+  const TemporaryFolder folder;
+  write_all(folder / "a.jsonl",
+            "{\"a\": {\"b\": \"within\"}, \"text\": \"top\"}\n{\"a.b\": \"its own name\", \"a\": {\"b\": \"within\"}}\n"
+            "{\"a\": {\"b\": \"x\", \"c.d\": {\"e\": \"deep\"}}}\n");
+  const auto run = [&](const std::string& field) {
+    return prepare({.inputs = {folder / "a.jsonl"},
+                    .output = folder / "out",
+                    .text_field = field,
+                    .existing = Existing::kOverwrite});
+  };
+  ASSERT_TRUE(run("a.b"));
+  EXPECT_EQ(documents_of(folder / "out"), (Texts{"within", "its own name", "x"}));
+  const auto missing = run("a.c.d.e");
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find("a.jsonl:1: no field \"a.c.d.e\""), std::string::npos);
+  const auto object = run("a");
+  ASSERT_FALSE(object);
+  EXPECT_NE(object.error().message.find("field \"a\" is a object"), std::string::npos) << object.error().message;
+}
+
+TEST(PrepareInputs, splits_divide_documents_by_their_text_alone) {
+  const TemporaryFolder folder;
+  write_all(folder / "a.jsonl", json_lines(0, 20000));
+  write_all(folder / "b.jsonl", json_lines(-500, 1000));  // half of them are in the other as well
+  const std::vector<DocumentSplit> splits = value_or_throw(parse_splits("train:0.9,val:0.07,test:0.03"));
+  const auto run = [&](Texts inputs, int threads) {
+    const auto summary = prepare({.inputs = std::move(inputs),
+                                  .output = folder / "out",
+                                  .splits = splits,
+                                  .threads = threads,
+                                  .existing = Existing::kOverwrite});
+    EXPECT_TRUE(summary) << summary.error().message;
+    std::vector<Texts> parts;
+    for (const auto& output : summary.value().outputs) {
+      parts.push_back(documents_of(output.prefix));
+      EXPECT_EQ(output.documents, static_cast<int64_t>(parts.back().size()));
+      const auto sidecar = nlohmann::json::parse(read_all(output.prefix + ".json"));
+      EXPECT_EQ(sidecar["documents"], output.documents);
+      EXPECT_EQ(output.prefix, folder / ("out_" + sidecar["split"]["name"].get<std::string>()));
+    }
+    return parts;
+  };
+  const auto parts = run({folder / "a.jsonl"}, 1);
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].size() + parts[1].size() + parts[2].size(), 20000u);
+  EXPECT_NEAR(static_cast<double>(parts[0].size()) / 20000, 0.9, 0.01);
+  EXPECT_NEAR(static_cast<double>(parts[1].size()) / 20000, 0.07, 0.01);
+  EXPECT_EQ(run({folder / "a.jsonl"}, 3), parts);
+  const auto more = run({folder / "b.jsonl", folder / "a.jsonl"}, 2);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(std::equal(parts[i].rbegin(), parts[i].rend(), more[i].rbegin())) << "the old ones are where they were";
+    for (const std::string& document : more[i]) EXPECT_EQ(split_of(document, splits), i);
+  }
+  EXPECT_FALSE(fs::exists(folder / "out.bin"));
+
+  const std::pair<const char*, const char*> bad[] = {{"train:0.9", "add up to 0.9"},
+                                                     {"a:0.5,a:0.5", "a is there twice"},
+                                                     {"a:0.5,b", "\"b\"; expected NAME:SHARE"},
+                                                     {"a:0.5,b:x", "\"b:x\""},
+                                                     {"a:1.5", "\"a:1.5\""},
+                                                     {"", "\"\""},
+                                                     {"a:0.5,", "\"\""},
+                                                     {"a/b:1", "\"a/b:1\""}};
+  for (const auto& [text, message] : bad) {
+    const auto parsed = parse_splits(text);
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_NE(parsed.error().message.find(message), std::string::npos) << parsed.error().message;
+  }
+  write_all(folder / "one.txt", "one document");
+  const auto none = prepare({.inputs = {folder / "one.txt"}, .output = folder / "one", .splits = splits});
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("none of the 1 documents is in "), std::string::npos) << none.error().message;
+  EXPECT_FALSE(fs::exists(folder / "one_train.bin"));
+}
+
+class PrepareResumed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_all(folder_ / "a.jsonl", json_lines(0, 150000));  // two rounds
+    write_all(folder_ / "b.jsonl", json_lines(150000, 100) + "{broken\n");
+    ASSERT_GT(fs::file_size(folder_ / "a.jsonl"), size_t{4} << 20);
+  }
+  PrepareOptions options(const std::string& output) const {
+    return {.inputs = {folder_ / "a.jsonl", folder_ / "b.jsonl"},
+            .output = folder_ / output,
+            .splits = {{"train", 0.9}, {"val", 0.1}},
+            .save_seconds = 0};
+  }
+  std::string all_of(const std::string& output) const {
+    std::string all;
+    for (const char* end : {"_train.bin", "_train.idx", "_train.json", "_val.bin", "_val.idx", "_val.json"})
+      all += read_all(folder_ / (output + end));
+    return all;
+  }
+  const TemporaryFolder folder_;
+};
+
+TEST_F(PrepareResumed, a_run_goes_on_to_the_same_bytes) {
+  ASSERT_FALSE(prepare(options("out"))) << "the broken line interrupts it";
+  EXPECT_FALSE(fs::exists(folder_ / "out_train.bin"));
+  ASSERT_TRUE(fs::exists(folder_ / "out.json.part"));
+  // What was written behind the state, before the end came.
+  std::ofstream(folder_ / "out_val.bin.part", std::ios::app) << "more";
+  write_all(folder_ / "b.jsonl", json_lines(150000, 100));
+  auto other = options("out");
+  other.text_field = "other";
+  const auto refused = prepare(other);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("of a run that was interrupted, with other options"), std::string::npos);
+  other = options("out");
+  other.threads = 2;
+  const auto resumed = prepare(other);
+  ASSERT_TRUE(resumed) << resumed.error().message;
+  EXPECT_GT(resumed.value().resumed, 10000);
+  EXPECT_EQ(resumed.value().documents, 150100);
+  const auto whole = prepare(options("whole"));
+  ASSERT_TRUE(whole) << whole.error().message;
+  EXPECT_EQ(whole.value().resumed, 0);
+  EXPECT_EQ(resumed.value().text_bytes, whole.value().text_bytes);
+  EXPECT_TRUE(all_of("out") == all_of("whole"));
+  for (const auto& entry : fs::directory_iterator(folder_.path()))
+    EXPECT_EQ(entry.path().string().find(".part"), std::string::npos) << entry.path();
+}
+
+TEST_F(PrepareResumed, inputs_that_were_read_and_have_changed_are_refused_or_begun_anew) {
+  ASSERT_FALSE(prepare(options("out")));
+  write_all(folder_ / "b.jsonl", json_lines(150000, 100));
+  write_all(folder_ / "a.jsonl", json_lines(1, 150000));
+  const auto refused = prepare(options("out"));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("out.json.part"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+  auto anew = options("out");
+  anew.existing = Existing::kOverwrite;
+  const auto made = prepare(anew);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made.value().resumed, 0);
+  ASSERT_TRUE(prepare(options("whole")));
+  EXPECT_TRUE(all_of("out") == all_of("whole"));
+}
+
+TEST_F(PrepareResumed, parts_that_hold_less_than_was_saved_are_refused) {
+  ASSERT_FALSE(prepare(options("out")));
+  fs::resize_file(folder_ / "out_train.bin.part", 1000);
+  const auto refused = prepare(options("out"));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("out_train.bin.part: holds less than was saved"), std::string::npos);
+}
+
+TEST(TokenFileWriter, a_second_writer_of_the_same_files_is_refused) {
+  const TemporaryFolder folder;
+  auto first = TokenFileWriter::create(folder / "a", TokenType::kU16);
+  ASSERT_TRUE(first);
+  const auto second = TokenFileWriter::create(folder / "a", TokenType::kU16);
+  ASSERT_FALSE(second);
+  EXPECT_NE(second.error().message.find("a.bin.part: another process writes it"), std::string::npos);
+  first.value().add_document(std::vector<int32_t>{1, 2, 3});
+  ASSERT_TRUE(first.value().finish());
+  EXPECT_EQ(value_or_throw(TokenFile::open(folder / "a")).num_tokens(), 3);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,81 @@
+// Ranks that begin, or do not: what the driver sees of them before they have black boxes.
+#include <gtest/gtest.h>
+
+#include "tests/supervise/simulated_cluster.h"
+
+namespace tri {
+namespace {
+
+// In MPI's start, or before it: no rank has a box, and all others wait for that one.
+TEST(Beginning, a_rank_that_is_stopped_before_it_has_a_box_is_a_hang) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  for (int n = 0; n < 2; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) rank.has_box = false;
+  cluster.node(1).ranks[0].state = ProcessState::kStopped;
+  cluster.node(1).ranks[0].world_rank = -1;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 40));
+  EXPECT_LE(cluster.now - began, 20) << "the doctor's look included";
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), 1);
+}
+
+TEST(Beginning, a_rank_in_a_debugger_is_no_fault) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).ranks[0].state = ProcessState::kTraced;
+  cluster.play(300);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+}
+
+// A process that has ended is none that is stopped for ever.
+TEST(Beginning, a_stopped_process_that_is_not_seen_any_more_is_forgotten) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  const auto ranks = cluster.node(1).ranks;
+  cluster.node(1).ranks.push_back({.world_rank = -1, .process = 7, .has_box = false, .state = ProcessState::kStopped});
+  cluster.play(5);
+  cluster.node(1).ranks = ranks;
+  cluster.play(60);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+}
+
+TEST(Beginning, a_rank_that_spins_before_it_has_a_box_is_found_by_the_others_boxes) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.node(1).ranks[1].has_box = false;
+  cluster.play(55);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  ASSERT_TRUE(cluster.play_until_attempt(2, 30));
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
+}
+
+TEST(Beginning, ranks_that_are_not_started_on_one_node_alone_are_missed) {
+  for (const bool on_all : {false, true}) {
+    SimulatedCluster cluster(3, 2, 2, false, 2);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    for (int n = on_all ? 0 : 1; n < 2; ++n) cluster.node(n).ranks.pop_back();
+    cluster.play(55);
+    EXPECT_EQ(cluster.starts.size(), 1u);
+    EXPECT_EQ(cluster.play_until_attempt(2, 30), !on_all);
+    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), on_all ? 0 : 1);
+  }
+}
+
+// Of a node whose /dev/shm is full: its ranks go on without boxes.
+TEST(Beginning, a_rank_that_trains_without_a_box_is_not_missed) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.node(1).ranks[1].has_box = false;
+  cluster.play(20);
+  for (int n = 0; n < 2; ++n)
+    for (RankSight& rank : cluster.node(n).ranks) rank.phase = RunPhase::kLoad;
+  cluster.play(300);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+}
+
+}  // namespace
+}  // namespace tri

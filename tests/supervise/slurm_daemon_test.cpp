@@ -1,0 +1,70 @@
+// A node's slurmd, as /proc shows it; that of the test is a folder.
+#include "lib/supervise/slurm_daemon.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/io/temporary_folder.h"
+
+namespace tri {
+namespace {
+
+class SlurmDaemonTest : public ::testing::Test {
+ protected:
+  void begin(int process, const std::string& comm, const std::string& command) {
+    const std::string of = folder / std::to_string(process);
+    std::filesystem::create_directories(of);
+    std::ofstream(of + "/comm") << comm << "\n";
+    std::ofstream(of + "/cmdline") << command;
+  }
+  void end(int process) { std::filesystem::remove_all(folder / std::to_string(process)); }
+  SlurmDaemon daemon(const std::string& node) { return SlurmDaemon(node, folder.path()); }
+
+  const TemporaryFolder folder;
+  const std::string kZero = std::string(1, '\0');
+};
+
+TEST_F(SlurmDaemonTest, that_ends_is_gone_until_another_takes_its_place) {
+  begin(10, "bash", "bash");
+  begin(11, "slurmstepd", "slurmstepd: [1.0]");
+  begin(12, "slurmd", "/usr/sbin/slurmd" + kZero + "-D" + kZero);
+  SlurmDaemon own = daemon("node1");
+  EXPECT_EQ(own.gone_seconds(), 0);
+  end(12);
+  begin(12, "bash", "bash");  // another process has its number
+  EXPECT_GT(own.gone_seconds(), 0);
+  const double before = own.gone_seconds();
+  EXPECT_GT(own.gone_seconds(), before);
+  begin(13, "slurmd", "/usr/sbin/slurmd" + kZero + "-D" + kZero);
+  EXPECT_EQ(own.gone_seconds(), 0);
+  end(13);
+  EXPECT_LT(own.gone_seconds(), before) << "it counts anew";
+}
+
+TEST_F(SlurmDaemonTest, of_several_on_one_machine_the_nodes_own_counts) {
+  begin(20, "slurmd", "slurmd" + kZero + "-N" + kZero + "node1" + kZero + "-f" + kZero + "slurm.conf" + kZero);
+  begin(21, "slurmd", "slurmd" + kZero + "-Nnode2" + kZero);
+  begin(22, "slurmd", "slurmd" + kZero + "-N" + kZero + "node10" + kZero);
+  SlurmDaemon first = daemon("node1"), second = daemon("node2"), third = daemon("node3");
+  end(20);
+  EXPECT_GT(first.gone_seconds(), 0);
+  EXPECT_EQ(second.gone_seconds(), 0);
+  EXPECT_EQ(third.gone_seconds(), 0) << "it was never seen";
+  end(21);
+  EXPECT_GT(second.gone_seconds(), 0);
+}
+
+TEST_F(SlurmDaemonTest, that_cannot_be_told_apart_or_seen_is_not_missed) {
+  SlurmDaemon hidden = daemon("node1");
+  begin(30, "slurmd", "slurmd");
+  SlurmDaemon without_slurm = daemon("");
+  begin(31, "slurmd", "slurmd");
+  SlurmDaemon one_of_two = daemon("node1");
+  end(30), end(31);
+  for (SlurmDaemon* one : {&hidden, &without_slurm, &one_of_two}) EXPECT_EQ(one->gone_seconds(), 0);
+}
+
+}  // namespace
+}  // namespace tri

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Tokens of trireme against those of the PyPI package `tokenizers`: agree.py.
+#   agree.sh PATH_OF_trireme
+# Environment: TRIREME_TEST_PYTHON     an interpreter with tokenizers and numpy (default: PYTHON, or python3); make clients
+#              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}
+if ! "$python" -c 'import numpy, tokenizers' 2>/dev/null; then
+  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || { echo "tokenizers and numpy are expected here, and missing" >&2; exit 1; }
+  echo "skipped: no tokenizers"
+  exit 77
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$python" -B "$here/agree.py" "$1" "$folder" --megabytes 1
