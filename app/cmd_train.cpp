@@ -6,6 +6,7 @@
 #include "app/commands.h"
 #include "app/job_config.h"
 #include "app/version.h"
+#include "io/base/log.h"
 #include "lib/train/run.h"
 
 namespace tri {
@@ -14,6 +15,7 @@ namespace {
 struct Options {
   std::string config;
   std::vector<std::string> overrides;
+  bool quiet = false;
 };
 
 // The command as a shell would take it.
@@ -34,6 +36,7 @@ std::string command_line(int argc, const char* const* argv) {
 
 Result<void> train(const Options& options, const std::string& command, Job& job, ProcessDeadline& deadline,
                    StartupClock startup) {
+  if (options.quiet) log_quiet();
   startup.phase_done("mpi");
   auto loaded = load_job_config(options.config, options.overrides, job);
   if (!loaded) return loaded.error();
@@ -53,6 +56,8 @@ void add_train_command(CLI::App& app, int& status, int* argc, char*** argv) {
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config")->required();
   command->add_option("--set", options->overrides, "section.key=value, overrides the file; repeatable");
+  command->add_flag("--quiet", options->quiet,
+                    "Warnings and errors alone on the terminal; log.txt is as ever: metrics.log");
   command->footer([] { return "Config fields:\n" + config_help(); });
   command->callback([=, &status] {
     const StartupClock startup;

@@ -29,6 +29,7 @@ Result<PlannedJob> plan_resolved(Config parsed, Job& job, EngineKind kind) {
   const auto resolved = resolve_config(std::move(parsed), job.world_size());
   if (!resolved) return resolved.error();
   const ParallelConfig& parallel = resolved.value().parallel;
+  log_set_level(resolved.value().metrics.log);
   log_identify(job.world_rank(), make_mesh(job.world_rank(), parallel.tp, parallel.dp, parallel.pp).place());
   return plan_for_job(resolved.value(), job, kind);
 }

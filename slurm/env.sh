@@ -14,9 +14,9 @@ default OMPI_MCA_btl ^openib
 
 # --- UCX --------------------------------------------------------------------------------------------------------------
 # MPI is given host memory only (device memory is NCCL's): without its CUDA transports UCX makes no CUDA context of its
-# own. UCX picks the best of the rest. To pin the choice: UCX_TLS=self,sm,rc or, where there is Ethernet alone,
+# own. Where there is no NVIDIA device UCX has no such transports, and every rank would warn of that. UCX picks the best of the rest. To pin the choice: UCX_TLS=self,sm,rc or, where there is Ethernet alone,
 # UCX_TLS=self,sm,tcp; and the cards: UCX_NET_DEVICES=mlx5_0:1.
-default UCX_TLS ^cuda
+[[ ! -e /dev/nvidiactl ]] || default UCX_TLS ^cuda
 
 # --- NCCL: a link that flaps ------------------------------------------------------------------------------------------
 # A lost packet is sent again after 4.096 us * 2^NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT times, before NCCL gives up. 22 and

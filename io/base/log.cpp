@@ -8,6 +8,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <mutex>
 
 #include "io/base/error.h"
@@ -30,6 +32,9 @@ struct State {
   std::string path;                       // of the file; "": there is none
   std::shared_ptr<spdlog::logger> lines;  // into it, on the rank that speaks
   std::shared_ptr<LineFile> file;         // ... behind them
+  std::shared_ptr<spdlog::logger> own;    // lines into the file of this rank; null: there is none
+  LogLevel level = LogLevel::kInfo;
+  bool quiet = false;
 };
 
 State& state() {
@@ -45,7 +50,11 @@ void keep_line(const std::string& line) {
 
 spdlog::logger& console() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto made = std::make_shared<spdlog::logger>("trireme", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    const char* const plain = std::getenv("NO_COLOR");
+    const bool may_colour = plain == nullptr || *plain == '\0';
+    auto made = std::make_shared<spdlog::logger>(
+        "trireme", std::make_shared<spdlog::sinks::stderr_color_sink_mt>(may_colour ? spdlog::color_mode::automatic
+                                                                                    : spdlog::color_mode::never));
     made->set_pattern("%^%v%$");
     made->flush_on(spdlog::level::info);
     return made;
@@ -84,6 +93,34 @@ bool speaks() {
 std::shared_ptr<spdlog::logger> file_lines() {
   const std::lock_guard lock(state().mutex);
   return state().lines;
+}
+
+bool is_wanted(LogLevel level) {
+  const std::lock_guard lock(state().mutex);
+  return level <= state().level;
+}
+
+void tell_own_file(const std::string& line) {
+  std::shared_ptr<spdlog::logger> own;
+  {
+    const std::lock_guard lock(state().mutex);
+    own = state().own;
+  }
+  if (own) own->info(line);
+}
+
+Result<std::unique_ptr<LineFile>> open_lines(const std::string& path) {
+  const auto lost = [path](const std::string& problem) {
+    std::fputs((path + ": " + problem + "; the run goes on\n").c_str(), stderr);
+  };
+  return LineFile::open(path, lost, kExitPatience);
+}
+
+// A line that only the rank that speaks prints, on stderr unless it is quiet, and into the file.
+void tell(const std::string& text) {
+  if (!speaks()) return;
+  if (!log_is_quiet()) console().info(text);
+  if (const auto lines = file_lines()) lines->info(text);
 }
 
 // A line of the file that is waited for, though not for long: it may be the last. A rank that does not speak has no file
@@ -132,14 +169,26 @@ void log_identify(int world_rank, const std::string& place) {
   state().place = place;
 }
 
+void log_set_level(LogLevel level) {
+  const std::lock_guard lock(state().mutex);
+  state().level = level;
+}
+
+void log_quiet() {
+  const std::lock_guard lock(state().mutex);
+  state().quiet = true;
+}
+
+bool log_is_quiet() {
+  const std::lock_guard lock(state().mutex);
+  return state().quiet;
+}
+
 void log_open(const std::string& path, const std::string& head) {
   std::shared_ptr<spdlog::logger> lines;
   std::shared_ptr<LineFile> file;
   if (speaks()) {
-    const auto lost = [path](const std::string& problem) {
-      std::fputs((path + ": " + problem + "; the run goes on\n").c_str(), stderr);
-    };
-    auto opened = LineFile::open(path, lost, kExitPatience);
+    auto opened = open_lines(path);
     if (!opened) throw Fatal(ExitCode::kFile, "log file " + opened.error().message);
     file = std::move(opened).value();
     lines = file_logger(std::make_shared<LineSink>(file));
@@ -151,25 +200,52 @@ void log_open(const std::string& path, const std::string& head) {
   state().file = std::move(file);
 }
 
+void log_open_rank(const std::string& path) {
+  std::error_code ignored;  // the file says it
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  auto opened = open_lines(path);
+  if (!opened) return log_line_warn("metrics.log_ranks: " + opened.error().message);
+  auto lines = file_logger(std::make_shared<LineSink>(std::move(opened).value()));
+  const std::lock_guard lock(state().mutex);
+  state().own = std::move(lines);
+}
+
 void log_keep_lines(void (*keep)(const std::string& line)) { g_keep = keep; }
+
+void log_line_debug(const std::string& text) {
+  if (!is_wanted(LogLevel::kDebug)) return;
+  keep_line(text);
+  tell_own_file(text);
+  tell(text);
+}
 
 void log_line_info(const std::string& text) {
   keep_line(text);
-  if (!speaks()) return;
-  console().info(text);
-  if (const auto lines = file_lines()) lines->info(text);
+  if (!is_wanted(LogLevel::kInfo)) return;
+  tell_own_file(text);
+  tell(text);
 }
 
 void log_line_warn(const std::string& text) {
   const std::string line = warning_of(text);
   keep_line(line);
+  if (!is_wanted(LogLevel::kWarn)) return;
+  tell_own_file(line);
   console().warn(line);
   if (const auto lines = file_lines()) lines->warn(line);
+}
+
+void log_line_alike(const std::string& text) {
+  if (speaks()) return log_line_warn(text);
+  const std::string line = warning_of(text);
+  keep_line(line);
+  if (is_wanted(LogLevel::kWarn)) tell_own_file(line);
 }
 
 void log_line_error(const std::string& text) {
   const std::string line = error_of(text);
   keep_line(line);
+  tell_own_file(line);
   console().error(line);
   append_to_file(line);
 }

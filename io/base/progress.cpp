@@ -33,6 +33,7 @@ void ProgressBar::add(int64_t amount) {
 }
 
 void ProgressBar::print(bool final) {
+  if (log_is_quiet()) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   const double share = std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const double rate = static_cast<double>(done_) / std::max(seconds, 1e-9);
@@ -48,7 +49,7 @@ void ProgressBar::print(bool final) {
   std::fflush(stderr);
 }
 
-ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
+ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1 && !log_is_quiet()) {}
 
 ProgressLine::~ProgressLine() {
   if (open_) std::fputs("\n", stderr);

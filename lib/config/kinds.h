@@ -3,6 +3,7 @@
 #pragma once
 
 #include "io/base/enum_names.h"
+#include "io/base/log_level.h"
 
 namespace tri {
 

@@ -1,6 +1,6 @@
 #include "lib/observe/startup.h"
 
-#include <fmt/format.h>
+#include "io/base/log.h"
 
 namespace tri {
 
@@ -8,6 +8,7 @@ void StartupClock::phase_done(const std::string& name) {
   const auto now = std::chrono::steady_clock::now();
   phases_.emplace_back(name, std::chrono::duration<double>(now - last_).count());
   last_ = now;
+  log_debug("start-up: {} done after {:.3f} s", name, phases_.back().second);
 }
 
 std::string StartupClock::report() const {

@@ -76,6 +76,7 @@ Result<std::optional<RunLock>> open_folder(const Config& config, const RunStart&
   if (auto agreed = agree(job, mine); !agreed) return load_error(agreed.error());
   const std::vector<std::string> hosts = job.gather(host_name());
   log_open(config.run.dir + "/log.txt", job.world_rank() == 0 ? log_head(start, hosts) : "");
+  if (config.metrics.log_ranks) log_open_rank(fmt::format("{}/log/rank_{:05}.txt", config.run.dir, job.world_rank()));
   return lock;
 }
 

@@ -46,6 +46,51 @@ TEST(Log, of_other_ranks_it_has_what_ends_them_with_rank_and_host) {
   EXPECT_EQ(file_of(5, ""), "[rank 5 on " + host_name() + "] error: error {}\nthe end\n");
 }
 
+// The lines of a file without their times.
+std::string lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  for (std::string line; std::getline(file, line);) text += line.substr(sizeof "2026-01-01 00:00:00.000") + "\n";
+  return text;
+}
+
+TEST(Log, of_a_level_has_the_lines_of_those_before_it) {
+  const std::string warning = "[p] warning: warn\n", error = "[rank 0 on " + host_name() + ", p] error: error\n";
+  for (const auto& [level, expected] : {std::pair{LogLevel::kError, error},
+                                        {LogLevel::kWarn, warning + error},
+                                        {LogLevel::kInfo, "info\n" + warning + error},
+                                        {LogLevel::kDebug, "debug\ninfo\n" + warning + error}}) {
+    const TemporaryFolder folder;
+    in_child([&, level = level] {
+      log_identify(0, "p");
+      log_set_level(level);
+      log_open(folder / "log.txt", "head");
+      log_debug("debug");
+      log_info("info");
+      log_warn("warn");
+      log_error("error");
+      return std::string();
+    });
+    EXPECT_EQ(lines_of(folder / "log.txt"), "head\n" + expected) << enum_name(level);
+  }
+}
+
+TEST(Log, of_a_rank_has_what_others_print_and_warnings_alike_are_printed_by_one) {
+  for (const int rank : {0, 1}) {
+    const TemporaryFolder folder;
+    in_child([&] {
+      log_identify(rank, "p");
+      log_open(folder / "log.txt", "head");
+      log_open_rank(folder / "log/rank.txt");
+      log_info("info");
+      log_warn_alike("alike");
+      return std::string();
+    });
+    EXPECT_EQ(lines_of(folder / "log/rank.txt"), "info\n[p] warning: alike\n");
+    EXPECT_EQ(lines_of(folder / "log.txt"), rank == 0 ? "head\ninfo\n[p] warning: alike\n" : "");
+  }
+}
+
 TEST(Log, a_file_that_cannot_be_opened_silences_no_error) {
   const TemporaryFolder folder;
   const std::string path = folder / "no folder but a file";
