@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# What of a run's words goes where: metrics.log, metrics.log_ranks, --quiet, colours; and that UCX does not warn once a
+# rank of what a node without GPUs lacks.
+#   logs_are_as_asked.sh SOURCE_FOLDER PATH_OF_trireme
+source "$(dirname "$0")/checks.sh"
+
+make_text
+cat >tiny.yaml <<'YAML'
+run: {name: tiny, steps: 2, sample_tokens: 0, eval_batches: 0, device: cpu}
+model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm, bias: false}
+data: {sources: [text], global_batch: 4}
+YAML
+# of_file PATH: its lines without their times.
+of_file() { sed -E 's/^20[0-9-]+ [0-9:.]+ //' "$1"; }
+
+echo "info is the default: rank 0's lines on the terminal and in log.txt"
+train 0 info 2
+has "step 2/2"
+lacks "start-up: config done"
+grep -q "step 2/2" info/log.txt || fail "no step in log.txt"
+[[ ! -e info/log ]] || fail "files of ranks that nobody has asked for"
+
+echo "warn leaves out what the run does"
+train 0 warn 2 metrics.log=warn
+lacks "step 2/2"
+[[ $(grep -c "step 2/2" warn/log.txt) == 0 ]] || fail "a step in log.txt" "$(cat warn/log.txt)"
+[[ $(wc -l <warn/metrics.jsonl) == 2 ]] || fail "metrics.jsonl is another thing"
+
+echo "debug, and a file a rank"
+train 0 debug 2 metrics.log=debug metrics.log_ranks=true
+has "start-up: config done"
+for rank in 0 1; do
+  file=debug/log/rank_0000$rank.txt
+  [[ -s $file ]] || fail "no $file"
+  of_file "$file" | grep -q "^start-up: .* done after" || fail "$file lacks this rank's start" "$(cat "$file")"
+done
+of_file debug/log/rank_00000.txt | grep -q "^step 2/2" || fail "rank 0's own file lacks its steps"
+
+echo "quiet: nothing on the terminal, everything in log.txt"
+settings_of quiet
+run 0 "$mpirun" -n 2 "$trireme" train tiny.yaml --quiet "${settings[@]}"
+[[ -z $output ]] || fail "--quiet says" "$output"
+grep -q "step 2/2" quiet/log.txt || fail "no step in log.txt"
+
+echo "colours on a terminal alone, unless NO_COLOR is set"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+if command -v python3 >/dev/null; then
+  on_terminal() { python3 -c 'import os, pty, sys; os._exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@"; }
+  settings_of colours
+  command=("$trireme" train tiny.yaml "${settings[@]}")
+  escape=$'\e['
+  output=$(TERM=xterm on_terminal "${command[@]}")
+  [[ $output == *"${escape}32m"* ]] || fail "no colour on a terminal" "$output"
+  rm -r colours
+  output=$(TERM=xterm NO_COLOR=1 on_terminal "${command[@]}")
+  [[ $output == *"step 2/2"* && $output != *"${escape}32m"* ]] || fail "colours with NO_COLOR" "$output"
+else
+  echo "skipped: no python3 for a terminal"
+fi
+[[ $(cat info/log.txt) != *$'\e'* ]] || fail "colours in log.txt"
+
+echo "slurm/env.sh brings no warning of UCX where there is no GPU"
+if [[ -e /dev/nvidiactl ]]; then
+  echo "skipped: there is a GPU"
+else
+  # shellcheck disable=SC2016
+  run 3 bash -c 'source "$1/slurm/env.sh"; shift; exec "$@"' - "$source_dir" "$mpirun" -n 2 "$trireme" eval nowhere
+  has "nowhere: no such folder"
+  lacks "transport 'cuda' is not available"
+fi
+finish
