@@ -23,9 +23,9 @@ struct TextInputs {
   int64_t passed_over = 0;  // files of folders whose names say no format
 };
 
-// Each input is a file; a folder, for all files below it in the order of their paths (without hidden ones and, where no
-// `format` is given, without those whose names say none); or a pattern of glob(7), where no file has that name. All can be
-// opened. Error naming the input.
+// Each input is a file; a folder, for all files below it in the order of their paths (without hidden ones and, where
+// no `format` is given, without those whose names say none); or a pattern of glob(7), where no file has that name. All
+// can be opened. Error naming the input.
 Result<TextInputs> find_inputs(const std::vector<std::string>& inputs, std::optional<TextFormat> format);
 
 }  // namespace tri

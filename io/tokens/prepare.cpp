@@ -77,7 +77,8 @@ class Run {
       if (state.is_object() && goes_on_from(state)) return resume(state);
       if (options_.existing == Existing::kRefuse)
         return usage_error(
-            "{}: of a run that was interrupted, with other options, or inputs that have changed; give it the same to go on, "
+            "{}: of a run that was interrupted, with other options, or inputs that have changed; give it the same to go "
+            "on, "
             "or begin anew with --force",
             state_path(options_));
       std::error_code ignored;

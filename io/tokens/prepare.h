@@ -12,8 +12,8 @@ namespace tri {
 
 enum class Existing { kRefuse, kOverwrite };  // output that is there already
 
-// A part of the documents, with files of its own: PREFIX_NAME. Which documents is a function of each one's text alone, so
-// that it does not change with inputs that are added, and equal documents are never in two.
+// A part of the documents, with files of its own: PREFIX_NAME. Which documents is a function of each one's text alone,
+// so that it does not change with inputs that are added, and equal documents are never in two.
 struct DocumentSplit {
   std::string name;
   double share = 1;  // of the documents
@@ -54,10 +54,11 @@ struct PrepareSummary {
 Result<std::string> prepared_with(const std::string& prefix);
 
 // Every document is followed by the tokenizer's end-of-document token. The result depends neither on `threads` nor on
-// interruptions: what a run that was interrupted had saved (PREFIX.json.part and the parts of the token files) is gone on
-// from where inputs and options are the same, refused where they are not, and dropped by kOverwrite. Inputs may be packed
-// by gzip or Zstandard. Errors, after which nothing is left under the final names: a line that is not what the format says
-// (names file and line), an input that is no text (text_reader.h), output that is there already, a split without documents.
+// interruptions: what a run that was interrupted had saved (PREFIX.json.part and the parts of the token files) is gone
+// on from where inputs and options are the same, refused where they are not, and dropped by kOverwrite. Inputs may be
+// packed by gzip or Zstandard. Errors, after which nothing is left under the final names: a line that is not what the
+// format says (names file and line), an input that is no text (text_reader.h), output that is there already, a split
+// without documents.
 Result<PrepareSummary> prepare(const PrepareOptions& options);
 
 }  // namespace tri

@@ -80,9 +80,10 @@ class DocumentIndex {
   const std::byte *pointers_ = nullptr, *documents_ = nullptr;
 };
 
-// Writes a pair of files, one sequence a document. Nothing appears under the final names before finish(): until then the
-// tokens are in PREFIX.bin.part and, once saved, the documents' lengths in PREFIX.idx.part. Parts that were not saved go
-// with the writer; saved ones stay until they are finished or discarded. Two writers of one PREFIX are refused.
+// Writes a pair of files, one sequence a document. Nothing appears under the final names before finish(): until then
+// the tokens are in PREFIX.bin.part and, once saved, the documents' lengths in PREFIX.idx.part. Parts that were not
+// saved go with the writer; saved ones stay until they are finished or discarded. Two writers of one PREFIX are
+// refused.
 class TokenFileWriter {
  public:
   struct Saved {

@@ -18,7 +18,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
   // Of a document from its beginning: where a token begins documents (<|begin_of_text|>), it comes first.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
-  // Special tokens (end-of-document among them) and unknown ids: nothing. Bytes that are no UTF-8 are given as they are.
+  // Special tokens (end-of-document among them) and unknown ids: nothing. Bytes that are no UTF-8 are given as they
+  // are.
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;
   virtual int vocab_size() const = 0;
   virtual int32_t eod() const = 0;                   // ends every document

@@ -13,8 +13,9 @@ struct TokenizerInfo {
   int bos = -1, eos = -1;  // -1: none
 };
 
-// Writes tokenizer.json and tokenizer_config.json (of SentencePiece tokenizer.model as well) of config.data.tokenizer, so
-// that AutoTokenizer makes the ids that the model was trained with: add_bos_token says whether a token began documents.
+// Writes tokenizer.json and tokenizer_config.json (of SentencePiece tokenizer.model as well) of config.data.tokenizer,
+// so that AutoTokenizer makes the ids that the model was trained with: add_bos_token says whether a token began
+// documents.
 Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& folder);
 
 // The file in `folder` that open_tokenizer reads. Error with the reason when there is none, or it has more tokens than

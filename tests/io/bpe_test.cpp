@@ -14,7 +14,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<int32_t>;
 
-// A tokenizer.json made by hand: tokens 0 to 255 are the bytes, merges make those from 256 on, then come the added ones.
+// A tokenizer.json made by hand: tokens 0 to 255 are the bytes, merges make those from 256 on, then come the added
+// ones.
 Json small_tokenizer(const std::vector<std::pair<std::string, std::string>>& merges) {
   Json vocab = Json::object(), pairs = Json::array();
   for (int byte = 0; byte < 256; ++byte) vocab[letters_of(std::string(1, static_cast<char>(byte)))] = byte;

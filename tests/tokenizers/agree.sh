@@ -13,4 +13,4 @@ if ! "$python" -c 'import numpy, tokenizers' 2>/dev/null; then
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"$python" -B "$here/agree.py" "$1" "$folder" --megabytes 1
+"$python" -B "$here/agree.py" "$1" "$folder" --megabytes 0.6

@@ -64,8 +64,8 @@ inline constexpr std::string_view kGpt2Pattern =
 // (eos_token) and whether one begins it (add_bos_token). Error naming what of the file is not understood.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path);
 
-// The file's text, with a post_processor that puts before a text what encode() does, and nothing behind it: where the files
-// beside it say otherwise, they are not needed any more. The same bytes where it says so already.
+// The file's text, with a post_processor that puts before a text what encode() does, and nothing behind it: where the
+// files beside it say otherwise, they are not needed any more. The same bytes where it says so already.
 Result<std::string> portable_tokenizer_json(const std::string& path);
 
 }  // namespace tri

@@ -1,5 +1,5 @@
-// Byte-pair encoding of words (Sennrich et al., 2016, over bytes): a word begins as its bytes; of all neighbours that have
-// a merge, those of the lowest rank become one token, the leftmost first, until none are left.
+// Byte-pair encoding of words (Sennrich et al., 2016, over bytes): a word begins as its bytes; of all neighbours that
+// have a merge, those of the lowest rank become one token, the leftmost first, until none are left.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// tokenizer.json, as the `tokenizers` package writes it: version 1.0, of which byte-level BPE is understood. Every key of
-// every object is read, or is known to change no token; what is neither is refused by its name.
+// tokenizer.json, as the `tokenizers` package writes it: version 1.0, of which byte-level BPE is understood. Every key
+// of every object is read, or is known to change no token; what is neither is refused by its name.
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -81,7 +81,7 @@ class Reader {
     return value.get<std::string>();
   }
   static int32_t id_of(const Json& value, const std::string& where) {
-    constexpr int64_t kMost = 1 << 27;
+    constexpr int64_t kMost = 1 << 24;
     if (!value.is_number_integer() || value < 0 || value >= kMost)
       refuse(fmt::format("{}: {} is no token id", where, shown(value)));
     return value.get<int32_t>();
