@@ -14,7 +14,8 @@ default OMPI_MCA_btl ^openib
 
 # --- UCX --------------------------------------------------------------------------------------------------------------
 # MPI is given host memory only (device memory is NCCL's): without its CUDA transports UCX makes no CUDA context of its
-# own. Where there is no NVIDIA device UCX has no such transports, and every rank would warn of that. UCX picks the best of the rest. To pin the choice: UCX_TLS=self,sm,rc or, where there is Ethernet alone,
+# own. Where there is no NVIDIA device UCX has no such transports, and every rank would warn of that. UCX picks the best
+# of the rest. To pin the choice: UCX_TLS=self,sm,rc or, where there is Ethernet alone,
 # UCX_TLS=self,sm,tcp; and the cards: UCX_NET_DEVICES=mlx5_0:1.
 [[ ! -e /dev/nvidiactl ]] || default UCX_TLS ^cuda
 

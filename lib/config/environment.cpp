@@ -67,7 +67,7 @@ Result<std::string> expand_environment(std::string_view text) {
 }
 
 std::string escape_environment(std::string_view text) {
-  std::string escaped;
+  std::string escaped = text.starts_with("~/") ? "./" : "";  // a folder named ~
   for (const char c : text) escaped += c == '$' ? std::string("$$") : std::string(1, c);
   return escaped;
 }

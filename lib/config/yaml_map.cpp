@@ -2,18 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 namespace tri {
 namespace {
 
-constexpr int kDeepestMerge = 32;  // an anchor that merges itself would have no end
-
 class Pairs {
  public:
   Pairs(const std::string& prefix, std::vector<Problem>& problems) : prefix_(prefix), problems_(problems) {}
 
-  void add(const YAML::Node& map, int depth) {
+  // A map that was added already adds no key the second time, so anchors that merge each other often cost no more.
+  void add(const YAML::Node& map) {
+    added_.push_back(map);
+    under_way_.push_back(map);
     std::vector<YAML::Node> merges;
     std::map<std::string, int> own;  // the keys of this map, and their lines
     for (const auto& entry : map) {
@@ -35,17 +37,20 @@ class Pairs {
         pairs_.push_back({key, line, entry.second});
     }
     for (const YAML::Node& merged : merges) {
-      if (depth == kDeepestMerge) {
+      if (contains(under_way_, merged))
         problems_.push_back({merged.Mark().line + 1, prefix_ + "<<", "merges itself"});
-        return;
-      }
-      add(merged, depth + 1);
+      else if (!contains(added_, merged))
+        add(merged);
     }
+    under_way_.pop_back();
   }
 
   std::vector<YamlPair> finish() && { return std::move(pairs_); }
 
  private:
+  static bool contains(const std::vector<YAML::Node>& maps, const YAML::Node& map) {
+    return std::any_of(maps.begin(), maps.end(), [&](const YAML::Node& one) { return one.is(map); });
+  }
   void add_merge(const YAML::Node& value, int line, std::vector<YAML::Node>& merges) {
     if (value.IsMap()) return merges.push_back(value);
     bool maps = value.IsSequence();
@@ -63,13 +68,14 @@ class Pairs {
   std::vector<Problem>& problems_;
   std::map<std::string, int> known_;
   std::vector<YamlPair> pairs_;
+  std::vector<YAML::Node> added_, under_way_;
 };
 
 }  // namespace
 
 std::vector<YamlPair> yaml_pairs(const YAML::Node& map, const std::string& prefix, std::vector<Problem>& problems) {
   Pairs pairs(prefix, problems);
-  pairs.add(map, 0);
+  pairs.add(map);
   return std::move(pairs).finish();
 }
 

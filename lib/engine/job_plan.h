@@ -76,8 +76,8 @@ Result<Config> plan_on_paper(const Config& config, int ranks);
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 // Adds what only devices can tell: of a GPU its properties; and where the config leaves something to it, free memory
-// (recompute: auto), what FP8 gains (precision.gemm: auto), and whether a small allocation of each peer opens, where copies are wanted and the group is on one
-// machine. Collective.
+// (recompute: auto), what FP8 gains (precision.gemm: auto), and whether a small allocation of each peer opens, where
+// copies are wanted and the group is on one machine. Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 struct PlannedJob {

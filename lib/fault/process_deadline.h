@@ -16,12 +16,13 @@
 
 namespace tri {
 
-// In the environment: the deadline until the config is known, in seconds; 0: there is none. `trireme supervise`, which knows
-// the config, sets it where fault.setup_seconds is less than the default.
+// In the environment: the deadline until the config is known, in seconds; 0: there is none. `trireme supervise`, which
+// knows the config, sets it where fault.setup_seconds is less than the default.
 inline constexpr const char* kStartSecondsVariable = "TRIREME_START_SECONDS";
 inline constexpr double kStartSeconds = 300;
 
-// Counts the time in which this process is awake, from its making on, with a deadline of its own until the config is known. Threads: the one that made it, and the one that runs the job's body, after each other.
+// Counts the time in which this process is awake, from its making on, with a deadline of its own until the config is
+// known. Threads: the one that made it, and the one that runs the job's body, after each other.
 class ProcessDeadline {
  public:
   // Ends the process, after `text` was said; must not return.

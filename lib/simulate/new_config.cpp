@@ -121,9 +121,12 @@ Result<std::string> new_config(const NewConfig& options, const Cluster& cluster)
   auto layout = choose_layout(preset.value(), options, cluster);
   if (!layout) return layout.error();
   if (const auto resolved = resolve_config(layout.value().config, options.ranks); !resolved) return resolved.error();
-  return comment("", fmt::format("From the preset {}, for {}.", options.model, layout.value().said)) +
-         comment("", "Fields that are not here have their defaults: trireme check --fields.") +
-         write_out(layout.value().config);
+  std::string text = comment("", fmt::format("From the preset {}, for {}.", options.model, layout.value().said)) +
+                     comment("", "Fields that are not here have their defaults: trireme check --fields.") +
+                     write_out(layout.value().config);
+  // Names and paths are as they were given: the new config has to be one that `check` reads.
+  if (const auto read = parse_config(text, "the new config", {}); !read) return read.error();
+  return text;
 }
 
 }  // namespace tri

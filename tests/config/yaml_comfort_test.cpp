@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include <fmt/format.h>
+
 #include "lib/config/config.h"
 #include "lib/config/environment.h"
 
@@ -63,6 +65,13 @@ data: {sources: [{<<: *s, path: p}, q]}
   EXPECT_EQ(config.data.sources, (std::vector<Source>{{"p", 3.0}, {"q", 1.0}}));
 }
 
+TEST(MergeKeys, of_the_same_map_in_many_ways_cost_no_more) {
+  // 2^40 ways lead to the first map.
+  std::string yaml = "x-0: &m0 {steps: 7}\n";
+  for (int i = 1; i <= 40; ++i) yaml += fmt::format("x-{}: &m{} {{<<: [*m{}, *m{}]}}\n", i, i, i - 1, i - 1);
+  EXPECT_EQ(parsed(yaml + "run: {<<: *m40, name: n}\n").run.steps, 7);
+}
+
 TEST(MergeKeys, of_something_else_are_refused_where_they_stand) {
   EXPECT_EQ(error_of("run:\n  <<: 5"),
             "a.yaml:2: run.<<: merges maps; write <<: *NAME, where &NAME stands before a map further up");
@@ -72,6 +81,13 @@ TEST(MergeKeys, of_something_else_are_refused_where_they_stand) {
   EXPECT_EQ(error_of("x-a: &a\n  steps: 5\n  steps: 6\nrun: {<<: *a}"),
             "a.yaml:3: run.steps: given twice, first on line 2; keep one");
   EXPECT_EQ(error_of("run: &r {<<: *r, steps: 5}").substr(0, 8), "a.yaml:1");  // an end, whatever yaml-cpp makes of it
+}
+
+TEST(Environment, a_folder_named_tilde_stays_one_when_a_config_is_written_and_read) {
+  const Variable folder("TRI_TEST_FOLDER", "~/data");
+  const Config config = parsed("data: {sources: [$TRI_TEST_FOLDER/x]}\n");
+  EXPECT_EQ(config.data.sources.front().path, "~/data/x");
+  EXPECT_EQ(parsed(to_yaml(config)).data.sources.front().path, "./~/data/x");
 }
 
 TEST(Environment, stands_in_paths_and_names) {

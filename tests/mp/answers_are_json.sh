@@ -39,7 +39,9 @@ def shape(value, name=""):
             return " {NAME" + shape(next(iter(value.values()))) + "}"
         return " {" + ", ".join(key + shape(part, key) for key, part in value.items()) + "}"
     if isinstance(value, list):
-        return " [" + (shape(value[0]).strip() if value else "") + "]"
+        shapes = sorted({shape(part).strip() for part in value})
+        assert len(shapes) < 2, shapes
+        return " [" + "".join(shapes) + "]"
     return ""
 
 found = re.search(r"^\| `%s` \| `(.*)` \|" % re.escape(row), open(table).read(), re.M)
@@ -76,6 +78,10 @@ equal "$(value 'len(a["prompt_ids"]), len(a["ids"]), a["finish"], a["text"][:7]'
 run 0 "$trireme" generate run --prompt "7 green" --tokens 5 --temperature 0 --ignore-end
 [[ $output == *"$(value 'a["text"]')"* ]] || fail "text and JSON differ" "$output"
 shape 1 'config diff' config diff run tiny.yaml
+equal "$(value 'a["equal"], [f["field"] for f in a["fields"]]')" "False ['run.steps']"
+run 0 "$trireme" config diff tiny.yaml tiny.yaml --json
+printf '%s\n' "$output" >answer
+equal "$(value 'a["equal"], a["fields"]')" "True []"
 
 echo "verify says what is damaged"
 shape 0 'checkpoint verify' checkpoint verify run

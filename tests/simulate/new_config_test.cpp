@@ -60,6 +60,7 @@ TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
   EXPECT_EQ(error({.model = "lama_8b", .ranks = 8}), "--model lama_8b: no such preset; did you mean llama_8b?");
   EXPECT_EQ(error({.model = "llama_8b", .ranks = 0}), "--gpus 0: at least one is needed");
   EXPECT_NE(error({.model = "llama_70b", .ranks = 1}), "");
+  EXPECT_NE(error({.model = "llama_8b", .ranks = 8, .name = "a/b"}).find("is not a file name"), std::string::npos);
   EXPECT_NE(error({.model = "llama_8b", .ranks = 16, .overrides = {"parallel.tp=3"}}).find("parallel.tp: 3 does not"),
             std::string::npos);
 }
