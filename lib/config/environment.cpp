@@ -37,12 +37,6 @@ Result<std::string> value_in_braces(std::string_view inside) {
 
 Result<std::string> expand_environment(std::string_view text) {
   std::string expanded;
-  if (text.starts_with("~/")) {
-    auto home = value_of("HOME");
-    if (!home) return home;
-    expanded = std::move(home).value();
-    text.remove_prefix(1);
-  }
   while (!text.empty()) {
     const size_t dollar = text.find('$');
     expanded += text.substr(0, dollar);
@@ -63,11 +57,17 @@ Result<std::string> expand_environment(std::string_view text) {
     if (!value) return value;
     expanded += value.value();
   }
+  // Also where a variable brought it, so that what was expanded once stays as it is.
+  if (expanded.starts_with("~/")) {
+    const auto home = value_of("HOME");
+    if (!home) return home;
+    expanded.replace(0, 1, home.value());
+  }
   return expanded;
 }
 
 std::string escape_environment(std::string_view text) {
-  std::string escaped = text.starts_with("~/") ? "./" : "";  // a folder named ~
+  std::string escaped;
   for (const char c : text) escaped += c == '$' ? std::string("$$") : std::string(1, c);
   return escaped;
 }
