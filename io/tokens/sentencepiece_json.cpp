@@ -11,7 +11,7 @@
 namespace tri {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // of sorted keys: an ordered one looks through all of a vocabulary for each
 
 // One field of a message of Protocol Buffers.
 struct Field {
