@@ -152,6 +152,21 @@ TEST_F(TokenizerJson, a_word_that_is_a_token_is_taken_whole_with_ignore_merges) 
   EXPECT_EQ(value_or_throw(open(json))->encode("hello hello"), (Ids{270, ' ', 'h', 'e', 'l', 'l', 'o'}));
 }
 
+// Entries of the vocabulary are written in byte letters; a word is looked for by its own.
+TEST_F(TokenizerJson, an_entry_of_other_letters_is_decoded_and_never_encoded) {
+  Json json = small_tokenizer(kMerges);
+  const std::string japan = "\xe6\x97\xa5\xe6\x9c\xac";
+  json["model"]["vocab"][" "] = 270;
+  json["model"]["vocab"][japan] = 271;
+  for (const bool whole : {false, true}) {
+    json["model"]["ignore_merges"] = whole;
+    const auto tokenizer = value_or_throw(open(json));
+    EXPECT_EQ(tokenizer->encode(" "), (Ids{' '}));
+    EXPECT_EQ(tokenizer->encode(japan), (Ids{0xe6, 0x97, 0xa5, 0xe6, 0x9c, 0xac})) << whole;
+    EXPECT_EQ(tokenizer->decode(Ids{271, 270, 'a'}), japan + " a");
+  }
+}
+
 TEST_F(TokenizerJson, the_template_begins_documents_and_the_settings_beside_say_more) {
   Json json = small_tokenizer(kMerges);
   json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",

@@ -109,10 +109,9 @@ class Reader {
     for (const auto& [token, id] : vocab.items()) {
       const int32_t number = id_of(id, "model: vocab");
       ids_.emplace(token, number);
-      if (auto bytes = bytes_of_letters(token))
-        bytes_of(number) = std::move(*bytes);
-      else
-        bytes_of(number) = token;  // no word becomes it, unless a merge makes it: read_merges
+      auto bytes = bytes_of_letters(token);
+      if (!bytes) d_.unspelled.push_back(number);
+      bytes_of(number) = bytes ? std::move(*bytes) : token;
     }
     read_merges(member(model, "merges", "model"));
   }
@@ -390,8 +389,7 @@ Result<std::string> portable_tokenizer_json(const std::string& path) {
   const auto read = read_file(path, file.value().text());
   if (!read) return read.error();
   if (read.value().as_it_says) return std::string(file.value().text());
-  auto json = nlohmann::ordered_json::parse(file.value().text());
-  nlohmann::ordered_json single = nlohmann::ordered_json::array(), tokens = nlohmann::ordered_json::object();
+  Json json = Json::parse(file.value().text()), single = Json::array(), tokens = Json::object();
   for (const int32_t id : read.value().description.begin) {
     const std::string& name = read.value().description.token_bytes[static_cast<size_t>(id)];
     single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
