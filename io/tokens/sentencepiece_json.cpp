@@ -104,7 +104,8 @@ Result<Model> read_model(std::string_view message) {
   return model;
 }
 
-// Every way to make a normal piece of two others; all are UTF-8. For pieces of one score those of the lower number come first.
+// Every way to make a normal piece of two others; all are UTF-8. For pieces of one score those of the lower
+// number come first.
 Json merges_of(const Model& model) {
   std::unordered_map<std::string_view, size_t> normal;
   std::vector<size_t> order;
