@@ -35,14 +35,15 @@ std::string layout_of(const Manifest& manifest) {
   return layout == manifest.info.texts.end() ? "" : layout->second;
 }
 
-Result<Json> list_entry(const CheckpointEntry& entry) {
-  Json object = {{"step", entry.step}, {"path", entry.path}, {"valid", entry.valid}};
-  if (!entry.valid) {
-    object["why"] = entry.why;
-    return object;
-  }
+// One whose manifest cannot be read any more, as when a prune beside removes it, is invalid like a damaged one.
+Json list_entry(const CheckpointEntry& entry) {
+  const auto invalid = [&](const std::string& why) {
+    return Json{{"step", entry.step}, {"path", entry.path}, {"valid", false}, {"why", why}};
+  };
+  if (!entry.valid) return invalid(entry.why);
   const auto manifest = read_manifest(entry.path);
-  if (!manifest) return manifest.error();
+  if (!manifest) return invalid(manifest.error().message);
+  Json object = {{"step", entry.step}, {"path", entry.path}, {"valid", true}};
   object["bytes"] = total_bytes(manifest.value());
   object["files"] = manifest.value().files.size();
   object["layout"] = layout_of(manifest.value());
@@ -55,11 +56,7 @@ Result<void> list(const std::string& path, bool json) {
   const auto entries = list_checkpoints(dir.value());
   if (!entries) return entries.error();
   Json all = Json::array();
-  for (const CheckpointEntry& entry : entries.value()) {
-    auto object = list_entry(entry);
-    if (!object) return object.error();
-    all.push_back(std::move(object).value());
-  }
+  for (const CheckpointEntry& entry : entries.value()) all.push_back(list_entry(entry));
   if (json) {
     fmt::print("{}\n", Json({{"folder", dir.value()}, {"checkpoints", all}}).dump());
     return {};

@@ -22,23 +22,41 @@ Result<void> add_file(const std::string& path, std::optional<TextFormat> format,
   return {};
 }
 
-Result<void> add_folder(const std::string& folder, std::optional<TextFormat> format, TextInputs& found) {
+// The files below `folder` without those of hidden names, sorted. A link that leads nowhere counts as a file: it is
+// passed over by its name, or refused by it where it is opened.
+Result<std::vector<std::string>> files_below(const std::string& folder) {
   std::vector<std::string> paths;
-  std::error_code problem;
+  std::error_code problem, no_folder;
+  std::string at = folder;                                            // for messages
+  std::vector<fs::path> around = {fs::canonical(folder, no_folder)};  // [depth]: the folder that the entry lies in
   fs::recursive_directory_iterator entry(folder, fs::directory_options::follow_directory_symlink, problem);
   for (; !problem && entry != fs::recursive_directory_iterator(); entry.increment(problem)) {
-    const bool is_folder = entry->is_directory(problem);
-    if (problem) break;
+    at = entry->path().string();
     if (entry->path().filename().string().starts_with('.')) {
-      if (is_folder) entry.disable_recursion_pending();
-    } else if (!is_folder) {
-      paths.push_back(entry->path().string());
+      entry.disable_recursion_pending();
+      continue;
     }
+    if (!entry->is_directory(no_folder)) {
+      entry.disable_recursion_pending();
+      paths.push_back(at);
+      continue;
+    }
+    around.resize(static_cast<size_t>(entry.depth()) + 1);
+    around.push_back(fs::canonical(entry->path(), problem));
+    if (problem) break;
+    if (std::find(around.begin(), around.end() - 1, around.back()) != around.end() - 1)
+      return usage_error("{}: leads back to {}, in which it lies", at, around.back().string());
   }
-  if (problem) return system_error(problem.value(), "{}", folder);
+  if (problem) return system_error(problem.value(), "{}", at);
   std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+Result<void> add_folder(const std::string& folder, std::optional<TextFormat> format, TextInputs& found) {
+  const auto paths = files_below(folder);
+  if (!paths) return paths.error();
   const size_t before = found.files.size();
-  for (const std::string& path : paths)
+  for (const std::string& path : paths.value())
     if (!format && !format_of(path))
       ++found.passed_over;
     else if (auto added = add_file(path, format, found); !added)

@@ -11,7 +11,7 @@
 namespace tri {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // of sorted keys: an ordered one looks through all of a vocabulary for each
 
 // One field of a message of Protocol Buffers.
 struct Field {
@@ -104,7 +104,8 @@ Result<Model> read_model(std::string_view message) {
   return model;
 }
 
-// Every way to make a normal piece of two others. For pieces of one score those of the lower number come first.
+// Every way to make a normal piece of two others; all are UTF-8. For pieces of one score those of the lower
+// number come first.
 Json merges_of(const Model& model) {
   std::unordered_map<std::string_view, size_t> normal;
   std::vector<size_t> order;
@@ -137,6 +138,8 @@ Result<std::string> sentencepiece_tokenizer_json(std::string_view bytes) {
   Json vocab = Json::object(), added = Json::array(), unknown;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const Piece& piece = model.pieces[id];
+    if (piece.text.empty() || utf8_prefix(piece.text) != piece.text.size())
+      return file_error("its piece {} is empty or not UTF-8", id);
     vocab[piece.text] = id;
     if (piece.type == Piece::kUserDefined) return file_error("it has user-defined symbols");
     if (piece.type == Piece::kUnknown) unknown = piece.text;

@@ -13,7 +13,7 @@ namespace tri::huggingface {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;  // for small objects: it looks for a key from one to the next
 
 // tokenizer.json of the bytes themselves, for transformers' fast tokenizers: a byte-level BPE without merges.
 std::string byte_tokenizer_json() {
@@ -44,17 +44,19 @@ std::string byte_tokenizer_json() {
   return json.dump(1) + "\n";
 }
 
-// The text of a token, as tokenizer.json's list of added tokens and its vocabulary have it; empty: none.
-std::string content_of(const Json& tokenizer, int id) {
-  for (const Json& token : tokenizer["added_tokens"])
-    if (token["id"] == id) return token["content"].get<std::string>();
-  for (const auto& [token, number] : tokenizer["model"]["vocab"].items())
+// The text of a token, as tokenizer.json's list of added tokens, which may be missing, and its vocabulary have it;
+// empty: none. The file is one that was understood: io/tokens/bpe/tokenizer_json.cpp.
+std::string content_of(const nlohmann::json& tokenizer, int id) {
+  if (const auto added = tokenizer.find("added_tokens"); added != tokenizer.end())
+    for (const auto& token : *added)
+      if (token.at("id") == id) return token.at("content").get<std::string>();
+  for (const auto& [token, number] : tokenizer.at("model").at("vocab").items())
     if (number == id) return token;
   return {};
 }
 
 // The class is the one that takes tokenizer.json as it is, in transformers 4 and 5, whatever the model's type suggests.
-Json settings_of(const Config& config, const Json& tokenizer, const TokenizerInfo& info) {
+Json settings_of(const Config& config, const nlohmann::json& tokenizer, const TokenizerInfo& info) {
   Json settings = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                    {"add_bos_token", info.bos >= 0},
                    {"add_eos_token", false},
@@ -123,7 +125,7 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
     return info;
   }
   if (auto done = write_file(folder + "/tokenizer.json", json.value()); !done) return done.error();
-  Json settings = settings_of(config, Json::parse(json.value()), info);
+  Json settings = settings_of(config, nlohmann::json::parse(json.value()), info);
   if (is_tokenizer_json(path)) add_theirs(path, settings);
   if (auto done = write_file(folder + "/tokenizer_config.json", settings.dump(2) + "\n"); !done) return done.error();
   info.summary = spec == "bytes" ? "bytes, as tokenizer.json"

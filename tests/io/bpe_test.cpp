@@ -152,6 +152,21 @@ TEST_F(TokenizerJson, a_word_that_is_a_token_is_taken_whole_with_ignore_merges) 
   EXPECT_EQ(value_or_throw(open(json))->encode("hello hello"), (Ids{270, ' ', 'h', 'e', 'l', 'l', 'o'}));
 }
 
+// Entries of the vocabulary are written in byte letters; a word is looked for by its own.
+TEST_F(TokenizerJson, an_entry_of_other_letters_is_decoded_and_never_encoded) {
+  Json json = small_tokenizer(kMerges);
+  const std::string japan = "\xe6\x97\xa5\xe6\x9c\xac";
+  json["model"]["vocab"][" "] = 270;
+  json["model"]["vocab"][japan] = 271;
+  for (const bool whole : {false, true}) {
+    json["model"]["ignore_merges"] = whole;
+    const auto tokenizer = value_or_throw(open(json));
+    EXPECT_EQ(tokenizer->encode(" "), (Ids{' '}));
+    EXPECT_EQ(tokenizer->encode(japan), (Ids{0xe6, 0x97, 0xa5, 0xe6, 0x9c, 0xac})) << whole;
+    EXPECT_EQ(tokenizer->decode(Ids{271, 270, 'a'}), japan + " a");
+  }
+}
+
 TEST_F(TokenizerJson, the_template_begins_documents_and_the_settings_beside_say_more) {
   Json json = small_tokenizer(kMerges);
   json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
@@ -191,7 +206,11 @@ TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
       {"/model/merges/0", "a b c", "\"a b c\" is no pair"},
       {"/model/merges/0", "a z", "az is not in the vocabulary"},
       {"/model/vocab/a", -1, "-1 is no token id"},
-      {"/model/vocab/a", 99, "byte 0x61 has no token"},
+      {"/model/vocab/a", 99, "model: vocab: id 99 is that of c and of another token"},
+      {"/model/vocab/more", 5000, "id 5000 is too large"},
+      {"/added_tokens/0/id", (1 << 24) - 1, "added_tokens: <|endoftext|>: id 16777215 is too large"},
+      {"/added_tokens/0/id", 97, "added_tokens: <|endoftext|>: id 97 is another token's"},
+      {"/added_tokens/0/id", 265, "added_tokens: <|begin|>: id 265 is another token's"},
       {"/truncation", {{"max_length", 5}}, "truncation: {\"max_length\":5}"},
       {"/normalizer", prepend, "normalizer: Prepend is not supported"},
       {"/pre_tokenizer/type", "Metaspace", "pre_tokenizer: Metaspace is not supported"},
@@ -216,10 +235,43 @@ TEST_F(TokenizerJson, what_is_not_understood_is_refused_by_name) {
     EXPECT_NE(said.find(message), std::string::npos) << place << ": " << said;
     EXPECT_EQ(said.find((folder_ / "tokenizer.json") + ": "), 0u) << said;
   }
+  Json lacking = small_tokenizer(kMerges);
+  lacking["model"]["vocab"].erase("z");
+  EXPECT_NE(refusal(lacking).find("byte 0x7a has no token"), std::string::npos) << refusal(lacking);
   EXPECT_EQ(refusal(small_tokenizer(kMerges)), "opened");
   write_all(folder_ / "tokenizer.json", "not JSON");
   EXPECT_FALSE(open_tokenizer(folder_ / "tokenizer.json"));
   EXPECT_FALSE(open_tokenizer(folder_ / "missing.json"));
+}
+
+// A call for each level would overflow the stack.
+TEST_F(TokenizerJson, what_is_nested_too_deep_is_refused) {
+  const std::tuple<const char*, std::string, std::string> table[] = {
+      {"truncation", "[", "]"},
+      {"normalizer", R"({"type": "Sequence", "normalizers": [)", "]}"},
+      {"pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [)", "]}"},
+      {"post_processor", R"({"type": "Sequence", "processors": [)", "]}"},
+      {"decoder", R"({"type": "Sequence", "decoders": [)", "]}"}};
+  const auto refused = [&](const char* message) {
+    const auto opened = open_tokenizer(folder_ / "tokenizer.json");
+    EXPECT_NE((opened ? std::string("opened") : opened.error().message).find(message), std::string::npos);
+  };
+  for (const auto& [key, begin, end] : table) {
+    std::string nested;
+    for (int i = 0; i < 200'000; ++i) nested += begin;
+    for (int i = 0; i < 200'000; ++i) nested += end;
+    Json json = small_tokenizer(kMerges);
+    json[key] = "HERE";
+    const std::string text = json.dump();
+    const size_t here = text.find("\"HERE\"");
+    write_all(folder_ / "tokenizer.json", text.substr(0, here) + nested + text.substr(here + 6));
+    refused("the file: lists and objects are nested more than 64 deep");
+  }
+  write_all(folder_ / "tokenizer.json", small_tokenizer(kMerges).dump());
+  write_all(folder_ / "tokenizer_config.json", "{\"a\": " + std::string(70, '[') + std::string(70, ']') + "}");
+  refused("tokenizer_config.json: lists and objects are nested");
+  write_all(folder_ / "tokenizer_config.json", "{\"a\": " + std::string(60, '[') + std::string(60, ']') + "}");
+  refused("opened");
 }
 
 TEST(PatternDialect, what_differs_is_written_anew) {

@@ -68,6 +68,30 @@ TEST(PrepareInputs, folders_and_patterns_mean_their_files_in_order) {
   EXPECT_EQ(documents_of(folder / "out"), (Texts{"a name, no pattern", "a", "b", "c"}));
 }
 
+TEST(PrepareInputs, links_that_lead_nowhere_or_back_are_named) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "in/deep");
+  write_all(folder / "in/a.txt", "a");
+  for (const char* name : {"in/.#a.txt", "in/old.pdf"}) fs::create_symlink("missing", folder / name);
+  fs::create_symlink(".self", folder / "in/.self");
+  const auto found = [&] { return find_inputs({folder / "in"}, {}); };
+  EXPECT_EQ(value_or_throw(found()).files.size(), 1u);
+  EXPECT_EQ(value_or_throw(found()).passed_over, 1) << "old.pdf";
+  for (const auto& [name, target] :
+       {std::pair{"in/b.txt", "missing.txt"}, {"in/c.txt", "c.txt"}, {"in/up", "."}, {"in/deep/up", "../.."}}) {
+    fs::create_symlink(target, folder / name);
+    const auto refused = found();
+    ASSERT_FALSE(refused) << name;
+    EXPECT_EQ(refused.error().message.find(folder / "in"), 0u) << refused.error().message;
+    EXPECT_NE(refused.error().message.find(name), std::string::npos) << refused.error().message;
+    fs::remove(folder / name);
+  }
+  fs::create_directory(folder / "beside");
+  write_all(folder / "beside/d.txt", "d");
+  fs::create_directory_symlink("../beside", folder / "in/link");
+  EXPECT_EQ(value_or_throw(found()).files.size(), 2u) << "a link to another folder is followed";
+}
+
 TEST(PrepareInputs, a_field_may_lie_in_objects_within_objects) {
   const TemporaryFolder folder;
   write_all(folder / "a.jsonl",

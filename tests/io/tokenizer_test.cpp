@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "io/base/random.h"
+#include "io/tokens/sentencepiece_json.h"
 #include "tests/io/packed.h"
 #include "tests/io/temporary_folder.h"
 
@@ -62,6 +63,26 @@ TEST(SentencePiece, a_trained_model_round_trips_and_counts_bytes) {
   EXPECT_EQ(tokenizer.token_bytes(tokenizer.eod()), 0);
   for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+// A field of Protocol Buffers that holds bytes, fewer than 128.
+std::string field(int number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+
+TEST(SentencePiece, a_model_of_pieces_that_json_cannot_write_is_refused) {
+  const std::string trainer = {3 << 3, 2, '\x98', 2, 1};  // BPE, with byte fallback (field 35)
+  const std::string normalizer = {3 << 3, 0, 4 << 3, 0};  // no space put in front, none removed
+  const auto model = [&](const std::string& piece) {
+    return sentencepiece_tokenizer_json(field(1, field(1, "a")) + field(1, field(1, piece)) + field(2, trainer) +
+                                        field(3, normalizer));
+  };
+  EXPECT_NE(value_or_throw(model("ba")).find("\"ba\""), std::string::npos);
+  for (const char* piece : {"b\xff", "\xff", "\xe6\x97", ""}) {
+    const auto made = model(piece);
+    ASSERT_FALSE(made);
+    EXPECT_NE(made.error().message.find("piece 1"), std::string::npos) << made.error().message;
+  }
 }
 
 TEST(SentencePiece, what_is_no_model_is_refused) {

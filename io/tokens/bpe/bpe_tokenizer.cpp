@@ -188,11 +188,12 @@ Result<std::unique_ptr<Tokenizer>> make_bpe_tokenizer(BpeDescription description
   std::array<int32_t, 256> bytes;
   bytes.fill(-1);
   std::unordered_map<std::string, int32_t> words;
-  std::vector<char> added(description.token_bytes.size());
-  for (const AddedToken& token : description.added) added[static_cast<size_t>(token.id)] = 1;
+  std::vector<char> no_word(description.token_bytes.size());
+  for (const AddedToken& token : description.added) no_word[static_cast<size_t>(token.id)] = 1;
+  for (const int32_t id : description.unspelled) no_word[static_cast<size_t>(id)] = 1;
   for (size_t id = 0; id < description.token_bytes.size(); ++id) {
     const std::string& text = description.token_bytes[id];
-    if (added[id] || text.empty()) continue;
+    if (no_word[id] || text.empty()) continue;
     if (text.size() == 1) bytes[static_cast<unsigned char>(text[0])] = static_cast<int32_t>(id);
     if (description.whole == WholeWords::kTaken) words.emplace(text, static_cast<int32_t>(id));
   }

@@ -43,6 +43,7 @@ struct SplitStep {
 struct BpeDescription {
   std::string path;                      // for messages
   std::vector<std::string> token_bytes;  // [id]: the text that it stands for; none for ids without a token
+  std::vector<int32_t> unspelled;        // in the vocabulary, but of no byte letters: decoded, and never encoded
   std::vector<Merge> merges;
   WholeWords whole = WholeWords::kMerged;
   std::vector<AddedToken> added;

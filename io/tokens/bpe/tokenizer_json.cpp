@@ -19,6 +19,17 @@ using Json = nlohmann::json;
 // A mistake in the file, thrown to open_tokenizer_json, which puts the file's name before it.
 [[noreturn]] void refuse(const std::string& message) { throw Error{message, ExitCode::kFile}; }
 
+// What `text` says; discarded when it is no JSON. What walks through a value calls itself for every level of it.
+Json parse_shallow(std::string_view text, const char* name) {
+  constexpr int kMostNested = 64;
+  const auto check = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMostNested)
+      refuse(fmt::format("{}: lists and objects are nested more than {} deep", name, kMostNested));
+    return true;
+  };
+  return Json::parse(text, check, false);
+}
+
 // `value` where it is understood, for messages: not a whole vocabulary.
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -80,10 +91,12 @@ class Reader {
     if (!value.is_string()) refuse(fmt::format("{}: {}: {} is no string", where, key, shown(value)));
     return value.get<std::string>();
   }
-  static int32_t id_of(const Json& value, const std::string& where) {
-    constexpr int64_t kMost = 1 << 24;
-    if (!value.is_number_integer() || value < 0 || value >= kMost)
-      refuse(fmt::format("{}: {} is no token id", where, shown(value)));
+  // An id may have no token, but the numbers must be of use for as many as there are: memory is taken for every id.
+  int32_t id_of(const Json& value, std::string_view where) const {
+    if (!value.is_number_integer() || value < 0) refuse(fmt::format("{}: {} is no token id", where, shown(value)));
+    if (value >= ids_below_)
+      refuse(fmt::format("{}: id {} is too large for a file of so few tokens: {} and above are refused", where,
+                         shown(value), ids_below_));
     return value.get<int32_t>();
   }
   std::string& bytes_of(int32_t id) {
@@ -106,13 +119,16 @@ class Reader {
     d_.whole = flag(model, "ignore_merges", "model", false) ? WholeWords::kTaken : WholeWords::kMerged;
     const Json& vocab = member(model, "vocab", "model");
     if (!vocab.is_object()) refuse("model: vocab is no object");
+    const Json* added = set_member(file_, "added_tokens");
+    ids_below_ = static_cast<int64_t>(2 * (vocab.size() + (added == nullptr ? 0 : added->size())) + 1024);
     for (const auto& [token, id] : vocab.items()) {
       const int32_t number = id_of(id, "model: vocab");
       ids_.emplace(token, number);
-      if (auto bytes = bytes_of_letters(token))
-        bytes_of(number) = std::move(*bytes);
-      else
-        bytes_of(number) = token;  // no word becomes it, unless a merge makes it: read_merges
+      if (!bytes_of(number).empty())
+        refuse(fmt::format("model: vocab: id {} is that of {} and of another token", number, token));
+      auto bytes = bytes_of_letters(token);
+      if (!bytes) d_.unspelled.push_back(number);
+      bytes_of(number) = bytes ? std::move(*bytes) : token;
     }
     read_merges(member(model, "merges", "model"));
   }
@@ -162,7 +178,11 @@ class Reader {
       token.rstrip = flag(entry, "rstrip", where, false);
       if (flag(entry, "single_word", where, false)) refuse(where + ": single_word: true is not supported");
       if (token.content.empty()) refuse(where + ": an empty token");
-      bytes_of(token.id) = token.content;
+      std::string& known_as = bytes_of(token.id);  // a token of the vocabulary may be added under its own name
+      const auto known = ids_.find(token.content);
+      if (!known_as.empty() && known_as != token.content && (known == ids_.end() || known->second != token.id))
+        refuse(fmt::format("{}: id {} is another token's", where, token.id));
+      known_as = token.content;
       d_.added.push_back(std::move(token));
     }
   }
@@ -290,6 +310,7 @@ class Reader {
   const Json& file_;
   BpeDescription& d_;
   std::unordered_map<std::string, int32_t> ids_;  // of the vocabulary, by letters
+  int64_t ids_below_ = 0;
   bool byte_level_ = false;
 };
 
@@ -299,7 +320,7 @@ Json read_beside(const std::string& path, const char* name) {
   const auto file = MappedFile::open(beside);
   if (!file && file.error().os_error == ENOENT) return Json::object();
   if (!file) throw file.error();
-  Json json = Json::parse(file.value().text(), nullptr, false);
+  Json json = parse_shallow(file.value().text(), name);
   if (!json.is_object()) throw file_error("{}: no JSON object", beside);
   return json;
 }
@@ -354,7 +375,7 @@ struct ReadFile {
 Result<ReadFile> read_file(const std::string& path, std::string_view text) {
   ReadFile read{.description = {.path = path}};
   try {
-    const Json json = Json::parse(text, nullptr, false);
+    const Json json = parse_shallow(text, "the file");
     if (!json.is_object()) refuse("no JSON object");
     Reader reader(json, read.description);
     reader.read();
@@ -390,8 +411,7 @@ Result<std::string> portable_tokenizer_json(const std::string& path) {
   const auto read = read_file(path, file.value().text());
   if (!read) return read.error();
   if (read.value().as_it_says) return std::string(file.value().text());
-  auto json = nlohmann::ordered_json::parse(file.value().text());
-  nlohmann::ordered_json single = nlohmann::ordered_json::array(), tokens = nlohmann::ordered_json::object();
+  Json json = Json::parse(file.value().text()), single = Json::array(), tokens = Json::object();
   for (const int32_t id : read.value().description.begin) {
     const std::string& name = read.value().description.token_bytes[static_cast<size_t>(id)];
     single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});

@@ -1,0 +1,60 @@
+#include "lib/huggingface/tokenizer_files.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "io/base/file.h"
+#include "io/tokens/bpe/unicode.h"
+#include "io/tokens/tokenizer.h"
+#include "tests/io/temporary_folder.h"
+
+namespace tri::huggingface {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string text_of(const std::string& path) { return std::string(value_or_throw(MappedFile::open(path)).text()); }
+
+class TokenizerFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!unicode_support()) GTEST_SKIP() << unicode_support().error().message;
+    for (const char* name : {"bytes", "in", "out"}) std::filesystem::create_directory(folder_ / name);
+    config_.model.vocab = 257;
+    config_.data.tokenizer = "bytes";
+    value_or_throw(write_tokenizer(config_, folder_ / "bytes"));
+    json_ = Json::parse(text_of(folder_ / "bytes/tokenizer.json"));
+    config_.data.tokenizer = folder_ / "in/tokenizer.json";
+  }
+  TokenizerInfo write() {
+    write_all(folder_ / "in/tokenizer.json", json_.dump());
+    return value_or_throw(write_tokenizer(config_, folder_ / "out"));
+  }
+  Json written(const char* name) { return Json::parse(text_of(folder_ / "out/" + name)); }
+
+  const TemporaryFolder folder_;
+  Config config_;
+  Json json_;  // of the bytes; an added token ends a text
+};
+
+TEST_F(TokenizerFiles, a_file_without_added_tokens_is_written_with_the_text_of_its_end) {
+  json_.erase("added_tokens");
+  json_["model"]["vocab"]["<|endoftext|>"] = 256;
+  EXPECT_EQ(write().eos, 256);
+  EXPECT_EQ(written("tokenizer_config.json")["eos_token"], "<|endoftext|>");
+  EXPECT_EQ(written("tokenizer.json"), json_);
+}
+
+TEST_F(TokenizerFiles, what_begins_a_text_is_written_into_the_file) {
+  write_all(folder_ / "in/tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<|endoftext|>"})");
+  EXPECT_EQ(write().bos, 256);
+  EXPECT_EQ(written("tokenizer_config.json")["bos_token"], "<|endoftext|>");
+  const Json made = written("tokenizer.json");
+  EXPECT_EQ(made["post_processor"]["single"][0]["SpecialToken"]["id"], "<|endoftext|>");
+  EXPECT_EQ(made["model"], json_["model"]);
+  EXPECT_EQ(value_or_throw(open_tokenizer(folder_ / "out"))->encode("a"), (std::vector<int32_t>{256, 'a'}));
+}
+
+}  // namespace
+}  // namespace tri::huggingface
