@@ -54,8 +54,8 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
     cause = *facts.first_gone;
   } else {
     cause.kind = kind_of_status(status).value_or(CauseKind::kUnknown);
-    const bool nobodys = event.world_rank < 0 || cause.kind == CauseKind::kCommunication ||
-                         cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile;
+    const bool nobodys =
+        event.world_rank < 0 || cause.kind == CauseKind::kCommunication || cause.kind == CauseKind::kUsage;
     if (nobodys) cause.node.clear();
   }
   return cause;

@@ -57,15 +57,15 @@ bool has_trained(const PastAttempt& attempt) {
   return attempt.step > attempt.from_step || attempt.checkpoint > attempt.from_step;
 }
 
-// Files that fail before the first step, though attempts on other nodes have trained: one of the nodes that are new does not
-// see the run's storage.
+// A file that fails before the first step on the only node that is new, while those that have trained are there: it does not
+// see the run's storage. Where the failing rank is on another node, it is the file, whoever is new.
 Decision file(const Situation& s) {
   const PastAttempt& last = last_of(s);
   std::vector<std::string> fresh = last.nodes;
   for (const PastAttempt& a : s.attempts)
     if (has_trained(a))
       std::erase_if(fresh, [&](const auto& node) { return std::count(a.nodes.begin(), a.nodes.end(), node) > 0; });
-  if (fresh.empty() || fresh.size() == last.nodes.size()) return stop(s);
+  if (fresh.size() != 1 || fresh.size() == last.nodes.size() || fresh.front() != last.cause.node) return stop(s);
   return {.action = Response::kExclude, .node = fresh.front(), .why = "the run has trained without it: its storage"};
 }
 

@@ -63,7 +63,7 @@ struct EnumNames<CauseKind> {
 
 struct AttemptCause {
   CauseKind kind = CauseKind::kUnknown;
-  std::string node;  // whose fault it is; "": nobody's, or not known
+  std::string node;  // whose fault it is, of kFile where it was met; "": nobody's, or not known
   int world_rank = -1;
   int status = 0;
   std::string text;

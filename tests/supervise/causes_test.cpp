@@ -47,7 +47,7 @@ TEST(Causes, the_books_first_failure_names_kind_rank_and_node) {
   };
   for (const Case& c : {Case{4, CauseKind::kDevice, true}, Case{7, CauseKind::kNotFinite, true},
                         Case{137, CauseKind::kDeath, true}, Case{5, CauseKind::kCommunication, false},
-                        Case{3, CauseKind::kFile, false}, Case{2, CauseKind::kUsage, false}}) {
+                        Case{3, CauseKind::kFile, true}, Case{2, CauseKind::kUsage, false}}) {
     const AttemptCause found =
         cause({.status = 1, .ranks_seen = true, .event = failure(c.code), .event_node = "node1"});
     EXPECT_EQ(found.kind, c.kind) << c.code;

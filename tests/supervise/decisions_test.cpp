@@ -192,11 +192,21 @@ TEST(Decisions, a_spare_that_does_not_see_the_storage_is_left_out_and_the_run_go
   trained.nodes = {"node0", "node1"};
   failed.nodes = {"node0", "node2"};
   failed.step = failed.from_step;
+  failed.cause.node = "node2";
   std::vector<PastAttempt> past{trained, failed};
   EXPECT_EQ(decide(after(past)).action, Response::kExclude);
   EXPECT_EQ(decide(after(past)).node, "node2");
   past[1].step = past[1].from_step + 1;
   EXPECT_EQ(decide(after(past)).action, Response::kStop) << "it had seen it";
+  for (const std::string node : {"node0", ""}) {
+    past[1] = failed;
+    past[1].cause.node = node;
+    EXPECT_EQ(decide(after(past)).action, Response::kStop) << "a node that has trained can't read it either: " << node;
+    EXPECT_EQ(decide(after(past)).status, failed.cause.status);
+  }
+  past[1] = failed;
+  past[1].nodes = {"node0", "node2", "node3"};
+  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "two are new: it is hardly both, and which is not known";
   past[1] = failed;
   past[1].nodes = trained.nodes;
   EXPECT_EQ(decide(after(past)).action, Response::kStop) << "no node is new";
