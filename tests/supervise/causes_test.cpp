@@ -161,6 +161,28 @@ TEST(Causes, trouble_of_links_explains_failures_that_name_no_other_node) {
   }
 }
 
+// They hang on one switch.
+TEST(Causes, errors_of_ports_of_several_nodes_name_none) {
+  EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5), .event_node = "node1"};
+  facts.findings = {finding(CauseKind::kPortErrors, "node2"), finding(CauseKind::kPortErrors, "node3")};
+  EXPECT_EQ(cause(facts).kind, CauseKind::kPortErrors);
+  EXPECT_EQ(cause(facts).node, "");
+  EXPECT_EQ(cause(facts).status, 5);
+  facts.findings[1].time = kNow - 301;
+  EXPECT_EQ(cause(facts).node, "node2") << "the other's are of another time";
+  facts.findings[1] = finding(CauseKind::kPortErrors, "node2");
+  EXPECT_EQ(cause(facts).node, "node2") << "two of one node";
+  facts.findings[1] = finding(CauseKind::kPortErrors, "node3");
+  facts.event = failure(4);
+  facts.event_node = "node2";
+  EXPECT_EQ(cause(facts).kind, CauseKind::kDevice) << "which is node2's own";
+  EXPECT_EQ(cause(facts).node, "node2");
+  facts.event = failure(5);
+  facts.findings.push_back(finding(CauseKind::kGpuSuspect, "node1"));
+  EXPECT_EQ(cause(facts).kind, CauseKind::kGpuSuspect);
+  EXPECT_EQ(cause(facts).node, "node1");
+}
+
 std::optional<CauseKind> kind_of_xid(int xid) {
   const auto found = gpu_finding("node1", {.pci = "a"}, {.pci = "a", .xids = {xid}, .num_xids = 1});
   return found ? std::optional(found->kind) : std::nullopt;
