@@ -33,6 +33,7 @@ enum class CauseKind {
   kPortFlaps,      // a port of the network was down twice within minutes
   kPortErrors,     // a port of the network counts errors, which asks for a closer look
   kNotStarted,     // the launcher ended before a rank has begun
+  kSlowStart,      // a node's ranks were not started for long, though others' were: it may pull an image
   kUnknown,
 };
 
@@ -58,6 +59,7 @@ struct EnumNames<CauseKind> {
                                     std::pair{CauseKind::kPortFlaps, std::string_view("port flaps")},
                                     std::pair{CauseKind::kPortErrors, std::string_view("port errors")},
                                     std::pair{CauseKind::kNotStarted, std::string_view("not started")},
+                                    std::pair{CauseKind::kSlowStart, std::string_view("slow start")},
                                     std::pair{CauseKind::kUnknown, std::string_view("unknown")}};
 };
 

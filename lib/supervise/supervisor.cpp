@@ -183,6 +183,7 @@ void Supervisor::start_attempt(double now) {
     node.stopped.clear();
     node.gone.clear();
     node.behind = 0;
+    node.few = false;
     node.gpus_before.clear();
     for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
   }

@@ -108,6 +108,7 @@ class Supervisor {
     };
     std::map<int, RankSince> stopped, gone;  // by process: since when it is seen so
     double behind = 0;                       // since when its ranks have not begun, though others have; 0: they have
+    bool few = false;                        // ... since fewer processes than its share are there
   };
 
   void enter(Phase phase, double now);

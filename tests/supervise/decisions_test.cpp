@@ -238,6 +238,25 @@ TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew
   EXPECT_EQ(attempts_without_checkpoint(past), 2);
 }
 
+TEST(Decisions, a_slow_start_is_retried_and_the_second_of_a_node_excludes) {
+  std::vector<PastAttempt> past{ended(CauseKind::kSlowStart, "node1", kHour)};
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  past.push_back(ended(CauseKind::kSlowStart, "node2", 2 * kHour));
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  past.push_back(ended(CauseKind::kSlowStart, "node1", 3 * kHour));
+  EXPECT_EQ(decide(after(past)).action, Response::kExclude);
+  EXPECT_EQ(decide(after(past)).node, "node1");
+}
+
+TEST(Decisions, of_slow_starts_that_are_nobodys_four_count_as_one_attempt_in_vain) {
+  std::vector<PastAttempt> past;
+  for (int i = 1; i <= 12; ++i) {
+    past.push_back(in_vain(CauseKind::kSlowStart, i));
+    EXPECT_EQ(attempts_without_checkpoint(past), i / 4);
+    EXPECT_EQ(decide(after(past)).action, i < 12 ? Response::kRetry : Response::kStop) << "it must end some time";
+  }
+}
+
 TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {
   const std::vector<PastAttempt> past{ended(CauseKind::kNodeLost, "node1", kHour)};
   Situation situation = after(past);
