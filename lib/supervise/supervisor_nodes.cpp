@@ -18,6 +18,7 @@ constexpr double kProbeAgainSeconds = 1;  // after such a one
 // An order stands until the agent has said that it has heard it: take() sends it again.
 void Supervisor::order(Node& node, OrderKind kind, const std::string& attempt) {
   node.order = {.kind = kind, .number = next_order_++, .attempt = attempt};
+  if (kind == OrderKind::kDoctor) node.order.patience = thresholds_.doctor_seconds;
 }
 
 void Supervisor::order_all(OrderKind kind, const std::string& attempt) {
