@@ -60,8 +60,8 @@ class ProcessDeadline {
 // Says it on stderr and leaves with `code`, without anybody's help.
 ProcessDeadline::End leave_alone(ExitCode code);
 
-// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2, without a start of
-// MPI, where start_seconds() is an error.
+// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2, without a start
+// of MPI, where start_seconds() is an error.
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body);
 
 }  // namespace tri
