@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,17 +14,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double start_seconds() {
-  const char* const text = std::getenv(kStartSecondsVariable);
-  char* end = nullptr;
-  const double seconds = text == nullptr ? 0 : std::strtod(text, &end);
-  return text == nullptr || end == text || *end != '\0' || !(seconds >= 0) ? kStartSeconds : seconds;
-}
+double or_default(const Result<double>& seconds) { return seconds ? seconds.value() : kStartSeconds; }
 
 }  // namespace
 
+Result<double> start_seconds() {
+  const char* const text = std::getenv(kStartSecondsVariable);
+  if (text == nullptr) return kStartSeconds;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !std::isfinite(seconds) || seconds < 0)
+    return usage_error("{}='{}': a number of seconds is expected, 0 or more; 0: no deadline", kStartSecondsVariable,
+                       text);
+  return seconds;
+}
+
 ProcessDeadline::ProcessDeadline(const std::string& what, End end, std::chrono::milliseconds tick)
-    : seconds_(start_seconds()), what_(what), end_(std::move(end)) {
+    : seconds_(or_default(start_seconds())), what_(what), end_(std::move(end)) {
   off_ = seconds_ == 0;
   thread_ = std::thread([this, tick] { count(tick); });
 }
@@ -82,6 +89,11 @@ ProcessDeadline::End leave_alone(ExitCode code) {
 }
 
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body) {
+  // MPI has not started: each rank says so itself.
+  if (const auto seconds = start_seconds(); !seconds) {
+    std::fputs(fmt::format("error: {}\n", seconds.error().message).c_str(), stderr);
+    return static_cast<int>(ExitCode::kUsage);
+  }
   ProcessDeadline deadline("the start of MPI", leave_alone(ExitCode::kWatchdog));
   return run_job(argc, argv, [&](Job& job) {
     deadline.begin("config and plan", [&job](const std::string& text) { job.fail(text, ExitCode::kWatchdog); });

@@ -21,6 +21,9 @@ namespace tri {
 inline constexpr const char* kStartSecondsVariable = "TRIREME_START_SECONDS";
 inline constexpr double kStartSeconds = 300;
 
+// What the environment says, or kStartSeconds. Error (kUsage): it says something that is no number of 0 or more.
+Result<double> start_seconds();
+
 // Counts the time in which this process is awake, from its making on, with a deadline of its own until the config is
 // known. Threads: the one that made it, and the one that runs the job's body, after each other.
 class ProcessDeadline {
@@ -58,7 +61,8 @@ class ProcessDeadline {
 // Says it on stderr and leaves with `code`, without anybody's help.
 ProcessDeadline::End leave_alone(ExitCode code);
 
-// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status.
+// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2, without a start
+// of MPI, where start_seconds() is an error.
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body);
 
 }  // namespace tri

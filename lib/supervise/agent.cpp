@@ -203,7 +203,7 @@ class Agent {
     if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
     order_ = order.number;
     if (order.kind == OrderKind::kDoctor)
-      doctor_.start(other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
+      doctor_.start(order.patience, other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
     sweeps_ = ranks_begin_ = true;
     return true;

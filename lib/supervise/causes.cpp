@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
+#include <string>
 
 namespace tri {
 namespace {
@@ -54,8 +56,8 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
     cause = *facts.first_gone;
   } else {
     cause.kind = kind_of_status(status).value_or(CauseKind::kUnknown);
-    const bool nobodys = event.world_rank < 0 || cause.kind == CauseKind::kCommunication ||
-                         cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile;
+    const bool nobodys =
+        event.world_rank < 0 || cause.kind == CauseKind::kCommunication || cause.kind == CauseKind::kUsage;
     if (nobodys) cause.node.clear();
   }
   return cause;
@@ -63,15 +65,24 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
 
 bool is_suspicion(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
 
-// Trouble of links that a failure may come from. It explains one that names no other node.
+// Trouble of links that a failure may come from. It explains one that names no other node. Ports of several nodes hang on
+// one switch: that is no node's trouble.
 std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const AttemptCause& cause, double now) {
   if (cause.kind == CauseKind::kNotFinite || cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile)
     return std::nullopt;
+  std::set<std::string> with_errors;
   for (const AttemptCause& finding : facts.findings)
-    if (is_suspicion(finding.kind) && now - finding.time <= kRecentSeconds &&
+    if (finding.kind == CauseKind::kPortErrors && now - finding.time <= kRecentSeconds)
+      with_errors.insert(finding.node);
+  for (const AttemptCause& finding : facts.findings) {
+    const bool shared = finding.kind == CauseKind::kPortErrors && with_errors.size() > 1;
+    if (is_suspicion(finding.kind) && !shared && now - finding.time <= kRecentSeconds &&
         (cause.node.empty() || cause.node == finding.node))
       return finding;
-  return std::nullopt;
+  }
+  if (with_errors.size() < 2 || !cause.node.empty()) return std::nullopt;
+  return AttemptCause{.kind = CauseKind::kPortErrors,
+                      .text = fmt::format("ports of {} nodes count errors: no node's own", with_errors.size())};
 }
 
 AttemptCause of_words(const EndFacts& facts) {

@@ -7,6 +7,9 @@
 namespace tri {
 namespace {
 
+// Attempts in vain whose ranks were not started on several nodes: so many count as one, for images arrive in the end.
+constexpr int kSlowStarts = 4;
+
 const PastAttempt& last_of(const Situation& s) { return s.attempts.back(); }
 
 bool is_fault_of_a_rank(CauseKind kind) {
@@ -57,15 +60,15 @@ bool has_trained(const PastAttempt& attempt) {
   return attempt.step > attempt.from_step || attempt.checkpoint > attempt.from_step;
 }
 
-// Files that fail before the first step, though attempts on other nodes have trained: one of the nodes that are new does not
-// see the run's storage.
+// A file that fails before the first step on the only node that is new, while those that have trained are there: it does
+// not see the run's storage. Where the failing rank is on another node, it is the file, whoever is new.
 Decision file(const Situation& s) {
   const PastAttempt& last = last_of(s);
   std::vector<std::string> fresh = last.nodes;
   for (const PastAttempt& a : s.attempts)
     if (has_trained(a))
       std::erase_if(fresh, [&](const auto& node) { return std::count(a.nodes.begin(), a.nodes.end(), node) > 0; });
-  if (fresh.empty() || fresh.size() == last.nodes.size()) return stop(s);
+  if (fresh.size() != 1 || fresh.size() == last.nodes.size() || fresh.front() != last.cause.node) return stop(s);
   return {.action = Response::kExclude, .node = fresh.front(), .why = "the run has trained without it: its storage"};
 }
 
@@ -120,6 +123,15 @@ Decision hang(const Situation& s) {
   return {.action = Response::kRetry, .why = "it has held the run up once"};
 }
 
+// A container's image that is pulled looks like this: once it is no fault.
+bool is_slow_start(CauseKind kind) { return kind == CauseKind::kSlowStart; }
+
+Decision slow_start(const Situation& s) {
+  const AttemptCause& cause = last_of(s).cause;
+  if (cause.node.empty() || times_on_node(s, is_slow_start) < 2) return retry(s);
+  return {.action = Response::kExclude, .node = cause.node, .why = "its ranks were not started twice"};
+}
+
 // A closer look at once; it is left out unless the doctor finds it healthy, or cannot say so for the first time.
 bool is_suspect(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
 
@@ -169,6 +181,7 @@ constexpr std::array kTable{
     std::pair{CauseKind::kHangOfProgram, Row{retry}},
     std::pair{CauseKind::kCommunication, Row{retry}},
     std::pair{CauseKind::kNotStarted, Row{retry}},
+    std::pair{CauseKind::kSlowStart, Row{slow_start}},
     std::pair{CauseKind::kUnknown, Row{retry}},
 };
 static_assert(kTable.size() == EnumNames<CauseKind>::table.size());
@@ -196,15 +209,17 @@ Diagnosis diagnosis_of(int doctor_status) {
 
 int attempts_without_checkpoint(std::span<const PastAttempt> attempts) {
   if (attempts.empty()) return 0;
-  int count = 0;
+  int count = 0, num_slow = 0;
   // One whose driver was killed did not come to say what it has brought, but the next began from it.
   const int64_t newest = attempts.back().checkpoint;
   for (auto a = attempts.rbegin(); a != attempts.rend(); ++a) {
     if (a->checkpoint > a->from_step || a->from_step < newest || a->job != attempts.back().job) break;
     const bool asked = a->cause.kind == CauseKind::kDrained || a->cause.kind == CauseKind::kFinished;
-    count += a->ended > 0 && !asked;
+    const bool slow = is_slow_start(a->cause.kind) && a->cause.node.empty();
+    num_slow += slow;
+    count += a->ended > 0 && !asked && !slow;
   }
-  return count;
+  return count + num_slow / kSlowStarts;
 }
 
 Decision decide(const Situation& s) {

@@ -33,6 +33,7 @@ enum class CauseKind {
   kPortFlaps,      // a port of the network was down twice within minutes
   kPortErrors,     // a port of the network counts errors, which asks for a closer look
   kNotStarted,     // the launcher ended before a rank has begun
+  kSlowStart,      // a node's ranks were not started for long, though others' were: it may pull an image
   kUnknown,
 };
 
@@ -58,12 +59,13 @@ struct EnumNames<CauseKind> {
                                     std::pair{CauseKind::kPortFlaps, std::string_view("port flaps")},
                                     std::pair{CauseKind::kPortErrors, std::string_view("port errors")},
                                     std::pair{CauseKind::kNotStarted, std::string_view("not started")},
+                                    std::pair{CauseKind::kSlowStart, std::string_view("slow start")},
                                     std::pair{CauseKind::kUnknown, std::string_view("unknown")}};
 };
 
 struct AttemptCause {
   CauseKind kind = CauseKind::kUnknown;
-  std::string node;  // whose fault it is; "": nobody's, or not known
+  std::string node;  // whose fault it is, of kFile where it was met; "": nobody's, or not known
   int world_rank = -1;
   int status = 0;
   std::string text;

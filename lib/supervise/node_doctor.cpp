@@ -18,7 +18,6 @@ namespace tri {
 namespace {
 
 constexpr int kNotStarted = 127;
-constexpr int kCheckSeconds = 40;  // less than the driver's patience (Thresholds::doctor_seconds), which starts before
 
 // All that was written to it.
 std::string contents(int file) {
@@ -69,10 +68,14 @@ std::vector<std::string> other_gpus(const char* visible, size_t count) {
   return gpus;
 }
 
-void NodeDoctor::start(const std::vector<std::string>& other_gpus) {
+// The driver's patience starts before he does.
+int check_seconds(double patience) { return std::max(1, static_cast<int>(std::min(patience, 86400.0) * 2 / 3)); }
+
+void NodeDoctor::start(double patience, const std::vector<std::string>& other_gpus) {
   status_ = -1;
   if (!parts_.empty()) return;  // those before have not ended: their answer will do
-  const std::vector<std::string> all{program_, "doctor", "--json", "--check-seconds", std::to_string(kCheckSeconds)};
+  const std::vector<std::string> all{program_, "doctor", "--json", "--check-seconds",
+                                     std::to_string(check_seconds(patience))};
   start_part(all, "");
   for (const std::string& gpu : other_gpus) {
     std::vector<std::string> under_load = all;

@@ -50,13 +50,6 @@ ProcessStat stat_of(const std::string& folder) {
   return {.state = process_state_from(stat[name_end + 2]), .parent = std::atoi(stat.c_str() + name_end + 4)};
 }
 
-// Whether a process with this environment belongs to an attempt of the run on this node, and to which.
-std::optional<std::string_view> attempt_of(const RunOnNode& run, std::string_view environment) {
-  if (variable(environment, kSupervisedVariable) != run.run_dir) return std::nullopt;
-  if (!run.node.empty() && variable(environment, "SLURMD_NODENAME").value_or(run.node) != run.node) return std::nullopt;
-  return variable(environment, kAttemptVariable);
-}
-
 // As the launcher counts them.
 int world_rank_in(std::string_view environment) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
@@ -77,6 +70,44 @@ std::vector<std::pair<pid_t, std::string>> processes() {
   }
   return found;
 }
+
+// Whether agents of other nodes of the run are on this machine, as where nodes are names.
+bool has_other_agents(const RunOnNode& run) {
+  const std::string command = std::string(1, '\0') + "supervise" + '\0' + "--agent" + '\0' + run.run_dir + '\0';
+  for (const auto& [pid, folder] : processes()) {
+    const std::string of_process = contents(folder + "/cmdline");
+    if (of_process.size() < command.size() ||
+        of_process.compare(of_process.size() - command.size(), command.npos, command) != 0)
+      continue;
+    const std::string environment = contents(folder + "/environ");
+    if (variable(environment, "SLURMD_NODENAME").value_or(run.node) != run.node) return true;
+  }
+  return false;
+}
+
+// Which processes are the node's. One that does not say of which node it is may be another node's on this machine, and is
+// this one's only where no other has an agent here.
+class NodesOwn {
+ public:
+  explicit NodesOwn(const RunOnNode& run) : run_(run) {}
+
+  // The attempt of the run on this node that a process with this environment belongs to.
+  std::optional<std::string_view> attempt_of(std::string_view environment) {
+    if (variable(environment, kSupervisedVariable) != run_.run_dir) return std::nullopt;
+    const auto node = variable(environment, "SLURMD_NODENAME");
+    const bool own = run_.node.empty() || (node ? *node == run_.node : is_alone());
+    return own ? variable(environment, kAttemptVariable) : std::nullopt;
+  }
+
+ private:
+  bool is_alone() {
+    if (!looked_) alone_ = !has_other_agents(run_);
+    looked_ = true;
+    return alone_;
+  }
+  const RunOnNode& run_;
+  bool looked_ = false, alone_ = false;  // where a process asks for it
+};
 
 }  // namespace
 
@@ -111,9 +142,10 @@ std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const st
 std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const RankRecord> boxes,
                                          const std::string& attempt) {
   std::map<pid_t, std::pair<RankSight, pid_t>> found;  // and its parent
+  NodesOwn own(run);
   for (const auto& [pid, folder] : processes()) {
     const std::string environment = contents(folder + "/environ");
-    if (attempt_of(run, environment) != attempt) continue;
+    if (own.attempt_of(environment) != attempt) continue;
     const ProcessStat stat = stat_of(folder);
     if (stat.state == ProcessState::kGone) continue;
     found[pid] = {{.world_rank = world_rank_in(environment), .process = pid, .has_box = false, .state = stat.state},
@@ -143,12 +175,13 @@ std::vector<pid_t> earlier_agents(const std::string& program, const std::string&
 
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
   std::set<pid_t> found;
+  NodesOwn own(run);
   for (const RankRecord& record : boxes) {
     if (record.attempt != attempt && is_there(process_state_of(record))) found.insert(record.process);
   }
   for (const auto& [pid, folder] : processes()) {
     const std::string environment = contents(folder + "/environ");  // of other users: empty
-    const auto of_process = attempt_of(run, environment);
+    const auto of_process = own.attempt_of(environment);
     if (of_process && *of_process != attempt && is_there(stat_of(folder).state)) found.insert(pid);
   }
   return {found.begin(), found.end()};

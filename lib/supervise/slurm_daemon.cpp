@@ -1,6 +1,8 @@
 #include "lib/supervise/slurm_daemon.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +12,8 @@
 namespace tri {
 namespace {
 
+constexpr int kLookAgain = 10;  // calls, of which there is one a second
+
 std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -17,6 +21,13 @@ std::string contents(const std::string& path) {
 
 bool is_slurmd(const std::string& proc, pid_t process) {
   return contents(proc + "/" + std::to_string(process) + "/comm") == "slurmd\n";
+}
+
+// 0: not known.
+pid_t parent_of(const std::string& proc, pid_t process) {
+  const std::string stat = contents(proc + "/" + std::to_string(process) + "/stat");
+  const size_t name_end = stat.rfind(')');  // ") S PARENT"
+  return name_end == stat.npos || stat.size() < name_end + 4 ? 0 : std::atoi(stat.c_str() + name_end + 4);
 }
 
 // The node that "slurmd -N NODE" stands for, where several share a machine; "": that of the machine.
@@ -36,7 +47,7 @@ SlurmDaemon::SlurmDaemon(std::string node, std::string proc) : node_(std::move(n
 }
 
 pid_t SlurmDaemon::find() const {
-  std::vector<pid_t> named, unnamed;
+  std::vector<std::pair<pid_t, pid_t>> named, unnamed;  // and their parents
   std::error_code problem;
   for (const auto& entry : std::filesystem::directory_iterator(proc_, problem)) {
     const std::string name = entry.path().filename();
@@ -44,14 +55,23 @@ pid_t SlurmDaemon::find() const {
     const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), process);
     if (bad != std::errc() || end != name.data() + name.size() || !is_slurmd(proc_, process)) continue;
     const std::string node = node_of(contents(entry.path().string() + "/cmdline"));
-    if (node == node_) named.push_back(process);
-    if (node.empty()) unnamed.push_back(process);
+    if (node == node_) named.emplace_back(process, parent_of(proc_, process));
+    if (node.empty()) unnamed.emplace_back(process, parent_of(proc_, process));
   }
   const auto& own = named.empty() ? unnamed : named;
-  return own.size() == 1 ? own.front() : -1;
+  // Until a child of it, as of each step's start, has a name of its own it has its parent's.
+  std::vector<pid_t> parents;
+  for (const auto& [process, parent] : own) {
+    const bool is_child =
+        std::any_of(own.begin(), own.end(), [&, of = parent](const auto& other) { return other.first == of; });
+    if (!is_child) parents.push_back(process);
+  }
+  return parents.size() == 1 ? parents.front() : -1;
 }
 
 double SlurmDaemon::gone_seconds() {
+  // It may not have been up yet, or not alone; all processes are not to be looked through every second.
+  if (process_ < 0 && !node_.empty() && ++num_unknown_ % kLookAgain == 0) process_ = find();
   if (process_ < 0) return 0;
   const auto now = std::chrono::steady_clock::now();
   if (!is_slurmd(proc_, process_)) {

@@ -14,14 +14,16 @@ class SlurmDaemon {
   // `node`: SLURMD_NODENAME; "": this is no job of Slurm's. `proc`: where processes are seen.
   explicit SlurmDaemon(std::string node, std::string proc = "/proc");
 
-  // Seconds since it has been found gone; 0: it lives, or could never be seen.
+  // Seconds since it has been found gone; 0: it lives, or could never be seen. Asked once a second, it looks every tenth time
+  // for one that it does not know.
   double gone_seconds();
 
  private:
   pid_t find() const;  // -1: none, or it is not known which
 
   std::string node_, proc_;
-  pid_t process_ = -1;  // -1: it could never be seen
+  pid_t process_ = -1;   // -1: it could never be seen
+  int num_unknown_ = 0;  // calls without knowing it
   bool gone_ = false;
   std::chrono::steady_clock::time_point since_;
 };

@@ -9,9 +9,12 @@
 namespace tri {
 namespace {
 
-constexpr double kAskSeconds = 5;     // launcher and ranks have to leave when they are asked to
-constexpr double kAloneSeconds = 3;   // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
-constexpr double kDaemonSeconds = 5;  // without slurmd
+constexpr double kAskSeconds = 5;    // launcher and ranks have to leave when they are asked to
+constexpr double kAloneSeconds = 3;  // ... a launcher whose ranks are gone, as srun that awaits a node without slurmd
+// Without slurmd, in the agent's sight and in the driver's: a service that is started anew comes back within seconds.
+constexpr double kDaemonSeconds = 5;
+// Such a node is whole but for a service, which somebody starts again.
+constexpr double kDaemonHours = 1;
 // What a GPU has against it may show a moment after its rank has died.
 constexpr double kLookSeconds = 2, kGpuLookSeconds = 1;
 constexpr double kPulseSeconds = 10, kDrainAgainSeconds = 30, kRereadSeconds = 5;
@@ -82,8 +85,49 @@ void Supervisor::tick(double now) {
   }
 }
 
+// Nodes whose slurmd is gone, also those that this gathering has left out for it. Several at once are nobody's fault: an
+// upgrade, or Slurm itself.
+int Supervisor::num_without_daemon(double now) const {
+  return static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& known) {
+    const auto& [name, node] = known;
+    return lacks_daemon(node, now) &&
+           std::none_of(history_.exclusions.begin(), history_.exclusions.end(), [&, &of = name](const Exclusion& e) {
+             return e.node == of && e.until > now && e.since < since_;
+           });
+  }));
+}
+
+bool Supervisor::lacks_daemon(const Node& node, double now) const {
+  return !node.lost && has_come(node) && now - node.heard < thresholds_.silent_seconds && node.report.daemon_gone > 0;
+}
+
+// Usable nodes in the order in which they are taken: where several lack their slurmd, those come last.
+std::vector<std::string> Supervisor::preferred(double now) const {
+  std::vector<std::string> names = usable(now);
+  if (num_without_daemon(now) < 2 || now - since_ < kDaemonSeconds) return names;
+  std::stable_partition(names.begin(), names.end(),
+                        [&](const std::string& name) { return !lacks_daemon(nodes_.at(name), now); });
+  return names;
+}
+
+// A node that is wanted has no slurmd. One alone is left out for a while, soon where a spare takes its place; of several
+// none is.
+void Supervisor::await_daemon(const std::string& name, double now) {
+  const double waited = now - since_;
+  if (num_without_daemon(now) > 1) {
+    if (waited <= thresholds_.start_seconds) return;
+    log_error("supervise: the slurmd of {} nodes is gone, and too few others are there: no node's fault",
+              num_without_daemon(now));
+    return leave(static_cast<int>(ExitCode::kDrained), now);
+  }
+  const bool has_spare = static_cast<int>(usable(now).size()) > setup_.nodes_needed;
+  const double patience = has_spare ? kDaemonSeconds : thresholds_.start_seconds;
+  if (waited >= patience && nodes_.at(name).report.daemon_gone >= kDaemonSeconds)
+    exclude(name, "its slurmd is gone: no step starts there", now, std::min(kDaemonHours, thresholds_.exclusion_hours));
+}
+
 void Supervisor::gather(double now) {
-  const std::vector<std::string> names = usable(now);
+  const std::vector<std::string> names = preferred(now);
   if (static_cast<int>(names.size()) < setup_.nodes_needed) {
     log_error("supervise: {} of the allocation's {} nodes can be used, and {} are needed", names.size(),
               setup_.nodes.size(), setup_.nodes_needed);
@@ -91,15 +135,13 @@ void Supervisor::gather(double now) {
     return;
   }
   bool all_there = true;
+  std::string without_daemon;
   for (int i = 0; i < setup_.nodes_needed; ++i) {
     const std::string& name = names[static_cast<size_t>(i)];
     Node& node = nodes_.at(name);
     const bool answers = has_come(node) && now - node.heard < thresholds_.silent_seconds;
-    // A service that is started anew comes back within seconds.
-    if (answers && node.report.daemon_gone > 0) {
-      if (node.report.daemon_gone >= kDaemonSeconds)
-        return exclude(name, "its slurmd is gone: no step starts there", now);
-      all_there = false;
+    if (lacks_daemon(node, now)) {
+      without_daemon = name;
       continue;
     }
     if (answers && heard_since_order(node) && node.report.left == 0) continue;
@@ -113,6 +155,7 @@ void Supervisor::gather(double now) {
       return;
     }
   }
+  if (!without_daemon.empty()) return await_daemon(without_daemon, now);
   if (!all_there) return;
   if (setup_.examine && examined_.empty()) return examine(now);
   start_attempt(now);
@@ -120,7 +163,7 @@ void Supervisor::gather(double now) {
 
 void Supervisor::start_attempt(double now) {
   read_history(now);
-  std::vector<std::string> names = usable(now);
+  std::vector<std::string> names = preferred(now);
   if (static_cast<int>(names.size()) < setup_.nodes_needed) return;  // excluded meanwhile; gather() says so
   names.resize(static_cast<size_t>(setup_.nodes_needed));
   const int64_t number = history_.attempts.empty() ? 1 : history_.attempts.back().number + 1;
@@ -140,6 +183,7 @@ void Supervisor::start_attempt(double now) {
     node.stopped.clear();
     node.gone.clear();
     node.behind = 0;
+    node.few = false;
     node.gpus_before.clear();
     for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
   }

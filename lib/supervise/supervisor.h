@@ -108,6 +108,7 @@ class Supervisor {
     };
     std::map<int, RankSince> stopped, gone;  // by process: since when it is seen so
     double behind = 0;                       // since when its ranks have not begun, though others have; 0: they have
+    bool few = false;                        // ... since fewer processes than its share are there
   };
 
   void enter(Phase phase, double now);
@@ -121,7 +122,14 @@ class Supervisor {
   bool is_cut_off(double now) const;
   std::vector<std::string> usable(double now) const;
   bool excluded(const std::string& node, double now) const;
-  void exclude(const std::string& node, const std::string& why, double now);
+  void exclude(const std::string& node, const std::string& why, double now) {
+    exclude(node, why, now, thresholds_.exclusion_hours);
+  }
+  void exclude(const std::string& node, const std::string& why, double now, double hours);
+  bool lacks_daemon(const Node& node, double now) const;
+  int num_without_daemon(double now) const;
+  std::vector<std::string> preferred(double now) const;
+  void await_daemon(const std::string& name, double now);
   void read_history(double now);
 
   void gather(double now);

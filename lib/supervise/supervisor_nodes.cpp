@@ -18,6 +18,7 @@ constexpr double kProbeAgainSeconds = 1;  // after such a one
 // An order stands until the agent has said that it has heard it: take() sends it again.
 void Supervisor::order(Node& node, OrderKind kind, const std::string& attempt) {
   node.order = {.kind = kind, .number = next_order_++, .attempt = attempt};
+  if (kind == OrderKind::kDoctor) node.order.patience = thresholds_.doctor_seconds;
 }
 
 void Supervisor::order_all(OrderKind kind, const std::string& attempt) {
@@ -48,13 +49,13 @@ std::vector<std::string> Supervisor::usable(double now) const {
   return names;
 }
 
-void Supervisor::exclude(const std::string& node, const std::string& why, double now) {
-  const Exclusion exclusion{.node = node, .why = why, .since = now, .until = now + 3600 * thresholds_.exclusion_hours};
+void Supervisor::exclude(const std::string& node, const std::string& why, double now, double hours) {
+  const Exclusion exclusion{.node = node, .why = why, .since = now, .until = now + 3600 * hours};
   history_.exclusions.push_back(exclusion);
   book_.append(exclusion_event(exclusion), current_.attempt);
   log_info(
       "supervise: node {} is left out for {:g} h: {} (`trireme supervise --nodes RUN_DIR --lift {}` takes that back)",
-      node, thresholds_.exclusion_hours, why, node);
+      node, hours, why, node);
 }
 
 // The run's book, where people may have taken back what the driver has left out, or its time is over: the agent of such a

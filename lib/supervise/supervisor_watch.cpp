@@ -9,6 +9,8 @@ namespace tri {
 namespace {
 
 constexpr double kLookSeconds = 30;  // between two readings of the book while an attempt goes on
+// A node that pulls its container's image has no ranks for minutes. It stays below the ranks' own deadline in MPI's start.
+constexpr double kImageFactor = 4;
 
 }  // namespace
 
@@ -54,32 +56,41 @@ void Supervisor::watch_beginning(double now) {
     const auto& ranks = node.report.ranks;
     const bool waits = any_box && std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.has_box; });
     const bool misses = any_whole && ranks.size() < share;
+    const bool few = misses && !waits;
     if (over || (!waits && !misses))
       node.behind = 0;
-    else if (node.behind == 0)
+    else if (node.behind == 0 || node.few != few)
       node.behind = now;
+    node.few = few;
   }
 }
 
 // A node is named where no other is behind.
 std::optional<AttemptCause> Supervisor::late_beginning(double now) const {
   AttemptCause late{.kind = CauseKind::kHang};
-  int count = 0;
+  int count = 0, num_few = 0;
   bool overdue = false;
   for (const std::string& name : current_.nodes) {
     const Node& node = nodes_.at(name);
     if (node.behind == 0) continue;
-    overdue |= thresholds_.begin_seconds > 0 && now - node.behind > thresholds_.begin_seconds;
+    const double limit = thresholds_.begin_seconds * (node.few ? kImageFactor : 1);
+    overdue |= limit > 0 && now - node.behind > limit;
     late.node = name;
     ++count;
+    num_few += node.few;
     for (const RankSight& rank : node.report.ranks)
       if (!rank.has_box) late.world_rank = rank.world_rank;
   }
   if (!overdue) return std::nullopt;
+  if (num_few == count) {
+    const std::string who = count > 1 ? fmt::format("{} nodes", count) : late.node;
+    return AttemptCause{.kind = CauseKind::kSlowStart,
+                        .node = count > 1 ? "" : late.node,
+                        .text = fmt::format("ranks on {} are not started, and those of other nodes are", who)};
+  }
   if (count > 1) return AttemptCause{.kind = CauseKind::kHangOfProgram, .text = "ranks of several nodes do not begin"};
-  late.text = late.world_rank < 0
-                  ? fmt::format("ranks on {} are not started, and those of other nodes are", late.node)
-                  : fmt::format("rank {} on {} does not begin, and others have", late.world_rank, late.node);
+  late.text = fmt::format("{} on {} does not begin, and others have",
+                          late.world_rank < 0 ? "a rank" : fmt::format("rank {}", late.world_rank), late.node);
   return late;
 }
 

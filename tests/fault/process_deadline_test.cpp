@@ -67,6 +67,21 @@ TEST(ProcessDeadline, before_the_config_the_environment_says_it) {
   EXPECT_EQ(ended.get_future().get(), "TRIREME_START_SECONDS: the start of MPI has taken 0 s");
 }
 
+TEST(ProcessDeadline, a_deadline_that_is_no_number_is_an_error_and_no_job_begins) {
+  for (const char* text : {"5m", "-1", "", "nan", "inf", "soon"}) {
+    ::setenv(kStartSecondsVariable, text, 1);
+    const auto seconds = start_seconds();
+    ASSERT_FALSE(seconds) << text;
+    EXPECT_EQ(seconds.error().message, "TRIREME_START_SECONDS='" + std::string(text) +
+                                           "': a number of seconds is expected, 0 or more; 0: no deadline");
+    EXPECT_EQ(run_watched_job(nullptr, nullptr, [](Job&, ProcessDeadline&) { return 0; }), 2);
+  }
+  ::setenv(kStartSecondsVariable, "12.5", 1);
+  EXPECT_EQ(start_seconds().value(), 12.5);
+  ::unsetenv(kStartSecondsVariable);
+  EXPECT_EQ(start_seconds().value(), kStartSeconds);
+}
+
 TEST(ProcessDeadline, leaves_alone_with_its_status) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(leave_alone(ExitCode::kWatchdog)("fault.setup_seconds: the start of MPI has taken 900 s"),

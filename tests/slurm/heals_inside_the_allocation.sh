@@ -117,12 +117,15 @@ fault_rank_stopped() {
 }
 # Before it can have a black box: a rank of the next attempt, as soon as it is there.
 fault_rank_stopped_at_start() {
-  local before rank=''
+  local before rank='' tries
   before=$(pgrep -f "^$TRAINER train $config")
   kill -KILL "$(rank_of_node "$(used 2)")"
-  until [[ -n $rank ]]; do
+  for ((tries = 0; tries < 6000; ++tries)); do # 60 s and more
     rank=$(pgrep -f "^$TRAINER train $config" | grep -vxF "$before" | head -n 1) || true
+    [[ -z $rank ]] || break
+    sleep 0.01
   done
+  [[ -n $rank ]] || fail "no rank of another attempt has been started"
   strike kill -STOP "$rank"
   healed "a rank stopped at start"
 }

@@ -53,16 +53,45 @@ TEST(Beginning, a_rank_that_spins_before_it_has_a_box_is_found_by_the_others_box
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
 }
 
-TEST(Beginning, ranks_that_are_not_started_on_one_node_alone_are_missed) {
+// A container's image that is pulled on one node, and is there on others: minutes, and no doctor for it.
+TEST(Beginning, ranks_that_are_not_started_on_one_node_alone_are_missed_after_a_while) {
   for (const bool on_all : {false, true}) {
     SimulatedCluster cluster(3, 2, 2, false, 2);
     ASSERT_TRUE(cluster.play_until_attempt(1));
-    for (int n = on_all ? 0 : 1; n < 2; ++n) cluster.node(n).ranks.pop_back();
-    cluster.play(55);
-    EXPECT_EQ(cluster.starts.size(), 1u);
-    EXPECT_EQ(cluster.play_until_attempt(2, 30), !on_all);
-    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), on_all ? 0 : 1);
+    for (int time = 1; time <= 2; ++time) {
+      for (int n = on_all ? 0 : 1; n < 2; ++n) cluster.node(n).ranks.pop_back();
+      cluster.play(235);
+      ASSERT_EQ(cluster.starts.size(), static_cast<size_t>(time));
+      EXPECT_EQ(cluster.excluded(), std::vector<std::string>{});
+      EXPECT_EQ(cluster.play_until_attempt(1 + time, 30), !on_all);
+      EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", "node1"), on_all ? 0 : time);
+      if (on_all) break;
+    }
+    EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "doctor"), 0);
+    EXPECT_EQ(cluster.excluded().size(), on_all ? 0u : 1u) << "the second time";
   }
+}
+
+TEST(Beginning, an_image_that_arrives_in_time_disturbs_nobody) {
+  SimulatedCluster cluster(3, 2, 2, false, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  const auto ranks = cluster.node(1).ranks;
+  cluster.node(1).ranks.clear();
+  cluster.play(200);
+  cluster.node(1).ranks = ranks;
+  cluster.play(300);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+}
+
+TEST(Beginning, several_nodes_that_start_slowly_are_nobodys_fault_and_do_not_end_the_run) {
+  SimulatedCluster cluster(4, 3, 2, false, 2);
+  for (int time = 1; time <= 5; ++time) {
+    ASSERT_TRUE(cluster.play_until_attempt(time)) << time;
+    for (int n = 1; n < 3; ++n) cluster.node(n).ranks.clear();
+  }
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "slow start"), 4);
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "node", ""), 4);
+  EXPECT_EQ(cluster.excluded(), std::vector<std::string>{});
 }
 
 // Of a node whose /dev/shm is full: its ranks go on without boxes.

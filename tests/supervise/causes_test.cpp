@@ -47,7 +47,7 @@ TEST(Causes, the_books_first_failure_names_kind_rank_and_node) {
   };
   for (const Case& c : {Case{4, CauseKind::kDevice, true}, Case{7, CauseKind::kNotFinite, true},
                         Case{137, CauseKind::kDeath, true}, Case{5, CauseKind::kCommunication, false},
-                        Case{3, CauseKind::kFile, false}, Case{2, CauseKind::kUsage, false}}) {
+                        Case{3, CauseKind::kFile, true}, Case{2, CauseKind::kUsage, false}}) {
     const AttemptCause found =
         cause({.status = 1, .ranks_seen = true, .event = failure(c.code), .event_node = "node1"});
     EXPECT_EQ(found.kind, c.kind) << c.code;
@@ -159,6 +159,28 @@ TEST(Causes, trouble_of_links_explains_failures_that_name_no_other_node) {
     facts.findings.front().time = kNow - 301;
     EXPECT_EQ(cause(facts).kind, CauseKind::kCommunication);
   }
+}
+
+// They hang on one switch.
+TEST(Causes, errors_of_ports_of_several_nodes_name_none) {
+  EndFacts facts{.status = 5, .ranks_seen = true, .event = failure(5), .event_node = "node1"};
+  facts.findings = {finding(CauseKind::kPortErrors, "node2"), finding(CauseKind::kPortErrors, "node3")};
+  EXPECT_EQ(cause(facts).kind, CauseKind::kPortErrors);
+  EXPECT_EQ(cause(facts).node, "");
+  EXPECT_EQ(cause(facts).status, 5);
+  facts.findings[1].time = kNow - 301;
+  EXPECT_EQ(cause(facts).node, "node2") << "the other's are of another time";
+  facts.findings[1] = finding(CauseKind::kPortErrors, "node2");
+  EXPECT_EQ(cause(facts).node, "node2") << "two of one node";
+  facts.findings[1] = finding(CauseKind::kPortErrors, "node3");
+  facts.event = failure(4);
+  facts.event_node = "node2";
+  EXPECT_EQ(cause(facts).kind, CauseKind::kDevice) << "which is node2's own";
+  EXPECT_EQ(cause(facts).node, "node2");
+  facts.event = failure(5);
+  facts.findings.push_back(finding(CauseKind::kGpuSuspect, "node1"));
+  EXPECT_EQ(cause(facts).kind, CauseKind::kGpuSuspect);
+  EXPECT_EQ(cause(facts).node, "node1");
 }
 
 std::optional<CauseKind> kind_of_xid(int xid) {

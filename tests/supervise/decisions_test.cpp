@@ -192,11 +192,21 @@ TEST(Decisions, a_spare_that_does_not_see_the_storage_is_left_out_and_the_run_go
   trained.nodes = {"node0", "node1"};
   failed.nodes = {"node0", "node2"};
   failed.step = failed.from_step;
+  failed.cause.node = "node2";
   std::vector<PastAttempt> past{trained, failed};
   EXPECT_EQ(decide(after(past)).action, Response::kExclude);
   EXPECT_EQ(decide(after(past)).node, "node2");
   past[1].step = past[1].from_step + 1;
   EXPECT_EQ(decide(after(past)).action, Response::kStop) << "it had seen it";
+  for (const std::string node : {"node0", ""}) {
+    past[1] = failed;
+    past[1].cause.node = node;
+    EXPECT_EQ(decide(after(past)).action, Response::kStop) << "a node that has trained can't read it either: " << node;
+    EXPECT_EQ(decide(after(past)).status, failed.cause.status);
+  }
+  past[1] = failed;
+  past[1].nodes = {"node0", "node2", "node3"};
+  EXPECT_EQ(decide(after(past)).action, Response::kStop) << "two are new: it is hardly both, and which is not known";
   past[1] = failed;
   past[1].nodes = trained.nodes;
   EXPECT_EQ(decide(after(past)).action, Response::kStop) << "no node is new";
@@ -226,6 +236,25 @@ TEST(Decisions, what_an_attempt_without_a_driver_has_saved_begins_the_count_anew
   EXPECT_EQ(attempts_without_checkpoint(past), 1);
   past[2] = in_vain(CauseKind::kCommunication, 3);
   EXPECT_EQ(attempts_without_checkpoint(past), 2);
+}
+
+TEST(Decisions, a_slow_start_is_retried_and_the_second_of_a_node_excludes) {
+  std::vector<PastAttempt> past{ended(CauseKind::kSlowStart, "node1", kHour)};
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  past.push_back(ended(CauseKind::kSlowStart, "node2", 2 * kHour));
+  EXPECT_EQ(decide(after(past)).action, Response::kRetry);
+  past.push_back(ended(CauseKind::kSlowStart, "node1", 3 * kHour));
+  EXPECT_EQ(decide(after(past)).action, Response::kExclude);
+  EXPECT_EQ(decide(after(past)).node, "node1");
+}
+
+TEST(Decisions, of_slow_starts_that_are_nobodys_four_count_as_one_attempt_in_vain) {
+  std::vector<PastAttempt> past;
+  for (int i = 1; i <= 12; ++i) {
+    past.push_back(in_vain(CauseKind::kSlowStart, i));
+    EXPECT_EQ(attempts_without_checkpoint(past), i / 4);
+    EXPECT_EQ(decide(after(past)).action, i < 12 ? Response::kRetry : Response::kStop) << "it must end some time";
+  }
 }
 
 TEST(Decisions, too_few_nodes_need_a_successor_without_the_node) {

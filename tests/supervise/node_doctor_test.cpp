@@ -39,7 +39,7 @@ TEST(NodeDoctor, his_verdict_and_his_words_arrive_once) {
   NodeDoctor doctor(program);
   EXPECT_EQ(doctor.status(), -1);
   for (int time = 0; time < 2; ++time) {
-    doctor.start();
+    doctor.start(60);
     EXPECT_EQ(status_of(doctor), 41);
     EXPECT_EQ(doctor.take_findings(), Lines{"doctor: bad: node07: GPU 3 is slow"});
     EXPECT_EQ(doctor.take_findings(), Lines{});
@@ -64,7 +64,7 @@ exit $status
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   ::setenv("CUDA_VISIBLE_DEVICES", "5,6,7", 1);
   NodeDoctor doctor(program);
-  doctor.start(other_gpus("5,6,7", 8));
+  doctor.start(60, other_gpus("5,6,7", 8));
   EXPECT_EQ(status_of(doctor), 40);
   Lines found = doctor.take_findings();
   std::sort(found.begin(), found.end());
@@ -79,6 +79,12 @@ TEST(NodeDoctor, knows_the_gpus_of_its_job) {
   for (const char* none : {"", "-1", "3"}) EXPECT_EQ(other_gpus(none, 8), Lines{}) << none;
 }
 
+TEST(NodeDoctor, a_check_that_hangs_ends_before_the_patience_with_him) {
+  for (const auto& [patience, seconds] : {std::pair(60.0, 40), std::pair(30.0, 20), std::pair(900.0, 600),
+                                          std::pair(2.0, 1), std::pair(0.0, 1), std::pair(1e300, 57600)})
+    EXPECT_EQ(check_seconds(patience), seconds) << patience;
+}
+
 TEST(NodeDoctor, the_worst_of_its_looks_counts) {
   for (const auto& [a, b, worse] : {std::tuple(0, 0, 0), std::tuple(0, 4, 4), std::tuple(4, 40, 40),
                                     std::tuple(41, 40, 41), std::tuple(127, 41, 41)}) {
@@ -89,7 +95,7 @@ TEST(NodeDoctor, the_worst_of_its_looks_counts) {
 
 TEST(NodeDoctor, one_that_cannot_be_started_says_so) {
   NodeDoctor doctor("/nonexistent/doctor");
-  doctor.start();
+  doctor.start(60);
   EXPECT_EQ(status_of(doctor), 127);
   EXPECT_EQ(doctor.take_findings(), Lines{});
 }

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -16,14 +17,14 @@
 namespace tri {
 namespace {
 
-// A shell with a child, of which only the shell is a rank.
+// A shell with a child, of which only the shell is a rank. `of_node` "": it does not say.
 class Rank {
  public:
-  Rank(const std::string& run_dir, const std::string& attempt, int world_rank) {
+  Rank(const std::string& run_dir, const std::string& attempt, int world_rank, const std::string& of_node = "node1") {
     std::string shell = "/bin/sh", option = "-c", words = "sleep 1000; true";
     std::string run = fmt::format("{}={}", kSupervisedVariable, run_dir),
                 of = fmt::format("{}={}", kAttemptVariable, attempt), rank = fmt::format("PMIX_RANK={}", world_rank),
-                node = "SLURMD_NODENAME=node1", path = "PATH=/usr/bin:/bin";
+                node = (of_node.empty() ? "NONE=" : "SLURMD_NODENAME=") + of_node, path = "PATH=/usr/bin:/bin";
     char* argv[] = {shell.data(), option.data(), words.data(), nullptr};
     char* environment[] = {run.data(), of.data(), rank.data(), node.data(), path.data(), nullptr};
     posix_spawnattr_t own_group;
@@ -69,6 +70,54 @@ TEST(RanksWithoutBox, are_the_processes_that_the_launcher_has_started) {
   EXPECT_TRUE(ranks_without_box(run, {&box, 1}, "now").empty()) << "it has one now";
   box.attempt = "earlier";
   EXPECT_EQ(ranks_without_box(run, {&box, 1}, "now").size(), 1u);
+}
+
+// An agent, as its command line and its environment show it.
+class OtherAgent {
+ public:
+  OtherAgent(const std::string& run_dir, const std::string& of_node) {
+    std::string shell = "/bin/sh", option = "-c", words = "sleep 1000; true", name = "supervise", agent = "--agent",
+                run = run_dir, node = "SLURMD_NODENAME=" + of_node, path = "PATH=/usr/bin:/bin";
+    char* argv[] = {shell.data(), option.data(), words.data(), name.data(), agent.data(), run.data(), nullptr};
+    char* environment[] = {node.data(), path.data(), nullptr};
+    posix_spawnattr_t own_group;
+    ::posix_spawnattr_init(&own_group);
+    ::posix_spawnattr_setflags(&own_group, POSIX_SPAWN_SETPGROUP);
+    EXPECT_EQ(::posix_spawn(&process_, shell.c_str(), nullptr, &own_group, argv, environment), 0);
+    ::posix_spawnattr_destroy(&own_group);
+  }
+  ~OtherAgent() {
+    ::kill(-process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+
+ private:
+  pid_t process_ = -1;
+};
+
+// As of `mpirun` on machines that several nodes share: one's agent must not end another's ranks.
+TEST(Leftovers, that_do_not_say_their_node_are_of_the_only_agent_here) {
+  const TemporaryFolder folder;
+  const RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
+  const Rank unmarked(folder.path(), "earlier", 3, "");
+  const auto is_left = [&] {
+    const auto left = leftovers(run, {}, "now");
+    return std::find(left.begin(), left.end(), unmarked.process()) != left.end();
+  };
+  for (int i = 0; i < 1000 && !is_left(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(is_left());
+  {
+    const OtherAgent same_node(folder.path(), "node1");
+    EXPECT_TRUE(is_left()) << "one that is started anew";
+  }
+  const OtherAgent other(folder.path(), "node2");
+  for (int i = 0; i < 1000 && is_left(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(is_left());
+  const Rank marked(folder.path(), "earlier", 4);
+  for (int i = 0; i < 1000 && leftovers(run, {}, "now").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(leftovers(run, {}, "now").empty());
+  EXPECT_FALSE(is_left());
 }
 
 }  // namespace

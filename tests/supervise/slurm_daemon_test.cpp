@@ -13,11 +13,12 @@ namespace {
 
 class SlurmDaemonTest : public ::testing::Test {
  protected:
-  void begin(int process, const std::string& comm, const std::string& command) {
+  void begin(int process, const std::string& comm, const std::string& command, int parent = 1) {
     const std::string of = folder / std::to_string(process);
     std::filesystem::create_directories(of);
     std::ofstream(of + "/comm") << comm << "\n";
     std::ofstream(of + "/cmdline") << command;
+    std::ofstream(of + "/stat") << process << " (" << comm << ") S " << parent << " 1 1 0\n";
   }
   void end(int process) { std::filesystem::remove_all(folder / std::to_string(process)); }
   SlurmDaemon daemon(const std::string& node) { return SlurmDaemon(node, folder.path()); }
@@ -54,6 +55,27 @@ TEST_F(SlurmDaemonTest, of_several_on_one_machine_the_nodes_own_counts) {
   EXPECT_EQ(third.gone_seconds(), 0) << "it was never seen";
   end(21);
   EXPECT_GT(second.gone_seconds(), 0);
+}
+
+// It forks for every step, and a child has its name for a moment.
+TEST_F(SlurmDaemonTest, with_a_child_is_the_parent) {
+  begin(40, "slurmd", "slurmd");
+  begin(39, "slurmd", "slurmd", 40);
+  SlurmDaemon own = daemon("node1");
+  end(39);
+  EXPECT_EQ(own.gone_seconds(), 0);
+  end(40);
+  EXPECT_GT(own.gone_seconds(), 0);
+}
+
+TEST_F(SlurmDaemonTest, that_was_not_known_is_looked_for_again) {
+  begin(50, "slurmd", "slurmd");
+  begin(51, "slurmd", "slurmd");
+  SlurmDaemon two = daemon("node1");
+  end(51);
+  for (int second = 0; second < 10; ++second) EXPECT_EQ(two.gone_seconds(), 0);
+  end(50);
+  EXPECT_GT(two.gone_seconds(), 0);
 }
 
 TEST_F(SlurmDaemonTest, that_cannot_be_told_apart_or_seen_is_not_missed) {
