@@ -1,5 +1,6 @@
-# At `cmake --install`: the man page and bash's completion, which the executable writes of itself. One that can't run here,
-# as on a machine without a driver, leaves them out with a warning. Reads TRIREME, MAN and SHARE (below the prefix).
+# At `cmake --install`: the man page and bash's completion, which the executable writes of itself. One that can't run
+# here, as on a machine without a driver, leaves them out with a warning. Reads TRIREME, MAN and SHARE (below the
+# prefix).
 function(write_page path)
   execute_process(COMMAND ${TRIREME} ${ARGN} OUTPUT_VARIABLE text RESULT_VARIABLE failed ERROR_VARIABLE why)
   if(failed)

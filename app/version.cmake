@@ -1,6 +1,6 @@
 # Writes app/version_data.h at every build, and touches it only when something has changed: a new commit compiles
-# version.cpp anew, and nothing else. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER, BUILD,
-# and BUILT_MPI, BUILT_HDF5 ...: versions of the headers, "none" by default.
+# version.cpp anew, and nothing else. Run by `cmake -P` with SOURCE, OUTPUT, VERSION, CXX_COMPILER, CUDA_COMPILER,
+# BUILD, and BUILT_MPI, BUILT_HDF5 ...: versions of the headers, "none" by default.
 set(commit unknown)  # from a tarball, or without git
 set(modified 0)
 find_program(GIT git)

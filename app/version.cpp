@@ -86,7 +86,8 @@ std::vector<Library> libraries() {
           {"cuDNN", packed_version("cudnnGetVersion"), TRI_BUILT_CUDNN}};
 }
 
-// "Open MPI v4.1.4" and "4.1.4" are the same, 13.0 and 13.0.88 (a toolkit's patch, of which the runtime does not speak) too.
+// "Open MPI v4.1.4" and "4.1.4" are the same, 13.0 and 13.0.88 (a toolkit's patch, of which the runtime does not speak)
+// too.
 bool same_version(const Library& library) {
   const std::string& runs = library.runs;
   const std::string number = runs.substr(std::min(runs.find_first_of("0123456789"), runs.size()));

@@ -122,9 +122,9 @@ __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, b
     atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned>(target.elements));
 }
 
-// A source makes numbers: at<n>(r, c) those of row r from column c on, n of kRun or 1. kFlat: at(0, i) also does for the
-// i-th of all. kTransposes: transposes are asked for. tile(): which of so many tiles across a block takes, so that blocks share what they read.
-// One that reads:
+// A source makes numbers: at<n>(r, c) those of row r from column c on, n of kRun or 1. kFlat: at(0, i) also does for
+// the i-th of all. kTransposes: transposes are asked for. tile(): which of so many tiles across a block takes, so that
+// blocks share what they read. One that reads:
 template <class T>
 struct ReadRows {
   using Type = T;

@@ -174,8 +174,8 @@ CheckResult check_node_links(CheckContext& context) {
                     [&](CommGroup& group) { exchange(context, group); });
 }
 
-// The same between neighbouring GPUs of one node, through its cards: from GPU to NIC and back, by RDMA where the node can.
-// NCCL takes that way where it has no other, which it decides once in a process.
+// The same between neighbouring GPUs of one node, through its cards: from GPU to NIC and back, by RDMA where the node
+// can. NCCL takes that way where it has no other, which it decides once in a process.
 CheckResult check_nic_loopback(CheckContext& context) {
   if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "no GPU in this job"};
   for (const char* variable : kNicLoopbackVariables)

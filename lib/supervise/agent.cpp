@@ -178,9 +178,9 @@ class Agent {
 
   static bool slurm_job() { return std::getenv("SLURM_JOB_ID") != nullptr; }
 
-  // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it back
-  // (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and then, each at
-  // its own time.
+  // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it
+  // back (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and
+  // then, each at its own time.
   bool awaits_batch_host() {
     if (seconds_since(heard_) > kOrphanSeconds || options_.job.empty()) return false;
     if (seconds_since(asked_) < ask_after_) return true;

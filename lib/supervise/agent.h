@@ -1,6 +1,6 @@
 // The agent of a node: tells the driver once a second how the node and its ranks are, and does what the driver asks. It
-// needs no rights of its own, writes no files, and leaves when the driver is gone for long. A job of Slurm's whose batch host
-// is lost it puts back into the queue.
+// needs no rights of its own, writes no files, and leaves when the driver is gone for long. A job of Slurm's whose
+// batch host is lost it puts back into the queue.
 #pragma once
 
 #include <string>

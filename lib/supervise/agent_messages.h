@@ -1,4 +1,5 @@
-// What an agent tells the driver, once a second, and what the driver asks of an agent. Sent as bytes (lib/comm/messages.h).
+// What an agent tells the driver, once a second, and what the driver asks of an agent. Sent as bytes
+// (lib/comm/messages.h).
 #pragma once
 
 #include <cstdint>
@@ -62,8 +63,8 @@ void fields(Archive& archive, GpuSight& g) {
 // GPUs that were not looked at for so long: their driver does not answer.
 inline constexpr double kGpuSilentSeconds = 10;
 
-// The first report of a connection says whose it is and nothing else (node, host, began): a stranger may send less than a
-// node with hundreds of ranks has to tell (AgentServer::Limits).
+// The first report of a connection says whose it is and nothing else (node, host, began): a stranger may send less than
+// a node with hundreds of ranks has to tell (AgentServer::Limits).
 struct AgentReport {
   std::string node;     // as the launcher calls it
   std::string host;     // as its processes call it (io/base/host.h)

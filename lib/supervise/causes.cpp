@@ -65,8 +65,8 @@ AttemptCause of_event(const EndFacts& facts, const RunEvent& event) {
 
 bool is_suspicion(CauseKind kind) { return kind == CauseKind::kGpuSuspect || kind == CauseKind::kPortErrors; }
 
-// Trouble of links that a failure may come from. It explains one that names no other node. Ports of several nodes hang on
-// one switch: that is no node's trouble.
+// Trouble of links that a failure may come from. It explains one that names no other node. Ports of several nodes hang
+// on one switch: that is no node's trouble.
 std::optional<AttemptCause> recent_suspicion(const EndFacts& facts, const AttemptCause& cause, double now) {
   if (cause.kind == CauseKind::kNotFinite || cause.kind == CauseKind::kUsage || cause.kind == CauseKind::kFile)
     return std::nullopt;

@@ -60,8 +60,8 @@ bool has_trained(const PastAttempt& attempt) {
   return attempt.step > attempt.from_step || attempt.checkpoint > attempt.from_step;
 }
 
-// A file that fails before the first step on the only node that is new, while those that have trained are there: it does
-// not see the run's storage. Where the failing rank is on another node, it is the file, whoever is new.
+// A file that fails before the first step on the only node that is new, while those that have trained are there: it
+// does not see the run's storage. Where the failing rank is on another node, it is the file, whoever is new.
 Decision file(const Situation& s) {
   const PastAttempt& last = last_of(s);
   std::vector<std::string> fresh = last.nodes;

@@ -67,8 +67,8 @@ Decision decide(const Situation& situation);
 // doctor has not looked at the node within `repeat_hours`; else kReport.
 Decision decide_at_work(const Situation& situation, const AttemptCause& finding, double now);
 
-// Before the first attempt the doctor has looked at these nodes. One that he does not find healthy is reported, and one that
-// he finds bad is left out, unless most are bad, which no node is to blame for, or too few would be left.
+// Before the first attempt the doctor has looked at these nodes. One that he does not find healthy is reported, and one
+// that he finds bad is left out, unless most are bad, which no node is to blame for, or too few would be left.
 std::vector<Decision> decide_before_start(std::span<const std::pair<std::string, Diagnosis>> nodes, int nodes_needed,
                                           int nodes_usable);
 

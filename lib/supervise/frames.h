@@ -1,5 +1,5 @@
-// What travels between the driver and its agents: frames that prove, each for itself, that their sender knows the token of
-// the job, and that they were made for this connection and this place in it.
+// What travels between the driver and its agents: frames that prove, each for itself, that their sender knows the token
+// of the job, and that they were made for this connection and this place in it.
 //
 //   driver -> agent   greeting: "TRIREME1", 16 random bytes
 //   agent -> driver   16 random bytes, then frames
@@ -8,8 +8,8 @@
 //   tag               SipHash-2-4 of direction, number of the frame and payload, under a key that the token and both
 //                     random numbers make
 //
-// The token itself never travels. What was recorded of another connection, or earlier in this one, has the wrong tag. The
-// content is not encrypted: it holds no secret.
+// The token itself never travels. What was recorded of another connection, or earlier in this one, has the wrong tag.
+// The content is not encrypted: it holds no secret.
 #pragma once
 
 #include <array>

@@ -28,8 +28,8 @@ std::string contents(int file) {
   return text;
 }
 
-// As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks. `gpu`:
-// the one that it sees; "": as the agent does.
+// As a program of its own, not as a task of the step that the agent is: MPI would look for that step's other tasks.
+// `gpu`: the one that it sees; "": as the agent does.
 std::vector<std::string> environment_of(const std::string& gpu) {
   constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES=";
   std::vector<std::string> environment;

@@ -15,7 +15,8 @@ class NodeDoctor {
  public:
   explicit NodeDoctor(std::string program) : program_(std::move(program)) {}
 
-  // One process looks at the node and its first GPU, one each at the clocks under load of the `other_gpus`, all at once.
+  // One process looks at the node and its first GPU, one each at the clocks under load of the `other_gpus`, all at
+  // once.
   // `patience`: after so many seconds nobody waits for the verdict any more.
   void start(double patience, const std::vector<std::string>& other_gpus = {});
   // The worst exit status of those that were started last; -1: not all have ended, or none was. 127: one could not be
@@ -37,8 +38,8 @@ class NodeDoctor {
   std::vector<std::string> findings_;
 };
 
-// GPUs of a node but for the first, as CUDA_VISIBLE_DEVICES names them: `visible` is its value, null where it is not set and
-// `count` GPUs are there.
+// GPUs of a node but for the first, as CUDA_VISIBLE_DEVICES names them: `visible` is its value, null where it is not
+// set and `count` GPUs are there.
 std::vector<std::string> other_gpus(const char* visible, size_t count);
 
 // How long each of his checks may take, in whole seconds: two thirds of the patience with him, one at least.

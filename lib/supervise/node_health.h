@@ -1,5 +1,5 @@
-// What a node's hardware says of itself, without root: ports of the network, GPUs through NVML, the kernel's messages where
-// they may be read. A driver that hangs holds up the thread that asks it, and nobody else.
+// What a node's hardware says of itself, without root: ports of the network, GPUs through NVML, the kernel's messages
+// where they may be read. A driver that hangs holds up the thread that asks it, and nobody else.
 #pragma once
 
 #include <chrono>

@@ -85,8 +85,8 @@ bool has_other_agents(const RunOnNode& run) {
   return false;
 }
 
-// Which processes are the node's. One that does not say of which node it is may be another node's on this machine, and is
-// this one's only where no other has an agent here.
+// Which processes are the node's. One that does not say of which node it is may be another node's on this machine, and
+// is this one's only where no other has an agent here.
 class NodesOwn {
  public:
   explicit NodesOwn(const RunOnNode& run) : run_(run) {}

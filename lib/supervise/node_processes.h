@@ -1,6 +1,6 @@
-// The processes of a run on this node, and their end. A process belongs to an attempt when its environment says so, from
-// its first moment on; or when its black box does. Of a node it is when SLURMD_NODENAME says so; without it, where no other
-// node's agent of the run is on this machine.
+// The processes of a run on this node, and their end. A process belongs to an attempt when its environment says so,
+// from its first moment on; or when its black box does. Of a node it is when SLURMD_NODENAME says so; without it, where
+// no other node's agent of the run is on this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -30,8 +30,8 @@ std::vector<RankRecord> boxes_of(const RunOnNode& run);
 // Ranks of the attempt that have a box here.
 std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const std::string& attempt);
 
-// Its ranks that have none yet: they are still before MPI's start, in it, or at the config. What a rank has started itself
-// is no rank.
+// Its ranks that have none yet: they are still before MPI's start, in it, or at the config. What a rank has started
+// itself is no rank.
 std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const RankRecord> boxes,
                                          const std::string& attempt);
 

@@ -30,9 +30,9 @@ int input_of(const std::string& text) {
   return -1;
 }
 
-// A process group of its own: signals from a terminal or to the driver's group are the driver's business. Where the driver
-// dies, ranks are asked to save a checkpoint and leave. `input`: what it finds on its standard input. -1: there is no process
-// to be had.
+// A process group of its own: signals from a terminal or to the driver's group are the driver's business. Where the
+// driver dies, ranks are asked to save a checkpoint and leave. `input`: what it finds on its standard input. -1: there
+// is no process to be had.
 pid_t start(const std::vector<std::string>& words, const std::vector<std::string>& environment,
             const std::string& input) {
   std::vector<char*> argv, envp;

@@ -28,9 +28,9 @@ struct SlurmShape {
   std::vector<std::string> options;  // more of srun, for the ranks
 };
 LaunchCommands slurm_commands(const SlurmShape& shape);
-// Without Slurm: `ranks` starts the ranks ("mpirun -n 8"), `agent` the agent of a node ("ssh {node}"; "": as a process of
-// this machine). Both are split at blanks; {node} and {nodes} become the node's name, and all names with commas. What starts
-// an agent has to pass its environment on or, as ssh does, its standard input.
+// Without Slurm: `ranks` starts the ranks ("mpirun -n 8"), `agent` the agent of a node ("ssh {node}"; "": as a process
+// of this machine). Both are split at blanks; {node} and {nodes} become the node's name, and all names with commas.
+// What starts an agent has to pass its environment on or, as ssh does, its standard input.
 LaunchCommands own_commands(const std::string& ranks, const std::string& agent);
 
 class ProcessLauncher : public Launcher {

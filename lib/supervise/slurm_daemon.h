@@ -1,5 +1,5 @@
-// Whether the daemon of this node, which starts steps there, is alive: a node whose slurmd is gone keeps what runs on it,
-// and takes nothing new, which srun needs ten seconds and more to say.
+// Whether the daemon of this node, which starts steps there, is alive: a node whose slurmd is gone keeps what runs on
+// it, and takes nothing new, which srun needs ten seconds and more to say.
 #pragma once
 
 #include <sys/types.h>
@@ -14,8 +14,8 @@ class SlurmDaemon {
   // `node`: SLURMD_NODENAME; "": this is no job of Slurm's. `proc`: where processes are seen.
   explicit SlurmDaemon(std::string node, std::string proc = "/proc");
 
-  // Seconds since it has been found gone; 0: it lives, or could never be seen. Asked once a second, it looks every tenth time
-  // for one that it does not know.
+  // Seconds since it has been found gone; 0: it lives, or could never be seen. Asked once a second, it looks every
+  // tenth time for one that it does not know.
   double gone_seconds();
 
  private:

@@ -85,8 +85,8 @@ void Supervisor::tick(double now) {
   }
 }
 
-// Nodes whose slurmd is gone, also those that this gathering has left out for it. Several at once are nobody's fault: an
-// upgrade, or Slurm itself.
+// Nodes whose slurmd is gone, also those that this gathering has left out for it. Several at once are nobody's fault:
+// an upgrade, or Slurm itself.
 int Supervisor::num_without_daemon(double now) const {
   return static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& known) {
     const auto& [name, node] = known;
@@ -110,8 +110,8 @@ std::vector<std::string> Supervisor::preferred(double now) const {
   return names;
 }
 
-// A node that is wanted has no slurmd. One alone is left out for a while, soon where a spare takes its place; of several
-// none is.
+// A node that is wanted has no slurmd. One alone is left out for a while, soon where a spare takes its place; of
+// several none is.
 void Supervisor::await_daemon(const std::string& name, double now) {
   const double waited = now - since_;
   if (num_without_daemon(now) > 1) {
@@ -261,8 +261,8 @@ void Supervisor::end_attempt(double now) {
   enter(Phase::kEnd, now);
 }
 
-// Until launcher and ranks are gone, and each node of the attempt has said so, a moment later where it has failed, or is
-// lost.
+// Until launcher and ranks are gone, and each node of the attempt has said so, a moment later where it has failed, or
+// is lost.
 void Supervisor::finish_ending(double now) {
   const bool ended = facts_.status.has_value() || launcher_.ranks_status().has_value();
   const bool at_fault = facts_.status != 0 && !asked_to_stop_;

@@ -1,5 +1,6 @@
-// The driver's course: gathers agents, starts an attempt, watches it, ends what is left of it, decides, and begins again.
-// It knows neither processes nor sockets nor clocks: those are behind three interfaces, and the time is told to it.
+// The driver's course: gathers agents, starts an attempt, watches it, ends what is left of it, decides, and begins
+// again. It knows neither processes nor sockets nor clocks: those are behind three interfaces, and the time is told to
+// it.
 //
 //   gather --> (examine) --> run --> end --> (doctor) --> decide --> gather ...
 #pragma once
@@ -31,8 +32,8 @@ class Launcher {
  public:
   virtual ~Launcher() = default;
   virtual void start_agents(const std::vector<std::string>& nodes) = 0;
-  // Nodes whose agent could not be started, or has failed, since this was asked last; where nodes were started together it
-  // is not known of which. Of two starts of a node the later one counts.
+  // Nodes whose agent could not be started, or has failed, since this was asked last; where nodes were started together
+  // it is not known of which. Of two starts of a node the later one counts.
   virtual std::vector<std::string> failed_agents() = 0;
   virtual void start_ranks(const RanksStart& start) = 0;
   virtual std::optional<int> ranks_status() = 0;  // of the ranks started last; none: they run

@@ -1,4 +1,5 @@
-// Whom the doctor looks at: every node before the first attempt, where that is asked for, and the node at fault after one.
+// Whom the doctor looks at: every node before the first attempt, where that is asked for, and the node at fault after
+// one.
 #include "io/base/log.h"
 #include "lib/supervise/supervisor.h"
 

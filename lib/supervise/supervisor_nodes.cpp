@@ -1,5 +1,5 @@
-// Which of the allocation's nodes the driver can use: orders to their agents, agents that are started anew, nodes that are
-// lost, left out, or taken again.
+// Which of the allocation's nodes the driver can use: orders to their agents, agents that are started anew, nodes that
+// are lost, left out, or taken again.
 #include <algorithm>
 #include <utility>
 
@@ -58,8 +58,8 @@ void Supervisor::exclude(const std::string& node, const std::string& why, double
       node, hours, why, node);
 }
 
-// The run's book, where people may have taken back what the driver has left out, or its time is over: the agent of such a
-// node is started anew.
+// The run's book, where people may have taken back what the driver has left out, or its time is over: the agent of such
+// a node is started anew.
 void Supervisor::read_history(double now) {
   const RunHistory before = std::exchange(history_, book_.history(now));
   std::vector<std::string> again;
@@ -127,8 +127,8 @@ bool Supervisor::starts_agents(double since) const {
   });
 }
 
-// Where of several nodes none but the driver's own is heard any more, it is the driver that can't be reached: none of them is
-// at fault.
+// Where of several nodes none but the driver's own is heard any more, it is the driver that can't be reached: none of
+// them is at fault.
 bool Supervisor::is_cut_off(double now) const {
   int others = 0;
   for (const auto& [name, node] : nodes_) {
@@ -140,9 +140,9 @@ bool Supervisor::is_cut_off(double now) const {
   return others > 1;
 }
 
-// The launcher has failed, and it does not matter in which words: a node that can't start an agent any more is lost, even
-// where the agent before lives on, as without its slurmd. No more than so many steps at once; a node that spoils the step
-// of others is found by the probes, which go to each alone.
+// The launcher has failed, and it does not matter in which words: a node that can't start an agent any more is lost,
+// even where the agent before lives on, as without its slurmd. No more than so many steps at once; a node that spoils
+// the step of others is found by the probes, which go to each alone.
 void Supervisor::renew_agents(double now) {
   const std::vector<std::string>& nodes = current_.nodes;
   const size_t share = (nodes.size() + kSteps - 1) / kSteps;

@@ -9,7 +9,8 @@ namespace tri {
 namespace {
 
 constexpr double kLookSeconds = 30;  // between two readings of the book while an attempt goes on
-// A node that pulls its container's image has no ranks for minutes. It stays below the ranks' own deadline in MPI's start.
+// A node that pulls its container's image has no ranks for minutes. It stays below the ranks' own deadline in MPI's
+// start.
 constexpr double kImageFactor = 4;
 
 }  // namespace
@@ -126,7 +127,8 @@ void Supervisor::watch_hardware(const std::string& name, Node& node, double now)
   node.flaps.clear();
 }
 
-// Errors of all ports within the time in which flaps count; a count that falls is that of a driver that was loaded anew.
+// Errors of all ports within the time in which flaps count; a count that falls is that of a driver that was loaded
+// anew.
 void Supervisor::watch_port_errors(const std::string& name, Node& node, double now) {
   for (const PortSight& port : node.report.ports) {
     int64_t& known = node.errors.try_emplace(port.name, port.errors).first->second;

@@ -255,7 +255,8 @@ TEST(Fp8Gemm, cuda_matches_cpu_to_rounding) {
       }
 }
 
-// The search takes FP8 GEMMs, keeps a choice of either accumulation where that is allowed, and their numbers stay right.
+// The search takes FP8 GEMMs, keeps a choice of either accumulation where that is allowed, and their numbers stay
+// right.
 TEST(Fp8Gemm, search_keeps_its_choices_and_results_stay_right) {
   TRI_NEEDS_GPU();
   const int64_t m = 256, n = 512, k = 384;

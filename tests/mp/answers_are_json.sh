@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What answers takes --json: one object on stdout, of the shape that app/README.md documents, and the numbers that the text
-# says. A run's folder stands wherever a checkpoint does.
+# What answers takes --json: one object on stdout, of the shape that app/README.md documents, and the numbers that the
+# text says. A run's folder stands wherever a checkpoint does.
 #   answers_are_json.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 if ! command -v python3 >/dev/null; then

@@ -1,4 +1,5 @@
-// FP8 GEMMs, on the CPU emulated: every layout trains like one rank but for the noise of rounding, the same layout twice bit for bit.
+// FP8 GEMMs, on the CPU emulated: every layout trains like one rank but for the noise of rounding, the same layout
+// twice bit for bit.
 #include "io/base/random.h"
 #include "tests/comm/on_transfer.h"
 #include "tests/mp/layout.h"

@@ -198,7 +198,8 @@ TEST(Supervisor, without_a_spare_a_slurmd_that_is_gone_has_as_long_as_a_start_ta
   }
 }
 
-// As srun, which takes ten seconds to say that a node does not answer: probes that are under way meanwhile change nothing.
+// As srun, which takes ten seconds to say that a node does not answer: probes that are under way meanwhile change
+// nothing.
 TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_is_known) {
   SimulatedCluster cluster(3, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
