@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -26,16 +28,21 @@ std::string error_of(const std::string& yaml, const std::vector<std::string>& ov
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
-    if (value)
-      ::setenv(name, value, 1);
-    else
-      ::unsetenv(name);
+    if (const char* before = std::getenv(name)) before_ = before;
+    set(value);
   }
-  ~Variable() { ::unsetenv(name_); }
+  ~Variable() { set(before_ ? before_->c_str() : nullptr); }
   Variable(const Variable&) = delete;
 
  private:
+  void set(const char* value) {
+    if (value)
+      ::setenv(name_, value, 1);
+    else
+      ::unsetenv(name_);
+  }
   const char* name_;
+  std::optional<std::string> before_;
 };
 
 TEST(MergeKeys, add_what_the_map_does_not_say) {
