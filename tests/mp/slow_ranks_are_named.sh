@@ -26,8 +26,13 @@ stragglers() { sed -n 's/.*"kind":"straggler","rank":\([0-9]*\),.*/\1/p' "$1/eve
 echo "a slow rank of eight: named within three windows of $window steps, with its host"
 named() {
   TRIREME_TEST_SLOW=$1/compute/$percent train 0 "$2" 8
-  [[ " $(stragglers "$2")" == *" $1 "* ]] || fail "named: '$(stragglers "$2")', slow: $1" "$output"
-  [[ $rounds -eq 0 || $(stragglers "$2") == "$1 " ]] || fail "named: '$(stragglers "$2")', slow: $1" "$output"
+  local who
+  who=$(stragglers "$2")
+  if [[ " $who" != *" $1 "* ]] || { [[ $rounds -gt 0 ]] && [[ $who != "$1 " ]]; }; then
+    output=$(grep '^{"ranks":' "$2/metrics.jsonl"; cat "$2/events.jsonl"; "$trireme" status "$2" --heat compute)
+    fail "named: '$who', slow: $1" "$output"
+    return
+  fi
   has "rank $1 [pp"
   has "longer than its peers of stage"
   has "without it a step would take"
