@@ -81,14 +81,16 @@ end_of() {
   output=$(<"$1.txt")
   [[ $status -eq $2 ]] || fail "$1: exit status $status, expected $2" "$output"
 }
-# until_true COMMAND...: false when that has not come true within $patience seconds.
+# until_true COMMAND...: false when that has not come true within $patience seconds, or when $job ended without it.
 until_true() {
-  local deadline=$((SECONDS + patience))
+  local deadline=$((SECONDS + patience)) ended=0
   until "$@"; do
-    if ((SECONDS >= deadline)); then
+    if ((ended || SECONDS >= deadline)); then
       fail "waited in vain: $*" "$(tail -n 40 ./*.txt)"
       return 1
     fi
+    # What it wrote last still counts.
+    [[ -z $job ]] || kill -0 "$job" 2>/dev/null || ended=1
     sleep 0.1
   done
 }
