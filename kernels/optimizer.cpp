@@ -4,6 +4,7 @@
 
 #include "kernels/core/checks.h"
 #include "kernels/core/dims.h"
+#include "kernels/moment_rounding.h"
 
 namespace tri {
 namespace {
@@ -23,8 +24,10 @@ void check_param(const char* op, const Tensor& param, int64_t n) {
 
 int64_t check_moments(const char* op, const Moments& a) {
   const int64_t n = check_slice(op, "master", a.master, a.block_tensor);
-  require_tensor(op, "exp_avg", a.exp_avg, Dtype::kF32, {n});
-  require_tensor(op, "exp_avg_sq", a.exp_avg_sq, Dtype::kF32, {n});
+  const Dtype kept = a.exp_avg.dtype;
+  TRI_REQUIRE(kept == Dtype::kF32 || kept == Dtype::kBF16, "{}: moments in {}", op, enum_name(kept));
+  require_tensor(op, "exp_avg", a.exp_avg, kept, {n});
+  require_tensor(op, "exp_avg_sq", a.exp_avg_sq, kept, {n});
   require_tensor(op, "grad", a.grad, Dtype::kF32, {n});
   require_tensor(op, "grad_scale", a.grad_scale, Dtype::kF32, {1});
   require_tensor(op, "decay", a.decay, Dtype::kF32, {a.decay.numel()});
@@ -32,6 +35,9 @@ int64_t check_moments(const char* op, const Moments& a) {
               op, a.beta1, a.beta2, a.eps);
   TRI_REQUIRE(a.bias_correction1 > 0 && a.bias_correction2 > 0, "{}: bias corrections {} and {}", op,
               a.bias_correction1, a.bias_correction2);
+  if (kept == Dtype::kF32) return n;
+  require_tensor(op, "draws", a.rounding.draws, Dtype::kI32, {a.decay.numel(), TensorDraws::kColumns});
+  TRI_REQUIRE(a.rounding.first_block >= 0, "{}: first block {}", op, a.rounding.first_block);
   return n;
 }
 

@@ -14,17 +14,26 @@
 
 namespace tri {
 
-// The moments' update, common to the family. All (n) f32 unless said.
+// For moments in bf16, which are rounded stochastically (kernels/moment_rounding.h): where random numbers come from.
+// A slice of a tensor draws what the whole tensor would.
+struct MomentRounding {
+  Tensor draws;             // (S, 8) i32: of each tensor, a TensorDraws
+  int64_t first_block = 0;  // of the slice, counted as the tensors' first blocks are
+  uint64_t step_key = 0;    // another one each step
+};
+
+// The moments' update, common to the family. All (n) f32 unless said. The direction is that of the unrounded moments.
 struct Moments {
   Tensor master;      // w
-  Tensor exp_avg;     // m
-  Tensor exp_avg_sq;  // v
+  Tensor exp_avg;     // m: f32|bf16
+  Tensor exp_avg_sq;  // v: as m
   Tensor grad;
   Tensor grad_scale;    // (1) f32: the clipping factor; NaN: the gradients are not finite, and nothing changes
   Tensor block_tensor;  // (n / kBlock) i32
   Tensor decay;         // (S) f32: weight decay of each tensor; below 0: excluded
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float bias_correction1 = 1.0f, bias_correction2 = 1.0f;  // 1 - beta^step
+  MomentRounding rounding = {};                            // for moments in bf16
 };
 
 struct AdamwUpdate {

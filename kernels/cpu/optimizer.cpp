@@ -4,11 +4,15 @@
 #include "kernels/optimizer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/core/dims.h"
+#include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/moment_rounding.h"
 
 namespace tri::cpu {
 namespace {
@@ -25,21 +29,62 @@ void for_each_block(const Tensor& block_tensor, int64_t num_tensors, F f) {
   }
 }
 
-// Updates both moments of a block and writes its direction.
-void update_moments(const Moments& a, int64_t first, float decay, float* __restrict direction) {
+// Stores a block's moments in bf16. `first`: of the slice's elements.
+void store_rounded(const Moments& a, int64_t first, int tensor, const float* exp_avg, const float* exp_avg_sq) {
+  bf16* m = a.exp_avg.as<bf16>() + first;
+  bf16* v = a.exp_avg_sq.as<bf16>() + first;
+  const MomentRounding& rounding = a.rounding;
+  const auto& draws = reinterpret_cast<const TensorDraws*>(rounding.draws.as<int32_t>())[tensor];
+  const int64_t block = rounding.first_block + first / kBlock - draws.first_block;  // of the share
+  const auto first_quad = static_cast<uint32_t>(block * (kBlock / 4));
+  for (uint32_t quad = 0; quad < kBlock / 4; ++quad) {
+    const MomentDraw draw = draw_of(draws.key(), rounding.step_key, draws.global_quad(first_quad + quad));
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t at = 4 * quad + static_cast<uint32_t>(i);
+      m[at].bits = round_by_chance(std::bit_cast<uint32_t>(exp_avg[at]), draw.exp_avg(i));
+      v[at].bits = round_by_chance(std::bit_cast<uint32_t>(exp_avg_sq[at]), draw.exp_avg_sq(i));
+    }
+  }
+}
+
+// Updates both moments of a block, which are kept as T, and writes its direction.
+template <class T>
+void update_moments(const Moments& a, int64_t first, int tensor, float decay, float* __restrict direction) {
   const float* __restrict w = a.master.as<float>() + first;
   const float* __restrict grad = a.grad.as<float>() + first;
-  float* __restrict m = a.exp_avg.as<float>() + first;
-  float* __restrict v = a.exp_avg_sq.as<float>() + first;
+  T* __restrict m = a.exp_avg.as<T>() + first;
+  T* __restrict v = a.exp_avg_sq.as<T>() + first;
   const float grad_scale = a.grad_scale.as<float>()[0];
   const float beta1 = a.beta1, beta2 = a.beta2, eps = a.eps;
   const float correct1 = 1.0f / a.bias_correction1, correct2 = 1.0f / a.bias_correction2;
+  float new_m[kBlock], new_v[kBlock];
   for (int i = 0; i < kBlock; ++i) {
     const float g = grad[i] * grad_scale;
-    m[i] = beta1 * m[i] + (1.0f - beta1) * g;
-    v[i] = beta2 * v[i] + (1.0f - beta2) * g * g;
-    direction[i] = m[i] * correct1 / (std::sqrt(v[i] * correct2) + eps) + decay * w[i];
+    new_m[i] = beta1 * to_float(m[i]) + (1.0f - beta1) * g;
+    new_v[i] = beta2 * to_float(v[i]) + (1.0f - beta2) * g * g;
+    direction[i] = new_m[i] * correct1 / (std::sqrt(new_v[i] * correct2) + eps) + decay * w[i];
   }
+  if constexpr (std::is_same_v<T, float>) {
+    std::copy_n(new_m, kBlock, m);
+    std::copy_n(new_v, kBlock, v);
+  } else {
+    store_rounded(a, first, tensor, new_m, new_v);
+  }
+}
+
+// Calls f(first element, direction) for each block of the slice after updating its moments; nothing where the
+// gradients are not finite.
+template <class F>
+void for_each_direction(const Moments& a, F f) {
+  if (std::isnan(a.grad_scale.as<float>()[0])) return;
+  const float* decay = a.decay.as<float>();
+  dispatch(a.exp_avg.dtype, [&](auto type) {
+    for_each_block(a.block_tensor, a.decay.numel(), [&](int64_t first, int tensor) {
+      float direction[kBlock];
+      update_moments<decltype(type)>(a, first, tensor, std::max(decay[tensor], 0.0f), direction);
+      f(first, direction);
+    });
+  });
 }
 
 // w -= step · direction, and its copy in compute precision.
@@ -68,23 +113,15 @@ double block_sumsq(const float* __restrict inp) {
 }  // namespace
 
 void adamw_update(const AdamwUpdate& a) {
-  if (std::isnan(a.moments.grad_scale.as<float>()[0])) return;
-  const float* decay = a.moments.decay.as<float>();
-  for_each_block(a.moments.block_tensor, a.moments.decay.numel(), [&](int64_t first, int tensor) {
-    float direction[kBlock];
-    update_moments(a.moments, first, std::max(decay[tensor], 0.0f), direction);
+  for_each_direction(a.moments, [&](int64_t first, const float* direction) {
     step_weights(a.moments.master, a.param, first, a.lr, direction);
   });
 }
 
 void lamb_direction(const LambDirection& a) {
-  if (std::isnan(a.moments.grad_scale.as<float>()[0])) return;
-  const float* decay = a.moments.decay.as<float>();
-  for_each_block(a.moments.block_tensor, a.moments.decay.numel(), [&](int64_t first, int tensor) {
-    float direction[kBlock];
-    update_moments(a.moments, first, std::max(decay[tensor], 0.0f), direction);
-    std::copy_n(direction, kBlock, a.moments.grad.as<float>() + first);
-  });
+  float* grad = a.moments.grad.as<float>();
+  for_each_direction(a.moments,
+                     [&](int64_t first, const float* direction) { std::copy_n(direction, kBlock, grad + first); });
 }
 
 void lamb_apply(const LambApply& a) {

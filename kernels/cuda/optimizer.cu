@@ -1,13 +1,16 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: a thread four elements (16 bytes of fp32); a block of kBlock elements has one owner, so a
-// thread looks it up once. Sums of squares: a warp a run of blocks into scratch (double), then one block a tensor adds
-// its runs in a fixed order.
-// Bound: memory; AdamW reads 16 and writes 12 bytes an element, and 2 for the bf16 copy.
+// thread looks it up once. Moments in bf16 take one draw of random numbers for the four (Philox, some 20 integer
+// instructions an element, beside the memory's time). Sums of squares: a warp a run of blocks into scratch (double),
+// then one block a tensor adds its runs in a fixed order.
+// Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy.
 // Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
+#include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/moment_rounding.h"
 
 namespace tri::cuda {
 namespace {
@@ -16,18 +19,25 @@ constexpr int kThreads = 256;
 constexpr int kPack = 4;
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
+// T: of the moments.
+template <class T>
 struct MomentPointers {
-  float *master, *exp_avg, *exp_avg_sq, *grad;
+  float *master, *grad;
+  T *exp_avg, *exp_avg_sq;
   const float *grad_scale, *decay;
   const int32_t* block_tensor;
   float beta1, beta2, eps, correct1, correct2;
+  const TensorDraws* draws;
+  int64_t first_block;
+  uint64_t step_key;
 };
 
-MomentPointers pointers_of(const Moments& m) {
+template <class T>
+MomentPointers<T> pointers_of(const Moments& m) {
   return {pointer<float>(m.master),
-          pointer<float>(m.exp_avg),
-          pointer<float>(m.exp_avg_sq),
           pointer<float>(m.grad),
+          pointer<T>(m.exp_avg),
+          pointer<T>(m.exp_avg_sq),
           pointer<float>(m.grad_scale),
           pointer<float>(m.decay),
           pointer<int32_t>(m.block_tensor),
@@ -35,14 +45,44 @@ MomentPointers pointers_of(const Moments& m) {
           m.beta2,
           m.eps,
           1.0f / m.bias_correction1,
-          1.0f / m.bias_correction2};
+          1.0f / m.bias_correction2,
+          pointer<TensorDraws>(m.rounding.draws),
+          m.rounding.first_block,
+          m.rounding.step_key};
 }
 
-// Updates both moments of four elements; their directions.
-__device__ float4 update_moments(const MomentPointers& p, int64_t pack, float4 w, float decay) {
-  const float scale = p.grad_scale[0];
+template <class T>
+__device__ float4 load_four(const T* values, int64_t pack) {
+  const Pack<T, kPack> four = load_pack<kPack>(values + pack * kPack);
+  return {to_float(four.item[0]), to_float(four.item[1]), to_float(four.item[2]), to_float(four.item[3])};
+}
+
+// Stores the moments of four elements of `tensor`.
+__device__ void store_moments(const MomentPointers<float>& p, int64_t pack, int, float4 m, float4 v) {
+  reinterpret_cast<float4*>(p.exp_avg)[pack] = m;
+  reinterpret_cast<float4*>(p.exp_avg_sq)[pack] = v;
+}
+__device__ void store_moments(const MomentPointers<__nv_bfloat16>& p, int64_t pack, int tensor, float4 m, float4 v) {
+  const TensorDraws of_tensor = p.draws[tensor];
+  constexpr int64_t kQuads = kBlock / kPack;
+  const auto quad = static_cast<uint32_t>((p.first_block - of_tensor.first_block) * kQuads + pack);
+  const MomentDraw draw = draw_of(of_tensor.key(), p.step_key, of_tensor.global_quad(quad));
+  const auto both = [](float low, uint32_t low_draw, float high, uint32_t high_draw) {
+    return round_by_chance(__float_as_uint(low), low_draw) |
+           static_cast<uint32_t>(round_by_chance(__float_as_uint(high), high_draw)) << 16;
+  };
+  reinterpret_cast<uint2*>(p.exp_avg)[pack] = {both(m.x, draw.exp_avg(0), m.y, draw.exp_avg(1)),
+                                               both(m.z, draw.exp_avg(2), m.w, draw.exp_avg(3))};
+  reinterpret_cast<uint2*>(p.exp_avg_sq)[pack] = {both(v.x, draw.exp_avg_sq(0), v.y, draw.exp_avg_sq(1)),
+                                                  both(v.z, draw.exp_avg_sq(2), v.w, draw.exp_avg_sq(3))};
+}
+
+// Updates both moments of four elements of `tensor`; their directions.
+template <class T>
+__device__ float4 update_moments(const MomentPointers<T>& p, int64_t pack, int tensor, float4 w) {
+  const float scale = p.grad_scale[0], decay = p.decay[tensor];
   const float4 g = reinterpret_cast<const float4*>(p.grad)[pack];
-  float4 m = reinterpret_cast<float4*>(p.exp_avg)[pack], v = reinterpret_cast<float4*>(p.exp_avg_sq)[pack], d;
+  float4 m = load_four(p.exp_avg, pack), v = load_four(p.exp_avg_sq, pack), d;
   const auto element = [&](float w, float g, float& m, float& v, float& d) {
     g *= scale;
     m = p.beta1 * m + (1.0f - p.beta1) * g;
@@ -53,8 +93,7 @@ __device__ float4 update_moments(const MomentPointers& p, int64_t pack, float4 w
   element(w.y, g.y, m.y, v.y, d.y);
   element(w.z, g.z, m.z, v.z, d.z);
   element(w.w, g.w, m.w, v.w, d.w);
-  reinterpret_cast<float4*>(p.exp_avg)[pack] = m;
-  reinterpret_cast<float4*>(p.exp_avg_sq)[pack] = v;
+  store_moments(p, pack, tensor, m, v);
   return d;
 }
 
@@ -76,20 +115,22 @@ __device__ int owner_of(const int32_t* block_tensor, int64_t packs, int64_t& pac
   return pack < packs ? block_tensor[pack / (kBlock / kPack)] : -1;
 }
 
-__global__ void adamw_kernel(MomentPointers p, __nv_bfloat16* param, int64_t packs, float lr) {
+template <class T>
+__global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, int64_t packs, float lr) {
   int64_t pack;
   const int tensor = owner_of(p.block_tensor, packs, pack);
   if (tensor < 0 || isnan(p.grad_scale[0])) return;
   const float4 w = reinterpret_cast<float4*>(p.master)[pack];
-  step_weights(p.master, param, pack, w, update_moments(p, pack, w, p.decay[tensor]), lr);
+  step_weights(p.master, param, pack, w, update_moments(p, pack, tensor, w), lr);
 }
 
-__global__ void lamb_direction_kernel(MomentPointers p, int64_t packs) {
+template <class T>
+__global__ void lamb_direction_kernel(MomentPointers<T> p, int64_t packs) {
   int64_t pack;
   const int tensor = owner_of(p.block_tensor, packs, pack);
   if (tensor < 0 || isnan(p.grad_scale[0])) return;
   const float4 w = reinterpret_cast<float4*>(p.master)[pack];
-  reinterpret_cast<float4*>(p.grad)[pack] = update_moments(p, pack, w, p.decay[tensor]);
+  reinterpret_cast<float4*>(p.grad)[pack] = update_moments(p, pack, tensor, w);
 }
 
 __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, const float* direction,
@@ -202,15 +243,21 @@ __global__ void clip_scale_kernel(float* scale, float* norm, const float* norm_s
 void adamw_update(const AdamwUpdate& a, CudaStream& stream) {
   const int64_t packs = a.moments.master.numel() / kPack;
   if (packs == 0) return;
-  adamw_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of(a.moments), pointer<__nv_bfloat16>(a.param),
-                                                           packs, a.lr);
+  dispatch(a.moments.exp_avg.dtype, [&](auto type) {
+    using T = decltype(type);
+    adamw_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param),
+                                                             packs, a.lr);
+  });
   TRI_CUDA_LAUNCH("adamw_update");
 }
 
 void lamb_direction(const LambDirection& a, CudaStream& stream) {
   const int64_t packs = a.moments.master.numel() / kPack;
   if (packs == 0) return;
-  lamb_direction_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of(a.moments), packs);
+  dispatch(a.moments.exp_avg.dtype, [&](auto type) {
+    using T = decltype(type);
+    lamb_direction_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of<T>(a.moments), packs);
+  });
   TRI_CUDA_LAUNCH("lamb_direction");
 }
 

@@ -6,6 +6,7 @@
 #include "io/base/random.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/dims.h"
+#include "kernels/moment_rounding.h"
 #include "kernels/ops.h"
 #include "lib/bench/measure.h"
 #include "lib/model/parameter.h"
@@ -259,10 +260,18 @@ class Cases {
     const Tensor param = mixed ? take({n}) : Tensor{}, sumsq = take(Dtype::kF32, {1}), other = take(Dtype::kF32, {1});
     const double size = static_cast<double>(n), param_bytes = mixed ? element_ * size : 0;
     const std::string shape = fmt::format("n {}", n);
-    cases_.push_back({"adamw_update", shape, 28 * size + param_bytes, 0,
-                      [=](Stream& s) { adamw_update({.moments = moments, .param = param, .lr = 1e-6f}, s); }});
-    cases_.push_back(
-        {"lamb_direction", shape, 28 * size, 0, [=](Stream& s) { lamb_direction({.moments = moments}, s); }});
+    Moments rounded = moments;
+    rounded.exp_avg = take(Dtype::kBF16, {n});
+    rounded.exp_avg_sq = take(Dtype::kBF16, {n});
+    rounded.rounding.draws = take(Dtype::kI32, {1, TensorDraws::kColumns});
+    for (const auto& [name, kept, bytes] :
+         {std::tuple("", moments, 28 * size), std::tuple(", bf16 moments", rounded, 20 * size)}) {
+      cases_.push_back({"adamw_update" + std::string(name), shape, bytes + param_bytes, 0, [=, kept = kept](Stream& s) {
+                          adamw_update({.moments = kept, .param = param, .lr = 1e-6f}, s);
+                        }});
+      cases_.push_back({"lamb_direction" + std::string(name), shape, bytes, 0,
+                        [kept = kept](Stream& s) { lamb_direction({.moments = kept}, s); }});
+    }
     cases_.push_back({"lamb_apply", shape, 12 * size + param_bytes, 0, [=](Stream& s) {
                         lamb_apply({.master = moments.master,
                                     .param = param,

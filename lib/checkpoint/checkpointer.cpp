@@ -24,6 +24,15 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
   return std::chrono::duration<double>(to - from).count();
 }
 
+// Of a checkpoint whose moments have another type than the run's: what loading makes of them. Else "".
+std::string conversion_text(const Manifest* manifest, const std::vector<StatePiece>& pieces) {
+  if (manifest == nullptr) return "";
+  for (const StatePiece& piece : pieces)
+    if (const TensorRecord* tensor = manifest->find(piece.piece.tensor); tensor && tensor->type != piece.piece.type)
+      return fmt::format("moments converted from {} to {}, ", enum_name(tensor->type), enum_name(piece.piece.type));
+  return "";
+}
+
 constexpr int kNice = 10;  // where cores are scarce, a tenth of a step's share; hardly matters elsewhere
 
 // What a checkpoint under way failed for, on the ranks where it did.
@@ -96,6 +105,7 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
         stored += num_elements(tensor.shape) * element_bytes(tensor.type);
     const auto share = plan_load(search.manifest(), targets, job_);
     if (!share) return file_error("{}: {}", from.folder, share.error().message);
+    const std::string conversion = from.weights_alone ? "" : conversion_text(search.manifest(), pieces_);
     search.forget_manifest();
     const auto bytes_read = load_pieces(from.folder, share.value(), targets, job_);
     // What storage does not give at present is not damaged: an older checkpoint would lose work.
@@ -108,8 +118,9 @@ Result<std::optional<RunProgress>> Checkpointer::load(CheckpointSearch& search) 
     for (const size_t i : wanted)
       compute_.copy(pieces_[i].memory.data, host_.data() + buffer_.offset[i], pieces_[i].memory.bytes());
     compute_.synchronize();
-    const std::string what = fmt::format("{}: step {}, {}", from.folder, from.progress.steps,
-                                         from.weights_alone ? "weights alone (the optimizer begins anew), " : "");
+    const std::string what =
+        fmt::format("{}: step {}, {}{}", from.folder, from.progress.steps,
+                    from.weights_alone ? "weights alone (the optimizer begins anew), " : "", conversion);
     report_load(what, bytes_read.value(), stored, seconds_between(start, Clock::now()));
     saved_step_ = from.progress.steps;
     return std::optional(from.progress);

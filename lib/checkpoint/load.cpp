@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <future>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "io/base/parallel.h"
 #include "io/black_box/black_box.h"
 #include "io/checkpoint/shard_reader.h"
+#include "kernels/core/dtype.h"
 
 namespace tri {
 namespace {
@@ -52,6 +54,27 @@ std::string scatter(Job& job, const std::function<std::string(int rank)>& bytes_
   if (!root) incoming.push_back({0, size, [&](const char* data) { mine.assign(data, static_cast<size_t>(size)); }});
   job.exchange(outgoing, incoming);
   return root ? std::move(messages[0]) : mine;
+}
+
+// The elements in the other of f32 and bf16, whose array `out` becomes.
+const char* convert(const char* elements, int64_t count, StoredType wanted, std::vector<char>& out) {
+  out.resize(static_cast<size_t>(count * element_bytes(wanted)));
+  if (wanted == StoredType::kBf16) {
+    for (int64_t i = 0; i < count; ++i) {
+      float value;
+      std::memcpy(&value, elements + 4 * i, 4);
+      const bf16 rounded(value);
+      std::memcpy(out.data() + 2 * i, &rounded, 2);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      bf16 value;
+      std::memcpy(&value, elements + 2 * i, 2);
+      const auto exact = static_cast<float>(value);
+      std::memcpy(out.data() + 4 * i, &exact, 4);
+    }
+  }
+  return out.data();
 }
 
 // Files are read, in this rank's black box.
@@ -109,12 +132,13 @@ class Loading {
   };
 
   const Piece& form_of(int32_t tensor) const { return *targets_[static_cast<size_t>(tensor)].front()->piece; }
-  Blocks blocks_of(int32_t tensor, const Region& piece) const {
-    return Blocks(piece, element_bytes(form_of(tensor).type), limits_.block_bytes);
+  template <class Item>  // PieceRead or PieceReceipt
+  Blocks blocks_of(const Item& item) const {
+    return Blocks(item.region, element_bytes(item.type), limits_.block_bytes);
   }
   TensorRecord tensor_of(const PieceRead& read) const {
     const Piece& form = form_of(read.tensor);
-    return {.name = form.tensor, .type = form.type, .shape = form.shape, .pieces = {}};
+    return {.name = form.tensor, .type = read.type, .shape = form.shape, .pieces = {}};
   }
   StoredPiece stored_of(const PieceRead& read) const {
     return {.file = share_.files[static_cast<size_t>(read.file)].name,
@@ -129,9 +153,21 @@ class Loading {
       if (intersect(read.region, target->piece->region)) targets.push_back(target);
     return targets;
   }
-  void place(int32_t tensor, const Region& region, const char* elements) const {
-    for (const LoadTarget* target : targets_[static_cast<size_t>(tensor)])
-      copy_region(region, elements, target->piece->region, target->out, element_bytes(target->piece->type));
+  // `region` of a tensor, of which `elements` are the array, to all places where something of it belongs.
+  void place(int32_t tensor, StoredType type, const Region& region, const char* elements) const {
+    const StoredType wanted = form_of(tensor).type;
+    const auto copy = [&](const Region& from, const char* data) {
+      for (const LoadTarget* target : targets_[static_cast<size_t>(tensor)])
+        copy_region(from, data, target->piece->region, target->out, element_bytes(wanted));
+    };
+    if (wanted == type) return copy(region, elements);
+    constexpr int64_t kConvertedAtOnce = 64 << 10;  // bytes: nothing beside a block
+    const Blocks parts(region, element_bytes(type), kConvertedAtOnce);
+    std::vector<char> converted;
+    for (int64_t part = 0; part < parts.count(); ++part) {
+      const Region of_part = parts.region(part);
+      copy(of_part, convert(elements + parts.offset(part), num_elements(of_part.extent), wanted, converted));
+    }
   }
 
   bool failed() {
@@ -154,7 +190,7 @@ class Loading {
     std::unique_ptr<Xxh3>& hash = hashes_[item];
     if (number == 0) hash = std::make_unique<Xxh3>();
     hash->update(data, static_cast<size_t>(bytes));
-    place(read.tensor, blocks.region(number), data);
+    place(read.tensor, read.type, blocks.region(number), data);
     piece_is_read();
     if (number + 1 < blocks.count()) return {};
     const uint64_t found = hash->digest();
@@ -167,9 +203,9 @@ class Loading {
   Result<void> read_whole(size_t item, std::unique_ptr<char[]>& block) {
     const PieceRead& read = share_.reads[item];
     const std::vector<const LoadTarget*> targets = touched(read);
-    if (targets.size() == 1)
+    if (targets.size() == 1 && form_of(read.tensor).type == read.type)
       return reader_.read(tensor_of(read), stored_of(read), targets[0]->piece->region, targets[0]->out);
-    const Blocks blocks = blocks_of(read.tensor, read.region);
+    const Blocks blocks = blocks_of(read);
     if (!block) block.reset(new char[static_cast<size_t>(limits_.block_bytes)]);
     for (int64_t b = 0; b < blocks.count(); ++b)
       if (auto done = read_block(item, blocks, b, block.get()); !done) return done;
@@ -184,7 +220,7 @@ class Loading {
       const PieceRead& read = share_.reads[i];
       if (!read.receivers.empty()) continue;
       own.push_back(i);
-      bytes.push_back(num_elements(read.region.extent) * element_bytes(form_of(read.tensor).type));
+      bytes.push_back(num_elements(read.region.extent) * element_bytes(read.type));
     }
     const ReadingScope reads;
     parallel_by_weight(bytes, threads_, [&](int64_t begin, int64_t end) {
@@ -202,12 +238,12 @@ class Loading {
     for (size_t i = 0; i < share_.reads.size(); ++i) {
       const PieceRead& read = share_.reads[i];
       if (read.receivers.empty()) continue;
-      const Blocks blocks = blocks_of(read.tensor, read.region);
+      const Blocks blocks = blocks_of(read);
       for (int64_t b = 0; b < blocks.count(); ++b) rounds[number_of(read.position, blocks, b)].reads.push_back({i, b});
     }
     for (size_t i = 0; i < share_.receipts.size(); ++i) {
       const PieceReceipt& receipt = share_.receipts[i];
-      const Blocks blocks = blocks_of(receipt.tensor, receipt.region);
+      const Blocks blocks = blocks_of(receipt);
       for (int64_t b = receipt.first; b < receipt.last; ++b)
         rounds[number_of(receipt.position, blocks, b)].receipts.push_back({i, b});
     }
@@ -227,7 +263,7 @@ class Loading {
     for (size_t i = 0; i < round.reads.size(); ++i) {
       const Block& block = round.reads[i];
       const PieceRead& read = share_.reads[block.item];
-      const Blocks blocks = blocks_of(read.tensor, read.region);
+      const Blocks blocks = blocks_of(read);
       if (i == 0 || block.item != round.reads[i - 1].item) {
         first.push_back(i);
         bytes_of_piece.push_back(0);
@@ -241,7 +277,7 @@ class Loading {
     parallel_by_weight(bytes_of_piece, threads_, [&](int64_t begin, int64_t end) {
       for (size_t i = first[static_cast<size_t>(begin)]; i < first[static_cast<size_t>(end)] && !failed(); ++i) {
         const PieceRead& read = share_.reads[round.reads[i].item];
-        const Blocks blocks = blocks_of(read.tensor, read.region);
+        const Blocks blocks = blocks_of(read);
         char* data = window_.data() + place_of(round.reads[i], blocks);
         if (const auto done = read_block(round.reads[i].item, blocks, round.reads[i].number, data); !done) fail(done);
       }
@@ -253,17 +289,17 @@ class Loading {
     std::vector<Job::Incoming> incoming;
     for (const Block& block : round.reads) {
       const PieceRead& read = share_.reads[block.item];
-      const Blocks blocks = blocks_of(read.tensor, read.region);
+      const Blocks blocks = blocks_of(read);
       for (const BlockRange& receiver : read.receivers)
         if (receiver.first <= block.number && block.number < receiver.last)
           outgoing.push_back({receiver.rank, window_.data() + place_of(block, blocks), blocks.bytes(block.number)});
     }
     for (const Block& block : round.receipts) {
       const PieceReceipt& receipt = share_.receipts[block.item];
-      const Blocks blocks = blocks_of(receipt.tensor, receipt.region);
+      const Blocks blocks = blocks_of(receipt);
       incoming.push_back({receipt.reader, blocks.bytes(block.number),
                           [this, &receipt, region = blocks.region(block.number)](const char* elements) {
-                            place(receipt.tensor, region, elements);
+                            place(receipt.tensor, receipt.type, region, elements);
                           }});
     }
     job_.exchange(outgoing, incoming);

@@ -31,7 +31,7 @@ constexpr int64_t load_bytes(const LoadLimits& limits = {}) {
 }
 
 // This rank's share of loading its `targets`. Collective; `manifest`: rank 0's, null elsewhere. Error, the same on all
-// ranks: the checkpoint lacks a target's tensor, or has it with another type or shape.
+// ranks: the checkpoint lacks a target's tensor, or has it with another shape, or a type not converted (load_plan.h).
 Result<LoadShare> plan_load(const Manifest* manifest, const std::vector<LoadTarget>& targets, Job& job,
                             const LoadLimits& limits = {});
 

@@ -67,7 +67,9 @@ class Division {
   Result<void> add(int32_t rank, const std::vector<TensorRequest>& requests) {
     for (size_t r = 0; r < requests.size(); ++r) {
       const TensorRequest& request = requests[r];
-      const auto found = manifest_.find(request.name, request.type, request.shape);
+      const TensorRecord* stored = manifest_.find(request.name);
+      const StoredType type = stored != nullptr && converts(stored->type, request.type) ? stored->type : request.type;
+      const auto found = manifest_.find(request.name, type, request.shape);
       if (!found) return found.error();
       add(rank, static_cast<int32_t>(r), request, *found.value());
     }
@@ -146,6 +148,7 @@ class Division {
       const auto& [file, tensor, stored, shared] = sorted[i];
       if (i == 0 || file != sorted[i - 1].file) share.files.push_back(manifest_.files[static_cast<size_t>(file)]);
       PieceRead read{.tensor = needs_[shared.reader].request,
+                     .type = tensor->type,
                      .file = static_cast<int32_t>(share.files.size()) - 1,
                      .offset = stored->offset,
                      .region = stored->region,
@@ -156,6 +159,7 @@ class Division {
         read.position = position;
         read.receivers.push_back({need.rank, need.first, need.last});
         receipts_[static_cast<size_t>(need.rank)].push_back({.tensor = need.request,
+                                                             .type = tensor->type,
                                                              .reader = static_cast<int32_t>(rank),
                                                              .region = stored->region,
                                                              .position = position,

@@ -22,6 +22,12 @@ void fields(Archive& archive, TensorRequest& request) {
   archive(request.name, request.type, request.shape, request.regions);
 }
 
+// Loading converts between f32 and bf16: exactly to the former, to nearest to the latter.
+constexpr bool converts(StoredType from, StoredType to) {
+  const auto is_float = [](StoredType type) { return type == StoredType::kF32 || type == StoredType::kBf16; };
+  return from == to || (is_float(from) && is_float(to));
+}
+
 // A piece cut into blocks, in the order of its bytes: rectangles of at most `most_bytes` (and of at least an element),
 // each of them contiguous in the piece. Pieces are read, checked and sent block by block.
 class Blocks {
@@ -51,9 +57,10 @@ struct BlockRange {
 
 // A piece that this rank reads, once, for itself and for `receivers`.
 struct PieceRead {
-  int32_t tensor = 0;  // of this rank's requests
-  int32_t file = 0;    // of LoadShare::files
-  int64_t offset = 0;  // bytes, in the file
+  int32_t tensor = 0;                  // of this rank's requests
+  StoredType type = StoredType::kF32;  // as it is stored; the request's may be the other of f32 and bf16
+  int32_t file = 0;                    // of LoadShare::files
+  int64_t offset = 0;                  // bytes, in the file
   Region region;
   uint64_t checksum = 0;
   // Where there are receivers: bytes of the pieces that this rank reads for others before this one.
@@ -63,7 +70,8 @@ struct PieceRead {
 
 // A piece of which another rank sends blocks [first, last).
 struct PieceReceipt {
-  int32_t tensor = 0;  // of this rank's requests
+  int32_t tensor = 0;                  // of this rank's requests
+  StoredType type = StoredType::kF32;  // as it is stored and sent
   int32_t reader = 0;
   Region region;
   int64_t position = 0;  // the reader's
@@ -87,11 +95,11 @@ void fields(Archive& archive, FileRecord& file) {
 }
 template <class Archive>
 void fields(Archive& archive, PieceRead& read) {
-  archive(read.tensor, read.file, read.offset, read.region, read.checksum, read.position, read.receivers);
+  archive(read.tensor, read.type, read.file, read.offset, read.region, read.checksum, read.position, read.receivers);
 }
 template <class Archive>
 void fields(Archive& archive, PieceReceipt& receipt) {
-  archive(receipt.tensor, receipt.reader, receipt.region, receipt.position, receipt.first, receipt.last);
+  archive(receipt.tensor, receipt.type, receipt.reader, receipt.region, receipt.position, receipt.first, receipt.last);
 }
 template <class Archive>
 void fields(Archive& archive, LoadShare& share) {
@@ -100,7 +108,8 @@ void fields(Archive& archive, LoadShare& share) {
 
 // The shares of all ranks. `requests`: [rank]. Every stored piece of which anything is asked is read by one of the
 // ranks that ask for it; those of a piece take turns. An Error for a rank that asks for what the checkpoint does not
-// have, or has with another type or shape; the shares of the others are of no use then.
+// have, or has with another shape, or with a type that loading does not convert; the shares of the others are of no use
+// then.
 std::vector<Result<LoadShare>> divide_load(const Manifest& manifest,
                                            const std::vector<std::vector<TensorRequest>>& requests,
                                            int64_t block_bytes);

@@ -43,8 +43,11 @@ void add_pieces(const Slice& slice, Axis tp, std::vector<StatePiece>& pieces) {
         }
         const int64_t count = num_elements(region.extent);
         const auto add = [&](const std::string& name, const Tensor& memory) {
-          pieces.push_back(
-              {{.tensor = name, .shape = spec.shape, .region = region}, memory.flat(at, count), is_local, writes});
+          const StoredType type = memory.dtype == Dtype::kBF16 ? StoredType::kBf16 : StoredType::kF32;
+          pieces.push_back({{.tensor = name, .type = type, .shape = spec.shape, .region = region},
+                            memory.flat(at, count),
+                            is_local,
+                            writes});
         };
         add("model/" + spec.name, slice.master);
         for (size_t s = 0; s < slice.state.size(); ++s)

@@ -15,7 +15,7 @@ namespace tri {
 
 struct StatePiece {
   Piece piece;
-  Tensor memory;        // f32, the piece's elements in order
+  Tensor memory;        // f32|bf16 as the piece's type says, the piece's elements in order
   bool local = false;   // of the dp ranks that hold this piece, it is this one's share: it loads it
   bool writes = false;  // of all ranks that hold this piece, this one saves it
 };

@@ -41,8 +41,7 @@ DpTraffic dp_traffic(const Config& config) {
 CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
-  const auto copies = static_cast<int64_t>(1 + optimizer_row(config.optimizer.name).state.size());  // f32 each
-  CheckpointEstimate estimate{.bytes = 4 * copies * parameters};
+  CheckpointEstimate estimate{.bytes = (4 + optimizer_state_bytes(config.optimizer)) * parameters};
   estimate.write_seconds = static_cast<double>(estimate.bytes) / (config.cluster.storage_gb_per_s * 1e9);
   estimate.mtbf_seconds = 3600 * config.cluster.rank_mtbf_hours / ranks;
   estimate.interval_seconds = std::sqrt(2 * estimate.write_seconds * estimate.mtbf_seconds);

@@ -24,4 +24,8 @@ const OptimizerRow& optimizer_row(OptimizerKind kind) {
   return *row;
 }
 
+int64_t optimizer_state_bytes(const OptimizerConfig& config) {
+  return static_cast<int64_t>(optimizer_row(config.name).state.size() * dtype_bytes(config.moments));
+}
+
 }  // namespace tri

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/config/kinds.h"
+#include "lib/config/config.h"
 
 namespace tri {
 
@@ -13,8 +13,8 @@ struct Update;  // lib/optim/update.h
 
 struct OptimizerRow {
   OptimizerKind kind;
-  // Per element, f32, starts at zero, is sharded and saved as the master weights are: their names in checkpoints,
-  // "optimizer/<parameter>/<name>". BucketSlice::state has them in this order.
+  // Per element, in optimizer.moments' type, starts at zero, is sharded and saved as the master weights are: names in
+  // checkpoints, "optimizer/<parameter>/<name>". BucketSlice::state has them in this order.
   std::vector<std::string> state;
   int num_tensor_sums;  // Update::tensor_sums: one number a tensor, workspace
   void (*update)(const Update&);
@@ -22,5 +22,7 @@ struct OptimizerRow {
 
 const std::vector<OptimizerRow>& optimizers();
 const OptimizerRow& optimizer_row(OptimizerKind kind);
+// Bytes an element of all that the optimizer keeps; the master weights are not part of it.
+int64_t optimizer_state_bytes(const OptimizerConfig& config);
 
 }  // namespace tri

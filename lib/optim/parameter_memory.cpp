@@ -1,8 +1,11 @@
 #include "lib/optim/parameter_memory.h"
 
 #include <algorithm>
+#include <limits>
 
+#include "io/base/random.h"
 #include "kernels/core/dims.h"
+#include "kernels/moment_rounding.h"
 
 namespace tri {
 namespace {
@@ -17,6 +20,28 @@ std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Param
       for (size_t i = 0; i < parameters[c].size(); ++i)
         if ((parameters[c][i].spec.scope == GradScope::kReplicated) == replicated) numbers[c][i] = next++;
   return numbers;
+}
+
+// What a parameter's moments draw for their rounding: what the global tensor would, in any layout. A share whose runs
+// are no whole quads is an endless tensor of its own.
+TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis tp, uint64_t seed) {
+  constexpr int64_t kQuad = 4;
+  int64_t run = spec.local_numel(tp.size);
+  if (spec.split_dim >= 0)
+    for (int d = 0; d < spec.split_dim; ++d) run /= spec.shape[static_cast<size_t>(d)];
+  const bool split = spec.split_dim >= 0 && tp.size > 1, whole_quads = run % kQuad == 0;
+  const uint64_t key = derive_key(
+      seed, split && !whole_quads ? fmt::format("optimizer/{}/{}", spec.name, tp.rank) : "optimizer/" + spec.name);
+  const bool in_runs = split && whole_quads;
+  TRI_REQUIRE(spec.local_numel(tp.size) / kQuad <= std::numeric_limits<uint32_t>::max(), "{} has too many elements",
+              spec.name);
+  return {.key_low = static_cast<uint32_t>(key),
+          .key_high = static_cast<uint32_t>(key >> 32),
+          .first_block = static_cast<int32_t>(offset / kBlock),
+          .run = in_runs ? static_cast<uint32_t>(run / kQuad) : 0,
+          .stride = in_runs ? static_cast<uint32_t>(run / kQuad * tp.size) : 0,
+          .offset = in_runs ? static_cast<uint32_t>(run / kQuad * tp.rank) : 0,
+          .unused = {}};
 }
 
 }  // namespace
@@ -79,7 +104,8 @@ void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices) {
                        .param = master_apart ? slice_of(m.parameters) : Tensor{},
                        .grad = m.gradient_slice,
                        .state = std::move(state),
-                       .block_tensor = slice_of(m.block_tensor)});
+                       .block_tensor = slice_of(m.block_tensor),
+                       .first_block = slice_begin(*m.bucket) / kBlock});
   }
 }
 
@@ -88,6 +114,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
   const auto numbers = number_tensors(parameters_);
   const bool dp_counts = sharded_ || mesh.dp.first();
   std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
+  std::vector<TensorDraws> draws(decay.size());
   tensor_names_.resize(decay.size());
   for (size_t c = 0; c < parameters_.size(); ++c) {
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
@@ -102,12 +129,14 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
       const ParamSpec& spec = specs[i];
       const auto number = static_cast<size_t>(numbers[c][i]);
       tensor_names_[number] = spec.name;
+      draws[number] = draws_of(spec, chunk.layout.offset[i], mesh.tp, config.run.seed);
       decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
       const bool first_holder = spec.scope != GradScope::kReplicated || mesh.tp.first();
       weight[number] = dp_counts && first_holder && !spec.tied_copy ? 1.0f : 0.0f;
     }
   }
   compute.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());
+  if (!tensors_.draws.empty()) compute.copy(tensors_.draws.data, draws.data(), tensors_.draws.bytes());
   compute.copy(tensors_.count_weight.data, weight.data(), tensors_.count_weight.bytes());
   compute.synchronize();
 }

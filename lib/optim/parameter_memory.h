@@ -29,8 +29,9 @@ struct BucketSlice {
   Tensor master;              // f32: the weights that are updated
   Tensor param;               // bf16 copy to write, or empty when `master` is the parameter itself
   Tensor grad;                // f32
-  std::vector<Tensor> state;  // f32, in the order of the optimizer's row
+  std::vector<Tensor> state;  // f32|bf16, in the order of the optimizer's row
   Tensor block_tensor;        // (n / kBlock) i32
+  int64_t first_block = 0;    // in its chunk's flat buffer
 };
 
 class ParameterMemory {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/dims.h"
+#include "kernels/moment_rounding.h"
 #include "lib/optim/optimizers.h"
 
 namespace tri {
@@ -29,7 +30,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
     chunk.gradients = arena.take("gradients", Dtype::kF32, {zero == 2 ? slices : size});
     if (config.precision.compute != Dtype::kF32) chunk.master = arena.take("master weights", Dtype::kF32, {slices});
     for (size_t i = 0; i < optimizer_row(config.optimizer.name).state.size(); ++i)
-      chunk.state.push_back(arena.take("optimizer moments", Dtype::kF32, {slices}));
+      chunk.state.push_back(arena.take("optimizer moments", config.optimizer.moments, {slices}));
     chunk.block_tensor = arena.take("optimizer tables", Dtype::kI32, {size / kBlock});
     for (const Bucket& bucket : chunk.layout.buckets) {
       Tensor& dedicated = chunk.dedicated.emplace_back();
@@ -57,6 +58,8 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
   }
   store.decay = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   store.count_weight = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
+  if (config.optimizer.moments != Dtype::kF32)
+    store.draws = arena.take("optimizer tables", Dtype::kI32, {store.num_tensors, TensorDraws::kColumns});
   store.local_sumsq = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   return store;
 }

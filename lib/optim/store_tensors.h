@@ -17,7 +17,7 @@ struct ChunkStoreTensors {
   Tensor parameters;              // (size) compute dtype
   Tensor gradients;               // (size) f32; zero 2: (size / dp), the slices
   Tensor master;                  // (slices) f32 master weights; bf16 only
-  std::vector<Tensor> state;      // (slices) f32, each: what the optimizer's row (optimizers.h) keeps
+  std::vector<Tensor> state;      // (slices) optimizer.moments, each: what the optimizer's row (optimizers.h) keeps
   Tensor block_tensor;            // (size / kBlock) i32: index of the owning tensor in the rank's numbering, -1 padding
   std::vector<Tensor> dedicated;  // zero 2, [bucket]: full gradients of buckets that stay open for a whole pass
 };
@@ -27,6 +27,7 @@ struct StoreTensors {
   std::vector<Tensor> pool;     // zero 2: full gradients of a bucket, taken in turn
   Tensor decay;                 // (S) f32: weight decay of each tensor; below 0: neither decay nor trust ratio
   Tensor count_weight;          // (S) f32: 1 where this rank's slice counts in the global norm, else 0
+  Tensor draws;                 // (S, 8) i32: TensorDraws (kernels/moment_rounding.h); moments in bf16 only
   Tensor local_sumsq;           // (S) f32: squares of this rank's own gradients before any reduction, if asked for
   PeerCopyTensors peer_copies;  // where parallel.dp_transfers is copies
   int num_tensors = 0;          // S

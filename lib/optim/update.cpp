@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "io/base/random.h"
+
 namespace tri {
 
 // A tensor's parts lie on the dp ranks (their slices) and, when it is divided, on the tp ranks.
@@ -29,7 +31,10 @@ Moments Update::adam_moments(const BucketSlice& slice) const {
           .beta2 = static_cast<float>(config.beta2),
           .eps = static_cast<float>(config.eps),
           .bias_correction1 = static_cast<float>(1.0 - std::pow(config.beta1, count)),
-          .bias_correction2 = static_cast<float>(1.0 - std::pow(config.beta2, count))};
+          .bias_correction2 = static_cast<float>(1.0 - std::pow(config.beta2, count)),
+          .rounding = {.draws = memory.tensors().draws,
+                       .first_block = slice.first_block,
+                       .step_key = random_u64(derive_key(0, "optimizer step"), static_cast<uint64_t>(step))}};
 }
 
 }  // namespace tri

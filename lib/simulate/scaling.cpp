@@ -68,7 +68,7 @@ StartUp start_up(const Workload& w, const Cluster& c) {
   if (w.pp > 1 && w.model.tie_embeddings) add_groups(c, int64_t{w.tp} * w.dp, 2, 1, start);
   double parameters = 0;
   for (int stage = 0; stage < w.pp; ++stage) parameters += parameters_of_stage(w, stage) * w.tp;
-  const double bytes = parameters * 4 * (1 + w.optimizer_states);
+  const double bytes = parameters * (4 + w.optimizer_bytes);
   const double passed_on = bytes / (w.tp * w.pp) / (c.network.gb_per_s * c.network.share * 1e9);
   start.load_s = bytes / (c.network.storage_gb_per_s * 1e9) + (w.dp > 1 ? passed_on : 0);
   return start;

@@ -74,7 +74,7 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
     constexpr int kPool = 4;
     memory.parameters += elements * 4 / shards + kPool * 4 * largest;
   }
-  memory.optimizer = elements * 4 * (1 + w.optimizer_states) / (w.zero == 0 ? 1 : shards);
+  memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);
   memory.activations = microbatches_in_flight(w, stage) * kept_bytes(w);
   // The layer's workspace: gathered gradients, a recomputed layer, boundary buffers; the head's logits.
   Workload whole = w;

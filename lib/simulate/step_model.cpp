@@ -10,7 +10,7 @@ namespace {
 // latter two and the parameter's copy written; the norm reads the gradient once more.
 double optimizer_bytes(const Workload& w) {
   const double copy = w.numbers == Numbers::kFp32 ? 0 : 2;
-  return 4 + 4 + 8 + 8.0 * w.optimizer_states + copy;
+  return 4 + 4 + 8 + 2.0 * w.optimizer_bytes + copy;
 }
 
 double parameter_bytes(const Workload& w) { return w.numbers == Numbers::kFp32 ? 4 : 2; }

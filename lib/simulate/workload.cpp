@@ -24,7 +24,7 @@ Workload workload_of(const Config& config) {
           .overlap_pp = p.overlap_pp,
           .overlap_dp = p.overlap_dp,
           .bucket_elements = p.bucket_elements,
-          .optimizer_states = static_cast<int>(optimizer_row(config.optimizer.name).state.size())};
+          .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer))};
 }
 
 std::string problem_of(const Workload& w) {

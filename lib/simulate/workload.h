@@ -31,8 +31,8 @@ struct Workload {
   bool overlap_tp = true, overlap_pp = true, overlap_dp = true;
   bool scores_kept = false;  // other programs: attention's T x T scores lie in memory while a layer runs
   int64_t bucket_elements = 40'000'000;
-  int gradient_bytes = 4;    // of an element that dp reduces
-  int optimizer_states = 2;  // f32 an element
+  int gradient_bytes = 4;   // of an element that dp reduces
+  int optimizer_bytes = 8;  // an element of what the optimizer keeps beside the master weights
 
   int ranks() const { return tp * cp * dp * pp; }
   int num_microbatches() const { return global_batch / (micro_batch * dp); }
