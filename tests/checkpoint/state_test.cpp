@@ -126,6 +126,23 @@ void expect_covered(const Layout& l, OptimizerKind optimizer) {
     for (size_t i = 0; i < times.size(); ++i) ASSERT_EQ(times[i], 1) << name << " element " << i;
 }
 
+TEST(StatePieces, have_the_types_of_their_memory) {
+  Config config = small_config(1, 1, 1, 1, 1, Dtype::kBF16, true, OptimizerKind::kAdamW);
+  config.optimizer.moments = Dtype::kBF16;
+  const Mesh mesh = make_mesh(0, 1, 1, 1);
+  Arena measuring;
+  allocate_store(config, mesh, measuring);
+  const auto device = make_cpu_device();
+  Arena arena(*device, measuring.used());
+  const std::vector<StatePiece> pieces = state_pieces(config, mesh, allocate_store(config, mesh, arena));
+  EXPECT_FALSE(pieces.empty());
+  for (const StatePiece& piece : pieces) {
+    const bool moment = piece.piece.tensor.starts_with("optimizer/");
+    EXPECT_EQ(piece.piece.type, moment ? StoredType::kBf16 : StoredType::kF32) << piece.piece.tensor;
+    EXPECT_EQ(piece.memory.bytes(), num_elements(piece.piece.region.extent) * (moment ? 2 : 4));
+  }
+}
+
 TEST(StatePieces, written_ones_cover_every_tensor_once_on_any_layout) {
   for (const OptimizerRow& row : optimizers())
     for (const Layout& l : {Layout{1, 1, 1, 1, 0, Dtype::kF32, false}, Layout{2, 2, 2, 1, 1, Dtype::kF32, true},
