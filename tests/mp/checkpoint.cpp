@@ -3,7 +3,9 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <new>
 
@@ -183,6 +185,27 @@ class Loading {
       EXPECT_EQ(filled_[i], cut(tensor.bytes, tensor.shape, pieces_[i].region, tensor.width())) << tensor.name;
     }
   }
+  void expect_converted() const {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const TestTensor& tensor = tensors_[i / 2];
+      const Bytes stored = cut(tensor.bytes, tensor.shape, pieces_[i].region, tensor.width());
+      Bytes expected(filled_[i].size());
+      for (size_t e = 0; e < stored.size() / static_cast<size_t>(tensor.width()); ++e) {
+        uint16_t upper = 0;  // of the number as f32
+        float number = 0;
+        if (tensor.type == StoredType::kF32) {
+          std::memcpy(&number, stored.data() + 4 * e, 4);
+          upper = bf16(number).bits;
+          std::memcpy(expected.data() + 2 * e, &upper, 2);
+        } else {
+          std::memcpy(&upper, stored.data() + 2 * e, 2);
+          number = std::bit_cast<float>(uint32_t{upper} << 16);
+          std::memcpy(expected.data() + 4 * e, &number, 4);
+        }
+      }
+      EXPECT_EQ(filled_[i], expected) << tensor.name;
+    }
+  }
   int64_t stored() const {
     int64_t bytes = 0;
     for (const TestTensor& tensor : tensors_) bytes += static_cast<int64_t>(tensor.bytes.size());
@@ -225,6 +248,16 @@ TEST(Load, pieces_are_read_once_and_passed_on_in_little_memory) {
   // What is counted beside the data: lists of blocks and messages, open files. The large piece has 768 KiB.
   constexpr int64_t kLists = 64 << 10;
   EXPECT_LE(most, load_bytes(Loading::kLimits) + kLists);
+}
+
+// Ranks ask for bf16 of what is stored in f32, and the other way round, of pieces that they read and that they are sent.
+TEST(Load, f32_and_bf16_are_converted_on_the_way) {
+  Loading loading(*test_job());
+  for (Piece& piece : loading.pieces())
+    piece.type = piece.type == StoredType::kF32 ? StoredType::kBf16 : StoredType::kF32;
+  const auto loaded = loading.load();
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  loading.expect_converted();
 }
 
 TEST(Load, what_fails_on_one_rank_is_the_same_error_on_all_and_the_next_load_works) {

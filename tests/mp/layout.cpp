@@ -137,6 +137,7 @@ Config config_of(const Layout& layout) {
     c.precision.fp8_gradients = layout.fp8_gradients;
   }
   c.optimizer.name = layout.optimizer;
+  c.optimizer.moments = layout.moments;
   c.optimizer.clip = 0.5;
   c.optimizer.eps = 1e-6;
   c.lr.peak = 2e-3;

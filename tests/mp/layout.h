@@ -27,6 +27,7 @@ struct Layout {
   Block block = Block::kSequential;
   Dtype precision = Dtype::kF32;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
+  Dtype moments = Dtype::kF32;
   bool tied = true;
   bool llama = false;  // RMSNorm, SwiGLU, RoPE, GQA, window, no bias; else the GPT-2 family
   Recompute recompute = Recompute::kNone;
@@ -53,6 +54,7 @@ struct Layout {
            (pp_transfers == PpTransfers::kMessages ? " messages" : "") +
            (split == OverlapSplit{} ? ""
                                     : fmt::format(" {} splits{}", split.num_splits, split.direct ? ", direct" : "")) +
+           (moments == Dtype::kF32 ? "" : " bf16 moments") +
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) + (wide ? " wide" : "") +
            (gemms == GemmFormat::kCompute
                 ? ""

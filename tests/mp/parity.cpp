@@ -68,6 +68,10 @@ std::vector<Layout> matrix() {
        .precision = B,
        .llama = true},
       {.dp = 4, .tp = 2, .zero = 1, .precision = B, .optimizer = Lamb},
+      // moments in bf16
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .moments = B},
+      {.dp = 4, .tp = 2, .zero = 1, .optimizer = Lamb, .moments = B},
+      {.dp = 2, .tp = 2, .pp = 2, .zero = 0, .precision = B, .moments = B},
   };
   // Every overlap off.
   for (size_t i = 0, n = rows.size(); i < n; ++i)
@@ -92,7 +96,9 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
   Layout rich{.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
   rich.precision = Dtype::kBF16;
   rich.optimizer = OptimizerKind::kLamb;
-  for (const Layout& layout : that_fit({plain, rich}))
+  Layout rounded = plain;
+  rounded.moments = Dtype::kBF16;
+  for (const Layout& layout : that_fit({plain, rich, rounded}))
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 

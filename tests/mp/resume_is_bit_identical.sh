@@ -14,6 +14,7 @@ make_text
 echo "N steps, a stop, N steps: the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
 for kind in "parallel.zero=1" "parallel.zero=2 precision.compute=bf16" "parallel.zero=0 model.tie_embeddings=false" \
+  "parallel.zero=1 optimizer.moments=bf16" \
   "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1"; do
   read -ra settings <<<"$kind"
   rm -rf whole parts
@@ -37,6 +38,16 @@ for layout in "1 tp=1 pp=1 dp=1 zero=0" "4 tp=1 pp=1 dp=4 zero=2" "4 tp=1 pp=4 d
   paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 2e-5 * $2) bad = 1}
     END {exit bad || NR != 12}' || fail "$layout: the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
 done
+
+echo "moments of the other type: converted, and said so"
+rm -rf other && cp -r start other
+train 0 other 1 optimizer.moments=bf16 run.steps=9
+has "optimizer.moments: fp32, now bf16"
+has "moments converted from f32 to bf16"
+train 0 other 2 parallel.dp=2 run.steps=12
+has "moments converted from bf16 to f32"
+paste -d' ' <(curve whole) <(curve other) | awk '{d = $2 - $5; if (d < 0) d = -d; if ($1 != $4 || d > 1e-3 * $2) bad = 1}
+  END {exit bad || NR != 12}' || fail "the curve differs" "$(paste -d' ' <(curve whole) <(curve other))"
 
 echo "a finished run says so"
 train 0 whole 8 "${mesh[@]}"
