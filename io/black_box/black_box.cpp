@@ -102,7 +102,6 @@ Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& ident
   image.created = now();
   image.created_realtime = nanoseconds(CLOCK_REALTIME);
   put(image.host, host_name());
-  if (const char* const node = std::getenv("SLURMD_NODENAME")) put(image.node, node);
   put(image.attempt, identity.attempt);
   put(image.job, identity.job);
   put(image.run_dir, identity.run_dir);

@@ -1,12 +1,11 @@
-// The black box of one rank as it lies in memory that outlives the process: what the rank does, and how far its
-// transfers are. The rank's threads and its device's streams write it with single stores; anybody of the same user may
-// read it at any time, also when the rank is stopped, hangs in a driver or is dead. Nothing in it is needed by the
-// training.
+// The black box of one rank as it lies in memory that outlives the process: what the rank does, and how far its transfers
+// are. The rank's threads and its device's streams write it with single stores; anybody of the same user may read it at any
+// time, also when the rank is stopped, hangs in a driver or is dead. Nothing in it is needed by the training.
 //
-// Counters of operations are 32-bit words, since a GPU's stream writes no other, and are compared modulo 2^32. Times
-// are nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine; those of events are as exact as a tick
-// of the kernel, 1 to 10 ms, and events of one tick stand in the order in which they came. What the host writes and
-// what streams write lies in different cache lines.
+// Counters of operations are 32-bit words, since a GPU's stream writes no other, and are compared modulo 2^32. Times are
+// nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine; those of events are as exact as a tick of the
+// kernel, 1 to 10 ms, and events of one tick stand in the order in which they came. What the host writes and what streams
+// write lies in different cache lines.
 #pragma once
 
 #include <array>
@@ -169,14 +168,14 @@ static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
 inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
-inline constexpr uint32_t kVersion = 6;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr int kMaxChannels = 24, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
 inline constexpr int kMaxConnections = 64;
 
-// An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come
-// so far; from `enqueued` to `completed` they can only be smaller or equal.
+// An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come so
+// far; from `enqueued` to `completed` they can only be smaller or equal.
 struct alignas(64) Channel {
   char name[24];  // "tp", "tp copies", "pp forward": with `members`, the same on all of them
   uint32_t kind;  // ChannelKind
@@ -272,7 +271,6 @@ struct Image {
   int64_t created;    // and in nanoseconds since 1970:
   int64_t created_realtime;
   char host[64], attempt[64], job[32], gpu[24];  // gpu: its PCI id; "": none
-  char node[64];                                 // SLURMD_NODENAME: of several nodes on one host; "": not known
   char run_dir[512];                             // absolute
 
   // What it does.
@@ -283,7 +281,7 @@ struct Image {
   Count progress;                         // grows with everything that shows that the thread which trains goes on
   Count ended;                            // 1: the run has left this rank in good order
   std::atomic<int64_t> step_nanoseconds;  // of the last step
-  std::atomic<uint64_t> connection;       // under way: Connection::id; 0: none
+  std::atomic<uint64_t> connection;  // under way: Connection::id; 0: none
   char connection_name[108];
   RankSet connection_set;  // its members; where they are no progression, up to 64 by name; neither: any ranks
   Count connection_size;

@@ -51,7 +51,6 @@ void read_identity(const box::Image& image, const Clock& clock, RankRecord& reco
   record.dp_rank = image.dp_rank, record.dp_size = image.dp_size;
   record.tp_rank = image.tp_rank, record.tp_size = image.tp_size;
   record.host = text(image.host);
-  record.node = text(image.node);
   record.attempt = text(image.attempt);
   record.job = text(image.job);
   record.gpu = text(image.gpu);

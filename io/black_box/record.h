@@ -96,7 +96,7 @@ struct StreamRecord {
 struct RankRecord {
   int world_rank = 0, world_size = 1;
   int pp_rank = 0, pp_size = 1, dp_rank = 0, dp_size = 1, tp_rank = 0, tp_size = 1;
-  std::string host, node, attempt, job, gpu, run_dir;  // node: Slurm's name; "": not known
+  std::string host, attempt, job, gpu, run_dir;
   int process = 0;
   int64_t process_namespace = 0, process_start = 0;
   ProcessState process_state = ProcessState::kUnknown;
@@ -139,8 +139,7 @@ std::string to_string_place(const RankRecord& record);
 Result<RankRecord> read_black_box(const std::string& path, int max_events = box::kEvents);
 // Paths of all boxes in black_box_folder(), by name; for root, of all users.
 std::vector<std::string> list_black_boxes();
-// Whether the process of the record still is, and runs; kUnknown where it cannot be asked (another machine or
-// namespace).
+// Whether the process of the record still is, and runs; kUnknown where it cannot be asked (another machine or namespace).
 ProcessState process_state_of(const RankRecord& record);
 // Of the letter in /proc/PID/stat.
 ProcessState process_state_from(char letter);

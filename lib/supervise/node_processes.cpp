@@ -114,14 +114,11 @@ class NodesOwn {
 // By what they say processes are killed: also as root, only this user's count.
 std::vector<RankRecord> boxes_of(const RunOnNode& run) {
   std::vector<RankRecord> records;
-  const auto is_of_node = [&](const RankRecord& record) {
-    return record.host == run.host && (record.node.empty() || run.node.empty() || record.node == run.node);
-  };
   for (const std::string& path : list_black_boxes()) {
     struct stat info {};
     if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
     auto record = read_black_box(path, 0);
-    if (record && record.value().run_dir == run.run_dir && is_of_node(record.value()))
+    if (record && record.value().run_dir == run.run_dir && record.value().host == run.host)
       records.push_back(std::move(record).value());
   }
   return records;

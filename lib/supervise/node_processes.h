@@ -1,6 +1,6 @@
 // The processes of a run on this node, and their end. A process belongs to an attempt when its environment says so,
-// from its first moment on; or when its black box does. Of a node it is when SLURMD_NODENAME says so, which boxes keep;
-// without it, where no other node's agent of the run is on this machine.
+// from its first moment on; or when its black box does. Of a node it is when SLURMD_NODENAME says so; without it, where
+// no other node's agent of the run is on this machine.
 #pragma once
 
 #include <sys/types.h>

@@ -52,8 +52,8 @@ class Trainer {
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
-  // device's kind. `told`: what this rank tells the others. `before_update` is called once, before what changes the
-  // state is enqueued. A step whose result is not finite leaves parameters and moments as they were.
+  // device's kind. `told`: what this rank tells the others. `before_update` is called once, before what changes the state
+  // is enqueued. A step whose result is not finite leaves parameters and moments as they were.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& told = {}, const std::function<void()>& before_update = nullptr);
 

@@ -9,12 +9,9 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <thread>
 
 #include "io/base/format.h"
-#include "io/base/host.h"
-#include "io/black_box/black_box.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -73,34 +70,6 @@ TEST(RanksWithoutBox, are_the_processes_that_the_launcher_has_started) {
   EXPECT_TRUE(ranks_without_box(run, {&box, 1}, "now").empty()) << "it has one now";
   box.attempt = "earlier";
   EXPECT_EQ(ranks_without_box(run, {&box, 1}, "now").size(), 1u);
-}
-
-// Several nodes may share a machine, and its name: also what a dead rank has left is one node's alone.
-TEST(Boxes, are_of_the_node_that_they_name) {
-  const TemporaryFolder folder;
-  setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
-  const char* const before = std::getenv("SLURMD_NODENAME");
-  const std::string kept = before == nullptr ? "" : before;
-  const auto make = [](int world_rank, const char* node) {
-    setenv("SLURMD_NODENAME", node, 1);
-    return std::move(BlackBox::create({.world_rank = world_rank, .attempt = "now", .run_dir = "/runs/mine"})).value();
-  };
-  const auto first = make(0, "node1"), second = make(1, "node2"), unnamed = make(2, "");
-  if (before == nullptr)
-    unsetenv("SLURMD_NODENAME");
-  else
-    setenv("SLURMD_NODENAME", kept.c_str(), 1);
-  const auto ranks_of = [](const std::string& node) {
-    std::vector<int> ranks;
-    for (const RankRecord& box : boxes_of({.run_dir = "/runs/mine", .node = node, .host = host_name()}))
-      ranks.push_back(box.world_rank);
-    return ranks;
-  };
-  EXPECT_EQ(ranks_of("node1"), (std::vector<int>{0, 2}));
-  EXPECT_EQ(ranks_of("node2"), (std::vector<int>{1, 2}));
-  EXPECT_EQ(ranks_of(""), (std::vector<int>{0, 1, 2}));
-  EXPECT_TRUE(boxes_of({.run_dir = "/runs/mine", .node = "node1", .host = "another"}).empty());
-  unsetenv("TRIREME_BLACK_BOXES");
 }
 
 // An agent, as its command line and its environment show it.
