@@ -178,17 +178,15 @@ void Stage::loss(int microbatch, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
   const Tensor targets = tensors_.targets.rows(microbatch, 1).flat();
   if (ctx_.tp.size() > 1) {
-    const Tensor local_stats = h.stats.rows(ctx_.tp.rank(), 1);
-    cross_entropy_stats({.stats = local_stats.view({ctx_.dims.R, 3}),
+    ctx_.begin_gather(h.stats);
+    cross_entropy_stats({.stats = ctx_.local_rows(h.stats).view({ctx_.dims.R, 3}),
                          .logits = h.logits,
                          .targets = targets,
                          .first_token = first_token_,
                          .vocab = vocab_},
                         ctx_.compute);
-    GroupOnStream& tp = ctx_.tp.collectives();
-    tp.after(ctx_.compute);
-    tp.all_gather(h.stats, local_stats);
-    tp.before(ctx_.compute);
+    ctx_.start_gather(h.stats);
+    ctx_.need(h.stats);
   }
   cross_entropy_loss({.loss = h.losses.rows(microbatch, 1),
                       .logits = h.logits,

@@ -191,13 +191,19 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
           bad_step(trainer, step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1));
         continue;
       }
+      const auto by_group = [&] {
+        const CommCounts& counts = trainer.runtime().tp().collectives().group().counts();
+        return counts.all_gathers + counts.reduce_scatters;
+      };
       const CommCounts before = trainer.runtime().tp().counts();
+      const int64_t by_group_before = by_group();
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
       history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
       history.tp_counts.bytes -= before.bytes;
+      history.tp_collectives = by_group() - by_group_before;
     }
     for (const auto& chunk : trainer.store().parameters())
       for (const Parameter& parameter : chunk) {

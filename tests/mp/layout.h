@@ -66,6 +66,7 @@ struct History {
   std::vector<StepResult> steps;                         // without the bad ones
   std::map<std::string, std::vector<float>> parameters;  // full tensors by name
   CommCounts tp_counts;                                  // of the last step
+  int64_t tp_collectives = 0;                            // ... of its gathers and reduces, those by MPI or NCCL
 };
 
 // Runs the layout on world ranks [0, layout.ranks()); the history's parameters are full on rank 0.
