@@ -281,6 +281,12 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
   }
 }
 
+// Whether backward gathers the rows again that forward gathered and did not keep (Korthikanti et al. 2022, section
+// 4.2.2).
+bool gathers_again(const Workload& w, const Cluster& c) {
+  return c.software.scores_in_memory ? w.sequence_parallel : w.recompute != Recompute::kNone;
+}
+
 // Keys and values of all context-parallel ranks, beside the attention that reads them.
 void add_context_parallel(const Workload& w, const Cluster& c, const TransferTimes& transfers, double passes,
                           PassTimes& times) {
@@ -351,10 +357,12 @@ LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes&
   LayerTimes times{forward.times(), backward.times()};
   if (w.recompute == Recompute::kFull) {
     times.backward += times.forward;
-  } else if (w.tp > 1 && w.recompute != Recompute::kNone && !c.software.scores_in_memory) {
-    // Gathered rows are gathered again, beside backward GEMMs.
+  } else if (w.tp > 1 && gathers_again(w, c)) {
+    // Beside backward GEMMs, in Megatron-LM too, whose other transfers overlap nothing.
+    Workload beside = w;
+    beside.overlap_tp = w.overlap_tp || c.software.scores_in_memory;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
-    times.backward.tp += (sequential ? 2 : 1) * exposed(w, c, gather, gather);
+    times.backward.tp += (sequential ? 2 : 1) * exposed(beside, c, gather, gather);
   }
   return times;
 }
