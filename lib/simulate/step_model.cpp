@@ -95,7 +95,8 @@ class StepModel {
     double end = 0;
     for (int stage = 0; stage < w_.pp; ++stage) {
       if (times.busy[stage] > times.busy[prediction.busiest_stage]) prediction.busiest_stage = stage;
-      end = std::max(end, reduced_at(times, costs, stage) + optimizer_seconds(stage));
+      const bool tied = stage == 0 || stage == w_.pp - 1;
+      end = std::max(end, reduced_at(times, costs, stage) + (tied ? tied_seconds() : 0) + optimizer_seconds(stage));
     }
     const int busiest = prediction.busiest_stage;
     StepParts& parts = prediction.parts;
@@ -173,6 +174,17 @@ class StepModel {
   Transfer over_dp(Collective kind, double bytes) const {
     const int group = w_.dp * w_.cp;
     return {kind, bytes, group, members_on_node(c_, w_.tp, group)};
+  }
+
+  // The first and the last stage add up the gradients of the table that they share, when all else is reduced.
+  double tied_seconds() const {
+    if (w_.pp == 1 || !w_.model.tie_embeddings) return 0;
+    const bool one_node = w_.tp * w_.cp * w_.dp * (w_.pp - 1) < c_.node.ranks;
+    return transfers_.seconds({.kind = Collective::kAllReduce,
+                               .bytes = embedding_parameters(w_) / w_.tp * w_.gradient_bytes,
+                               .ranks = 2,
+                               .on_node = one_node ? 2 : 1,
+                               .axis = TransferAxis::kPp});
   }
 
   double weight_gather_seconds() const {
