@@ -2,7 +2,8 @@
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
 # make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, transformers: tests see with them,
 #               or are skipped
-# make install  executable, scripts and configs into PREFIX       make deps     the packages that all of this needs
+# make install  executable, scripts and configs into PREFIX       make uninstall
+# make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
 # make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make soak-crash ...
 # make format   clang-format over the tree                        make clean
@@ -16,7 +17,7 @@ SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak
 ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)
 endif
-.PHONY: build all configure run test unit bench soak $(SOAKS) install deps clients format clean
+.PHONY: build all configure run test unit bench soak $(SOAKS) install uninstall deps clients format clean
 
 # The executable alone: the tests would take three times as long again.
 build: configure
@@ -54,6 +55,14 @@ $(SOAKS): deps
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+# What the last install has put there, and the folders that were made for it.
+uninstall:
+	@test -e $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
+	@xargs -d '\n' rm -f <$(BUILD)/install_manifest.txt
+	@sed -n 's,/share/trireme/.*,/share/trireme,p' $(BUILD)/install_manifest.txt | sort -u \
+	  | while read -r folder; do find "$$folder" -depth -type d -empty -delete; done
+	@rm -f $(BUILD)/install_manifest.txt
 
 deps:
 	@bash slurm/install-packages
