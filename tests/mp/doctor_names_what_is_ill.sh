@@ -38,7 +38,11 @@ run 0 "$trireme" doctor --device cpu --only open_files,cpu_clock
 has "1 rank, 2 checks"
 run 2 "$trireme" doctor --device cpu --only open_file
 run 0 "$trireme" doctor --device cpu --full --only nic_loopback
-has "skipped: no GPU in this job"
+has "skipped: one rank a node"
+doctor 0 3 --full --only nic_loopback --json
+has "rank 1 ↔ rank 2"
+doctor 0 2 --full --only nic_loopback,cpu_clock
+has "skipped: by itself alone"
 
 echo "a slow copy, by its rank"
 with '2/slow-copy=300000' 40 4 --full

@@ -44,6 +44,10 @@ function bytesText(value) {
     if (value >= unit) return digits(value / unit, 3) + ' ' + name;
   return value + ' B';
 }
+function rateText(value) {  // bytes a second
+  const [unit, name] = [[1e9, 'GB/s'], [1e6, 'MB/s']].find(([least]) => value >= least) || [1e3, 'kB/s'];
+  return digits(value / unit, 3) + ' ' + name;
+}
 function duration(seconds) {
   if (!known(seconds)) return '?';
   if (seconds < 1) return digits(1000 * seconds, 3) + ' ms';

@@ -350,7 +350,7 @@ function checkpoints() {
                 `${bytesText(rows[rows.length - 1][2])}. Training waited ${duration(middle(of(3)))} (median; at most ` +
                 `${duration(Math.max(...of(3)))}); written in ${duration(middle(of(4)))} (at most ${
                     duration(Math.max(...of(4)))}` +
-                `${rate.length > 0 ? `; ${counted(middle(rate))}B/s` : ''}).`),
+                `${rate.length > 0 ? `; ${rateText(middle(rate))}` : ''}).`),
         element('div', {class: 'grid'}, plot('Training waits for it', 3), plot('Until it is written', 4)));
   });
 }
@@ -359,12 +359,13 @@ function incidents() {
   return oneEach((run) => {
     const {count, rows} = run.incidents;
     if (count === 0) return absent(run.wall ? 'None is on record.' : 'events.jsonl says nothing.');
+    const made = table(
+        [unbroken('time'), number('step'), unbroken('kind'), long('what')],
+        rows.map(
+            ([time, step, kind, text]) => [moment(time), whole(step), element('span', {class: 'alarm'}, kind), text]));
     return element(
-        'div', {class: 'scroll'}, count > rows.length ? absent(`The newest ${rows.length} of ${whole(count)}.`) : '',
-        table(
-            [unbroken('time'), number('step'), unbroken('kind'), long('what')],
-            rows.map(([time, step, kind,
-                       text]) => [moment(time), whole(step), element('span', {class: 'alarm'}, kind), text])));
+        'div', {}, count > rows.length ? absent(`The newest ${rows.length} of ${whole(count)}.`) : '',
+        lastBeneath(3, made));
   });
 }
 
@@ -392,10 +393,12 @@ function config() {
   const changes = oneEach(
       (run) => run.config.changes.length === 0 ?
           absent('No start is known to have changed a field.') :
-          table(
-              ['start', unbroken('time'), unbroken('field'), long('before'), long('after')],
-              run.config.changes.map(
-                  ([time, start, name, before, after]) => [start, moment(time), name, before || '–', after || '–'])));
+          element(
+              'div', {class: 'across'},
+              table(
+                  ['start', unbroken('time'), unbroken('field'), long('before'), long('after')],
+                  run.config.changes.map(
+                      ([time, start, name, before, after]) => [start, moment(time), name, before || '–', after || '–']))));
   return element(
       'div', {}, element('p', {}, 'Changes between attempts'), changes,
       element(
