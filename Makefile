@@ -1,11 +1,12 @@
 # make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
-# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, transformers: tests see with them,
-#               or are skipped
+# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers: tests see
+#               with them, or are skipped
 # make install  executable, scripts and configs into PREFIX       make uninstall
 # make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
-# make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make soak-crash ...
+# make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make
+#               soak-crash ...
 # make format   clang-format over the tree                        make clean
 BUILD ?= build
 JOBS ?= $(shell nproc)

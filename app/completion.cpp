@@ -69,16 +69,8 @@ std::vector<std::string> names_of(const CLI::Option& option) {
 }
 
 std::vector<std::string> choices_of(const Field& field) {
-  std::vector<std::string> names;
-  if (field.kind != FieldKind::kChoice && field.kind != FieldKind::kBoolean) return names;
-  names.emplace_back();
-  for (const char c : field.rule.allowed_text) {
-    if (c == '|')
-      names.emplace_back();
-    else
-      names.back() += c;
-  }
-  return names;
+  if (field.kind != FieldKind::kChoice && field.kind != FieldKind::kBoolean) return {};
+  return choices_of(field.rule.allowed_text);
 }
 
 }  // namespace

@@ -10,14 +10,15 @@ namespace {
 // system is light.
 constexpr std::string_view kStyle = R"(<style>
   svg { font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
-  .ground { fill: #ffffff; } .ink { fill: #1b1f24; } .faint { fill: #5b6470; } .head { font-weight: 600; font-size: 14px; }
-  .small { font-size: 10px; } .on { fill: #ffffff; font-size: 10px; }
+  .ground { fill: #ffffff; } .ink { fill: #1b1f24; } .faint { fill: #5b6470; }
+  .head { font-weight: 600; font-size: 14px; } .small { font-size: 10px; } .on { fill: #ffffff; font-size: 10px; }
   .line, .grid, .node, .curve, .tp-line, .dp-line, .pp-line { fill: none; stroke: #c3cad2; }
-  .grid { stroke: #e8ebef; } .node { stroke: #5b6470; stroke-dasharray: 4 3; } .curve { stroke: #0072b2; stroke-width: 1.5; }
+  .grid { stroke: #e8ebef; } .node { stroke: #5b6470; stroke-dasharray: 4 3; }
+  .curve { stroke: #0072b2; stroke-width: 1.5; }
   .cell { fill: #eef1f4; stroke: #c3cad2; }
   .tp { fill: #a8518a; } .dp { fill: #00805c; } .pp { fill: #8a6a00; }
   .tp-line { stroke: #a8518a; stroke-width: 1.5; } .dp-line { stroke: #00805c; stroke-width: 1.5; }
-  .pp-line { stroke: #8a6a00; stroke-width: 1.5; }
+  .pp-line { stroke: #8a6a00; stroke-width: 1.5; } .lane { stroke-width: 5; }
   .forward { fill: #0072b2; } .backward { fill: #c25200; } .update { fill: #5b6470; } .later { opacity: 0.72; }
   @media (prefers-color-scheme: dark) {
     .ground { fill: #15181c; } .ink { fill: #e6e9ed; } .faint { fill: #9aa5b1; }

@@ -12,9 +12,8 @@
 
 namespace tri {
 
-// An SVG that is being drawn. Lengths in pixels from the upper left corner; `kind` is a class of the picture's style:
-// ink, faint, line, grid; tp, dp, pp, forward, backward, update for areas, with "-ink" for text and "-line" for lines of
-// their colour; several with blanks.
+// An SVG that is being drawn. Lengths in pixels from the upper left corner; `kind` is a class of the picture's style
+// (picture.cpp), or several with blanks between them.
 class Picture {
  public:
   Picture(double width, double height, std::string title);
@@ -35,8 +34,8 @@ class Picture {
   std::string title_, body_;
 };
 
-// The mesh: a box a pipeline stage with its layers, in it a row a dp rank and a column a tp rank, nodes in dashes. Of long
-// axes the first few and the last are drawn. `config` resolved.
+// The mesh: a box a pipeline stage with its layers, in it a row a dp rank and a column a tp rank, nodes in dashes. Of
+// long axes the first few and the last are drawn. `config` resolved.
 std::string mesh_picture(const Config& config);
 
 // One step of a pipeline: what one rank of each stage does, of those in `pieces` the first. `step`: one that they hold.

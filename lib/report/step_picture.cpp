@@ -73,7 +73,14 @@ class StepPicture {
     picture.text(kLeft - 8, bottom + 14, "ms", "faint small", "end");
   }
 
+  // Of a lane: from the middle of its height, as wide as the time is long.
+  static void add_to(std::string& lane, double x, double y, double width) {
+    if (width > 0) lane += fmt::format("M{:.1f} {:.1f}h{:.1f}", x, y, std::max(width, 0.4));
+  }
+
   void draw_stage(Picture& picture, const TimelinePiece& piece, double y) const {
+    const double pp_y = y + kAction + 5, dp_y = pp_y + kLane + 1;
+    std::string pp_lane, dp_lane;
     picture.line(kLeft, y + kAction, kWidth - kRight, y + kAction, "line");
     for (const TimelineSpan& span : piece.spans) {
       const int lane = lane_of(piece, span);
@@ -81,7 +88,7 @@ class StepPicture {
       const double x = x_of(piece, span.begin), width = x_of(piece, span.end) - x;
       const std::string& name = piece.names[span.name];
       if (lane == 2) {
-        picture.rect(x, y + kAction + kLane + 3, width, kLane - 1, "dp", name);
+        add_to(dp_lane, x, dp_y, width);
         continue;
       }
       const char* kind = name == "F" ? "forward" : name == "B" ? "backward" : "update";
@@ -96,8 +103,10 @@ class StepPicture {
       const bool pp = channel.starts_with("pp"), dp = channel.starts_with("dp");
       if (transfer.step != step_ || (!pp && !dp)) continue;
       const double x = x_of(piece, transfer.joined), width = x_of(piece, transfer.completed) - x;
-      if (width > 0) picture.rect(x, y + kAction + (pp ? 2 : kLane + 3), width, kLane - 1, pp ? "pp" : "dp", channel);
+      add_to(pp ? pp_lane : dp_lane, x, pp ? pp_y : dp_y, width);
     }
+    if (!pp_lane.empty()) picture.path(pp_lane, "pp-line lane");
+    if (!dp_lane.empty()) picture.path(dp_lane, "dp-line lane");
   }
 
   void draw_legend(Picture& picture, double y) const {
@@ -109,7 +118,7 @@ class StepPicture {
       picture.text(x + 15, y, words, "ink");
       x += 38 + 6.4 * static_cast<double>(std::string_view(words).size());
     }
-    picture.text(x, y, "paler: later chunks; gaps: the bubble", "faint");
+    picture.text(x, y, "dimmed: later chunks; gaps: the bubble", "faint");
   }
 
   const int step_;

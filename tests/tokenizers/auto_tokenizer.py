@@ -3,8 +3,8 @@
 
     auto_tokenizer.py TRIREME SCRATCH_DIR
 
-For bytes, SentencePiece, and tokenizer.json with and without a token that begins documents: prepare, train a step, export
-and import, without torch. The ids of AutoTokenizer are those of `data prepare`, and decode to the text again.
+For bytes, SentencePiece, and tokenizer.json with and without a token that begins documents: prepare, train a step,
+export and import, without torch. The ids of AutoTokenizer are those of `data prepare`, and decode to the text again.
 """
 import json
 import os
@@ -29,7 +29,8 @@ LAYOUTS = {"gpt2": {"norm": "layernorm", "activation": "gelu", "position": "lear
 
 
 def run(*command):
-    done = subprocess.run([str(word) for word in command], cwd=SCRATCH, capture_output=True, text=True, errors="replace")
+    done = subprocess.run([str(word) for word in command], cwd=SCRATCH, capture_output=True, text=True,
+                          errors="replace")
     if done.returncode != 0:
         sys.exit(f"status {done.returncode}: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -66,8 +67,8 @@ def check_export(name, spec, layout, vocab, begins):
         return
     # And back: the imported run has the tokenizer, and tokens prepared with either are the same tokenizer's.
     run(TRIREME, "checkpoint", "import", out, f"runs/{name}_back")
-    run(TRIREME, "train", f"runs/{name}_back/config.yaml", "--set", "data.sources=[text]", "--set", "run.steps=1", "--set",
-        "data.global_batch=2")
+    run(TRIREME, "train", f"runs/{name}_back/config.yaml", "--set", "data.sources=[text]", "--set", "run.steps=1",
+        "--set", "data.global_batch=2")
     run(TRIREME, "generate", f"runs/{name}_back", "--prompt", "déjà vu", "--tokens", "2")
     run(TRIREME, "eval", f"runs/{name}_back", "--data", "text", "--set", "data.global_batch=2")
 
@@ -90,7 +91,8 @@ def main():
     made["gpt2"].post_processor = processors.TemplateProcessing(
         single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", made["gpt2"].token_to_id("<|endoftext|>"))])
     told = agree.save(made["gpt2"], "told to", SCRATCH)
-    (told / "tokenizer_config.json").write_text('{"add_bos_token": true, "bos_token": "<s>", "eos_token": "<|endoftext|>"}')
+    (told / "tokenizer_config.json").write_text(
+        '{"add_bos_token": true, "bos_token": "<s>", "eos_token": "<|endoftext|>"}')
     check_export("told_to", told, "gpt2", 6100, 1)
     print("all well")
 

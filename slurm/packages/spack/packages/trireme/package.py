@@ -26,7 +26,7 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("cmake@3.22:", type="build")
     depends_on("pkgconfig", type="build")
     depends_on("mpi@3:")
-    depends_on("hdf5@1.10.7:~mpi+hl")
+    depends_on("hdf5@1.10.7:~mpi")
     depends_on("xxhash")
     depends_on("yaml-cpp")
     depends_on("cli11")
