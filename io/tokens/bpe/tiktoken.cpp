@@ -10,6 +10,7 @@
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/bpe/byte_letters.h"
+#include "io/tokens/bpe/json_parts.h"
 
 namespace tri {
 namespace {
@@ -210,7 +211,7 @@ Result<std::string> tiktoken_as_json(const std::string& path) {
   if (!read) return read.error();
   const BpeDescription& d = read.value().description;
   using Json = nlohmann::ordered_json;
-  Json added = Json::array(), merges = Json::array(), single = Json::array(), special = Json::object();
+  Json added = Json::array(), merges = Json::array();
   nlohmann::json vocab = nlohmann::json::object();
   for (size_t id = 0; id < d.token_bytes.size(); ++id)
     if (!d.token_bytes[id].empty()) vocab[letters_of(d.token_bytes[id])] = id;
@@ -226,14 +227,6 @@ Result<std::string> tiktoken_as_json(const std::string& path) {
   }
   const auto letters = [&](int32_t id) { return letters_of(d.token_bytes[static_cast<size_t>(id)]); };
   for (const Merge& merge : d.merges) merges.push_back({letters(merge.left), letters(merge.right)});
-  for (const int32_t id : d.begin) {
-    const std::string& name = d.token_bytes[static_cast<size_t>(id)];
-    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
-    special[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
-  }
-  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  Json pair = single;
-  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
   const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   Json json = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}};
   json["normalizer"] = nullptr;
@@ -243,10 +236,7 @@ Result<std::string> tiktoken_as_json(const std::string& path) {
                                                            {"behavior", "Isolated"},
                                                            {"invert", false}},
                                                           bytes})}};
-  json["post_processor"] = nullptr;
-  if (!d.begin.empty())
-    json["post_processor"] = {
-        {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", special}};
+  json["post_processor"] = begin_template(d);
   json["decoder"] = bytes;
   json["model"] = {{"type", "BPE"},
                    {"dropout", nullptr},
