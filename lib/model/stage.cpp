@@ -77,7 +77,7 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = recomputed_tensors(ctx_.work, t.gemms);  // only the layer's input is kept
+      LayerTensors shared = recomputed_tensors(ctx_.work, t.kept);  // only the layer's input is kept
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
