@@ -135,7 +135,8 @@ class LayerSteps {
   double run(BlockStep step, Kernels& kernels) const {
     const double bytes = activation_bytes(w_.numbers);
     const double adds = w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32;
-    const bool swiglu = w_.model.activation == Activation::kSwiglu;
+    // GeLU is part of GEMMs; beside FP8 the activations' kernels are the casts of what they write.
+    const bool separate_swiglu = w_.model.activation == Activation::kSwiglu && w_.numbers != Numbers::kFp8;
     switch (step) {
       case BlockStep::kQkvForward:
         return kernels.gemm(s_.rows, s_.qkv, s_.width, bytes) + casts(s_.width, kernels) + rope(kernels);
@@ -166,9 +167,9 @@ class LayerSteps {
       case BlockStep::kAttentionBackward:
         return kernels.attention(attention_.backward);
       case BlockStep::kActivationForward:
-        return swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
+        return separate_swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
       case BlockStep::kActivationBackward:
-        return swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
+        return separate_swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
       default:
         return 0;  // deferred work is counted where it runs; recompute in recompute()
     }
