@@ -120,7 +120,10 @@ AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes&
   if (c.software.scores_in_memory) return attention_in_memory(w, c, s);
   const double flops = 4 * s.rows * keys_per_query(m) * s.heads_width;
   // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
-  const double padded = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m))))) / head_size(m);
+  // A score's exponential takes as long as 64 elements of a head (cuDNN on H200, heads of 64 against 128).
+  constexpr double kExponential = 64, kOfRates = 128;
+  const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m)))));
+  const double padded = kernel / head_size(m) * (1 + kExponential / kernel) / (1 + kExponential / kOfRates);
   const double waste = 1 + c.software.attention_ramp / (2 * keys_per_query(m));
   const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys_per_query(m));
   return {flops * padded * waste / (peak * c.software.attention_forward),

@@ -21,7 +21,7 @@ double kept_bytes(const Workload& w) {
   if (w.eager_loss && w.recompute == Recompute::kSelective) {
     // The block's input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
     const double heads = rows * m.heads * head_size(m) / w.tp, values = rows * m.kv_heads * head_size(m) / w.tp;
-    return input + (2 * heads + values + rows * m.ffn_hidden / w.tp) * bytes + input;
+    return input + (2 * heads + values + rows * m.ffn_hidden / w.tp) * bytes + (w.compiled ? 0 : input);
   }
   const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp * bytes;
   const double attention = rows * m.heads * head_size(m) / w.tp * bytes;
@@ -89,7 +89,7 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
     constexpr int kPool = 4;
     memory.parameters += elements * 4 / shards + kPool * 4 * largest;
   }
-  if (w.numbers == Numbers::kFp8)  // GEMM weights in both orientations
+  if (w.numbers == Numbers::kFp8 && w.zero < 3)  // GEMM weights in both orientations
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       memory.parameters += 2 * layers_of_stage(w, chunk * w.pp + stage) * layer_parameters(w) / w.tp;
   memory.optimizer = elements * 4 * (1 + w.optimizer_states) / (w.zero == 0 ? 1 : shards);
@@ -113,7 +113,9 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   }
   // Logits; PyTorch's loss adds their fp32 copy, its logarithms of probabilities, and their gradient.
   const double logit = w.eager_loss ? bytes + 3 * 4 : bytes;
-  if (stage == w.pp - 1) memory.workspace += rows * static_cast<double>(padded_vocab(m)) / w.tp * logit;
+  const double logits = stage == w.pp - 1 ? rows * static_cast<double>(padded_vocab(m)) / w.tp * logit : 0;
+  // PyTorch frees what no longer lives: a layer and the loss use the same memory, one after the other.
+  memory.workspace = w.eager_loss ? std::max(memory.workspace, logits) : memory.workspace + logits;
   return memory;
 }
 

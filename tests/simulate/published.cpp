@@ -129,6 +129,7 @@ Workload workload_of(const Row& r) {
     w.zero = 3;
     w.gradient_bytes = 4;
     w.eager_loss = true;
+    w.compiled = contains(r.model, "compile");
     w.overlap_tp = contains(r.model, "asyncTP");
   } else if (r.source.starts_with("Trireme")) {
     w.gradient_bytes = 4;
