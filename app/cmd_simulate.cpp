@@ -31,7 +31,7 @@ struct Options {
   WorkloadOptions workload;
   NetworkOptions network;
   std::string placement = "packed";
-  bool json = false, network_asked = false, startup = false, help_cluster = false, no_stragglers = false;
+  bool json = false, fp8 = false, network_asked = false, startup = false, help_cluster = false, no_stragglers = false;
 };
 
 Result<void> show_scaling(const Simulation& simulation, const Options& options) {
@@ -79,8 +79,7 @@ Result<void> write_page(const Simulation& s, const Config& config, const Options
   report.weak = scaling_rows(s.workload, s.cluster, Scaling::kWeak, options.most_ranks);
   report.strong = scaling_rows(s.workload, s.cluster, Scaling::kStrong, options.most_ranks);
   report.ablation = ablation_rows(s.workload, s.cluster, options.no_stragglers ? Stragglers::kOff : Stragglers::kOn);
-  auto layouts =
-      search_layouts(config, s.cluster, {.ranks = s.workload.ranks(), .keep = kLayouts, .fp8 = options.workload.fp8});
+  auto layouts = search_layouts(config, s.cluster, {.ranks = s.workload.ranks(), .keep = kLayouts});
   if (layouts) report.layouts = std::move(layouts.value().best);
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   const std::string page = simulation_page(report, {.made = now.count(), .version = version_line()});
@@ -125,6 +124,7 @@ Result<void> run_simulation(const Options& options) {
   if (ranks < 1 || ranks > std::numeric_limits<int>::max())
     return usage_error("simulate needs --ranks N: parallel.dp {} leaves the number of ranks open", mesh.dp);
   config.cluster.ranks_per_node = cluster.value().node.ranks;  // a tp group must fit into the cluster's nodes
+  if (options.fp8) config.precision.gemm = GemmFormat::kFp8;
   auto resolved = resolve_config(std::move(config), static_cast<int>(ranks));
   if (!resolved) return resolved.error();
   WorkloadOptions workload = options.workload;
@@ -155,7 +155,7 @@ void add_simulate_command(CLI::App& app, int& status) {
   command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
-  command->add_flag("--fp8", options->workload.fp8, "GEMMs of the layers in FP8");
+  command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8: precision.gemm=fp8");
   command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp");
   command->add_flag("--fsdp", options->workload.fsdp, "Weights sharded over dp as well, as other programs do");
   command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")

@@ -120,7 +120,10 @@ AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes&
   if (c.software.scores_in_memory) return attention_in_memory(w, c, s);
   const double flops = 4 * s.rows * keys_per_query(m) * s.heads_width;
   // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
-  const double padded = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m))))) / head_size(m);
+  // A score's exponential takes as long as 64 elements of a head (cuDNN on H200, heads of 64 against 128).
+  constexpr double kExponential = 64, kOfRates = 128;
+  const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m)))));
+  const double padded = kernel / head_size(m) * (1 + kExponential / kernel) / (1 + kExponential / kOfRates);
   const double waste = 1 + c.software.attention_ramp / (2 * keys_per_query(m));
   const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys_per_query(m));
   return {flops * padded * waste / (peak * c.software.attention_forward),
@@ -135,7 +138,8 @@ class LayerSteps {
   double run(BlockStep step, Kernels& kernels) const {
     const double bytes = activation_bytes(w_.numbers);
     const double adds = w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32;
-    const bool swiglu = w_.model.activation == Activation::kSwiglu;
+    // GeLU is part of GEMMs; beside FP8 the activations' kernels are the casts of what they write.
+    const bool separate_swiglu = w_.model.activation == Activation::kSwiglu && w_.numbers != Numbers::kFp8;
     switch (step) {
       case BlockStep::kQkvForward:
         return kernels.gemm(s_.rows, s_.qkv, s_.width, bytes) + casts(s_.width, kernels) + rope(kernels);
@@ -166,9 +170,9 @@ class LayerSteps {
       case BlockStep::kAttentionBackward:
         return kernels.attention(attention_.backward);
       case BlockStep::kActivationForward:
-        return swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
+        return separate_swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
       case BlockStep::kActivationBackward:
-        return swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
+        return separate_swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
       default:
         return 0;  // deferred work is counted where it runs; recompute in recompute()
     }

@@ -261,7 +261,11 @@ class StepModel {
     const double slices = w_.zero == 0 ? 1 : w_.dp * w_.cp;
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
-    return elements / slices * optimizer_bytes(w_) / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
+    double bytes = elements / slices * optimizer_bytes(w_);
+    // FP8 GEMMs read weights in both orientations, which are cast once a step: 2 bytes read, 1 written of each.
+    for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk)
+      bytes += 4 * layers_of_stage(w_, chunk * w_.pp + rank) * layer_parameters(w_) / w_.tp;
+    return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }
 
   // The share by which the slowest of the machines makes a step longer, on average; and of all ranks' jitter the

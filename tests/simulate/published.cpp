@@ -128,6 +128,8 @@ Workload workload_of(const Row& r) {
   } else if (contains(r.source, "torchtitan")) {
     w.zero = 3;
     w.gradient_bytes = 4;
+    w.eager_loss = true;
+    w.compiled = contains(r.model, "compile");
     w.overlap_tp = contains(r.model, "asyncTP");
   } else if (r.source.starts_with("Trireme")) {
     w.gradient_bytes = 4;

@@ -276,6 +276,30 @@ TEST(Published, our_own_h200_figures) {
   }
 }
 
+// FP8 on one GPU (kernels/FP8.md): the bf16 GEMMs' rate is that of the bf16 figures, FP8's own is fitted on GPT 1.316B and
+// the 13B shape. The others are blind.
+TEST(Published, our_own_fp8_figures) {
+  Cluster cluster = cluster_of("h200");
+  const auto is_seen = [](const Row& row) {
+    return row.model.starts_with("1.316B") || row.model.starts_with("13B shape");
+  };
+  std::vector<Row> bf16, seen, unseen;
+  std::ranges::copy_if(published::rows_of(all_rows(), "Trireme H200 one"), std::back_inserter(bf16), is_seen);
+  for (const Row& row : published::rows_of(all_rows(), "Trireme H200 fp8"))
+    (is_seen(row) ? seen : unseen).push_back(row);
+  ASSERT_EQ(seen.size(), 2u);
+  ASSERT_EQ(unseen.size(), 4u);
+  fit({{&cluster.software.gemm_share, 0.02, 0.3, 1}}, [&] { return squared(bf16, cluster); });
+  fit({{&cluster.software.fp8_gemm_share, 0.02, 0.3, 1}}, [&] { return squared(seen, cluster); });
+  const std::vector<Error> calibrated = errors_of(seen, cluster), blind = errors_of(unseen, cluster);
+  print(fmt::format("Trireme H200 fp8, rows of the calibration ({:.3f})", cluster.software.fp8_gemm_share), calibrated);
+  print_rows(calibrated);
+  print("Trireme H200 fp8, blind", blind);
+  print_rows(blind);
+  EXPECT_LE(published::max_error(calibrated), 0.03);
+  EXPECT_LE(published::max_error(blind), 0.03);
+}
+
 // What BLOOM's trials took of an A100, beside CUDA's own share and what the allocator leaves unused.
 TEST(Published, memory) {
   // CUDA's context and NCCL's buffers; PyTorch's caching allocator holds more than is alive.
@@ -288,6 +312,22 @@ TEST(Published, memory) {
                       bytes / (row.value * kGigabyte) - 1});
   }
   print("BLOOM's measured memory", errors);
+  print_rows(errors);
+  EXPECT_LE(published::mean_error(errors), 0.05);
+}
+
+// What PyTorch's allocator held of an H100.
+TEST(Published, memory_of_torchtitan) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  std::vector<Error> errors;
+  for (const Row& row : published::rows_of(all_rows(), "torchtitan H100")) {
+    const Workload w = published::workload_of(row);
+    if (row.metric != "mem_gib" || w.pp > 1) continue;  // with pp the micro-batch is not stated
+    errors.push_back(
+        {fmt::format("{} {} GPUs", row.model, row.gpus), estimate_memory(w).total() / (row.value * kGib) - 1});
+  }
+  ASSERT_EQ(errors.size(), 8u);
+  print("torchtitan's measured memory", errors);
   print_rows(errors);
   EXPECT_LE(published::mean_error(errors), 0.05);
 }
