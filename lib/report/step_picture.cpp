@@ -111,14 +111,14 @@ class StepPicture {
 
   void draw_legend(Picture& picture, double y) const {
     double x = kLeft;
-    for (const auto& [kind, words] : {std::pair{"forward", "forward of a microbatch"},
+    for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"},
                                       std::pair{"backward", "backward"}, std::pair{"update", "update"},
                                       std::pair{"pp", "pp transfers"}, std::pair{"dp", "dp gathers and reductions"}}) {
       picture.rect(x, y - 9, 10, 10, kind);
       picture.text(x + 15, y, words, "ink");
-      x += 38 + 6.4 * static_cast<double>(std::string_view(words).size());
+      x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());
     }
-    picture.text(x, y, "dimmed: later chunks; gaps: the bubble", "faint");
+    picture.text(x, y, "dimmed: later chunks; gaps: bubble", "faint");
   }
 
   const int step_;

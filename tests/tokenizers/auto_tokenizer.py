@@ -20,6 +20,11 @@ from tokenizers import processors
 
 import agree
 
+try:
+    import tiktoken
+except ImportError:
+    tiktoken = None
+
 TRIREME, SCRATCH = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
 CONTENTS = [text for name, text in agree.SAMPLES.items() if name != "tokens"]
 # Names of the formats that export writes: the class that AutoTokenizer takes may hang on them.
@@ -83,6 +88,11 @@ def main():
     check_export("gpt2", agree.save(made["gpt2"], "gpt2", SCRATCH), "gpt2", 6000, 0)
     check_export("llama3", agree.save(made["llama3"], "llama3", SCRATCH), "llama", 12100, 1)
     check_export("qwen", agree.save(made["qwen"], "qwen", SCRATCH), "mistral", 8100, 0)
+    if tiktoken is not None:
+        import tiktoken_agree
+        ranks = tiktoken_agree.trained_ranks(agree.LLAMA3, documents[:60], 4000)
+        tiktoken_agree.save(ranks, SCRATCH / "llama3.tiktoken")
+        check_export("tiktoken", SCRATCH / "llama3.tiktoken", "llama", 5000, 1)
     # What the files beside say, over what the tokenizer itself says.
     told = agree.save(made["llama3"], "told not to", SCRATCH)
     (told / "tokenizer_config.json").write_text('{"add_bos_token": false, "eos_token": "<|endoftext|>"}')

@@ -99,7 +99,7 @@ def main():
             if ids.tolist() != expected:
                 least = min(len(ids), len(expected))
                 at = next((i for i in range(least) if ids[i] != expected[i]), least)
-                sys.exit(f"{name}: token {at} of {document[:80]!r} is {ids[at:at + 4]}, expected {expected[at:at + 4]}, "
+                sys.exit(f"{name}: token {at} of {document[:80]!r} is {ids[at:at + 4]}, not {expected[at:at + 4]}, "
                          f"near {encoding.decode(expected[max(at - 5, 0):at + 5])!r}")
         size = sum(len(document.encode()) for document in chosen)
         if options.time:
