@@ -339,6 +339,11 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
     const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
     const double write = c.device.output_exposed * tile.rows * tile.columns * output_bytes / write_rate;
     best = std::min(best, std::ceil(count / units) * (compute + write));
+    // Too few tiles for the device share their sum over k (split-K); parts are written and added up in fp32.
+    for (int parts = 2; parts <= 8 && count < 2 * units && output_bytes == kAddsFp32; ++parts) {
+      const double sums = 2 * 4.0 * parts * m * n / memory_bytes_per_second(c);
+      best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);
+    }
   }
   return std::max(best, moved) + launch;
 }
