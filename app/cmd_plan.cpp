@@ -15,7 +15,7 @@ struct Options {
   std::string model, cluster, output;
   std::vector<std::string> overrides, constants;
   PlanOptions plan;
-  bool json = false;
+  bool json = false, fp8 = false;
 };
 
 // The model's derived fields, without a layout.
@@ -36,6 +36,7 @@ Result<void> plan(const Options& options) {
   if (!config) return config.error();
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
+  if (options.fp8) config.value().precision.gemm = GemmFormat::kFp8;
   auto search = search_layouts(config.value(), cluster.value(), options.plan);
   if (!search) return search.error();
   fmt::print("{}", options.json ? to_json(search.value()) : to_text(search.value(), cluster.value()));
@@ -63,7 +64,7 @@ void add_plan_command(CLI::App& app, int& status) {
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_option("--keep", options->plan.keep, "Layouts to show")->check(CLI::Range(1, 1000));
   command->add_option("--output", options->output, "Write the best layout's run config here");
-  command->add_flag("--fp8", options->plan.fp8, "GEMMs of the layers in FP8");
+  command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8; with precision.gemm=auto both are searched");
   command->add_flag("--json", options->json, "For machines: one object, best first");
   on_run(command, status, [options] { return plan(*options); });
 }

@@ -13,14 +13,15 @@
 #   soak.sh doctor     `trireme doctor` passes this machine 50 times in a row, and names faults that are slow to look at
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
 #                      On a machine with nothing else to do
+#   soak.sh predict    calibrated on smaller variants, the simulator foretells the quick start's step within 10 %; likewise
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
 # CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal
-# AGENTS, TIMES         of fleet and of doctor: how many
+# AGENTS, TIMES         of fleet; of doctor and predict: how many
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor|slow}
+kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor|slow|predict}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -94,8 +95,12 @@ case $kind in
     build
     bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 20 "${ROUNDS:-3}" 256
     ;;
+  predict)
+    build
+    bash tests/mp/calibration_predicts_the_quick_start.sh "$PWD" "$PWD/build-$kind/bin/trireme" "${TIMES:-3}"
+    ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow, predict"
     exit 2
     ;;
 esac

@@ -35,6 +35,9 @@ std::vector<Variant> variants_of(const Config& config) {
   half.model.seq_len = config.model.seq_len / 2;
   half.model.window = std::min(config.model.window, half.model.seq_len);
   if (half.model.seq_len > 0 && half.model.seq_len % config.parallel.tp == 0) add("half of the sequence", half);
+  half = config;
+  half.data.micro_batch = config.data.micro_batch / 2;
+  if (config.data.micro_batch % 2 == 0) add("half of the micro-batch", half);
   return variants;
 }
 
@@ -103,6 +106,9 @@ void fit(const std::vector<Variant>& variants, Cluster& cluster) {
   };
   s.fixed_s = std::max(1e-5, s.fixed_s);
   std::vector<Knob> knobs{{&s.gemm_share, 2, 1e-4, 1}, {&s.memory_share, 2, 1e-4, 1}, {&s.fixed_s, 2, 1e-6, 100}};
+  // A step's transfers may start sooner than those that were measured, whose host may have been late; never later.
+  double& latency = cluster.node.latency_us;
+  if (variants.front().config.parallel.tp > 1) knobs.push_back({&latency, 2, std::min(0.1, latency), latency});
   const auto loss = [&] {
     s.attention_forward = s.attention_backward = std::min(1.0, s.gemm_share * 0.7);
     double sum = 0;
@@ -140,7 +146,8 @@ Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, 
         "this layout; take a larger data.global_batch");
   Calibration calibration{.cluster = start_values(config, mesh, device)};
   const int64_t most_bytes = device.kind() == DeviceKind::kCuda ? int64_t{1} << 28 : int64_t{1} << 20;
-  std::vector<CommRow> transfers = bench_comm(config, mesh, job, device, {.most_bytes = most_bytes, .rounds = 7});
+  std::vector<CommRow> transfers =
+      bench_comm(config, mesh, job, device, {.most_bytes = most_bytes, .rounds = 7, .queued = true});
   use_transfers(transfers, calibration.cluster.node);
   calibration.cluster.node = job.broadcast(calibration.cluster.node);
   Variant whole{"the config itself", config};

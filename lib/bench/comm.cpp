@@ -60,8 +60,10 @@ std::vector<CommRow> bench_comm(const Config& config, const Mesh& mesh, Job& job
     for (const Operation& operation : operations())
       for (const int64_t bytes : sizes) {
         const Tensor size = buffer(bytes, ranks);
-        const double seconds = median_seconds([&] { operation.run(collectives.group(), size, collectives.stream()); },
-                                              bench.rounds, device, collectives.stream());
+        const auto call = [&](Tensor part) { operation.run(collectives.group(), part, collectives.stream()); };
+        std::function<void()> before;
+        if (bench.queued) before = [&] { call(buffer(bench.most_bytes, ranks)); };
+        const double seconds = median_seconds([&] { call(size); }, bench.rounds, device, collectives.stream(), before);
         rows.push_back({axis, operation.name, ranks, size.bytes(), 1e6 * seconds,
                         static_cast<double>(size.bytes()) / seconds * operation.bus_factor(ranks)});
       }

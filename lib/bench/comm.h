@@ -13,6 +13,9 @@ namespace tri {
 struct CommBench {
   int64_t most_bytes = int64_t{1} << 30;  // sizes are powers of 16 up to it
   int rounds = 11;                        // the middle one counts
+  // Each call behind one of the largest size, as behind a layer's kernels: ranks are together, and their hosts ahead.
+  // Else each on an idle stream, where a small call's time is its host's.
+  bool queued = false;
 };
 
 // nccl-tests' formulas: size is the full buffer (all-gather's output, reduce-scatter's input); algorithm bandwidth is

@@ -6,10 +6,12 @@
 
 namespace tri {
 
-double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream) {
+double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream,
+                      const std::function<void()>& before) {
   const auto begin = device.make_event(EventKind::kTimed), end = device.make_event(EventKind::kTimed);
   std::vector<double> seconds;
   for (int round = -2; round < rounds; ++round) {
+    if (before) before();
     stream.record(*begin);
     run();
     stream.record(*end);

@@ -9,8 +9,10 @@
 
 namespace tri {
 
-// Of `rounds` runs, after two that do not count.
-double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream);
+// Of `rounds` runs, after two that do not count. `before` runs ahead of each and is not timed: while the stream is busy
+// with it the host enqueues `run`, whose own enqueuing then does not count.
+double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream,
+                      const std::function<void()>& before = {});
 
 // Random numbers in (-scale, scale): zeros would spare a GPU power, and lend it speed. Waits until they are there.
 void fill_random(Tensor tensor, Stream& stream, double scale = 1.0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "io/base/error.h"
 
@@ -11,72 +12,35 @@ namespace {
 constexpr double kUnknown = -1;
 constexpr double kSameRhythm = 1e-9;
 
-class Column {
+// What a column's plans say without any duration: who does what in which order, and which buffers that takes.
+class Shape {
  public:
-  explicit Column(const ColumnCosts& costs)
-      : c_(costs), p_(costs.stages), v_(costs.chunks), m_(costs.num_microbatches), virtual_stages_(p_ * v_) {
-    const size_t slots = static_cast<size_t>(virtual_stages_) * m_;
-    forward_end_.assign(slots, kUnknown);
-    backward_end_.assign(slots, kUnknown);
-    forward_arrival_.assign(slots, kUnknown);
-    backward_arrival_.assign(slots, kUnknown);
-    if (c_.transfers == StageTransfers::kCoupled) {
-      forward_round_.assign(slots, 0);
-      backward_round_.assign(slots, 0);
-    }
-    forward_links_.resize(p_);
-    backward_links_.resize(p_);
-    outputs_.resize(p_);
-    dinputs_.resize(p_);
-    times_.busy.assign(p_, 0.0);
-    times_.end.assign(p_, 0.0);
-    times_.first_forward.assign(virtual_stages_, 0.0);
-    times_.last_backward.assign(virtual_stages_, 0.0);
+  struct Stage {
+    Plan plan;
+    std::vector<int> max_inputs;               // [chunk]
+    std::vector<size_t> round_starts;          // coupled: index of each round's first action, and the plan's size
+    std::vector<int> forward_in, backward_in;  // slots that a neighbour sends here, in both sides' order
+    std::vector<int> outputs, dinputs;         // slots that take one of the ring's two buffers, in order
+  };
+
+  Shape(Schedule schedule, int stages, int chunks, int num_microbatches)
+      : schedule_(schedule), p_(stages), v_(chunks), m_(num_microbatches) {
+    forward_round_.assign(static_cast<size_t>(p_) * v_ * m_, 0);
+    backward_round_ = forward_round_;
     for (int rank = 0; rank < p_; ++rank) add_stage(rank);
   }
 
-  // What pp microbatches took on the last virtual stage, after run(): the last of all, or those that ended `earlier`
-  // microbatches before.
-  double last_group(int earlier) const {
-    const int last = slot(virtual_stages_ - 1, m_ - 1 - earlier);
-    return backward_end_[last] - backward_end_[last - p_];
+  bool is_of(const ColumnCosts& c) const {
+    return schedule_ == c.schedule && p_ == c.stages && v_ == c.chunks && m_ == c.num_microbatches;
   }
-
-  ColumnTimes run() {
-    size_t left = 0;
-    for (const Stage& stage : stages_) left += stage.plan.size();
-    while (left > 0) {
-      bool moved = false;
-      // Up and down again: activations and gradients each run with one of the two.
-      for (int rank = 0; rank < p_; ++rank) moved |= advance(rank, left);
-      for (int rank = p_ - 1; rank >= 0; --rank) moved |= advance(rank, left);
-      TRI_REQUIRE(moved, "the plan of {} stages, {} chunks, {} microbatches stands still", p_, v_, m_);
-    }
-    for (int rank = 0; rank < p_; ++rank) times_.makespan = std::max(times_.makespan, times_.end[rank]);
-    return times_;
-  }
-
- private:
-  struct Stage {
-    Plan plan;
-    size_t next = 0;
-    double free_at = 0;
-    std::vector<int> max_inputs;       // [chunk]
-    std::vector<size_t> round_starts;  // coupled: index of each round's first action, and the plan's size
-  };
-
-  // Into a stage from one neighbour.
-  struct Link {
-    std::vector<int> order;  // slots of the receiver, in both sides' order
-    size_t next = 0;
-    double free_at = 0;
-  };
-
+  const Stage& stage(int rank) const { return stages_[rank]; }
+  size_t forward_round(int slot) const { return forward_round_[slot]; }
+  size_t backward_round(int slot) const { return backward_round_[slot]; }
   int slot(int virtual_stage, int microbatch) const { return virtual_stage * m_ + microbatch; }
 
+ private:
   void add_stage(int rank) {
-    const Axis pp{rank, p_};
-    Stage stage{.plan = make_plan(c_.schedule, pp, m_, v_)};
+    Stage stage{.plan = make_plan(schedule_, {rank, p_}, m_, v_)};
     // Inputs alive at once, as max_inputs counts them on the plan with transfers: a receive is issued one compute
     // action ahead of its forward.
     std::vector<int> alive(v_, 0);
@@ -86,6 +50,7 @@ class Column {
     };
     const auto received = [&](const Action& a) { return a.kind == ActionKind::kForward && a.chunk * p_ + rank > 0; };
     if (!stage.plan.empty() && received(stage.plan.front())) begin_input(stage.plan.front());
+    const int last = p_ * v_ - 1;
     for (size_t i = 0; i < stage.plan.size(); ++i) {
       if (i + 1 < stage.plan.size() && received(stage.plan[i + 1])) begin_input(stage.plan[i + 1]);
       const Action& action = stage.plan[i];
@@ -94,15 +59,13 @@ class Column {
       const int stage_index = action.chunk * p_ + rank;
       const bool forward = action.kind == ActionKind::kForward;
       const int here = slot(stage_index, action.microbatch);
-      if (forward && stage_index > 0) forward_links_[rank].order.push_back(here);
-      if (!forward && stage_index + 1 < virtual_stages_) backward_links_[rank].order.push_back(here);
-      if (forward && stage_index + 1 < virtual_stages_) outputs_[rank].push_back(here);
-      if (!forward && stage_index > 0) dinputs_[rank].push_back(here);
+      if (forward && stage_index > 0) stage.forward_in.push_back(here);
+      if (!forward && stage_index < last) stage.backward_in.push_back(here);
+      if (forward && stage_index < last) stage.outputs.push_back(here);
+      if (!forward && stage_index > 0) stage.dinputs.push_back(here);
     }
-    if (c_.transfers == StageTransfers::kCoupled) add_rounds(rank, stage);
+    add_rounds(rank, stage);
     stages_.push_back(std::move(stage));
-    next_output_.push_back(0);
-    next_dinput_.push_back(0);
   }
 
   void add_rounds(int rank, Stage& stage) {
@@ -121,6 +84,79 @@ class Column {
     stage.round_starts.push_back(stage.plan.size());
   }
 
+  Schedule schedule_;
+  int p_, v_, m_;
+  std::vector<Stage> stages_;
+  std::vector<size_t> forward_round_, backward_round_;  // [slot]
+};
+
+// The shape of the thread's last column: a prediction times the same column with and without transfers, and a search
+// comes back to the same stages with other durations.
+const Shape& shape_of(const ColumnCosts& costs) {
+  thread_local std::optional<Shape> last;
+  if (!last || !last->is_of(costs)) last.emplace(costs.schedule, costs.stages, costs.chunks, costs.num_microbatches);
+  return *last;
+}
+
+class Column {
+ public:
+  explicit Column(const ColumnCosts& costs)
+      : c_(costs),
+        shape_(shape_of(costs)),
+        p_(costs.stages),
+        v_(costs.chunks),
+        m_(costs.num_microbatches),
+        virtual_stages_(p_ * v_),
+        stages_(p_),
+        forward_links_(p_),
+        backward_links_(p_) {
+    const size_t slots = static_cast<size_t>(virtual_stages_) * m_;
+    forward_end_.assign(slots, kUnknown);
+    backward_end_.assign(slots, kUnknown);
+    forward_arrival_.assign(slots, kUnknown);
+    backward_arrival_.assign(slots, kUnknown);
+    times_.busy.assign(p_, 0.0);
+    times_.end.assign(p_, 0.0);
+    times_.first_forward.assign(virtual_stages_, 0.0);
+    times_.last_backward.assign(virtual_stages_, 0.0);
+  }
+
+  // What pp microbatches took on the last virtual stage, after run(): the last of all, or those that ended `earlier`
+  // microbatches before.
+  double last_group(int earlier) const {
+    const int last = slot(virtual_stages_ - 1, m_ - 1 - earlier);
+    return backward_end_[last] - backward_end_[last - p_];
+  }
+
+  ColumnTimes run() {
+    size_t left = 0;
+    for (int rank = 0; rank < p_; ++rank) left += shape_.stage(rank).plan.size();
+    while (left > 0) {
+      bool moved = false;
+      // Up and down again: activations and gradients each run with one of the two.
+      for (int rank = 0; rank < p_; ++rank) moved |= advance(rank, left);
+      for (int rank = p_ - 1; rank >= 0; --rank) moved |= advance(rank, left);
+      TRI_REQUIRE(moved, "the plan of {} stages, {} chunks, {} microbatches stands still", p_, v_, m_);
+    }
+    for (int rank = 0; rank < p_; ++rank) times_.makespan = std::max(times_.makespan, times_.end[rank]);
+    return times_;
+  }
+
+ private:
+  struct Stage {
+    size_t next = 0;  // action of its plan
+    double free_at = 0;
+    size_t next_output = 0, next_dinput = 0;
+  };
+
+  // Into a stage from one neighbour.
+  struct Link {
+    size_t next = 0;
+    double free_at = 0;
+  };
+
+  int slot(int virtual_stage, int microbatch) const { return shape_.slot(virtual_stage, microbatch); }
+
   // Lets a stage go on as far as it can; whether it could at all.
   bool advance(int rank, size_t& left) {
     bool moved = false;
@@ -135,28 +171,30 @@ class Column {
 
   // The next message into `rank`: forward from the virtual stage before, backward from the one behind.
   bool deliver(int rank, Link& link, bool forward) {
-    if (link.next == link.order.size()) return false;
-    const int here = link.order[link.next];
+    const Shape::Stage& shape = shape_.stage(rank);
+    const std::vector<int>& order = forward ? shape.forward_in : shape.backward_in;
+    if (link.next == order.size()) return false;
+    const int here = order[link.next];
     const int stage_index = here / m_, microbatch = here % m_;
     const double sent = forward ? forward_end_[here - m_] : backward_end_[here + m_];
     if (sent == kUnknown) return false;
     double start = std::max(sent, link.free_at);
     if (forward) {
       // The input buffer: free once the microbatch that had it has gone backward.
-      const int inputs = stages_[rank].max_inputs[stage_index / p_];
+      const int inputs = shape.max_inputs[stage_index / p_];
       if (microbatch >= inputs) {
         const double freed = backward_end_[here - inputs];
         if (freed == kUnknown) return false;
         start = std::max(start, freed);
       }
     } else if (link.next >= 2) {
-      const double freed = backward_end_[link.order[link.next - 2]];
+      const double freed = backward_end_[order[link.next - 2]];
       if (freed == kUnknown) return false;
       start = std::max(start, freed);
     }
     if (c_.transfers == StageTransfers::kCoupled) {
       const Stage& stage = stages_[rank];
-      const size_t round_start = stage.round_starts[(forward ? forward_round_ : backward_round_)[here]];
+      const size_t round_start = shape.round_starts[forward ? shape_.forward_round(here) : shape_.backward_round(here)];
       if (stage.next < round_start) return false;  // not posted yet
       start = std::max(start, stage.free_at);
     }
@@ -169,8 +207,9 @@ class Column {
 
   bool compute(int rank) {
     Stage& stage = stages_[rank];
-    if (stage.next == stage.plan.size()) return false;
-    const Action& action = stage.plan[stage.next];
+    const Shape::Stage& shape = shape_.stage(rank);
+    if (stage.next == shape.plan.size()) return false;
+    const Action& action = shape.plan[stage.next];
     const bool forward = action.kind == ActionKind::kForward;
     const int stage_index = action.chunk * p_ + rank, here = slot(stage_index, action.microbatch);
     double start = stage.free_at;
@@ -182,16 +221,16 @@ class Column {
     const bool sends = forward ? stage_index + 1 < virtual_stages_ : stage_index > 0;
     if (receives && !wait_for((forward ? forward_arrival_ : backward_arrival_)[here])) return false;
     if (forward && stage_index == 0) {  // it fills an input buffer itself
-      const int inputs = stage.max_inputs[0];
+      const int inputs = shape.max_inputs[0];
       if (action.microbatch >= inputs && !wait_for(backward_end_[slot(0, action.microbatch - inputs)])) return false;
     }
     if (sends) {  // one of two buffers: its last message must have gone
-      const std::vector<int>& users = (forward ? outputs_ : dinputs_)[rank];
-      const size_t index = (forward ? next_output_ : next_dinput_)[rank];
+      const std::vector<int>& users = forward ? shape.outputs : shape.dinputs;
+      const size_t index = forward ? stage.next_output : stage.next_dinput;
       if (index >= 2 && !wait_for(arrival_of(users[index - 2], forward))) return false;
     }
     if (c_.transfers == StageTransfers::kBlocked && stage.next > 0 &&
-        !wait_for(send_end(rank, stage.plan[stage.next - 1])))
+        !wait_for(send_end(rank, shape.plan[stage.next - 1])))
       return false;
     if (c_.transfers == StageTransfers::kCoupled && !wait_for(exchange_end(rank))) return false;
     const double time = (forward ? c_.forward : c_.backward)[stage_index];
@@ -199,7 +238,7 @@ class Column {
     const double end = start + time;
     (forward ? forward_end_ : backward_end_)[here] = end;
     if (!forward) times_.last_backward[stage_index] = end;
-    if (sends) ++(forward ? next_output_ : next_dinput_)[rank];
+    if (sends) ++(forward ? stage.next_output : stage.next_dinput);
     times_.busy[rank] += time;
     times_.end[rank] = stage.free_at = end;
     ++stage.next;
@@ -222,20 +261,21 @@ class Column {
   // When all messages before the stage's next action are over, if it begins a round: those that the round before
   // sends, and those that this one reads. kUnknown: not yet.
   double exchange_end(int rank) const {
-    const Stage& stage = stages_[rank];
-    const Action& action = stage.plan[stage.next];
+    const Shape::Stage& shape = shape_.stage(rank);
+    const size_t next = stages_[rank].next;
+    const Action& action = shape.plan[next];
     const int here = slot(action.chunk * p_ + rank, action.microbatch);
-    const size_t round = (action.kind == ActionKind::kForward ? forward_round_ : backward_round_)[here];
-    if (stage.round_starts[round] != stage.next) return 0;
+    const size_t round = action.kind == ActionKind::kForward ? shape_.forward_round(here) : shape_.backward_round(here);
+    if (shape.round_starts[round] != next) return 0;
     double end = 0;
     const auto include = [&](double time) {
       end = std::max(end, time);
       return time != kUnknown;
     };
-    for (size_t i = round > 0 ? stage.round_starts[round - 1] : stage.next; i < stage.next; ++i)
-      if (!include(send_end(rank, stage.plan[i]))) return kUnknown;
-    for (size_t i = stage.next; i < stage.round_starts[round + 1]; ++i) {
-      const Action& member = stage.plan[i];
+    for (size_t i = round > 0 ? shape.round_starts[round - 1] : next; i < next; ++i)
+      if (!include(send_end(rank, shape.plan[i]))) return kUnknown;
+    for (size_t i = next; i < shape.round_starts[round + 1]; ++i) {
+      const Action& member = shape.plan[i];
       const bool forward = member.kind == ActionKind::kForward;
       const int stage_index = member.chunk * p_ + rank;
       if (forward ? stage_index == 0 : stage_index + 1 == virtual_stages_) continue;
@@ -246,13 +286,11 @@ class Column {
   }
 
   const ColumnCosts& c_;
+  const Shape& shape_;
   const int p_, v_, m_, virtual_stages_;
   std::vector<Stage> stages_;
-  std::vector<double> forward_end_, backward_end_, forward_arrival_, backward_arrival_;  // [slot]; kUnknown: not yet
-  std::vector<size_t> forward_round_, backward_round_;                                   // [slot], coupled
   std::vector<Link> forward_links_, backward_links_;                                     // [rank]: into it
-  std::vector<std::vector<int>> outputs_, dinputs_;  // [rank]: slots that take one of the ring's two buffers, in order
-  std::vector<size_t> next_output_, next_dinput_;
+  std::vector<double> forward_end_, backward_end_, forward_arrival_, backward_arrival_;  // [slot]; kUnknown: not yet
   ColumnTimes times_;
 };
 

@@ -98,20 +98,32 @@ struct AttentionTimes {
   double forward, backward;
 };
 
+// Attention that writes its T x T scores, a kernel a step: GEMMs over the full square, and passes over the scores. In
+// bf16, bytes a score: forward the softmax reads and writes 4, the dropout reads and writes 4 and leaves 1 of its mask;
+// backward the dropout moves as much, the softmax reads its result and a gradient and writes one, 6.
+AttentionTimes attention_in_memory(const Workload& w, const Cluster& c, const Sizes& s) {
+  constexpr double kForwardBytes = 9, kBackwardBytes = 11;
+  const ModelConfig& m = w.model;
+  const double rows = s.rows * m.heads / w.tp, keys = m.seq_len, head = head_size(m);
+  const double bytes = activation_bytes(w.numbers), launch = c.software.launch_us * 1e-6;
+  const Numbers numbers = w.numbers == Numbers::kFp8 ? Numbers::kBf16 : w.numbers;
+  const double to_scores = gemm_seconds(c, numbers, rows, keys, head, bytes);
+  const double to_rows = gemm_seconds(c, numbers, rows, head, keys, bytes);
+  const double pass = bytes / 2 * rows * keys / memory_bytes_per_second(c);
+  return {to_scores + to_rows + kForwardBytes * pass + 2 * launch,
+          to_scores + 3 * to_rows + kBackwardBytes * pass + 2 * launch};
+}
+
 AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes& s) {
   const ModelConfig& m = w.model;
   const double peak = peak_flops(c, w.numbers == Numbers::kFp32 ? Numbers::kFp32 : Numbers::kBf16);
-  if (c.software.scores_in_memory) {
-    // Four bytes a score are written by the first GEMM and read by the softmax with mask; three more for its result
-    // and the dropout's mask, three to read it again; backward moves as many.
-    const double scores = s.rows * m.seq_len * m.heads / w.tp;
-    const double gemms = 4 * scores * head_size(m) / (peak * c.software.gemm_share * 0.5);
-    const double traffic = 10 * scores / memory_bytes_per_second(c);
-    return {gemms + traffic, 2 * gemms + traffic};
-  }
+  if (c.software.scores_in_memory) return attention_in_memory(w, c, s);
   const double flops = 4 * s.rows * keys_per_query(m) * s.heads_width;
   // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
-  const double padded = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m))))) / head_size(m);
+  // A score's exponential takes as long as 64 elements of a head (cuDNN on H200, heads of 64 against 128).
+  constexpr double kExponential = 64, kOfRates = 128;
+  const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m)))));
+  const double padded = kernel / head_size(m) * (1 + kExponential / kernel) / (1 + kExponential / kOfRates);
   const double waste = 1 + c.software.attention_ramp / (2 * keys_per_query(m));
   const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys_per_query(m));
   return {flops * padded * waste / (peak * c.software.attention_forward),
@@ -126,7 +138,8 @@ class LayerSteps {
   double run(BlockStep step, Kernels& kernels) const {
     const double bytes = activation_bytes(w_.numbers);
     const double adds = w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32;
-    const bool swiglu = w_.model.activation == Activation::kSwiglu;
+    // GeLU is part of GEMMs; beside FP8 the activations' kernels are the casts of what they write.
+    const bool separate_swiglu = w_.model.activation == Activation::kSwiglu && w_.numbers != Numbers::kFp8;
     switch (step) {
       case BlockStep::kQkvForward:
         return kernels.gemm(s_.rows, s_.qkv, s_.width, bytes) + casts(s_.width, kernels) + rope(kernels);
@@ -157,9 +170,9 @@ class LayerSteps {
       case BlockStep::kAttentionBackward:
         return kernels.attention(attention_.backward);
       case BlockStep::kActivationForward:
-        return swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
+        return separate_swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
       case BlockStep::kActivationBackward:
-        return swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
+        return separate_swiglu ? kernels.memory(5 * s_.rows * s_.ffn * bytes) : 0;
       default:
         return 0;  // deferred work is counted where it runs; recompute in recompute()
     }
@@ -173,11 +186,12 @@ class LayerSteps {
   double norm_backward(Kernels& kernels) const {
     return kernels.memory(4 * s_.local_rows * s_.width * activation_bytes(w_.numbers), 2);
   }
-  // Separate kernels for biases, residuals, GeLU and dropout, where the program has them.
-  double unfused(Kernels& kernels) const {
+  // What a program moves beyond fused kernels.
+  void unfused(Pass which, Kernels& kernels) const {
+    const double bytes = activation_bytes(w_.numbers);
     const double passes = c_.software.unfused_passes;
-    if (passes == 0) return 0;
-    return kernels.memory(passes * (s_.local_rows * s_.width + s_.rows * s_.ffn) * activation_bytes(w_.numbers), 4);
+    if (passes > 0) kernels.memory(passes * (s_.local_rows * s_.width + s_.rows * s_.ffn) * bytes, 4);
+    if (c_.software.separate_kernels) separate(which, bytes / 2, kernels);
   }
   // What a level of recompute adds to backward, tp's transfers left out.
   void recompute(Kernels& kernels) const {
@@ -206,6 +220,21 @@ class LayerSteps {
   const Sizes& sizes() const { return s_; }
 
  private:
+  // A kernel for each bias, dropout, residual addition, activation and sum of gradients, as Megatron-LM had them before
+  // 2023; bytes of bf16 beyond norm_forward and norm_backward.
+  void separate(Pass which, double scale, Kernels& kernels) const {
+    const double norms = w_.model.block == Block::kSequential ? 2 : 1;
+    const double stream = norms * s_.local_rows * s_.width, ffn = s_.rows * s_.ffn, heads = s_.rows * s_.heads_width;
+    if (which == Pass::kForward) {
+      // The sum of branch and residual is written with the dropout's mask, and read again by the norm (11 for 8); bias
+      // and activation; heads back into rows.
+      kernels.memory(scale * (3 * stream + 4 * ffn + 4 * heads), 4);
+      return;
+    }
+    // The norm's input (6) and weights (4), the residual's sum (6), the dropout (5), the bias' sum (2): 23 for 8. The
+    // activation (6) and its bias (2). Rows into heads, the three gradients into one tensor, and its bias.
+    kernels.memory(scale * (15 * stream + 8 * ffn + 22 * heads), 13);
+  }
   // FP8 GEMMs read copies that a kernel makes of their input, and of its transpose for the weight gradient.
   double casts(double width, Kernels& kernels) const {
     return w_.numbers == Numbers::kFp8 ? kernels.memory(c_.software.cast_bytes * s_.rows * width) : 0;
@@ -256,6 +285,12 @@ void run_regions(const Workload& w, const Cluster& c, const TransferTimes& trans
   }
 }
 
+// Whether backward gathers the rows again that forward gathered and did not keep (Korthikanti et al. 2022, section
+// 4.2.2).
+bool gathers_again(const Workload& w, const Cluster& c) {
+  return c.software.scores_in_memory ? w.sequence_parallel : w.recompute != Recompute::kNone;
+}
+
 // Keys and values of all context-parallel ranks, beside the attention that reads them.
 void add_context_parallel(const Workload& w, const Cluster& c, const TransferTimes& transfers, double passes,
                           PassTimes& times) {
@@ -304,6 +339,11 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
     const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
     const double write = c.device.output_exposed * tile.rows * tile.columns * output_bytes / write_rate;
     best = std::min(best, std::ceil(count / units) * (compute + write));
+    // Too few tiles for the device share their sum over k (split-K); parts are written and added up in fp32.
+    for (int parts = 2; parts <= 8 && count < 2 * units && output_bytes == kAddsFp32; ++parts) {
+      const double sums = 2 * 4.0 * parts * m * n / memory_bytes_per_second(c);
+      best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);
+    }
   }
   return std::max(best, moved) + launch;
 }
@@ -318,18 +358,20 @@ LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes&
     steps.norm_forward(forward);
     steps.norm_backward(backward);
   }
-  steps.unfused(forward);
-  steps.unfused(backward);
+  steps.unfused(Pass::kForward, forward);
+  steps.unfused(Pass::kBackward, backward);
   add_context_parallel(w, c, transfers, 1, forward.times());
   add_context_parallel(w, c, transfers, 2, backward.times());
   steps.recompute(backward);
   LayerTimes times{forward.times(), backward.times()};
   if (w.recompute == Recompute::kFull) {
     times.backward += times.forward;
-  } else if (w.tp > 1 && w.recompute != Recompute::kNone && !c.software.scores_in_memory) {
-    // Gathered rows are gathered again, beside backward GEMMs.
+  } else if (w.tp > 1 && gathers_again(w, c)) {
+    // Beside backward GEMMs, in Megatron-LM too, whose other transfers overlap nothing.
+    Workload beside = w;
+    beside.overlap_tp = w.overlap_tp || c.software.scores_in_memory;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
-    times.backward.tp += (sequential ? 2 : 1) * exposed(w, c, gather, gather);
+    times.backward.tp += (sequential ? 2 : 1) * exposed(beside, c, gather, gather);
   }
   return times;
 }

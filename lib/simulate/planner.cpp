@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
+#include "kernels/fp8.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -19,6 +20,16 @@ std::vector<int> divisors(int number, int most) {
   for (int i = 1; i <= std::min(number, most); ++i)
     if (number % i == 0) all.push_back(i);
   return all;
+}
+
+// As fp8_obstacles (lib/config/config.h), for a layout without a config.
+bool fp8_sides_fit(const Workload& w) {
+  const ModelConfig& m = w.model;
+  const int64_t rows = int64_t{w.micro_batch} * m.seq_len;
+  const int64_t qkv = (m.heads + int64_t{2} * m.kv_heads) * (m.hidden / m.heads) / w.tp;
+  for (const int64_t side : {rows, int64_t{m.hidden}, int64_t{m.hidden / w.tp}, qkv, int64_t{m.ffn_hidden / w.tp}})
+    if (side % kFp8Multiple != 0) return false;
+  return true;
 }
 
 // A layout of which only a bound of the time is known.
@@ -40,7 +51,9 @@ class Search {
     planned.parallel.overlap_dp = config.parallel.overlap_dp;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     base_ = workload_of(planned);
-    if (options.fp8) base_.numbers = Numbers::kFp8;
+    numbers_ = {base_.numbers};
+    if (config.precision.gemm == GemmFormat::kAuto && base_.numbers == Numbers::kBf16 && cluster.device.fp8_tflops > 0)
+      numbers_.push_back(Numbers::kFp8);
   }
 
   PlanSearch run() {
@@ -77,7 +90,10 @@ class Search {
       w.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
       for (const int micro_batch : divisors(w.global_batch / w.dp, options_.max_micro_batch)) {
         w.micro_batch = micro_batch;
-        add_levels(w);
+        for (const Numbers numbers : numbers_) {
+          w.numbers = numbers;
+          if (numbers != Numbers::kFp8 || fp8_sides_fit(w)) add_levels(w);
+        }
       }
     }
   }
@@ -103,13 +119,14 @@ class Search {
   RingTimes times_;
   double room_;
   Workload base_;
+  std::vector<Numbers> numbers_;
   std::vector<Candidate> candidates_;
   PlanSearch result_;
 };
 
 std::string layout_of(const Workload& w) {
-  return fmt::format("tp {:>2} pp {:>2} dp {:>5} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9}", w.tp, w.pp,
-                     w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute));
+  return fmt::format("tp {:>2} pp {:>2} dp {:>5} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, w.pp,
+                     w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
 }
 
 // The two largest parts of the step that are not the model's own FLOPs.
@@ -135,8 +152,9 @@ std::string why(const PlannedLayout& first, const PlannedLayout& second) {
 
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  if (options.fp8 && cluster.device.fp8_tflops == 0)
-    return usage_error("--fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out", cluster.device.name);
+  if (config.precision.gemm == GemmFormat::kFp8 && cluster.device.fp8_tflops == 0)
+    return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
+                       cluster.device.name);
   PlanSearch search = Search(config, cluster, options).run();
   search.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (search.tried == 0)
@@ -155,11 +173,11 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
       fmt::format("{} layouts, {} fit into {:.1f} GiB, the best of them on {} ranks of {} ({:.0f} ms of search):\n",
                   search.tried, search.fitted, room_of(cluster) / kGib, search.best.front().workload.ranks(),
                   cluster.device.name, 1e3 * search.seconds);
-  text += fmt::format("  {:>3}  {:<70}  {:>9}  {:>8}  {:>6}  {:>9}  limited by\n", "", "layout", "step", "tokens/s",
+  text += fmt::format("  {:>3}  {:<75}  {:>9}  {:>8}  {:>6}  {:>9}  limited by\n", "", "layout", "step", "tokens/s",
                       "MFU", "memory");
   int place = 1;
   for (const PlannedLayout& layout : search.best)
-    text += fmt::format("  {:>3}  {:<70}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB  {}\n", place++,
+    text += fmt::format("  {:>3}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB  {}\n", place++,
                         layout_of(layout.workload), layout.step.seconds, format_count(layout.step.tokens_per_second),
                         100 * layout.step.mfu, layout.memory.total() / kGib, limits_of(layout.step));
   if (search.best.size() > 1) text += why(search.best[0], search.best[1]) + "\n";
@@ -180,6 +198,7 @@ std::string to_json(const PlanSearch& search) {
                        {"micro_batch", w.micro_batch},
                        {"zero", w.zero},
                        {"recompute", enum_name(w.recompute)},
+                       {"numbers", enum_name(w.numbers)},
                        {"step_s", layout.step.seconds},
                        {"tokens_per_s", layout.step.tokens_per_second},
                        {"mfu", layout.step.mfu},
@@ -201,6 +220,7 @@ Config with_layout(Config config, const Workload& w) {
   p.schedule = w.schedule;
   p.zero = w.zero;
   p.recompute = w.recompute;
+  config.precision.gemm = w.numbers == Numbers::kFp8 ? GemmFormat::kFp8 : GemmFormat::kCompute;
   config.data.micro_batch = w.micro_batch;
   return config;
 }

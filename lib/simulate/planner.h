@@ -28,10 +28,10 @@ struct PlanOptions {
   int keep = 10;  // layouts that are returned
   int max_chunks = 16;
   int max_micro_batch = 16;
-  bool fp8 = false;  // GEMMs in FP8
 };
 
-// `config` parsed, its parallel section ignored but for the overlaps. Error (kUsage): no layout fits, or none divides
+// `config` parsed, its parallel section ignored but for the overlaps. Its precision is kept, but precision.gemm: auto
+// leaves it to the search where the device has FP8. Error (kUsage): no layout fits, or none divides
 // the model.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 

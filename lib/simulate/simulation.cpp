@@ -57,7 +57,6 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   simulation.memory_bytes = planned_bytes(config);
   simulation.workload = workload_of(config);
   Workload& w = simulation.workload;
-  if (options.fp8) w.numbers = Numbers::kFp8;
   if (options.fsdp) w.zero = 3;
   if (options.cp > 1) {
     if (w.dp % options.cp != 0)
@@ -65,8 +64,9 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
     w.cp = options.cp;
     w.dp /= options.cp;
   }
-  if (options.fp8 && cluster.device.fp8_tflops == 0)
-    return usage_error("--fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out", cluster.device.name);
+  if (w.numbers == Numbers::kFp8 && cluster.device.fp8_tflops == 0)
+    return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
+                       cluster.device.name);
   if (const std::string problem = problem_of(w); !problem.empty()) return usage_error("{}", problem);
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
   simulation.goodput = goodput(cluster, w.ranks());

@@ -22,7 +22,6 @@ struct Simulation {
 
 // What other programs do and this one's config has no word for, or not yet.
 struct WorkloadOptions {
-  bool fp8 = false;   // GEMMs of the layers in FP8
   int cp = 1;         // context parallelism
   bool fsdp = false;  // weights sharded over dp as well
   Stragglers stragglers = Stragglers::kOn;

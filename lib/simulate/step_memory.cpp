@@ -18,16 +18,23 @@ double kept_bytes(const Workload& w) {
   const double input = local * m.hidden * bytes;
   if (w.recompute == Recompute::kFull) return input;
   const bool sequential = m.block == Block::kSequential;
+  if (w.eager_loss && w.recompute == Recompute::kSelective) {
+    // The block's input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
+    const double heads = rows * m.heads * head_size(m) / w.tp, values = rows * m.kv_heads * head_size(m) / w.tp;
+    return input + (2 * heads + values + rows * m.ffn_hidden / w.tp) * bytes + (w.compiled ? 0 : input);
+  }
   const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp * bytes;
   const double attention = rows * m.heads * head_size(m) / w.tp * bytes;
   const double ffn = rows * m.ffn_hidden / w.tp * bytes;
   const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
   const double stream = sequential ? 2 * input : input;
-  const double normed = (sequential ? 2 : 1) * rows * m.hidden * bytes;
+  // What only FP8 GEMMs read is kept in FP8.
+  const double read = w.numbers == Numbers::kFp8 ? 1 / bytes : 1;
+  const double normed = (sequential ? 2 : 1) * rows * m.hidden * bytes * read;
   const double statistics = rows * m.heads / w.tp * 4 + (sequential ? 4 : 2) * local * 4;
   double kept = stream + statistics + qkv + attention + fc1;
-  if (w.recompute == Recompute::kNone) kept += normed + ffn;
-  if (w.recompute == Recompute::kNorms) kept += ffn;
+  if (w.recompute == Recompute::kNone) kept += normed + ffn * read;
+  if (w.recompute == Recompute::kNorms) kept += ffn * read;
   return kept;
 }
 
@@ -65,7 +72,15 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   const double elements = parameters_of_stage(w, stage), shards = w.dp * w.cp;
   StepMemory memory;
   const double weights = w.numbers == Numbers::kFp32 ? 0 : 2;  // fp32: the master weights are the weights
-  memory.parameters = w.zero >= 3 ? elements * (weights + w.gradient_bytes) / shards : elements * weights;
+  memory.parameters = elements * weights;
+  if (w.zero >= 3) {
+    // The master weights are the weights; gradients are sharded too. Whole are the embedding and the head, the head's
+    // gradient as it is and as it is reduced, and a layer that is used and the one that comes next.
+    const double ends = embedding_parameters(w) / w.tp;
+    const double whole = (stage == 0 ? ends : 0) + (stage == w.pp - 1 ? ends : 0) + 2 * layer_parameters(w) / w.tp;
+    memory.parameters = elements * w.gradient_bytes / shards + weights * whole +
+                        (stage == w.pp - 1 ? (weights + w.gradient_bytes) * ends : 0);
+  }
   if (w.zero < 2) memory.parameters += elements * 4;
   if (w.zero == 2) {
     // Slices, and the pool of whole buckets; a tensor is never divided over buckets.
@@ -74,6 +89,9 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
     constexpr int kPool = 4;
     memory.parameters += elements * 4 / shards + kPool * 4 * largest;
   }
+  if (w.numbers == Numbers::kFp8 && w.zero < 3)  // GEMM weights in both orientations
+    for (int chunk = 0; chunk < w.chunks; ++chunk)
+      memory.parameters += 2 * layers_of_stage(w, chunk * w.pp + stage) * layer_parameters(w) / w.tp;
   memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);
   memory.activations = microbatches_in_flight(w, stage) * kept_bytes(w);
   // The layer's workspace: gathered gradients, a recomputed layer, boundary buffers; the head's logits.
@@ -87,7 +105,17 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   // Softmax in bf16, the dropout's mask, and its result.
   if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
   if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
-  if (stage == w.pp - 1) memory.workspace += rows * static_cast<double>(padded_vocab(m)) / w.tp * bytes;
+  if (w.numbers == Numbers::kFp8) {  // a layer's casts (lib/model/fp8_tensors.cpp)
+    const double attention = rows * m.heads * head_size(m) / w.tp, ffn = rows * m.ffn_hidden / w.tp;
+    const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
+    const double dqkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
+    memory.workspace += attention + 2 * rows * m.hidden + 2 * fc1 + 2 * dqkv + std::max(rows * m.hidden, ffn);
+  }
+  // Logits; PyTorch's loss adds their fp32 copy, its logarithms of probabilities, and their gradient.
+  const double logit = w.eager_loss ? bytes + 3 * 4 : bytes;
+  const double logits = stage == w.pp - 1 ? rows * static_cast<double>(padded_vocab(m)) / w.tp * logit : 0;
+  // PyTorch frees what no longer lives: a layer and the loss use the same memory, one after the other.
+  memory.workspace = w.eager_loss ? std::max(memory.workspace, logits) : memory.workspace + logits;
   return memory;
 }
 

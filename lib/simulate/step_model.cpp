@@ -95,7 +95,8 @@ class StepModel {
     double end = 0;
     for (int stage = 0; stage < w_.pp; ++stage) {
       if (times.busy[stage] > times.busy[prediction.busiest_stage]) prediction.busiest_stage = stage;
-      end = std::max(end, reduced_at(times, costs, stage) + optimizer_seconds(stage));
+      const bool tied = stage == 0 || stage == w_.pp - 1;
+      end = std::max(end, reduced_at(times, costs, stage) + (tied ? tied_seconds() : 0) + optimizer_seconds(stage));
     }
     const int busiest = prediction.busiest_stage;
     StepParts& parts = prediction.parts;
@@ -175,6 +176,17 @@ class StepModel {
     return {kind, bytes, group, members_on_node(c_, w_.tp, group)};
   }
 
+  // The first and the last stage add up the gradients of the table that they share, when all else is reduced.
+  double tied_seconds() const {
+    if (w_.pp == 1 || !w_.model.tie_embeddings) return 0;
+    const bool one_node = w_.tp * w_.cp * w_.dp * (w_.pp - 1) < c_.node.ranks;
+    return transfers_.seconds({.kind = Collective::kAllReduce,
+                               .bytes = embedding_parameters(w_) / w_.tp * w_.gradient_bytes,
+                               .ranks = 2,
+                               .on_node = one_node ? 2 : 1,
+                               .axis = TransferAxis::kPp});
+  }
+
   double weight_gather_seconds() const {
     return transfers_.seconds(over_dp(Collective::kAllGather, layer_parameters(w_) / w_.tp * parameter_bytes(w_)));
   }
@@ -249,7 +261,11 @@ class StepModel {
     const double slices = w_.zero == 0 ? 1 : w_.dp * w_.cp;
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
-    return elements / slices * optimizer_bytes(w_) / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
+    double bytes = elements / slices * optimizer_bytes(w_);
+    // FP8 GEMMs read weights in both orientations, which are cast once a step: 2 bytes read, 1 written of each.
+    for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk)
+      bytes += 4 * layers_of_stage(w_, chunk * w_.pp + rank) * layer_parameters(w_) / w_.tp;
+    return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }
 
   // The share by which the slowest of the machines makes a step longer, on average; and of all ranks' jitter the

@@ -6,11 +6,20 @@
 
 namespace tri {
 
+namespace {
+
+Numbers numbers_of(const PrecisionConfig& precision) {
+  if (precision.compute != Dtype::kBF16) return Numbers::kFp32;
+  return precision.gemm == GemmFormat::kFp8 ? Numbers::kFp8 : Numbers::kBf16;
+}
+
+}  // namespace
+
 Workload workload_of(const Config& config) {
   TRI_REQUIRE(config.parallel.recompute != Recompute::kAuto, "parallel.recompute is still auto");
   const ParallelConfig& p = config.parallel;
   return {.model = config.model,
-          .numbers = config.precision.compute == Dtype::kBF16 ? Numbers::kBf16 : Numbers::kFp32,
+          .numbers = numbers_of(config.precision),
           .tp = p.tp,
           .dp = p.dp,
           .pp = p.pp,

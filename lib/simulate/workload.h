@@ -30,6 +30,10 @@ struct Workload {
   bool sequence_parallel = true;           // else norms and residual additions work on all rows on every tp rank
   bool overlap_tp = true, overlap_pp = true, overlap_dp = true;
   bool scores_kept = false;  // other programs: attention's T x T scores lie in memory while a layer runs
+  // Other programs: PyTorch's own loss keeps fp32 copies of the logits, and selective recompute keeps the output of
+  // every second GEMM (torchtitan).
+  bool eager_loss = false;
+  bool compiled = false;     // and its compiler drops the output of a layer's last GEMM, which backward does not read
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;   // of an element that dp reduces
   int optimizer_bytes = 8;  // an element of what the optimizer keeps beside the master weights

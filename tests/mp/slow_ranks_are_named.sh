@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A rank that is slower than its peers is named, with its times in ranks.h5, in the log, in events.jsonl and on the map; of a
-# slow stage nobody is. Measuring changes no loss, and a killed run's file goes on.
+# A rank that is slower than its peers is named, with its times in ranks.h5, in the log, in events.jsonl and on the map;
+# of a slow stage nobody is. Measuring changes no loss, and a killed run's file goes on.
 #   slow_ranks_are_named.sh SOURCE_FOLDER PATH_OF_trireme_on_hangs [PERCENT WINDOW ROUNDS HIDDEN]
-# PERCENT: what the slow ranks take longer; by default much, since the machine may be busy. WINDOW: steps. ROUNDS: times that
-# every rank in turn is slow, and nobody else may be named; 0, the default: one of them once, and others may be, since a
-# machine that others use does make ranks slow. HIDDEN: of the model; what is compared must be its GEMMs where
+# PERCENT: what the slow ranks take longer; by default much, since the machine may be busy. WINDOW: steps. ROUNDS: times
+# that every rank in turn is slow, and nobody else may be named; 0, the default: one of them once, and others may be,
+# since a machine that others use does make ranks slow. HIDDEN: of the model; what is compared must be its GEMMs where
 # little is to be found, since in a tiny one the first tp ranks, which have all the tokens, are the slower ones.
 source "$(dirname "$0")/checks.sh"
 percent=${3:-60} window=${4:-12} rounds=${5:-0} hidden=${6:-64}

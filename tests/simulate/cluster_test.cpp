@@ -37,7 +37,9 @@ TEST(Cluster, other_mistakes_are_refused) {
       error_of("", {"node.rank=3"}).find("--cluster-set node.rank=3: node.rank: unknown key; did you mean node.ranks?"),
       std::string::npos);
   EXPECT_NE(error_of("", {"node"}).find("expected section.key=value"), std::string::npos);
-  EXPECT_FALSE(read_cluster("/nowhere/cluster.yaml"));
+  const auto missing = read_cluster("/nowhere/cluster.yaml");
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find("/nowhere/cluster.yaml: cannot read the cluster file"), std::string::npos);
 }
 
 TEST(Cluster, prints_what_it_reads) {

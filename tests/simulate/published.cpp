@@ -128,6 +128,8 @@ Workload workload_of(const Row& r) {
   } else if (contains(r.source, "torchtitan")) {
     w.zero = 3;
     w.gradient_bytes = 4;
+    w.eager_loss = true;
+    w.compiled = contains(r.model, "compile");
     w.overlap_tp = contains(r.model, "asyncTP");
   } else if (r.source.starts_with("Trireme")) {
     w.gradient_bytes = 4;
@@ -143,7 +145,8 @@ Workload workload_of(const Row& r) {
     w.scores_kept = true;
     w.sequence_parallel = contains(r.recompute, "SP") && !contains(r.recompute, "no-SP");
     w.zero = r.source.starts_with("BLOOM") ? 1 : 0;
-    w.gradient_bytes = r.source.starts_with("BLOOM") || r.source.starts_with("vTrain") ? 2 : 4;
+    // In fp16 BLOOM's trials and vTrain's programs added gradients up in fp16; BLOOM's own run, in bf16, in fp32.
+    w.gradient_bytes = r.source.starts_with("BLOOM prequel") || r.source.starts_with("vTrain") ? 2 : 4;
   }
   return w;
 }

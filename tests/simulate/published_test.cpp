@@ -31,7 +31,7 @@ Cluster cluster_of(const std::string& name, const std::vector<std::string>& over
 }
 
 bool is_megatron(const Row& row) { return row.model.find("Megatron-LM") != row.model.npos; }
-bool is_time(const Row& row) { return !row.metric.starts_with("mem"); }
+bool is_time(const Row& row) { return !row.metric.starts_with("mem") && !row.metric.starts_with("layer"); }
 
 double error_of(const Row& row, const Cluster& cluster) {
   return predict_step(published::workload_of(row), cluster).seconds / published::step_seconds(row) - 1;
@@ -189,6 +189,24 @@ TEST(Published, h100_leaving_one_model_out) {
   EXPECT_LE(published::mean_error(blind), 0.03);
 }
 
+// One layer alone, by Megatron-LM's own authors: no step's schedule, transfers between stages or host are in it.
+TEST(Published, one_layer_of_megatron_2021) {
+  const std::vector<Row> rows = published::rows_of(all_rows(), "Korthikanti T4");
+  ASSERT_EQ(rows.size(), 10u);
+  const Cluster cluster = cluster_of("a100_megatron_2021");
+  std::vector<Error> errors;
+  for (const Row& row : rows) {
+    const LayerTimes times = layer_times(published::workload_of(row), cluster, RingTimes(cluster));
+    const bool forward = row.metric == "layer_fwd_ms";
+    errors.push_back({row.recompute + (forward ? " forward" : " backward"),
+                      1e3 * (forward ? times.forward : times.backward).total() / row.value - 1});
+  }
+  print("Korthikanti table 4, one layer, nothing fitted", errors);
+  print_rows(errors);
+  EXPECT_LE(published::mean_error(errors), 0.04);
+  EXPECT_LE(published::max_error(errors), 0.06);
+}
+
 // Nothing fitted: files that describe the hardware and what the source says of its program. Then one constant a
 // stack.
 TEST(Published, other_stacks) {
@@ -201,8 +219,8 @@ TEST(Published, other_stacks) {
       {"SC21", "a100_megatron_2021", {}},
       {"Korthikanti", "a100_megatron_2021", {}},
       {"MT-NLG", "a100_megatron_2021", {}, true},
-      {"BLOOM log", "a100_megatron_2021", {"network.gb_per_s=6.25"}, true},  // 4 x 100 Gb/s Omni-Path a node of 8
-      // CUDA_LAUNCH_BLOCKING=1: each kernel waits for the host.
+      // 4 x 100 Gb/s Omni-Path a node of 8. CUDA_LAUNCH_BLOCKING=1: each kernel waits for the host.
+      {"BLOOM log", "a100_megatron_2021", {"network.gb_per_s=6.25", "software.launch_us=20"}, true},
       {"BLOOM prequel", "a100_megatron_2021", {"network.gb_per_s=6.25", "software.launch_us=20"}, true},
       {"vTrain", "a100_megatron_2021", {"network.gb_per_s=12.5"}, true},  // 4 x 200 Gb/s a node
       {"torchtitan A100", "a100_megascale", {"stragglers.share=0"}},
@@ -258,6 +276,30 @@ TEST(Published, our_own_h200_figures) {
   }
 }
 
+// FP8 on one GPU (kernels/FP8.md): the bf16 GEMMs' rate is that of the bf16 figures, FP8's own is fitted on GPT 1.316B and
+// the 13B shape. The others are blind.
+TEST(Published, our_own_fp8_figures) {
+  Cluster cluster = cluster_of("h200");
+  const auto is_seen = [](const Row& row) {
+    return row.model.starts_with("1.316B") || row.model.starts_with("13B shape");
+  };
+  std::vector<Row> bf16, seen, unseen;
+  std::ranges::copy_if(published::rows_of(all_rows(), "Trireme H200 one"), std::back_inserter(bf16), is_seen);
+  for (const Row& row : published::rows_of(all_rows(), "Trireme H200 fp8"))
+    (is_seen(row) ? seen : unseen).push_back(row);
+  ASSERT_EQ(seen.size(), 2u);
+  ASSERT_EQ(unseen.size(), 4u);
+  fit({{&cluster.software.gemm_share, 0.02, 0.3, 1}}, [&] { return squared(bf16, cluster); });
+  fit({{&cluster.software.fp8_gemm_share, 0.02, 0.3, 1}}, [&] { return squared(seen, cluster); });
+  const std::vector<Error> calibrated = errors_of(seen, cluster), blind = errors_of(unseen, cluster);
+  print(fmt::format("Trireme H200 fp8, rows of the calibration ({:.3f})", cluster.software.fp8_gemm_share), calibrated);
+  print_rows(calibrated);
+  print("Trireme H200 fp8, blind", blind);
+  print_rows(blind);
+  EXPECT_LE(published::max_error(calibrated), 0.03);
+  EXPECT_LE(published::max_error(blind), 0.03);
+}
+
 // What BLOOM's trials took of an A100, beside CUDA's own share and what the allocator leaves unused.
 TEST(Published, memory) {
   // CUDA's context and NCCL's buffers; PyTorch's caching allocator holds more than is alive.
@@ -270,6 +312,22 @@ TEST(Published, memory) {
                       bytes / (row.value * kGigabyte) - 1});
   }
   print("BLOOM's measured memory", errors);
+  print_rows(errors);
+  EXPECT_LE(published::mean_error(errors), 0.05);
+}
+
+// What PyTorch's allocator held of an H100.
+TEST(Published, memory_of_torchtitan) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  std::vector<Error> errors;
+  for (const Row& row : published::rows_of(all_rows(), "torchtitan H100")) {
+    const Workload w = published::workload_of(row);
+    if (row.metric != "mem_gib" || w.pp > 1) continue;  // with pp the micro-batch is not stated
+    errors.push_back(
+        {fmt::format("{} {} GPUs", row.model, row.gpus), estimate_memory(w).total() / (row.value * kGib) - 1});
+  }
+  ASSERT_EQ(errors.size(), 8u);
+  print("torchtitan's measured memory", errors);
   print_rows(errors);
   EXPECT_LE(published::mean_error(errors), 0.05);
 }

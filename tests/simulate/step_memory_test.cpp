@@ -40,6 +40,9 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"llama_8b", 16, {"parallel.tp=1", "parallel.zero=2", "parallel.recompute=full"}},
       {"gpt_13b", 16, {"parallel.tp=2", "parallel.pp=2", "parallel.chunks=1", "parallel.schedule=1f1b"}},
       {"gpt_1b3", 8, {}},
+      {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=none"}},
+      {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=norms", "parallel.tp=2", "parallel.pp=2"}},
+      {"llama_8b", 16, {"precision.gemm=fp8", "parallel.recompute=selective"}},
   };
   for (const Case& one : cases) {
     const Config config = planned_config(one.preset, one.ranks, one.settings);

@@ -1,0 +1,63 @@
+// What a search leaves open and what it keeps: precision.
+#include "lib/simulate/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "lib/simulate/cluster.h"
+
+namespace tri {
+namespace {
+
+Config config_with(const std::string& gemm) {
+  const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/gpt_13b.yaml";
+  const auto text = read_config_text(path);
+  EXPECT_TRUE(text) << text.error().message;
+  auto parsed = parse_config(text.value(), path,
+                             {"precision.gemm=" + gemm, "parallel.tp=1", "parallel.pp=1", "parallel.dp=1",
+                              "parallel.chunks=1", "parallel.schedule=1f1b"});
+  EXPECT_TRUE(parsed) << parsed.error().message;
+  auto resolved = resolve_config(parsed.value(), 1);
+  EXPECT_TRUE(resolved) << resolved.error().message;
+  return resolved.value();
+}
+
+Cluster cluster_of(const std::string& name) {
+  auto cluster = read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/" + name + ".yaml");
+  EXPECT_TRUE(cluster) << cluster.error().message;
+  return cluster.value();
+}
+
+std::set<Numbers> found(const std::string& gemm, const std::string& cluster) {
+  std::set<Numbers> numbers;
+  const auto search = search_layouts(config_with(gemm), cluster_of(cluster), {.ranks = 16, .keep = 200});
+  EXPECT_TRUE(search) << search.error().message;
+  for (const PlannedLayout& layout : search.value().best) numbers.insert(layout.workload.numbers);
+  return numbers;
+}
+
+TEST(Planner, searches_both_precisions_where_the_config_leaves_them_open) {
+  EXPECT_EQ(found("compute", "h200"), std::set{Numbers::kBf16});
+  EXPECT_EQ(found("fp8", "h200"), std::set{Numbers::kFp8});
+  EXPECT_EQ(found("auto", "h200"), (std::set{Numbers::kBf16, Numbers::kFp8}));
+  EXPECT_EQ(found("auto", "a100_megascale"), std::set{Numbers::kBf16});
+  const auto refused = search_layouts(config_with("fp8"), cluster_of("a100_megascale"), {.ranks = 16});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("device.fp8_tflops is 0"), std::string::npos) << refused.error().message;
+}
+
+TEST(Planner, writes_the_precision_that_won) {
+  const Config config = config_with("auto");
+  auto search = search_layouts(config, cluster_of("h200"), {.ranks = 16, .keep = 1});
+  ASSERT_TRUE(search) << search.error().message;
+  Workload won = search.value().best.front().workload;
+  EXPECT_EQ(won.numbers, Numbers::kFp8);
+  EXPECT_EQ(with_layout(config, won).precision.gemm, GemmFormat::kFp8);
+  won.numbers = Numbers::kBf16;
+  EXPECT_EQ(with_layout(config, won).precision.gemm, GemmFormat::kCompute);
+}
+
+}  // namespace
+}  // namespace tri
