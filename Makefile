@@ -1,10 +1,12 @@
 # make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
-# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, transformers: tests see with them,
-#               or are skipped
-# make install  executable, scripts and configs into PREFIX       make deps     the packages that all of this needs
+# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers: tests see
+#               with them, or are skipped
+# make install  executable, scripts and configs into PREFIX       make uninstall
+# make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
-# make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make soak-crash ...
+# make soak     the long tests: another compiler, sanitizers, hundreds of kills, hangs and faults; or one of them: make
+#               soak-crash ...
 # make format   clang-format over the tree                        make clean
 BUILD ?= build
 JOBS ?= $(shell nproc)
@@ -16,7 +18,7 @@ SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak
 ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)
 endif
-.PHONY: build all configure run test unit bench soak $(SOAKS) install deps clients format clean
+.PHONY: build all configure run test unit bench soak $(SOAKS) install uninstall deps clients format clean
 
 # The executable alone: the tests would take three times as long again.
 build: configure
@@ -54,6 +56,14 @@ $(SOAKS): deps
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+# What the last install has put there, and the folders that were made for it.
+uninstall:
+	@test -e $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
+	@xargs -d '\n' rm -f <$(BUILD)/install_manifest.txt
+	@sed -n 's,/share/trireme/.*,/share/trireme,p' $(BUILD)/install_manifest.txt | sort -u \
+	  | while read -r folder; do find "$$folder" -depth -type d -empty -delete; done
+	@rm -f $(BUILD)/install_manifest.txt
 
 deps:
 	@bash slurm/install-packages

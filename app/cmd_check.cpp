@@ -7,16 +7,18 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "io/base/file.h"
 #include "lib/config/config.h"
 #include "lib/config/schema.h"
 #include "lib/observe/check_report.h"
+#include "lib/report/picture.h"
 #include "lib/train/inputs.h"
 
 namespace tri {
 namespace {
 
 struct Options {
-  std::string config;
+  std::string config, svg;  // the picture's file
   std::vector<std::string> overrides;
   std::vector<std::string> get;
   int ranks = 0;  // 0: what the config's mesh has
@@ -58,6 +60,8 @@ Result<void> check(const Options& options) {
   if (!config) return config.error();
   const auto plan = plan_job(config.value(), facts_on_paper(config.value(), static_cast<int>(ranks)));
   if (!plan) return plan.error();
+  if (!options.svg.empty())
+    if (auto written = write_file(options.svg, mesh_picture(config.value())); !written) return written;
   if (options.get.empty()) return report(options, config.value(), plan.value(), static_cast<int>(ranks));
   std::string values;
   for (const std::string& name : options.get) {
@@ -83,6 +87,7 @@ void add_check_command(CLI::App& app, int& status) {
                       "section.key: print this field as the run will see it, and no more; repeatable");
   command->add_flag("--no-data", options->no_data,
                     "Do not open token files and tokenizer, which are not on this machine; --get opens none either");
+  command->add_option("--svg", options->svg, "Write a picture of the mesh here");
   command->add_flag("--json", options->json, "For machines: one object");
   command->add_flag("--fields", options->fields, "Print every config field: default, allowed values, consequence");
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");

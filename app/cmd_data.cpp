@@ -35,7 +35,7 @@ void add_prepare(CLI::App& data, int& status) {
   command->add_option("--output", options->output, "PREFIX of the files to write")->required();
   command
       ->add_option("--tokenizer", options->tokenizer,
-                   "bytes, or the path of a tokenizer.json, a SentencePiece model, or a folder with one of them")
+                   "bytes, or the path of a tokenizer.json, a .tiktoken, a SentencePiece model, or a folder with one")
       ->capture_default_str();
   command
       ->add_option(
@@ -172,7 +172,7 @@ void add_inspect(CLI::App& data, int& status) {
   auto options = std::make_shared<InspectOptions>();
   command->add_option("prefix", options->prefix, "PREFIX of .bin and .idx")->required();
   command->add_option("--tokenizer", options->tokenizer,
-                      "bytes, a tokenizer.json or a SentencePiece model; none: show ids");
+                      "bytes, or the path of a tokenizer.json, .tiktoken or SentencePiece model; none: show ids");
   command->add_option("--samples", options->samples, "Documents to show")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -95,7 +95,7 @@ void add_doctor_command(CLI::App& app, int& status, int* argc, char*** argv) {
       "Other numbers are those of every subcommand: the doctor itself could not work.");
   command->callback([=, &status] {
     if (options->doctor.only == std::vector<std::string>{kNicLoopback})
-      for (const char* variable : kNicLoopbackVariables) ::setenv(variable, "1", 1);
+      for (const auto& [variable, value] : kNicLoopbackVariables) ::setenv(variable, value, 1);
     status = run_job(argc, argv, [&](Job& job) {
       const auto verdict = examine(*options, job);
       return verdict ? exit_status(verdict.value()) : job_status(job, verdict.error());

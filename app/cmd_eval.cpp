@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/job_config.h"
+#include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/tokens/prepare.h"
 #include "lib/infer/loaded_model.h"
@@ -23,7 +24,7 @@ struct Options {
   std::string path;
   std::vector<std::string> data, overrides;
   int64_t batches = 0;
-  bool json = false;
+  bool json = false, quiet = false;
 };
 
 // Whether the tokenizer is known to be the one that made the tokens: only then do they stand for a number of bytes.
@@ -56,6 +57,7 @@ void print(const CheckpointJob& loaded, const Evaluation& e, int64_t available, 
 }
 
 Result<void> eval(const Options& options, Job& job, ProcessDeadline& deadline) {
+  if (options.quiet) log_quiet();
   // Files that are named are read whole; those of the run only where training did not look.
   const Split split = options.data.empty() ? Split::kValidation : Split::kTrain;
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
@@ -129,6 +131,7 @@ void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
                       "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is "
                       "split as in training where that divides their number, else each has all of it: parallel.*");
   command->add_flag("--json", options->json, "JSON instead of a line");
+  command->add_flag("--quiet", options->quiet, "On the terminal the answer, warnings and errors alone");
   on_watched_job(command, status, argc, argv,
                  [options](Job& job, ProcessDeadline& deadline) { return eval(*options, job, deadline); });
 }

@@ -24,7 +24,7 @@ struct Options {
   int tokens = 200;
   uint64_t seed = 1234;
   Sampling sampling;
-  bool ignore_end = false, json = false;
+  bool ignore_end = false, json = false, quiet = false;
 };
 
 // The text before and after; how long it can get is known before the model is.
@@ -111,6 +111,7 @@ void print_json(const CheckpointJob& loaded, const Prompt& prompt, std::span<con
 }
 
 Result<void> generate(const Options& options, Job& job, ProcessDeadline& deadline) {
+  if (options.quiet) log_quiet();
   Result<Prompt> prompt = Prompt{};
   const auto loaded = load_checkpoint_config(options.path, options.overrides, job, [&](Config& config) {
     prompt = read_prompt(options, config);
@@ -182,6 +183,7 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--seed", o->seed, "Equal seeds, equal texts")->capture_default_str();
   command->add_flag("--ignore-end", o->ignore_end, "Go on where the model ends the document");
   command->add_flag("--json", o->json, "For machines: one object at the end, the prompt's text included");
+  command->add_flag("--quiet", o->quiet, "On the terminal the answer, warnings and errors alone");
   command->add_option("--set", o->overrides, "section.key=value, overrides the checkpoint's config; repeatable");
   on_watched_job(command, status, argc, argv,
                  [o](Job& job, ProcessDeadline& deadline) { return generate(*o, job, deadline); });

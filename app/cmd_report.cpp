@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,7 +12,9 @@
 #include "io/base/file.h"
 #include "io/base/format.h"
 #include "lib/observe/effective_time.h"
+#include "lib/observe/timeline.h"
 #include "lib/report/page.h"
+#include "lib/report/picture.h"
 #include "lib/report/text.h"
 
 namespace tri {
@@ -19,7 +22,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> run_dirs;
-  std::string get, output;
+  std::string get, output, pictures;
   bool time = false, json = false, text = false;
 };
 
@@ -87,7 +90,34 @@ Result<void> show_runs(const Options& options) {
   return {};
 }
 
-Result<void> show(const Options& options) { return options.time ? show_time(options) : show_runs(options); }
+// Step's picture: of the newest recording its first step, if there is one.
+Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
+  const auto recorded = list_timelines(run.dir);
+  if (recorded.empty()) return {};
+  const auto pieces = read_timeline(run.dir, recorded.back(), {});
+  if (!pieces) return pieces.error();
+  const int64_t step = recorded.back().first;
+  const auto picture =
+      step_picture(pieces.value(), static_cast<int>(step), fmt::format("Step {} of {}", step, run.name));
+  return picture ? write_file(path, picture.value()) : picture.error();
+}
+
+Result<void> draw_run(const Options& options) {
+  if (options.run_dirs.size() > 1) return usage_error("--pictures is of one run");
+  const auto run = read_run_data(options.run_dirs.front());
+  if (!run) return run.error();
+  std::error_code problem;
+  std::filesystem::create_directories(options.pictures, problem);  // where it fails, writing says so
+  const auto loss = loss_picture(run.value());
+  if (!loss) return loss.error();
+  if (auto written = write_file(options.pictures + "/loss.svg", loss.value()); !written) return written;
+  return draw_recorded_step(run.value(), options.pictures + "/step.svg");
+}
+
+Result<void> show(const Options& options) {
+  if (options.time) return show_time(options);
+  return options.pictures.empty() ? show_runs(options) : draw_run(options);
+}
 
 }  // namespace
 
@@ -99,8 +129,12 @@ void add_report_command(CLI::App& app, int& status) {
   auto* output = command->add_option("-o,--output", options->output,
                                      "The page's file; RUN_DIR/report.html, of several runs report.html, if not given");
   output->excludes(text);
+  auto* pictures = command->add_option("--pictures", options->pictures,
+                                       "Write SVG pictures into this folder instead: loss.svg and, where steps were "
+                                       "recorded (metrics.timeline), step.svg");
+  pictures->excludes(text)->excludes(output);
   auto* time = command->add_flag("--time", options->time, "Where its wall time went, every second in one category");
-  time->excludes(text)->excludes(output);
+  time->excludes(text)->excludes(output)->excludes(pictures);
   command->add_flag("--json", options->json, "For machines: one object")->needs(time);
   command->add_option("--get", options->get, "One figure: wall, effective, megascale, goodput, ettr, or a category")
       ->needs("--time");

@@ -12,6 +12,7 @@
 #include "io/base/format.h"
 #include "lib/observe/simulated_timeline.h"
 #include "lib/observe/timeline.h"
+#include "lib/report/picture.h"
 #include "lib/report/simulation_page.h"
 #include "lib/simulate/network/network.h"
 #include "lib/simulate/scaling.h"
@@ -61,6 +62,14 @@ Result<void> write_trace(const Simulation& s, const std::string& path) {
              format_count(static_cast<double>(summary.value().num_slices)),
              format_count(static_cast<double>(summary.value().num_flows)));
   return {};
+}
+
+Result<void> draw_step(const Simulation& s, const std::string& path) {
+  const auto picture = step_picture(simulated_pieces(s.workload, s.cluster, RingTimes(s.cluster)), 1,
+                                    fmt::format("A step of {}, {} microbatches, simulated on {}", s.name,
+                                                s.workload.num_microbatches(), s.cluster.device.name));
+  if (!picture) return picture.error();
+  return write_file(path, picture.value());
 }
 
 // The layouts are those of as many ranks; where none fits, the page says so.
@@ -126,6 +135,8 @@ Result<void> run_simulation(const Options& options) {
     if (auto written = write_trace(simulation.value(), options.trace); !written) return written;
   if (!options.page.empty())
     if (auto written = write_page(simulation.value(), resolved.value(), options); !written) return written;
+  if (!options.svg.empty() && options.scaling.empty())
+    if (auto written = draw_step(simulation.value(), options.svg); !written) return written;
   if (options.startup) return show_start_up(simulation.value(), options);
   if (!options.scaling.empty()) return show_scaling(simulation.value(), options);
   if (options.network_asked) return show_network(simulation.value(), options);
@@ -147,9 +158,8 @@ void add_simulate_command(CLI::App& app, int& status) {
   command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8: precision.gemm=fp8");
   command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp");
   command->add_flag("--fsdp", options->workload.fsdp, "Weights sharded over dp as well, as other programs do");
-  auto* scaling =
-      command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
-          ->check(CLI::IsMember({"strong", "weak"}));
+  command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
+      ->check(CLI::IsMember({"strong", "weak"}));
   command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
@@ -158,7 +168,8 @@ void add_simulate_command(CLI::App& app, int& status) {
   command->add_option("--trace", options->trace, "Write the step of one pipeline here, for Perfetto");
   command->add_option("--report", options->page,
                       "Write an HTML page here: the step, weak and strong scaling, ablation, layouts, start-up");
-  command->add_option("--svg", options->svg, "With --scaling: a picture of where the steps' time goes")->needs(scaling);
+  command->add_option("--svg", options->svg,
+                      "Write a picture of one pipeline's step here; with --scaling of where the steps' time goes");
   auto* network =
       command->add_flag("--network", options->network_asked,
                         "What share of the network each axis gets, and why; steps with congestion; link flaps");

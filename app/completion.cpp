@@ -68,17 +68,9 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   return names;
 }
 
-std::vector<std::string> choices_of(const Field& field) {
-  std::vector<std::string> names;
-  if (field.kind != FieldKind::kChoice && field.kind != FieldKind::kBoolean) return names;
-  names.emplace_back();
-  for (const char c : field.rule.allowed_text) {
-    if (c == '|')
-      names.emplace_back();
-    else
-      names.back() += c;
-  }
-  return names;
+std::vector<std::string> field_choices(const Field& field) {
+  if (field.kind != FieldKind::kChoice && field.kind != FieldKind::kBoolean) return {};
+  return choices_of(field.rule.allowed_text);
 }
 
 }  // namespace
@@ -99,7 +91,7 @@ std::string bash_completion(const CLI::App& root) {
   for (const Section& section : config_sections())
     for (const Field& field : section.fields) {
       fields += (fields.back() == '\'' ? "" : " ") + field.name();
-      field_values += row(field.name(), choices_of(field));
+      field_values += row(field.name(), field_choices(field));
     }
   return "# bash completion of trireme. Made by `trireme completion bash`.\n# shellcheck shell=bash\n" +
          function("_trireme_commands", commands) + function("_trireme_options", options) +

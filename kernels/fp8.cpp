@@ -36,12 +36,21 @@ void check(const Fp8Cast& c) {
   check_targets("fp8_cast", c, c.inp[0], c.inp[1]);
 }
 
+void check(const Fp8NormForward& n) {
+  const char* const op = "fp8_norm_forward";
+  check_all_but_out(n.norm);
+  TRI_REQUIRE(n.norm.out.empty(), "{}: the norm has an out of its own", op);
+  TRI_REQUIRE(n.cast.inp.empty() && n.cast.out_t.empty() && n.cast.dbias.empty(), "{}: casts to rows alone", op);
+  check_targets(op, n.cast, n.norm.inp[0], n.norm.inp[1]);
+  TRI_REQUIRE(n.cast.format() == Dtype::kE4M3, "{}: to {}", op, enum_name(n.cast.format()));
+}
+
 void check(const Fp8ActivationForward& a) {
   const char* const op = "fp8_activation_forward";
   const int64_t inputs = a.kind == Activation::kSwiglu ? 2 : 1;
   require_matrix(op, "inp", a.inp);
   TRI_REQUIRE(a.inp[1] % inputs == 0, "{}: inp {} has no gate and up", op, a.inp.shape_text());
-  TRI_REQUIRE(a.cast.inp.empty() && a.cast.out_t.empty() && a.cast.dbias.empty(), "{}: casts to rows alone", op);
+  TRI_REQUIRE(a.cast.inp.empty() && a.cast.dbias.empty(), "{}: the cast has an inp or a bias of its own", op);
   check_targets(op, a.cast, a.inp[0], a.inp[1] / inputs);
 }
 

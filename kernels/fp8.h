@@ -6,6 +6,7 @@
 #include "kernels/core/fp8.h"
 #include "kernels/core/kinds.h"
 #include "kernels/core/tensor.h"
+#include "kernels/norm.h"
 
 namespace tri {
 
@@ -37,11 +38,18 @@ struct Fp8Cast {
 };
 void check(const Fp8Cast&);
 
+// The norm of kernels/norm.h, rounded to the type of inp and cast at once: no number of it is kept.
+struct Fp8NormForward {
+  NormForward norm;  // without out
+  Fp8Cast cast;      // without inp, which is (R, C); out alone, e4m3
+};
+void check(const Fp8NormForward&);
+
 // The activation of kernels/activation.h, rounded to the type of inp and cast at once: no number of it is kept.
 struct Fp8ActivationForward {
   Activation kind = Activation::kGelu;
   Tensor inp;    // (R, F) T, or (R, 2F) T for SwiGLU
-  Fp8Cast cast;  // without inp, which is (R, F); out alone
+  Fp8Cast cast;  // without inp, which is (R, F), and dbias
 };
 void check(const Fp8ActivationForward&);
 

@@ -25,6 +25,7 @@ struct NormForward {
   Tensor bias;      // (C) T; LayerNorm with bias only
 };
 void check(const NormForward&);
+void check_all_but_out(const NormForward&);
 
 // dinp is overwritten: the norm's input gradient plus `dresidual`, the gradient that reaches the sum on the skip path.
 // dweight and dbias are added to, in a fixed order.

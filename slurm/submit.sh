@@ -10,10 +10,10 @@
 #
 # A node takes cluster.ranks_per_node ranks, one a GPU, or one a share of its cores where run.device is cpu; they share
 # all of its CPUs, unless --cpus-per-task says otherwise. --ranks, -n or -N is needed where parallel.dp is 0. Of several
-# CONFIGs each starts when the one before it has finished with status 0, restarts included; when one ends otherwise, those
-# after it are cancelled. AFTER=afterany starts them all the same. --set goes to every run. Logs: slurm-JOB.log in the run
-# folder. Prints "JOB RUN_FOLDER" a run. A run folder whose job is still in the queue is refused, unless --dependency says
-# what to wait for.
+# CONFIGs each starts when the one before it has finished with status 0, restarts included; when one ends otherwise,
+# those after it are cancelled. AFTER=afterany starts them all the same. --set goes to every run. Logs: slurm-JOB.log in
+# the run folder. Prints "JOB RUN_FOLDER" a run. A run folder whose job is still in the queue is refused, unless
+# --dependency says what to wait for.
 #
 # `trireme check` looks at everything before anything is submitted, token files and tokenizer included, unless --no-data
 # says that only the nodes see them.

@@ -93,7 +93,7 @@ case $kind in
     ;;
   slow)
     build
-    bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 20 "${ROUNDS:-3}" 128
+    bash tests/mp/slow_ranks_are_named.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_hangs" 10 20 "${ROUNDS:-3}" 256
     ;;
   predict)
     build

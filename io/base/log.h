@@ -27,8 +27,8 @@ void log_identify(int world_rank, const std::string& place);
 // what the rank says before it ends the job.
 void log_open(const std::string& path, const std::string& head);
 
-// From now on a file of this rank alone has every line of this process, also those that another rank prints. Its folder is
-// made. A warning where it can't be opened.
+// From now on a file of this rank alone has every line of this process, also those that another rank prints. Its folder
+// is made. A warning where it can't be opened.
 void log_open_rank(const std::string& path);
 
 // Every line of this process, also those that another rank prints, is shown to `keep` first; null: to nobody.

@@ -124,13 +124,17 @@ std::string tokenizer_file(const std::string& spec) {
   const auto file = MappedFile::open(model);
   if (file && file.value().text().starts_with('\n')) return model;  // a protocol buffer's first field
   if (std::filesystem::exists(json, ignored)) return json;
-  return file ? model : spec;
+  if (file) return model;
+  for (const auto& entry : std::filesystem::directory_iterator(spec, ignored))
+    if (entry.path().extension() == ".tiktoken") return entry.path().string();
+  return spec;
 }
 
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
   if (spec == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
   const std::string path = tokenizer_file(spec);
   if (path.ends_with(".json")) return open_tokenizer_json(path);
+  if (is_tiktoken_file(path)) return open_tiktoken(path);
   return SentencePieceTokenizer::open(path);
 }
 

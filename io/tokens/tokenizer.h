@@ -27,12 +27,12 @@ class Tokenizer {
   virtual std::string fingerprint() const = 0;       // equal for equal ids: "bytes", "sentencepiece:<hash>"...
 };
 
-// The file that `spec` means: itself; of a folder, its tokenizer.model where that is
-// SentencePiece's, else its tokenizer.json.
+// The file that `spec` means: itself; of a folder, its tokenizer.model where that is SentencePiece's, else its
+// tokenizer.json, else a .tiktoken.
 std::string tokenizer_file(const std::string& spec);
 
 // "bytes" (256 bytes, then end-of-document as token 256), or the path of a tokenizer.json (byte-level BPE:
-// bpe/bpe_tokenizer.h), of a SentencePiece model, or of a folder that holds one of them.
+// bpe/bpe_tokenizer.h), of a .tiktoken, of a SentencePiece model, or of a folder that holds one of them.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec);
 
 struct TokenizerTraining {

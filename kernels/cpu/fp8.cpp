@@ -93,10 +93,19 @@ void fp8_cast(const Fp8Cast& c) {
   if (!c.dbias.empty()) bias_backward({.dbias = c.dbias, .dout = c.inp});
 }
 
+void fp8_norm_forward(const Fp8NormForward& n) {
+  thread_local std::vector<char> scratch;
+  NormForward norm = n.norm;
+  Fp8Cast c = n.cast;
+  norm.out = c.inp = scratch_tensor(scratch, norm.inp.dtype, norm.inp[0], norm.inp[1]);
+  norm_forward(norm);
+  fp8_cast(c);
+}
+
 void fp8_activation_forward(const Fp8ActivationForward& a) {
   thread_local std::vector<char> scratch;
   Fp8Cast c = a.cast;
-  c.inp = scratch_tensor(scratch, a.inp.dtype, c.out[0], c.out[1]);
+  c.inp = scratch_tensor(scratch, a.inp.dtype, a.inp[0], a.inp[1] / (a.kind == Activation::kSwiglu ? 2 : 1));
   activation_forward({.kind = a.kind, .out = c.inp, .inp = a.inp});
   fp8_cast(c);
 }

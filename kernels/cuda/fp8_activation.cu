@@ -14,7 +14,7 @@ namespace {
 template <class T, class Kind>
 struct Activated {
   using Type = T;
-  static constexpr bool kFlat = Kind::kInputs == 1, kTransposes = false;
+  static constexpr bool kFlat = Kind::kInputs == 1;
   static __device__ int64_t tile(int block, int) { return block; }
   const T* inp;
   int64_t width;
@@ -38,7 +38,7 @@ struct Activated {
 template <class T>
 struct GeluGradient {
   using Type = T;
-  static constexpr bool kFlat = true, kTransposes = true;
+  static constexpr bool kFlat = true;
   static __device__ int64_t tile(int block, int) { return block; }
   const T *dout, *inp;
   int64_t width;
@@ -61,7 +61,7 @@ struct GeluGradient {
 template <class T>
 struct SwigluGradient {
   using Type = T;
-  static constexpr bool kFlat = false, kTransposes = true;
+  static constexpr bool kFlat = false;
   static __device__ int64_t tile(int block, int blocks) {
     return blocks % 2 == 0 ? block % 2 * (blocks / 2) + block / 2 : block;
   }
@@ -96,7 +96,7 @@ bool wide(int64_t width, std::initializer_list<Tensor> tensors) {
 
 void fp8_activation_forward(const Fp8ActivationForward& a, CudaStream& stream) {
   if (a.inp.numel() == 0) return;
-  const int64_t rows = a.cast.out[0], width = a.cast.out[1];
+  const int64_t rows = a.inp[0], width = a.kind == Activation::kSwiglu ? a.inp[1] / 2 : a.inp[1];
   dispatch(a.inp.dtype, [&](auto type) {
     using T = decltype(type);
     const T* inp = pointer<T>(a.inp);

@@ -99,21 +99,28 @@ __device__ __forceinline__ uint2 encode_run(const Pack<T, kRun>& from, float sca
   return out.words;
 }
 
-// What all threads of the block have found, of kThreads. Integers, whose order does not matter: a float that is not
-// negative is ordered as its bits are. One block also counts the elements.
-__device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements) {
-  __shared__ uint32_t of_warp[3][kThreads / 32];
-  const int warp = threadIdx.x / 32;
+// Runs that a thread may meet before the packed counts of Fp8Found overflow.
+constexpr int64_t kMostRuns = 1 << 14;
+
+// What all threads of a block of `warps` have found, of kMostWarps at most. Integers, whose order does not matter: a
+// float that is not negative is ordered as its bits are. One block also counts the elements.
+template <int kMostWarps>
+constexpr size_t kPublishedBytes = 3 * kMostWarps * sizeof(uint32_t);  // of shared memory
+template <int kMostWarps>
+__device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements, int thread,
+                               int warps) {
+  __shared__ uint32_t of_warp[3][kMostWarps];
+  const int warp = thread / 32;
   const uint32_t values[3] = {__reduce_max_sync(0xFFFFFFFFu, found.amax),
                               __reduce_add_sync(0xFFFFFFFFu, found.saturated),
                               __reduce_add_sync(0xFFFFFFFFu, found.underflowed())};
-  if (threadIdx.x % 32 == 0)
+  if (thread % 32 == 0)
     for (int k = 0; k < 3; ++k) of_warp[k][warp] = values[k];
   __syncthreads();
-  if (threadIdx.x >= 3) return;
-  const int k = static_cast<int>(threadIdx.x);
+  if (thread >= 3) return;
+  const int k = thread;
   uint32_t total = 0;
-  for (int w = 0; w < kThreads / 32; ++w) total = k == 0 ? max(total, of_warp[k][w]) : total + of_warp[k][w];
+  for (int w = 0; w < warps; ++w) total = k == 0 ? max(total, of_warp[k][w]) : total + of_warp[k][w];
   auto* counts = reinterpret_cast<unsigned*>(target.counts);
   if (k == 0 && target.amax != nullptr) atomicMax(reinterpret_cast<unsigned*>(target.amax), total);
   if (k > 0 && counts != nullptr && total != 0)
@@ -121,14 +128,18 @@ __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, b
   if (k == 0 && counts != nullptr && counts_elements)
     atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned>(target.elements));
 }
+// Of a block of kThreads.
+__device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements) {
+  publish<kThreads / 32>(found, target, counts_elements, static_cast<int>(threadIdx.x), kThreads / 32);
+}
 
 // A source makes numbers: at<n>(r, c) those of row r from column c on, n of kRun or 1. kFlat: at(0, i) also does for
-// the i-th of all. kTransposes: transposes are asked for. tile(): which of so many tiles across a block takes, so that
-// blocks share what they read. One that reads:
+// the i-th of all. tile(): which of so many tiles across a block takes, so that blocks share what they read. One that
+// reads:
 template <class T>
 struct ReadRows {
   using Type = T;
-  static constexpr bool kFlat = true, kTransposes = true;
+  static constexpr bool kFlat = true;
   static __device__ int64_t tile(int block, int) { return block; }
   const T* inp;
   int64_t columns;

@@ -17,6 +17,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/parts.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/fp8.h"
 
 namespace tri::cuda::norm {
 
@@ -36,7 +37,7 @@ Shape shape_of(const Args& n) {
 
 template <class T>
 struct Forward {
-  T *out, *sum;
+  T* sum;
   const T *inp, *add, *add_bias, *weight, *bias;
   float *mean, *rstd;  // mean: LayerNorm only
   float eps;
@@ -44,11 +45,26 @@ struct Forward {
 };
 template <class T>
 Forward<T> forward_args(const NormForward& n) {
-  return {
-      pointer<T>(n.out),    pointer<T>(n.sum),  pointer<T>(n.inp),      pointer<T>(n.add),      pointer<T>(n.add_bias),
-      pointer<T>(n.weight), pointer<T>(n.bias), pointer<float>(n.mean), pointer<float>(n.rstd), n.eps,
-      more_parts<T>(n.add)};
+  return {pointer<T>(n.sum),      pointer<T>(n.inp),      pointer<T>(n.add),
+          pointer<T>(n.add_bias), pointer<T>(n.weight),   pointer<T>(n.bias),
+          pointer<float>(n.mean), pointer<float>(n.rstd), n.eps,
+          more_parts<T>(n.add)};
 }
+
+// What becomes of a forward pass' normed rows: a kernel copies the object that it is given, all its threads begin() and
+// end() it, and put() elements from `at` on in between.
+template <class T>
+struct StoredRows {
+  static constexpr size_t kSharedBytes = 0;
+  static constexpr int64_t kMostPacks = INT64_MAX;  // of a thread
+  T* out;
+  __device__ void begin() {}
+  template <int kVec>
+  __device__ __forceinline__ void put(int64_t at, const float (&x)[kVec]) {
+    store_pack(out + at, pack_floats<T>(x));
+  }
+  __device__ void end() {}
+};
 
 template <class T>
 struct Backward {
@@ -80,6 +96,7 @@ bool in_packs(const NormBackward& n) {
 
 // Any rows: norm_wide.cu.
 void wide_forward(const NormForward& n, CudaStream& stream);
+void wide_forward(const Fp8NormForward& n, CudaStream& stream);
 void wide_backward(const NormBackward& n, CudaStream& stream);
 
 // A thread's way through its rows: it owns packs p = 0 ... kPacks - 1 of each, blockDim.x packs apart.

@@ -7,7 +7,7 @@
 // sums in a fixed order.
 // Limits: none.  Bound: memory; R·C elements are moved as often as in norm_forward.cu and norm_backward.cu.
 // Mirror: kernels/cpu/norm.cpp.
-#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/fp8_norm.cuh"
 
 namespace tri::cuda::norm {
 namespace {
@@ -26,8 +26,10 @@ __device__ __forceinline__ void load(const T* at, float (&x)[kVec]) {
   unpack(load_pack<kVec>(at), x);
 }
 
-template <class T, int kVec>
-__global__ void __launch_bounds__(kWideThreads) wide_forward_kernel(Forward<T> a, Shape s) {
+template <class T, int kVec, class Rows>
+__global__ void __launch_bounds__(kWideThreads) wide_forward_kernel(Forward<T> a, Rows given, Shape s) {
+  Rows normed = given;
+  normed.begin();
   __shared__ float reduce[kWideWarps];
   const int64_t row = blockIdx.x, begin = row * s.width;
   const float mean_factor = 1.0f / static_cast<float>(s.width);
@@ -75,8 +77,9 @@ __global__ void __launch_bounds__(kWideThreads) wide_forward_kernel(Forward<T> a
 #pragma unroll
       for (int i = 0; i < kVec; ++i) x[i] += y[i];
     }
-    store_pack(a.out + begin + c, pack_floats<T>(x));
+    normed.put(begin + c, x);
   });
+  normed.end();
   if (threadIdx.x != 0) return;
   if (a.mean != nullptr) a.mean[row] = mean;
   a.rstd[row] = rstd;
@@ -135,11 +138,11 @@ __global__ void __launch_bounds__(kWideThreads) wide_backward_kernel(Backward<T>
   }
 }
 
-template <class T, int kVec>
-void forward(const NormForward& n, CudaStream& stream) {
+template <class T, int kVec, class Rows>
+void forward(const NormForward& n, const Rows& rows, CudaStream& stream) {
   const Shape shape = shape_of(n);
   wide_forward_kernel<T, kVec>
-      <<<static_cast<unsigned>(shape.rows), kWideThreads, 0, stream>>>(forward_args<T>(n), shape);
+      <<<static_cast<unsigned>(shape.rows), kWideThreads, 0, stream>>>(forward_args<T>(n), rows, shape);
   TRI_CUDA_LAUNCH("norm_forward");
 }
 
@@ -158,7 +161,17 @@ void backward(const NormBackward& n, CudaStream& stream) {
 void wide_forward(const NormForward& n, CudaStream& stream) {
   dispatch(n.inp.dtype, [&](auto type) {
     using T = decltype(type);
-    in_packs<T>(n) ? forward<T, Pack<T>::kSize>(n, stream) : forward<T, 1>(n, stream);
+    const StoredRows<T> rows{pointer<T>(n.out)};
+    in_packs<T>(n) ? forward<T, Pack<T>::kSize>(n, rows, stream) : forward<T, 1>(n, rows, stream);
+  });
+}
+
+void wide_forward(const Fp8NormForward& n, CudaStream& stream) {
+  dispatch(n.norm.inp.dtype, [&](auto type) {
+    using T = decltype(type);
+    const CastRows<T> rows = cast_rows<T>(n);
+    const bool packs = in_packs<T>(n.norm) && reinterpret_cast<uintptr_t>(n.cast.out.data) % 8 == 0;
+    packs ? forward<T, Pack<T>::kSize>(n.norm, rows, stream) : forward<T, 1>(n.norm, rows, stream);
   });
 }
 

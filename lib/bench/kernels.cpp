@@ -77,6 +77,19 @@ class Cases {
                     .bias = shift},
                    s);
     });
+    const Tensor codes = take(Dtype::kE4M3, {R_, C}), one = take(Dtype::kF32, {1}), amax = take(Dtype::kF32, {1});
+    const Fp8Cast to_codes{.out = codes, .scale = one, .amax = amax, .counts = take(Dtype::kI32, {kNumFp8Counts})};
+    const NormForward rows_of{.kind = kind, .mean = mean, .rstd = rstd, .inp = inp, .weight = weight, .bias = shift};
+    memory_case(
+        "fp8 norm_forward", shape, rows, [=](Stream& s) { fp8_norm_forward({.norm = rows_of, .cast = to_codes}, s); },
+        rows);
+    NormForward added = rows_of;
+    added.sum = sum;
+    added.add = add;
+    added.add_bias = add_bias;
+    memory_case(
+        "fp8 norm_forward, residual", shape, 3 * rows,
+        [=](Stream& s) { fp8_norm_forward({.norm = added, .cast = to_codes}, s); }, rows);
     memory_case("norm_backward", shape, 4 * rows, [=](Stream& s) {
       norm_backward({.kind = kind,
                      .dinp = out,
@@ -128,6 +141,8 @@ class Cases {
     Fp8Cast both = rows, made = rows;
     both.out_t = out_t;
     made.inp = {};
+    Fp8Cast made_both = made;
+    made_both.out_t = out_t;
     memory_case(
         "fp8_cast", shape, count, [=](Stream& s) { fp8_cast(rows, s); }, count);
     memory_case(
@@ -143,6 +158,9 @@ class Cases {
     memory_case(
         "fp8 " + name + " forward", shape, in * count,
         [=](Stream& s) { fp8_activation_forward({.kind = kind, .inp = pre, .cast = made}, s); }, count);
+    memory_case(
+        "fp8 " + name + " forward and transpose", shape, in * count,
+        [=](Stream& s) { fp8_activation_forward({.kind = kind, .inp = pre, .cast = made_both}, s); }, 2 * count);
     Fp8Cast gradient{.out = dpre, .out_t = dpre_t, .scale = scale, .amax = amax, .counts = counts, .dbias = dbias};
     memory_case(
         "fp8 " + name + " backward", shape, (in + 1) * count,

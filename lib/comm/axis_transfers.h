@@ -55,7 +55,7 @@ class AxisTransfers {
   TimeCategory category() const { return collectives_.category(); }  // of the waits
   // Gathers, reduces and collectives; `bytes` of gathers and reduces by copies: sent.
   virtual CommCounts counts() const { return collectives_.group().counts(); }
-  // For tensors that are transferred at once and stay what they are: statistics, norms, vectors.
+  // For tensors that are transferred at once and are no rows: sums, norms, vectors.
   GroupOnStream& collectives() { return collectives_; }
 
   // Writes into the rank's black box how far the transfers are, where streams do not mark it themselves; reads by

@@ -43,6 +43,7 @@ struct Field {
 
   std::string name() const { return section + "." + key; }
   bool is_text() const { return kind == FieldKind::kText; }  // a --set value is taken as it stands
+  std::string file_text(const Config& config) const;         // that a file has to say for the value of `config`
 };
 
 struct Section {

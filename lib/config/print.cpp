@@ -7,15 +7,16 @@
 
 namespace tri {
 
+std::string Field::file_text(const Config& config) const {
+  const bool expands = rule.allowed.expands || kind == FieldKind::kSources;
+  return expands ? escape_environment(print(config)) : print(config);
+}
+
 std::string to_yaml(const Config& config) {
   std::string yaml;
   for (const Section& section : config_sections()) {
     yaml += section.name + ":\n";
-    for (const Field& field : section.fields) {
-      const std::string value = field.print(config);
-      const bool expands = field.rule.allowed.expands || field.kind == FieldKind::kSources;
-      yaml += fmt::format("  {}: {}\n", field.key, expands ? escape_environment(value) : value);
-    }
+    for (const Field& field : section.fields) yaml += fmt::format("  {}: {}\n", field.key, field.file_text(config));
   }
   return yaml;
 }

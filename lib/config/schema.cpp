@@ -46,17 +46,6 @@ Json text_schema(const Allowed& allowed) {
   return schema;
 }
 
-Json choice_schema(std::string_view choices) {
-  Json names = Json::array({""});
-  for (const char c : choices) {
-    if (c == '|')
-      names.push_back("");
-    else
-      names.back().get_ref<std::string&>() += c;
-  }
-  return {{"enum", names}};
-}
-
 Json sources_schema() {
   const Json path = text_schema(some_path());
   Json weight = {{"type", "number"}};
@@ -80,7 +69,7 @@ Json value_schema(const Field& field) {
     case FieldKind::kBoolean:
       return {{"type", "boolean"}};
     case FieldKind::kChoice:
-      return choice_schema(field.rule.allowed_text);
+      return {{"enum", choices_of(field.rule.allowed_text)}};
     case FieldKind::kText:
       return text_schema(allowed);
     case FieldKind::kSources:

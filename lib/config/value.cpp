@@ -212,10 +212,15 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Sourc
   if (problems.size() == problems_before) out = std::move(sources);
 }
 
+std::vector<std::string> choices_of(std::string_view allowed_text) {
+  std::vector<std::string> names(1);
+  for (const char c : allowed_text) c == '|' ? (void)names.emplace_back() : names.back().push_back(c);
+  return names;
+}
+
 std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule, std::vector<Problem>& problems) {
   if (!is_scalar(node, rule, problems)) return std::nullopt;
-  std::vector<std::string> names(1);
-  for (const char c : rule.allowed_text) c == '|' ? (void)names.emplace_back() : names.back().push_back(c);
+  const std::vector<std::string> names = choices_of(rule.allowed_text);
   const std::string& text = node.Scalar();
   if (std::find(names.begin(), names.end(), text) != names.end()) return text;
   const std::string near = nearest(text, names);

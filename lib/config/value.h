@@ -67,6 +67,9 @@ void read_value(const YAML::Node& node, const ValueRule& rule, std::string& out,
 void read_value(const YAML::Node& node, const ValueRule& rule, std::vector<Source>& out,
                 std::vector<Problem>& problems);
 
+// The names of a choice, "a|b|c".
+std::vector<std::string> choices_of(std::string_view allowed_text);
+
 // The one of the names "a|b|c" in rule.allowed_text that the node spells; none and a Problem otherwise.
 std::optional<std::string> read_choice(const YAML::Node& node, const ValueRule& rule, std::vector<Problem>& problems);
 

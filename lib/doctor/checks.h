@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/arena.h"
@@ -53,9 +54,12 @@ struct Check {
 const std::vector<Check>& all_checks();
 std::vector<Rule> rules_of(const std::vector<Check>& checks);
 
-// What leaves NCCL no way between the GPUs of a node but its network cards, when "1" from the start: of nic_loopback.
+// What leaves NCCL, and MPI by itself or by UCX, no way between the ranks of a node but its network cards, when it is
+// set from the start: of nic_loopback.
 inline constexpr const char* kNicLoopback = "nic_loopback";
-inline constexpr std::array kNicLoopbackVariables{"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"};
+inline constexpr std::array kNicLoopbackVariables{
+    std::pair{"NCCL_P2P_DISABLE", "1"}, std::pair{"NCCL_SHM_DISABLE", "1"},
+    std::pair{"OMPI_MCA_btl", "^vader,sm,openib"}, std::pair{"UCX_TLS", "^shm"}};
 
 // host_checks.cpp
 CheckResult check_locked_memory(CheckContext&);

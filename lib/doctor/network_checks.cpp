@@ -4,7 +4,9 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -143,9 +145,16 @@ void exchange(CheckContext& context, CommGroup& group) {
   }
 }
 
-bool is_off(const char* variable) {
+bool has_value(const char* variable, std::string_view expected) {
   const char* value = std::getenv(variable);
-  return value != nullptr && std::string_view(value) == "1";
+  return value != nullptr && value == expected;
+}
+
+// The memory node of the page at `address`; -1: the kernel does not say.
+int memory_node_of(const void* address) {
+  constexpr unsigned long kNode = 1 << 0, kOfAddress = 1 << 1;  // of linux/mempolicy.h
+  int node = -1;
+  return ::syscall(SYS_get_mempolicy, &node, nullptr, 0, address, kNode | kOfAddress) == 0 ? node : -1;
 }
 
 }  // namespace
@@ -174,17 +183,21 @@ CheckResult check_node_links(CheckContext& context) {
                     [&](CommGroup& group) { exchange(context, group); });
 }
 
-// The same between neighbouring GPUs of one node, through its cards: from GPU to NIC and back, by RDMA where the node
-// can. NCCL takes that way where it has no other, which it decides once in a process.
+// The same between neighbouring ranks of one node, through its cards: from GPU or host memory to the card and back, by
+// RDMA where the node can. NCCL and MPI take that way where they have no other, which they decide once in a process.
+// Over TCP the kernel keeps it to itself. Where a launcher binds ranks to memory nodes, each is looked at.
 CheckResult check_nic_loopback(CheckContext& context) {
-  if (context.device.kind() != DeviceKind::kCuda) return {.skipped = "no GPU in this job"};
-  for (const char* variable : kNicLoopbackVariables)
-    if (!is_off(variable)) return {.skipped = "by itself alone: trireme doctor --full --only nic_loopback"};
+  for (const auto& [variable, value] : kNicLoopbackVariables)
+    if (!has_value(variable, value)) return {.skipped = "by itself alone: trireme doctor --full --only nic_loopback"};
   std::vector<std::vector<int>> units;
   for (const int rank : context.nodes.own_ranks()) units.push_back({rank});
-  if (context.job.all_of(units.size() < 2)) return {.skipped = "one GPU a node"};
-  return over_edges(context, units, 2.0 * static_cast<double>(context.copy_bytes),
-                    [&](CommGroup& group) { exchange(context, group); });
+  if (context.job.all_of(units.size() < 2)) return {.skipped = "one rank a node"};
+  CheckResult result = over_edges(context, units, 2.0 * static_cast<double>(context.copy_bytes),
+                                  [&](CommGroup& group) { exchange(context, group); });
+  if (context.device.kind() == DeviceKind::kCuda) return result;
+  if (const int node = memory_node_of(context.source.data); node >= 0)
+    for (Measurement& measurement : result.measurements) measurement.part += fmt::format(", memory node {}", node);
+  return result;
 }
 
 CheckResult check_neighbour_all_reduce(CheckContext& context) {

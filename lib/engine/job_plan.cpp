@@ -1,6 +1,7 @@
 #include "lib/engine/job_plan.h"
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <set>
@@ -10,6 +11,7 @@
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
+#include "lib/config/flat.h"
 #include "lib/engine/fp8_speedup.h"
 #include "lib/model/parameter.h"
 
@@ -18,7 +20,7 @@ namespace tri {
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
   archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
-          f.fp8_speedup, f.tp_problem, f.dp_problem, f.pp_problem);
+          f.fp8_speedup, f.kept_gemm, f.tp_problem, f.dp_problem, f.pp_problem);
 }
 
 namespace {
@@ -232,12 +234,14 @@ class Planner {
     return "";
   }
 
+  static constexpr const char* kAsBefore = "as at the run's last start";
   // auto: FP8 where every rank has timed its layers to be faster so. Ranks would wait for the slowest one.
   std::string why_not_fp8() const {
     constexpr double kLeast = 1.03;  // below, the rest of a step eats it up
     if (plan_.device.kind == DeviceKind::kCpu) return "the CPU emulates FP8";
     if (const auto obstacles = fp8_obstacles(config_); !obstacles.empty()) return "fp8 " + obstacles.front();
     if (const std::string problem = fp8_problem(); !problem.empty()) return "fp8: " + problem;
+    if (const auto& kept = facts_.front().kept_gemm) return *kept == GemmFormat::kFp8 ? "" : kAsBefore;
     const double speedup = least_fp8_speedup();
     return speedup < kLeast ? fmt::format("a layer's GEMMs in fp8, with casts, are {:.2f} x as fast", speedup) : "";
   }
@@ -257,7 +261,7 @@ class Planner {
         add(fmt::format("gemms: {}", enum_name(p.compute)) + origin("precision.gemm", p.gemm, reason));
         return {};
       }
-      why = fmt::format("{:.2f} x as fast, casts counted", least_fp8_speedup());
+      why = facts_.front().kept_gemm ? kAsBefore : fmt::format("{:.2f} x as fast, casts counted", least_fp8_speedup());
     } else if (const std::string problem = fp8_problem(); !problem.empty()) {
       return usage_error("precision.gemm: fp8: {}; set precision.gemm to compute or auto", problem);
     }
@@ -415,7 +419,8 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
   mine.gpu = device.gpu_properties();
   const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
-                          mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty();
+                          mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty() &&
+                          !mine.kept_gemm;
   if (may_be_fp8) mine.fp8_speedup = fp8_speedup(config, mesh, device);
   if (asks_memory) {
     mine.free_bytes = device.free_bytes();
@@ -439,9 +444,35 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   facts = job.all_gather(mine);
 }
 
+std::optional<GemmFormat> kept_gemm_format(const Config& config) {
+  const auto read = [&](const char* name) {
+    std::ifstream file(config.run.dir + "/" + name);
+    const auto fields = flat_config(std::string{std::istreambuf_iterator<char>(file), {}});
+    return fields ? fields.value() : std::vector<FlatField>{};
+  };
+  const FlatField asked{"precision.gemm", std::string(enum_name(GemmFormat::kAuto))};
+  const std::vector<FlatField> written = read("config.yaml"), before = read("resolved.yaml");
+  if (std::find(written.begin(), written.end(), asked) == written.end()) return std::nullopt;
+  for (const FlatChange& change : flat_changes(before, value_or_throw(flat_config(to_yaml(config))))) {
+    const bool matters = change.name.starts_with("precision.") || change.name.starts_with("model.") ||
+                         change.name == "parallel.tp" || change.name == "data.micro_batch";
+    if (matters && change.name != asked.name) return std::nullopt;
+  }
+  for (const GemmFormat format : {GemmFormat::kCompute, GemmFormat::kFp8})
+    if (std::find(before.begin(), before.end(), FlatField{asked.name, std::string(enum_name(format))}) != before.end())
+      return format;
+  return std::nullopt;
+}
+
 Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind) {
   const Mesh mesh = mesh_of(config, job.world_rank());
   JobFacts facts = gather_host_facts(config.run.device, job);
+  if (kind == EngineKind::kTraining && config.precision.gemm == GemmFormat::kAuto) {
+    std::optional<GemmFormat> kept;
+    if (job.world_rank() == 0) kept = kept_gemm_format(config);
+    kept = job.all_gather(kept).front();
+    for (RankFacts& rank : facts) rank.kept_gemm = kept;
+  }
   const auto chosen = plan_device(config.run.device, facts);
   if (!chosen) return chosen.error();
   auto device = open_planned_device(chosen.value(), job);

@@ -74,12 +74,15 @@ RankTensors allocate_rank(const Config& config, const Mesh& mesh, Arena& arena, 
   if (training) {
     t.store = allocate_store(config, mesh, arena);
     t.optimizer = allocate_optimizer(config, t.store.num_tensors, arena);
-    t.step_statistics = arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics});
+    t.step_statistics =
+        arena.take("optimizer tables", Dtype::kF32, {kMaxStepStatistics + fp8_slots(config) * kNumFp8Counts});
   } else {
     t.weights = allocate_weights(config, mesh, arena);
     t.loss = arena.take("head", Dtype::kF32, {1});
   }
   t.stage = allocate_stage(config, mesh, slots, num_microbatches, arena);
+  if (training && t.stage.fp8.slots() > 0)
+    t.stage.fp8.float_counts = t.step_statistics.flat(kMaxStepStatistics, t.stage.fp8.slots() * kNumFp8Counts);
   t.boundaries = allocate_boundaries(mesh.pp, chunks, inputs, dims.Rl, dims.C, dims.dtype, arena);
   if (mesh.pp.last()) {
     t.loss_weight = arena.take("head", Dtype::kF32, {num_microbatches});

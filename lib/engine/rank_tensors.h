@@ -26,9 +26,10 @@ inline constexpr int kMaxStepStatistics = 16;
 struct RankTensors {
   StageTensors stage;
   BoundaryTensors boundaries;
-  StoreTensors store;                           // training: weights, gradients, moments
-  OptimizerTensors optimizer;                   // training
-  Tensor step_statistics;                       // training; (kMaxStepStatistics) f32: numbers that ranks sum in a step
+  StoreTensors store;          // training: weights, gradients, moments
+  OptimizerTensors optimizer;  // training
+  // Training; f32: numbers that ranks sum in a step, kMaxStepStatistics and, behind them, stage.fp8.float_counts.
+  Tensor step_statistics;
   std::vector<std::vector<Parameter>> weights;  // inference, [chunk][parameter]
   Tensor loss;              // (1) f32; inference (a step of training keeps its loss among its statistics)
   Tensor loss_weight;       // (M) f32: 1 / tokens of a step where this rank's losses count, else 0; last stage only

@@ -82,6 +82,7 @@ bool is_tokenizer_json(const std::string& path) { return path.ends_with(".json")
 Result<std::string> json_of(const std::string& spec, const std::string& path) {
   if (spec == "bytes") return byte_tokenizer_json();
   if (is_tokenizer_json(path)) return portable_tokenizer_json(path);
+  if (is_tiktoken_file(path)) return tiktoken_as_json(path);
   const auto model = MappedFile::open(path);
   if (!model) return model.error();
   return sentencepiece_tokenizer_json(model.value().text());
@@ -114,7 +115,7 @@ Result<TokenizerInfo> write_tokenizer(const Config& config, const std::string& f
   info.eos = tokenizer.eod();
   if (const auto begin = tokenizer.encode(""); !begin.empty()) info.bos = begin[0];
   const std::string path = tokenizer_file(spec);
-  const bool sentencepiece = spec != "bytes" && !is_tokenizer_json(path);
+  const bool sentencepiece = spec != "bytes" && !is_tokenizer_json(path) && !is_tiktoken_file(path);
   if (sentencepiece)
     if (auto done = copy_file(path, folder + "/tokenizer.model"); !done) return done.error();
   const auto json = json_of(spec, path);

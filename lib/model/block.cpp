@@ -17,10 +17,11 @@ struct TransformerBlock::State {
   Tensor dinput = {};
   WeightGradient deferred = {};
   QkvWeight qkv_weight = QkvWeight::kDefer;
+  Activate activate = Activate::kForward;
 };
 
 TransformerBlock::TransformerBlock(int layer, const std::vector<Parameter>& parameters, const Config& config)
-    : layer_(layer), block_(config.model.block), gemms_(gemm_format(config, layer)) {
+    : layer_(layer), block_(config.model.block), kept_(kept_format(config, layer)) {
   norm1_ = NormLayer::bind(parameters, modules::kNorm1, layer);
   if (block_ == Block::kSequential) norm2_ = NormLayer::bind(parameters, modules::kNorm2, layer);
   norm1_.reader = Linear::kQkv;
@@ -85,19 +86,20 @@ void TransformerBlock::run(State& s, BlockStep step) const {
   const ModelConfig& model = ctx.config.model;
   switch (step) {
     case BlockStep::kQkvForward:
-      return qkv_.forward(ctx, t.qkv, t.normed1);
+      return qkv_.forward(ctx, t.qkv, operand(ctx, Fp8Operand::kInput, Linear::kQkv, t.normed1, w.fp8.normed));
     case BlockStep::kAttentionForward:
       return attention_forward(ctx, t);
     case BlockStep::kProjForward:
-      return proj_.forward(ctx, s.sums, is_fp8() ? w.fp8.attention : t.attention, 0.0f,
+      return proj_.forward(ctx, s.sums, is_fp8(ctx) ? w.fp8.attention : t.attention, 0.0f,
                            is_parallel() ? Then::kKeep : Then::kSend);
     case BlockStep::kFc1Forward:
       return fc1_forward(ctx, t);
     case BlockStep::kActivationForward:
-      if (model.activation == Activation::kGelu && !is_fp8()) return;
-      return activate(ctx, t);
+      if (model.activation == Activation::kGelu && !is_fp8(ctx)) return;
+      return activate(ctx, t, s.activate);
     case BlockStep::kFc2Forward:
-      return fc2_.forward(ctx, s.sums, t.activated, is_parallel() ? 1.0f : 0.0f, Then::kSend);
+      return fc2_.forward(ctx, s.sums, is_fp8(ctx) ? w.fp8.activated : t.activated, is_parallel() ? 1.0f : 0.0f,
+                          Then::kSend);
 
     case BlockStep::kDeferredQkvWeight:
       if (s.deferred) std::exchange(s.deferred, {})();
@@ -108,25 +110,26 @@ void TransformerBlock::run(State& s, BlockStep step) const {
     case BlockStep::kFc2Input:
       return fc2_input(ctx, t);
     case BlockStep::kActivationBackward:
-      if (model.activation == Activation::kGelu && !is_fp8()) return;
+      if (model.activation == Activation::kGelu && !is_fp8(ctx)) return;
       return activation_backward(ctx, t);
     case BlockStep::kFc1Input:
-      return fc1_.backward_input(ctx, s.sums, is_fp8() ? w.fp8.dfc1 : w.dfc1, 0.0f,
+      return fc1_.backward_input(ctx, s.sums, is_fp8(ctx) ? w.fp8.dfc1 : w.dfc1, 0.0f,
                                  is_parallel() ? Then::kKeep : Then::kSend);
     case BlockStep::kFc2Weight:
       return fc2_weight(ctx, t);
     case BlockStep::kFc1Weight:
       return fc1_weight(ctx, t);
     case BlockStep::kRecomputeNorm1:
-      if (t.normed1.data == (is_fp8() ? w.fp8.normed : w.normed).data)
+      if (t.normed1.data == (keeps_fp8() ? w.fp8.normed : w.normed).data)
         norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
       return;
     case BlockStep::kProjInput:
-      return proj_.backward_input(ctx, w.dattention, is_fp8() ? w.fp8.dstream : w.dstream);
+      return proj_.backward_input(ctx, w.dattention, dstream(ctx, Linear::kProj));
     case BlockStep::kAttentionBackward:
       return attention_backward(ctx, t);
     case BlockStep::kQkvInput:
-      return qkv_.backward_input(ctx, s.sums, is_fp8() ? w.fp8.dqkv : w.dqkv, is_parallel() ? 1.0f : 0.0f, Then::kSend);
+      return qkv_.backward_input(ctx, s.sums, is_fp8(ctx) ? w.fp8.dqkv : w.dqkv, is_parallel() ? 1.0f : 0.0f,
+                                 Then::kSend);
     case BlockStep::kProjWeight:
       return proj_weight(ctx, t);
     case BlockStep::kDeferQkvWeight:
@@ -143,7 +146,7 @@ void TransformerBlock::gather_norm(State& s, Linear linear) const {
 void TransformerBlock::gather_gradient(State& s, Linear linear) const {
   const LayerContext& ctx = s.ctx;
   const LayerWorkspace& w = ctx.work;
-  if (!is_fp8()) return ctx.gather(w.dstream);
+  if (!keeps_fp8()) return ctx.gather(w.dstream);
   if (ctx.tp.size() == 1) {  // all rows are here: the transpose and the bias' gradient by the same pass
     const RowLinear& reader = linear == Linear::kProj ? proj_ : fc2_;
     ctx.fp8->cast(Fp8Operand::kGradient, layer_, linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t,
@@ -155,13 +158,36 @@ void TransformerBlock::gather_gradient(State& s, Linear linear) const {
   ctx.start_gather(w.fp8.dstream);
 }
 
+Tensor TransformerBlock::operand(const LayerContext& ctx, Fp8Operand kind, Linear linear, Tensor rows, Tensor room,
+                                 Tensor room_t, Tensor dbias) const {
+  if (keeps_fp8() || !is_fp8(ctx)) return rows;
+  ctx.need(rows);
+  const bool transposes = is_fp8_wgrad(ctx);
+  ctx.fp8->cast(kind, layer_, linear, rows, room, transposes ? room_t : Tensor{}, transposes ? dbias : Tensor{});
+  return room;
+}
+
+// The gradient of the residual stream as the backward GEMM of `linear` reads it. In the parallel block both read one.
+Tensor TransformerBlock::dstream(const LayerContext& ctx, Linear linear) const {
+  const LayerWorkspace& w = ctx.work;
+  if (keeps_fp8() || (is_fp8(ctx) && is_parallel() && linear == Linear::kProj)) return w.fp8.dstream;
+  return operand(ctx, Fp8Operand::kGradient, linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t);
+}
+
+Tensor TransformerBlock::input_transposed(const LayerContext& ctx, Linear linear, Tensor rows) const {
+  ctx.need(rows);
+  const Tensor room = ctx.work.fp8.input_transpose;
+  return tri::is_fp8(rows.dtype) ? ctx.fp8->transposed(rows, room)
+                                 : ctx.fp8->cast_transposed(layer_, linear, rows, room);
+}
+
 // Of the gathered gradient of the residual stream, for the weight gradient of `linear`, and beside it the gradient of
 // its bias from the local rows: where gather_gradient has not made them.
 Tensor TransformerBlock::dstream_transposed(const LayerContext& ctx, const RowLinear& linear) const {
   const LayerWorkspace& w = ctx.work;
   ctx.need(w.fp8.dstream);
-  const bool is_made = ctx.tp.size() == 1;
-  if (!is_made || (is_parallel() && linear.linear == Linear::kProj))
+  const bool is_made = ctx.tp.size() == 1 || !keeps_fp8();
+  if (!is_made || !keeps_fp8() || (is_parallel() && linear.linear == Linear::kProj))
     linear.add_bias_gradient(ctx, ctx.local_rows(w.dstream));
   return is_made ? w.fp8.dstream_t : ctx.fp8->transposed(w.fp8.dstream, w.fp8.dstream_t);
 }
@@ -194,7 +220,7 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
                           .scale = 1.0f / std::sqrt(static_cast<float>(d.HS)),
                           .kernel = ctx.config.model.attention},
                          ctx.compute);
-  if (is_fp8()) ctx.fp8->cast(Fp8Operand::kInput, layer_, Linear::kProj, t.attention, ctx.work.fp8.attention);
+  if (is_fp8(ctx)) ctx.fp8->cast(Fp8Operand::kInput, layer_, Linear::kProj, t.attention, ctx.work.fp8.attention);
 }
 
 // From work.dattention to work.dqkv, and its FP8 casts.
@@ -216,29 +242,38 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .deterministic = ctx.config.run.deterministic},
                           ctx.compute);
   rotate(ctx, Pass::kBackward, w.dqkv);
-  if (!is_fp8()) return;
-  ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, w.fp8.dqkv_t, qkv_.bias_gradient(ctx));
-  qkv_.bias_gradient_ready(ctx);
+  if (!is_fp8(ctx)) return;
+  const bool transposes = is_fp8_wgrad(ctx);
+  ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, transposes ? w.fp8.dqkv_t : Tensor{},
+                transposes ? qkv_.bias_gradient(ctx) : Tensor{});
+  if (transposes) qkv_.bias_gradient_ready(ctx);
 }
 
 void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& t) const {
   const Tensor normed = mlp_input(t);
-  if (ctx.config.model.activation == Activation::kGelu && !is_fp8())
+  if (ctx.config.model.activation == Activation::kGelu && !is_fp8(ctx))
     return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
-  fc1_.forward(ctx, t.fc1, normed);
+  fc1_.forward(ctx, t.fc1, operand(ctx, Fp8Operand::kInput, Linear::kFc1, normed, ctx.work.fp8.normed));
 }
 
-// From t.fc1 to t.activated.
-void TransformerBlock::activate(const LayerContext& ctx, const LayerTensors& t) const {
-  if (is_fp8()) return ctx.fp8->activation_forward(layer_, t.activated, t.fc1, dactivated(ctx));
+// From t.fc1 to t.activated. In FP8 forward to the rows, which fc2 reads, and to the transpose where it is kept; again
+// in a backward pass to the transpose alone.
+void TransformerBlock::activate(const LayerContext& ctx, const LayerTensors& t, Activate when) const {
+  if (keeps_fp8()) {
+    const bool again = when == Activate::kAgain;
+    const bool transposes = again || keeps_activated(ctx.config.parallel.recompute);
+    return ctx.fp8->activation_forward(layer_, again ? Tensor{} : t.activated, transposes ? t.activated_t : Tensor{},
+                                       t.fc1, dactivated(ctx));
+  }
   activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
+  if (when == Activate::kForward) operand(ctx, Fp8Operand::kInput, Linear::kFc2, t.activated, ctx.work.fp8.activated);
 }
 
 // From the gathered gradient of the stream to work.dfc1 (GeLU) or work.dactivated. FP8 GEMMs leave GeLU's gradient to
 // activation_backward.
 void TransformerBlock::fc2_input(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (is_fp8()) return fc2_.backward_input(ctx, dactivated(ctx), w.fp8.dstream);
+  if (is_fp8(ctx)) return fc2_.backward_input(ctx, dactivated(ctx), dstream(ctx, Linear::kFc2));
   if (ctx.config.model.activation == Activation::kGelu)
     return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
   fc2_.backward_input(ctx, w.dactivated, w.dstream);
@@ -253,9 +288,10 @@ Tensor TransformerBlock::dactivated(const LayerContext& ctx) const {
 void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const Tensor dout = dactivated(ctx);
-  if (!is_fp8()) {
+  if (!is_fp8_wgrad(ctx)) {
     tri::activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = dout, .inp = t.fc1},
                              ctx.compute);
+    operand(ctx, Fp8Operand::kGradient, Linear::kFc1, w.dfc1, w.fp8.dfc1);
     return;
   }
   ctx.fp8->activation_backward(layer_, w.fp8.dfc1, w.fp8.dfc1_t, fc1_.bias_gradient(ctx), dout, t.fc1, w.dfc1);
@@ -265,30 +301,31 @@ void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerT
 void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const Tensor normed = mlp_input(t);
-  if (is_fp8()) return fc1_.backward_weight_fp8(ctx, w.fp8.dfc1_t, normed);
-  if (ctx.config.model.activation == Activation::kGelu) return fc1_.backward_weight_alone(ctx, w.dfc1, normed);
+  if (is_fp8_wgrad(ctx))
+    return fc1_.backward_weight_fp8(ctx, w.fp8.dfc1_t, input_transposed(ctx, Linear::kFc1, normed));
+  if (ctx.config.model.activation == Activation::kGelu && !is_fp8(ctx))
+    return fc1_.backward_weight_alone(ctx, w.dfc1, normed);
   fc1_.backward_weight(ctx, w.dfc1, normed);
 }
 
 void TransformerBlock::fc2_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (!is_fp8()) return fc2_.backward_weight(ctx, w.dstream, t.activated);
+  if (!is_fp8_wgrad(ctx)) return fc2_.backward_weight(ctx, w.dstream, t.activated);
   const Tensor dout_t = dstream_transposed(ctx, fc2_);
-  fc2_.backward_weight_fp8(ctx, dout_t, ctx.fp8->transposed(t.activated, w.fp8.input_transpose));
+  fc2_.backward_weight_fp8(ctx, dout_t, keeps_fp8() ? t.activated_t : input_transposed(ctx, Linear::kFc2, t.activated));
 }
 
 void TransformerBlock::proj_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (!is_fp8()) return proj_.backward_weight(ctx, w.dstream, t.attention);
+  if (!is_fp8_wgrad(ctx)) return proj_.backward_weight(ctx, w.dstream, t.attention);
   const Tensor dout_t = dstream_transposed(ctx, proj_);
-  proj_.backward_weight_fp8(ctx, dout_t,
-                            ctx.fp8->cast_transposed(layer_, Linear::kProj, t.attention, w.fp8.input_transpose));
+  proj_.backward_weight_fp8(ctx, dout_t, input_transposed(ctx, Linear::kProj, t.attention));
 }
 
 void TransformerBlock::defer_qkv_weight(State& s) const {
   s.deferred = [this, &ctx = s.ctx, inp = s.t.normed1] {
     const LayerWorkspace& w = ctx.work;
-    if (is_fp8()) return qkv_.backward_weight_fp8(ctx, w.fp8.dqkv_t, inp);
+    if (is_fp8_wgrad(ctx)) return qkv_.backward_weight_fp8(ctx, w.fp8.dqkv_t, input_transposed(ctx, Linear::kQkv, inp));
     qkv_.backward_weight(ctx, w.dqkv, inp);
   };
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();
@@ -297,14 +334,15 @@ void TransformerBlock::defer_qkv_weight(State& s) const {
 // `kept`, and what backward reads besides: recomputed. Of the norms those whose rows are read first.
 LayerTensors TransformerBlock::recomputed(const LayerContext& ctx, const LayerTensors& kept) const {
   if (ctx.config.parallel.recompute == Recompute::kFull) {
-    State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, gemms_), .stream = {.inp = kept.input}};
+    State s{.ctx = ctx, .t = recomputed_tensors(ctx.work, kept_), .stream = {.inp = kept.input}};
     s.t.input = kept.input;
+    s.activate = Activate::kAgain;
     const std::span<const TransferRegion> regions = block_order(block_, Pass::kForward);
     run_forward(s, regions.first(regions.size() - 1));  // backward reads nothing of the last one
     return s.t;
   }
   LayerTensors t = with_workspace(kept, ctx.work);
-  if (kept.activated.empty()) activate(ctx, t);
+  if (!keeps_activated(ctx.config.parallel.recompute)) activate(ctx, t, Activate::kAgain);
   // work.normed serves both norms, one after the other: the second is made where its turn comes.
   if (kept.normed1.empty() && is_parallel())
     norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);

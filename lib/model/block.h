@@ -58,9 +58,11 @@ class TransformerBlock {
   void attention_forward(const LayerContext& ctx, const LayerTensors& t) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_forward(const LayerContext& ctx, const LayerTensors& t) const;
+  Tensor dstream(const LayerContext& ctx, Linear linear) const;
   Tensor dstream_transposed(const LayerContext& ctx, const RowLinear& linear) const;
   Tensor dactivated(const LayerContext& ctx) const;
-  void activate(const LayerContext& ctx, const LayerTensors& t) const;
+  enum class Activate { kForward, kAgain };
+  void activate(const LayerContext& ctx, const LayerTensors& t, Activate when) const;
   void activation_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc2_input(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_weight(const LayerContext& ctx, const LayerTensors& t) const;
@@ -70,13 +72,25 @@ class TransformerBlock {
   LayerTensors recomputed(const LayerContext& ctx, const LayerTensors& kept) const;
 
   bool is_parallel() const { return block_ == Block::kParallel; }
-  bool is_fp8() const { return gemms_ == GemmFormat::kFp8; }
+  // Whether the GEMMs multiply FP8 in this run of a plan, whether the rows that they read are kept and gathered as FP8,
+  // and, where they are not, whether the weight gradients multiply FP8 as well.
+  bool is_fp8(const LayerContext& ctx) const { return ctx.fp8 != nullptr && ctx.fp8->multiplies(layer_); }
+  bool keeps_fp8() const { return kept_ == GemmFormat::kFp8; }
+  bool is_fp8_wgrad(const LayerContext& ctx) const {
+    return is_fp8(ctx) && ctx.config.precision.fp8_wgrad == GemmFormat::kFp8;
+  }
+  // Rows (R, n) kept and gathered in precision.compute, as FP8 GEMMs read them: cast to `room`, and to its transpose
+  // where weight gradients multiply FP8. Rows that are FP8 already, and those of other GEMMs, are left as they are.
+  Tensor operand(const LayerContext& ctx, Fp8Operand kind, Linear linear, Tensor rows, Tensor room, Tensor room_t = {},
+                 Tensor dbias = {}) const;
+  // The transpose of an input, for a weight gradient in FP8.
+  Tensor input_transposed(const LayerContext& ctx, Linear linear, Tensor rows) const;
   // The rows that fc1 reads: (R, C).
   Tensor mlp_input(const LayerTensors& t) const { return is_parallel() ? t.normed1 : t.normed2; }
 
   const int layer_;  // of the model
   Block block_;
-  GemmFormat gemms_;
+  GemmFormat kept_;
   NormLayer norm1_, norm2_;
   ColumnLinear qkv_, fc1_;
   RowLinear proj_, fc2_;

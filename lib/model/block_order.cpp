@@ -70,7 +70,7 @@ bool is_gemm(BlockStep step) { return gemm_name(step) != nullptr; }
 
 Tensor TransferRegion::rows(const LayerWorkspace& work, const LayerTensors& t) const {
   if (reduces()) return pass == Pass::kForward ? work.partial : work.dnormed;
-  if (pass == Pass::kBackward) return t.gemms == GemmFormat::kFp8 ? work.fp8.dstream : work.dstream;
+  if (pass == Pass::kBackward) return t.kept == GemmFormat::kFp8 ? work.fp8.dstream : work.dstream;
   return linear == Linear::kQkv ? t.normed1 : t.normed2;
 }
 

@@ -23,7 +23,7 @@ Tensor transpose_in(Tensor scratch, Dtype format, int64_t rows, int64_t columns)
 }  // namespace
 
 std::vector<Fp8Numbers> fp8_numbers(std::span<const float> numbers, size_t slots) {
-  TRI_REQUIRE(numbers.size() == slots * (3 + kNumFp8Counts), "{} numbers of {} slots", numbers.size(), slots);
+  TRI_REQUIRE(numbers.size() == slots * (2 + kNumFp8Counts), "{} numbers of {} slots", numbers.size(), slots);
   std::vector<Fp8Numbers> of_slots(slots);
   for (size_t i = 0; i < slots; ++i) {
     const float* counts = numbers.data() + 2 * slots + i * kNumFp8Counts;
@@ -53,6 +53,10 @@ void Fp8Layers::begin(Run run) {
   if (has_history_) return;
   compute_.zero(tensors_.amax());
   compute_.zero(tensors_.scale());
+}
+
+bool Fp8Layers::multiplies(int layer) const {
+  return gemm_format(config_, layer) == GemmFormat::kFp8 && (fallen_.empty() || !fallen_[static_cast<size_t>(layer)]);
 }
 
 // In the parallel block both column-parallel GEMMs read one norm, and both row-parallel ones have one gradient.
@@ -103,14 +107,26 @@ void Fp8Layers::cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, T
   fp8_cast(c, compute_);
 }
 
-void Fp8Layers::activation_forward(int layer, Tensor out, Tensor inp, Tensor room) {
+void Fp8Layers::norm_forward(int layer, Linear linear, NormForward norm, Tensor out, Tensor room) {
+  if (!has_history_) {
+    norm.out = room;
+    tri::norm_forward(norm, compute_);
+    return cast(Fp8Operand::kInput, layer, linear, room, out);
+  }
+  Fp8Cast c = cast_of(slot(Fp8Operand::kInput, layer, linear));
+  c.out = out;
+  fp8_norm_forward({.norm = norm, .cast = c}, compute_);
+}
+
+void Fp8Layers::activation_forward(int layer, Tensor out, Tensor out_t, Tensor inp, Tensor room) {
   const Activation kind = config_.model.activation;
   if (!has_history_) {
     tri::activation_forward({.kind = kind, .out = room, .inp = inp}, compute_);
-    return cast(Fp8Operand::kInput, layer, Linear::kFc2, room, out);
+    return cast(Fp8Operand::kInput, layer, Linear::kFc2, room, out, out_t);
   }
   Fp8Cast c = cast_of(slot(Fp8Operand::kInput, layer, Linear::kFc2));
   c.out = out;
+  c.out_t = out_t;
   fp8_activation_forward({.kind = kind, .inp = inp, .cast = c}, compute_);
 }
 
@@ -191,12 +207,14 @@ void Fp8Layers::backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_
            compute_);
 }
 
+void Fp8Layers::count() {
+  fp8_counts_to_float({.out = tensors_.float_counts, .counts = tensors_.counts.flat()}, compute_);
+}
+
 void Fp8Layers::reduce(GroupOnStream& world) {
-  fp8_counts_to_float({.out = tensors_.float_counts(), .counts = tensors_.counts.flat()}, compute_);
   if (world.size() == 1) return;
   world.after(compute_);
   world.all_reduce(tensors_.amax(), ReduceOp::kMax);
-  world.all_reduce(tensors_.float_counts(), ReduceOp::kSum);
   world.before(compute_);
 }
 
@@ -226,8 +244,7 @@ void Fp8Layers::load_history(std::span<const float> history) {
   compute_.synchronize();  // `history` is the caller's
   has_history_ = true;
   for (int layer = 0; layer < config_.model.layers; ++layer)  // norms are never all zero
-    if (gemm_format(config_, layer) == GemmFormat::kFp8 &&
-        history[static_cast<size_t>(slot(Fp8Operand::kInput, layer, Linear::kQkv))] == 0.0f)
+    if (multiplies(layer) && history[static_cast<size_t>(slot(Fp8Operand::kInput, layer, Linear::kQkv))] == 0.0f)
       has_history_ = false;
 }
 

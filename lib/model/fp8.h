@@ -30,7 +30,7 @@ struct Fp8Numbers {
   float elements = 0, saturated = 0, underflowed = 0;  // that casts have met; recomputed ones again
 };
 
-// Fp8Tensors::numbers, read by the host.
+// Of a step, read by the host: scales, amax, counts.
 std::vector<Fp8Numbers> fp8_numbers(std::span<const float> numbers, size_t slots);
 
 class Fp8Layers {
@@ -46,9 +46,11 @@ class Fp8Layers {
   // Casts inp (R, C) with the slot's scale into `out` (R, C), `out_t` (C, R), or both. dbias (C), optional, added to:
   // sums over the rows.
   void cast(Fp8Operand operand, int layer, Linear linear, Tensor inp, Tensor out, Tensor out_t = {}, Tensor dbias = {});
-  // fc2's input (R, Fl) and the gradient of fc1's output (R, fc1_width), cast as they are made. `room`, of the compute
-  // type, holds them where there is no scale yet; the first one's may be dactivated.
-  void activation_forward(int layer, Tensor out, Tensor inp, Tensor room);
+  // Cast as they are made: the rows of a norm, which `linear` reads; fc2's input (R, Fl); the gradient of fc1's output
+  // (R, fc1_width). `room`, of the compute type, holds them where there is no scale yet; activated's may be dactivated.
+  // Of `out` and `out_t`, the transpose, either may be absent.
+  void norm_forward(int layer, Linear linear, NormForward norm, Tensor out, Tensor room);
+  void activation_forward(int layer, Tensor out, Tensor out_t, Tensor inp, Tensor room);
   void activation_backward(int layer, Tensor out, Tensor out_t, Tensor dbias, Tensor dactivated, Tensor inp,
                            Tensor room);
   // An input that was cast before, once more, and transposed: (C, R) in `scratch`.
@@ -63,10 +65,15 @@ class Fp8Layers {
   // dweight (N, K) = dout_t (N, R) · inp_t (K, R)^T + beta · dweight
   void backward_weight(const Fp8Linear& l, Tensor dweight, Tensor dout_t, Tensor inp_t, float beta);
 
-  // After the last backward of a step: what all ranks have met.
+  // After the last backward of a step: counts as numbers that are summed with the step's statistics, then the largest
+  // numbers of all ranks.
+  void count();
   void reduce(GroupOnStream& world);
   // The scales of the next step, unless grad_scale (1) is NaN.
   void update(Tensor grad_scale);
+  // Whether the layer's GEMMs multiply FP8: not those that precision.fp8_guard let fall back, from the next run on.
+  bool multiplies(int layer) const;
+  void set_fallen(std::vector<bool> of_layer) { fallen_ = std::move(of_layer); }
   // The host knows that the step's numbers were finite: the scales have a history.
   void step_was_finite() { has_history_ = true; }
 
@@ -92,7 +99,8 @@ class Fp8Layers {
   GroupOnStream& tp_;
   ParameterHooks& hooks_;
   bool has_history_ = false;
-  std::vector<bool> cast_;  // [layer · kNumLinears + linear]: the weight is, in this run of a plan
+  std::vector<bool> fallen_;  // [layer]; empty: none
+  std::vector<bool> cast_;    // [layer · kNumLinears + linear]: the weight is, in this run of a plan
 };
 
 // A history as text, bit for bit, and back. Error: it is not one of so many slots.

@@ -13,15 +13,25 @@ GemmFormat gemm_format(const Config& config, int layer) {
   return p.gemm == GemmFormat::kFp8 && inside ? GemmFormat::kFp8 : GemmFormat::kCompute;
 }
 
+GemmFormat kept_format(const Config& config, int layer) {
+  const PrecisionConfig& p = config.precision;
+  const bool alone = p.fp8_wgrad == GemmFormat::kFp8 && p.fp8_guard == Switch::kOff;
+  return alone ? gemm_format(config, layer) : GemmFormat::kCompute;
+}
+
 bool any_fp8_layer(const Config& config) { return config.precision.gemm == GemmFormat::kFp8; }
 
+int64_t fp8_slots(const Config& config) {
+  return any_fp8_layer(config) ? int64_t{kNumFp8Operands} * config.model.layers * kNumLinears : 0;
+}
+
 Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims& d, Arena& arena) {
-  const int64_t slots = int64_t{kNumFp8Operands} * config.model.layers * kNumLinears;
+  const int64_t slots = fp8_slots(config);
   const char* const name = "fp8 scales";
   Fp8Tensors t;
   t.inverse = arena.take(name, Dtype::kF32, {slots, kFp8InverseStride});
   t.counts = arena.take(name, Dtype::kI32, {slots, kNumFp8Counts});
-  t.numbers = arena.take(name, Dtype::kF32, {slots * (3 + kNumFp8Counts)});
+  t.numbers = arena.take(name, Dtype::kF32, {3 * slots});
   const int64_t attention = int64_t{d.NHl} * d.HS;
   const std::array<std::pair<int64_t, int64_t>, kNumLinears> shapes{
       {{d.qkv_width, d.C}, {d.C, attention}, {d.fc1_width, d.C}, {d.C, d.Fl}}};  // [Linear] (N, K)
@@ -46,17 +56,20 @@ Fp8Workspace allocate_fp8_workspace(const Config& config, const StageDims& d, Ar
   const Dtype gradient = config.precision.fp8_gradients;
   const int64_t attention = int64_t{d.NHl} * d.HS;
   Fp8Workspace w;
-  if (recompute == Recompute::kNorms || recompute == Recompute::kSelective)
+  const bool kept_in_fp8 = kept_format(config, config.precision.fp8_first_layers) == GemmFormat::kFp8;
+  if (recompute == Recompute::kNorms || recompute == Recompute::kSelective || !kept_in_fp8)
     w.normed = arena.take(name, Dtype::kE4M3, {d.R, d.C});
-  if (recompute == Recompute::kSelective) w.activated = arena.take(name, Dtype::kE4M3, {d.R, d.Fl});
   w.attention = arena.take(name, Dtype::kE4M3, {d.R, attention});
   w.dstream = arena.take(name, gradient, {d.R, d.C});
-  w.dstream_t = arena.take(name, gradient, {d.C, d.R});
   w.dfc1 = arena.take(name, gradient, {d.R, d.fc1_width});
-  w.dfc1_t = arena.take(name, gradient, {d.fc1_width, d.R});
   w.dqkv = arena.take(name, gradient, {d.R, d.qkv_width});
-  w.dqkv_t = arena.take(name, gradient, {d.qkv_width, d.R});
+  if (config.precision.fp8_wgrad == GemmFormat::kFp8) {
+    w.dstream_t = arena.take(name, gradient, {d.C, d.R});
+    w.dfc1_t = arena.take(name, gradient, {d.fc1_width, d.R});
+    w.dqkv_t = arena.take(name, gradient, {d.qkv_width, d.R});
+  }
   w.input_transpose = arena.take(name, Dtype::kE4M3, {std::max<int64_t>({d.C, attention, d.Fl}) * d.R});
+  w.activated = w.input_transpose.flat(0, d.R * d.Fl).view({d.R, d.Fl});
   return w;
 }
 

@@ -20,8 +20,14 @@ inline constexpr int kNumLinears = 4;
 enum class Fp8Operand { kInput, kWeight, kGradient };
 inline constexpr int kNumFp8Operands = 3;
 
+// Of Fp8Tensors; 0 where no layer's GEMMs are FP8.
+int64_t fp8_slots(const Config& config);
+
 // In what the GEMMs of a layer of the model multiply.
 GemmFormat gemm_format(const Config& config, int layer);
+// In what the rows of those GEMMs are kept and gathered: precision.compute also where something else than FP8 GEMMs reads
+// them (precision.fp8_wgrad), or may have to (precision.fp8_guard).
+GemmFormat kept_format(const Config& config, int layer);
 bool any_fp8_layer(const Config& config);
 
 // A weight of this rank in both orientations, e4m3.
@@ -33,29 +39,29 @@ struct Fp8Weight {
 // Slots: one an operand of each linear of each layer of the model, on every rank alike: slot = (operand · L + layer) ·
 // kNumLinears + linear. This rank fills those of its layers, and the reduction of a step completes the others.
 struct Fp8Tensors {
-  Tensor inverse;  // (slots, kFp8InverseStride) f32
-  Tensor counts;   // (slots, kNumFp8Counts) i32
-  // (slots · (3 + kNumFp8Counts)) f32, what the host reads: scales, amax and counts of a step, then the history.
-  Tensor numbers;
+  Tensor inverse;       // (slots, kFp8InverseStride) f32
+  Tensor counts;        // (slots, kNumFp8Counts) i32
+  Tensor numbers;       // (3 · slots) f32: scales, amax of a step, history
+  Tensor float_counts;  // (slots · kNumFp8Counts) f32, of a step: among the numbers that all ranks sum (RankTensors)
   std::vector<std::vector<std::array<Fp8Weight, kNumLinears>>> weights;  // [chunk][layer of the chunk][Linear]
 
   int64_t slots() const { return inverse.empty() ? 0 : inverse[0]; }
   Tensor scale() const { return numbers.flat(0, slots()); }
   Tensor amax() const { return numbers.flat(slots(), slots()); }
-  Tensor float_counts() const { return numbers.flat(2 * slots(), kNumFp8Counts * slots()); }
-  Tensor of_step() const { return numbers.flat(0, (2 + kNumFp8Counts) * slots()); }
-  Tensor history() const { return numbers.flat((2 + kNumFp8Counts) * slots(), slots()); }
+  Tensor history() const { return numbers.flat(2 * slots(), slots()); }
 };
 
 // What the layers of a stage share. Gradients are in precision.fp8_gradients, the rest is e4m3.
 struct Fp8Workspace {
-  Tensor normed;              // (R, C): a gathered norm, recomputed
-  Tensor activated;           // (R, Fl): an activation, recomputed; parallel.recompute: selective
+  Tensor normed;              // (R, C): a gathered norm, recomputed, or kept in precision.compute
+  Tensor activated;           // (R, Fl): the rows for fc2, in the memory of input_transpose
   Tensor attention;           // (R, NHl · HS)
   Tensor dstream, dstream_t;  // (R, C): the gradient of the residual stream, gathered; and its transpose
   Tensor dfc1, dfc1_t;        // (R, fc1_width) and its transpose
   Tensor dqkv, dqkv_t;        // (R, qkv_width) and its transpose
-  Tensor input_transpose;     // bytes: the transpose of an input, for a weight gradient
+  // Bytes: the transpose of an input, for a weight gradient. Forward passes have the rows of `activated` here, and
+  // backward passes their transpose where it is not kept, from its recomputation to fc2's weight gradient.
+  Tensor input_transpose;
 };
 
 struct StageDims;

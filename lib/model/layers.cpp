@@ -51,22 +51,24 @@ NormLayer NormLayer::bind(const std::vector<Parameter>& parameters, std::string_
 
 void NormLayer::forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                         Tensor gathered) const {
-  const bool fp8 = is_fp8(gathered.dtype);
-  const Tensor local = ctx.local_rows(gathered), out = fp8 ? ctx.local_rows(ctx.work.normed) : local;
   ctx.begin_gather(gathered);
-  norm_forward({.kind = ctx.config.model.norm,
-                .eps = static_cast<float>(ctx.config.model.norm_eps),
-                .out = out,
-                .mean = mean,
-                .rstd = rstd,
-                .sum = stream.add.empty() ? Tensor{} : sum,
-                .inp = stream.inp,
-                .add = stream.add,
-                .add_bias = stream.add_bias,
-                .weight = ctx.use(*weight),
-                .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)},
-               ctx.compute);
-  if (fp8) ctx.fp8->cast(Fp8Operand::kInput, layer, reader, out, local);
+  const Tensor local = ctx.local_rows(gathered);
+  NormForward norm{.kind = ctx.config.model.norm,
+                   .eps = static_cast<float>(ctx.config.model.norm_eps),
+                   .mean = mean,
+                   .rstd = rstd,
+                   .sum = stream.add.empty() ? Tensor{} : sum,
+                   .inp = stream.inp,
+                   .add = stream.add,
+                   .add_bias = stream.add_bias,
+                   .weight = ctx.use(*weight),
+                   .bias = bias == nullptr ? Tensor{} : ctx.use(*bias)};
+  if (is_fp8(gathered.dtype)) {
+    ctx.fp8->norm_forward(layer, reader, norm, local, ctx.local_rows(ctx.work.normed));
+  } else {
+    norm.out = local;
+    norm_forward(norm, ctx.compute);
+  }
   ctx.start_gather(gathered);
 }
 
@@ -145,9 +147,8 @@ void ColumnLinear::bias_gradient_ready(const LayerContext& ctx) const {
   if (bias != nullptr) ctx.hooks.gradient_ready(*bias);
 }
 
-void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp) const {
-  ctx.need(inp);
-  add_fp8_gradient(ctx, fp8(), dout_t, ctx.fp8->transposed(inp, ctx.work.fp8.input_transpose));
+void ColumnLinear::backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp_t) const {
+  add_fp8_gradient(ctx, fp8(), dout_t, inp_t);
 }
 
 RowLinear RowLinear::bind(Linear linear, const std::vector<Parameter>& parameters, int layer) {

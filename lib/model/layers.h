@@ -95,7 +95,7 @@ struct NormLayer {
 
   static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
   // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the local rows of
-  // `gathered` (R, C), and gathers them. Where `gathered` is FP8, by the local rows of work.normed.
+  // `gathered` (R, C), and gathers them. Where `gathered` is FP8, a step without scales overwrites those of work.normed.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                Tensor gathered) const;
   // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward's sum.
@@ -126,8 +126,8 @@ struct ColumnLinear {
   // After RowLinear::backward_input_gelu, which has dealt with the bias: backward_weight_alone.
   void backward_weight(const LayerContext& ctx, Tensor dout, Tensor inp) const;
   void backward_weight_alone(const LayerContext& ctx, Tensor dout, Tensor inp) const;
-  // dout_t (N / tp, R) FP8, inp (R, K) FP8, transposed here. The cast to dout_t adds to the bias' gradient.
-  void backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp) const;
+  // dout_t (N / tp, R), inp_t (K, R) FP8. The cast to dout_t adds to the bias' gradient.
+  void backward_weight_fp8(const LayerContext& ctx, Tensor dout_t, Tensor inp_t) const;
   Tensor bias_gradient(const LayerContext& ctx) const;  // (N / tp), absent without a bias
   void bias_gradient_ready(const LayerContext& ctx) const;
 

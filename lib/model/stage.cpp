@@ -77,7 +77,7 @@ void Stage::forward(int chunk_index, int microbatch, Tensor input, Tensor output
   for (size_t i = 0; i < chunk.blocks.size(); ++i) {
     LayerTensors& t = kept.layers[i];
     if (ctx_.config.parallel.recompute == Recompute::kFull) {
-      LayerTensors shared = recomputed_tensors(ctx_.work, t.gemms);  // only the layer's input is kept
+      LayerTensors shared = recomputed_tensors(ctx_.work, t.kept);  // only the layer's input is kept
       shared.input = t.input;
       stream = chunk.blocks[i].forward(ctx_, stream, shared);
       t.input = shared.input;
@@ -178,17 +178,15 @@ void Stage::loss(int microbatch, LogitGradient gradient) {
   const HeadTensors& h = tensors_.head;
   const Tensor targets = tensors_.targets.rows(microbatch, 1).flat();
   if (ctx_.tp.size() > 1) {
-    const Tensor local_stats = h.stats.rows(ctx_.tp.rank(), 1);
-    cross_entropy_stats({.stats = local_stats.view({ctx_.dims.R, 3}),
+    ctx_.begin_gather(h.stats);
+    cross_entropy_stats({.stats = ctx_.local_rows(h.stats).view({ctx_.dims.R, 3}),
                          .logits = h.logits,
                          .targets = targets,
                          .first_token = first_token_,
                          .vocab = vocab_},
                         ctx_.compute);
-    GroupOnStream& tp = ctx_.tp.collectives();
-    tp.after(ctx_.compute);
-    tp.all_gather(h.stats, local_stats);
-    tp.before(ctx_.compute);
+    ctx_.start_gather(h.stats);
+    ctx_.need(h.stats);
   }
   cross_entropy_loss({.loss = h.losses.rows(microbatch, 1),
                       .logits = h.logits,

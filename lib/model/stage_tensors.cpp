@@ -11,12 +11,12 @@ class Allocator {
   Allocator(const Config& config, const Mesh& mesh, Arena& arena)
       : config_(config), tp_(mesh.tp), d_(stage_dims(config, mesh)), arena_(arena) {}
 
-  // The tensors of a layer apart from `input`. `recompute`: none, norms or selective.
-  LayerTensors layer(const std::string& name, Recompute recompute, GemmFormat gemms) {
-    const Dtype read = gemms == GemmFormat::kFp8 ? Dtype::kE4M3 : d_.dtype;  // of what GEMMs alone read
+  // The tensors of a layer apart from `input`: those that are kept, or for `full` those that all layers share.
+  LayerTensors layer(const std::string& name, Recompute recompute, GemmFormat kept) {
+    const Dtype read = kept == GemmFormat::kFp8 ? Dtype::kE4M3 : d_.dtype;  // of what GEMMs alone read
     const bool sequential = config_.model.block == Block::kSequential;
     const bool layernorm = config_.model.norm == Norm::kLayerNorm;
-    LayerTensors t{.gemms = gemms};
+    LayerTensors t{.kept = kept};
     if (layernorm) t.mean1 = arena_.take(name, Dtype::kF32, {d_.Rl});
     t.rstd1 = arena_.take(name, Dtype::kF32, {d_.Rl});
     t.qkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
@@ -28,11 +28,13 @@ class Allocator {
       if (layernorm) t.mean2 = arena_.take(name, Dtype::kF32, {d_.Rl});
       t.rstd2 = arena_.take(name, Dtype::kF32, {d_.Rl});
     }
-    if (recompute == Recompute::kNone) {
+    if (recompute == Recompute::kNone || recompute == Recompute::kFull) {
       t.normed1 = arena_.take(name, read, {d_.R, d_.C});
       if (sequential) t.normed2 = arena_.take(name, read, {d_.R, d_.C});
     }
-    if (recompute != Recompute::kSelective) t.activated = arena_.take(name, read, {d_.R, d_.Fl});
+    if (kept != GemmFormat::kFp8 && recompute != Recompute::kSelective)
+      t.activated = arena_.take(name, read, {d_.R, d_.Fl});
+    if (kept == GemmFormat::kFp8 && keeps_activated(recompute)) t.activated_t = arena_.take(name, read, {d_.Fl, d_.R});
     return t;
   }
 
@@ -40,8 +42,8 @@ class Allocator {
     const std::string name = "activations in flight";
     MicrobatchTensors m;
     for (int i = 0; i < layers.count; ++i) {
-      LayerTensors t{.gemms = gemm_format(config_, layers.first + i)};
-      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, config_.parallel.recompute, t.gemms);
+      LayerTensors t{.kept = kept_format(config_, layers.first + i)};
+      if (config_.parallel.recompute != Recompute::kFull) t = layer(name, config_.parallel.recompute, t.kept);
       if (i > 0) t.input = arena_.take(name, d_.dtype, {d_.Rl, d_.C});
       m.layers.push_back(t);
     }
@@ -63,9 +65,9 @@ class Allocator {
     w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
     w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
-    if (recompute == Recompute::kFull) w.recomputed = layer(name, Recompute::kNone, least_format());
-    if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
     if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, d_, arena_);
+    if (recompute == Recompute::kFull) w.recomputed = layer(name, recompute, least_format());
+    if (config_.model.position == Position::kRope) w.rope_table = arena_.take(name, Dtype::kF32, {d_.T, d_.HS / 2, 2});
     return w;
   }
 
@@ -80,11 +82,10 @@ class Allocator {
   }
 
  private:
-  // kCompute, whose tensors are the larger ones, where any layer's GEMMs are.
+  // kCompute, whose tensors are the larger ones, where any layer's rows are kept so.
   GemmFormat least_format() const {
     const PrecisionConfig& p = config_.precision;
-    return any_fp8_layer(config_) && p.fp8_first_layers + p.fp8_last_layers == 0 ? GemmFormat::kFp8
-                                                                                 : GemmFormat::kCompute;
+    return p.fp8_first_layers + p.fp8_last_layers == 0 ? kept_format(config_, 0) : GemmFormat::kCompute;
   }
 
   const Config& config_;
@@ -93,21 +94,34 @@ class Allocator {
   Arena& arena_;
 };
 
-}  // namespace
-
-LayerTensors with_workspace(LayerTensors kept, const LayerWorkspace& work) {
-  const bool fp8 = kept.gemms == GemmFormat::kFp8;
-  if (kept.normed1.empty()) kept.normed1 = kept.normed2 = fp8 ? work.fp8.normed : work.normed;
-  if (kept.activated.empty()) kept.activated = fp8 ? work.fp8.activated : work.activated;
-  return kept;
+// Of an FP8 layer's activation: the rows, and the transpose where it is not kept.
+void add_activated(LayerTensors& t, const Fp8Workspace& work) {
+  t.activated = work.activated;
+  if (t.activated_t.empty()) t.activated_t = t.activated.view({t.activated[1], t.activated[0]});
 }
 
-LayerTensors recomputed_tensors(const LayerWorkspace& work, GemmFormat gemms) {
+}  // namespace
+
+bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
+
+LayerTensors with_workspace(LayerTensors t, const LayerWorkspace& work) {
+  const bool fp8 = t.kept == GemmFormat::kFp8;
+  if (t.normed1.empty()) t.normed1 = t.normed2 = fp8 ? work.fp8.normed : work.normed;
+  if (fp8)
+    add_activated(t, work.fp8);
+  else if (t.activated.empty())
+    t.activated = work.activated;
+  return t;
+}
+
+LayerTensors recomputed_tensors(const LayerWorkspace& work, GemmFormat format) {
   LayerTensors t = work.recomputed;
-  if (gemms == t.gemms) return t;
-  TRI_REQUIRE(gemms == GemmFormat::kFp8, "memory of an FP8 layer for one of {}", enum_name(gemms));
-  t.gemms = gemms;
-  for (Tensor* const read : {&t.normed1, &t.normed2, &t.activated}) read->dtype = Dtype::kE4M3;
+  TRI_REQUIRE(format == t.kept || format == GemmFormat::kFp8, "memory of an FP8 layer for one of {}",
+              enum_name(format));
+  t.kept = format;
+  if (format != GemmFormat::kFp8) return t;
+  for (Tensor* const read : {&t.normed1, &t.normed2}) read->dtype = Dtype::kE4M3;
+  add_activated(t, work.fp8);
   return t;
 }
 

@@ -57,7 +57,7 @@ std::string table_of_attempts(const EffectiveTime& time) {
     const AttemptTime& attempt = time.attempts[i];
     const bool last = i + 1 == time.attempts.size();
     std::string outcome = attempt.outcome.substr(0, attempt.outcome.find('\n'));
-    if (outcome.empty()) outcome = last ? "(no word of an end)" : "gone without a word";
+    if (outcome.empty()) outcome = last ? "(goes on, or was killed)" : "gone without a word";
     if (outcome.size() > kMaxOutcome) outcome = outcome.substr(0, kMaxOutcome - 3) + "...";
     const bool any = attempt.last_step > attempt.first_step;
     const std::string steps = any ? fmt::format("{} to {}", attempt.first_step + 1, attempt.last_step) : "none";

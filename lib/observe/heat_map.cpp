@@ -22,6 +22,7 @@ constexpr const char* kLaunchSkew = "launch_skew";
 constexpr int kLabel = 8;         // columns of "pp12-13 "
 constexpr int kMedian = 10;       // ... of a stage's median
 constexpr int kFrame = 6;         // lines beside those of ranks: head, legend, an end
+constexpr int kHeads = 2;         // ... above numbers of ranks
 constexpr size_t kMostNamed = 4;  // ranks that stand out and have a line
 
 bool is_work_quantity(RankQuantity quantity) {
@@ -256,7 +257,7 @@ std::string map_of_numbers(const RankMesh& mesh, const Heat& heat, const HeatScr
   for (const double value : heat.values) width = std::max(width, number(heat, value).size() + 1);
   const int in_stage = mesh.dp * mesh.tp;
   const int columns = kLabel + kMedian + mesh.dp + in_stage * static_cast<int>(width + 1);
-  if (columns > screen.columns || mesh.pp + 2 > lines) return "";
+  if (columns > screen.columns || mesh.pp + kHeads > lines) return "";
   std::string dps = std::string(kLabel, ' '), tps = dps;
   for (int dp = 0; dp < mesh.dp; ++dp) {
     dps += fmt::format(" {:<{}}", fmt::format(" dp{}", dp), static_cast<size_t>(mesh.tp) * (width + 1));
@@ -299,15 +300,17 @@ std::string legend_of(const Heat& heat, const HeatScreen& screen, bool numbers, 
   return text + fmt::format("{}\n2-9: {}; #: 10 or more; -: faster\n", cell, screen.colours ? "per cent" : of);
 }
 
-std::string outliers_of(const RankMesh& mesh, const Heat& heat) {
+// In so many lines at most: two or more.
+std::string outliers_of(const RankMesh& mesh, const Heat& heat, size_t lines) {
   const std::vector<int> out = standing_out(heat);
+  const size_t named = out.size() <= std::min(lines, kMostNamed) ? out.size() : std::min(lines - 1, kMostNamed);
   std::string text;
-  for (size_t i = 0; i < std::min(out.size(), kMostNamed); ++i) {
+  for (size_t i = 0; i < named; ++i) {
     const auto rank = static_cast<size_t>(out[i]);
     text += fmt::format("{}: {} {}, {:.0f} % slower\n", to_string_place(mesh, out[i]), number(heat, heat.values[rank]),
                         unit(heat), 100 * heat.slower[rank]);
   }
-  if (out.size() > kMostNamed) text += fmt::format("and {} more\n", out.size() - kMostNamed);
+  if (out.size() > named) text += fmt::format("and {} more\n", out.size() - named);
   if (out.empty() && heat.is_work) text += "no rank is slower than its peers by 10 %\n";
   return text;
 }
@@ -315,12 +318,20 @@ std::string outliers_of(const RankMesh& mesh, const Heat& heat) {
 }  // namespace
 
 std::string heat_map_text(const RankMesh& mesh, const RankWindow& window, const Heat& heat, const HeatScreen& screen) {
-  const std::string outliers = outliers_of(mesh, heat);
-  const int lines = screen.lines - kFrame - static_cast<int>(std::count(outliers.begin(), outliers.end(), '\n'));
+  std::string outliers = outliers_of(mesh, heat, kMostNamed + 1);
+  const auto lines_beside = [&](const std::string& named) {
+    return screen.lines - kFrame - static_cast<int>(std::count(named.begin(), named.end(), '\n'));
+  };
+  std::string numbers = map_of_numbers(mesh, heat, screen, lines_beside(outliers));
+  if (numbers.empty()) {  // numbers of all ranks say more than the names of some
+    std::string fewer = outliers_of(mesh, heat, 2);
+    numbers = map_of_numbers(mesh, heat, screen, lines_beside(fewer));
+    if (!numbers.empty()) outliers = std::move(fewer);
+  }
+  const int lines = lines_beside(outliers);
   std::string text =
       fmt::format("{}, {}{}, steps {}-{}; pp {} x dp {} x tp {}\n", heat.quantity, unit(heat),
                   heat.is_rate ? "" : " a step", window.first_step, window.last_step, mesh.pp, mesh.dp, mesh.tp);
-  const std::string numbers = map_of_numbers(mesh, heat, screen, lines);
   const Folding folding = folding_of(mesh, screen, lines);
   text += numbers.empty() ? fmt::format("{:>{}}\n", "median", kLabel + folding.per_line + kMedian) : numbers;
   if (numbers.empty()) text += map_of_cells(mesh, heat, screen, folding);

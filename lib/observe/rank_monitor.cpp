@@ -160,7 +160,7 @@ void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
   const double step = window.ranks[static_cast<size_t>(who.world_rank)][RankQuantity::kStep];
   if (const auto without = over ? std::nullopt : step_without(ranks_, window, who.world_rank)) {
     fields["lost_ms"] = 1e3 * (step - *without);
-    text += fmt::format("; without it a step would take {:.4g} ms instead of {:.4g} ms", 1e3 * *without, 1e3 * step);
+    text += "; " + what_if_text(step, *without);
   }
   if (who.doctor && !over) text += "; its machine ought to be examined (trireme doctor)";
   if (over)

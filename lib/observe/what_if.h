@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "io/ranks/rank_times.h"
 
@@ -10,5 +11,8 @@ namespace tri {
 // Seconds of a step in which `world_rank` computes and sends as long as its role's median, and all else is as it was in
 // the window. None: the mesh's schedule is not known here.
 std::optional<double> step_without(const RankMesh& mesh, const RankWindow& window, int world_rank);
+
+// That in words, of the seconds of a step with and without the rank.
+std::string what_if_text(double step, double without);
 
 }  // namespace tri

@@ -61,7 +61,7 @@ std::string state_of(const RunData& run) {
   std::string text = fmt::format("step {}{}", done, steps > 0 ? fmt::format(" of {}", steps) : "");
   if (!run.time || run.time->attempts.empty()) return text;
   const AttemptTime& last = run.time->attempts.back();
-  if (last.outcome.empty()) return text + "; no word of an end";
+  if (last.outcome.empty()) return text + "; it goes on, or was killed";
   return text + "; " + last.outcome.substr(0, last.outcome.find('\n'));
 }
 

@@ -4,10 +4,8 @@
 #include "lib/report/page_files.h"
 
 namespace tri {
-namespace {
 
-// Text as it stands, in any place of a page but in scripts and styles. Characters that XML has not become "?".
-std::string escaped(const std::string& text) {
+std::string markup_text(const std::string& text) {
   std::string made;
   for (const char c : text) {
     switch (c) {
@@ -33,8 +31,6 @@ std::string escaped(const std::string& text) {
   return made;
 }
 
-}  // namespace
-
 std::string fill_page_frame(const PageParts& parts) {
   std::string page;
   // {{NAME}} in the page's frame, in one pass: what is put in its place is not looked at again.
@@ -46,9 +42,9 @@ std::string fill_page_frame(const PageParts& parts) {
     const std::string_view name = frame.substr(open + 2, close - open - 2);
     page += frame.substr(at, open - at);
     at = close + 2;
-    if (name == "title") page += escaped(parts.title);
+    if (name == "title") page += markup_text(parts.title);
     if (name == "style") page += page_files::kStyle;
-    if (name == "summary") page += escaped(parts.summary);
+    if (name == "summary") page += markup_text(parts.summary);
     if (name == "data") page += parts.data;
     if (name == "script") page += parts.script;
   }

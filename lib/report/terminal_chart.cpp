@@ -95,14 +95,17 @@ int columns_of(std::string_view text) {
   return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+size_t bytes_of(std::string_view text, int width) {
+  size_t at = 0;
+  for (int column = 0; at < text.size(); ++at)
+    if ((text[at] & 0xc0) != 0x80 && column++ >= width) break;
+  return at;
+}
+
 std::string cut(std::string_view text, int width) {
   if (columns_of(text) <= width) return std::string(text);
   if (width <= 0) return "";
-  size_t at = 0;
-  for (int column = 0; at < text.size(); ++at) {
-    if ((text[at] & 0xc0) != 0x80 && column++ == width - 1) break;
-  }
-  return std::string(text.substr(0, at)) + "…";
+  return std::string(text.substr(0, bytes_of(text, width - 1))) + "…";
 }
 
 std::string padded(std::string_view text, int width) {

@@ -13,6 +13,7 @@ namespace tri {
 std::string plain(std::string_view text);
 
 int columns_of(std::string_view text);
+size_t bytes_of(std::string_view text, int width);     // of the first `width` columns, or of all
 std::string cut(std::string_view text, int width);     // at most `width`, with "…" where something is missing
 std::string padded(std::string_view text, int width);  // exactly `width`
 

@@ -67,7 +67,7 @@ void add_fact(Lines& lines, std::string_view label, const std::string& value, in
   const std::string text = plain(value);
   const int room = columns - kLabel;
   const std::string name = padded(plain(label), kLabel);
-  const size_t end = columns_of(text) <= room ? text.npos : text.rfind(' ', cut(text, room).size() - 1);
+  const size_t end = columns_of(text) <= room ? text.npos : text.rfind(' ', bytes_of(text, room));
   if (end == text.npos) return lines.push_back(name + cut(text, room));
   lines.push_back(name + cut(text.substr(0, end), room));
   lines.push_back(padded("", kLabel) + cut(text.substr(end + 1), room));

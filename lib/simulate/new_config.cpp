@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "io/base/format.h"
-#include "lib/config/environment.h"
 #include "lib/config/fields.h"
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
@@ -103,9 +102,8 @@ std::string write_out(const Config& config) {
       const std::string value = field.print(config);
       const bool shown = std::find(std::begin(kShown), std::end(kShown), field.name()) != std::end(kShown);
       if (!shown && value == field.print(defaults)) continue;
-      const bool expands = field.rule.allowed.expands || field.kind == FieldKind::kSources;
       fields += comment("  ", fmt::format("{} ({})", field.consequence, field.rule.allowed_text)) +
-                fmt::format("  {}: {}\n", field.key, expands ? escape_environment(value) : value);
+                fmt::format("  {}: {}\n", field.key, field.file_text(config));
     }
     if (!fields.empty()) text += "\n" + comment("", section.title) + section.name + ":\n" + fields;
   }

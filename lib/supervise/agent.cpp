@@ -204,6 +204,7 @@ class Agent {
     order_ = order.number;
     if (order.kind == OrderKind::kDoctor)
       doctor_.start(order.patience, other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
+    if (order.kind == OrderKind::kWatch) watched_ = order.attempt;
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
     sweeps_ = ranks_begin_ = true;
     return true;
@@ -217,6 +218,7 @@ class Agent {
     report.order = order_;
     const std::vector<RankRecord> boxes = boxes_of(run_);
     if (!attempt_.empty()) report.ranks = ranks(boxes);
+    report.failure = first_failure(boxes, watched_);
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
       const auto left = leftovers(run_, boxes, attempt_);
@@ -289,7 +291,7 @@ class Agent {
   std::map<std::string, bool> slowed_;           // GPUs, by PCI id
   bool gpus_silent_ = false;
   std::set<std::string> said_;
-  std::string attempt_;
+  std::string attempt_, watched_;  // the one under way; that or the one before
   uint64_t order_ = 0;
   bool sweeps_ = false, ranks_begin_ = false;
   const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,25 @@ struct RankSight {
   int64_t step = 0;
   uint32_t progress = 0;
   bool ended = false;
+  double cpu_seconds = 0;  // that it has computed so far, without a box
 };
 template <class Archive>
 void fields(Archive& archive, RankSight& r) {
-  archive(r.world_rank, r.process, r.has_box, r.state, r.phase, r.step, r.progress, r.ended);
+  archive(r.world_rank, r.process, r.has_box, r.state, r.phase, r.step, r.progress, r.ended, r.cpu_seconds);
+}
+
+// How a rank has failed, by its black box, which outlives it: also where the run folder could not be written.
+struct FailureSight {
+  std::string attempt;
+  int world_rank = 0;
+  int status = 0;
+  double time = 0;    // seconds since 1970
+  int64_t step = -1;  // -1: before the first one
+  std::string text;
+};
+template <class Archive>
+void fields(Archive& archive, FailureSight& f) {
+  archive(f.attempt, f.world_rank, f.status, f.time, f.step, f.text);
 }
 
 // A port of the network since the agent began.
@@ -77,14 +93,18 @@ struct AgentReport {
   std::vector<std::string> lines;  // of logs and of the kernel that hold one of the keywords, since the last report
   std::vector<PortSight> ports;
   std::vector<GpuSight> gpus;
-  double daemon_gone = 0;  // seconds since the node's slurmd was found gone; 0: it lives, or is not known
-  double gpu_age = 0;      // seconds since they were looked at: a driver that hangs does not answer
+  double daemon_gone = 0;               // seconds since the node's slurmd was found gone; 0: it lives, or is not known
+  double gpu_age = 0;                   // seconds since they were looked at: a driver that hangs does not answer
+  std::optional<FailureSight> failure;  // of the attempt watched last: the first rank that failed by itself
 };
 template <class Archive>
 void fields(Archive& archive, AgentReport& r) {
   archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus,
-          r.gpu_age, r.daemon_gone);
+          r.gpu_age, r.daemon_gone, r.failure);
 }
+
+// Whether `a` is rather the first cause: communication fails in consequence of what happens elsewhere.
+bool is_before(const FailureSight& a, const FailureSight& b);
 
 // A node with hundreds of ports or ranks says less of each, rather than nothing at all: a report fits into a frame.
 void keep_within_a_frame(AgentReport& report);

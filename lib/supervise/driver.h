@@ -30,6 +30,7 @@ class RunFolderBook : public RunBook {
   RunHistory history(double now) override;
   void append(RunEvent event, const std::string& attempt) override;
   int64_t newest_checkpoint() override;
+  bool has_begun(const std::string& attempt) override;
   std::optional<RunEvent> first_cause(const std::string& attempt) override;
   std::vector<RunEvent> stragglers(const std::string& attempt) override;
   std::vector<std::string> suspects(const std::string& attempt) override;

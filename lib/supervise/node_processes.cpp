@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "io/base/host.h"
@@ -42,12 +43,22 @@ std::optional<std::string_view> variable(std::string_view environment, std::stri
 struct ProcessStat {
   ProcessState state = ProcessState::kGone;
   pid_t parent = 0;
+  double cpu_seconds = 0;
 };
 ProcessStat stat_of(const std::string& folder) {
   const std::string stat = contents(folder + "/stat");
   const size_t name_end = stat.rfind(')');
   if (name_end == stat.npos || stat.size() < name_end + 4) return {};
-  return {.state = process_state_from(stat[name_end + 2]), .parent = std::atoi(stat.c_str() + name_end + 4)};
+  std::istringstream fields(stat.substr(name_end + 4));  // from the fourth on
+  pid_t parent = 0;
+  std::string passed;
+  fields >> parent;
+  for (int field = 5; field < 14; ++field) fields >> passed;
+  double user = 0, system = 0;  // ticks
+  fields >> user >> system;
+  return {.state = process_state_from(stat[name_end + 2]),
+          .parent = parent,
+          .cpu_seconds = (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK))};
 }
 
 // As the launcher counts them.
@@ -148,7 +159,11 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
     if (own.attempt_of(environment) != attempt) continue;
     const ProcessStat stat = stat_of(folder);
     if (stat.state == ProcessState::kGone) continue;
-    found[pid] = {{.world_rank = world_rank_in(environment), .process = pid, .has_box = false, .state = stat.state},
+    found[pid] = {{.world_rank = world_rank_in(environment),
+                   .process = pid,
+                   .has_box = false,
+                   .state = stat.state,
+                   .cpu_seconds = stat.cpu_seconds},
                   stat.parent};
   }
   std::vector<RankSight> ranks;
@@ -160,6 +175,21 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
     if (!has_box && !found.contains(parent)) ranks.push_back(sight);
   }
   return ranks;
+}
+
+std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, const std::string& attempt) {
+  std::optional<FailureSight> first;
+  for (const RankRecord& record : boxes) {
+    if (record.attempt != attempt || !record.failure || record.failure->consequence) continue;
+    FailureSight sight{.attempt = attempt,
+                       .world_rank = record.world_rank,
+                       .status = record.failure->code,
+                       .time = 1e-9 * static_cast<double>(record.failure->realtime),
+                       .step = record.step,
+                       .text = record.failure->text};
+    if (!first || is_before(sight, *first)) first = std::move(sight);
+  }
+  return first;
 }
 
 std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {

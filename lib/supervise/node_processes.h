@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,10 @@ std::vector<RankSight> sighted_ranks(std::span<const RankRecord> boxes, const st
 // itself is no rank.
 std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const RankRecord> boxes,
                                          const std::string& attempt);
+
+// The first of its ranks here that has failed by itself; one whose communication failed only where no other has. Of a
+// rank that was killed nothing is known.
+std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, const std::string& attempt);
 
 // Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);

@@ -90,6 +90,13 @@ int64_t RunFolderBook::newest_checkpoint() {
   return checkpoint_;
 }
 
+bool RunFolderBook::has_begun(const std::string& attempt) {
+  const auto events = events_of(run_dir_);
+  return !events || std::any_of(events->begin(), events->end(), [&](const RunEvent& event) {
+    return event.kind == RunEventKind::kBegin && event.attempt == attempt;
+  });
+}
+
 std::optional<RunEvent> RunFolderBook::first_cause(const std::string& attempt) {
   const auto events = events_of(run_dir_);
   return events ? tri::first_cause(*events, attempt) : std::nullopt;

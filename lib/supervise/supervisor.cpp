@@ -175,6 +175,9 @@ void Supervisor::start_attempt(double now) {
   current_.from_step = current_.checkpoint = book_.newest_checkpoint();
   current_.step = current_.from_step;
   facts_ = {};
+  first_failed_.reset();
+  cpu_before_.clear();
+  spin_since_ = now;
   reported_.clear();
   drained_ = killed_ = false;
   for (const std::string& name : names) {
@@ -244,7 +247,9 @@ void Supervisor::run(double now) {
     return end_attempt(now);
   }
   watch_beginning(now);
-  if (const auto late = late_beginning(now)) {
+  auto late = late_beginning(now);
+  if (!late) late = spinning_at_start(now);
+  if (late) {
     facts_.findings.push_back(*late);
     return end_attempt(now);
   }
@@ -304,6 +309,21 @@ void Supervisor::conclude(double now) {
                                .text = "no other node is heard any more: the driver's own can't be reached"});
   }
   facts_.event = book_.first_cause(current_.attempt);
+  // Whose it was the boxes say where the book can't, as of a node without the run's storage.
+  const bool is_known = facts_.event && (facts_.event->kind != RunEventKind::kFailure ||
+                                         (!facts_.event->host.empty() && !facts_.event->flag("consequence")));
+  const bool explains =
+      first_failed_ && (first_failed_->second.status != static_cast<int>(ExitCode::kComm) || !facts_.first_gone);
+  if (explains && !is_known) {
+    const auto& [host, failure] = *first_failed_;
+    facts_.event = {.time = failure.time,
+                    .kind = RunEventKind::kFailure,
+                    .world_rank = failure.world_rank,
+                    .host = host,
+                    .text = failure.text,
+                    .fields = {{"code", int64_t{failure.status}}, {"consequence", false}}};
+    if (failure.step >= 0) facts_.event->fields["step"] = failure.step;
+  }
   if (facts_.event) facts_.event_node = node_of_host(facts_.event->host);
   for (const std::string& host : book_.suspects(current_.attempt))
     if (const std::string node = node_of_host(host); !node.empty()) facts_.suspects.push_back(node);

@@ -55,6 +55,7 @@ class RunBook {
   virtual RunHistory history(double now) = 0;
   virtual void append(RunEvent event, const std::string& attempt) = 0;
   virtual int64_t newest_checkpoint() = 0;
+  virtual bool has_begun(const std::string& attempt) = 0;  // its ranks hold the run folder; true where nobody can say
   virtual std::optional<RunEvent> first_cause(const std::string& attempt) = 0;
   // Of the ranks that are much slower than their peers, and have been for long: the newest events that say so.
   virtual std::vector<RunEvent> stragglers(const std::string& attempt) = 0;
@@ -139,6 +140,8 @@ class Supervisor {
   void watch_ranks(const std::string& name, Node& node, double now);
   void watch_beginning(double now);
   std::optional<AttemptCause> late_beginning(double now) const;
+  std::optional<AttemptCause> spinning_at_start(double now);
+  void watch_failure(const AgentReport& report);
   void watch_hardware(const std::string& name, Node& node, double now);
   void watch_port_errors(const std::string& name, Node& node, double now);
   void watch_stragglers(double now);
@@ -174,9 +177,12 @@ class Supervisor {
   std::set<std::string> reported_;  // findings of this attempt that people have been told of
   PastAttempt current_;
   EndFacts facts_;
-  std::string suspect_;                // whom the doctor looks at
-  std::vector<std::string> examined_;  // ... before the first attempt
-  double examination_seconds_ = 0;     // until the book has them
+  std::optional<std::pair<std::string, FailureSight>> first_failed_;  // host; of this attempt, by the ranks' boxes
+  double spin_since_ = 0;                                             // the window of spinning_at_start
+  std::map<std::pair<std::string, int>, double> cpu_before_;          // ... and what each process had computed then
+  std::string suspect_;                                               // whom the doctor looks at
+  std::vector<std::string> examined_;                                 // ... before the first attempt
+  double examination_seconds_ = 0;                                    // until the book has them
   std::optional<int> status_;
 };
 

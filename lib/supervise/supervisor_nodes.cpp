@@ -90,6 +90,7 @@ void Supervisor::take(const AgentReport& report, double now) {
   if ((phase_ != Phase::kRun && phase_ != Phase::kEnd) || node.number != current_.number) return;
   // What has ended the attempt may be told after its end.
   watch_hardware(report.node, node, now);
+  watch_failure(report);
   if (phase_ == Phase::kRun) watch_ranks(report.node, node, now);
 }
 

@@ -12,6 +12,8 @@ constexpr double kLookSeconds = 30;  // between two readings of the book while a
 // A node that pulls its container's image has no ranks for minutes. It stays below the ranks' own deadline in MPI's
 // start.
 constexpr double kImageFactor = 4;
+// In MPI's start: a rank spins that uses so much of a core, where others use so many times less.
+constexpr double kSpins = 0.25, kSleeps = 4;
 
 }  // namespace
 
@@ -93,6 +95,53 @@ std::optional<AttemptCause> Supervisor::late_beginning(double now) const {
   late.text = fmt::format("{} on {} does not begin, and others have",
                           late.world_rank < 0 ? "a rank" : fmt::format("rank {}", late.world_rank), late.node);
   return late;
+}
+
+// While no rank has a box all of them are in MPI's start, or before it, and who waits there sleeps. A rank that computes
+// is the one that the others wait for; where those of other nodes compute as well nobody is named.
+std::optional<AttemptCause> Supervisor::spinning_at_start(double now) {
+  const double window = now - spin_since_;
+  if (thresholds_.begin_seconds <= 0 || window < thresholds_.begin_seconds) return std::nullopt;
+  struct Busy {
+    double share = 0;  // of a core
+    std::string node;
+    RankSight rank;
+  };
+  std::vector<Busy> ranks;
+  std::map<std::pair<std::string, int>, double> cpu;
+  for (const std::string& name : current_.nodes)
+    for (const RankSight& rank : nodes_.at(name).report.ranks) {
+      if (rank.has_box) return std::nullopt;
+      const std::pair process(name, rank.process);
+      cpu[process] = rank.cpu_seconds;
+      ranks.push_back({(rank.cpu_seconds - cpu_before_[process]) / window, name, rank});
+    }
+  cpu_before_ = std::move(cpu);
+  spin_since_ = now;
+  const auto busier = [](const Busy& a, const Busy& b) { return a.share < b.share; };
+  const auto most = std::max_element(ranks.begin(), ranks.end(), busier);
+  if (most == ranks.end() || most->share < kSpins) return std::nullopt;
+  double others = -1;
+  const bool alone = current_.nodes.size() == 1;
+  for (const Busy& busy : ranks)
+    if (alone ? busy.rank.process != most->rank.process : busy.node != most->node)
+      others = std::max(others, busy.share);
+  if (others < 0 || others > most->share / kSleeps) return std::nullopt;
+  if (book_.has_begun(current_.attempt)) return std::nullopt;  // its ranks train, without boxes
+  return AttemptCause{
+      .kind = CauseKind::kHang,
+      .node = most->node,
+      .world_rank = most->rank.world_rank,
+      .text = fmt::format("rank {} on {} (process {}) has computed for {:.0f} of {:.0f} s before or in "
+                          "MPI's start, and others wait",
+                          most->rank.world_rank, most->node, most->rank.process, most->share * window, window)};
+}
+
+// Of an attempt that is under way, or has just ended.
+void Supervisor::watch_failure(const AgentReport& report) {
+  if (!report.failure || report.failure->attempt != current_.attempt) return;
+  if (!first_failed_ || is_before(*report.failure, first_failed_->second))
+    first_failed_ = {report.host, *report.failure};
 }
 
 void Supervisor::watch_hardware(const std::string& name, Node& node, double now) {

@@ -31,7 +31,7 @@ Trainer::Trainer(const TrainerContext& context)
       optimizer_({.config = context.config,
                   .store = store_,
                   .tensors = tensors_.optimizer,
-                  .sums = statistics_,
+                  .sums = tensors_.stage.fp8.slots() > 0 ? tensors_.step_statistics : statistics_,
                   .norm_sq = step_statistic(statistics_, offsetof(StepStatistics, norm_sq)),
                   .tp = runtime_.tp().collectives(),
                   .dp = runtime_.dp().collectives(),
@@ -54,6 +54,8 @@ Trainer::Trainer(const TrainerContext& context)
   const auto file = [&](const char* name) {
     return context.tuning_dir.empty() ? "" : fmt::format("{}/{}", context.tuning_dir, name);
   };
+  runtime_.compute().zero(tensors_.step_statistics);  // those between the statistics and FP8's counts are summed too
+  if (context.config.precision.fp8_guard == Switch::kOn && stage_.fp8() != nullptr) fp8_guard_.emplace(context.config);
   phase_done("communicators");
   engine_.set_overlap_splits(
       find_overlap_splits(engine_, {.gemms = file("gemm_algorithms.txt"), .splits = file("overlap_splits.txt")}));
@@ -74,17 +76,29 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   has_state_ = true;
   Fp8Layers* const fp8 = stage_.fp8();
   if (fp8 == nullptr || fp8_history.empty()) return {};
-  const auto history = history_of_text(fp8_history, fp8->tensors().slots());
+  const size_t mark = fp8_history.find(kGuardMark);
+  if (fp8_guard_ && mark != std::string::npos) {
+    if (auto loaded = fp8_guard_->load(fp8_history.substr(mark + std::string_view(kGuardMark).size())); !loaded)
+      return loaded;
+    fp8->set_fallen(fp8_guard_->fallen());
+  }
+  const auto history = history_of_text(fp8_history.substr(0, mark), fp8->tensors().slots());
   if (!history) return history.error();
   fp8->load_history(history.value());
-  std::copy(history.value().begin(), history.value().end(), h_fp8_.data() + fp8->tensors().of_step().numel());
+  std::copy(history.value().begin(), history.value().end(), h_fp8_history().begin());
   return {};
 }
 
 std::string Trainer::fp8_history() const {
-  if (tensors_.stage.fp8.slots() == 0) return "";
-  const Fp8Tensors& fp8 = tensors_.stage.fp8;
-  return history_text({h_fp8_.data() + fp8.of_step().numel(), static_cast<size_t>(fp8.slots())});
+  const auto slots = static_cast<size_t>(tensors_.stage.fp8.slots());
+  if (slots == 0) return "";
+  const std::string guard = fp8_guard_ ? kGuardMark + fp8_guard_->text() : "";
+  return history_text({h_fp8_.data() + (2 + kNumFp8Counts) * slots, slots}) + guard;
+}
+
+std::span<float> Trainer::h_fp8_history() {
+  const auto slots = static_cast<size_t>(tensors_.stage.fp8.slots());
+  return {h_fp8_.data() + (2 + kNumFp8Counts) * slots, slots};
 }
 
 void Trainer::run_plan() {
@@ -109,12 +123,15 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   update.running(compute);
   timeline_.enter(TimeCategory::kOptimizer);
   std::optional<SpanScope> span(std::in_place, compute, SpanKind::kAction, "update");
-  optimizer_.reduce();
   Fp8Layers* const fp8 = stage_.fp8();
+  if (fp8 != nullptr) fp8->count();
+  optimizer_.reduce();
   if (fp8 != nullptr) {
     fp8->reduce(runtime_.world());  // before parameters are gathered, for which it would wait
-    const Tensor numbers = fp8->tensors().of_step();
-    compute.copy(h_fp8_.data(), numbers.data, numbers.bytes());
+    const Fp8Tensors& numbers = fp8->tensors();
+    const int64_t slots = numbers.slots();
+    compute.copy(h_fp8_.data(), numbers.numbers.data, numbers.numbers.flat(0, 2 * slots).bytes());
+    compute.copy(h_fp8_.data() + 2 * slots, numbers.float_counts.data, numbers.float_counts.bytes());
   }
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
@@ -122,7 +139,7 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   if (fp8 != nullptr) {
     fp8->update(tensors_.optimizer.grad_scale);
     const Tensor history = fp8->tensors().history();
-    compute.copy(h_fp8_.data() + fp8->tensors().of_step().numel(), history.data, history.bytes());
+    compute.copy(h_fp8_history().data(), history.data, history.bytes());
   }
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
@@ -135,8 +152,12 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   result.loss = result.sums.loss;
   result.grad_norm = *h_norm_.data();
   if (fp8 != nullptr) {
-    if (result.finite()) fp8->step_was_finite();
-    result.fp8 = fp8_numbers({h_fp8_.data(), h_fp8_.size()}, static_cast<size_t>(fp8->tensors().slots()));
+    const auto slots = static_cast<size_t>(fp8->tensors().slots());
+    result.fp8 = fp8_numbers({h_fp8_.data(), (2 + kNumFp8Counts) * slots}, slots);
+    if (!result.finite()) return result;
+    fp8->step_was_finite();
+    if (fp8_guard_) result.fp8_fell = fp8_guard_->step(result.loss, result.fp8);
+    if (!result.fp8_fell.empty()) fp8->set_fallen(fp8_guard_->fallen());
   }
   return result;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "lib/engine/engine.h"
 #include "lib/infer/evaluator.h"
 #include "lib/observe/startup.h"
+#include "lib/train/fp8_guard.h"
 #include "lib/train/step_statistics.h"
 
 namespace tri {
@@ -22,6 +24,7 @@ struct StepResult {
   double learning_rate = 0;
   StepStatistics sums;          // over all ranks
   std::vector<Fp8Numbers> fp8;  // by slot (lib/model/fp8_tensors.h), over all ranks; empty without FP8 GEMMs
+  std::string fp8_fell;         // what precision.fp8_guard let fall back, and why; "" mostly
   // This rank's.
   Timeline::Times timeline;        // of the compute stream
   double pp_transfer_seconds = 0;  // what a transfer between stages takes by itself: the fastest send of the step
@@ -61,8 +64,9 @@ class Trainer {
   // This rank's part of the state was overwritten: completes what derives from it. `fp8_history`: the checkpoint's
   // (RunProgress); without one the next step makes it. Error: it is none of this model's.
   Result<void> state_loaded(const std::string& fp8_history = "");
-  // What a checkpoint of the state keeps; "" without FP8 GEMMs.
+  // What a checkpoint of the state keeps: FP8's history, and behind kGuardMark what the guard remembers; "" without FP8.
   std::string fp8_history() const;
+  static constexpr const char* kGuardMark = " guard ";
 
   // Losses of batches and text, with the weights as they are.
   Evaluator& evaluator() { return evaluator_; }
@@ -81,6 +85,7 @@ class Trainer {
 
  private:
   void run_plan();  // forwards and backwards of a step
+  std::span<float> h_fp8_history();
 
   Engine engine_;
   const Mesh& mesh_;  // the engine's, as what follows
@@ -97,7 +102,8 @@ class Trainer {
   bool has_state_ = false;
   HostBuffer<StepStatistics> h_told_, h_sums_;
   HostBuffer<float> h_norm_;
-  HostBuffer<float> h_fp8_;  // Fp8Tensors::numbers of the last step
+  HostBuffer<float> h_fp8_;            // of the last step: scales, amax, counts; then the history
+  std::optional<Fp8Guard> fp8_guard_;  // precision.fp8_guard
 };
 
 }  // namespace tri

@@ -33,7 +33,7 @@ void transfer_with_gemms(const LayerContext& ctx, const TransformerBlock& block,
 
 LayerTensors first_layer(const Config& config, const StageTensors& stage) {
   const LayerTensors& layer = stage.chunks.front().front().layers.front();
-  if (config.parallel.recompute == Recompute::kFull) return recomputed_tensors(stage.work, layer.gemms);
+  if (config.parallel.recompute == Recompute::kFull) return recomputed_tensors(stage.work, layer.kept);
   return with_workspace(layer, stage.work);
 }
 

@@ -124,7 +124,7 @@ data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, gl
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
            overlap_tp: false, tp_transfers: copies, overlap_pp: false, dp_transfers: collectives, pp_transfers: messages, overlap_dp: false}
 precision: {compute: bf16, gemm: fp8, fp8_first_layers: 1, fp8_last_layers: 2, fp8_gradients: e4m3,
-            fp8_fast_accumulation: all}
+            fp8_fast_accumulation: all, fp8_wgrad: compute, fp8_guard: on}
 optimizer: {name: lamb, beta1: 0.1, beta2: 0.2, eps: 0.3, weight_decay: 0.4, clip: 0.5}
 lr: {rule: wsd, peak: 0.1, min: 0.01, warmup_steps: 1, decay_steps: 5, wsd_decay_fraction: 0.7}
 checkpoint: {dir: c, every_minutes: 2.5, every: 7, keep_last: 2, keep_every: 70, max_failures: 5,

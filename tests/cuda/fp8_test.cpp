@@ -81,21 +81,26 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
               const Buffer amax = one(0.0), counts(Dtype::kI32, {kNumFp8Counts}, {0, 0, 0});
               const Buffer dbias(Dtype::kF32, {columns}, Values(static_cast<size_t>(columns), 1.0));
               const DeviceBuffer d_made(made);
+              const bool forward = pass == Pass::kForward;
               std::vector<std::unique_ptr<DeviceBuffer>> kept;
               const auto cast_into_new = [&] {
                 for (const Buffer* buffer : {&out, &out_t, &amax, &counts, &dbias})
                   kept.push_back(std::make_unique<DeviceBuffer>(*buffer));
                 const size_t first = kept.size() - 5;
-                Fp8Cast c{.out = *kept[first], .scale = scale, .amax = *kept[first + 2], .counts = *kept[first + 3]};
-                if (pass == Pass::kForward) return c;
-                c.out_t = *kept[first + 1];
-                c.dbias = *kept[first + 4];
+                Fp8Cast c{.out = *kept[first],
+                          .out_t = *kept[first + 1],
+                          .scale = scale,
+                          .amax = *kept[first + 2],
+                          .counts = *kept[first + 3]};
+                if (forward && to == Dtype::kE5M2) c.out_t = {};  // rows alone, or the transpose alone
+                if (forward && factor == 8.0) c.out = c.out_t.empty() ? c.out : Tensor();
+                if (!forward) c.dbias = *kept[first + 4];
                 return c;
               };
               Fp8Cast apart = cast_into_new();
               apart.inp = d_made;
               const Fp8Cast at_once = cast_into_new();
-              if (pass == Pass::kForward) {
+              if (forward) {
                 cuda::activation_forward({.kind = kind, .out = d_made, .inp = inp}, test_stream());
                 cuda::fp8_activation_forward({.kind = kind, .inp = inp, .cast = at_once}, test_stream());
               } else {
@@ -110,6 +115,66 @@ TEST(Fp8Activation, casts_as_fp8_cast_does) {
                           "")
                     << i;
             }
+          }
+}
+
+// A norm that casts makes the codes, the amax and the counts of a cast of what the norm alone makes, and the same
+// statistics and sums: rows of a warp and of several, rows that end inside a pack, and rows too wide for shared memory.
+TEST(Fp8Norm, casts_as_fp8_cast_does) {
+  TRI_NEEDS_GPU();
+  for (const auto& [rows, width] : std::initializer_list<std::pair<int64_t, int64_t>>{
+           {1, 8}, {7, 64}, {65, 63}, {300, 768}, {2000, 1600}, {129, 5120}, {40, 12288}, {9, 12296}, {9, 33001}})
+    for (const Dtype type : kTypes)
+      for (const Norm kind : {Norm::kLayerNorm, Norm::kRmsNorm})
+        for (const int64_t parts : {0, 1, 3})
+          for (const double factor : {8.0, 512.0}) {
+            SCOPED_TRACE(fmt::format("{} x {} {} {}, {} parts", rows, width, enum_name(kind), enum_name(type), parts));
+            const bool layernorm = kind == Norm::kLayerNorm;
+            const Buffer row(Dtype::kF32, {rows}), plain(type, {rows, width}), codes(Dtype::kE4M3, {rows, width});
+            const Buffer number = one(0.0), counts(Dtype::kI32, {kNumFp8Counts}, {0, 0, 0});
+            const auto vector = [&](const char* name) { return Buffer(type, {width}, random_values(width, name)); };
+            const DeviceBuffer inp(Buffer(type, {rows, width}, hard_values(rows * width, true)));
+            const DeviceBuffer add(
+                parts == 0 ? Buffer() : Buffer(type, {parts, rows, width}, random_values(parts * rows * width, "add")));
+            const DeviceBuffer add_bias(vector("add_bias")), weight(vector("weight")), bias(vector("bias"));
+            const DeviceBuffer scale(one(factor)), made(plain);
+            const DeviceBuffer means[2] = {DeviceBuffer(row), DeviceBuffer(row)};
+            const DeviceBuffer rstds[2] = {DeviceBuffer(row), DeviceBuffer(row)};
+            const DeviceBuffer sums[2] = {DeviceBuffer(plain), DeviceBuffer(plain)};
+            const DeviceBuffer outs[2] = {DeviceBuffer(codes), DeviceBuffer(codes)};
+            const DeviceBuffer amaxes[2] = {DeviceBuffer(number), DeviceBuffer(number)};
+            const DeviceBuffer found[2] = {DeviceBuffer(counts), DeviceBuffer(counts)};
+            const auto norm = [&](int at) {
+              NormForward n{.kind = kind, .rstd = rstds[at], .inp = inp, .weight = weight};
+              if (layernorm) n.mean = means[at];
+              if (layernorm) n.bias = bias;
+              if (parts == 0) return n;
+              n.sum = sums[at];
+              n.add = add;
+              n.add_bias = add_bias;
+              return n;
+            };
+            const auto cast = [&](int at) {
+              return Fp8Cast{.out = outs[at], .scale = scale, .amax = amaxes[at], .counts = found[at]};
+            };
+            NormForward apart = norm(0);
+            apart.out = made;
+            cuda::norm_forward(apart, test_stream());
+            Fp8Cast of_made = cast(0);
+            of_made.inp = made;
+            cuda::fp8_cast(of_made, test_stream());
+            const Fp8NormForward at_once{.norm = norm(1), .cast = cast(1)};
+            check(at_once);
+            cuda::fp8_norm_forward(at_once, test_stream());
+            const auto same = [&](const DeviceBuffer(&both)[2], const Buffer& shape, const char* what) {
+              EXPECT_EQ(difference(both[1].values(shape), both[0].values(shape), same_bits), "") << what;
+            };
+            same(outs, codes, "codes");
+            same(amaxes, number, "amax");
+            same(found, counts, "counts");
+            same(rstds, row, "rstd");
+            if (layernorm) same(means, row, "mean");
+            if (parts > 0) same(sums, plain, "sum");
           }
 }
 

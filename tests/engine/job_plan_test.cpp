@@ -2,7 +2,10 @@
 #include "lib/engine/job_plan.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "lib/engine/rank_tensors.h"
@@ -291,6 +294,60 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   EXPECT_EQ(value_or_throw(plan_job(config, facts)).recompute, Recompute::kNone);
   config.parallel.recompute = Recompute::kSelective;
   EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
+}
+
+// A run that goes on multiplies as it did, whatever its GPUs would measure today.
+TEST(PlanJob, auto_gemms_are_those_of_the_runs_last_start) {
+  Config config = config_of({.dp = 1});
+  config.precision.compute = Dtype::kBF16;
+  config.precision.gemm = GemmFormat::kAuto;
+  config.model.hidden = config.model.ffn_hidden = 256;
+  config.model.seq_len = 64;
+  JobFacts facts = each_sees_its_own(1, 1);
+  facts[0].gpu = GpuProperties{};
+  for (const GemmFormat kept : {GemmFormat::kFp8, GemmFormat::kCompute}) {
+    facts[0].kept_gemm = kept;
+    const JobPlan plan = value_or_throw(plan_job(config, facts));
+    EXPECT_EQ(plan.gemm, kept);
+    EXPECT_NE(to_string(plan).find("(precision.gemm: auto: as at the run's last start)"), std::string::npos)
+        << to_string(plan);
+  }
+  facts[0].kept_gemm = GemmFormat::kFp8;
+  facts[0].gpu->capability = 80;
+  EXPECT_EQ(value_or_throw(plan_job(config, facts)).gemm, GemmFormat::kCompute) << "these GPUs have no FP8";
+}
+
+TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gemm_{}", getpid());
+  std::filesystem::create_directories(folder);
+  Config config = config_of({.dp = 1});
+  config.run.dir = folder.string();
+  config.precision.gemm = GemmFormat::kAuto;
+  EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "no start";
+  const auto started = [&](GemmFormat asked, GemmFormat decided) {
+    Config of_start = config;
+    of_start.precision.gemm = asked;
+    std::ofstream(folder / "config.yaml") << to_yaml(of_start);
+    of_start.precision.gemm = decided;
+    of_start.run.steps += 100;
+    of_start.parallel.recompute = Recompute::kFull;
+    std::ofstream(folder / "resolved.yaml") << to_yaml(of_start);
+  };
+  for (const GemmFormat decided : {GemmFormat::kFp8, GemmFormat::kCompute}) {
+    started(GemmFormat::kAuto, decided);
+    EXPECT_EQ(kept_gemm_format(config), decided);
+    started(decided, decided);
+    EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "auto was not asked for";
+  }
+  started(GemmFormat::kAuto, GemmFormat::kFp8);
+  for (const auto& change : std::initializer_list<std::function<void(Config&)>>{
+           [](Config& c) { c.model.hidden *= 2; }, [](Config& c) { c.data.micro_batch *= 2; },
+           [](Config& c) { c.precision.fp8_fast_accumulation = FastAccumulation::kAll; }}) {
+    Config other = config;
+    change(other);
+    EXPECT_EQ(kept_gemm_format(other), std::nullopt);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // FP8 on GPUs: refused where it is insisted on and can't be had; auto takes it where every rank gains by it.

@@ -182,6 +182,11 @@ TEST(Events, storage_that_hangs_is_not_waited_for) {
   while (::write(pipe.get(), "x", 1) == 1) continue;
   EXPECT_FALSE(book.append(RunEventKind::kStart, ""));
   EXPECT_FALSE(book.failure_hook()({.world_rank = 0, .code = ExitCode::kDevice, .text = "it broke"}));
+
+  // The storage goes on: what hung in it is written after all, and its threads end.
+  ASSERT_EQ(::fcntl(pipe.get(), F_SETFL, 0), 0);
+  char byte = 0;
+  for (int lines = 0; lines < 3; lines += byte == '\n') ASSERT_EQ(::read(pipe.get(), &byte, 1), 1);
 }
 
 TEST(Events, a_failing_rank_learns_the_first_cause_of_others) {

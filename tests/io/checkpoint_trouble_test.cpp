@@ -189,20 +189,24 @@ class FastFolder {
 // Whatever the first try got done, the second one completes.
 TEST(CheckpointTrouble, a_glitch_anywhere_in_publishing_costs_another_try_and_nothing_else) {
   enum class Before { kNothing, kSameStep };
-  for (const auto& [before, how] : {std::pair{Before::kNothing, Replace::kSwap},
-                                    {Before::kSameStep, Replace::kSwap},
-                                    {Before::kSameStep, Replace::kRenameOld}}) {
+  struct Case {
+    Before before;
+    Replace how;
+  };
+  for (const Case& at : {Case{Before::kNothing, Replace::kSwap},
+                         {Before::kSameStep, Replace::kSwap},
+                         {Before::kSameStep, Replace::kRenameOld}}) {
     int points = 0;
     for (bool met = true; met; ++points) {
       const FastFolder dir;
       value_or_throw(save(dir.path(), 1, "one", 11, 4));
-      if (before == Before::kSameStep) value_or_throw(save(dir.path(), 2, "one", 21, 4));
+      if (at.before == Before::kSameStep) value_or_throw(save(dir.path(), 2, "one", 21, 4));
       value_or_throw(write_checkpoint(dir.path(), 2, "two", tensors_of(22, 4), 2, 3, 22, 22));
       const char* error = points % 2 == 0 ? "EIO" : "ESTALE";
       const std::string said = on_storage(dir.path(), fmt::format("0/any/{}/fail={}", points + 1, error), [&] {
         int pauses = 0;
         const auto published = retried({.tries = 2, .pause = [&](std::chrono::milliseconds) { ++pauses; }},
-                                       [&, how = how] { return publish(dir.path(), 2, "two", how); });
+                                       [&] { return publish(dir.path(), 2, "two", at.how); });
         return published ? fmt::format("{} pauses", pauses) : published.error().message;
       });
       met = said != "0 pauses";

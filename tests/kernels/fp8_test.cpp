@@ -173,10 +173,43 @@ TEST(Fp8Activation, casts_what_the_activation_makes) {
       cpu::fp8_cast({.out = expected, .inp = made, .scale = scale});
       cpu::fp8_activation_forward({.kind = kind, .inp = inp, .cast = {.out = out, .scale = scale}});
       EXPECT_EQ(out.values(), expected.values());
+      const Buffer out_t(Dtype::kE4M3, {width, rows}), expected_t(Dtype::kE4M3, {width, rows});
+      cpu::fp8_transpose({.out = expected_t, .inp = expected});
+      cpu::fp8_activation_forward({.kind = kind, .inp = inp, .cast = {.out_t = out_t, .scale = scale}});
+      EXPECT_EQ(out_t.values(), expected_t.values());
       const Buffer dout_t(Dtype::kE5M2, {wide, rows}), dexpected_t(Dtype::kE5M2, {wide, rows});
       cpu::fp8_cast({.out_t = dexpected_t, .inp = dmade, .scale = scale});
       cpu::fp8_activation_backward({.kind = kind, .dout = dout, .inp = inp, .cast = {.out_t = dout_t, .scale = scale}});
       EXPECT_EQ(dout_t.values(), dexpected_t.values());
+    }
+}
+
+TEST(Fp8Norm, casts_what_the_norm_makes) {
+  const int64_t rows = 5, width = 48;
+  const Buffer scale(Dtype::kF32, {1}, {64.0});
+  for (const Dtype type : kInputs)
+    for (const Norm kind : {Norm::kLayerNorm, Norm::kRmsNorm}) {
+      const Buffer inp(type, {rows, width}, random_values(rows * width, "inp"));
+      const Buffer add(type, {rows, width}, random_values(rows * width, "add"));
+      const Buffer weight(type, {width}, random_values(width, "weight"));
+      const Buffer made(type, {rows, width}), sum(type, {rows, width}), sum_too(type, {rows, width});
+      const Buffer mean(Dtype::kF32, {rows}), rstd(Dtype::kF32, {rows}), rstd_too(Dtype::kF32, {rows});
+      const Buffer out(Dtype::kE4M3, {rows, width}), expected(Dtype::kE4M3, {rows, width});
+      const Buffer amax(Dtype::kF32, {1}, {0.0}), amax_too(Dtype::kF32, {1}, {0.0});
+      NormForward norm{.kind = kind, .rstd = rstd, .sum = sum, .inp = inp, .add = add, .weight = weight};
+      if (kind == Norm::kLayerNorm) norm.mean = mean;
+      NormForward apart = norm;
+      apart.out = made;
+      apart.sum = sum_too;
+      apart.rstd = rstd_too;
+      check(apart);
+      cpu::norm_forward(apart);
+      cpu::fp8_cast({.out = expected, .inp = made, .scale = scale, .amax = amax_too});
+      const Fp8NormForward at_once{.norm = norm, .cast = {.out = out, .scale = scale, .amax = amax}};
+      check(at_once);
+      cpu::fp8_norm_forward(at_once);
+      EXPECT_TRUE(out.same_bits(expected));
+      EXPECT_TRUE(sum.same_bits(sum_too) && rstd.same_bits(rstd_too) && amax.same_bits(amax_too));
     }
 }
 

@@ -53,7 +53,8 @@ TEST(Fp8Tensors, weights_in_both_orientations_and_inputs_as_bytes) {
     EXPECT_EQ(tensors.fp8.slots(), 3 * 6 * 4);
     const LayerTensors& first = tensors.chunks.front().front().layers.front();
     EXPECT_EQ(first.normed1.dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
-    EXPECT_EQ(first.activated.dtype, stage == 0 ? Dtype::kF32 : Dtype::kE4M3);
+    EXPECT_EQ(first.activated.empty(), stage == 1) << "FP8 GEMMs keep the transpose";
+    EXPECT_EQ(first.activated_t.empty(), stage == 0);
     EXPECT_EQ(first.attention.dtype, Dtype::kF32) << "attention's backward reads it";
     const auto& weights = tensors.fp8.weights.front();
     EXPECT_EQ(weights.front()[0].values.empty(), stage == 0);
@@ -74,6 +75,9 @@ TEST(Fp8Tensors, a_layer_in_fp8_fits_into_the_memory_of_one_that_is_not) {
   EXPECT_EQ(fp8.normed1.dtype, Dtype::kE4M3);
   EXPECT_EQ(fp8.normed1.data, compute.normed1.data);
   EXPECT_EQ(fp8.qkv.dtype, Dtype::kF32);
+  EXPECT_EQ(fp8.activated.data, tensors.work.fp8.activated.data);
+  EXPECT_EQ(fp8.activated_t.data, fp8.activated.data) << "the rows are gone when the transpose is made";
+  EXPECT_EQ(compute.activated.dtype, Dtype::kF32);
 }
 
 TEST(Fp8History, comes_back_bit_for_bit) {

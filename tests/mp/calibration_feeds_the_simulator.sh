@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# calibration_feeds_the_simulator SOURCE TRIREME: `bench calibrate` on CPU ranks writes a cluster file that `simulate` and
-# `plan` read, with an uncertainty; mistakes end with status 2 and their remedy. How good the prediction is, a busy machine
-# can't say: no bound here.
+# calibration_feeds_the_simulator SOURCE TRIREME: `bench calibrate` on CPU ranks writes a cluster file that `simulate`
+# and `plan` read, with an uncertainty; mistakes end with status 2 and their remedy. How good the prediction is, a busy
+# machine can't say: no bound here.
 set -euo pipefail
 source_dir=$1 trireme=$2
 work=$(mktemp -d)

@@ -1,12 +1,12 @@
-# Sourced by the scripts of this folder, whose arguments are SOURCE_FOLDER PATH_OF_trireme: checks that count failures, a
-# temporary folder to work in, and text to train on. A script ends with `finish`.
+# Sourced by the scripts of this folder, whose arguments are SOURCE_FOLDER PATH_OF_trireme: checks that count failures,
+# a temporary folder to work in, and text to train on. A script ends with `finish`.
 # shellcheck shell=bash
 set -u
 source_dir=$1 trireme=$2 failures=0 output=''
 export CUDA_VISIBLE_DEVICES= # more ranks than GPUs is an error where run.device is auto, and these checks are the CPU's
 mpirun=$source_dir/slurm/mpirun
-# Seconds until what must come counts as missing: a hang. Waits end with what they wait for, so that this costs nothing; a
-# slow machine that others use as well must not exceed it.
+# Seconds until what must come counts as missing: a hang. Waits end with what they wait for, so that this costs nothing;
+# a slow machine that others use as well must not exceed it.
 patience=600
 job='' # mpirun, as `start` left it
 folder=$(mktemp -d)
@@ -81,14 +81,16 @@ end_of() {
   output=$(<"$1.txt")
   [[ $status -eq $2 ]] || fail "$1: exit status $status, expected $2" "$output"
 }
-# until_true COMMAND...: false when that has not come true within $patience seconds.
+# until_true COMMAND...: false when that has not come true within $patience seconds, or when $job ended without it.
 until_true() {
-  local deadline=$((SECONDS + patience))
+  local deadline=$((SECONDS + patience)) ended=0
   until "$@"; do
-    if ((SECONDS >= deadline)); then
+    if ((ended || SECONDS >= deadline)); then
       fail "waited in vain: $*" "$(tail -n 40 ./*.txt)"
       return 1
     fi
+    # What it wrote last still counts.
+    [[ -z $job ]] || kill -0 "$job" 2>/dev/null || ended=1
     sleep 0.1
   done
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Programs of others read what a run shows: TensorBoard its event files, Prometheus its figures, Perfetto the timeline of
-# eight ranks, and of 64 simulated ones. Each is skipped where it is missing; tests/install-clients installs them.
+# Programs of others read what a run shows: TensorBoard its event files, Prometheus its figures, Perfetto the timeline
+# of eight ranks, and of 64 simulated ones. Each is skipped where it is missing; tests/install-clients installs them.
 #   clients_read_what_a_run_shows.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_test_observe
 # Environment: TRIREME_TEST_PYTHON     an interpreter with tensorboard and perfetto (default: PYTHON, or python3)
 #              TRACE_PROCESSOR         Perfetto's trace_processor_shell

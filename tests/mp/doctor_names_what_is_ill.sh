@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `trireme doctor` passes a machine that is in order, whatever else it is busy with, and names each fault that is planted.
+# `trireme doctor` passes a machine that is in order, whatever else it is busy with, and names each fault that is
+# planted.
 #   doctor_names_what_is_ill.sh SOURCE_FOLDER PATH_OF_trireme PATH_OF_libfake_nvml [TIMES]
 # TIMES: how often a healthy machine has to pass, by default once; more also looks at a throttled link.
 source "$(dirname "$0")/checks.sh"
@@ -37,7 +38,11 @@ run 0 "$trireme" doctor --device cpu --only open_files,cpu_clock
 has "1 rank, 2 checks"
 run 2 "$trireme" doctor --device cpu --only open_file
 run 0 "$trireme" doctor --device cpu --full --only nic_loopback
-has "skipped: no GPU in this job"
+has "skipped: one rank a node"
+doctor 0 3 --full --only nic_loopback --json
+has "rank 1 ↔ rank 2"
+doctor 0 2 --full --only nic_loopback,cpu_clock
+has "skipped: by itself alone"
 
 echo "a slow copy, by its rank"
 with '2/slow-copy=300000' 40 4 --full

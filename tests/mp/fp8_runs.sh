@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs with FP8 GEMMs, emulated on the CPU: they stop and go on with the same bits, on another layout within the noise of
-# FP8; FP8 comes and goes at a resume; what casts lose is told; what can't be is refused.
+# Runs with FP8 GEMMs, emulated on the CPU: they stop and go on with the same bits, on another layout within the noise
+# of FP8; FP8 comes and goes at a resume; what casts lose is told; what can't be is refused.
 #   fp8_runs.sh SOURCE_FOLDER PATH_OF_trireme
 source "$(dirname "$0")/checks.sh"
 

@@ -135,6 +135,8 @@ Config config_of(const Layout& layout) {
     c.precision.gemm = layout.gemms;
     c.precision.fp8_first_layers = c.precision.fp8_last_layers = layout.compute_layers;
     c.precision.fp8_gradients = layout.fp8_gradients;
+    c.precision.fp8_wgrad = layout.fp8_wgrad;
+    c.precision.fp8_guard = layout.fp8_guard;
   }
   c.optimizer.name = layout.optimizer;
   c.optimizer.clip = 0.5;
@@ -185,19 +187,26 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       trainer.engine().set_overlap_splits(splits);
     }
     trainer.make_start_values();
+    if (layout.fallen) trainer.engine().stage().fp8()->set_fallen(std::vector<bool>(4, true));
     for (int64_t step = 0; step < layout.steps; ++step) {
       if (layout.bad_steps != BadSteps::kNone && (step == 0 || step == 3)) {
         if (layout.bad_steps == BadSteps::kNotFinite)
           bad_step(trainer, step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1));
         continue;
       }
+      const auto by_group = [&] {
+        const CommCounts& counts = trainer.runtime().tp().collectives().group().counts();
+        return counts.all_gathers + counts.reduce_scatters;
+      };
       const CommCounts before = trainer.runtime().tp().counts();
+      const int64_t by_group_before = by_group();
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
       history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
       history.tp_counts.bytes -= before.bytes;
+      history.tp_collectives = by_group() - by_group_before;
     }
     for (const auto& chunk : trainer.store().parameters())
       for (const Parameter& parameter : chunk) {

@@ -44,6 +44,9 @@ struct Layout {
   GemmFormat gemms = GemmFormat::kCompute;
   int compute_layers = 0;  // at either end of the model, beside fp8
   Dtype fp8_gradients = Dtype::kE5M2;
+  GemmFormat fp8_wgrad = GemmFormat::kFp8;
+  Switch fp8_guard = Switch::kOff;
+  bool fallen = false;  // all layers, before the first step; needs the guard
 
   int ranks() const { return dp * tp * pp; }
   std::string name() const {
@@ -56,7 +59,9 @@ struct Layout {
            (micro_batch == 1 ? "" : fmt::format(" microbatches of {}", micro_batch)) + (wide ? " wide" : "") +
            (gemms == GemmFormat::kCompute
                 ? ""
-                : fmt::format(" fp8 but {} layers, {}", 2 * compute_layers, enum_name(fp8_gradients)));
+                : fmt::format(" fp8 but {} layers, {}{}{}", 2 * compute_layers, enum_name(fp8_gradients),
+                              fp8_wgrad == GemmFormat::kFp8 ? "" : ", wgrad compute",
+                              fp8_guard == Switch::kOff ? "" : ", guard"));
   }
 };
 
@@ -66,6 +71,7 @@ struct History {
   std::vector<StepResult> steps;                         // without the bad ones
   std::map<std::string, std::vector<float>> parameters;  // full tensors by name
   CommCounts tp_counts;                                  // of the last step
+  int64_t tp_collectives = 0;                            // ... of its gathers and reduces, those by MPI or NCCL
 };
 
 // Runs the layout on world ranks [0, layout.ranks()); the history's parameters are full on rank 0.

@@ -60,6 +60,16 @@ else
 fi
 [[ $(cat info/log.txt) != *$'\e'* ]] || fail "colours in log.txt"
 
+echo "eval and generate: with --quiet the answer alone"
+run 0 "$mpirun" -n 2 "$trireme" eval info --quiet
+[[ $output == *": loss "*" tokens)" && $(wc -l <<<"$output") == 1 ]] || fail "more than the answer, or less" "$output"
+run 0 "$trireme" eval info
+has "eval 100 %"
+run 0 "$trireme" generate info --prompt green --tokens 3 --quiet
+[[ $output == green* ]] || fail "more than the text" "$output"
+run 0 "$trireme" generate info --prompt green --tokens 3
+[[ $output != green* ]] || fail "nothing that --quiet could leave out" "$output"
+
 echo "slurm/env.sh brings no warning of UCX where there is no GPU"
 if [[ -e /dev/nvidiactl ]]; then
   echo "skipped: there is a GPU"

@@ -245,7 +245,11 @@ TEST(Parity, DISABLED_500_late_steps_tp) {
 // has, for each microbatch, the embedding's reduce, the head's gather and the loss's gather of statistics.
 TEST(Parity, the_parallel_block_needs_one_gather_and_one_reduce_a_pass) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
-  const auto counts = [](Block block) { return train({.tp = 2, .block = block, .llama = true}, false).tp_counts; };
+  const auto counts = [](Block block) {
+    const History history = train({.tp = 2, .block = block, .llama = true}, false);
+    EXPECT_EQ(history.tp_collectives, 0) << "all rows go by copies, the loss's statistics too";
+    return history.tp_counts;
+  };
   const CommCounts sequential = counts(Block::kSequential), parallel = counts(Block::kParallel);
   if (test_job()->world_rank() >= 2) return;
   const Config config = config_of({.tp = 2});

@@ -35,7 +35,8 @@ check_total=$(grep -a -A20 'memory of each rank of stage 0' <<<"$output" | awk '
 echo "trireme check opens the data: samples, epochs, vocabulary; what training would refuse, with its words and status"
 head -n 200 text.txt >half.txt
 run 0 "$trireme" data prepare --format text --tokenizer bytes --output half half.txt
-# By hand: (tokens - 1) / 32 samples, a tenth of them for validation; 4 steps x 8 samples, three quarters of them of text.
+# By hand: (tokens - 1) / 32 samples, a tenth of them for validation; 4 steps x 8 samples, three quarters of them of
+# text.
 samples=$((($(stat -c %s text.bin) / 2 - 1) / 32))
 validation=$(((samples + 5) / 10))
 run 0 "$trireme" check tiny.yaml --ranks 8 --set 'data.sources=[{path: text, weight: 3}, half]' --set model.vocab=300

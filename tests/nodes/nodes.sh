@@ -5,8 +5,8 @@
 # A node that has a file NODES/NODE is without power: nothing starts there.
 #   NODES    a folder
 #   MPIRUN   what starts ranks
-# Programs that are linked with host.cpp take the node's name for that of their machine; NODES/NODE.nvml holds the faults of
-# its GPUs (tests/nvml/fake.cpp). What is to happen once is over when the file TRIREME_TEST_STRUCK is there.
+# Programs that are linked with host.cpp take the node's name for that of their machine; NODES/NODE.nvml holds the
+# faults of its GPUs (tests/nvml/fake.cpp). What is to happen once is over when the file TRIREME_TEST_STRUCK is there.
 set -euo pipefail
 kind=$1 nodes=$2
 shift 2

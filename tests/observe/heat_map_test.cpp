@@ -73,6 +73,19 @@ TEST(HeatMap, fits_the_screen_at_any_size_and_shows_the_slow_rank) {
     }
 }
 
+// As on the screen of --watch, which gives the map twelve lines.
+TEST(HeatMap, keeps_its_numbers_where_many_ranks_are_slow) {
+  const RankMesh mesh = synthetic_mesh(2, 2, 2);
+  Draws draws(1);
+  const RankWindow window = synthetic_window(mesh, 3, 0.005, draws, [](int rank, int64_t) {
+    return rank % 4 == 1 ? 1.3 : rank == 3 ? 1.2 : 1.0;
+  });
+  const Map map = map_of(mesh, window, "compute", {.columns = 80, .lines = 12});
+  EXPECT_NE(map.text.find("tp1"), std::string::npos) << map.text;
+  EXPECT_NE(map.text.find("and 2 more"), std::string::npos) << map.text;
+  EXPECT_LE(map.lines, 12u);
+}
+
 TEST(HeatMap, every_quantity_can_be_shown_and_others_are_refused_by_name) {
   const RankMesh mesh = synthetic_mesh(2, 2, 2);
   const RankWindow window = window_with(mesh, -1, 1);

@@ -153,6 +153,11 @@ TEST(Stragglers, waiting_for_data_is_told_once_and_blames_nobody) {
 }
 
 // One slow rank in the slowest stage costs every microbatch its delay; in a stage that waits for others anyway, less.
+TEST(WhatIf, says_so_where_nothing_is_lost) {
+  EXPECT_EQ(what_if_text(0.1, 0.09), "without it a step would take 90 ms instead of 100 ms");
+  EXPECT_EQ(what_if_text(0.06377, 0.06377), "a step would not be shorter without it");
+}
+
 TEST(WhatIf, a_step_without_the_slow_rank_is_the_simulators) {
   const RankMesh mesh = synthetic_mesh(2, 2, 2);
   Draws draws(1);

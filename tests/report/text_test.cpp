@@ -61,6 +61,18 @@ TEST(ReportText, is_within_its_lines_and_columns_whatever_runs_say) {
   }
 }
 
+// Signs of more than a byte are a column each.
+TEST(ReportText, nothing_is_cut_of_a_fact_that_fits_on_two_lines) {
+  RunData run{.dir = "/runs/none", .name = "none"};
+  for (int length = 80; length < 120; ++length) {
+    run.remarks = {std::string(1, 'a')};
+    while (columns_of(run.remarks[0]) < length) run.remarks[0] += columns_of(run.remarks[0]) % 7 == 0 ? " " : "█";
+    const std::string text = report_text({run}, 100);
+    EXPECT_EQ(text.find("…"), text.npos) << text;
+    for (const std::string& line : lines_of(text)) EXPECT_LE(columns_of(line), 100);
+  }
+}
+
 TEST(ReportText, of_a_run_without_anything) {
   const std::string text = report_text({RunData{.dir = "/runs/none", .name = "none"}});
   EXPECT_NE(text.find("none"), text.npos);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# slurm/train.sbatch with `trireme supervise` as its body, under Slurm: one job meets a fault of each kind, goes on without
-# a person, leaves out the node at fault and no other, and has in the end the losses of a run that nothing happened to,
-# bit for bit. In the end a table: what was noticed when, and when the run was training again.
+# slurm/train.sbatch with `trireme supervise` as its body, under Slurm: one job meets a fault of each kind, goes on
+# without a person, leaves out the node at fault and no other, and has in the end the losses of a run that nothing
+# happened to, bit for bit. In the end a table: what was noticed when, and when the run was training again.
 #
 #   heals_inside_the_allocation.sh PATH_OF_trireme [FAULT...]      those of `all`, or these, in this order
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# slurm/train.sbatch and slurm/submit.sh on a private Slurm cluster (cluster.sh): what is requeued, what is not, and what
-# the log says. The trainer is a stand-in (trainer.sh) unless another one is named.
+# slurm/train.sbatch and slurm/submit.sh on a private Slurm cluster (cluster.sh): what is requeued, what is not, and
+# what the log says. The trainer is a stand-in (trainer.sh) unless another one is named.
 #
 #   requeues_what_can_go_on.sh [CASE...]      all cases, or these; exit status 77 and "skipped" where Slurm is not installed
 #
@@ -12,8 +12,8 @@
 CLUSTER_NODES=15 CLUSTER_QUIET=3
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
-# Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any trainer
-# can do.
+# Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any
+# trainer can do.
 together=(hanging_node faults_are_retried checkpoints_fill_the_budget folder_away node_dies orphaned_script
   dead_node_noticed_first deaths_are_retried budget budget_counts_checkpoints nothing_left dies_before_its_books storage_away books_fail
   submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal time_limit
@@ -232,8 +232,8 @@ case_storage_away() {
   finish FAILED 3:0 0
 }
 
-# A first start that dies before its books, as where Slurm puts a job back that could not be launched: the next one sees by
-# what submit.sh has left that the run folder is there, and begins.
+# A first start that dies before its books, as where Slurm puts a job back that could not be launched: the next one sees
+# by what submit.sh has left that the run folder is there, and begins.
 case_dies_before_its_books() {
   printf '%s\n' "[[ \${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { scontrol requeue \$SLURM_JOB_ID; kill -KILL \$\$; }" \
     >"$work/dies.sh"
@@ -260,7 +260,8 @@ case_nothing_left() {
   [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away"
 }
 
-# A run folder whose file system is away when the job starts again: nothing is made in its place, and nothing begins anew.
+# A run folder whose file system is away when the job starts again: nothing is made in its place, and nothing begins
+# anew.
 case_folder_away() {
   run_dir=runs/folder_away log=$TRIREME_ROOT/folder_away.log
   job=$(STORAGE_SECONDS=10 TRIREME_ENV=$root/slurm/env.sh sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 \

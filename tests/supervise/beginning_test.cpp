@@ -53,6 +53,33 @@ TEST(Beginning, a_rank_that_spins_before_it_has_a_box_is_found_by_the_others_box
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
 }
 
+// All others sleep in MPI's start, and nobody has a box.
+TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
+  const auto play = [](int needed, double of_culprit, double of_others, double seconds, bool trains = false) {
+    auto cluster = std::make_unique<SimulatedCluster>(needed + 1, needed);
+    EXPECT_TRUE(cluster->play_until_attempt(1));
+    if (trains) cluster->append({.kind = RunEventKind::kBegin}, cluster->starts[0].attempt);
+    cluster->play(seconds, [&] {
+      for (int n = 0; n < needed; ++n)
+        for (RankSight& rank : cluster->node(n).ranks) {
+          rank.has_box = false;
+          rank.cpu_seconds += rank.world_rank == 1 ? of_culprit : of_others;
+        }
+    });
+    return cluster;
+  };
+  for (const int needed : {1, 2}) {
+    EXPECT_EQ(play(needed, 1, 0.05, 55)->starts.size(), 1u);
+    const auto cluster = play(needed, 1, 0.05, 80);
+    EXPECT_EQ(cluster->starts.size(), 2u);
+    EXPECT_EQ(cluster->count(RunEventKind::kAttemptEnd, "cause", "hang"), 1);
+    EXPECT_EQ(cluster->count(RunEventKind::kAttemptEnd, "node", "node0"), 1);
+    EXPECT_EQ(play(needed, 1, 1, 250)->starts.size(), 1u) << "who waits may compute, too";
+    EXPECT_EQ(play(needed, 0.05, 0.05, 250)->starts.size(), 1u) << "a slow start";
+    EXPECT_EQ(play(needed, 1, 0.05, 250, true)->starts.size(), 1u) << "it trains without boxes";
+  }
+}
+
 // A container's image that is pulled on one node, and is there on others: minutes, and no doctor for it.
 TEST(Beginning, ranks_that_are_not_started_on_one_node_alone_are_missed_after_a_while) {
   for (const bool on_all : {false, true}) {

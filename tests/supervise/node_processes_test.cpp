@@ -20,8 +20,9 @@ namespace {
 // A shell with a child, of which only the shell is a rank. `of_node` "": it does not say.
 class Rank {
  public:
-  Rank(const std::string& run_dir, const std::string& attempt, int world_rank, const std::string& of_node = "node1") {
-    std::string shell = "/bin/sh", option = "-c", words = "sleep 1000; true";
+  Rank(const std::string& run_dir, const std::string& attempt, int world_rank, const std::string& of_node = "node1",
+       std::string words = "sleep 1000; true") {
+    std::string shell = "/bin/sh", option = "-c";
     std::string run = fmt::format("{}={}", kSupervisedVariable, run_dir),
                 of = fmt::format("{}={}", kAttemptVariable, attempt), rank = fmt::format("PMIX_RANK={}", world_rank),
                 node = (of_node.empty() ? "NONE=" : "SLURMD_NODENAME=") + of_node, path = "PATH=/usr/bin:/bin";
@@ -70,6 +71,45 @@ TEST(RanksWithoutBox, are_the_processes_that_the_launcher_has_started) {
   EXPECT_TRUE(ranks_without_box(run, {&box, 1}, "now").empty()) << "it has one now";
   box.attempt = "earlier";
   EXPECT_EQ(ranks_without_box(run, {&box, 1}, "now").size(), 1u);
+}
+
+TEST(RanksWithoutBox, tell_how_long_they_have_computed) {
+  const TemporaryFolder folder;
+  const RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
+  const Rank spins(folder.path(), "now", 0, "node1", "while :; do :; done"), sleeps(folder.path(), "now", 1);
+  const auto of = [&](const Rank& rank) {
+    for (const RankSight& sight : ranks_without_box(run, {}, "now"))
+      if (sight.process == rank.process()) return sight.cpu_seconds;
+    return 0.0;
+  };
+  for (int i = 0; i < 6000 && of(spins) < 0.3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_GE(of(spins), 0.3);
+  EXPECT_LT(of(sleeps), 0.3);
+}
+
+TEST(FirstFailure, is_the_first_that_a_rank_met_by_itself) {
+  const auto box = [](const std::string& attempt, int rank, std::optional<FailureRecord> failure) {
+    RankRecord record;
+    record.attempt = attempt;
+    record.world_rank = rank;
+    record.failure = std::move(failure);
+    return record;
+  };
+  std::vector<RankRecord> boxes{box("now", 0, FailureRecord{.code = 5, .realtime = 1'000'000'000}),
+                                box("now", 1, FailureRecord{.code = 3, .realtime = 4'000'000'000, .text = "gone"}),
+                                box("now", 2, FailureRecord{.code = 3, .realtime = 5'000'000'000}),
+                                box("now", 3, FailureRecord{.code = 3, .consequence = true, .realtime = 1}),
+                                box("earlier", 4, FailureRecord{.code = 3, .realtime = 1}),
+                                box("now", 5, {})};
+  auto first = first_failure(boxes, "now");
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->world_rank, 1);
+  EXPECT_EQ(first->status, 3);
+  EXPECT_EQ(first->text, "gone");
+  EXPECT_DOUBLE_EQ(first->time, 4);
+  boxes.erase(boxes.begin() + 1, boxes.begin() + 3);
+  EXPECT_EQ(first_failure(boxes, "now")->world_rank, 0) << "communication, where nothing else is known";
+  EXPECT_FALSE(first_failure(boxes, "other"));
 }
 
 // An agent, as its command line and its environment show it.

@@ -28,6 +28,15 @@ struct SimulatedNode {
   AgentReport report;
 };
 
+// What a rank says in the book when it fails.
+inline RunEvent failure(const std::string& host, int code, int rank = 0) {
+  return {.kind = RunEventKind::kFailure,
+          .world_rank = rank,
+          .host = host,
+          .text = "it failed",
+          .fields = {{"code", int64_t{code}}, {"consequence", false}}};
+}
+
 class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
  public:
   SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false,
@@ -163,6 +172,10 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
     events.push_back(std::move(event));
   }
   int64_t newest_checkpoint() override { return checkpoint; }
+  bool has_begun(const std::string& attempt) override {
+    return std::any_of(events.begin(), events.end(),
+                       [&](const RunEvent& e) { return e.kind == RunEventKind::kBegin && e.attempt == attempt; });
+  }
   std::optional<RunEvent> first_cause(const std::string&) override { return cause; }
   std::vector<RunEvent> stragglers(const std::string& attempt) override { return stragglers_of(events, attempt); }
   std::vector<std::string> suspects(const std::string&) override { return suspect_hosts; }

@@ -4,9 +4,10 @@
     agree.py TRIREME SCRATCH_DIR [--megabytes N] [--time]
 
 The tokenizers are trained here, with the pre-tokenizers of GPT-2, LLaMA 3 and Qwen and some that use the rest of the
-format, on text of this machine: the King James Bible, Python's and this tree's source. They then encode N MB of that text
-(default 2), of many scripts, emoji, control characters, and every character that there is. --time prints MB/s of
-one core of both instead (what io/tokens/README.md quotes): of trireme all of `data prepare`, of the package encode alone.
+format, on text of this machine: the King James Bible, Python's and this tree's source. They then encode N MB of that
+text (default 2), of many scripts, emoji, control characters, and every character that there is. --time prints MB/s of
+one core of both instead (what io/tokens/README.md quotes): of trireme all of `data prepare`, of the package encode
+alone.
 """
 import argparse
 import json
@@ -37,17 +38,29 @@ BLOOM = " ?[^(\\s|[.,!?…。，、।۔،])]+"
 
 WHOLE = "a word that is a token"  # for llama3 alone, and no text to train on
 SAMPLES = {
-    "greek": "Οὐ γάρ πω τότε τριήρης ἦν· ἔρεσσον δὲ νῆα μέλαιναν", "russian": "Трирема — это боевой корабль с тремя рядами вёсел. ",
-    "chinese": "三列桨座战船是古代地中海的战舰。人们用桨划船，也用帆。", "japanese": "三段櫂船（さんだんかいせん）は、古代の軍船デアル。ｶﾀｶﾅ",
-    "korean": "삼단노선은 고대 지중해의 군함이다. 한국어", "arabic": "السفينة ثلاثية المجاديف كانت سفينة حربية قديمة، ١٢٣٤",
-    "hebrew": "אֳנִיָּה בַּת שָׁלוֹשׁ שׁוּרוֹת מְשׁוֹטִים", "hindi": "त्रिरीम एक प्राचीन युद्धपोत था। क्षत्रिय १२३", "thai": "เรือรบโบราณสามชั้นพาย ๑๒๓ น้ำ",
-    "tamil": "மூன்று வரிசை துடுப்புக் கப்பல்", "vietnamese": "Thuyền ba tầng chèo là tàu chiến cổ đại; NFD: " + unicodedata.normalize("NFD", "tiếng Việt"),
-    "german": "Die Trière heißt „Dreiruderer“; größer als die Pentekontere. Straße ẞ ﬁ ﬃ", "turkish": "Üç sıra kürekli İstanbul ıslak",
+    "greek": "Οὐ γάρ πω τότε τριήρης ἦν· ἔρεσσον δὲ νῆα μέλαιναν",
+    "russian": "Трирема — это боевой корабль с тремя рядами вёсел. ",
+    "chinese": "三列桨座战船是古代地中海的战舰。人们用桨划船，也用帆。",
+    "japanese": "三段櫂船（さんだんかいせん）は、古代の軍船デアル。ｶﾀｶﾅ",
+    "korean": "삼단노선은 고대 지중해의 군함이다. 한국어",
+    "arabic": "السفينة ثلاثية المجاديف كانت سفينة حربية قديمة، ١٢٣٤",
+    "hebrew": "אֳנִיָּה בַּת שָׁלוֹשׁ שׁוּרוֹת מְשׁוֹטִים",
+    "hindi": "त्रिरीम एक प्राचीन युद्धपोत था। क्षत्रिय १२३",
+    "thai": "เรือรบโบราณสามชั้นพาย ๑๒๓ น้ำ",
+    "tamil": "மூன்று வரிசை துடுப்புக் கப்பல்",
+    "vietnamese": "Thuyền ba tầng chèo là tàu chiến cổ đại; NFD: " + unicodedata.normalize("NFD", "tiếng Việt"),
+    "german": "Die Trière heißt „Dreiruderer“; größer als die Pentekontere. Straße ẞ ﬁ ﬃ",
+    "turkish": "Üç sıra kürekli İstanbul ıslak",
     "emoji": "👩‍👩‍👧‍👦 🚣🏽‍♀️🚣 🇬🇷🇮🇹 ❤️‍🔥 ☺︎ 1️⃣ ⛵🏛️ 🫠🫨",
-    "math": "∀x∈ℝ: ⌈x⌉ = −⌊−x⌋, α²+β³≠½ ⅷ ① ½ Ⅳ 𝔸𝕓𝐜 𝟘𝟙", "controls": "a\x00b\x01\x02\x07\x08\x0b\x0c\x1b[31m\x7f\x80\x85\x9f\xa0\xad\u200b\u200e\u202e\ufeff\ufffd\ufffe",
-    "spaces": "a  b   c\t\td \u00a0\u2003\u3000 e\u180ef\r\n\r\n  g\n \n\n   h \r i     ", "combining": "e\u0301\u0323 a\u0308\u0304 \u1112\u1161\u11ab q\u0307\u0323 \u212b \u2126 \u0958 ﷺ",
-    "contractions": "I'm you're WE'LL they'd 's'S 'ſ ’s can't'VE don''t 'ſT", "code": "for (int i=0;i<n;++i){\n\t\ta[i]+=0x1F'000u; // ++i\n    }\n\n\n#define X(y) _##y",
-    "numbers": "1234567890 3.14159 1,000,000 ٣٤٥٦ ೧೨೩೪ 0b1010 1e-9 12345a67890", "long": "a" * 3000 + " " + "xyz" * 700 + "\n" * 400 + " " * 777 + "." * 555 + "字" * 500,
+    "math": "∀x∈ℝ: ⌈x⌉ = −⌊−x⌋, α²+β³≠½ ⅷ ① ½ Ⅳ 𝔸𝕓𝐜 𝟘𝟙",
+    "controls": "a\x00b\x01\x02\x07\x08\x0b\x0c\x1b[31m\x7f\x80\x85\x9f\xa0\xad"
+                "\u200b\u200e\u202e\ufeff\ufffd\ufffe",
+    "spaces": "a  b   c\t\td \u00a0\u2003\u3000 e\u180ef\r\n\r\n  g\n \n\n   h \r i     ",
+    "combining": "e\u0301\u0323 a\u0308\u0304 \u1112\u1161\u11ab q\u0307\u0323 \u212b \u2126 \u0958 ﷺ",
+    "contractions": "I'm you're WE'LL they'd 's'S 'ſ ’s can't'VE don''t 'ſT",
+    "code": "for (int i=0;i<n;++i){\n\t\ta[i]+=0x1F'000u; // ++i\n    }\n\n\n#define X(y) _##y",
+    "numbers": "1234567890 3.14159 1,000,000 ٣٤٥٦ ೧೨೩೪ 0b1010 1e-9 12345a67890",
+    "long": "a" * 3000 + " " + "xyz" * 700 + "\n" * 400 + " " * 777 + "." * 555 + "字" * 500,
     WHOLE: "three trierarchs, and a trierarchsz or two",
     "tokens": "<|endoftext|>a<|endoftext|><|endoftext|> b <|end <|fim|>  <|fim|> x<<|fim|>> é<ö>é<o\u0308> <|fim|>",
 }
@@ -74,7 +87,8 @@ def corpus(megabytes):
             begin, length = rng.randrange(len(text)), int(10 ** rng.uniform(1, 4.3))
             document = text[begin:begin + length]
         else:
-            document = "".join(rng.choice(words) + rng.choice(["", " ", " ", "  ", "\n", "\t"]) for _ in range(rng.randrange(1, 800)))
+            between = ["", " ", " ", "  ", "\n", "\t"]
+            document = "".join(rng.choice(words) + rng.choice(between) for _ in range(rng.randrange(1, 800)))
         size += len(document.encode())
         documents.append(document)
     return documents
@@ -129,7 +143,8 @@ def tokenizers_of(documents):
             setattr(tokenizer, key, value)
         return tokenizer
     made["qwen"] = variant(trained(sequence(split(QWEN)), documents, 8000), normalizer=normalizers.NFC())
-    made["qwen"].add_tokens([tokenizers.AddedToken("<|fim|>", normalized=False), tokenizers.AddedToken("é<ö>", normalized=True)])
+    made["qwen"].add_tokens([tokenizers.AddedToken("<|fim|>", normalized=False),
+                             tokenizers.AddedToken("é<ö>", normalized=True)])
     made["prefix space"] = variant(gpt2, pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True))
     made["o200k"] = variant(gpt2, pre_tokenizer=sequence(split(O200K)))
     made["deepseek"] = variant(gpt2, pre_tokenizer=sequence(*map(split, DEEPSEEK)))
@@ -162,8 +177,8 @@ def write_documents(path, documents):
 
 def our_ids(trireme, folder, text, out):
     """One array a document, without the token that ends it."""
-    done = subprocess.run([trireme, "data", "prepare", "--tokenizer", folder, "--output", out, "--threads", "1", "--force",
-                           text], capture_output=True, text=True)
+    done = subprocess.run([trireme, "data", "prepare", "--tokenizer", folder, "--output", out, "--threads", "1",
+                           "--force", text], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{folder}: {done.stderr}")
     with open(f"{out}.idx", "rb") as file:
@@ -184,7 +199,8 @@ def compare(name, tokenizer, documents, ours):
         if len(theirs) != len(mine) or not np.array_equal(theirs, mine):
             at = next((i for i, (a, b) in enumerate(zip(theirs, mine)) if a != b), min(len(theirs), len(mine)))
             near = tokenizer.decode(theirs[max(at - 5, 0):at + 5].tolist(), skip_special_tokens=False)
-            sys.exit(f"{name}: token {at} of a document is {mine[at:at + 4]}, expected {theirs[at:at + 4]}, near {near!r}")
+            sys.exit(f"{name}: token {at} of a document is {mine[at:at + 4]}, expected {theirs[at:at + 4]}, "
+                     f"near {near!r}")
         count += len(mine)
     return count
 

@@ -3,8 +3,8 @@
 
     auto_tokenizer.py TRIREME SCRATCH_DIR
 
-For bytes, SentencePiece, and tokenizer.json with and without a token that begins documents: prepare, train a step, export
-and import, without torch. The ids of AutoTokenizer are those of `data prepare`, and decode to the text again.
+For bytes, SentencePiece, and tokenizer.json with and without a token that begins documents: prepare, train a step,
+export and import, without torch. The ids of AutoTokenizer are those of `data prepare`, and decode to the text again.
 """
 import json
 import os
@@ -20,6 +20,11 @@ from tokenizers import processors
 
 import agree
 
+try:
+    import tiktoken
+except ImportError:
+    tiktoken = None
+
 TRIREME, SCRATCH = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
 CONTENTS = [text for name, text in agree.SAMPLES.items() if name != "tokens"]
 # Names of the formats that export writes: the class that AutoTokenizer takes may hang on them.
@@ -29,7 +34,8 @@ LAYOUTS = {"gpt2": {"norm": "layernorm", "activation": "gelu", "position": "lear
 
 
 def run(*command):
-    done = subprocess.run([str(word) for word in command], cwd=SCRATCH, capture_output=True, text=True, errors="replace")
+    done = subprocess.run([str(word) for word in command], cwd=SCRATCH, capture_output=True, text=True,
+                          errors="replace")
     if done.returncode != 0:
         sys.exit(f"status {done.returncode}: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -66,8 +72,8 @@ def check_export(name, spec, layout, vocab, begins):
         return
     # And back: the imported run has the tokenizer, and tokens prepared with either are the same tokenizer's.
     run(TRIREME, "checkpoint", "import", out, f"runs/{name}_back")
-    run(TRIREME, "train", f"runs/{name}_back/config.yaml", "--set", "data.sources=[text]", "--set", "run.steps=1", "--set",
-        "data.global_batch=2")
+    run(TRIREME, "train", f"runs/{name}_back/config.yaml", "--set", "data.sources=[text]", "--set", "run.steps=1",
+        "--set", "data.global_batch=2")
     run(TRIREME, "generate", f"runs/{name}_back", "--prompt", "déjà vu", "--tokens", "2")
     run(TRIREME, "eval", f"runs/{name}_back", "--data", "text", "--set", "data.global_batch=2")
 
@@ -82,6 +88,11 @@ def main():
     check_export("gpt2", agree.save(made["gpt2"], "gpt2", SCRATCH), "gpt2", 6000, 0)
     check_export("llama3", agree.save(made["llama3"], "llama3", SCRATCH), "llama", 12100, 1)
     check_export("qwen", agree.save(made["qwen"], "qwen", SCRATCH), "mistral", 8100, 0)
+    if tiktoken is not None:
+        import tiktoken_agree
+        ranks = tiktoken_agree.trained_ranks(agree.LLAMA3, documents[:60], 4000)
+        tiktoken_agree.save(ranks, SCRATCH / "llama3.tiktoken")
+        check_export("tiktoken", SCRATCH / "llama3.tiktoken", "llama", 5000, 1)
     # What the files beside say, over what the tokenizer itself says.
     told = agree.save(made["llama3"], "told not to", SCRATCH)
     (told / "tokenizer_config.json").write_text('{"add_bos_token": false, "eos_token": "<|endoftext|>"}')
@@ -90,7 +101,8 @@ def main():
     made["gpt2"].post_processor = processors.TemplateProcessing(
         single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", made["gpt2"].token_to_id("<|endoftext|>"))])
     told = agree.save(made["gpt2"], "told to", SCRATCH)
-    (told / "tokenizer_config.json").write_text('{"add_bos_token": true, "bos_token": "<s>", "eos_token": "<|endoftext|>"}')
+    (told / "tokenizer_config.json").write_text(
+        '{"add_bos_token": true, "bos_token": "<s>", "eos_token": "<|endoftext|>"}')
     check_export("told_to", told, "gpt2", 6100, 1)
     print("all well")
 

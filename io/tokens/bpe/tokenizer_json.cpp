@@ -1,34 +1,19 @@
 // tokenizer.json, as the `tokenizers` package writes it: version 1.0, of which byte-level BPE is understood. Every key
 // of every object is read, or is known to change no token; what is neither is refused by its name.
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "io/base/file.h"
 #include "io/base/random.h"
 #include "io/tokens/bpe/bpe_tokenizer.h"
 #include "io/tokens/bpe/byte_letters.h"
+#include "io/tokens/bpe/json_parts.h"
 #include "io/tokens/utf8.h"
 
 namespace tri {
 namespace {
 
 using Json = nlohmann::json;
-
-// A mistake in the file, thrown to open_tokenizer_json, which puts the file's name before it.
-[[noreturn]] void refuse(const std::string& message) { throw Error{message, ExitCode::kFile}; }
-
-// What `text` says; discarded when it is no JSON. What walks through a value calls itself for every level of it.
-Json parse_shallow(std::string_view text, const char* name) {
-  constexpr int kMostNested = 64;
-  const auto check = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMostNested)
-      refuse(fmt::format("{}: lists and objects are nested more than {} deep", name, kMostNested));
-    return true;
-  };
-  return Json::parse(text, check, false);
-}
 
 // `value` where it is understood, for messages: not a whole vocabulary.
 std::string shown(const Json& value) {
@@ -314,25 +299,6 @@ class Reader {
   bool byte_level_ = false;
 };
 
-// {} when there is no such file.
-Json read_beside(const std::string& path, const char* name) {
-  const std::string beside = (std::filesystem::path(path).parent_path() / name).string();
-  const auto file = MappedFile::open(beside);
-  if (!file && file.error().os_error == ENOENT) return Json::object();
-  if (!file) throw file.error();
-  Json json = parse_shallow(file.value().text(), name);
-  if (!json.is_object()) throw file_error("{}: no JSON object", beside);
-  return json;
-}
-
-// A token in one of these files: its text, or an object that has it as "content". Empty: none.
-std::string named_token(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end()) return {};
-  if (found->is_object()) return found->value("content", "");
-  return found->is_string() ? found->get<std::string>() : std::string();
-}
-
 void read_ends(const std::string& path, const Reader& reader, BpeDescription& d) {
   const Json settings = read_beside(path, "tokenizer_config.json"), map = read_beside(path, "special_tokens_map.json");
   const auto token = [&](const char* key) {
@@ -411,19 +377,8 @@ Result<std::string> portable_tokenizer_json(const std::string& path) {
   const auto read = read_file(path, file.value().text());
   if (!read) return read.error();
   if (read.value().as_it_says) return std::string(file.value().text());
-  Json json = Json::parse(file.value().text()), single = Json::array(), tokens = Json::object();
-  for (const int32_t id : read.value().description.begin) {
-    const std::string& name = read.value().description.token_bytes[static_cast<size_t>(id)];
-    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
-    tokens[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
-  }
-  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  auto pair = single;
-  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
-  json["post_processor"] = nullptr;
-  if (!tokens.empty())
-    json["post_processor"] = {
-        {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+  Json json = Json::parse(file.value().text());
+  json["post_processor"] = begin_template(read.value().description);
   return json.dump(1) + "\n";
 }
 

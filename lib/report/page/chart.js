@@ -47,6 +47,15 @@ function visible(xs, domain) {
   return [first, end];
 }
 
+// The top of an axis that begins at zero. Where few values, as those of a first step, are far above all others, these
+// are cut, for else nothing could be seen of the rest: [top, most], most above the top.
+function topOf(values) {
+  const sorted = Float64Array.from(values.filter(known)).sort();
+  if (sorted.length === 0) return [1, 1];
+  const most = sorted[sorted.length - 1], usual = sorted[Math.floor(0.95 * (sorted.length - 1))];
+  return usual > 0 && most > 3 * usual ? [1.5 * usual, most] : [most, most];
+}
+
 // options: title, view, height, log, format (of y), scale (of y on the axis, if otherwise), xs (for the cursor: rising),
 // range(domain) -> [low, high], draw(frame), read(x) -> text. A frame is {svg, x(value), y(value), domain, width, height}.
 class Plot {
@@ -241,8 +250,15 @@ const runColour = (i) => `var(--run-${i % 8})`;
 function curvePlot(options) {
   const {curves, marks = []} = options;
   const longest = curves.reduce((a, b) => (b.xs.length > a.length ? b.xs : a), []);
+  let made = null;
+  const cutAt = (values) => {
+    const [top, most] = topOf(values);
+    made.idle = most > top ? `Cut: the highest is ${options.format(most)}.` : '';
+    return top;
+  };
   const range = (domain) => {
     let low = Infinity, high = -Infinity;
+    const all = [];
     for (const curve of curves) {
       const [first, end] = visible(curve.xs, domain);
       for (let i = first; i < end; ++i) {
@@ -253,11 +269,12 @@ function curvePlot(options) {
           if (known(value) && !(options.log && options.log() && value <= 0)) {
             low = Math.min(low, value);
             high = Math.max(high, value);
+            all.push(value);
           }
       }
     }
     if (!(high >= low)) return [0, 1];
-    if (options.zero) return [0, high * 1.05 || 1];
+    if (options.zero) return [0, cutAt(all) * 1.05 || 1];
     const room = options.log && options.log() ? 0 : 0.04 * (high - low);
     return [low - room, high + room];
   };
@@ -316,7 +333,7 @@ function curvePlot(options) {
       if (Math.abs(mark.x - x) < width / 150) parts.push(mark.text);
     return options.view.label + ' ' + options.view.format(x) + ': ' + parts.join('  ·  ');
   };
-  const made = new Plot({...options, xs: () => longest, range, draw, read, log: false});
+  made = new Plot({...options, xs: () => longest, range, draw, read, log: false});
   if (options.log) {
     const render = made.render.bind(made);
     made.render = () => {

@@ -44,6 +44,10 @@ function bytesText(value) {
     if (value >= unit) return digits(value / unit, 3) + ' ' + name;
   return value + ' B';
 }
+function rateText(value) {  // bytes a second
+  const [unit, name] = [[1e9, 'GB/s'], [1e6, 'MB/s']].find(([least]) => value >= least) || [1e3, 'kB/s'];
+  return digits(value / unit, 3) + ' ' + name;
+}
 function duration(seconds) {
   if (!known(seconds)) return '?';
   if (seconds < 1) return digits(1000 * seconds, 3) + ' ms';
@@ -83,6 +87,8 @@ function table(heads, rows) {
       element(
           'tbody', {}, rows.map((cells) => element('tr', {}, cells.map((cell, i) => element('td', column(i), cell))))));
 }
+// In a frame; where that is narrow the last cell of each row stands beneath the `count` others.
+function lastBeneath(count, made) { return element('div', {class: 'scroll beneath', style: `--columns:${count}`}, made); }
 const number = (text) => ({text, class: 'number'});  // figures, to the right
 const unbroken = (text) => ({text, class: 'key'});   // never broken
 const long = (text) => ({text, class: 'long'});      // broken anywhere

@@ -250,7 +250,7 @@ function wallTime() {
                      'span', {class: a.failed ? 'alarm' : ''},
                      (a.failed ? 'failure: ' : '') +
                          (a.outcome ||
-                          (i + 1 < wall.attempts.length ? 'gone without a word' : 'no word of an end')))]));
+                          (i + 1 < wall.attempts.length ? 'gone without a word' : 'goes on, or was killed')))]));
     return element(
         'div', {},
         element(
@@ -276,18 +276,21 @@ function wallTime() {
         element('p', {}, ''),
         table(
             ['definition', number('share'), 'formula'], wall.shares.map((s) => [s.title, percent(s.share), s.formula])),
-        element('p', {}, ''), element('div', {class: 'scroll'}, attempts));
+        element('p', {}, ''), lastBeneath(6, attempts));
   });
 }
 
 function stragglers(run) {
-  if (run.stragglers.length === 0) return absent('No rank was found to be slower than those that do the same work.');
+  if (run.stragglers.length === 0)
+    return absent(
+        'None is on record: no rank was 10 % slower than those that do the same work in two windows of steps, or 5 % in ' +
+        'five.');
   const rows = run.stragglers.map(
       ([time, step, rank, slowdown, lost, over, text]) =>
           [moment(time), whole(step), whole(rank), over ? 'no longer' : percent(slowdown),
            known(lost) ? digits(lost, 3) + ' ms' : '–', text]);
-  return element(
-      'div', {class: 'scroll'},
+  return lastBeneath(
+      5,
       table(
           [unbroken('time'), number('step'), number('rank'), number('slower by'), number('costs a step'), long('what')],
           rows));
@@ -329,7 +332,7 @@ function checkpoints() {
     const view = makeView('step', (v) => whole(v), [Math.min(...xs) - (xs.length > 1 ? 0 : 1), Math.max(...xs)]);
     const of = (k) => rows.map((row) => row[k]),
           middle = (list) => [...list].sort((a, b) => a - b)[Math.floor(list.length / 2)];
-    const rate = rows.map((row) => row[2] / row[4] / 1e9).filter(known);
+    const rate = rows.map((row) => row[2] / row[4]).filter(known);
     const plot = (title, k) => curvePlot({
       title,
       view,
@@ -347,7 +350,7 @@ function checkpoints() {
                 `${bytesText(rows[rows.length - 1][2])}. Training waited ${duration(middle(of(3)))} (median; at most ` +
                 `${duration(Math.max(...of(3)))}); written in ${duration(middle(of(4)))} (at most ${
                     duration(Math.max(...of(4)))}` +
-                `${rate.length > 0 ? `; ${digits(middle(rate), 3)} GB/s` : ''}).`),
+                `${rate.length > 0 ? `; ${rateText(middle(rate))}` : ''}).`),
         element('div', {class: 'grid'}, plot('Training waits for it', 3), plot('Until it is written', 4)));
   });
 }
@@ -356,12 +359,13 @@ function incidents() {
   return oneEach((run) => {
     const {count, rows} = run.incidents;
     if (count === 0) return absent(run.wall ? 'None is on record.' : 'events.jsonl says nothing.');
+    const made = table(
+        [unbroken('time'), number('step'), unbroken('kind'), long('what')],
+        rows.map(
+            ([time, step, kind, text]) => [moment(time), whole(step), element('span', {class: 'alarm'}, kind), text]));
     return element(
-        'div', {class: 'scroll'}, count > rows.length ? absent(`The newest ${rows.length} of ${whole(count)}.`) : '',
-        table(
-            [unbroken('time'), number('step'), unbroken('kind'), long('what')],
-            rows.map(([time, step, kind,
-                       text]) => [moment(time), whole(step), element('span', {class: 'alarm'}, kind), text])));
+        'div', {}, count > rows.length ? absent(`The newest ${rows.length} of ${whole(count)}.`) : '',
+        lastBeneath(3, made));
   });
 }
 
@@ -389,10 +393,12 @@ function config() {
   const changes = oneEach(
       (run) => run.config.changes.length === 0 ?
           absent('No start is known to have changed a field.') :
-          table(
-              ['start', unbroken('time'), unbroken('field'), long('before'), long('after')],
-              run.config.changes.map(
-                  ([time, start, name, before, after]) => [start, moment(time), name, before || '–', after || '–'])));
+          element(
+              'div', {class: 'across'},
+              table(
+                  ['start', unbroken('time'), unbroken('field'), long('before'), long('after')],
+                  run.config.changes.map(
+                      ([time, start, name, before, after]) => [start, moment(time), name, before || '–', after || '–']))));
   return element(
       'div', {}, element('p', {}, 'Changes between attempts'), changes,
       element(

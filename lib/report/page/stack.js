@@ -91,12 +91,13 @@ function stackPlot(options) {
   const {xs, parts, looks} = options, names = Object.keys(looks).filter((name) => parts[name]);
   const totals = xs.map((_, i) => names.reduce((sum, name) => sum + (parts[name][i] || 0), 0));
   const shared = () => !options.share || options.share();
+  let made = null;
   const range = (domain) => {
+    made.idle = '';
     if (shared()) return [0, 1];
-    let high = 0;
-    const [first, end] = visible(xs, domain);
-    for (let i = first; i < end; ++i) high = Math.max(high, totals[i]);
-    return [0, high || 1];
+    const [top, most] = topOf(totals.slice(...visible(xs, domain)));
+    if (most > top) made.idle = `Cut: the highest is ${options.format(most)}.`;
+    return [0, top || 1];
   };
   const value = (name, i) => (parts[name][i] || 0) / (shared() ? totals[i] || 1 : 1);
   const draw = (frame) => {
@@ -129,7 +130,7 @@ function stackPlot(options) {
                     .map((name) => name + ' ' + (shared() ? percent(value(name, i)) : options.format(parts[name][i])));
     return options.view.label + ' ' + options.view.format(x) + ': ' + all.join(', ');
   };
-  const made = new Plot({...options, xs: () => xs, range, draw, read, format: options.format});
+  made = new Plot({...options, xs: () => xs, range, draw, read, format: options.format});
   const format = made.format;
   made.format = (v) => (shared() ? Math.round(100 * v) + ' %' : format(v));
   return element('div', {}, made.figure, legendOf(names, looks));

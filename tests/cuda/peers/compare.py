@@ -72,14 +72,14 @@ class Figures:
         return (max(self.rounds) - min(self.rounds)) / self.tokens_per_s
 
 
-def trireme(build, config, shape, gpus, name="Trireme", **parallel):
-    """`shape.batch` sequences a GPU; the parallel axes that are not named are 1."""
+def trireme(build, config, shape, gpus, name="Trireme", gemm="compute", **parallel):
+    """`shape.batch` sequences a GPU; the parallel axes that are not named are 1. gemm: precision.gemm."""
     axes = {"tp": 1, "pp": 1, "dp": 1, "chunks": 1, "schedule": "1f1b", "zero": 1, "recompute": "none"} | parallel
     batch = shape.batch * gpus
     settings = {"run.device": "cuda", "model.hidden": shape.hidden, "model.layers": shape.layers,
                 "model.heads": shape.heads, "model.kv_heads": shape.kv_heads, "model.ffn_hidden": shape.ffn,
                 "model.vocab": shape.vocab, "model.seq_len": shape.seq_len, "data.global_batch": batch,
-                "data.micro_batch": batch // axes["dp"]} | {f"parallel.{axis}": n for axis, n in axes.items()}
+                "data.micro_batch": batch // axes["dp"], "precision.gemm": gemm} | {f"parallel.{axis}": n for axis, n in axes.items()}
     command = [str(ROOT / "slurm/mpirun"), "-n", str(gpus), str(ROOT / build / "bin/trireme"), "bench", "step",
                str(ROOT / f"configs/{config}.yaml"), "--json"]
     for key, value in settings.items():
@@ -100,16 +100,16 @@ def programs(build, config, shape, gpus):
     """Trireme's own first."""
     if gpus == 1:
         block = [] if shape.kind == "llama" else [peer("Transformer Engine FP8, blocks", "te_peer.py", "block", shape)]
-        return [trireme(build, config, shape, 1),
+        return [trireme(build, config, shape, 1), trireme(build, config, shape, 1, "Trireme FP8", "fp8"),
                 peer("PyTorch compile", "torch_peer.py", "bf16", shape),
                 peer("Transformer Engine", "te_peer.py", "bf16", shape),
                 peer("torchao FP8, tensor scales", "torch_peer.py", "fp8_tensor", shape),
                 peer("torchao FP8, row scales", "torch_peer.py", "fp8_row", shape),
                 peer("Transformer Engine FP8, delayed", "te_peer.py", "delayed", shape),
                 peer("Transformer Engine FP8, current", "te_peer.py", "current", shape)] + block
-    found = [trireme(build, config, shape, gpus, f"Trireme dp {gpus}", dp=gpus),
-             trireme(build, config, shape, gpus, f"Trireme tp {gpus}", tp=gpus),
-             torchrun("PyTorch FSDP2", "fsdp2", shape, gpus)]
+    found = [trireme(build, config, shape, gpus, f"Trireme{name} {axis} {gpus}", gemm, **{axis: gpus})
+             for axis in ("dp", "tp") for name, gemm in (("", "compute"), (" FP8", "fp8"))]
+    found += [torchrun("PyTorch FSDP2", "fsdp2", shape, gpus)]
     if shape.kind == "gpt":  # one batch for all GPUs
         whole = replace(shape, batch=shape.batch * gpus)
         found += [torchrun("PyTorch tp", "tp", whole, gpus), torchrun("PyTorch tp, async", "tp_async", whole, gpus)]
@@ -167,15 +167,18 @@ def measure(all_programs, rounds, run_one=run):
 
 
 def table(shape_name, figures, gpus):
-    """Lines of Markdown. The ratio is the best of Trireme's to the row's."""
-    own = [row.tokens_per_s for row in figures if row.name.startswith("Trireme") and row.rounds]
+    """Lines of Markdown. The ratio is the best of Trireme's to the row's, FP8 to FP8 and bf16 to bf16."""
+    own = {fp8: [row.tokens_per_s for row in figures
+                 if row.name.startswith("Trireme") and row.rounds and ("FP8" in row.name) == fp8]
+           for fp8 in (False, True)}
     lines = [f"### {shape_name}, {gpus} GPU{'s' if gpus > 1 else ''}", "",
              "| program | tokens/s | rounds apart | Trireme is |", "|---|---|---|---|"]
     for row in figures:
         if not row.rounds:
             lines.append(f"| {row.name} | {row.reason} | | |")
             continue
-        ratio = f"{max(own) / row.tokens_per_s:.2f} ×" if own and not row.name.startswith("Trireme") else ""
+        ours = own["FP8" in row.name]
+        ratio = f"{max(ours) / row.tokens_per_s:.2f} ×" if ours and not row.name.startswith("Trireme") else ""
         note = f" ({row.reason})" if row.reason else ""
         lines.append(f"| {row.name} | {row.tokens_per_s / 1e3:.1f}k{note} | {100 * row.scatter:.1f} % | {ratio} |")
     return lines

@@ -63,6 +63,9 @@ class Alternation(unittest.TestCase):
             "| Trireme tp 2 | 40.0k | 0.0 % |  |",
             f"| peer | 22.5k | {100 * 5000 / statistics.median([20000, 25000]):.1f} % | 1.78 × |",
             "| gone | skipped: No module named 'x' | | |"])
+        formats = [Figures("Trireme", [30000]), Figures("Trireme FP8", [60000]), Figures("peer", [20000]),
+                   Figures("peer FP8, row scales", [40000])]
+        self.assertEqual([line.split("|")[-2].strip() for line in table("13b", formats, 1)[6:]], ["1.50 ×", "1.50 ×"])
         alone = [Figures("Trireme", [], "failed: x"), Figures("peer", [20000])]
         self.assertEqual(table("13b", alone, 1)[-1], "| peer | 20.0k | 0.0 % |  |")
 

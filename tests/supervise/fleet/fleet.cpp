@@ -104,6 +104,7 @@ class PlayedRun : public Launcher, public AgentLink, public RunBook {
   RunHistory history(double) override { return {}; }
   void append(RunEvent event, const std::string&) override { exclusions += event.kind == RunEventKind::kExclusion; }
   int64_t newest_checkpoint() override { return 0; }
+  bool has_begun(const std::string&) override { return true; }
   std::optional<RunEvent> first_cause(const std::string&) override { return std::nullopt; }
   std::vector<RunEvent> stragglers(const std::string&) override { return {}; }
   std::vector<std::string> suspects(const std::string&) override { return {}; }

@@ -1,0 +1,56 @@
+#include "io/tokens/bpe/json_parts.h"
+
+#include <cerrno>
+#include <filesystem>
+
+#include "io/base/file.h"
+
+namespace tri {
+
+using Json = nlohmann::json;
+
+void refuse(const std::string& message) { throw Error{message, ExitCode::kFile}; }
+
+Json parse_shallow(std::string_view text, const char* name) {
+  constexpr int kMostNested = 64;
+  const auto check = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMostNested)
+      refuse(fmt::format("{}: lists and objects are nested more than {} deep", name, kMostNested));
+    return true;
+  };
+  return Json::parse(text, check, false);
+}
+
+Json read_beside(const std::string& path, const char* name) {
+  const std::string beside = (std::filesystem::path(path).parent_path() / name).string();
+  const auto file = MappedFile::open(beside);
+  if (!file && file.error().os_error == ENOENT) return Json::object();
+  if (!file) throw file.error();
+  Json json = parse_shallow(file.value().text(), name);
+  if (!json.is_object()) throw file_error("{}: no JSON object", beside);
+  return json;
+}
+
+std::string named_token(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) return {};
+  if (found->is_object()) return found->value("content", "");
+  return found->is_string() ? found->get<std::string>() : std::string();
+}
+
+nlohmann::ordered_json begin_template(const BpeDescription& d) {
+  if (d.begin.empty()) return nullptr;
+  using Ordered = nlohmann::ordered_json;
+  Ordered single = Ordered::array(), tokens = Ordered::object();
+  for (const int32_t id : d.begin) {
+    const std::string& name = d.token_bytes[static_cast<size_t>(id)];
+    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+    tokens[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
+  }
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  Ordered pair = single;
+  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+}
+
+}  // namespace tri

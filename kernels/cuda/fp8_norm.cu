@@ -1,0 +1,19 @@
+// LayerNorm and RMSNorm whose rows are cast to FP8 where they are made: formulas in kernels/norm.h, fp8.h.
+//   inp, add, sum (R, C) bf16|f32    out (R, C) e4m3
+// Mapping: norm.cuh; a thread casts its packs.  Bound: memory; 3 bytes an element of bf16, 7 with a residual.
+// Mirror: kernels/cpu/fp8.cpp. The codes are those of fp8_cast after norm_forward.cu, bit for bit.
+#include "kernels/cuda/fp8_norm.cuh"
+#include "kernels/cuda/norm_forward.cuh"
+
+namespace tri::cuda {
+
+void fp8_norm_forward(const Fp8NormForward& n, CudaStream& stream) {
+  if (n.norm.inp.numel() == 0) return;
+  dispatch(n.norm.inp.dtype, [&](auto type) {
+    using T = decltype(type);
+    const bool packs = norm::in_packs<T>(n.norm) && reinterpret_cast<uintptr_t>(n.cast.out.data) % 8 == 0;
+    if (!packs || !norm::forward<T>(n.norm, norm::cast_rows<T>(n), stream)) norm::wide_forward(n, stream);
+  });
+}
+
+}  // namespace tri::cuda

@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <cmath>
+
+#include "io/base/format.h"
+#include "lib/report/curves.h"
+#include "lib/report/picture.h"
+
+namespace tri {
+namespace {
+
+constexpr double kWidth = 720, kHeight = 300, kLeft = 52, kRight = 20, kTop = 44, kBottom = 44;
+constexpr size_t kPoints = 600;
+
+// 1, 2 or 5 times a power of ten, so that about `marks` of them make `range`.
+double round_distance(double range, double marks) {
+  const double power = std::pow(10, std::floor(std::log10(range / marks)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (power * factor * marks >= range) return power * factor;
+  return power * 10;
+}
+
+struct Scale {
+  double low, high, begin, end;  // values, and the pixels where they are
+  double operator()(double value) const { return begin + (value - low) / (high - low) * (end - begin); }
+};
+
+}  // namespace
+
+Result<std::string> loss_picture(const RunData& run) {
+  const auto& steps = run.metrics.steps;
+  const Points points = points_of(steps.size(), kPoints);
+  const Curve loss = curve_of(std::span(steps), points, [](const StepRecord& step) { return step.loss; });
+  double low = kUnknown, high = kUnknown;
+  size_t known = 0;
+  const auto take = [&](double value) {
+    if (!std::isfinite(value)) return;
+    low = known == 0 ? value : std::min(low, value);
+    high = known++ == 0 ? value : std::max(high, value);
+  };
+  for (const double value : loss.mean) take(value);
+  if (known < 2) return usage_error("{}: fewer than two steps with a loss are on record", run.dir);
+  for (const EvaluationRecord& evaluation : run.metrics.evaluations) take(evaluation.loss);
+
+  const double distance = round_distance(std::max(high - low, 1e-6), 6);
+  const Scale x{0, static_cast<double>(steps.back().step), kLeft, kWidth - kRight};
+  const Scale y{std::floor(low / distance) * distance, std::ceil(high / distance) * distance, kHeight - kBottom, kTop};
+  const std::string title = fmt::format("{}: loss, nats a token", run.name);
+  Picture picture(kWidth, kHeight, title);
+  picture.text(16, 26, title, "ink head");
+  for (double value = y.low; value < y.high + distance / 2; value += distance) {
+    picture.line(kLeft, y(value), kWidth - kRight, y(value), "grid");
+    picture.text(kLeft - 6, y(value) + 4, fmt::format("{:.6g}", value), "faint small", "end");
+  }
+  const double stride = std::max(1.0, round_distance(x.high, 8));
+  for (double step = 0; step <= x.high; step += stride)
+    picture.text(x(step), kHeight - kBottom + 16, fmt::format("{:.0f}", step), "faint small", "middle");
+  picture.text(kWidth - kRight, kHeight - 10, "step", "faint small", "end");
+
+  std::string path;
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (!std::isfinite(loss.mean[i])) continue;
+    const auto& [begin, end] = points[i];
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : " L",
+                        x(static_cast<double>(steps[begin].step + steps[end - 1].step) / 2), y(loss.mean[i]));
+  }
+  picture.path(path, "curve");
+  for (const EvaluationRecord& evaluation : run.metrics.evaluations)
+    if (std::isfinite(evaluation.loss)) {
+      const double at = x(static_cast<double>(evaluation.step)), height = y(evaluation.loss);
+      picture.rect(at - 3, height - 3, 6, 6, "backward", fmt::format("validation: {:.4f}", evaluation.loss));
+    }
+  if (!run.metrics.evaluations.empty()) {
+    picture.rect(kLeft + 4, kHeight - 19, 8, 8, "backward");
+    picture.text(kLeft + 18, kHeight - 11, "validation", "faint small");
+  }
+  return picture.svg();
+}
+
+}  // namespace tri

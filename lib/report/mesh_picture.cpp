@@ -1,0 +1,156 @@
+#include <algorithm>
+
+#include "io/base/format.h"
+#include "lib/parallel/mesh.h"
+#include "lib/report/picture.h"
+
+namespace tri {
+namespace {
+
+constexpr double kCellWidth = 38, kCellHeight = 26, kBetweenStages = 74;
+constexpr double kLeft = 78, kTop = 98;  // of the first stage's cells
+
+// The places on an axis that are drawn: all, or the first ones, -1 for those between, and the last.
+std::vector<int> shown_of(int size, int most) {
+  std::vector<int> shown;
+  for (int i = 0; i < std::min(size, size > most ? most - 2 : most); ++i) shown.push_back(i);
+  if (size > most) shown.insert(shown.end(), {-1, size - 1});
+  return shown;
+}
+
+// "layers 0-4, 20-24": of the chunks of a stage.
+std::string layers_of(const Config& c, int stage) {
+  const int chunks = c.parallel.chunks, each = c.model.layers / (c.parallel.pp * chunks);
+  if (chunks > 2) return fmt::format("{} layers in {} chunks", each * chunks, chunks);
+  std::string text = each == 1 ? "layer " : "layers ";
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const int first = (chunk * c.parallel.pp + stage) * each;
+    text += chunk > 0 ? ", " : "";
+    text += each == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, first + each - 1);
+  }
+  return text;
+}
+
+class MeshPicture {
+ public:
+  explicit MeshPicture(const Config& config)
+      : c_(config),
+        mesh_(make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp)),
+        tp_(shown_of(mesh_.tp.size, 8)),
+        dp_(shown_of(mesh_.dp.size, 8)),
+        pp_(shown_of(mesh_.pp.size, std::max(4, 24 / static_cast<int>(tp_.size())))),
+        stage_width_(std::max(kCellWidth * static_cast<double>(tp_.size()), 110.0)),
+        stage_height_(kCellHeight * static_cast<double>(dp_.size())),
+        picture_(kLeft + static_cast<double>(pp_.size()) * (stage_width_ + kBetweenStages) - kBetweenStages + 24,
+                 kTop + stage_height_ + 112, title()) {}
+
+  std::string draw() {
+    picture_.text(16, 26, title(), "ink head");
+    for (size_t column = 0; column < pp_.size(); ++column) draw_stage(column);
+    draw_axes();
+    return picture_.svg();
+  }
+
+ private:
+  std::string title() const {
+    const int ranks = mesh_.world_size(), nodes = (ranks + c_.cluster.ranks_per_node - 1) / c_.cluster.ranks_per_node;
+    return fmt::format("{}: tp {} x dp {} x pp {} = {} rank{} on {} node{}", c_.run.name, mesh_.tp.size, mesh_.dp.size,
+                       mesh_.pp.size, ranks, ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s");
+  }
+  double stage_x(size_t column) const { return kLeft + static_cast<double>(column) * (stage_width_ + kBetweenStages); }
+
+  void draw_stage(size_t column) {
+    const double x = stage_x(column), middle = x + stage_width_ / 2;
+    const int stage = pp_[column];
+    if (stage < 0) return picture_.text(middle, kTop + stage_height_ / 2, "...", "faint", "middle");
+    picture_.text(middle, kTop - 40, fmt::format("stage {}", stage), "pp head", "middle");
+    picture_.text(middle, kTop - 24, layers_of(c_, stage), "faint small", "middle");
+    const double left = middle - kCellWidth * static_cast<double>(tp_.size()) / 2;
+    for (size_t row = 0; row < dp_.size(); ++row)
+      for (size_t cell = 0; cell < tp_.size(); ++cell)
+        draw_rank(left + kCellWidth * static_cast<double>(cell), kTop + kCellHeight * static_cast<double>(row), stage,
+                  dp_[row], tp_[cell]);
+    draw_nodes(left, stage);
+  }
+
+  void draw_rank(double x, double y, int stage, int dp, int tp) {
+    const double text_y = y + kCellHeight / 2 + 4;
+    if (dp < 0 || tp < 0) return picture_.text(x + kCellWidth / 2, text_y, "...", "faint", "middle");
+    const int rank = mesh_.rank_at(stage, dp, tp);
+    picture_.rect(
+        x + 3, y + 3, kCellWidth - 6, kCellHeight - 6, "cell",
+        fmt::format("rank {}: {}, node {}", rank, make_mesh(rank, mesh_.tp.size, mesh_.dp.size, mesh_.pp.size).place(),
+                    rank / c_.cluster.ranks_per_node));
+    picture_.text(x + kCellWidth / 2, text_y, fmt::format("{}", rank), "ink small", "middle");
+  }
+
+  // A node around its rows of this stage, where it consists of whole rows.
+  void draw_nodes(double left, int stage) {
+    const int per_node = c_.cluster.ranks_per_node;
+    if (per_node % mesh_.tp.size != 0) return;
+    const auto node_of = [&](size_t row) { return dp_[row] < 0 ? -1 : mesh_.rank_at(stage, dp_[row], 0) / per_node; };
+    for (size_t first = 0, last = 0; first < dp_.size(); first = last) {
+      while (last < dp_.size() && node_of(last) == node_of(first)) ++last;
+      if (node_of(first) < 0) continue;
+      const double y = kTop + kCellHeight * static_cast<double>(first);
+      picture_.rect(left, y + 0.5, kCellWidth * static_cast<double>(tp_.size()),
+                    kCellHeight * static_cast<double>(last - first) - 1, "node",
+                    fmt::format("node {}", node_of(first)));
+      picture_.text(left + kCellWidth * static_cast<double>(tp_.size()) + 4, y + 15, fmt::format("n{}", node_of(first)),
+                    "faint small");
+    }
+  }
+
+  // What moves along each axis, and where.
+  void draw_axes() {
+    const double bottom = kTop + stage_height_;
+    const double width = kCellWidth * static_cast<double>(tp_.size());
+    const double left = stage_x(0) + (stage_width_ - width) / 2;
+    for (size_t row = 0; row < dp_.size(); ++row)
+      if (dp_[row] >= 0)
+        picture_.text(left - 18, kTop + kCellHeight * static_cast<double>(row) + kCellHeight / 2 + 4,
+                      fmt::format("dp {}", dp_[row]), "dp small", "end");
+    for (size_t cell = 0; cell < tp_.size(); ++cell)
+      if (tp_[cell] >= 0)
+        picture_.text(left + kCellWidth * (static_cast<double>(cell) + 0.5), kTop - 6, fmt::format("tp {}", tp_[cell]),
+                      "tp small", "middle");
+    if (mesh_.tp.size > 1) {
+      picture_.arrow(left + 6, bottom + 12, left + width - 4, bottom + 12, "tp-line");
+      picture_.arrow(left + width - 6, bottom + 12, left + 4, bottom + 12, "tp-line");
+    }
+    if (mesh_.dp.size > 1) {
+      picture_.arrow(left - 10, kTop + 6, left - 10, bottom - 4, "dp-line");
+      picture_.arrow(left - 10, bottom - 6, left - 10, kTop + 4, "dp-line");
+    }
+    const double y = kTop + stage_height_ / 2;
+    for (size_t column = 1; column < pp_.size(); ++column) {
+      const double from = stage_x(column - 1) + (stage_width_ + width) / 2 + 24;
+      const double to = stage_x(column) + (stage_width_ - width) / 2 - 8;
+      picture_.arrow(from, y - 4, to, y - 4, "pp-line");
+      picture_.arrow(to, y + 6, from, y + 6, "pp-line");
+    }
+    double line = bottom + 40;
+    const auto say = [&](std::string_view axis, const std::string& text) {
+      picture_.rect(16, line - 9, 10, 10, axis);
+      picture_.text(32, line, text, "ink");
+      line += 19;
+    };
+    say("tp", "tp: the ranks of a row split each layer; activations are gathered and summed in every layer");
+    const char* shares[] = {"nothing is sharded", "optimizer states are sharded", "gradients and optimizer states too"};
+    say("dp", fmt::format("dp: the ranks of a column do other samples; gradients are summed once a step (zero {}: {})",
+                          c_.parallel.zero, shares[c_.parallel.zero]));
+    say("pp", "pp: activations go to the next stage, their gradients come back; dashes: a node's ranks");
+  }
+
+  const Config& c_;
+  const Mesh mesh_;
+  const std::vector<int> tp_, dp_, pp_;
+  const double stage_width_, stage_height_;
+  Picture picture_;
+};
+
+}  // namespace
+
+std::string mesh_picture(const Config& config) { return MeshPicture(config).draw(); }
+
+}  // namespace tri

@@ -1,0 +1,75 @@
+#include "lib/report/picture.h"
+
+#include "io/base/format.h"
+#include "lib/report/page_frame.h"
+
+namespace tri {
+namespace {
+
+// The colours of lib/report/page/page.css. The ground is part of the picture: a document may be dark where its reader's
+// system is light.
+constexpr std::string_view kStyle = R"(<style>
+  svg { font: 12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+  .ground { fill: #ffffff; } .ink { fill: #1b1f24; } .faint { fill: #5b6470; }
+  .head { font-weight: 600; font-size: 14px; } .small { font-size: 10px; } .on { fill: #ffffff; font-size: 10px; }
+  .line, .grid, .node, .curve, .tp-line, .dp-line, .pp-line { fill: none; stroke: #c3cad2; }
+  .grid { stroke: #e8ebef; } .node { stroke: #5b6470; stroke-dasharray: 4 3; }
+  .curve { stroke: #0072b2; stroke-width: 1.5; }
+  .cell { fill: #eef1f4; stroke: #c3cad2; }
+  .tp { fill: #a8518a; } .dp { fill: #00805c; } .pp { fill: #8a6a00; }
+  .tp-line { stroke: #a8518a; stroke-width: 1.5; } .dp-line { stroke: #00805c; stroke-width: 1.5; }
+  .pp-line { stroke: #8a6a00; stroke-width: 1.5; } .lane { stroke-width: 5; }
+  .forward { fill: #0072b2; } .backward { fill: #c25200; } .update { fill: #5b6470; } .later { opacity: 0.72; }
+  @media (prefers-color-scheme: dark) {
+    .ground { fill: #15181c; } .ink { fill: #e6e9ed; } .faint { fill: #9aa5b1; }
+    .line { stroke: #4a535e; } .grid { stroke: #2a3038; } .node { stroke: #9aa5b1; } .curve { stroke: #56b4e9; }
+    .cell { fill: #232930; stroke: #4a535e; }
+    .tp { fill: #e59ac8; } .dp { fill: #2fcf9f; } .pp { fill: #f0c94a; }
+    .tp-line { stroke: #e59ac8; } .dp-line { stroke: #2fcf9f; } .pp-line { stroke: #f0c94a; }
+    .forward { fill: #2b86c5; } .backward { fill: #c9661a; } .update { fill: #7c8794; }
+  }
+</style>
+)";
+
+}  // namespace
+
+Picture::Picture(double width, double height, std::string title)
+    : width_(width), height_(height), title_(markup_text(title)) {}
+
+void Picture::rect(double x, double y, double width, double height, std::string_view kind, const std::string& tip) {
+  body_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" class=\"{}\"", x, y, width,
+                       height, kind);
+  body_ += tip.empty() ? "/>\n" : fmt::format("><title>{}</title></rect>\n", markup_text(tip));
+}
+
+void Picture::text(double x, double y, const std::string& text, std::string_view kind, std::string_view anchor) {
+  body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\" text-anchor=\"{}\">{}</text>\n", x, y, kind,
+                       anchor, markup_text(text));
+}
+
+void Picture::line(double x1, double y1, double x2, double y2, std::string_view kind) {
+  body_ += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", x1, y1, x2, y2,
+                       kind);
+}
+
+void Picture::arrow(double x1, double y1, double x2, double y2, std::string_view kind) {
+  line(x1, y1, x2, y2, kind);
+  // Two strokes back from the point, for lines along either axis.
+  const double dx = x2 > x1 ? -5 : x2 < x1 ? 5 : 0, dy = y2 > y1 ? -5 : y2 < y1 ? 5 : 0;
+  const double across_x = dx == 0 ? 4 : 0, across_y = dy == 0 ? 4 : 0;
+  line(x2, y2, x2 + dx + across_x, y2 + dy + across_y, kind);
+  line(x2, y2, x2 + dx - across_x, y2 + dy - across_y, kind);
+}
+
+void Picture::path(const std::string& d, std::string_view kind) {
+  body_ += fmt::format("<path d=\"{}\" class=\"{}\"/>\n", d, kind);
+}
+
+std::string Picture::svg() const {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+      "role=\"img\">\n<title>{2}</title>\n{3}<rect width=\"100%\" height=\"100%\" class=\"ground\"/>\n{4}</svg>\n",
+      width_, height_, title_, kStyle, body_);
+}
+
+}  // namespace tri

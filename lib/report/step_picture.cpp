@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "io/base/format.h"
+#include "lib/report/picture.h"
+
+namespace tri {
+namespace {
+
+constexpr double kWidth = 960, kLeft = 66, kRight = 16, kTop = 44;
+constexpr double kAction = 26, kLane = 6, kStage = kAction + 2 * kLane + 14;
+
+// Milliseconds between marks of the axis: 1, 2 or 5 times a power of ten, ten marks or so.
+double mark_distance(double all) {
+  double distance = 1e-6;
+  for (int i = 0; all / distance > 12; ++i) distance *= i % 3 == 1 ? 2.5 : 2;
+  return distance;
+}
+
+class StepPicture {
+ public:
+  StepPicture(const std::vector<TimelinePiece>& pieces, int step) : step_(step) {
+    for (const TimelinePiece& piece : pieces) {
+      const TimelinePiece*& of = stages_[piece.pp_rank];
+      if (of == nullptr || piece.world_rank < of->world_rank) of = &piece;
+    }
+    for (const auto& [stage, piece] : stages_)
+      for (const TimelineSpan& span : piece->spans) {
+        if (span.step != step || !drawn(*piece, span)) continue;
+        first_ = std::min(first_, span.begin + piece->clock.offset);
+        last_ = std::max(last_, span.end + piece->clock.offset);
+        actions_ += span.kind == SpanKind::kAction;
+      }
+  }
+  bool empty() const { return actions_ == 0; }
+
+  std::string draw(const std::string& title) {
+    const double height = kTop + kStage * static_cast<double>(stages_.size()) + 62;
+    Picture picture(kWidth, height, title);
+    picture.text(16, 26, title, "ink head");
+    draw_axis(picture, height);
+    double y = kTop;
+    for (const auto& [stage, piece] : stages_) {
+      picture.text(kLeft - 8, y + kAction / 2 + 4, fmt::format("stage {}", stage), "ink", "end");
+      draw_stage(picture, *piece, y);
+      y += kStage;
+    }
+    draw_legend(picture, height - 14);
+    return picture.svg();
+  }
+
+ private:
+  // The span's lane: 0 compute's actions, 2 dp; -1: it is not drawn.
+  static int lane_of(const TimelinePiece& piece, const TimelineSpan& span) {
+    if (span.kind == SpanKind::kAction) return 0;
+    return span.kind == SpanKind::kOperation && piece.streams[span.stream] == "dp" ? 2 : -1;
+  }
+  static bool drawn(const TimelinePiece& piece, const TimelineSpan& span) { return lane_of(piece, span) >= 0; }
+
+  double milliseconds(int64_t time) const { return static_cast<double>(time - first_) / 1e6; }
+  double x_of(double ms) const { return kLeft + ms / milliseconds(last_) * (kWidth - kLeft - kRight); }
+  double x_of(const TimelinePiece& piece, int64_t time) const {
+    return x_of(milliseconds(std::clamp(time + piece.clock.offset, first_, last_)));
+  }
+
+  void draw_axis(Picture& picture, double height) const {
+    const double bottom = height - 54, distance = mark_distance(milliseconds(last_));
+    for (double ms = 0; ms <= milliseconds(last_); ms += distance) {
+      picture.line(x_of(ms), kTop - 4, x_of(ms), bottom, "grid");
+      picture.text(x_of(ms), bottom + 14, fmt::format("{:g}", ms), "faint small", "middle");
+    }
+    picture.text(kLeft - 8, bottom + 14, "ms", "faint small", "end");
+  }
+
+  // Of a lane: from the middle of its height, as wide as the time is long.
+  static void add_to(std::string& lane, double x, double y, double width) {
+    if (width > 0) lane += fmt::format("M{:.1f} {:.1f}h{:.1f}", x, y, std::max(width, 0.4));
+  }
+
+  void draw_stage(Picture& picture, const TimelinePiece& piece, double y) const {
+    const double pp_y = y + kAction + 5, dp_y = pp_y + kLane + 1;
+    std::string pp_lane, dp_lane;
+    picture.line(kLeft, y + kAction, kWidth - kRight, y + kAction, "line");
+    for (const TimelineSpan& span : piece.spans) {
+      const int lane = lane_of(piece, span);
+      if (span.step != step_ || lane < 0) continue;
+      const double x = x_of(piece, span.begin), width = x_of(piece, span.end) - x;
+      const std::string& name = piece.names[span.name];
+      if (lane == 2) {
+        add_to(dp_lane, x, dp_y, width);
+        continue;
+      }
+      const char* kind = name == "F" ? "forward" : name == "B" ? "backward" : "update";
+      picture.rect(x, y, std::max(0.2, width - 0.6), kAction - 1,
+                   span.chunk > 0 ? fmt::format("{} later", kind) : kind);
+      const std::string number = fmt::format("{}", span.microbatch);
+      if (name != "update" && width > 4 + 6 * static_cast<double>(number.size()))
+        picture.text(x + width / 2, y + kAction / 2 + 3.5, number, "on", "middle");
+    }
+    for (const TimelineTransfer& transfer : piece.transfers) {
+      const std::string& channel = piece.channels[transfer.channel].name;
+      const bool pp = channel.starts_with("pp"), dp = channel.starts_with("dp");
+      if (transfer.step != step_ || (!pp && !dp)) continue;
+      const double x = x_of(piece, transfer.joined), width = x_of(piece, transfer.completed) - x;
+      add_to(pp ? pp_lane : dp_lane, x, pp ? pp_y : dp_y, width);
+    }
+    if (!pp_lane.empty()) picture.path(pp_lane, "pp-line lane");
+    if (!dp_lane.empty()) picture.path(dp_lane, "dp-line lane");
+  }
+
+  void draw_legend(Picture& picture, double y) const {
+    double x = kLeft;
+    for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"},
+                                      std::pair{"backward", "backward"}, std::pair{"update", "update"},
+                                      std::pair{"pp", "pp transfers"}, std::pair{"dp", "dp gathers and reductions"}}) {
+      picture.rect(x, y - 9, 10, 10, kind);
+      picture.text(x + 15, y, words, "ink");
+      x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());
+    }
+    picture.text(x, y, "dimmed: later chunks; gaps: bubble", "faint");
+  }
+
+  const int step_;
+  std::map<int, const TimelinePiece*> stages_;
+  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;
+  int64_t actions_ = 0;
+};
+
+}  // namespace
+
+Result<std::string> step_picture(const std::vector<TimelinePiece>& pieces, int step, const std::string& title) {
+  StepPicture picture(pieces, step);
+  if (picture.empty()) return usage_error("no action of step {} is in the recording", step);
+  return picture.draw(title);
+}
+
+}  // namespace tri

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Submits runs to instances with Elastic Fabric Adapters (AWS p4d, p5 and the like, by ParallelCluster). NCCL reaches
+# them through the plugin aws-ofi-nccl and libfabric, which the images for machine learning bring along. Check the
+# lines marked with <--, then:
+#
+#   slurm/examples/efa.sh configs/llama_8b.yaml -N 4 --partition=p5    # arguments of slurm/submit.sh
+#
+# sbatch hands this environment on to the job (--export=ALL, its default). What you have set already stays.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
+
+# --- NCCL, which moves tensors ----------------------------------------------------------------------------------------
+# Where plugin and libfabric lie; NCCL looks for libnccl-net.so there.
+export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:${LD_LIBRARY_PATH:-} # <--
+# Without the plugin NCCL would take TCP, far slower and without a word; where this name is asked for, it stops instead.
+# It is what NCCL_DEBUG=INFO says after "Using network", which depends on the plugin's version.
+default NCCL_NET "AWS Libfabric" # <--
+# libfabric's provider, and no other.
+default FI_PROVIDER efa
+# GPU memory is read and written by the adapter itself. p5 does so by itself, p4d has to be told.
+default FI_EFA_USE_DEVICE_RDMA 1
+# The interface by which NCCL's ranks find each other; tensors never take it. Without docker's and the loopback.
+default NCCL_SOCKET_IFNAME ^docker,lo,veth # <--
+# NCCL_PROTO and NCCL_ALGO stay unset: the plugin has a tuner, and LL128 is not safe on every kind of instance.
+
+# --- Open MPI: start and control messages -----------------------------------------------------------------------------
+# UCX has no transport for EFA, so Open MPI's own TCP (ob1) takes them; they are small.
+default OMPI_MCA_pml ob1
+default OMPI_MCA_btl_tcp_if_exclude lo,docker0 # <--
+
+# --- The run ----------------------------------------------------------------------------------------------------------
+# p5: 3200 Gb/s for 8 GPUs are 50 GB/s each; p4d: 400 Gb/s are 6.25. `trireme check` estimates with it. With --spares 1
+# a node that is retired has one to take its place.
+exec "$here/../submit.sh" "$@" --set cluster.ranks_per_node=8 --set cluster.network_gb_per_s=50 # <--

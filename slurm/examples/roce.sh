@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Submits runs to nodes whose cards speak RoCE v2, RDMA over Ethernet. Ethernet loses packets unless switches and
+# cards are told not to: ask your site for the lines marked with <--, then:
+#
+#   slurm/examples/roce.sh configs/llama_8b.yaml -N 4 --partition=gpu    # arguments of slurm/submit.sh
+#
+# sbatch hands this environment on to the job (--export=ALL, its default). What you have set already stays, and
+# slurm/env.sh adds what holds for every fabric.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
+
+# --- NCCL, which moves tensors ----------------------------------------------------------------------------------------
+# The cards of the compute network alone, by exact names (=); `ibdev2netdev` says which interface belongs to which.
+default NCCL_IB_HCA =mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7 # <--
+# Which of a card's addresses: RoCE v2 over IPv4 is often number 3 (`show_gids`). NCCL 2.21 and later finds it by
+# itself if this is -1, the default; an older one takes 0, RoCE v1, which routers drop.
+default NCCL_IB_GID_INDEX 3 # <--
+# Traffic class: the priority whose queue the switches keep lossless (PFC, ECN). 106 is DSCP 26, which many sites
+# take; by default packets go into the queue that everybody's traffic shares, and are lost when it is full.
+default NCCL_IB_TC 106 # <--
+# Switches choose a packet's way by hashing its addresses and ports: one connection takes one way, and two large ones
+# on one link take turns. Several connections a pair spread over equal ways; `trireme simulate --network` shows what
+# it brings.
+default NCCL_IB_QPS_PER_CONNECTION 4
+# Of them each carries a share of every message, not every n-th message whole.
+default NCCL_IB_SPLIT_DATA_ON_QPS 1
+# A ring enters and leaves a node by the same card where cards hang on separate switches; 1 where they share one.
+default NCCL_CROSS_NIC 0
+# The interface by which NCCL's ranks find each other; tensors never take it.
+default NCCL_SOCKET_IFNAME =eth0 # <--
+
+# --- Open MPI, by UCX: start and control messages ---------------------------------------------------------------------
+# They are small: TCP on the management network keeps them off the lossless queue. To take RDMA: UCX_TLS=self,sm,rc
+# with UCX_NET_DEVICES=mlx5_0:1, UCX_IB_GID_INDEX=3 and UCX_IB_TRAFFIC_CLASS=106.
+default UCX_TLS self,sm,tcp
+default UCX_NET_DEVICES eth0 # <--
+
+# --- The run ----------------------------------------------------------------------------------------------------------
+# 200 Gb/s a GPU are 25 GB/s: `trireme check` estimates with it. A port that flaps is ridden out for two minutes
+# (NCCL_IB_TIMEOUT in slurm/env.sh), on some cards for four times as long, which the watchdog must not call a hang.
+exec "$here/../submit.sh" "$@" --set cluster.ranks_per_node=8 --set cluster.network_gb_per_s=25 \
+  --set fault.step_seconds=600 # <--

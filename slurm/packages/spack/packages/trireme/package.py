@@ -1,0 +1,54 @@
+"""Trireme for Spack, built from the repository that this recipe lies in:
+
+spack repo add slurm/packages/spack
+spack install trireme@main +cuda cuda_arch=90     # what is committed; `spack dev-build trireme@main`: the tree as it is
+
+Spack has no package of cudnn-frontend, whose headers cuDNN's attention needs: such a build has the built-in kernel.
+"""
+
+import os
+
+from spack.package import *
+
+
+class Trireme(CMakePackage, CudaPackage):
+    """Trains GPT- and LLaMA-family language models with tensor, pipeline and data parallelism over MPI and NCCL."""
+
+    git = "file://" + os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * 5))
+
+    version("main", branch="main")
+
+    variant("tokenizer_json", default=True, description="Tokenizers of other models: tokenizer.json")
+
+    generator("ninja")
+    depends_on("c", type="build")
+    depends_on("cxx", type="build")
+    depends_on("cmake@3.22:", type="build")
+    depends_on("pkgconfig", type="build")
+    depends_on("mpi@3:")
+    depends_on("hdf5@1.10.7:~mpi")
+    depends_on("xxhash")
+    depends_on("yaml-cpp")
+    depends_on("cli11")
+    depends_on("nlohmann-json")
+    depends_on("fmt")
+    depends_on("spdlog+fmt_external")
+    depends_on("openblas threads=pthreads")
+    depends_on("sentencepiece")
+    depends_on("zlib-api")
+    depends_on("zstd")
+    depends_on("pcre2@10.40:", when="+tokenizer_json")
+    depends_on("utf8proc", when="+tokenizer_json")
+    depends_on("googletest", type="test")
+    depends_on("cuda@12.4:", when="+cuda")
+    depends_on("nccl", when="+cuda")
+
+    def cmake_args(self):
+        args = [
+            self.define_from_variant("TRIREME_CUDA", "cuda"),
+            self.define("BUILD_TESTING", self.run_tests),
+        ]
+        if "+cuda" in self.spec:
+            archs = self.spec.variants["cuda_arch"].value
+            args.append(self.define("CMAKE_CUDA_ARCHITECTURES", [f"{'90a' if a == '90' else a}-real" for a in archs]))
+        return args

@@ -1,0 +1,68 @@
+// Jobs of the executable in which a rank hangs: each is begun, ends by itself or not, and what it leaves is read.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/mp/hang_cases.h"
+
+namespace tri::hangs {
+
+inline constexpr double kEndsWithin = 5;  // seconds after the deadline
+
+struct Verdict {
+  std::string kind, headline;
+  struct Culprit {
+    int rank;
+    std::string kind;
+  };
+  std::vector<Culprit> culprits;
+};
+
+struct Outcome {
+  std::optional<int> status;      // none: it did not end
+  std::optional<double> seconds;  // from the hang to the end; none: nothing hung
+  double deadline = 0;            // seconds
+  int orphans = 0;
+  std::optional<Verdict> verdict;
+  std::string output;  // and the last report
+};
+
+// Nobody but the rank that hangs is named; of several that meet in what hangs, it is one.
+bool is_right(const Case& c, const Outcome& outcome);
+// Seconds after its deadline; none: it did not end, or nothing hung.
+std::optional<double> lateness_of(const Outcome& outcome);
+bool is_late(const Outcome& outcome);
+
+class Jobs {
+ public:
+  Jobs(const std::string& mpirun, const std::string& program);
+  ~Jobs();
+
+  // The run of a layout that others go on from, and one that nobody disturbs: it comes to its end, and counts.
+  void prepare(int layout);
+  // How often the rank comes there.
+  int64_t occasions(int layout, const std::string& place, int rank) const;
+  // The job of a case; `slower`: how many times as long the deadlines are.
+  Outcome run(const Case& c, int number, double slower);
+  // `trireme eval` of the first layout's run, in which a rank is stopped: ended and named as in training. It has no run
+  // of its own, so the report is words on stderr.
+  bool use_is_watched() const;
+
+ private:
+  std::string base_of(int layout) const { return folder_ + "/base" + std::to_string(layout); }
+  // In `folder`: the run, the ranks' black boxes, what they say.
+  std::optional<int> train(int layout, const std::string& folder, int steps, double slower,
+                           const Strings& settings) const;
+
+  const std::string mpirun_, program_;
+  std::string folder_;
+  std::mutex mutex_;
+  std::map<int, std::map<std::pair<std::string, int>, int64_t>> occasions_;  // [layout][place, rank]
+};
+
+}  // namespace tri::hangs

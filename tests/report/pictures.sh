@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The README's pictures are those that lib/report/pictures/draw.sh draws, and show what the program plans.
+#   pictures.sh SOURCE_FOLDER PATH_OF_trireme
+set -euo pipefail
+source_dir=$1 trireme=$2 pictures=$1/lib/report/pictures
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+fail() {
+  echo "FAILED: $*"
+  exit 1
+}
+TRIREME=$trireme "$pictures/draw.sh" "$folder"
+for name in mesh step loss; do
+  cmp "$folder/$name.svg" "$pictures/$name.svg" || fail "$name.svg is not what draw.sh draws; run it, look, and commit"
+  grep -q "lib/report/pictures/$name.svg" "$source_dir/README.md" || fail "the README does not show $name.svg"
+done
+# count PATTERN FILE
+count() { grep -cE "$1" "$folder/$2" || true; }
+[[ $(count 'class="cell"' mesh.svg) == 32 ]] || fail "not 32 ranks: $(count 'class="cell"' mesh.svg)"
+[[ $(count 'class="node"' mesh.svg) == 4 ]] || fail "not 4 nodes"
+grep -q 'rank 13: pp1 dp1 tp1, node 1' "$folder/mesh.svg" || fail "rank 13 has another place"
+grep -q 'layers 15-19, 35-39' "$folder/mesh.svg" || fail "the last stage has other layers"
+# 4 stages x 2 chunks x 8 microbatches, beside the legend's.
+for kind in forward backward; do
+  [[ $(count "<rect.* class=\"$kind( later)?\"" step.svg) == 65 ]] || fail "not 64 passes: $kind"
+done
+
+echo "of a long axis the first ranks and the last are drawn"
+"$trireme" check "$source_dir/configs/megascale_175b.yaml" --ranks 12288 --no-data --svg "$folder/large.svg" >/dev/null
+grep -q '>12287<' "$folder/large.svg" || fail "the last rank is missing"
+(($(stat -c %s "$folder/large.svg") < 200000)) || fail "12,288 ranks are drawn"
+
+echo "what can't be drawn is said"
+printf 'run:\n  name: empty\n' >"$folder/config.yaml"
+status=0
+"$trireme" report "$folder" --pictures "$folder/none" 2>"$folder/said" || status=$?
+[[ $status == 2 ]] || fail "status $status"
+grep -q 'fewer than two steps' "$folder/said" || fail "$(cat "$folder/said")"
+if command -v python3 >/dev/null; then
+  python3 -c 'import sys, xml.etree.ElementTree as t; [t.parse(p) for p in sys.argv[1:]]' "$folder"/*.svg || fail "no XML"
+fi
+echo "all well"

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""The recipes of slurm/packages against the tree: they take along every folder that CMake builds, and what they ask
+Spack for is what slurm/install-packages asks Debian for.
+
+packages_agree.py SOURCE_FOLDER
+"""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+root = Path(sys.argv[1]).resolve()
+recipes = root / "slurm/packages"
+
+# Debian's package -> Spack's, or why there is none.
+PACKAGES = {
+    "build-essential": "c cxx",
+    "cmake": "cmake",
+    "ninja-build": "ninja",
+    "pkg-config": "pkgconfig",
+    "ccache": None,  # an option of Spack's own
+    "openmpi-bin": "mpi",
+    "libopenmpi-dev": "mpi",
+    "libhdf5-dev": "hdf5",
+    "libxxhash-dev": "xxhash",
+    "libyaml-cpp-dev": "yaml-cpp",
+    "libcli11-dev": "cli11",
+    "nlohmann-json3-dev": "nlohmann-json",
+    "libfmt-dev": "fmt",
+    "libspdlog-dev": "spdlog",
+    "libopenblas-dev": "openblas",
+    "libsentencepiece-dev": "sentencepiece",
+    "zlib1g-dev": "zlib-api",
+    "libzstd-dev": "zstd",
+    "libpcre2-dev": "pcre2",
+    "libutf8proc-dev": "utf8proc",
+    "libgtest-dev": "googletest",
+    "hdf5-tools": None,  # tests, as are the following
+    "procps": None,
+    "munge": None,
+    "slurmctld": None,
+    "slurmd": None,
+    "slurm-client": None,
+    "bible-kjv": None,
+}
+
+
+def debian_packages():
+    text = (root / "slurm/install-packages").read_text()
+    rows = re.search(r"^packages=\((.*?)^\)", text, re.M | re.S).group(1)
+    return {name for row in rows.splitlines() for name in row.split("#")[0].split()}
+
+
+class Recipe:
+    """What Spack would make of package.py: its directives, by a module that only listens."""
+
+    def __init__(self):
+        self.dependencies = {}
+        module = types.ModuleType("spack.package")
+        module.CMakePackage = type("CMakePackage", (), {"define": staticmethod(lambda name, value: f"{name}={value}")})
+        module.CudaPackage = type("CudaPackage", (), {})
+        module.version = module.variant = lambda *arguments, **options: None
+        module.generator = lambda name: self.depends_on(name)
+        module.depends_on = self.depends_on
+        sys.modules["spack"] = types.ModuleType("spack")
+        sys.modules["spack.package"] = module
+        path = recipes / "spack/packages/trireme/package.py"
+        names = {"__file__": str(path)}
+        exec(compile(path.read_text(), str(path), "exec"), names)  # the recipe of this tree
+        self.package = names["Trireme"]
+
+    def depends_on(self, spec, **options):
+        self.dependencies[re.match(r"[a-z0-9-]+", spec).group()] = options
+
+
+def check(ok, words):
+    if not ok:
+        sys.exit(f"FAILED: {words}")
+
+
+debian, recipe = debian_packages(), Recipe()
+check(debian == set(PACKAGES), f"this test does not know, or install-packages lacks: {debian ^ set(PACKAGES)}")
+wanted = {name for names in PACKAGES.values() if names for name in names.split()}
+asked = {name for name, options in recipe.dependencies.items() if options.get("when") != "+cuda"}
+check(asked == wanted, f"Spack's recipe and install-packages differ by {asked ^ wanted}")
+check({"cuda", "nccl"} <= set(recipe.dependencies), "no CUDA or NCCL for +cuda")
+check(recipe.package.git == f"file://{root}", f"the recipe's repository is {recipe.package.git}")
+
+build = {*re.findall(r"^add_subdirectory\((\w+)\)", (root / "CMakeLists.txt").read_text(), re.M)}
+build |= {"CMakeLists.txt", "README.md", "slurm", "configs"}  # read, or installed
+dockerfile = (recipes / "Dockerfile").read_text()
+copied = {name for row in re.findall(r"^COPY (?!--from)(.*) /src.*$", dockerfile, re.M) for name in row.split()}
+definition = (recipes / "trireme.def").read_text()
+files = {*re.findall(r"^    (\S+) /src/\S+$", definition, re.M)}
+check(copied == build, f"the Dockerfile's sources differ by {copied ^ build}")
+check(files == build, f"trireme.def's sources differ by {files ^ build}")
+for name in build:
+    check((root / name).exists(), f"no {name}")
+
+# Both do nothing inside that slurm/packages/build does not do, with the arguments and options that it has.
+known = {"FROM", "ARG", "COPY", "RUN", "ENV", "WORKDIR", "CMD"}
+rows = [row.split()[0] for row in dockerfile.splitlines() if row and not row.startswith(("#", " "))]
+check(set(rows) <= known, f"the Dockerfile has {set(rows) - known}")
+for text in dockerfile, definition:
+    check("slurm/packages/build /src /opt/trireme" in text, "the sources are not built by slurm/packages/build")
+    check("slurm/packages/build --runtime /usr/local" in text, "no packages for the libraries")
+for argument in re.findall(r"{{ (\w+) }}", definition):
+    check(re.search(rf"^    {argument}=", definition, re.M), f"trireme.def has no argument {argument}")
+for argument in re.findall(r"\$\{(\w+)\}", dockerfile):
+    check(re.search(rf"^ARG {argument}\b", dockerfile, re.M), f"the Dockerfile has no argument {argument}")
+print("all well")

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# slurm/examples/sweep.sbatch on a private cluster: each task of the array trains its pair in a run folder of its own. One
+# that is stopped goes back into the queue, alone, and on from its checkpoint; a mistake does not.
+#   sweep_trains_every_pair.sh PATH_OF_trireme
+TRAINER=$(realpath "${1:?sweep_trains_every_pair.sh PATH_OF_trireme}")
+CLUSTER_NODES=2
+# shellcheck source=tests/slurm/checks.sh
+source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
+export TRIREME=$TRAINER TRIREME_ENV=$root/slurm/env.sh
+"$cluster" start
+eval "$("$cluster" env)"
+if [[ $(srun --mpi=list 2>&1) != *pmix* ]]; then
+  echo "skipped: this Slurm has no PMIx plugin"
+  exit 77
+fi
+cd "$TRIREME_ROOT"
+for i in {1..500}; do echo "$i green bottles hanging on the wall"; done >text.txt
+"$TRIREME" data prepare --tokenizer bytes --output text text.txt >/dev/null 2>&1
+cat >tiny.yaml <<'YAML'
+run: {steps: 1000000, sample_tokens: 0, eval_batches: 0, device: cpu}
+model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm, bias: false}
+data: {sources: [text], tokenizer: bytes, global_batch: 4}
+metrics: {log_every: 1000}
+YAML
+export PEAKS='1e-3 3e-3' BATCHES=4
+# Task 0 has no end, task 1 begins when it is told to, task 2 is no pair.
+run_dir=runs/sweep-lr1e-3-batch4
+array=$(sbatch --parsable --array=0-2 --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 \
+  "$root/slurm/examples/sweep.sbatch" tiny.yaml) || fail "sbatch"
+task() { job=${array}_$1; }
+task 0
+until_true "task 0 trains" beyond 0
+task 2
+finish FAILED 2:0 0
+grep -q "no pair has the number 2" "sweep-${array}_2.log" || fail "task 2 says $(cat "sweep-${array}_2.log")"
+run_dir=runs/sweep-lr3e-3-batch4
+until_true "task 1 trains" beyond 0
+
+task 0
+run_dir=runs/sweep-lr1e-3-batch4
+scancel --batch --signal=USR1 "$job"
+restarted() { [[ $(show Restarts) == 1 ]]; }
+until_true "task 0 is put back" restarted
+grep -q 'status 75' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log")"
+[[ -n $(compgen -G "$run_dir/checkpoints/step_*/manifest.json") ]] || fail "no checkpoint"
+task 1
+if [[ $(show Restarts) != 0 ]] || ! state_is RUNNING; then fail "task 1 was put back too"; fi
+scancel "$array"
+echo "all well"

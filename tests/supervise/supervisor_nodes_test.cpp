@@ -1,0 +1,283 @@
+// The driver's course on a cluster and a clock that are played: which nodes it uses, leaves out, takes again.
+#include "lib/supervise/supervisor.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/supervise/simulated_cluster.h"
+
+namespace tri {
+namespace {
+
+using Names = std::vector<std::string>;
+
+TEST(Supervisor, a_node_without_power_is_left_out_and_a_spare_takes_its_place) {
+  SimulatedCluster cluster(4, 3);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).alive = false;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_LE(cluster.now - began, 20);
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2", "node3"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+  EXPECT_EQ(std::count(cluster.agent_starts.begin(), cluster.agent_starts.end(), Names{"node1"}), 3) << "probes";
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "node lost"), 1);
+}
+
+TEST(Supervisor, an_agent_that_dies_alone_is_started_anew_and_the_attempt_goes_on) {
+  SimulatedCluster cluster(3, 3);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(2).alive = false;
+  cluster.node(2).comes_back = true;
+  cluster.play(60);
+  EXPECT_FALSE(cluster.supervisor->status());
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_FALSE(cluster.ranks) << "they run";
+  EXPECT_EQ(cluster.node(2).report.attempt, cluster.starts[0].attempt) << "it was told anew whom to watch";
+}
+
+// Its ranks live on, and its agent: it shows when an attempt has ended, before another one is tried there.
+TEST(Supervisor, a_node_without_slurmd_is_left_out_before_a_step_is_tried_there) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).report.daemon_gone = 20;
+  cluster.play(100);
+  EXPECT_EQ(cluster.starts.size(), 1u) << "what runs there is not disturbed";
+  cluster.cause = failure("host0", 139);
+  cluster.end_ranks_with(139, 10);
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_GE(cluster.now - began, 5) << "it may be about to come back";
+  EXPECT_LE(cluster.now - began, 9);
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+  EXPECT_EQ(cluster.history(cluster.now + 3599).exclusions.size(), 1u);
+  EXPECT_TRUE(cluster.history(cluster.now + 3700).exclusions.empty()) << "a service is soon started again";
+}
+
+// An upgrade restarts the service on all nodes, while a rank dies of something else.
+TEST(Supervisor, several_nodes_without_slurmd_are_waited_for_and_none_is_blamed) {
+  for (const bool comes_back : {true, false}) {
+    SimulatedCluster cluster(4, 2);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 0; n < 4; ++n) cluster.node(n).report.daemon_gone = 20;
+    cluster.end_ranks_with(139, 10);
+    cluster.play(60);
+    EXPECT_EQ(cluster.starts.size(), 1u);
+    EXPECT_FALSE(cluster.supervisor->status());
+    for (int n = 0; n < 4 && comes_back; ++n) cluster.node(n).report.daemon_gone = 0;
+    EXPECT_EQ(cluster.play_until_attempt(2, 100), comes_back);
+    EXPECT_EQ(cluster.supervisor->status(), comes_back ? std::nullopt : std::optional(75));
+    EXPECT_EQ(cluster.excluded(), Names{}) << "the successor may have them all";
+  }
+}
+
+TEST(Supervisor, of_several_nodes_without_slurmd_others_take_the_place_for_an_attempt) {
+  SimulatedCluster cluster(4, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  for (int n = 0; n < 2; ++n) cluster.node(n).report.daemon_gone = 20;
+  cluster.end_ranks_with(139, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2, 10));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node2", "node3"}));
+  EXPECT_EQ(cluster.excluded(), Names{});
+  for (int n = 0; n < 2; ++n) cluster.node(n).report.daemon_gone = 0;
+  cluster.play(20);
+  cluster.end_ranks_with(139, 20);
+  ASSERT_TRUE(cluster.play_until_attempt(3, 10));
+  EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node1"}));
+}
+
+TEST(Supervisor, without_a_spare_a_slurmd_that_is_gone_has_as_long_as_a_start_takes) {
+  for (const bool comes_back : {true, false}) {
+    SimulatedCluster cluster(2, 2);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    cluster.node(1).report.daemon_gone = 20;
+    cluster.end_ranks_with(139, 10);
+    cluster.play(100);
+    EXPECT_FALSE(cluster.supervisor->status());
+    if (comes_back) cluster.node(1).report.daemon_gone = 0;
+    EXPECT_EQ(cluster.play_until_attempt(2, 60), comes_back);
+    EXPECT_EQ(cluster.excluded(), comes_back ? Names{} : Names{"node1"});
+  }
+}
+
+// As srun, which takes ten seconds to say that a node does not answer: probes that are under way meanwhile change
+// nothing.
+TEST(Supervisor, a_node_that_refuses_two_starts_slowly_is_lost_when_the_second_is_known) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  for (int n = 0; n < 3; ++n) cluster.node(n).comes_back = true;
+  cluster.node(1).refuses = true;
+  cluster.node(1).refuses_after = 10;
+  cluster.end_ranks_with(233, 0);  // before a rank has begun: all have to start an agent anew
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+  EXPECT_LE(cluster.now - began, 26) << "twice ten seconds";
+  EXPECT_EQ(cluster.excluded(), Names{"node1"});
+}
+
+TEST(Supervisor, a_slurmd_that_is_started_anew_is_waited_for) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(1).report.daemon_gone = 1;
+  cluster.end_ranks_with(139, 10);
+  cluster.play(10);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  cluster.node(1).report.daemon_gone = 0;
+  ASSERT_TRUE(cluster.play_until_attempt(2, 3));
+  EXPECT_EQ(cluster.excluded(), Names{});
+}
+
+TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lifted) {
+  SimulatedCluster cluster(4, 2);
+  const auto past = [&](const std::string& node, double until) {
+    cluster.append(exclusion_event({.node = node, .why = "lost", .until = cluster.now + until}), "earlier");
+  };
+  past("node0", 3600);
+  past("node1", -1);
+  past("node2", 3600);
+  cluster.append(lift_event("node2"), "");
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
+  for (const Names& names : cluster.agent_starts)
+    EXPECT_EQ(std::count(names.begin(), names.end(), "node0"), 0) << "not even an agent";
+}
+
+TEST(Supervisor, a_driver_that_hears_nobody_any_more_blames_nobody) {
+  for (const bool own_trains : {true, false}) {
+    SimulatedCluster cluster(5, 2);
+    if (!own_trains) cluster.append(exclusion_event({.node = "node0", .why = "ill", .until = cluster.now + 3600}), "");
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 1; n < 5; ++n) cluster.node(n).alive = false;
+    cluster.play(100);
+    EXPECT_EQ(cluster.supervisor->status(), 75) << "a successor may come to another batch host";
+    EXPECT_EQ(cluster.excluded(), own_trains ? Names{} : Names{"node0"});
+    EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "communication"), 1);
+  }
+  // While another is heard those that are not are lost.
+  SimulatedCluster cluster(5, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  for (int n = 1; n < 4; ++n) cluster.node(n).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node4"}));
+  Names out = cluster.excluded();
+  std::sort(out.begin(), out.end());
+  EXPECT_EQ(out, (Names{"node1", "node2", "node3"}));
+}
+
+// A node without slurmd, whose agent lives on: the next attempt can't be launched, and shows it.
+TEST(Supervisor, a_node_that_refuses_each_start_is_lost_at_once_where_others_do_not) {
+  enum class Refuse { kOne, kAllForAWhile, kAll };
+  for (const Refuse refuse : {Refuse::kOne, Refuse::kAllForAWhile, Refuse::kAll}) {
+    const bool all_refuse = refuse != Refuse::kOne;
+    SimulatedCluster cluster(4, 3);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(20);
+    for (int n = 0; n < 4; ++n) {
+      cluster.node(n).comes_back = true;
+      cluster.node(n).refuses = all_refuse || n == 1;
+    }
+    cluster.cause = failure("host0", 5);
+    cluster.end_ranks_with(5, 10);
+    ASSERT_TRUE(cluster.play_until_attempt(2));
+    for (int n = 0; n < 4; ++n) cluster.node(n).ranks.clear();
+    cluster.end_ranks_with(1, 10);  // before a rank has begun
+    const double began = cluster.now;
+    if (!all_refuse) {
+      ASSERT_TRUE(cluster.play_until_attempt(3, 30));
+      EXPECT_LE(cluster.now - began, 15) << "three probes, and no time of silence";
+      EXPECT_EQ(cluster.excluded(), Names{"node1"});
+      EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node2", "node3"}));
+      continue;
+    }
+    // As where Slurm itself can't be reached.
+    cluster.play(40);
+    for (int n = 0; n < 4; ++n) cluster.node(n).refuses = refuse == Refuse::kAll;
+    EXPECT_EQ(cluster.play_until_attempt(3, 200), refuse == Refuse::kAllForAWhile);
+    EXPECT_EQ(cluster.excluded(), Names{});
+    EXPECT_EQ(cluster.supervisor->status() == 75, refuse == Refuse::kAll);
+  }
+}
+
+TEST(Supervisor, a_lost_node_that_is_taken_again_takes_part_in_the_next_attempt) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+  cluster.node(1).comes_back = true;  // it was repaired
+  cluster.append(lift_event("node1"), "");
+  cluster.play(60);
+  EXPECT_EQ(cluster.starts.size(), 2u) << "which is no reason to disturb the attempt";
+  cluster.node(2).alive = false;
+  ASSERT_TRUE(cluster.play_until_attempt(3));
+  EXPECT_EQ(cluster.starts[2].nodes, (Names{"node0", "node1"}));
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2"}));
+  // One that is taken again and is dead all the same is left out again.
+  cluster.append(lift_event("node2"), "");
+  cluster.cause = failure("host0", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(4));
+  EXPECT_EQ(cluster.starts[3].nodes, (Names{"node0", "node1"}));
+  cluster.play(200);
+  EXPECT_EQ(cluster.excluded(), (Names{"node1", "node2", "node2"}));
+}
+
+TEST(Supervisor, a_node_that_is_bad_before_the_first_attempt_is_left_out) {
+  SimulatedCluster cluster(4, 2, 2, true);
+  cluster.node(0).doctor = 41;
+  cluster.node(2).doctor = 40;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "exclude"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "report"), 1);
+  EXPECT_EQ(cluster.count(RunEventKind::kSpan, "what", "diagnosis"), 1);
+  cluster.node(1).doctor = 41;
+  cluster.play(20);
+  cluster.cause = failure("host1", 5);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  EXPECT_EQ(cluster.excluded(), Names{"node0"}) << "once";
+}
+
+TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
+  SimulatedCluster cluster(3, 2, 2, true);
+  cluster.node(1).doctor = -1;
+  cluster.given.doctor_seconds = 30;
+  const double began = cluster.now;
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  EXPECT_EQ(cluster.patience, 30) << "he is told";
+  EXPECT_GE(cluster.now - began, cluster.given.doctor_seconds);
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node1"}));
+  EXPECT_EQ(cluster.excluded(), Names{});
+  SimulatedCluster stopped(2, 2, 2, true);
+  stopped.node(0).doctor = -1;
+  stopped.play(10);
+  stopped.supervisor->stop_requested(stopped.now);
+  EXPECT_EQ(stopped.supervisor->status(), 75);
+  EXPECT_TRUE(stopped.starts.empty());
+}
+
+TEST(Supervisor, too_few_nodes_end_it_for_a_successor) {
+  SimulatedCluster cluster(2, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(20);
+  cluster.node(0).alive = false;
+  cluster.play(60);
+  EXPECT_EQ(cluster.supervisor->status(), 75);
+  EXPECT_EQ(cluster.excluded(), Names{"node0"});
+  EXPECT_EQ(cluster.count(RunEventKind::kDecision, "action", "successor"), 1);
+}
+
+}  // namespace
+}  // namespace tri

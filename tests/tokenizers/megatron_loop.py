@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""The loop of Megatron-LM's tools/preprocess_data.py beside `trireme data prepare`, on the same JSON lines.
+
+    megatron_loop.py TRIREME SCRATCH_DIR [--megabytes N] [--workers N]
+
+Megatron's tool is no part of its package on PyPI (megatron-core has the writer alone, and needs torch), so its loop
+stands here: a pool of workers that read lines of JSON, encode with a Hugging Face tokenizer and append the token that
+ends a document, and one process that writes .bin and .idx. Without Megatron's own wrappers, so rather faster than the
+tool. Both write the same bytes, which is checked. Prints MB/s of text by the clock, and by one core's time (what
+io/tokens/README.md quotes).
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import resource
+import struct
+import subprocess
+import sys
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+import numpy as np
+import tokenizers
+
+import agree
+
+tokenizer = end = None
+
+
+def begin_worker(path):
+    global tokenizer, end
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    end = tokenizer.token_to_id("<|endoftext|>")
+
+
+def encode(line):
+    return tokenizer.encode(json.loads(line)["text"]).ids + [end]
+
+
+def prepare(text, tokenizer_path, prefix, workers):
+    """As the tool with --append-eod and --workers."""
+    lengths, ends = [], [0]
+    with open(text) as lines, multiprocessing.Pool(workers, begin_worker, (str(tokenizer_path),)) as pool, \
+            open(f"{prefix}.bin", "wb") as tokens:
+        for ids in pool.imap(encode, lines, 32):
+            tokens.write(np.array(ids, dtype=np.uint16).tobytes())
+            lengths.append(len(ids))
+            ends.append(len(lengths))
+    sizes = np.array(lengths, dtype=np.int32)
+    places = np.zeros(len(lengths), dtype=np.int64)
+    np.cumsum(sizes[:-1] * 2, out=places[1:])
+    with open(f"{prefix}.idx", "wb") as index:
+        index.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, len(lengths), len(ends)))
+        for array in sizes, places, np.array(ends, dtype=np.int64):
+            index.write(array.tobytes())
+
+
+def cpu_seconds():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def timed(what):
+    clock, cpu = time.monotonic(), cpu_seconds()
+    what()
+    return time.monotonic() - clock, cpu_seconds() - cpu
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("trireme")
+    parser.add_argument("scratch", type=pathlib.Path)
+    parser.add_argument("--megabytes", type=float, default=10)
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args()
+    documents = agree.corpus(options.megabytes)
+    made = agree.tokenizers_of(documents[:150])
+    text = options.scratch / "text.jsonl"
+    agree.write_documents(text, documents)
+    size = sum(len(document.encode()) for document in documents) / 1e6
+    for name in ("gpt2", "llama3", "qwen"):
+        made[name].post_processor = None  # the loop takes what the model makes, as the tool does
+        folder = agree.save(made[name], name, options.scratch)
+        theirs, ours = options.scratch / f"{name}_theirs", options.scratch / f"{name}_ours"
+        megatron = timed(lambda: prepare(text, folder / "tokenizer.json", theirs, options.workers))
+        trireme = timed(lambda: subprocess.run(
+            [options.trireme, "data", "prepare", "--tokenizer", folder, "--output", ours, "--threads",
+             str(options.workers), "--force", text], check=True, capture_output=True))
+        for part in "bin", "idx":
+            if theirs.with_suffix(f".{part}").read_bytes() != ours.with_suffix(f".{part}").read_bytes():
+                sys.exit(f"{name}: other bytes in .{part}")
+        print(f"{name}, {options.workers} workers, {size:.1f} MB: trireme {size / trireme[0]:.1f} MB/s "
+              f"({size / trireme[1]:.1f} a core), Megatron's loop {size / megatron[0]:.1f} MB/s "
+              f"({size / megatron[1]:.1f} a core), ratio {megatron[0] / trireme[0]:.1f} "
+              f"({megatron[1] / trireme[1]:.1f}); the same bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main()

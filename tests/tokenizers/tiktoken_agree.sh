@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Tokens of trireme against those of the PyPI package `tiktoken`: tiktoken_agree.py.
+#   tiktoken_agree.sh PATH_OF_trireme
+# Environment: TRIREME_TEST_PYTHON     an interpreter with tiktoken, tokenizers and numpy (default: PYTHON, or python3)
+#              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}}
+if ! "$python" -c 'import numpy, tiktoken, tokenizers' 2>/dev/null; then
+  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || { echo "tiktoken is expected here, and missing" >&2; exit 1; }
+  echo "skipped: no tiktoken"
+  exit 77
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$python" -B "$here/tiktoken_agree.py" "$1" "$folder" --megabytes 0.5
