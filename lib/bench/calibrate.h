@@ -39,4 +39,11 @@ Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, 
 
 std::string to_text(const Calibration& calibration);
 
+// The fit alone: a step's config, planned, and the seconds that it took.
+struct MeasuredStep {
+  Config config;
+  double seconds = 0;
+};
+void fit_constants(const std::vector<MeasuredStep>& steps, Cluster& cluster);
+
 }  // namespace tri
