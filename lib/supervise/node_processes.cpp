@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "io/base/host.h"
+#include "io/base/within.h"
 
 namespace tri {
 namespace {
@@ -190,6 +192,14 @@ std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, con
     if (!first || is_before(sight, *first)) first = std::move(sight);
   }
   return first;
+}
+
+bool sees_run_folder(const std::string& run_dir) {
+  const auto exists = [path = run_dir + "/events.jsonl"] {
+    std::error_code problem;
+    return fs::exists(path, problem);
+  };
+  return within(std::chrono::milliseconds(1000), exists, false);
 }
 
 std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {

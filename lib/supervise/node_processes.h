@@ -40,6 +40,9 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
 // rank that was killed nothing is known.
 std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, const std::string& attempt);
 
+// Whether this node sees the run's book; false also where its storage does not answer within a second.
+bool sees_run_folder(const std::string& run_dir);
+
 // Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "io/base/format.h"
@@ -85,6 +86,14 @@ TEST(RanksWithoutBox, tell_how_long_they_have_computed) {
   for (int i = 0; i < 6000 && of(spins) < 0.3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_GE(of(spins), 0.3);
   EXPECT_LT(of(sleeps), 0.3);
+}
+
+TEST(RunFolder, is_seen_by_the_runs_book) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(sees_run_folder(folder.path()));
+  std::ofstream(folder / "events.jsonl") << "\n";
+  EXPECT_TRUE(sees_run_folder(folder.path()));
+  EXPECT_FALSE(sees_run_folder(folder / "not_mounted"));
 }
 
 TEST(FirstFailure, is_the_first_that_a_rank_met_by_itself) {
