@@ -178,10 +178,10 @@ Result<std::string> read_config_text(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return usage_error("{}: is a folder; name a config file", path);
   std::ifstream file(path, std::ios::binary);
-  if (!file) return usage_error("{}: cannot read it: {}", path, std::strerror(errno));
+  if (!file) return usage_error("{}: cannot read the config: {}", path, std::strerror(errno));
   std::ostringstream text;
   text << file.rdbuf();
-  if (file.bad()) return usage_error("{}: cannot read it", path);
+  if (file.bad()) return usage_error("{}: cannot read the config", path);
   return std::move(text).str();
 }
 

@@ -212,8 +212,9 @@ Result<Cluster> parse_cluster(std::string_view yaml_text, const std::string& fil
 Result<Cluster> read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
   auto text = read_config_text(path);
   if (!text)
-    return usage_error("the cluster file {}; configs/clusters/ has some, `trireme bench calibrate` writes one",
-                       text.error().message);
+    return usage_error(
+        "{}; a cluster file belongs here: configs/clusters/ has some, `trireme bench calibrate` writes one",
+        text.error().message);
   return parse_cluster(text.value(), path, overrides);
 }
 

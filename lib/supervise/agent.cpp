@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -137,7 +138,9 @@ class Connection {
 class Agent {
  public:
   explicit Agent(const AgentOptions& options)
-      : options_(options), run_{options.run_dir, slurm_node(), host_name()}, doctor_(options.program) {}
+      : options_(options),
+        run_{options.run_dir, slurm_node(), host_name(), std::filesystem::path(options.program).filename()},
+        doctor_(options.program) {}
 
   int run() {
     for (const pid_t earlier : earlier_agents(options_.program, options_.run_dir, options_.node))

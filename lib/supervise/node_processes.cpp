@@ -161,11 +161,13 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
     if (own.attempt_of(environment) != attempt) continue;
     const ProcessStat stat = stat_of(folder);
     if (stat.state == ProcessState::kGone) continue;
+    std::error_code unknown;
+    const bool is_program = fs::read_symlink(folder + "/exe", unknown).filename() == run.program;
     found[pid] = {{.world_rank = world_rank_in(environment),
                    .process = pid,
                    .has_box = false,
                    .state = stat.state,
-                   .cpu_seconds = stat.cpu_seconds},
+                   .cpu_seconds = is_program ? stat.cpu_seconds : 0},
                   stat.parent};
   }
   std::vector<RankSight> ranks;

@@ -23,6 +23,8 @@ struct RunOnNode {
   std::string run_dir;  // absolute
   std::string node;     // SLURMD_NODENAME; "": all processes of this machine are of this node
   std::string host;     // host_name()
+  std::string
+      program;  // file name of the ranks' executable: what others compute, as a container's start, is not theirs
 };
 
 // The boxes of the run on this node: one reading serves all that follows.

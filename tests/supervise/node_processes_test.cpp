@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -76,16 +77,19 @@ TEST(RanksWithoutBox, are_the_processes_that_the_launcher_has_started) {
 
 TEST(RanksWithoutBox, tell_how_long_they_have_computed) {
   const TemporaryFolder folder;
-  const RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
+  RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
   const Rank spins(folder.path(), "now", 0, "node1", "while :; do :; done"), sleeps(folder.path(), "now", 1);
   const auto of = [&](const Rank& rank) {
     for (const RankSight& sight : ranks_without_box(run, {}, "now"))
       if (sight.process == rank.process()) return sight.cpu_seconds;
     return 0.0;
   };
+  run.program = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", spins.process())).filename();
   for (int i = 0; i < 6000 && of(spins) < 0.3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_GE(of(spins), 0.3);
   EXPECT_LT(of(sleeps), 0.3);
+  run.program = "trireme";
+  EXPECT_EQ(of(spins), 0) << "what starts a rank may compute";
 }
 
 TEST(RunFolder, is_seen_by_the_runs_book) {
