@@ -4,7 +4,7 @@
 function(write_page path)
   execute_process(COMMAND ${TRIREME} ${ARGN} OUTPUT_VARIABLE text RESULT_VARIABLE failed ERROR_VARIABLE why)
   if(failed)
-    message(WARNING "${TRIREME} does not run here, so there is no ${path}: ${why}")
+    message(WARNING "${TRIREME} does not run here (${failed}), so there is no ${path}: ${why}")
     return()
   endif()
   set(file "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${path}")
