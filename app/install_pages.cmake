@@ -10,6 +10,8 @@ function(write_page path)
   set(file "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${path}")
   message(STATUS "Installing: ${file}")
   file(WRITE "${file}" "${text}")
+  # Into install_manifest.txt, by which `make uninstall` goes.
+  set(CMAKE_INSTALL_MANIFEST_FILES ${CMAKE_INSTALL_MANIFEST_FILES} "${CMAKE_INSTALL_PREFIX}/${path}" PARENT_SCOPE)
 endfunction()
 write_page(${MAN}/man1/trireme.1 help --man)
 write_page(${SHARE}/bash-completion/completions/trireme completion bash)
