@@ -88,4 +88,14 @@ Result<void> Fp8Guard::load(const std::string& text) {
   return {};
 }
 
+std::string Fp8Guard::fallen_of(const std::string& text) {
+  std::istringstream from(text);
+  std::string fallen, mean, high;
+  from >> mean >> high;
+  int beyond = 0;
+  for (int layer = 0; from >> beyond; ++layer)
+    if (beyond == kFallen) fallen += fmt::format("{}{}", fallen.empty() ? "" : ", ", layer);
+  return fallen;
+}
+
 }  // namespace tri

@@ -26,6 +26,8 @@ class Fp8Guard {
   std::string text() const;
   // Error (kFile): it is none of so many layers.
   Result<void> load(const std::string& text);
+  // The layers that have fallen by such a text, for people: "0, 2"; "" where none has.
+  static std::string fallen_of(const std::string& text);
 
  private:
   static constexpr int kFallen = -1;

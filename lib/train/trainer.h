@@ -67,6 +67,8 @@ class Trainer {
   // What a checkpoint of the state keeps: FP8's history, and behind kGuardMark what the guard remembers; "" without FP8.
   std::string fp8_history() const;
   static constexpr const char* kGuardMark = " guard ";
+  // Layers that had fallen back by a checkpoint's `fp8_history` where this trainer has no guard: "0, 2"; "" mostly.
+  std::string forgotten_layers(const std::string& fp8_history) const;
 
   // Losses of batches and text, with the weights as they are.
   Evaluator& evaluator() { return evaluator_; }
