@@ -317,6 +317,29 @@ TEST(PlanJob, auto_gemms_are_those_of_the_runs_last_start) {
   EXPECT_EQ(value_or_throw(plan_job(config, facts)).gemm, GemmFormat::kCompute) << "these GPUs have no FP8";
 }
 
+TEST(PlanJob, switches_of_fp8_are_told_and_where_they_change_nothing) {
+  Config config = config_of({.dp = 1});
+  config.precision.compute = Dtype::kBF16;
+  config.precision.gemm = GemmFormat::kFp8;
+  const JobFacts facts(1);
+  const auto text = [&] { return to_string(value_or_throw(plan_job(config, facts))); };
+  EXPECT_NE(text().find("gradients e5m2, emulated (precision.gemm: fp8)"), std::string::npos) << text();
+  config.precision.fp8_guard = Switch::kOn;
+  config.precision.fp8_wgrad = GemmFormat::kCompute;
+  EXPECT_NE(text().find("emulated, weight gradients bf16, guard on"), std::string::npos) << text();
+  EXPECT_TRUE(value_or_throw(plan_job(config, facts)).warnings.empty());
+  config.precision.gemm = GemmFormat::kCompute;
+  const auto warnings = [&] { return value_or_throw(plan_job(config, facts)).warnings; };
+  const std::vector<std::string> both = {
+      "precision.fp8_guard and fp8_wgrad change nothing where precision.gemm is compute"};
+  EXPECT_EQ(warnings(), both);
+  config.precision.fp8_guard = Switch::kOff;
+  const std::vector<std::string> one = {"precision.fp8_wgrad changes nothing where precision.gemm is compute"};
+  EXPECT_EQ(warnings(), one);
+  config.precision.fp8_wgrad = GemmFormat::kFp8;
+  EXPECT_TRUE(warnings().empty());
+}
+
 TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gemm_{}", getpid());
   std::filesystem::create_directories(folder);
