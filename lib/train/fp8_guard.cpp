@@ -21,7 +21,9 @@ Fp8Guard::Fp8Guard(const Config& config) : config_(config), beyond_(static_cast<
 }
 
 // precision.fp8_first_layers and fp8_last_layers, which may change at a resume.
-bool Fp8Guard::never_fp8(size_t layer) const { return gemm_format(config_, static_cast<int>(layer)) != GemmFormat::kFp8; }
+bool Fp8Guard::never_fp8(size_t layer) const {
+  return gemm_format(config_, static_cast<int>(layer)) != GemmFormat::kFp8;
+}
 
 std::string Fp8Guard::step(double loss, std::span<const Fp8Numbers> numbers) {
   const size_t layers = beyond_.size();

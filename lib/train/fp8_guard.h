@@ -1,6 +1,7 @@
-// precision.fp8_guard: when layers stop to multiply FP8 (lib/model/fp8.h). It decides by numbers that are the same on all
-// ranks, and what it remembers goes into checkpoints, so that a run that goes on decides as one that never stopped.
-//   range  a tensor of the layer lost more than the shares that fp8_report.h warns of in kRangeSteps steps in succession
+// precision.fp8_guard: when layers stop multiplying FP8 (lib/model/fp8.h). It decides by numbers that are the same on
+// all ranks, and what it remembers goes into checkpoints, so that a run that goes on decides as one that never stopped.
+//   range  a tensor of the layer lost more than the shares that fp8_report.h warns of, in kRangeSteps steps in
+//          succession
 //   loss   was more than kLossRatio times its decayed mean in kLossSteps steps in succession: all layers fall
 #pragma once
 
