@@ -464,6 +464,8 @@ std::optional<GemmFormat> kept_gemm_format(const Config& config) {
   const FlatField asked{"precision.gemm", std::string(enum_name(GemmFormat::kAuto))};
   const std::vector<FlatField> written = read("config.yaml"), before = read("resolved.yaml");
   if (std::find(written.begin(), written.end(), asked) == written.end()) return std::nullopt;
+  const FlatField on_gpus{"run.device", std::string(enum_name(DeviceChoice::kCuda))};  // elsewhere nothing was timed
+  if (std::find(before.begin(), before.end(), on_gpus) == before.end()) return std::nullopt;
   for (const FlatChange& change : flat_changes(before, value_or_throw(flat_config(to_yaml(config))))) {
     const bool matters = change.name.starts_with("precision.") || change.name.starts_with("model.") ||
                          change.name == "parallel.tp" || change.name == "data.micro_batch";

@@ -83,7 +83,8 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
 // What precision.gemm: auto meant at the last start in config.run.dir, so that a run that goes on multiplies alike;
-// nothing where there was none, or with another precision, model, tp or micro-batch. By the files that a start leaves there.
+// nothing where there was none, or it ran on the CPU, or with another precision, model, tp or micro-batch. By the files
+// that a start leaves there.
 std::optional<GemmFormat> kept_gemm_format(const Config& config);
 
 struct PlannedJob {

@@ -347,11 +347,12 @@ TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
   config.run.dir = folder.string();
   config.precision.gemm = GemmFormat::kAuto;
   EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "no start";
-  const auto started = [&](GemmFormat asked, GemmFormat decided) {
+  const auto started = [&](GemmFormat asked, GemmFormat decided, DeviceChoice device = DeviceChoice::kCuda) {
     Config of_start = config;
     of_start.precision.gemm = asked;
     std::ofstream(folder / "config.yaml") << to_yaml(of_start);
     of_start.precision.gemm = decided;
+    of_start.run.device = device;
     of_start.run.steps += 100;
     of_start.parallel.recompute = Recompute::kFull;
     std::ofstream(folder / "resolved.yaml") << to_yaml(of_start);
@@ -362,6 +363,8 @@ TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
     started(decided, decided);
     EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "auto was not asked for";
   }
+  started(GemmFormat::kAuto, GemmFormat::kCompute, DeviceChoice::kCpu);
+  EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "the CPU times nothing";
   started(GemmFormat::kAuto, GemmFormat::kFp8);
   for (const auto& change : std::initializer_list<std::function<void(Config&)>>{
            [](Config& c) { c.model.hidden *= 2; }, [](Config& c) { c.data.micro_batch *= 2; },
