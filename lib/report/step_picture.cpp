@@ -32,6 +32,7 @@ class StepPicture {
         last_ = std::max(last_, span.end + piece->clock.offset);
         actions_ += span.kind == SpanKind::kAction;
       }
+    if (!empty()) last_ = std::max(last_, first_ + 1);  // where nothing takes time, the axis has a length all the same
   }
   bool empty() const { return actions_ == 0; }
 
@@ -123,7 +124,7 @@ class StepPicture {
 
   const int step_;
   std::map<int, const TimelinePiece*> stages_;
-  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;
+  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = std::numeric_limits<int64_t>::min();
   int64_t actions_ = 0;
 };
 
