@@ -90,13 +90,10 @@ Result<void> show_runs(const Options& options) {
   return {};
 }
 
-// Step's picture: of the newest recording its first step. Where there is none, no picture of another run is left.
+// Step's picture: of the newest recording its first step. Where there is none, it says so.
 Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   const auto recorded = list_timelines(run.dir);
   if (recorded.empty()) {
-    std::error_code problem;
-    std::filesystem::remove(path, problem);
-    if (problem) return file_error("{}: {}", path, problem.message());
     fmt::print("{}: not drawn, no step of the run is on record (metrics.timeline)\n", path);
     return {};
   }

@@ -112,9 +112,9 @@ class StepPicture {
 
   void draw_legend(Picture& picture, double y) const {
     double x = kLeft;
-    for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"},
-                                      std::pair{"backward", "backward"}, std::pair{"update", "update"},
-                                      std::pair{"pp", "pp transfers"}, std::pair{"dp", "dp gathers and reductions"}}) {
+    for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"}, std::pair{"backward", "backward"},
+                                      std::pair{"update", "update"}, std::pair{"pp", "pp transfers"},
+                                      std::pair{"dp", "dp gathers and reductions"}}) {
       picture.rect(x, y - 9, 10, 10, kind);
       picture.text(x + 15, y, words, "ink");
       x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());
