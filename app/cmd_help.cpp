@@ -40,7 +40,8 @@ void add_help_command(CLI::App& app, int& status) {
       app.add_subcommand("completion", "A script that completes command lines: source <(trireme completion bash)");
   auto shell = std::make_shared<std::string>();
   completion->add_option("shell", *shell, "Which shell")->required()->check(CLI::IsMember({"bash"}));
-  on_run(completion, status, [&app]() -> Result<void> {
+  // The option writes into *shell when the command line is read, which is after this function.
+  on_run(completion, status, [&app, shell]() -> Result<void> {
     fmt::print("{}", bash_completion(app));
     return {};
   });

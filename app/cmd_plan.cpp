@@ -25,6 +25,7 @@ Result<Config> model_of(const Options& options) {
   auto parsed = parse_config(text.value(), options.model, options.overrides);
   if (!parsed) return parsed.error();
   Config config = std::move(parsed).value();
+  if (options.fp8) config.precision.gemm = GemmFormat::kFp8;
   config.parallel.tp = config.parallel.pp = config.parallel.dp = config.parallel.chunks = 1;
   config.parallel.schedule = Schedule::k1F1B;
   return resolve_config(std::move(config), 1);
@@ -36,7 +37,6 @@ Result<void> plan(const Options& options) {
   if (!config) return config.error();
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
-  if (options.fp8) config.value().precision.gemm = GemmFormat::kFp8;
   auto search = search_layouts(config.value(), cluster.value(), options.plan);
   if (!search) return search.error();
   fmt::print("{}", options.json ? to_json(search.value()) : to_text(search.value(), cluster.value()));

@@ -90,10 +90,13 @@ Result<void> show_runs(const Options& options) {
   return {};
 }
 
-// Step's picture: of the newest recording its first step, if there is one.
+// Step's picture: of the newest recording its first step. Where there is none, it says so.
 Result<void> draw_recorded_step(const RunData& run, const std::string& path) {
   const auto recorded = list_timelines(run.dir);
-  if (recorded.empty()) return {};
+  if (recorded.empty()) {
+    fmt::print("{}: not drawn, no step of the run is on record (metrics.timeline)\n", path);
+    return {};
+  }
   const auto pieces = read_timeline(run.dir, recorded.back(), {});
   if (!pieces) return pieces.error();
   const int64_t step = recorded.back().first;

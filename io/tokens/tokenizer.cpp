@@ -4,6 +4,7 @@
 #include <sentencepiece_trainer.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -114,6 +115,17 @@ Result<void> plain_text(const std::string& path) {
   return check.finish();
 }
 
+// The folder's .tiktoken files in the order of their names; none where it can't be read.
+std::vector<std::string> tiktoken_files(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code problem;
+  for (auto at = std::filesystem::directory_iterator(folder, problem);
+       !problem && at != std::filesystem::directory_iterator(); at.increment(problem))
+    if (at->path().extension() == ".tiktoken") files.push_back(at->path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 }  // namespace
 
 std::string tokenizer_file(const std::string& spec) {
@@ -125,14 +137,16 @@ std::string tokenizer_file(const std::string& spec) {
   if (file && file.value().text().starts_with('\n')) return model;  // a protocol buffer's first field
   if (std::filesystem::exists(json, ignored)) return json;
   if (file) return model;
-  for (const auto& entry : std::filesystem::directory_iterator(spec, ignored))
-    if (entry.path().extension() == ".tiktoken") return entry.path().string();
-  return spec;
+  const auto files = tiktoken_files(spec);
+  return files.size() == 1 ? files.front() : spec;
 }
 
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec) {
   if (spec == "bytes") return std::unique_ptr<Tokenizer>(std::make_unique<ByteTokenizer>());
   const std::string path = tokenizer_file(spec);
+  if (const auto files = tiktoken_files(path); files.size() > 1)
+    return file_error("{}: {} .tiktoken files, of which one has to be named: {}", path, files.size(),
+                      fmt::join(files, ", "));
   if (path.ends_with(".json")) return open_tokenizer_json(path);
   if (is_tiktoken_file(path)) return open_tiktoken(path);
   return SentencePieceTokenizer::open(path);

@@ -28,11 +28,12 @@ class Tokenizer {
 };
 
 // The file that `spec` means: itself; of a folder, its tokenizer.model where that is SentencePiece's, else its
-// tokenizer.json, else a .tiktoken.
+// tokenizer.json, else its only .tiktoken; `spec` where there is none of these.
 std::string tokenizer_file(const std::string& spec);
 
 // "bytes" (256 bytes, then end-of-document as token 256), or the path of a tokenizer.json (byte-level BPE:
 // bpe/bpe_tokenizer.h), of a .tiktoken, of a SentencePiece model, or of a folder that holds one of them.
+// Error (kFile): none of these, or a folder with several .tiktoken.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const std::string& spec);
 
 struct TokenizerTraining {

@@ -102,10 +102,12 @@ __device__ __forceinline__ uint2 encode_run(const Pack<T, kRun>& from, float sca
 // Runs that a thread may meet before the packed counts of Fp8Found overflow.
 constexpr int64_t kMostRuns = 1 << 14;
 
+// Shared memory of publish().
+template <int kMostWarps>
+constexpr size_t kPublishedBytes = 3 * kMostWarps * sizeof(uint32_t);
+
 // What all threads of a block of `warps` have found, of kMostWarps at most. Integers, whose order does not matter: a
 // float that is not negative is ordered as its bits are. One block also counts the elements.
-template <int kMostWarps>
-constexpr size_t kPublishedBytes = 3 * kMostWarps * sizeof(uint32_t);  // of shared memory
 template <int kMostWarps>
 __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, bool counts_elements, int thread,
                                int warps) {

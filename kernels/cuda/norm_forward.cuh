@@ -74,12 +74,18 @@ __global__ void __launch_bounds__(512) norm_forward_kernel(Forward<T> a, Rows gi
       if (!active || !walk.owns(p)) continue;
       float y[kVec];
       operands.vector(0, p, y);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) x[p][i] *= rstd * y[i];
+      // Whether a bias is added in one rounding is said here, so that all kernels of this template round alike; it is
+      // as the compiler took it when runs began that are to keep their bits.
       if (a.bias != nullptr) {
-        operands.vector(1, p, y);
+        float bias[kVec];
+        operands.vector(1, p, bias);
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) x[p][i] += y[i];
+        for (int i = 0; i < kVec; ++i)
+          x[p][i] =
+              kPacks > 1 ? fmaf(x[p][i], rstd * y[i], bias[i]) : __fadd_rn(__fmul_rn(x[p][i], rstd * y[i]), bias[i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[p][i] *= rstd * y[i];
       }
       rows.put(walk.at + p * walk.pack_step, x[p]);
     }

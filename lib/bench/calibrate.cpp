@@ -92,12 +92,14 @@ Cluster start_values(const Config& config, const Mesh& mesh, Device& device) {
   return cluster;
 }
 
-double predicted(const Variant& variant, const Cluster& cluster) {
-  return predict_step(workload_of(variant.config), cluster).seconds;
+double predicted(const Config& config, const Cluster& cluster) {
+  return predict_step(workload_of(config), cluster).seconds;
 }
 
+}  // namespace
+
 // Coordinate descent on the squares of the relative errors, in steps that shrink.
-void fit(const std::vector<Variant>& variants, Cluster& cluster) {
+void fit_constants(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
   ClusterSoftware& s = cluster.software;
   struct Knob {
     double* value;
@@ -108,11 +110,11 @@ void fit(const std::vector<Variant>& variants, Cluster& cluster) {
   std::vector<Knob> knobs{{&s.gemm_share, 2, 1e-4, 1}, {&s.memory_share, 2, 1e-4, 1}, {&s.fixed_s, 2, 1e-6, 100}};
   // A step's transfers may start sooner than those that were measured, whose host may have been late; never later.
   double& latency = cluster.node.latency_us;
-  if (variants.front().config.parallel.tp > 1) knobs.push_back({&latency, 2, std::min(0.1, latency), latency});
+  if (steps.front().config.parallel.tp > 1) knobs.push_back({&latency, 2, std::min(0.1, latency), latency});
   const auto loss = [&] {
     s.attention_forward = s.attention_backward = std::min(1.0, s.gemm_share * 0.7);
     double sum = 0;
-    for (const Variant& variant : variants) sum += std::pow(std::log(predicted(variant, cluster) / variant.seconds), 2);
+    for (const MeasuredStep& step : steps) sum += std::pow(std::log(predicted(step.config, cluster) / step.seconds), 2);
     return sum;
   };
   double best = loss();
@@ -135,8 +137,6 @@ void fit(const std::vector<Variant>& variants, Cluster& cluster) {
   loss();
 }
 
-}  // namespace
-
 Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
                               const CalibrationBench& bench) {
   std::vector<Variant> variants = variants_of(config);
@@ -155,10 +155,12 @@ Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, 
     for (Variant& variant : variants) measure(variant, mesh, job, device, bench);
     measure(whole, mesh, job, device, bench);
   }
-  fit(variants, calibration.cluster);
+  std::vector<MeasuredStep> measured;
+  for (const Variant& variant : variants) measured.push_back({variant.config, variant.seconds});
+  fit_constants(measured, calibration.cluster);
   double squares = 0, scatter = 0;
   const auto add = [&](const Variant& variant, bool fitted) {
-    const CalibrationRow row{variant.name, fitted, variant.seconds, predicted(variant, calibration.cluster),
+    const CalibrationRow row{variant.name, fitted, variant.seconds, predicted(variant.config, calibration.cluster),
                              variant.scatter};
     const double error = row.predicted_s / row.measured_s - 1;
     squares += error * error;

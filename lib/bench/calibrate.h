@@ -31,12 +31,19 @@ struct Calibration {
 
 // Measures transfers on the config's axes, then steps of smaller variants (half of the batch, of the layers, of the
 // sequence, of the micro-batch), and fits four constants to them: software.gemm_share, software.memory_share,
-// software.fixed_s, and with tp node.latency_us, downwards from what was measured. The config itself is measured too and stays out of the fit: its error is the first that the
-// result shows. `config` resolved and planned. Collective; all ranks have the same result. Error (kUsage): the config
-// leaves no variant.
+// software.fixed_s, and with tp node.latency_us, downwards from what was measured. The config itself is measured too
+// and stays out of the fit: its error is the first that the result shows. `config` resolved and planned. Collective;
+// all ranks have the same result. Error (kUsage): the config leaves no variant.
 Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
                               const CalibrationBench& bench);
 
 std::string to_text(const Calibration& calibration);
+
+// The fit alone: a step's config, planned, and the seconds that it took.
+struct MeasuredStep {
+  Config config;
+  double seconds = 0;
+};
+void fit_constants(const std::vector<MeasuredStep>& steps, Cluster& cluster);
 
 }  // namespace tri

@@ -59,7 +59,7 @@ std::vector<Rule> rules_of(const std::vector<Check>& checks);
 inline constexpr const char* kNicLoopback = "nic_loopback";
 inline constexpr std::array kNicLoopbackVariables{
     std::pair{"NCCL_P2P_DISABLE", "1"}, std::pair{"NCCL_SHM_DISABLE", "1"},
-    std::pair{"OMPI_MCA_btl", "^vader,sm,openib"}, std::pair{"UCX_TLS", "^shm"}};
+    std::pair{"OMPI_MCA_btl", "^vader,sm,openib"}, std::pair{"UCX_TLS", "^shm,cuda"}};
 
 // host_checks.cpp
 CheckResult check_locked_memory(CheckContext&);

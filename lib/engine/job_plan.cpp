@@ -254,7 +254,16 @@ class Planner {
 
   Result<void> plan_gemms() {
     const PrecisionConfig& p = config_.precision;
-    if (p.gemm == GemmFormat::kCompute || kind_ != EngineKind::kTraining) return {};
+    if (kind_ != EngineKind::kTraining) return {};
+    const bool guarded = p.fp8_guard == Switch::kOn, casts_wgrad = p.fp8_wgrad == GemmFormat::kFp8;
+    if (p.gemm == GemmFormat::kCompute) {
+      if (guarded || !casts_wgrad)
+        plan_.warnings.push_back(fmt::format("{} nothing where precision.gemm is compute",
+                                             guarded && !casts_wgrad ? "precision.fp8_guard and fp8_wgrad change"
+                                             : guarded               ? "precision.fp8_guard changes"
+                                                                     : "precision.fp8_wgrad changes"));
+      return {};
+    }
     std::string why;
     if (p.gemm == GemmFormat::kAuto) {
       if (const std::string reason = why_not_fp8(); !reason.empty()) {
@@ -267,11 +276,13 @@ class Planner {
     }
     plan_.gemm = GemmFormat::kFp8;
     const int layers = config_.model.layers - p.fp8_first_layers - p.fp8_last_layers;
-    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, {}", layers, config_.model.layers,
+    add(fmt::format("gemms: fp8 in {} of {} layers, gradients {}, {}{}{}", layers, config_.model.layers,
                     enum_name(p.fp8_gradients),
                     plan_.device.kind == DeviceKind::kCpu
                         ? "emulated"
-                        : fmt::format("fast accumulation: {}", enum_name(p.fp8_fast_accumulation))) +
+                        : fmt::format("fast accumulation: {}", enum_name(p.fp8_fast_accumulation)),
+                    casts_wgrad ? "" : fmt::format(", weight gradients {}", enum_name(p.compute)),
+                    guarded ? ", guard on" : "") +
         origin("precision.gemm", p.gemm, why));
     return {};
   }
@@ -453,6 +464,8 @@ std::optional<GemmFormat> kept_gemm_format(const Config& config) {
   const FlatField asked{"precision.gemm", std::string(enum_name(GemmFormat::kAuto))};
   const std::vector<FlatField> written = read("config.yaml"), before = read("resolved.yaml");
   if (std::find(written.begin(), written.end(), asked) == written.end()) return std::nullopt;
+  const FlatField on_gpus{"run.device", std::string(enum_name(DeviceChoice::kCuda))};  // elsewhere nothing was timed
+  if (std::find(before.begin(), before.end(), on_gpus) == before.end()) return std::nullopt;
   for (const FlatChange& change : flat_changes(before, value_or_throw(flat_config(to_yaml(config))))) {
     const bool matters = change.name.starts_with("precision.") || change.name.starts_with("model.") ||
                          change.name == "parallel.tp" || change.name == "data.micro_batch";

@@ -47,7 +47,7 @@ struct JobPlan {
   Recompute recompute = Recompute::kNone;  // auto only where nobody knows the free memory: on paper
   GemmFormat gemm = GemmFormat::kCompute;  // never auto
   std::vector<std::string> lines;          // a decision each, with its reason, for people
-  std::vector<std::string> warnings;       // what is slow though it need not be
+  std::vector<std::string> warnings;       // what is slow though it need not be, what has no effect
 };
 
 // run.device for the whole job. `cuda`, and `auto` where any rank sees a GPU: each rank takes the first GPU that it
@@ -82,8 +82,9 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 // copies are wanted and the group is on one machine. Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
 
-// What precision.gemm: auto meant at the last start in config.run.dir, so that a run that goes on multiplies alike; nothing
-// where there was none, or with another precision, model, tp or micro-batch. By the files that a start leaves there.
+// What precision.gemm: auto meant at the last start in config.run.dir, so that a run that goes on multiplies alike;
+// nothing where there was none, or it ran on the CPU, or with another precision, model, tp or micro-batch. By the files
+// that a start leaves there.
 std::optional<GemmFormat> kept_gemm_format(const Config& config);
 
 struct PlannedJob {

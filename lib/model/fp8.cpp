@@ -236,6 +236,13 @@ void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
 
 void Fp8Layers::update(Tensor grad_scale) { make_scales(ScalesFrom::kStep, grad_scale); }
 
+std::vector<float> Fp8Layers::kept_history(std::span<const float> history) const {
+  std::vector<float> kept(history.begin(), history.end());
+  for (size_t i = 0; i < kept.size(); ++i)
+    if (!multiplies(static_cast<int>(i / kNumLinears) % config_.model.layers)) kept[i] = 0.0f;
+  return kept;
+}
+
 void Fp8Layers::load_history(std::span<const float> history) {
   TRI_REQUIRE(static_cast<int64_t>(history.size()) == tensors_.slots(), "a history of {} slots, not {}", history.size(),
               tensors_.slots());

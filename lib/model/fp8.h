@@ -78,7 +78,10 @@ class Fp8Layers {
   void step_was_finite() { has_history_ = true; }
 
   const Fp8Tensors& tensors() const { return tensors_; }
-  // The history of all slots, as a checkpoint keeps it. Where FP8 layers have none, the next step makes it.
+  // Of the history of all slots what a checkpoint keeps: 0 for layers that do not multiply FP8. No cast has met their
+  // tensors since, and should they come back, their scales must not be made of what has decayed.
+  std::vector<float> kept_history(std::span<const float> history) const;
+  // What kept_history gave. Where layers that multiply FP8 have none, the next step makes it.
   void load_history(std::span<const float> history);
 
  private:

@@ -25,8 +25,8 @@ int64_t fp8_slots(const Config& config);
 
 // In what the GEMMs of a layer of the model multiply.
 GemmFormat gemm_format(const Config& config, int layer);
-// In what the rows of those GEMMs are kept and gathered: precision.compute also where something else than FP8 GEMMs reads
-// them (precision.fp8_wgrad), or may have to (precision.fp8_guard).
+// In what the rows of those GEMMs are kept and gathered: precision.compute also where something else than FP8 GEMMs
+// reads them (precision.fp8_wgrad), or may have to (precision.fp8_guard).
 GemmFormat kept_format(const Config& config, int layer);
 bool any_fp8_layer(const Config& config);
 

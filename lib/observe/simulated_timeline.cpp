@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kLeast = 1'000'000'000;  // nanoseconds, before all times
 
 enum Stream : uint16_t { kCompute, kReceiveForward, kSendForward, kReceiveBackward, kSendBackward, kDp, kHost };
-enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed };
+enum Name : uint16_t { kF, kB, kGemm, kAttention, kMemory, kTp, kUpdate, kReduce, kGather, kStep, kFixed, kTied };
 
 int64_t nanoseconds(double seconds) { return kLeast + static_cast<int64_t>(seconds * 1e9); }
 
@@ -62,8 +62,9 @@ class SimulatedStep {
                         .steps = {1, 1}};
     piece.streams = {
         "compute", "pp receive forward", "pp send forward", "pp receive backward", "pp send backward", "dp", "host"};
-    piece.names = {"F",          "B",    "GEMMs", "attention", "memory-bound", "tp exposed", "update", "reduce_scatter",
-                   "all_gather", "step", "fixed"};
+    piece.names = {
+        "F",          "B",    "GEMMs", "attention",      "memory-bound", "tp exposed", "update", "reduce_scatter",
+        "all_gather", "step", "fixed", "tied embeddings"};
     const auto edge = [&](const char* name, ChannelKind kind, int from, int to) {
       const int source = (from + w_.pp) % w_.pp * stride, target = (to + w_.pp) % w_.pp * stride;
       piece.channels.push_back({name, kind, {source, target - source, 2}, kind == ChannelKind::kReceive ? 1 : 0});
@@ -165,7 +166,9 @@ class SimulatedStep {
         stream += traffic.reduce;
       }
     }
-    const double reduced = std::max(compute, stream), updated = reduced + costs_.optimizer[static_cast<size_t>(stage)];
+    const double tied = costs_.tied[static_cast<size_t>(stage)], own = std::max(compute, stream), reduced = own + tied;
+    if (tied > 0) add_span(piece, kDp, kTied, own, reduced);
+    const double updated = reduced + costs_.optimizer[static_cast<size_t>(stage)];
     add_span(piece, kCompute, kUpdate, reduced, updated);
     return updated;
   }

@@ -41,13 +41,18 @@ Result<std::string> loss_picture(const RunData& run) {
   if (known < 2) return usage_error("{}: fewer than two steps with a loss are on record", run.dir);
   for (const EvaluationRecord& evaluation : run.metrics.evaluations) take(evaluation.loss);
 
-  const double distance = round_distance(std::max(high - low, 1e-6), 6);
-  const Scale x{0, static_cast<double>(steps.back().step), kLeft, kWidth - kRight};
-  const Scale y{std::floor(low / distance) * distance, std::ceil(high / distance) * distance, kHeight - kBottom, kTop};
+  // Of a loss that stays the same too, so that the marks' six digits differ.
+  const double least = 1e-4 * std::max({1.0, std::abs(low), std::abs(high)});
+  const double distance = round_distance(std::max(high - low, least), 6);
+  const Scale x{0, std::max(1.0, static_cast<double>(steps.back().step)), kLeft, kWidth - kRight};
+  double first = std::floor(low / distance), last = std::ceil(high / distance);  // marks
+  if (first == last) --first, ++last;
+  const Scale y{first * distance, last * distance, kHeight - kBottom, kTop};
   const std::string title = fmt::format("{}: loss, nats a token", run.name);
   Picture picture(kWidth, kHeight, title);
   picture.text(16, 26, title, "ink head");
-  for (double value = y.low; value < y.high + distance / 2; value += distance) {
+  for (int i = 0; i <= static_cast<int>(last - first); ++i) {
+    const double value = (first + i) * distance;
     picture.line(kLeft, y(value), kWidth - kRight, y(value), "grid");
     picture.text(kLeft - 6, y(value) + 4, fmt::format("{:.6g}", value), "faint small", "end");
   }

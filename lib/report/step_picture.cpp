@@ -32,6 +32,7 @@ class StepPicture {
         last_ = std::max(last_, span.end + piece->clock.offset);
         actions_ += span.kind == SpanKind::kAction;
       }
+    if (!empty()) last_ = std::max(last_, first_ + 1);  // where nothing takes time, the axis has a length all the same
   }
   bool empty() const { return actions_ == 0; }
 
@@ -111,9 +112,9 @@ class StepPicture {
 
   void draw_legend(Picture& picture, double y) const {
     double x = kLeft;
-    for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"},
-                                      std::pair{"backward", "backward"}, std::pair{"update", "update"},
-                                      std::pair{"pp", "pp transfers"}, std::pair{"dp", "dp gathers and reductions"}}) {
+    for (const auto& [kind, words] : {std::pair{"forward", "forward, by microbatch"}, std::pair{"backward", "backward"},
+                                      std::pair{"update", "update"}, std::pair{"pp", "pp transfers"},
+                                      std::pair{"dp", "dp gathers and reductions"}}) {
       picture.rect(x, y - 9, 10, 10, kind);
       picture.text(x + 15, y, words, "ink");
       x += 32 + 6.2 * static_cast<double>(std::string_view(words).size());
@@ -123,7 +124,7 @@ class StepPicture {
 
   const int step_;
   std::map<int, const TimelinePiece*> stages_;
-  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = 0;
+  int64_t first_ = std::numeric_limits<int64_t>::max(), last_ = std::numeric_limits<int64_t>::min();
   int64_t actions_ = 0;
 };
 

@@ -213,7 +213,8 @@ Result<Cluster> read_cluster(const std::string& path, const std::vector<std::str
   auto text = read_config_text(path);
   if (!text)
     return usage_error(
-        "{}: cannot read the cluster file; configs/clusters/ has some, `trireme bench calibrate` writes one", path);
+        "{}; a cluster file belongs here: configs/clusters/ has some, `trireme bench calibrate` writes one",
+        text.error().message);
   return parse_cluster(text.value(), path, overrides);
 }
 

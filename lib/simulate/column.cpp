@@ -1,8 +1,9 @@
 #include "lib/simulate/column.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <optional>
+#include <memory>
 
 #include "io/base/error.h"
 
@@ -15,6 +16,12 @@ constexpr double kSameRhythm = 1e-9;
 // What a column's plans say without any duration: who does what in which order, and which buffers that takes.
 class Shape {
  public:
+  // A step of walking through a column: a message into a rank, or its next action.
+  enum class Event { kForwardMessage, kBackwardMessage, kAction };
+  struct Step {
+    int rank;
+    Event event;
+  };
   struct Stage {
     Plan plan;
     std::vector<int> max_inputs;               // [chunk]
@@ -37,6 +44,9 @@ class Shape {
   size_t forward_round(int slot) const { return forward_round_[slot]; }
   size_t backward_round(int slot) const { return backward_round_[slot]; }
   int slot(int virtual_stage, int microbatch) const { return virtual_stage * m_ + microbatch; }
+  // The steps in an order in which each has what it waits for. What waits for what does not depend on durations, so the
+  // first walk of each kind of transfers finds an order for all; empty before that.
+  std::vector<Step>& order(StageTransfers transfers) { return orders_[static_cast<size_t>(transfers)]; }
 
  private:
   void add_stage(int rank) {
@@ -88,21 +98,31 @@ class Shape {
   int p_, v_, m_;
   std::vector<Stage> stages_;
   std::vector<size_t> forward_round_, backward_round_;  // [slot]
+  std::array<std::vector<Step>, 3> orders_;             // [StageTransfers]
 };
 
-// The shape of the thread's last column: a prediction times the same column with and without transfers, and a search
+// The shapes of a thread's last columns: a prediction times the same column with and without transfers, and a search
 // comes back to the same stages with other durations.
-const Shape& shape_of(const ColumnCosts& costs) {
-  thread_local std::optional<Shape> last;
-  if (!last || !last->is_of(costs)) last.emplace(costs.schedule, costs.stages, costs.chunks, costs.num_microbatches);
-  return *last;
+std::shared_ptr<Shape> shape_of(const ColumnCosts& costs) {
+  constexpr size_t kKept = 8;
+  thread_local std::vector<std::shared_ptr<Shape>> last;  // newest first
+  const auto known = std::ranges::find_if(last, [&](const auto& shape) { return shape->is_of(costs); });
+  if (known != last.end()) {
+    std::rotate(last.begin(), known, known + 1);
+  } else {
+    last.insert(last.begin(),
+                std::make_shared<Shape>(costs.schedule, costs.stages, costs.chunks, costs.num_microbatches));
+    if (last.size() > kKept) last.pop_back();
+  }
+  return last.front();
 }
 
 class Column {
  public:
   explicit Column(const ColumnCosts& costs)
       : c_(costs),
-        shape_(shape_of(costs)),
+        kept_(shape_of(costs)),
+        shape_(*kept_),
         p_(costs.stages),
         v_(costs.chunks),
         m_(costs.num_microbatches),
@@ -129,14 +149,11 @@ class Column {
   }
 
   ColumnTimes run() {
-    size_t left = 0;
-    for (int rank = 0; rank < p_; ++rank) left += shape_.stage(rank).plan.size();
-    while (left > 0) {
-      bool moved = false;
-      // Up and down again: activations and gradients each run with one of the two.
-      for (int rank = 0; rank < p_; ++rank) moved |= advance(rank, left);
-      for (int rank = p_ - 1; rank >= 0; --rank) moved |= advance(rank, left);
-      TRI_REQUIRE(moved, "the plan of {} stages, {} chunks, {} microbatches stands still", p_, v_, m_);
+    std::vector<Shape::Step>& order = kept_->order(c_.transfers);
+    if (order.empty()) {
+      find_order(order);
+    } else {
+      for (const Shape::Step& step : order) take(step.rank, step.event);
     }
     for (int rank = 0; rank < p_; ++rank) times_.makespan = std::max(times_.makespan, times_.end[rank]);
     return times_;
@@ -157,16 +174,39 @@ class Column {
 
   int slot(int virtual_stage, int microbatch) const { return shape_.slot(virtual_stage, microbatch); }
 
-  // Lets a stage go on as far as it can; whether it could at all.
-  bool advance(int rank, size_t& left) {
-    bool moved = false;
-    while (deliver(rank, forward_links_[rank], true)) moved = true;
-    while (deliver(rank, backward_links_[rank], false)) moved = true;
-    while (compute(rank)) {
-      moved = true;
-      --left;
+  // Takes every step that has what it waits for, until none is left, and writes down in which order.
+  void find_order(std::vector<Shape::Step>& order) {
+    size_t left = 0;
+    for (int rank = 0; rank < p_; ++rank) left += shape_.stage(rank).plan.size();
+    while (left > 0) {
+      const size_t before = order.size();
+      // Up and down again: activations and gradients each run with one of the two.
+      for (int rank = 0; rank < p_; ++rank) advance(rank, order, left);
+      for (int rank = p_ - 1; rank >= 0; --rank) advance(rank, order, left);
+      TRI_REQUIRE(order.size() > before, "the plan of {} stages, {} chunks, {} microbatches stands still", p_, v_, m_);
     }
-    return moved;
+  }
+
+  // Lets a stage go on as far as it can.
+  void advance(int rank, std::vector<Shape::Step>& order, size_t& left) {
+    for (const auto event : {Shape::Event::kForwardMessage, Shape::Event::kBackwardMessage, Shape::Event::kAction})
+      while (take(rank, event)) {
+        order.push_back({rank, event});
+        if (event == Shape::Event::kAction) --left;
+      }
+  }
+
+  // Whether the step could be taken.
+  bool take(int rank, Shape::Event event) {
+    switch (event) {
+      case Shape::Event::kForwardMessage:
+        return deliver(rank, forward_links_[rank], true);
+      case Shape::Event::kBackwardMessage:
+        return deliver(rank, backward_links_[rank], false);
+      case Shape::Event::kAction:
+        return compute(rank);
+    }
+    return false;
   }
 
   // The next message into `rank`: forward from the virtual stage before, backward from the one behind.
@@ -286,6 +326,7 @@ class Column {
   }
 
   const ColumnCosts& c_;
+  std::shared_ptr<Shape> kept_;
   const Shape& shape_;
   const int p_, v_, m_, virtual_stages_;
   std::vector<Stage> stages_;

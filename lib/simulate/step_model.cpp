@@ -46,7 +46,10 @@ class StepModel {
       costs.stages.push_back(stage_times(stage));
       costs.traffic.push_back(traffic(stage));
     }
-    for (int rank = 0; rank < w_.pp; ++rank) costs.optimizer.push_back(optimizer_seconds(rank));
+    for (int rank = 0; rank < w_.pp; ++rank) {
+      costs.optimizer.push_back(optimizer_seconds(rank));
+      costs.tied.push_back(tied_seconds(rank));
+    }
     return costs;
   }
 
@@ -95,8 +98,7 @@ class StepModel {
     double end = 0;
     for (int stage = 0; stage < w_.pp; ++stage) {
       if (times.busy[stage] > times.busy[prediction.busiest_stage]) prediction.busiest_stage = stage;
-      const bool tied = stage == 0 || stage == w_.pp - 1;
-      end = std::max(end, reduced_at(times, costs, stage) + (tied ? tied_seconds() : 0) + optimizer_seconds(stage));
+      end = std::max(end, reduced_at(times, costs, stage) + tied_seconds(stage) + optimizer_seconds(stage));
     }
     const int busiest = prediction.busiest_stage;
     StepParts& parts = prediction.parts;
@@ -177,8 +179,8 @@ class StepModel {
   }
 
   // The first and the last stage add up the gradients of the table that they share, when all else is reduced.
-  double tied_seconds() const {
-    if (w_.pp == 1 || !w_.model.tie_embeddings) return 0;
+  double tied_seconds(int rank) const {
+    if (w_.pp == 1 || !w_.model.tie_embeddings || (rank > 0 && rank < w_.pp - 1)) return 0;
     const bool one_node = w_.tp * w_.cp * w_.dp * (w_.pp - 1) < c_.node.ranks;
     return transfers_.seconds({.kind = Collective::kAllReduce,
                                .bytes = embedding_parameters(w_) / w_.tp * w_.gradient_bytes,

@@ -41,6 +41,7 @@ struct StepCosts {
   std::vector<LayerTimes> stages;     // (pp · chunks), by virtual stage
   std::vector<ChunkTraffic> traffic;  // (pp · chunks)
   std::vector<double> optimizer;      // (pp)
+  std::vector<double> tied;           // (pp): the sum of the gradients of a table that two stages share
   double fixed = 0;
 };
 StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -137,7 +138,9 @@ class Connection {
 class Agent {
  public:
   explicit Agent(const AgentOptions& options)
-      : options_(options), run_{options.run_dir, slurm_node(), host_name()}, doctor_(options.program) {}
+      : options_(options),
+        run_{options.run_dir, slurm_node(), host_name(), std::filesystem::path(options.program).filename()},
+        doctor_(options.program) {}
 
   int run() {
     for (const pid_t earlier : earlier_agents(options_.program, options_.run_dir, options_.node))
@@ -205,6 +208,7 @@ class Agent {
     if (order.kind == OrderKind::kDoctor)
       doctor_.start(order.patience, other_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), health_.last().gpus.size()));
     if (order.kind == OrderKind::kWatch) watched_ = order.attempt;
+    if (order.kind == OrderKind::kEnd) sees_run_ = sees_run_folder(options_.run_dir);
     if (order.kind != OrderKind::kDoctor) attempt_ = order.kind == OrderKind::kWatch ? order.attempt : "";
     sweeps_ = ranks_begin_ = true;
     return true;
@@ -219,6 +223,7 @@ class Agent {
     const std::vector<RankRecord> boxes = boxes_of(run_);
     if (!attempt_.empty()) report.ranks = ranks(boxes);
     report.failure = first_failure(boxes, watched_);
+    report.sees_run = sees_run_;
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
       const auto left = leftovers(run_, boxes, attempt_);
@@ -293,7 +298,7 @@ class Agent {
   std::set<std::string> said_;
   std::string attempt_, watched_;  // the one under way; that or the one before
   uint64_t order_ = 0;
-  bool sweeps_ = false, ranks_begin_ = false;
+  bool sweeps_ = false, ranks_begin_ = false, sees_run_ = true;
   const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Clock::time_point heard_ = Clock::now(), asked_ = heard_;
   double ask_after_ = 0;

@@ -96,11 +96,12 @@ struct AgentReport {
   double daemon_gone = 0;               // seconds since the node's slurmd was found gone; 0: it lives, or is not known
   double gpu_age = 0;                   // seconds since they were looked at: a driver that hangs does not answer
   std::optional<FailureSight> failure;  // of the attempt watched last: the first rank that failed by itself
+  bool sees_run = true;                 // the run's book, when the last attempt was ended
 };
 template <class Archive>
 void fields(Archive& archive, AgentReport& r) {
   archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus,
-          r.gpu_age, r.daemon_gone, r.failure);
+          r.gpu_age, r.daemon_gone, r.failure, r.sees_run);
 }
 
 // Whether `a` is rather the first cause: communication fails in consequence of what happens elsewhere.

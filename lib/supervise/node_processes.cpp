@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "io/base/host.h"
+#include "io/base/within.h"
 
 namespace tri {
 namespace {
@@ -159,11 +161,13 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
     if (own.attempt_of(environment) != attempt) continue;
     const ProcessStat stat = stat_of(folder);
     if (stat.state == ProcessState::kGone) continue;
+    std::error_code unknown;
+    const bool is_program = fs::read_symlink(folder + "/exe", unknown).filename() == run.program;
     found[pid] = {{.world_rank = world_rank_in(environment),
                    .process = pid,
                    .has_box = false,
                    .state = stat.state,
-                   .cpu_seconds = stat.cpu_seconds},
+                   .cpu_seconds = is_program ? stat.cpu_seconds : 0},
                   stat.parent};
   }
   std::vector<RankSight> ranks;
@@ -190,6 +194,14 @@ std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, con
     if (!first || is_before(sight, *first)) first = std::move(sight);
   }
   return first;
+}
+
+bool sees_run_folder(const std::string& run_dir) {
+  const auto exists = [path = run_dir + "/events.jsonl"] {
+    std::error_code problem;
+    return fs::exists(path, problem);
+  };
+  return within(std::chrono::milliseconds(1000), exists, false);
 }
 
 std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {

@@ -23,6 +23,8 @@ struct RunOnNode {
   std::string run_dir;  // absolute
   std::string node;     // SLURMD_NODENAME; "": all processes of this machine are of this node
   std::string host;     // host_name()
+  std::string
+      program;  // file name of the ranks' executable: what others compute, as a container's start, is not theirs
 };
 
 // The boxes of the run on this node: one reading serves all that follows.
@@ -39,6 +41,9 @@ std::vector<RankSight> ranks_without_box(const RunOnNode& run, std::span<const R
 // The first of its ranks here that has failed by itself; one whose communication failed only where no other has. Of a
 // rank that was killed nothing is known.
 std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, const std::string& attempt);
+
+// Whether this node sees the run's book; false also where its storage does not answer within a second.
+bool sees_run_folder(const std::string& run_dir);
 
 // Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);

@@ -301,6 +301,18 @@ void Supervisor::finish_ending(double now) {
   if (ended && all_clear) conclude(now);
 }
 
+// The only node of the attempt that does not see the run's book; "": none, or several. An error that all ranks know of
+// does not say who met it.
+std::string Supervisor::blind_node() const {
+  std::string blind;
+  for (const std::string& name : current_.nodes) {
+    if (nodes_.at(name).report.sees_run) continue;
+    if (!blind.empty()) return "";
+    blind = name;
+  }
+  return blind;
+}
+
 void Supervisor::conclude(double now) {
   facts_.asked_to_stop = asked_to_stop_;
   if (is_cut_off(now)) {
@@ -330,6 +342,11 @@ void Supervisor::conclude(double now) {
   current_.ended = now;
   current_.checkpoint = std::max(current_.from_step, book_.newest_checkpoint());
   current_.cause = cause_of(facts_, now);
+  if (current_.cause.kind == CauseKind::kFile && current_.cause.node.empty()) {
+    current_.cause.node = blind_node();
+    if (!current_.cause.node.empty())
+      current_.cause.text += fmt::format("; {} does not see the run folder", current_.cause.node);
+  }
   book_.append(end_event(current_), current_.attempt);
   log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", current_.number,
            now - current_.began, current_.step, current_.checkpoint, enum_name(current_.cause.kind),

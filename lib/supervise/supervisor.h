@@ -152,6 +152,7 @@ class Supervisor {
   void end_attempt(double now);
   void finish_ending(double now);
   void conclude(double now);
+  std::string blind_node() const;
   void decide_now(std::optional<Diagnosis> diagnosis, double now);
   void examine(double now);
   void await_examination(double now);

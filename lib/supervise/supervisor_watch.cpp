@@ -97,8 +97,9 @@ std::optional<AttemptCause> Supervisor::late_beginning(double now) const {
   return late;
 }
 
-// While no rank has a box all of them are in MPI's start, or before it, and who waits there sleeps. A rank that computes
-// is the one that the others wait for; where those of other nodes compute as well nobody is named.
+// While no rank has a box all of them are before MPI's start, in it, or at the config. Who waits in MPI's start sleeps; who
+// waits in an exchange after it computes, for a rank that sleeps perhaps. So a rank is named where it alone computes, and
+// at least two others sleep, or those of its own node.
 std::optional<AttemptCause> Supervisor::spinning_at_start(double now) {
   const double window = now - spin_since_;
   if (thresholds_.begin_seconds <= 0 || window < thresholds_.begin_seconds) return std::nullopt;
@@ -121,12 +122,10 @@ std::optional<AttemptCause> Supervisor::spinning_at_start(double now) {
   const auto busier = [](const Busy& a, const Busy& b) { return a.share < b.share; };
   const auto most = std::max_element(ranks.begin(), ranks.end(), busier);
   if (most == ranks.end() || most->share < kSpins) return std::nullopt;
-  double others = -1;
+  const auto sleeping =
+      std::count_if(ranks.begin(), ranks.end(), [&](const Busy& rank) { return rank.share <= most->share / kSleeps; });
   const bool alone = current_.nodes.size() == 1;
-  for (const Busy& busy : ranks)
-    if (alone ? busy.rank.process != most->rank.process : busy.node != most->node)
-      others = std::max(others, busy.share);
-  if (others < 0 || others > most->share / kSleeps) return std::nullopt;
+  if (sleeping + 1 < std::ssize(ranks) || sleeping < (alone ? 1 : 2)) return std::nullopt;
   if (book_.has_begun(current_.attempt)) return std::nullopt;  // its ranks train, without boxes
   return AttemptCause{
       .kind = CauseKind::kHang,

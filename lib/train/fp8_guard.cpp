@@ -21,7 +21,9 @@ Fp8Guard::Fp8Guard(const Config& config) : config_(config), beyond_(static_cast<
 }
 
 // precision.fp8_first_layers and fp8_last_layers, which may change at a resume.
-bool Fp8Guard::never_fp8(size_t layer) const { return gemm_format(config_, static_cast<int>(layer)) != GemmFormat::kFp8; }
+bool Fp8Guard::never_fp8(size_t layer) const {
+  return gemm_format(config_, static_cast<int>(layer)) != GemmFormat::kFp8;
+}
 
 std::string Fp8Guard::step(double loss, std::span<const Fp8Numbers> numbers) {
   const size_t layers = beyond_.size();
@@ -86,6 +88,16 @@ Result<void> Fp8Guard::load(const std::string& text) {
   for (size_t layer = 0; layer < beyond.size(); ++layer)
     if (!never_fp8(layer)) beyond_[layer] = beyond[layer];
   return {};
+}
+
+std::string Fp8Guard::fallen_of(const std::string& text) {
+  std::istringstream from(text);
+  std::string fallen, mean, high;
+  from >> mean >> high;
+  int beyond = 0;
+  for (int layer = 0; from >> beyond; ++layer)
+    if (beyond == kFallen) fallen += fmt::format("{}{}", fallen.empty() ? "" : ", ", layer);
+  return fallen;
 }
 
 }  // namespace tri

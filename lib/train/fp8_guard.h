@@ -1,6 +1,7 @@
-// precision.fp8_guard: when layers stop to multiply FP8 (lib/model/fp8.h). It decides by numbers that are the same on all
-// ranks, and what it remembers goes into checkpoints, so that a run that goes on decides as one that never stopped.
-//   range  a tensor of the layer lost more than the shares that fp8_report.h warns of in kRangeSteps steps in succession
+// precision.fp8_guard: when layers stop multiplying FP8 (lib/model/fp8.h). It decides by numbers that are the same on
+// all ranks, and what it remembers goes into checkpoints, so that a run that goes on decides as one that never stopped.
+//   range  a tensor of the layer lost more than the shares that fp8_report.h warns of, in kRangeSteps steps in
+//          succession
 //   loss   was more than kLossRatio times its decayed mean in kLossSteps steps in succession: all layers fall
 #pragma once
 
@@ -26,6 +27,8 @@ class Fp8Guard {
   std::string text() const;
   // Error (kFile): it is none of so many layers.
   Result<void> load(const std::string& text);
+  // The layers that have fallen by such a text, for people: "0, 2"; "" where none has.
+  static std::string fallen_of(const std::string& text);
 
  private:
   static constexpr int kFallen = -1;

@@ -109,6 +109,8 @@ Result<RunProgress> begin_state(CheckpointSearch& search, Checkpointer& checkpoi
     return RunProgress{};
   }
   if (auto done = trainer.state_loaded(loaded.value()->fp8_history); !done) return done.error();
+  if (const std::string layers = trainer.forgotten_layers(loaded.value()->fp8_history); !layers.empty())
+    log_warn_alike("fp8: layers {} had fallen back; without FP8 and precision.fp8_guard the run forgets it", layers);
   startup.phase_done("checkpoint");
   return *loaded.value();
 }

@@ -90,10 +90,17 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
 }
 
 std::string Trainer::fp8_history() const {
-  const auto slots = static_cast<size_t>(tensors_.stage.fp8.slots());
-  if (slots == 0) return "";
+  const Fp8Layers* const fp8 = stage_.fp8();
+  if (fp8 == nullptr) return "";
+  const auto slots = static_cast<size_t>(fp8->tensors().slots());
   const std::string guard = fp8_guard_ ? kGuardMark + fp8_guard_->text() : "";
-  return history_text({h_fp8_.data() + (2 + kNumFp8Counts) * slots, slots}) + guard;
+  return history_text(fp8->kept_history({h_fp8_.data() + (2 + kNumFp8Counts) * slots, slots})) + guard;
+}
+
+std::string Trainer::forgotten_layers(const std::string& fp8_history) const {
+  const size_t mark = fp8_history.find(kGuardMark);
+  if (fp8_guard_ || mark == std::string::npos) return "";
+  return Fp8Guard::fallen_of(fp8_history.substr(mark + std::string_view(kGuardMark).size()));
 }
 
 std::span<float> Trainer::h_fp8_history() {

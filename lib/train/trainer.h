@@ -55,8 +55,8 @@ class Trainer {
   ~Trainer();
 
   // `inputs`, `targets`: (M, B, T) of this dp rank, where this rank's stage takes them; best in host memory of the
-  // device's kind. `told`: what this rank tells the others. `before_update` is called once, before what changes the state
-  // is enqueued. A step whose result is not finite leaves parameters and moments as they were.
+  // device's kind. `told`: what this rank tells the others. `before_update` is called once, before what changes the
+  // state is enqueued. A step whose result is not finite leaves parameters and moments as they were.
   StepResult step(int64_t step, std::span<const int32_t> inputs, std::span<const int32_t> targets,
                   const StepStatistics& told = {}, const std::function<void()>& before_update = nullptr);
 
@@ -64,9 +64,12 @@ class Trainer {
   // This rank's part of the state was overwritten: completes what derives from it. `fp8_history`: the checkpoint's
   // (RunProgress); without one the next step makes it. Error: it is none of this model's.
   Result<void> state_loaded(const std::string& fp8_history = "");
-  // What a checkpoint of the state keeps: FP8's history, and behind kGuardMark what the guard remembers; "" without FP8.
+  // What a checkpoint of the state keeps: FP8's history, and behind kGuardMark what the guard remembers; "" without
+  // FP8.
   std::string fp8_history() const;
   static constexpr const char* kGuardMark = " guard ";
+  // Layers that had fallen back by a checkpoint's `fp8_history` where this trainer has no guard: "0, 2"; "" mostly.
+  std::string forgotten_layers(const std::string& fp8_history) const;
 
   // Losses of batches and text, with the weights as they are.
   Evaluator& evaluator() { return evaluator_; }

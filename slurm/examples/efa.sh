@@ -12,7 +12,7 @@ default() { [[ -n ${!1+set} ]] || export "$1=$2"; }
 
 # --- NCCL, which moves tensors ----------------------------------------------------------------------------------------
 # Where plugin and libfabric lie; NCCL looks for libnccl-net.so there.
-export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:${LD_LIBRARY_PATH:-} # <--
+export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # <--
 # Without the plugin NCCL would take TCP, far slower and without a word; where this name is asked for, it stops instead.
 # It is what NCCL_DEBUG=INFO says after "Using network", which depends on the plugin's version.
 default NCCL_NET "AWS Libfabric" # <--

@@ -4,7 +4,7 @@
 # the same command goes on from it.
 #
 #   slurm/examples/workstation.sh CONFIG [--set section.key=value]...
-#   RANKS=8 slurm/examples/workstation.sh configs/quickstart.yaml     # 8 ranks on whatever there is, here on the CPU
+#   RANKS=8 slurm/examples/workstation.sh my.yaml                     # 8 ranks on whatever there is, here on the CPU
 #
 # TRIREME names the executable, if it is not the one that was built or installed together with this script.
 set -euo pipefail
@@ -40,8 +40,18 @@ default NCCL_DEBUG WARN
 default OMPI_MCA_btl self,vader
 default OMPI_MCA_pml ob1
 
-# As many ranks as cores or fewer wait for each other by polling, which is fastest; more must yield (slurm/mpirun).
-# Threads may run on any core: a workstation has few, and the kernel keeps them near their memory.
-launcher="$root/slurm/mpirun -n $ranks"
-if ((ranks <= $(nproc) && $(id -u) != 0)); then launcher="mpirun -n $ranks --bind-to none"; fi
-exec "$trireme" supervise "$@" --ranks "$ranks" --launcher "$launcher"
+# Ranks wait for each other by polling, which is fastest; where there are more than hardware threads, they must yield,
+# as slurm/mpirun has them do. That script is not called: a launcher's words end at blanks, and its path may have some.
+if ((ranks > $(nproc))); then
+  default OMPI_MCA_mpi_yield_when_idle 1
+  default OPENBLAS_NUM_THREADS 1
+  default OMP_NUM_THREADS 1
+fi
+if (($(id -u) == 0)); then # mostly in a container
+  default OMPI_ALLOW_RUN_AS_ROOT 1
+  default OMPI_ALLOW_RUN_AS_ROOT_CONFIRM 1
+  default OMPI_MCA_btl_vader_single_copy_mechanism none # it would try process_vm_readv, often forbidden there
+fi
+# Open MPI's slots are cores, of which there may be fewer than threads. Threads may run on any core: a workstation has
+# few, and the kernel keeps them near their memory.
+exec "$trireme" supervise "$@" --ranks "$ranks" --launcher "mpirun -n $ranks --oversubscribe --bind-to none"

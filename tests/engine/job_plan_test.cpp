@@ -317,6 +317,29 @@ TEST(PlanJob, auto_gemms_are_those_of_the_runs_last_start) {
   EXPECT_EQ(value_or_throw(plan_job(config, facts)).gemm, GemmFormat::kCompute) << "these GPUs have no FP8";
 }
 
+TEST(PlanJob, switches_of_fp8_are_told_and_where_they_change_nothing) {
+  Config config = config_of({.dp = 1});
+  config.precision.compute = Dtype::kBF16;
+  config.precision.gemm = GemmFormat::kFp8;
+  const JobFacts facts(1);
+  const auto text = [&] { return to_string(value_or_throw(plan_job(config, facts))); };
+  EXPECT_NE(text().find("gradients e5m2, emulated (precision.gemm: fp8)"), std::string::npos) << text();
+  config.precision.fp8_guard = Switch::kOn;
+  config.precision.fp8_wgrad = GemmFormat::kCompute;
+  EXPECT_NE(text().find("emulated, weight gradients bf16, guard on"), std::string::npos) << text();
+  EXPECT_TRUE(value_or_throw(plan_job(config, facts)).warnings.empty());
+  config.precision.gemm = GemmFormat::kCompute;
+  const auto warnings = [&] { return value_or_throw(plan_job(config, facts)).warnings; };
+  const std::vector<std::string> both = {
+      "precision.fp8_guard and fp8_wgrad change nothing where precision.gemm is compute"};
+  EXPECT_EQ(warnings(), both);
+  config.precision.fp8_guard = Switch::kOff;
+  const std::vector<std::string> one = {"precision.fp8_wgrad changes nothing where precision.gemm is compute"};
+  EXPECT_EQ(warnings(), one);
+  config.precision.fp8_wgrad = GemmFormat::kFp8;
+  EXPECT_TRUE(warnings().empty());
+}
+
 TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gemm_{}", getpid());
   std::filesystem::create_directories(folder);
@@ -324,11 +347,12 @@ TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
   config.run.dir = folder.string();
   config.precision.gemm = GemmFormat::kAuto;
   EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "no start";
-  const auto started = [&](GemmFormat asked, GemmFormat decided) {
+  const auto started = [&](GemmFormat asked, GemmFormat decided, DeviceChoice device = DeviceChoice::kCuda) {
     Config of_start = config;
     of_start.precision.gemm = asked;
     std::ofstream(folder / "config.yaml") << to_yaml(of_start);
     of_start.precision.gemm = decided;
+    of_start.run.device = device;
     of_start.run.steps += 100;
     of_start.parallel.recompute = Recompute::kFull;
     std::ofstream(folder / "resolved.yaml") << to_yaml(of_start);
@@ -339,6 +363,8 @@ TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
     started(decided, decided);
     EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "auto was not asked for";
   }
+  started(GemmFormat::kAuto, GemmFormat::kCompute, DeviceChoice::kCpu);
+  EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "the CPU times nothing";
   started(GemmFormat::kAuto, GemmFormat::kFp8);
   for (const auto& change : std::initializer_list<std::function<void(Config&)>>{
            [](Config& c) { c.model.hidden *= 2; }, [](Config& c) { c.data.micro_batch *= 2; },

@@ -25,13 +25,12 @@ std::string base64(std::string_view bytes) {
 }
 
 // All bytes in order, then these.
-std::string ranks() {
+std::string ranks(std::vector<std::string> more = {"he", "ll", "hell", "aa", "aaa", "ab", "'a"}) {
   std::string text;
   int rank = 0;
   for (int byte = 0; byte < 256; ++byte)
     text += fmt::format("{} {}\n", base64(std::string(1, static_cast<char>(byte))), rank++);
-  for (const char* token : {"he", "ll", "hell", "aa", "aaa", "ab", "'a"})
-    text += fmt::format("{} {}\n", base64(token), rank++);
+  for (const std::string& token : more) text += fmt::format("{} {}\n", base64(token), rank++);
   return text;
 }
 
@@ -76,12 +75,46 @@ TEST_F(Tiktoken, the_name_says_how_text_is_split) {
   EXPECT_NE(error("mine.tiktoken", ranks()).find("cl100k_base, o200k_base"), std::string::npos);
 }
 
+TEST_F(Tiktoken, space_at_the_end_of_text_is_one_word_of_cl100k_base_alone) {
+  const std::string text = ranks({"\n ", "\n  "});
+  const auto cl100k = value_or_throw(open_tokenizer(file("cl100k_base.tiktoken", text)));
+  const auto llama3 = value_or_throw(open_tokenizer(file("llama3.tiktoken", text)));
+  EXPECT_EQ(cl100k->encode("x\n  "), (Ids{'x', 257}));
+  EXPECT_EQ(cl100k->encode("x\n  y"), (Ids{'x', '\n', ' ', ' ', 'y'}));
+  EXPECT_EQ(cl100k->encode("x\n  <|endoftext|>"), (Ids{'x', 257, 100257}));
+  EXPECT_EQ(llama3->encode("x\n  "), (Ids{258, 'x', '\n', ' ', ' '}));
+}
+
+// 128,000 tokens: the bytes, these, and others of four bytes that no text has.
+std::string llama3_ranks(size_t count = 128000) {
+  std::vector<std::string> more{"he", "ll", "hell"};
+  for (size_t i = 0; 256 + more.size() < count; ++i)
+    more.push_back(fmt::format("\xff{}{}{}", static_cast<char>(128 + i % 64), static_cast<char>(128 + i / 64 % 64),
+                               static_cast<char>(128 + i / 4096)));
+  return ranks(more);
+}
+
 TEST_F(Tiktoken, llama3_is_called_tokenizer_model_and_begins_documents) {
-  file("tokenizer.model", ranks());
+  file("tokenizer.model", llama3_ranks());
   const auto t = value_or_throw(open_tokenizer(folder_.path().string()));
-  EXPECT_EQ(t->encode("hell<|eot_id|>"), (Ids{263, 258, 272}));
-  EXPECT_EQ(t->eod(), 264);
-  EXPECT_EQ(t->vocab_size(), 263 + 256);
+  EXPECT_EQ(t->encode("hell<|eot_id|>"), (Ids{128000, 258, 128009}));
+  EXPECT_EQ(t->eod(), 128001);
+  EXPECT_EQ(t->vocab_size(), 128256);
+}
+
+TEST_F(Tiktoken, another_model_s_tokenizer_model_is_refused) {
+  for (const auto& text : {ranks(), llama3_ranks(127999), llama3_ranks(128001)})
+    EXPECT_NE(error("tokenizer.model", text).find("qwen, llama3, and LLaMA 3's"), std::string::npos);
+}
+
+TEST_F(Tiktoken, of_two_files_in_a_folder_one_has_to_be_named) {
+  const std::string folder = folder_.path().string();
+  file("qwen.tiktoken", ranks());
+  EXPECT_TRUE(value_or_throw(open_tokenizer(folder))->fingerprint().starts_with("tiktoken:qwen:"));
+  file("cl100k_base.tiktoken", ranks());
+  const auto refused = open_tokenizer(folder);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("2 .tiktoken files"), std::string::npos) << refused.error().message;
 }
 
 TEST_F(Tiktoken, what_is_wrong_in_a_file_is_said_with_its_line) {
@@ -90,6 +123,9 @@ TEST_F(Tiktoken, what_is_wrong_in_a_file_is_said_with_its_line) {
   EXPECT_NE(error("qwen.tiktoken", ranks() + "a*U= 263\n").find("line 264 is no token"), std::string::npos);
   EXPECT_NE(error("qwen.tiktoken", ranks() + "\n").find("line 264 is no token"), std::string::npos);
   EXPECT_NE(error("qwen.tiktoken", ranks() + "eHg= 99999999\n").find("too large"), std::string::npos);
+  EXPECT_EQ(error("qwen.tiktoken", ranks({std::string(1024, 'x')})), "");
+  EXPECT_NE(error("qwen.tiktoken", ranks({std::string(1025, 'x')})).find("line 257: a token of 1025"),
+            std::string::npos);
   EXPECT_NE(error("qwen.tiktoken", "aGU= 0\n").find("byte"), std::string::npos);  // not every byte has a token
 }
 

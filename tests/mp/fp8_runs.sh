@@ -50,6 +50,23 @@ train 0 plain 4 "${mesh[@]}" precision.fp8_first_layers=1
 has "gemms: fp8 in 3 of 4 layers"
 near "$(curve plain)" "$(curve whole)" 1e-2 || fail "FP8 left out for two steps" "$(paste <(curve plain) <(curve whole))"
 
+echo "the guard lets layers fall back where the loss rises: the same bits with stops before and after"
+loud=("${mesh[@]}" lr.peak=0.3 optimizer.clip=0)
+train 0 unguarded 4 "${loud[@]}"
+train 0 loud 4 "${loud[@]}" precision.fp8_guard=on
+has "in 4 steps in succession the loss was more than 1.2 times its mean: all layers go on in bf16"
+train 0 loud_parts 4 "${loud[@]}" precision.fp8_guard=on run.steps=4
+lacks "all layers go on in bf16"
+train 0 loud_parts 4 "${loud[@]}" precision.fp8_guard=on run.steps=7
+has "all layers go on in bf16"
+cp -r loud_parts forgetful
+train 0 loud_parts 4 "${loud[@]}" precision.fp8_guard=on
+lacks "all layers go on in bf16"
+cmp -s <(curve loud) <(curve loud_parts) || fail "the curves differ" "$(diff <(curve loud) <(curve loud_parts))"
+cmp -s <(curve loud | tail -n 1) <(curve unguarded | tail -n 1) && fail "no layer fell"
+train 0 forgetful 4 "${loud[@]}"
+has "layers 0, 1, 2, 3 had fallen back; without FP8 and precision.fp8_guard the run forgets it"
+
 echo "a checkpoint evaluates without FP8"
 run 0 "$trireme" eval whole --batches 1
 

@@ -18,7 +18,8 @@ for script in "$examples"/* "$source_dir"/slurm/*.s* "$source_dir"/slurm/{mpirun
   bash -n "$script" || fail "$script"
 done
 if command -v shellcheck >/dev/null; then
-  (cd "$source_dir" && shellcheck -x slurm/examples/* slurm/*.s* slurm/mpirun slurm/install-packages) || fail "shellcheck"
+  (cd "$source_dir" && shellcheck -x slurm/examples/* slurm/*.s* slurm/mpirun slurm/install-packages) ||
+    fail "shellcheck"
 else
   echo "skipped: no shellcheck"
 fi
@@ -36,16 +37,19 @@ library=$(ldconfig -p 2>/dev/null | sed -n 's/.* => \(.*libnccl\.so[.0-9]*\)$/\1
 for name in infiniband roce efa; do
   echo "$name: the job has the settings, but for those that were set already"
   rm -f job
-  run 0 env PATH="$folder/stub:$PATH" NCCL_SOCKET_IFNAME=mine "$examples/$name.sh" tiny.yaml --ranks 16 --time=1
+  run 0 env -u LD_LIBRARY_PATH PATH="$folder/stub:$PATH" NCCL_SOCKET_IFNAME=mine \
+    "$examples/$name.sh" tiny.yaml --ranks 16 --time=1
   [[ -s job ]] || { fail "no job" "$output" && continue; }
   defaults=$(sed -nE 's/^default ([A-Z_a-z0-9]+) "?([^ "]*( [^ "#]+)?)"?( # <--)?$/\1=\2/p' "$examples/$name.sh")
-  [[ $(wc -l <<<"$defaults") == "$(grep -c '^default ' "$examples/$name.sh")" ]] || fail "a setting is not read" "$defaults"
+  [[ $(wc -l <<<"$defaults") == "$(grep -c '^default ' "$examples/$name.sh")" ]] ||
+    fail "a setting is not read" "$defaults"
   while read -r setting; do
     [[ $setting != NCCL_SOCKET_IFNAME=* ]] || setting=NCCL_SOCKET_IFNAME=mine
     grep -qxF -- "$setting" job || fail "the job lacks $setting" "$(grep -F "${setting%%=*}" job)"
     [[ -z $library || $setting != NCCL_* ]] || grep -qaF -- "${setting%%=*}" "$library" ||
       fail "$library knows no ${setting%%=*}"
   done <<<"$defaults"
+  ! grep -q '^LD_LIBRARY_PATH=.*:$' job || fail "LD_LIBRARY_PATH ends in the working folder"
   grep -qx 'argument --nodes=2' job || fail "16 ranks do not take 2 nodes" "$(cat job)"
   grep -qx 'argument --time=1' job || fail "an option is lost" "$(cat job)"
 done
@@ -58,7 +62,9 @@ grep -ohE "\\b($sections)\.[a-z_]+\\b" "$examples"/* | sort -u >fields
 while read -r field; do run 0 "$trireme" check tiny.yaml --ranks 2 --get "$field"; done <fields
 
 echo "the workstation's trains, and goes on where it was"
-run 0 env RANKS=2 "$examples/workstation.sh" tiny.yaml
+mkdir "a folder" # with a blank in its path
+cp -r "$source_dir/slurm" "a folder/slurm"
+run 0 env RANKS=2 "a folder/slurm/examples/workstation.sh" tiny.yaml
 [[ $(grep -c '"loss"' runs/tiny/metrics.jsonl) == 3 ]] || fail "not 3 steps" "$output"
 run 0 "$examples/workstation.sh" tiny.yaml --set parallel.dp=2 --set run.steps=5 # the mesh says how many
 [[ $(grep -c '"loss"' runs/tiny/metrics.jsonl) == 5 ]] || fail "not 2 more steps" "$output"

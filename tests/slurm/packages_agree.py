@@ -61,6 +61,8 @@ class Recipe:
         module.CMakePackage = type("CMakePackage", (), {"define": staticmethod(lambda name, value: f"{name}={value}")})
         module.CudaPackage = type("CudaPackage", (), {})
         module.version = module.variant = lambda *arguments, **options: None
+        self.conflicts = {}
+        module.conflicts = lambda spec, **options: self.conflicts.update({spec: options.get("when")})
         module.generator = lambda name: self.depends_on(name)
         module.depends_on = self.depends_on
         sys.modules["spack"] = types.ModuleType("spack")
@@ -85,6 +87,7 @@ wanted = {name for names in PACKAGES.values() if names for name in names.split()
 asked = {name for name, options in recipe.dependencies.items() if options.get("when") != "+cuda"}
 check(asked == wanted, f"Spack's recipe and install-packages differ by {asked ^ wanted}")
 check({"cuda", "nccl"} <= set(recipe.dependencies), "no CUDA or NCCL for +cuda")
+check(recipe.conflicts.get("cuda_arch=none") == "+cuda", "+cuda is taken without the GPUs that it is for")
 check(recipe.package.git == f"file://{root}", f"the recipe's repository is {recipe.package.git}")
 
 build = {*re.findall(r"^add_subdirectory\((\w+)\)", (root / "CMakeLists.txt").read_text(), re.M)}
@@ -106,7 +109,8 @@ for text in dockerfile, definition:
     check("slurm/packages/build /src /opt/trireme" in text, "the sources are not built by slurm/packages/build")
     check("slurm/packages/build --runtime /usr/local" in text, "no packages for the libraries")
 for argument in re.findall(r"{{ (\w+) }}", definition):
-    check(re.search(rf"^    {argument}=", definition, re.M), f"trireme.def has no argument {argument}")
+    check(re.search(rf"^    {argument}=\S", definition, re.M),
+          f"trireme.def has no argument {argument} with a value, which Apptainer asks for")
 for argument in re.findall(r"\$\{(\w+)\}", dockerfile):
     check(re.search(rf"^ARG {argument}\b", dockerfile, re.M), f"the Dockerfile has no argument {argument}")
 print("all well")

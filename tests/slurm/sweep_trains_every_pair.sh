@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# slurm/examples/sweep.sbatch on a private cluster: each task of the array trains its pair in a run folder of its own. One
-# that is stopped goes back into the queue, alone, and on from its checkpoint; a mistake does not.
+# slurm/examples/sweep.sbatch on a private cluster: each task of the array trains its pair in a run folder of its own.
+# One that is stopped goes back into the queue, alone, and on from its checkpoint; a mistake does not, nor does one that
+# is cancelled.
 #   sweep_trains_every_pair.sh PATH_OF_trireme
 TRAINER=$(realpath "${1:?sweep_trains_every_pair.sh PATH_OF_trireme}")
 CLUSTER_NODES=2
@@ -20,7 +21,7 @@ cat >tiny.yaml <<'YAML'
 run: {steps: 1000000, sample_tokens: 0, eval_batches: 0, device: cpu}
 model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm, bias: false}
 data: {sources: [text], tokenizer: bytes, global_batch: 4}
-metrics: {log_every: 1000}
+metrics: {log_every: 100}
 YAML
 export PEAKS='1e-3 3e-3' BATCHES=4
 # Task 0 has no end, task 1 begins when it is told to, task 2 is no pair.
@@ -45,5 +46,11 @@ grep -q 'status 75' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log"
 [[ -n $(compgen -G "$run_dir/checkpoints/step_*/manifest.json") ]] || fail "no checkpoint"
 task 1
 if [[ $(show Restarts) != 0 ]] || ! state_is RUNNING; then fail "task 1 was put back too"; fi
+
+# Its ranks save a checkpoint and leave with 75 all the same.
+scancel "$job"
+finish CANCELLED 75:0 0
+grep -q 'status 75' "sweep-${array}_1.log" || fail "$(cat "sweep-${array}_1.log")"
+task 0
 scancel "$array"
 echo "all well"

@@ -55,7 +55,8 @@ TEST(Beginning, a_rank_that_spins_before_it_has_a_box_is_found_by_the_others_box
 
 // All others sleep in MPI's start, and nobody has a box.
 TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
-  const auto play = [](int needed, double of_culprit, double of_others, double seconds, bool trains = false) {
+  const auto play = [](int needed, double of_culprit, double of_others, double seconds, bool trains = false,
+                       bool and_its_neighbour = false) {
     auto cluster = std::make_unique<SimulatedCluster>(needed + 1, needed);
     EXPECT_TRUE(cluster->play_until_attempt(1));
     if (trains) cluster->append({.kind = RunEventKind::kBegin}, cluster->starts[0].attempt);
@@ -63,7 +64,8 @@ TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
       for (int n = 0; n < needed; ++n)
         for (RankSight& rank : cluster->node(n).ranks) {
           rank.has_box = false;
-          rank.cpu_seconds += rank.world_rank == 1 ? of_culprit : of_others;
+          const bool computes = rank.world_rank == 1 || (and_its_neighbour && rank.world_rank == 0);
+          rank.cpu_seconds += computes ? of_culprit : of_others;
         }
     });
     return cluster;
@@ -77,6 +79,8 @@ TEST(Beginning, a_rank_that_spins_in_mpis_start_is_named_and_no_other) {
     EXPECT_EQ(play(needed, 1, 1, 250)->starts.size(), 1u) << "who waits may compute, too";
     EXPECT_EQ(play(needed, 0.05, 0.05, 250)->starts.size(), 1u) << "a slow start";
     EXPECT_EQ(play(needed, 1, 0.05, 250, true)->starts.size(), 1u) << "it trains without boxes";
+    EXPECT_EQ(play(needed, 1, 0.05, 250, false, true)->starts.size(), 1u)
+        << "they wait, computing, for those that sleep, as at a mount";
   }
 }
 

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "io/base/format.h"
@@ -75,16 +77,27 @@ TEST(RanksWithoutBox, are_the_processes_that_the_launcher_has_started) {
 
 TEST(RanksWithoutBox, tell_how_long_they_have_computed) {
   const TemporaryFolder folder;
-  const RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
+  RunOnNode run{.run_dir = folder.path(), .node = "node1", .host = "host1"};
   const Rank spins(folder.path(), "now", 0, "node1", "while :; do :; done"), sleeps(folder.path(), "now", 1);
   const auto of = [&](const Rank& rank) {
     for (const RankSight& sight : ranks_without_box(run, {}, "now"))
       if (sight.process == rank.process()) return sight.cpu_seconds;
     return 0.0;
   };
+  run.program = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", spins.process())).filename();
   for (int i = 0; i < 6000 && of(spins) < 0.3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_GE(of(spins), 0.3);
   EXPECT_LT(of(sleeps), 0.3);
+  run.program = "trireme";
+  EXPECT_EQ(of(spins), 0) << "what starts a rank may compute";
+}
+
+TEST(RunFolder, is_seen_by_the_runs_book) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(sees_run_folder(folder.path()));
+  std::ofstream(folder / "events.jsonl") << "\n";
+  EXPECT_TRUE(sees_run_folder(folder.path()));
+  EXPECT_FALSE(sees_run_folder(folder / "not_mounted"));
 }
 
 TEST(FirstFailure, is_the_first_that_a_rank_met_by_itself) {

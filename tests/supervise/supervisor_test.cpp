@@ -215,5 +215,25 @@ TEST(Supervisor, a_failure_that_nobody_could_write_down_is_told_by_the_ranks_box
   }
 }
 
+// An error that all ranks know of, as of token files, has no rank: their agents say who does not see the run.
+TEST(Supervisor, a_spare_that_does_not_see_the_run_folder_is_left_out) {
+  for (const int num_blind : {0, 1, 2}) {
+    SimulatedCluster cluster(4, 2);
+    ASSERT_TRUE(cluster.play_until_attempt(1));
+    for (int n = 0; n < 2; ++n)
+      for (RankSight& rank : cluster.node(n).ranks) rank.step = 10;
+    cluster.play(20);
+    cluster.node(1).alive = false;
+    ASSERT_TRUE(cluster.play_until_attempt(2));
+    EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
+    cluster.node(2).report.sees_run = num_blind < 1;
+    cluster.node(0).report.sees_run = num_blind < 2;
+    cluster.end_ranks_with(3, 0);
+    EXPECT_EQ(cluster.play_until_attempt(3, 60), num_blind == 1);
+    EXPECT_EQ(cluster.excluded(), num_blind == 1 ? (Names{"node1", "node2"}) : Names{"node1"});
+    EXPECT_EQ(cluster.supervisor->status(), num_blind == 1 ? std::nullopt : std::optional(3));
+  }
+}
+
 }  // namespace
 }  // namespace tri

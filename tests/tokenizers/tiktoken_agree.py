@@ -30,9 +30,17 @@ def trained_ranks(pattern, documents, vocab):
     letters = byte_letters()
     tokenizer = agree.trained(agree.sequence(agree.split(pattern)), documents, vocab)
     tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    spelled = [bytes(letters[c] for c in token) for token, _ in tokens if token != "<|endoftext|>"]
+    spelled = [bytes(letters[c] for c in token) for token, _ in tokens
+               if token != "<|endoftext|>" and len(token) <= 1024]  # longer ones we refuse
     # A row of one letter has tokens that several pairs make: which of them goes first must not matter to us.
-    return {token: rank for rank, token in enumerate(dict.fromkeys(spelled + [b"a" * n for n in range(2, 9)]))}
+    # Space across the end of a line is one word at a text's end, of some encodings.
+    more = [b"a" * n for n in range(2, 9)] + [b"\n ", b"\n  ", b"\n \t", b" \n\n "]
+    return {token: rank for rank, token in enumerate(dict.fromkeys(spelled + more))}
+
+
+def padded(ranks, count):
+    """Ranks up to this number, of tokens that no text has."""
+    return ranks | {b"\xff%d" % rank: rank for rank in range(len(ranks), count)}
 
 
 def package_encoding(name, ranks):
@@ -45,22 +53,23 @@ def package_encoding(name, ranks):
 
 
 def encodings(documents):
-    """File name: encoding, id of the token that begins documents (None: none)."""
+    """File name: encoding, id of the token that begins documents (None: none), ranks."""
     gpt2 = trained_ranks(agree.LLAMA3, documents, 6000)
-    made = {f"{name}.tiktoken": (package_encoding(name, gpt2), None)
+    made = {f"{name}.tiktoken": (package_encoding(name, gpt2), None, gpt2)
             for name in ("r50k_base", "p50k_base", "cl100k_base", "o200k_base")}
     # Not of the package: by what their makers publish.
     special = {"<|endoftext|>": len(gpt2), "<|im_start|>": len(gpt2) + 1, "<|im_end|>": len(gpt2) + 2}
     special |= {f"<|extra_{i}|>": len(gpt2) + 3 + i for i in range(205)}
     made["qwen.tiktoken"] = (tiktoken.Encoding("qwen", pat_str=agree.QWEN, mergeable_ranks=gpt2,
-                                               special_tokens=special), None)
+                                               special_tokens=special), None, gpt2)
     names = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{i}|>" for i in range(4)),
              "<|start_header_id|>", "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>",
              *(f"<|reserved_special_token_{i}|>" for i in range(5, 251))]
-    special = {name: len(gpt2) + i for i, name in enumerate(names)}
-    made["tokenizer.model"] = (tiktoken.Encoding("llama3", pat_str=agree.LLAMA3, mergeable_ranks=gpt2,
-                                                 special_tokens=special), len(gpt2))
-    return made, gpt2
+    llama3 = padded(gpt2, 128000)  # by which its file is known
+    special = {name: len(llama3) + i for i, name in enumerate(names)}
+    made["tokenizer.model"] = (tiktoken.Encoding("llama3", pat_str=agree.LLAMA3, mergeable_ranks=llama3,
+                                                 special_tokens=special), len(llama3), llama3)
+    return made
 
 
 def save(ranks, path):
@@ -75,12 +84,13 @@ def main():
     parser.add_argument("--time", action="store_true")
     options = parser.parse_args()
     documents = agree.corpus(options.megabytes)
-    made, ranks = encodings(documents[:150])
+    made = encodings(documents[:150])
     text, out = options.scratch / "text.jsonl", options.scratch / "out"
     rows = ["a" * n + "b" + "a" * (n + 1) for n in range(1, 60)]
     specials = ["a<|endoftext|>b <|im_start|><|fim_prefix|> <|eot_id|>", "<|end_of_text|><|endofprompt|>"]
-    samples = list(agree.SAMPLES.values()) + rows + specials
-    for name, (encoding, begin) in made.items():
+    spaces = ["x\n  ", "\n \t", "a\n  <|endoftext|>", "a \n\n ", "a\r\n \r\n", "a\n  b\n  ", " \n", "a\n \u3000"]
+    samples = list(agree.SAMPLES.values()) + rows + specials + spaces
+    for name, (encoding, begin, ranks) in made.items():
         path = options.scratch / name
         save(ranks, path)
         every = name in ("cl100k_base.tiktoken", "o200k_base.tiktoken")

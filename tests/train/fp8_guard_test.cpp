@@ -65,7 +65,10 @@ TEST(Fp8Guard, goes_on_from_its_text_as_if_it_had_not_stopped) {
     EXPECT_EQ(resumed.fallen(), whole.fallen());
   }
   EXPECT_EQ(whole.fallen(), (std::vector<bool>{true, true, true}));
+  EXPECT_EQ(Fp8Guard::fallen_of(whole.text()), "0, 1, 2");
+  EXPECT_EQ(Fp8Guard::fallen_of("4008000000000000 0 -1 0 -1"), "0, 2");
   Fp8Guard guard(config);
+  EXPECT_EQ(Fp8Guard::fallen_of(guard.text()), "");
   for (const char* text : {"", "0 0 0 0", "0 0 0 0 0 0", "x 0 0 0 0"}) {
     const auto loaded = guard.load(text);
     ASSERT_FALSE(loaded) << text;

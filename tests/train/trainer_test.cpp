@@ -74,6 +74,29 @@ TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
   }
 }
 
+// Casts of a layer that fell meet no tensor, so its history only decays: scales made of it would be far too large.
+TEST(Trainer, layers_that_fell_come_back_with_scales_of_their_own) {
+  Config c = tiny_config();
+  c.model.hidden = c.model.ffn_hidden = 64;
+  c.model.seq_len = 16;
+  c.precision.gemm = GemmFormat::kFp8;
+  c.precision.fp8_guard = Switch::kOn;
+  OneRank first(c), fallen(c);
+  first.step(0);
+  const std::string history = first.trainer->fp8_history();
+  const std::string unfallen = history.substr(0, history.find(Trainer::kGuardMark));
+  ASSERT_TRUE(fallen.trainer->state_loaded(unfallen + Trainer::kGuardMark + "0 0 0 -1"));
+  for (int64_t step = 1; step < 40; ++step) fallen.step(step);
+  const std::string kept = fallen.trainer->fp8_history();
+  EXPECT_EQ(fallen.trainer->forgotten_layers(kept), "");
+
+  c.precision.fp8_guard = Switch::kOff;
+  OneRank later(c);
+  EXPECT_EQ(later.trainer->forgotten_layers(kept), "1");
+  ASSERT_TRUE(later.trainer->state_loaded(kept));
+  for (const Fp8Numbers& slot : later.step(40).fp8) EXPECT_EQ(slot.saturated, 0);
+}
+
 TEST(Trainer, evaluation_is_the_loss_of_a_step_and_changes_nothing) {
   OneRank rank(tiny_config());
   const auto before = rank.weights();

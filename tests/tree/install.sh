@@ -92,6 +92,9 @@ done
 grep -q '^\.TH TRIREME 1' "$folder/usr/share/man/man1/trireme.1" || fail "no man page"
 bash -n "$folder/usr/share/bash-completion/completions/trireme" || fail "bash's completion"
 grep -q '^complete .* trireme$' "$folder/usr/share/bash-completion/completions/trireme" || fail "bash's completion"
+while read -r file; do
+  grep -qxF "$file" "$build/install_manifest.txt" || fail "make uninstall would leave $file"
+done < <(find "$folder/usr" -type f)
 [[ ! -e $folder/usr/include && ! -e $share/slurm/install-packages ]] || fail "more than users run: $(find "$folder/usr")"
 mkdir "$folder/elsewhere"
 cd "$folder/elsewhere"

@@ -69,12 +69,13 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer_json(const std::string& path);
 // files beside it say otherwise, they are not needed any more. The same bytes where it says so already.
 Result<std::string> portable_tokenizer_json(const std::string& path);
 
-// A file of the package `tiktoken`: .tiktoken, or LLaMA 3's tokenizer.model. What it holds is understood by its name, as
-// the package does it: r50k_base, p50k_base, cl100k_base, o200k_base, qwen, llama3, with anything behind it.
+// A file of the package `tiktoken`: .tiktoken, or LLaMA 3's tokenizer.model, which has 128,000 ranks. What it holds is
+// understood by its name, as the package does it: r50k_base, p50k_base, cl100k_base, o200k_base, qwen, llama3, with
+// anything behind it.
 bool is_tiktoken_file(const std::string& path);
 Result<std::unique_ptr<Tokenizer>> open_tiktoken(const std::string& path);
-// The same as a tokenizer.json. There no two merges have the same rank: where tokens overlap that several pairs make, as
-// in a row of one letter, its ids may be others than these here.
+// The same as a tokenizer.json. There no two merges have the same rank: where tokens overlap that several pairs make,
+// as in a row of one letter, its ids may be others than these here.
 Result<std::string> tiktoken_as_json(const std::string& path);
 
 }  // namespace tri

@@ -24,9 +24,13 @@ struct Encoding {
   std::string eod = "<|endoftext|>", begin = "";  // of every document
 };
 
-constexpr std::string_view kCl100k =
+constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// As version 0.14 of the package has it: space up to the text's end, there written \s++$, is one word even where lines end in it.
+constexpr std::string_view kCl100k =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s+(?!\s|\S)|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kO200k =
@@ -34,6 +38,8 @@ constexpr std::string_view kO200k =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kLlama3 = "llama3";
+constexpr size_t kLlama3Ranks = 128000;
+constexpr size_t kLongestToken = 1024;  // bytes; the longest of those published has 128
 
 std::vector<Encoding> encodings() {
   std::vector<Encoding> list{{"r50k_base", kGpt2Pattern, {{"<|endoftext|>", 50256}}},
@@ -48,7 +54,7 @@ std::vector<Encoding> encodings() {
                              {"o200k_base", kO200k, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}},
                              {"qwen", kQwen, {{"<|endoftext|>", 0}, {"<|im_start|>", 1}, {"<|im_end|>", 2}}, true},
                              {kLlama3,
-                              kCl100k,
+                              kLlama3Pattern,
                               {{"<|begin_of_text|>", 0},
                                {"<|end_of_text|>", 1},
                                {"<|start_header_id|>", 6},
@@ -67,17 +73,20 @@ std::vector<Encoding> encodings() {
   return list;
 }
 
-// By the file's name; Meta's files of LLaMA 3 are all called tokenizer.model.
-Result<Encoding> encoding_of(const std::string& path) {
+// By the file's name. Meta's files of LLaMA 3 are all called tokenizer.model, as are those of other models, which split
+// text in other ways: the number of ranks tells them apart.
+Result<Encoding> encoding_of(const std::string& path, size_t ranks) {
   const std::string name = std::filesystem::path(path).filename().string();
   std::string names;
   for (Encoding& encoding : encodings()) {
-    if (name.starts_with(encoding.name) || (encoding.name == kLlama3 && name.ends_with(".model"))) return encoding;
+    if (name.starts_with(encoding.name)) return encoding;
+    if (encoding.name == kLlama3 && name.ends_with(".model") && ranks == kLlama3Ranks) return encoding;
     names += (names.empty() ? "" : ", ") + encoding.name;
   }
   return file_error(
-      "{}: its name does not say how text is split into words; known are {}: rename it to the one that its model has",
-      path, names);
+      "{}: its name does not say how text is split into words; known are {}, and LLaMA 3's tokenizer.model of {} ranks "
+      "(here are {}): rename it to the one that its model has",
+      path, names, kLlama3Ranks, ranks);
 }
 
 // None where it is no base64.
@@ -125,6 +134,9 @@ Result<Ids> read_ranks(const std::string& path, std::string_view text, BpeDescri
     auto line = line_of(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (!line) return file_error("{}: line {} is no token in base64 and a rank", path, number);
+    if (line->bytes.size() > kLongestToken)
+      return file_error("{}: line {}: a token of {} bytes; {} are the most", path, number, line->bytes.size(),
+                        kLongestToken);
     if (line->rank >= most)
       return file_error("{}: line {}: rank {} is too large for a file of so few tokens", path, number, line->rank);
     const auto id = static_cast<size_t>(line->rank);
@@ -173,14 +185,15 @@ struct ReadFile {
 };
 Result<ReadFile> read_file(const std::string& path) {
   if (auto able = unicode_support(); !able) return Error{path + ": " + able.error().message, able.error().code};
-  auto encoding = encoding_of(path);
-  if (!encoding) return encoding.error();
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
-  ReadFile read{.encoding = std::move(encoding).value(), .description = {.path = path, .whole = WholeWords::kTaken}};
+  ReadFile read{.encoding = {}, .description = {.path = path, .whole = WholeWords::kTaken}};
   BpeDescription& d = read.description;
   const auto ids = read_ranks(path, file.value().text(), d);
   if (!ids) return ids.error();
+  auto encoding = encoding_of(path, ids.value().size());
+  if (!encoding) return encoding.error();
+  read.encoding = std::move(encoding).value();
   d.merges = merges_of(ids.value());
   if (auto added = add_special(read.encoding, d); !added) return added.error();
   auto pattern = SplitPattern::compile(read.encoding.pattern);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Draws the pictures of the project's README, all by the executable: the mesh by `check`, a step by `simulate`, the loss of
-# the quick start by `report`, from what `make run` left in its metrics.jsonl (quickstart_losses.txt, "step loss" lines).
-# Run it after a change of what they show, and commit them; a test holds them equal to what it draws.
+# Draws the pictures of the project's README, all by the executable: the mesh by `check`, a step by `simulate`, the loss
+# of the quick start by `report`, from what `make run` left in its metrics.jsonl (quickstart_losses.txt, "step loss"
+# lines). Run it after a change of what they show, and commit them; a test holds them equal to what it draws, but for the
+# times of the step.
 #   draw.sh [FOLDER]      where they go; this folder, if not given
 # TRIREME names the executable, if it is not that of build/.
 set -euo pipefail
@@ -12,7 +13,9 @@ folder=$(realpath "${1:-$here}")
 
 # 32 ranks on four nodes, all three axes in use; few enough to be drawn whole.
 layout=(--ranks 32)
-for setting in parallel.{tp=4,pp=4,chunks=2,schedule=interleaved} data.global_batch=32; do layout+=(--set "$setting"); done
+for setting in parallel.{tp=4,pp=4,chunks=2,schedule=interleaved} data.global_batch=32; do
+  layout+=(--set "$setting")
+done
 "$trireme" check "$root/configs/gpt_13b.yaml" "${layout[@]}" --no-data --svg "$folder/mesh.svg" >/dev/null
 "$trireme" simulate "$root/configs/gpt_13b.yaml" "${layout[@]}" --cluster "$root/configs/clusters/h200.yaml" \
   --svg "$folder/step.svg" >/dev/null

@@ -79,7 +79,8 @@ def trireme(build, config, shape, gpus, name="Trireme", gemm="compute", **parall
     settings = {"run.device": "cuda", "model.hidden": shape.hidden, "model.layers": shape.layers,
                 "model.heads": shape.heads, "model.kv_heads": shape.kv_heads, "model.ffn_hidden": shape.ffn,
                 "model.vocab": shape.vocab, "model.seq_len": shape.seq_len, "data.global_batch": batch,
-                "data.micro_batch": batch // axes["dp"], "precision.gemm": gemm} | {f"parallel.{axis}": n for axis, n in axes.items()}
+                "data.micro_batch": batch // axes["dp"], "precision.gemm": gemm}
+    settings |= {f"parallel.{axis}": n for axis, n in axes.items()}
     command = [str(ROOT / "slurm/mpirun"), "-n", str(gpus), str(ROOT / build / "bin/trireme"), "bench", "step",
                str(ROOT / f"configs/{config}.yaml"), "--json"]
     for key, value in settings.items():

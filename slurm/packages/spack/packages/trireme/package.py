@@ -42,6 +42,7 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("googletest", type="test")
     depends_on("cuda@12.4:", when="+cuda")
     depends_on("nccl", when="+cuda")
+    conflicts("cuda_arch=none", when="+cuda", msg="cuda_arch says for which GPUs: 80, 90 ...")
 
     def cmake_args(self):
         args = [
