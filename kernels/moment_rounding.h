@@ -16,7 +16,7 @@ namespace tri {
 
 // The upper sixteen bits of the fp32 number `bits`, or one more: as `random`, its lower sixteen bits, falls. A number
 // that bf16 holds stays as it is. Infinity stays infinity, NaN stays NaN.
-constexpr uint16_t round_by_chance(uint32_t bits, uint32_t random) {
+constexpr uint16_t round_stochastically(uint32_t bits, uint32_t random) {
   const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
   return static_cast<uint16_t>((is_nan ? bits | 0x00400000 : bits + (random & 0xFFFF)) >> 16);
 }

@@ -68,8 +68,8 @@ __device__ void store_moments(const MomentPointers<__nv_bfloat16>& p, int64_t pa
   const auto quad = static_cast<uint32_t>((p.first_block - of_tensor.first_block) * kQuads + pack);
   const MomentDraw draw = draw_of(of_tensor.key(), p.step_key, of_tensor.global_quad(quad));
   const auto both = [](float low, uint32_t low_draw, float high, uint32_t high_draw) {
-    return round_by_chance(__float_as_uint(low), low_draw) |
-           static_cast<uint32_t>(round_by_chance(__float_as_uint(high), high_draw)) << 16;
+    return round_stochastically(__float_as_uint(low), low_draw) |
+           static_cast<uint32_t>(round_stochastically(__float_as_uint(high), high_draw)) << 16;
   };
   reinterpret_cast<uint2*>(p.exp_avg)[pack] = {both(m.x, draw.exp_avg(0), m.y, draw.exp_avg(1)),
                                                both(m.z, draw.exp_avg(2), m.w, draw.exp_avg(3))};

@@ -69,6 +69,8 @@ std::vector<Layout> matrix() {
        .llama = true},
       {.dp = 4, .tp = 2, .zero = 1, .precision = B, .optimizer = Lamb},
       // moments in bf16
+      {.dp = 2, .zero = 1, .moments = B},
+      {.tp = 2, .moments = B, .llama = true},
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .moments = B},
       {.dp = 4, .tp = 2, .zero = 1, .optimizer = Lamb, .moments = B},
   };
@@ -95,8 +97,18 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
   Layout rich{.dp = 2, .tp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = Schedule::kInterleaved};
   rich.precision = Dtype::kBF16;
   rich.optimizer = OptimizerKind::kLamb;
-  for (const Layout& layout : that_fit({plain, rich}))
+  const Layout rounded{.dp = 2, .zero = 1, .precision = Dtype::kBF16, .moments = Dtype::kBF16};
+  for (const Layout& layout : that_fit({plain, rich, rounded}))
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
+}
+
+// Two ranks add two gradients, in either order; whole buckets and slices of them draw the same for their rounding.
+TEST(Parity, moments_in_bf16_are_the_same_bits_with_and_without_zero) {
+  for (Layout layout : that_fit({{.dp = 2, .zero = 0, .moments = Dtype::kBF16}})) {
+    const History whole = train(layout, false);
+    layout.zero = 1;
+    expect_bit_identical(whole, train(layout, false), layout.name());
+  }
 }
 
 // Neither weights nor moments, on no rank, also when the step is repeated to find where it went wrong.
