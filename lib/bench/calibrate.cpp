@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <numeric>
 #include <thread>
 
 #include "io/base/format.h"
 #include "lib/bench/comm.h"
+#include "lib/bench/measure.h"
 #include "lib/bench/step.h"
 #include "lib/simulate/step_model.h"
 
@@ -15,14 +16,14 @@ namespace {
 
 struct Variant {
   std::string name;
-  Config config;
-  double seconds = 0, scatter = 0;
+  MeasuredStep step;
+  double scatter = 0;
 };
 
-// Smaller than the config, on the same layout. Each changes what another part of a step's time depends on.
-std::vector<Variant> variants_of(const Config& config) {
+// On the config's layout. Each changes what another part of a step's time depends on.
+std::vector<Variant> variants_of(const Config& config, Device& device) {
   std::vector<Variant> variants;
-  const auto add = [&](const std::string& name, const Config& changed) { variants.push_back({name, changed}); };
+  const auto add = [&](const std::string& name, const Config& changed) { variants.push_back({name, {changed}}); };
   Config half = config;
   const int least = config.data.micro_batch * config.parallel.dp;
   half.data.global_batch = config.data.global_batch / 2 / least * least;
@@ -38,18 +39,37 @@ std::vector<Variant> variants_of(const Config& config) {
   half = config;
   half.data.micro_batch = config.data.micro_batch / 2;
   if (config.data.micro_batch % 2 == 0) add("half of the micro-batch", half);
+  if (device.peak_tflops(Dtype::kE4M3) && config.precision.compute == Dtype::kBF16) {
+    Config other = config;
+    const bool fp8 = config.precision.gemm == GemmFormat::kFp8;
+    other.precision.gemm = fp8 ? GemmFormat::kCompute : GemmFormat::kFp8;
+    if (resolve_config(other, config.parallel.tp * config.parallel.dp * config.parallel.pp))
+      add(fp8 ? "GEMMs in bf16" : "GEMMs in FP8", other);
+  }
   return variants;
 }
 
+// Seconds of a call of the operation, 0 if none was profiled.
+double seconds_of_call(const StepBenchResult& result, std::string_view op) {
+  for (const OpProfile::Row& row : result.ops)
+    if (row.op == op && row.calls > 0) return row.seconds / row.calls;
+  return 0;
+}
+
 void measure(Variant& variant, const Mesh& mesh, Job& job, Device& device, const CalibrationBench& bench) {
-  const StepBenchResult result = bench_step(
-      variant.config, mesh, job, device, {.steps = bench.steps, .warmup = bench.warmup, .profiled = 0, .timed = false});
+  // A CPU's kernels share cores with other ranks': their times say little about the kernels.
+  const int profiled = device.kind() == DeviceKind::kCuda ? 2 : 0;
+  const StepBenchResult result =
+      bench_step(variant.step.config, mesh, job, device,
+                 {.steps = bench.steps, .warmup = bench.warmup, .profiled = profiled, .timed = false});
   // World rank 0's clock: all ranks end a step together.
   const double seconds = job.broadcast(result.median_ms) / 1e3;
   const double scatter = job.broadcast((result.slowest_ms - result.fastest_ms) / result.median_ms);
+  const double forward = job.broadcast(seconds_of_call(result, "attention_forward"));
+  const double backward = job.broadcast(seconds_of_call(result, "attention_backward"));
   // The fastest round: others' load on the machine only adds.
-  if (variant.seconds > 0 && seconds >= variant.seconds) return;
-  variant.seconds = seconds;
+  if (variant.step.seconds > 0 && seconds >= variant.step.seconds) return;
+  variant.step = {variant.step.config, seconds, forward, backward};
   variant.scatter = scatter;
 }
 
@@ -67,6 +87,28 @@ void use_transfers(const std::vector<CommRow>& rows, ClusterNode& node) {
   node.start_us = 0;  // part of the latency that was measured
 }
 
+// What the GPU says of itself, and this program's constants on H200 (configs/clusters/h200.yaml).
+void use_gpu(Device& device, Cluster& cluster) {
+  ClusterDevice& d = cluster.device;
+  ClusterSoftware& s = cluster.software;
+  d.name = "GPU, calibrated";
+  d.bf16_tflops = device.peak_tflops(Dtype::kBF16).value_or(d.bf16_tflops);
+  d.fp8_tflops = device.peak_tflops(Dtype::kE4M3).value_or(0);
+  d.fp32_tflops = device.peak_tflops(Dtype::kF32).value_or(d.fp32_tflops);
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  d.memory_gib = static_cast<double>(device.free_bytes()) / kGib;
+  d.memory_gb_per_s = device_copy_rate(device, int64_t{1} << 29, 9) / 1e9;
+  s.memory_share = 1;
+  s.launch_us = 2;
+  s.cast_bytes = 5;
+  s.misaligned_share = 1;
+  if (d.fp8_tflops > 0) return;
+  // Before Hopper (configs/clusters/a100_megascale.yaml).
+  d.multiprocessors = 108;
+  d.output_exposed = 1;
+  s.misaligned_share = 0.7;
+}
+
 Cluster start_values(const Config& config, const Mesh& mesh, Device& device) {
   Cluster cluster;
   const bool gpu = device.kind() == DeviceKind::kCuda;
@@ -74,8 +116,7 @@ Cluster start_values(const Config& config, const Mesh& mesh, Device& device) {
   cluster.node.ranks = std::min(mesh.world_size(), config.cluster.ranks_per_node);
   cluster.stragglers = {.share = 0, .slowdown = 0, .jitter = 0};
   if (gpu) {
-    cluster.device.name = "GPU, calibrated";
-    cluster.device.bf16_tflops = device.peak_tflops(Dtype::kBF16).value_or(cluster.device.bf16_tflops);
+    use_gpu(device, cluster);
     return cluster;
   }
   cluster.device.name = "CPU, calibrated";
@@ -96,50 +137,124 @@ double predicted(const Config& config, const Cluster& cluster) {
   return predict_step(workload_of(config), cluster).seconds;
 }
 
+// The unknowns of linear equations, each a row of coefficients and the right-hand side; by Gauss's elimination, for
+// symmetric positive ones.
+std::vector<double> solve(std::vector<std::vector<double>> equations) {
+  const size_t n = equations.size();
+  for (size_t pivot = 0; pivot < n; ++pivot)
+    for (size_t row = 0; row < n; ++row) {
+      if (row == pivot) continue;
+      const double factor = equations[row][pivot] / equations[pivot][pivot];
+      for (size_t column = pivot; column <= n; ++column) equations[row][column] -= factor * equations[pivot][column];
+    }
+  std::vector<double> unknowns;
+  for (size_t i = 0; i < n; ++i) unknowns.push_back(equations[i][n] / equations[i][i]);
+  return unknowns;
+}
+
 }  // namespace
 
-// Coordinate descent on the squares of the relative errors, in steps that shrink.
-void fit_constants(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
+// With share 1 and ramp 0 the model says how long attention takes at its peak; what was measured is that times
+// (1 + ramp / 2k) / share, a line in 1 / 2k, where a query sees k keys.
+bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
   ClusterSoftware& s = cluster.software;
+  Cluster ideal = cluster;
+  ideal.software.attention_forward = ideal.software.attention_backward = 1;
+  ideal.software.attention_ramp = ideal.software.attention_ramp_backward = 0;
+  const auto use = [&](bool forward, double& share, double& ramp) {
+    std::vector<std::pair<double, double>> points;  // 1 / 2k, measured over ideal
+    for (const MeasuredStep& step : steps) {
+      const double seconds = forward ? step.attention_forward_s : step.attention_backward_s;
+      if (seconds <= 0) continue;
+      Workload w = workload_of(step.config);
+      w.recompute = Recompute::kNone;
+      const LayerTimes times = layer_times(w, ideal, RingTimes(ideal));
+      const double at_peak = (forward ? times.forward : times.backward).attention;
+      points.emplace_back(1 / (2 * keys_per_query(step.config.model)), seconds / at_peak);
+    }
+    if (points.empty()) return false;
+    const auto [long_x, long_y] = std::ranges::min(points);  // of calls on equally many keys the fastest
+    const auto [short_x, short_y] =
+        std::ranges::max(points, {}, [](const auto& point) { return std::pair(point.first, -point.second); });
+    const double slope = short_x > long_x ? (short_y - long_y) / (short_x - long_x) : 0;
+    if (slope > 0 && long_y > slope * long_x) ramp = slope / (long_y - slope * long_x);
+    if (slope < 0) ramp = 0;
+    share = std::min(1.0, (1 + ramp * long_x) / long_y);
+    return true;
+  };
+  return use(true, s.attention_forward, s.attention_ramp) &&
+         use(false, s.attention_backward, s.attention_ramp_backward);
+}
+
+// Least squares of the logarithms of predicted over measured seconds, in the constants' logarithms: Levenberg and
+// Marquardt, with differences for derivatives. Steps scatter by a percent, and there are hardly more of them than
+// constants: one leaves its start by a factor of e only for what makes a step 0.3 % better.
+void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cluster& cluster) {
+  ClusterSoftware& s = cluster.software;
+  constexpr double kTie = 0.003;
   struct Knob {
     double* value;
-    double factor;  // multiplies or divides
     double low, high;
+    double start = *value;
   };
-  s.fixed_s = std::max(1e-5, s.fixed_s);
-  std::vector<Knob> knobs{{&s.gemm_share, 2, 1e-4, 1}, {&s.memory_share, 2, 1e-4, 1}, {&s.fixed_s, 2, 1e-6, 100}};
+  s.fixed_s = std::max(1e-3, s.fixed_s);
+  std::vector<Knob> knobs{{&s.gemm_share, 1e-4, 1}, {&s.fixed_s, 1e-6, 100}};
+  if (rates == KernelRates::kUnknown) knobs.push_back({&s.memory_share, 1e-4, 1});
+  if (std::ranges::any_of(steps, [](const auto& step) { return step.config.precision.gemm == GemmFormat::kFp8; }))
+    knobs.push_back({&s.fp8_gemm_share, 1e-4, 1});
   // A step's transfers may start sooner than those that were measured, whose host may have been late; never later.
   double& latency = cluster.node.latency_us;
-  if (steps.front().config.parallel.tp > 1) knobs.push_back({&latency, 2, std::min(0.1, latency), latency});
-  const auto loss = [&] {
-    s.attention_forward = s.attention_backward = std::min(1.0, s.gemm_share * 0.7);
-    double sum = 0;
-    for (const MeasuredStep& step : steps) sum += std::pow(std::log(predicted(step.config, cluster) / step.seconds), 2);
-    return sum;
+  if (steps.front().config.parallel.tp > 1) knobs.push_back({&latency, std::min(0.1, latency), latency});
+
+  const auto residuals = [&] {
+    if (rates == KernelRates::kUnknown) s.attention_forward = s.attention_backward = std::min(1.0, s.gemm_share * 0.7);
+    std::vector<double> logs;
+    for (const MeasuredStep& step : steps) logs.push_back(std::log(predicted(step.config, cluster) / step.seconds));
+    for (const Knob& knob : knobs) logs.push_back(kTie * std::log(*knob.value / knob.start));
+    return logs;
   };
-  double best = loss();
-  for (int round = 0; round < 40; ++round)
-    for (Knob& knob : knobs) {
-      bool moved = false;
-      for (const double factor : {knob.factor, 1 / knob.factor}) {
-        const double before = *knob.value;
-        *knob.value = std::clamp(before * factor, knob.low, knob.high);
-        const double now = loss();
-        if (now < best) {
-          best = now;
-          moved = true;
-          break;
-        }
-        *knob.value = before;
-      }
-      if (!moved) knob.factor = std::sqrt(knob.factor);
+  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  };
+  std::vector<double> now = residuals();
+  double damping = 1e-2;
+  for (int round = 0; round < 100 && damping < 1e8; ++round) {
+    std::vector<std::vector<double>> slopes;  // [knob][residual]
+    for (const Knob& knob : knobs) {
+      const double before = *knob.value, factor = before * 1.001 > knob.high ? 0.999 : 1.001;
+      *knob.value = before * factor;
+      std::vector<double>& slope = slopes.emplace_back(residuals());
+      for (size_t i = 0; i < slope.size(); ++i) slope[i] = (slope[i] - now[i]) / std::log(factor);
+      *knob.value = before;
     }
-  loss();
+    std::vector<std::vector<double>> equations;
+    for (size_t row = 0; row < knobs.size(); ++row) {
+      std::vector<double>& equation = equations.emplace_back();
+      for (size_t column = 0; column < knobs.size(); ++column) equation.push_back(dot(slopes[row], slopes[column]));
+      equation[row] += damping * (equation[row] + 1e-9);
+      equation.push_back(-dot(slopes[row], now));
+    }
+    const std::vector<double> moves = solve(std::move(equations));
+    std::vector<double> before;
+    for (size_t i = 0; i < knobs.size(); ++i) {
+      before.push_back(*knobs[i].value);
+      *knobs[i].value = std::clamp(before[i] * std::exp(std::clamp(moves[i], -1.0, 1.0)), knobs[i].low, knobs[i].high);
+    }
+    std::vector<double> next = residuals();
+    const bool better = dot(next, next) < dot(now, now);
+    damping *= better ? 0.3 : 4;
+    if (better) {
+      now = std::move(next);
+    } else {
+      for (size_t i = 0; i < knobs.size(); ++i) *knobs[i].value = before[i];
+    }
+  }
+  residuals();
 }
 
 Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
                               const CalibrationBench& bench) {
-  std::vector<Variant> variants = variants_of(config);
+  std::vector<Variant> variants = variants_of(config, device);
   if (variants.size() < 2)
     return usage_error(
         "calibrate needs a config of which at least two of the batch, the layers and the sequence can be halved on "
@@ -150,18 +265,21 @@ Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, 
       bench_comm(config, mesh, job, device, {.most_bytes = most_bytes, .rounds = 7, .queued = true});
   use_transfers(transfers, calibration.cluster.node);
   calibration.cluster.node = job.broadcast(calibration.cluster.node);
-  Variant whole{"the config itself", config};
+  calibration.cluster.device.memory_gib = job.broadcast(calibration.cluster.device.memory_gib);
+  calibration.cluster.device.memory_gb_per_s = job.broadcast(calibration.cluster.device.memory_gb_per_s);
+  Variant whole{"the config itself", {config}};
   for (int round = 0; round < bench.rounds; ++round) {
     for (Variant& variant : variants) measure(variant, mesh, job, device, bench);
     measure(whole, mesh, job, device, bench);
   }
   std::vector<MeasuredStep> measured;
-  for (const Variant& variant : variants) measured.push_back({variant.config, variant.seconds});
-  fit_constants(measured, calibration.cluster);
+  for (const Variant& variant : variants) measured.push_back(variant.step);
+  fit_constants(measured, use_attention(measured, calibration.cluster) ? KernelRates::kMeasured : KernelRates::kUnknown,
+                calibration.cluster);
   double squares = 0, scatter = 0;
   const auto add = [&](const Variant& variant, bool fitted) {
-    const CalibrationRow row{variant.name, fitted, variant.seconds, predicted(variant.config, calibration.cluster),
-                             variant.scatter};
+    const CalibrationRow row{variant.name, fitted, variant.step.seconds,
+                             predicted(variant.step.config, calibration.cluster), variant.scatter};
     const double error = row.predicted_s / row.measured_s - 1;
     squares += error * error;
     scatter = std::max(scatter, variant.scatter);

@@ -29,21 +29,33 @@ struct Calibration {
   std::vector<CalibrationRow> rows;
 };
 
-// Measures transfers on the config's axes, then steps of smaller variants (half of the batch, of the layers, of the
-// sequence, of the micro-batch), and fits four constants to them: software.gemm_share, software.memory_share,
-// software.fixed_s, and with tp node.latency_us, downwards from what was measured. The config itself is measured too
-// and stays out of the fit: its error is the first that the result shows. `config` resolved and planned. Collective;
-// all ranks have the same result. Error (kUsage): the config leaves no variant.
+// Measures transfers on the config's axes, on GPUs the rates of a device copy and of attention inside steps, then steps
+// of variants (half of the batch, of the layers, of the sequence, of the micro-batch; GEMMs in FP8 or out of it), and
+// fits what is left: software.gemm_share, software.fixed_s, with tp node.latency_us, downwards from what was measured,
+// on GPUs with FP8 software.fp8_gemm_share, on CPUs software.memory_share. The config itself is measured too and stays
+// out of the fit: its error is the first that the result shows. `config` resolved and planned. Collective; all ranks
+// have the same result. Error (kUsage): the config leaves no variant.
 Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, Device& device,
                               const CalibrationBench& bench);
 
 std::string to_text(const Calibration& calibration);
 
-// The fit alone: a step's config, planned, and the seconds that it took.
+// A step's config, planned, and the seconds that it took; of attention's kernels one call's on this rank, 0: not known.
 struct MeasuredStep {
   Config config;
   double seconds = 0;
+  double attention_forward_s = 0, attention_backward_s = 0;
 };
-void fit_constants(const std::vector<MeasuredStep>& steps, Cluster& cluster);
+
+// Attention's shares of the peak, and its ramps if steps differ in the keys that a query sees. False: no step knows its
+// kernels' times.
+bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster);
+
+enum class KernelRates {
+  kMeasured,  // memory's and attention's are in the cluster already
+  kUnknown,   // the fit finds memory's, and attention's is 0.7 of GEMMs'
+};
+// The fit alone.
+void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cluster& cluster);
 
 }  // namespace tri

@@ -332,18 +332,12 @@ KernelBenchResult bench_kernels(const Config& config, Device& device, const Kern
   Arena measuring;
   Cases(config, measuring);
   const int64_t copy_bytes = device.kind() == DeviceKind::kCuda ? int64_t{1} << 30 : int64_t{1} << 27;
-  Arena arena(device, measuring.used() + 2 * copy_bytes);
+  KernelBenchResult result;
+  result.copy_bytes_per_s = device_copy_rate(device, copy_bytes, bench.rounds);
+  Arena arena(device, measuring.used());
   const Cases cases(config, arena);
   const auto stream = device.make_stream("bench");
   const int64_t rows = int64_t{config.data.micro_batch} * config.model.seq_len;
-
-  KernelBenchResult result;
-  const Tensor from = arena.take("copy", Dtype::kF32, {copy_bytes / 4}),
-               to = arena.take("copy", Dtype::kF32, {copy_bytes / 4});
-  fill(from, rows, config.model.vocab, *stream);
-  const double copy_seconds =
-      median_seconds([&] { stream->copy(to.data, from.data, copy_bytes); }, bench.rounds, device, *stream);
-  result.copy_bytes_per_s = 2.0 * static_cast<double>(copy_bytes) / copy_seconds;
 
   const auto peak = device.peak_tflops(config.precision.compute);
   for (const Tensor& tensor : cases.tensors()) fill(tensor, rows, config.model.vocab, *stream);

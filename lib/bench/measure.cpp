@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "io/base/random.h"
+#include "kernels/core/arena.h"
 
 namespace tri {
 
@@ -19,6 +20,15 @@ double median_seconds(const std::function<void()>& run, int rounds, Device& devi
     if (round >= 0) seconds.push_back(end->seconds_after(*begin));
   }
   return median(std::move(seconds));
+}
+
+double device_copy_rate(Device& device, int64_t bytes, int rounds) {
+  Arena arena(device, 2 * bytes);
+  const auto stream = device.make_stream("bench");
+  const Tensor from = arena.take("copy", Dtype::kF32, {bytes / 4}), to = arena.take("copy", Dtype::kF32, {bytes / 4});
+  fill_random(from, *stream);
+  const double seconds = median_seconds([&] { stream->copy(to.data, from.data, bytes); }, rounds, device, *stream);
+  return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
 void fill_random(Tensor tensor, Stream& stream, double scale) {

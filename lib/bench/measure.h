@@ -14,6 +14,9 @@ namespace tri {
 double median_seconds(const std::function<void()>& run, int rounds, Device& device, Stream& stream,
                       const std::function<void()>& before = {});
 
+// Bytes a second of copies of `bytes` inside the device's memory, read plus written. Allocates both ends.
+double device_copy_rate(Device& device, int64_t bytes, int rounds);
+
 // Random numbers in (-scale, scale): zeros would spare a GPU power, and lend it speed. Waits until they are there.
 void fill_random(Tensor tensor, Stream& stream, double scale = 1.0);
 

@@ -88,12 +88,6 @@ struct Sizes {
   }
 };
 
-// Mean over queries of the keys that the mask leaves.
-double keys_per_query(const ModelConfig& m) {
-  const double window = m.window > 0 ? std::min(m.window, m.seq_len) : m.seq_len;
-  return window - window * (window - 1) / (2.0 * m.seq_len);
-}
-
 struct AttentionTimes {
   double forward, backward;
 };
@@ -318,6 +312,11 @@ PassTimes operator*(double factor, PassTimes times) {
   times.memory *= factor;
   times.tp *= factor;
   return times;
+}
+
+double keys_per_query(const ModelConfig& m) {
+  const double window = m.window > 0 ? std::min(m.window, m.seq_len) : m.seq_len;
+  return window - window * (window - 1) / (2.0 * m.seq_len);
 }
 
 double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, double k, double output_bytes) {

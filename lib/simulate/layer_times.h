@@ -27,6 +27,9 @@ inline constexpr double kWritesBf16 = 2, kAddsFp32 = 8;
 
 double gemm_seconds(const Cluster& cluster, Numbers numbers, double m, double n, double k, double output_bytes);
 
+// Mean over queries of the keys that the causal mask and the window leave.
+double keys_per_query(const ModelConfig& model);
+
 LayerTimes layer_times(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
 // What the first virtual stage does besides its layers, and the last: head and loss run in its backward action.

@@ -25,6 +25,22 @@ Config config_of(const std::vector<std::string>& changes) {
   return resolved.value();
 }
 
+// H200 as `bench calibrate` knows it before the fit.
+Cluster h200() {
+  auto read = read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h200.yaml");
+  EXPECT_TRUE(read) << read.error().message;
+  Cluster cluster = read.value();
+  cluster.node.ranks = 2;
+  cluster.node.start_us = 0;
+  cluster.node.gb_per_s = 300;
+  cluster.stragglers = {.share = 0, .slowdown = 0, .jitter = 0};
+  return cluster;
+}
+
+double seconds_on(const Cluster& cluster, const Config& config) {
+  return predict_step(workload_of(config), cluster).seconds;
+}
+
 // A latency with the host's own time in it, as single calls on an idle stream measure it, would make short sequences half
 // as long again; the fit finds what a full queue pays.
 TEST(Calibration, lowers_a_latency_that_no_step_pays) {
@@ -32,19 +48,80 @@ TEST(Calibration, lowers_a_latency_that_no_step_pays) {
                                          {config_of({"model.layers=12"}), 0.15350},
                                          {config_of({"model.seq_len=1024"}), 0.15359}};
   const MeasuredStep whole{config_of({}), 0.29157};
-  Cluster cluster;
-  cluster.node.ranks = 2;
-  cluster.node.start_us = 0;
-  cluster.node.gb_per_s = 300;
-  cluster.node.latency_us = 200;
-  cluster.stragglers = {.share = 0, .slowdown = 0, .jitter = 0};
-  fit_constants(halves, cluster);
-  EXPECT_LT(cluster.node.latency_us, 100);
-  const auto error = [&](const MeasuredStep& step) {
-    return predict_step(workload_of(step.config), cluster).seconds / step.seconds - 1;
-  };
-  for (const MeasuredStep& step : halves) EXPECT_NEAR(error(step), 0, 0.02);
-  EXPECT_NEAR(error(whole), 0, 0.03);  // took no part
+  for (const KernelRates rates : {KernelRates::kMeasured, KernelRates::kUnknown}) {
+    Cluster cluster = h200();
+    cluster.node.latency_us = 200;
+    fit_constants(halves, rates, cluster);
+    EXPECT_LT(cluster.node.latency_us, 100);
+    const auto error = [&](const MeasuredStep& step) { return seconds_on(cluster, step.config) / step.seconds - 1; };
+    for (const MeasuredStep& step : halves) EXPECT_NEAR(error(step), 0, 0.02);
+    EXPECT_NEAR(error(whole), 0, 0.03);  // took no part
+  }
+}
+
+// Steps that a machine with known constants would take give these constants back, and with them another model's steps.
+TEST(Calibration, finds_the_constants_behind_the_steps) {
+  Cluster truth = h200();
+  truth.software.gemm_share = 0.7;
+  truth.software.fp8_gemm_share = 0.55;
+  truth.software.fixed_s = 0.004;
+  truth.node.latency_us = 9;
+  std::vector<MeasuredStep> steps;
+  for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{
+           {"data.global_batch=8"}, {"model.layers=12"}, {"model.seq_len=1024"}, {"precision.gemm=fp8"}}) {
+    const Config config = config_of(changes);
+    steps.push_back({config, seconds_on(truth, config)});
+  }
+  Cluster found = h200();
+  found.software.gemm_share = 0.5;
+  found.software.fp8_gemm_share = 0.9;
+  found.node.latency_us = 100;
+  fit_constants(steps, KernelRates::kMeasured, found);
+  EXPECT_NEAR(found.software.gemm_share, 0.7, 0.01);
+  EXPECT_NEAR(found.software.fp8_gemm_share, 0.55, 0.01);
+  EXPECT_NEAR(found.software.fixed_s, 0.004, 0.001);
+  EXPECT_LT(found.node.latency_us, 30);
+  for (const std::string format : {"compute", "fp8"}) {
+    const Config wider =
+        config_of({"model.hidden=5120", "model.heads=40", "model.layers=8", "precision.gemm=" + format});
+    EXPECT_NEAR(seconds_on(found, wider) / seconds_on(truth, wider), 1, 0.01) << format;
+  }
+  // Without a step in FP8 nothing is said about its rate.
+  steps.pop_back();
+  found.software.fp8_gemm_share = 0.9;
+  fit_constants(steps, KernelRates::kMeasured, found);
+  EXPECT_EQ(found.software.fp8_gemm_share, 0.9);
+}
+
+// Two lengths of a sequence give attention's rate and its ramp; one gives the rate; none leaves what was there.
+TEST(Calibration, finds_attentions_rates_from_its_kernels) {
+  Cluster truth = h200();
+  truth.software.attention_forward = 0.6;
+  truth.software.attention_ramp = 500;
+  truth.software.attention_backward = 0.45;
+  truth.software.attention_ramp_backward = 1100;
+  std::vector<MeasuredStep> steps;
+  for (const std::string length : {"2048", "1024"}) {
+    const Config config = config_of({"model.seq_len=" + length});
+    const LayerTimes times = layer_times(workload_of(config), truth, RingTimes(truth));
+    steps.push_back({config, 1, times.forward.attention, times.backward.attention});
+  }
+  Cluster found = h200();
+  ASSERT_TRUE(use_attention(steps, found));
+  EXPECT_NEAR(found.software.attention_forward, 0.6, 1e-6);
+  EXPECT_NEAR(found.software.attention_ramp, 500, 1e-3);
+  EXPECT_NEAR(found.software.attention_backward, 0.45, 1e-6);
+  EXPECT_NEAR(found.software.attention_ramp_backward, 1100, 1e-3);
+  found = h200();
+  found.software.attention_ramp = 500;
+  found.software.attention_ramp_backward = 1100;
+  steps.pop_back();
+  ASSERT_TRUE(use_attention(steps, found));
+  EXPECT_NEAR(found.software.attention_forward, 0.6, 1e-6);
+  EXPECT_NEAR(found.software.attention_backward, 0.45, 1e-6);
+  found = h200();
+  EXPECT_FALSE(use_attention({{steps[0].config, 1}}, found));
+  EXPECT_EQ(found.software, h200().software);
 }
 
 }  // namespace
