@@ -23,11 +23,11 @@ int64_t cudnn_execution_bytes(const WorkspaceDims& d, int64_t sequences) {
 }  // namespace
 
 int64_t cudnn_sequences(const WorkspaceDims& d) {
-  int64_t most = 1;
-  if (!has_one_query_stride(d.order, d.num_kv_heads, d.group)) return most;
-  for (int64_t n = 2; n <= d.batch; ++n)
-    if (d.batch % n == 0 && cudnn_execution_bytes(d, n) <= kCudnnWorkspaceBytes) most = n;
-  return most;
+  if (!has_one_query_stride(d.order, d.num_kv_heads, d.group)) return 1;
+  int64_t executions = 1;
+  const auto sequences = [&] { return ceil_div(d.batch, executions); };  // of the largest
+  while (sequences() > 1 && cudnn_execution_bytes(d, sequences()) > kCudnnWorkspaceBytes) ++executions;
+  return sequences();
 }
 
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) { return cudnn_execution_bytes(d, cudnn_sequences(d)); }

@@ -5,6 +5,7 @@
 
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <compare>
 #include <exception>
 #include <map>
@@ -29,7 +30,6 @@ enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 // of a sequence are cuDNN's batch, each with the G query heads of its group, and every sequence is an execution of its
 // own.
 struct Shape {
-  int64_t sequences;                                   // of an execution
   int64_t batch, heads, kv_heads, seq_len, head_size;  // cuDNN's
   int64_t qkv_batch, query_head, key_head, qkv_row;    // strides in elements
   int64_t out_batch, out_row;                          // likewise; heads lie side by side
@@ -41,17 +41,21 @@ struct Shape {
 };
 
 template <class Args>
-Shape shape_of(const Args& a) {
+int64_t sequences_of(const Args& a) {
+  return cudnn_sequences({.batch = a.lse[0],
+                          .seq_len = a.seq_len,
+                          .num_kv_heads = a.num_kv_heads,
+                          .group = a.group,
+                          .order = a.order,
+                          .head_size = qkv_row_of(a).head_size});
+}
+
+// An execution of `sequences` sequences, at most sequences_of().
+template <class Args>
+Shape shape_of(const Args& a, int64_t sequences) {
   const QkvRow row = qkv_row_of(a);
   const int64_t T = a.seq_len, NKV = a.num_kv_heads, G = a.group, HS = row.head_size, out_row = NKV * G * HS;
-  const int64_t sequences = cudnn_sequences({.batch = a.qkv[0] / T,
-                                             .seq_len = a.seq_len,
-                                             .num_kv_heads = a.num_kv_heads,
-                                             .group = a.group,
-                                             .order = a.order,
-                                             .head_size = HS});
-  Shape s{.sequences = sequences,
-          .batch = sequences,
+  Shape s{.batch = sequences,
           .heads = NKV * G,
           .kv_heads = NKV,
           .seq_len = T,
@@ -75,6 +79,13 @@ Shape shape_of(const Args& a) {
   s.qkv_batch = row.query_stride;  // which is also the keys'
   s.out_batch = G * HS;
   return s;
+}
+
+// Calls execute(shape, first sequence) for the executions of a call.
+template <class Args, class F>
+void for_executions(const Args& a, F execute) {
+  const int64_t batch = a.lse[0], most = sequences_of(a);
+  for (int64_t first = 0; first < batch; first += most) execute(shape_of(a, std::min(most, batch - first)), first);
 }
 
 Error refusal(fe::error_t status, const char* what) {
@@ -251,35 +262,33 @@ CudnnAttention::~CudnnAttention() = default;
 
 Result<void> CudnnAttention::prepare(const AttentionForward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kForward).prepared;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kForward).prepared;
 }
 Result<void> CudnnAttention::prepare(const AttentionBackward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kBackward).prepared;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kBackward).prepared;
 }
 int64_t CudnnAttention::workspace_bytes(const AttentionForward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kForward).workspace_bytes;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kForward).workspace_bytes;
 }
 int64_t CudnnAttention::workspace_bytes(const AttentionBackward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kBackward).workspace_bytes;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kBackward).workspace_bytes;
 }
 
 void CudnnAttention::forward(const AttentionForward& a, CudaStream& stream) {
-  const Shape s = shape_of(a);
-  for (int64_t first = 0; first < a.lse[0]; first += s.sequences)
-    state_->execute(s, Pass::kForward, pointers_of(s, a, first), stream);
+  for_executions(
+      a, [&](const Shape& s, int64_t first) { state_->execute(s, Pass::kForward, pointers_of(s, a, first), stream); });
 }
 
 void CudnnAttention::backward(const AttentionBackward& a, CudaStream& stream) {
-  const Shape s = shape_of(a);
-  for (int64_t first = 0; first < a.lse[0]; first += s.sequences) {
+  for_executions(a, [&](const Shape& s, int64_t first) {
     Pointers pointers = pointers_of(s, a, first);
     pointers[kDO] = element(a.dout, first * s.seq_len * s.out_row);
     add_qkv(pointers, s, a.dqkv, first, kDQ, kDK, kDV);
     state_->execute(s, Pass::kBackward, std::move(pointers), stream);
-  }
+  });
 }
 
 }  // namespace tri::cuda
