@@ -103,15 +103,6 @@ TEST(Parity, the_same_layout_twice_is_bit_identical) {
     expect_bit_identical(train(layout, false), train(layout, false), layout.name());
 }
 
-// Two ranks add two gradients, in either order; whole buckets and slices of them draw the same for their rounding.
-TEST(Parity, moments_in_bf16_are_the_same_bits_with_and_without_zero) {
-  for (Layout layout : that_fit({{.dp = 2, .zero = 0, .moments = Dtype::kBF16}})) {
-    const History whole = train(layout, false);
-    layout.zero = 1;
-    expect_bit_identical(whole, train(layout, false), layout.name());
-  }
-}
-
 // Neither weights nor moments, on no rank, also when the step is repeated to find where it went wrong.
 TEST(Parity, a_step_that_is_not_finite_changes_nothing_on_any_layout) {
   using enum Schedule;
