@@ -24,6 +24,7 @@ int64_t cudnn_execution_bytes(const WorkspaceDims& d, int64_t sequences) {
 
 int64_t cudnn_sequences(const WorkspaceDims& d) {
   if (!has_one_query_stride(d.order, d.num_kv_heads, d.group)) return 1;
+  if (d.order == QkvOrder::kGrouped) return d.batch;
   int64_t executions = 1;
   const auto sequences = [&] { return ceil_div(d.batch, executions); };  // of the largest
   while (sequences() > 1 && cudnn_execution_bytes(d, sequences()) > kCudnnWorkspaceBytes) ++executions;

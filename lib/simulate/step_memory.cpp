@@ -46,6 +46,9 @@ double microbatches_in_flight(const Workload& w, int stage) {
   return most;  // times layers
 }
 
+// Of the rows that attention reads (lib/model/stage_tensors.h); another program's are taken as one tensor.
+QkvOrder order_of(const Workload& w) { return w.eager_loss ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
+
 // Scratch of this program's kernels on a GPU.
 double kernel_workspace(const Workload& w) {
   const ModelConfig& m = w.model;
@@ -61,7 +64,7 @@ double kernel_workspace(const Workload& w) {
                                           .widest = std::max<int64_t>({m.hidden, qkv, fc1}),
                                           .num_kv_heads = kv_heads,
                                           .group = heads / kv_heads,
-                                          .order = attention_order(m, w.tp),
+                                          .order = order_of(w),
                                           .head_size = head,
                                           .window = m.window}));
 }
@@ -101,7 +104,7 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   const double wide = rows * (m.activation == Activation::kSwiglu ? 3.0 : 1.0) * m.ffn_hidden / w.tp * bytes;
   const double attention = rows * m.heads * head_size(m) / w.tp;
   const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
-  const double qkv_rows = attention_order(m, w.tp) == QkvOrder::kGrouped ? 1 : 2;  // dqkv, rope_input
+  const double qkv_rows = order_of(w) == QkvOrder::kGrouped ? 1 : 2;  // dqkv, rope_input
   memory.workspace = 4 * rows * m.hidden * bytes + wide + (attention + qkv_rows * qkv) * bytes;
   if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
   if (!w.scores_kept) memory.workspace += kernel_workspace(w);
