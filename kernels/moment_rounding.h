@@ -4,21 +4,23 @@
 // (1 - beta2) · g² is beside v for beta2 = 0.999, where rounding to nearest would stand still.
 // The sixteen bits that bf16 drops decide, against sixteen random ones: exact. Four consecutive elements of a tensor
 // share one draw of 128 bits, a pure function of (the tensor's key, the step's key, the elements' place in the tensor).
-// That place is the one in the global tensor, so that any layout draws the same.
+// That place is the one in the global tensor, so that any layout draws the same. Philox has seven rounds here: the draw is
+// most of the kernel's work.
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "io/base/random.h"
 
 namespace tri {
 
-// The upper sixteen bits of the fp32 number `bits`, or one more: as `random`, its lower sixteen bits, falls. A number
-// that bf16 holds stays as it is. Infinity stays infinity, NaN stays NaN.
-constexpr uint16_t round_stochastically(uint32_t bits, uint32_t random) {
-  const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  return static_cast<uint16_t>((is_nan ? bits | 0x00400000 : bits + (random & 0xFFFF)) >> 16);
+// The bits of one of value's two neighbours in bf16: the upper sixteen bits of `value`, or one more, as `random`, its
+// lower sixteen bits, falls. A number that bf16 holds stays as it is. Infinity stays infinity, NaN stays NaN.
+constexpr uint16_t round_stochastically(float value, uint32_t random) {
+  const uint32_t rounded = std::bit_cast<uint32_t>(value) + (random & 0xFFFF);
+  return static_cast<uint16_t>((value == value ? rounded : 0x7FC00000) >> 16);
 }
 
 // Random bits for elements [4 · quad, 4 · quad + 4) of a tensor.
@@ -29,12 +31,12 @@ struct MomentDraw {
   constexpr uint32_t exp_avg_sq(int element) const { return bits[static_cast<size_t>(element)] >> 16; }
 };
 constexpr MomentDraw draw_of(uint64_t tensor_key, uint64_t step_key, int64_t quad) {
-  return {philox(tensor_key ^ step_key, static_cast<uint64_t>(quad))};
+  return {philox<7>(tensor_key ^ step_key, static_cast<uint64_t>(quad))};
 }
 
 // What a tensor draws, a row of MomentRounding::draws. The elements of a tensor-parallel share lie in the global tensor
 // in runs, one every `stride`, the first at `offset`, counted in quads; run 0: the share is the whole tensor.
-struct TensorDraws {
+struct alignas(16) TensorDraws {
   static constexpr int kColumns = 8;
 
   uint32_t key_low, key_high;

@@ -4,7 +4,6 @@
 #include "kernels/optimizer.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -41,8 +40,8 @@ void store_rounded(const Moments& a, int64_t first, int tensor, const float* exp
     const MomentDraw draw = draw_of(draws.key(), rounding.step_key, draws.global_quad(first_quad + quad));
     for (int i = 0; i < 4; ++i) {
       const uint32_t at = 4 * quad + static_cast<uint32_t>(i);
-      m[at].bits = round_stochastically(std::bit_cast<uint32_t>(exp_avg[at]), draw.exp_avg(i));
-      v[at].bits = round_stochastically(std::bit_cast<uint32_t>(exp_avg_sq[at]), draw.exp_avg_sq(i));
+      m[at].bits = round_stochastically(exp_avg[at], draw.exp_avg(i));
+      v[at].bits = round_stochastically(exp_avg_sq[at], draw.exp_avg_sq(i));
     }
   }
 }

@@ -1,8 +1,8 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
-// Mapping of the updates: a thread four elements (16 bytes of fp32); a block of kBlock elements has one owner, so a
-// thread looks it up once. Moments in bf16 take one draw of random numbers for the four (Philox, some 20 integer
-// instructions an element, beside the memory's time). Sums of squares: a warp a run of blocks into scratch (double),
-// then one block a tensor adds its runs in a fixed order.
+// Mapping of the updates: a thread 16 bytes of the moments, four elements in fp32, eight in bf16; a block of kBlock
+// elements has one owner, so a thread looks it up once. Moments in bf16 take one draw of random numbers for four
+// elements (Philox, some 15 integer instructions an element, beside the memory's time). Sums of squares: a warp a run of
+// blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy.
 // Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
@@ -16,7 +16,6 @@ namespace tri::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPack = 4;
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
 // T: of the moments.
@@ -51,98 +50,120 @@ MomentPointers<T> pointers_of(const Moments& m) {
           m.rounding.step_key};
 }
 
+// A thread's elements are 16 bytes of the moments, four or eight; their first element.
 template <class T>
-__device__ float4 load_four(const T* values, int64_t pack) {
-  const Pack<T, kPack> four = load_pack<kPack>(values + pack * kPack);
-  return {to_float(four.item[0]), to_float(four.item[1]), to_float(four.item[2]), to_float(four.item[3])};
+constexpr int kElements = 16 / sizeof(T);
+template <class T>
+__device__ int64_t first_element() {
+  return (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kElements<T>;
 }
 
-// Stores the moments of four elements of `tensor`.
-__device__ void store_moments(const MomentPointers<float>& p, int64_t pack, int, float4 m, float4 v) {
-  reinterpret_cast<float4*>(p.exp_avg)[pack] = m;
-  reinterpret_cast<float4*>(p.exp_avg_sq)[pack] = v;
+// The step's direction. Beside rounded moments a last place of it is nothing: the special-function units' square root
+// and reciprocal do, in a fifth of the instructions that IEEE's take.
+__device__ float ratio(const MomentPointers<float>& p, float m, float v) {
+  return m * p.correct1 / (sqrtf(v * p.correct2) + p.eps);
 }
-__device__ void store_moments(const MomentPointers<__nv_bfloat16>& p, int64_t pack, int tensor, float4 m, float4 v) {
+__device__ float ratio(const MomentPointers<__nv_bfloat16>& p, float m, float v) {
+  float root, reciprocal;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v * p.correct2));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(root + p.eps));
+  return m * p.correct1 * reciprocal;
+}
+
+// The moments of a thread's elements, of `tensor`, as they are kept.
+template <class T>
+struct Kept {
+  Pack<T> m, v;
+};
+__device__ Kept<float> round_moments(const MomentPointers<float>&, int64_t, int, const float (&m)[4],
+                                     const float (&v)[4]) {
+  return {pack_floats<float>(m), pack_floats<float>(v)};
+}
+__device__ Kept<__nv_bfloat16> round_moments(const MomentPointers<__nv_bfloat16>& p, int64_t first, int tensor,
+                                             const float (&m)[8], const float (&v)[8]) {
   const TensorDraws of_tensor = p.draws[tensor];
-  constexpr int64_t kQuads = kBlock / kPack;
-  const auto quad = static_cast<uint32_t>((p.first_block - of_tensor.first_block) * kQuads + pack);
-  const MomentDraw draw = draw_of(of_tensor.key(), p.step_key, of_tensor.global_quad(quad));
+  const auto quad = static_cast<uint32_t>((p.first_block - of_tensor.first_block) * (kBlock / 4) + first / 4);
   const auto both = [](float low, uint32_t low_draw, float high, uint32_t high_draw) {
-    return round_stochastically(__float_as_uint(low), low_draw) |
-           static_cast<uint32_t>(round_stochastically(__float_as_uint(high), high_draw)) << 16;
+    return round_stochastically(low, low_draw) | static_cast<uint32_t>(round_stochastically(high, high_draw)) << 16;
   };
-  reinterpret_cast<uint2*>(p.exp_avg)[pack] = {both(m.x, draw.exp_avg(0), m.y, draw.exp_avg(1)),
-                                               both(m.z, draw.exp_avg(2), m.w, draw.exp_avg(3))};
-  reinterpret_cast<uint2*>(p.exp_avg_sq)[pack] = {both(v.x, draw.exp_avg_sq(0), v.y, draw.exp_avg_sq(1)),
-                                                  both(v.z, draw.exp_avg_sq(2), v.w, draw.exp_avg_sq(3))};
+  uint32_t words_m[4], words_v[4];
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    const MomentDraw draw = draw_of(of_tensor.key(), p.step_key, of_tensor.global_quad(quad + q));
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const int at = 4 * q + i;
+      words_m[at / 2] = both(m[at], draw.exp_avg(i), m[at + 1], draw.exp_avg(i + 1));
+      words_v[at / 2] = both(v[at], draw.exp_avg_sq(i), v[at + 1], draw.exp_avg_sq(i + 1));
+    }
+  }
+  Kept<__nv_bfloat16> kept;
+  memcpy(&kept.m, words_m, sizeof words_m);
+  memcpy(&kept.v, words_v, sizeof words_v);
+  return kept;
 }
 
-// Updates both moments of four elements of `tensor`; their directions.
-template <class T>
-__device__ float4 update_moments(const MomentPointers<T>& p, int64_t pack, int tensor, float4 w) {
+// Updates both moments of a thread's elements; their weights and directions. False in padding, and where the gradients
+// are not finite: nothing may change. That is asked for last, so that no load waits for another one.
+template <class T, int N = kElements<T>>
+__device__ bool update_moments(const MomentPointers<T>& p, int64_t first, float (&w)[N], float (&d)[N]) {
+  float g[N], m[N], v[N];
+  unpack(load_pack<N>(p.master + first), w);
+  unpack(load_pack<N>(p.grad + first), g);
+  unpack(load_pack<N>(p.exp_avg + first), m);
+  unpack(load_pack<N>(p.exp_avg_sq + first), v);
+  const int owner = p.block_tensor[first / kBlock], tensor = max(owner, 0);
   const float scale = p.grad_scale[0], decay = p.decay[tensor];
-  const float4 g = reinterpret_cast<const float4*>(p.grad)[pack];
-  float4 m = load_four(p.exp_avg, pack), v = load_four(p.exp_avg_sq, pack), d;
-  const auto element = [&](float w, float g, float& m, float& v, float& d) {
-    g *= scale;
-    m = p.beta1 * m + (1.0f - p.beta1) * g;
-    v = p.beta2 * v + (1.0f - p.beta2) * g * g;
-    d = m * p.correct1 / (sqrtf(v * p.correct2) + p.eps) + fmaxf(decay, 0.0f) * w;
-  };
-  element(w.x, g.x, m.x, v.x, d.x);
-  element(w.y, g.y, m.y, v.y, d.y);
-  element(w.z, g.z, m.z, v.z, d.z);
-  element(w.w, g.w, m.w, v.w, d.w);
-  store_moments(p, pack, tensor, m, v);
-  return d;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    g[i] *= scale;
+    m[i] = p.beta1 * m[i] + (1.0f - p.beta1) * g[i];
+    v[i] = p.beta2 * v[i] + (1.0f - p.beta2) * g[i] * g[i];
+    d[i] = ratio(p, m[i], v[i]) + fmaxf(decay, 0.0f) * w[i];
+  }
+  const Kept<T> kept = round_moments(p, first, tensor, m, v);
+  if (owner < 0 || isnan(scale)) return false;
+  store_pack(p.exp_avg + first, kept.m);
+  store_pack(p.exp_avg_sq + first, kept.v);
+  return true;
 }
 
 // w -= step · d, and the copy in compute precision.
-__device__ void step_weights(float* master, __nv_bfloat16* param, int64_t pack, float4 w, float4 d, float step) {
-  w.x -= step * d.x;
-  w.y -= step * d.y;
-  w.z -= step * d.z;
-  w.w -= step * d.w;
-  reinterpret_cast<float4*>(master)[pack] = w;
-  if (param == nullptr) return;
-  __nv_bfloat162 copy[2] = {__floats2bfloat162_rn(w.x, w.y), __floats2bfloat162_rn(w.z, w.w)};
-  reinterpret_cast<uint2*>(param)[pack] = *reinterpret_cast<uint2*>(copy);
-}
-
-// The pack of this thread and its owner; -1 beyond the end and in padding.
-__device__ int owner_of(const int32_t* block_tensor, int64_t packs, int64_t& pack) {
-  pack = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  return pack < packs ? block_tensor[pack / (kBlock / kPack)] : -1;
+template <int N>
+__device__ void step_weights(float* master, __nv_bfloat16* param, int64_t first, float (&w)[N], const float (&d)[N],
+                             float step) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) w[i] -= step * d[i];
+  store_pack(master + first, pack_floats<float>(w));
+  if (param != nullptr) store_pack(param + first, pack_floats<__nv_bfloat16>(w));
 }
 
 template <class T>
-__global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, int64_t packs, float lr) {
-  int64_t pack;
-  const int tensor = owner_of(p.block_tensor, packs, pack);
-  if (tensor < 0 || isnan(p.grad_scale[0])) return;
-  const float4 w = reinterpret_cast<float4*>(p.master)[pack];
-  step_weights(p.master, param, pack, w, update_moments(p, pack, tensor, w), lr);
+__global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, int64_t n, float lr) {
+  const int64_t first = first_element<T>();
+  float w[kElements<T>], d[kElements<T>];
+  if (first < n && update_moments(p, first, w, d)) step_weights(p.master, param, first, w, d, lr);
 }
 
 template <class T>
-__global__ void lamb_direction_kernel(MomentPointers<T> p, int64_t packs) {
-  int64_t pack;
-  const int tensor = owner_of(p.block_tensor, packs, pack);
-  if (tensor < 0 || isnan(p.grad_scale[0])) return;
-  const float4 w = reinterpret_cast<float4*>(p.master)[pack];
-  reinterpret_cast<float4*>(p.grad)[pack] = update_moments(p, pack, tensor, w);
+__global__ void lamb_direction_kernel(MomentPointers<T> p, int64_t n) {
+  const int64_t first = first_element<T>();
+  float w[kElements<T>], d[kElements<T>];
+  if (first < n && update_moments(p, first, w, d)) store_pack(p.grad + first, pack_floats<float>(d));
 }
 
 __global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, const float* direction,
                                   const float* weight_sumsq, const float* direction_sumsq, const float* grad_scale,
-                                  const float* decay, const int32_t* block_tensor, int64_t packs, float lr) {
-  int64_t pack;
-  const int tensor = owner_of(block_tensor, packs, pack);
+                                  const float* decay, const int32_t* block_tensor, int64_t n, float lr) {
+  const int64_t first = first_element<float>();
+  const int tensor = first < n ? block_tensor[first / kBlock] : -1;
   if (tensor < 0 || isnan(grad_scale[0])) return;
   const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
   const float trust = adapts ? sqrtf(weight_sumsq[tensor]) / sqrtf(direction_sumsq[tensor]) : 1.0f;
-  step_weights(master, param, pack, reinterpret_cast<float4*>(master)[pack],
-               reinterpret_cast<const float4*>(direction)[pack], lr * trust);
+  float w[4], d[4];
+  unpack(load_pack<4>(master + first), w);
+  unpack(load_pack<4>(direction + first), d);
+  step_weights(master, param, first, w, d, lr * trust);
 }
 
 // Sums of squares, first pass: a warp adds kRun blocks of kBlock elements, 32 lanes of four. The part of a tensor that
@@ -157,7 +178,7 @@ struct TensorRange {
 
 __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float* inp, const int32_t* block_tensor,
                                  int64_t blocks) {
-  static_assert(kBlock == 32 * kPack);
+  static_assert(kBlock == 32 * 4);
   const int64_t run = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32, begin = run * kRun;
   if (begin >= blocks) return;
   const int64_t end = begin + kRun < blocks ? begin + kRun : blocks;
@@ -241,33 +262,33 @@ __global__ void clip_scale_kernel(float* scale, float* norm, const float* norm_s
 }  // namespace
 
 void adamw_update(const AdamwUpdate& a, CudaStream& stream) {
-  const int64_t packs = a.moments.master.numel() / kPack;
-  if (packs == 0) return;
+  const int64_t n = a.moments.master.numel();
+  if (n == 0) return;
   dispatch(a.moments.exp_avg.dtype, [&](auto type) {
     using T = decltype(type);
-    adamw_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param),
-                                                             packs, a.lr);
+    adamw_kernel<<<blocks_for(n / kElements<T>), kThreads, 0, stream>>>(pointers_of<T>(a.moments),
+                                                                        pointer<__nv_bfloat16>(a.param), n, a.lr);
   });
   TRI_CUDA_LAUNCH("adamw_update");
 }
 
 void lamb_direction(const LambDirection& a, CudaStream& stream) {
-  const int64_t packs = a.moments.master.numel() / kPack;
-  if (packs == 0) return;
+  const int64_t n = a.moments.master.numel();
+  if (n == 0) return;
   dispatch(a.moments.exp_avg.dtype, [&](auto type) {
     using T = decltype(type);
-    lamb_direction_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(pointers_of<T>(a.moments), packs);
+    lamb_direction_kernel<<<blocks_for(n / kElements<T>), kThreads, 0, stream>>>(pointers_of<T>(a.moments), n);
   });
   TRI_CUDA_LAUNCH("lamb_direction");
 }
 
 void lamb_apply(const LambApply& a, CudaStream& stream) {
-  const int64_t packs = a.master.numel() / kPack;
-  if (packs == 0) return;
-  lamb_apply_kernel<<<blocks_for(packs), kThreads, 0, stream>>>(
+  const int64_t n = a.master.numel();
+  if (n == 0) return;
+  lamb_apply_kernel<<<blocks_for(n / kElements<float>), kThreads, 0, stream>>>(
       pointer<float>(a.master), pointer<__nv_bfloat16>(a.param), pointer<float>(a.direction),
       pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq), pointer<float>(a.grad_scale),
-      pointer<float>(a.decay), pointer<int32_t>(a.block_tensor), packs, a.lr);
+      pointer<float>(a.decay), pointer<int32_t>(a.block_tensor), n, a.lr);
   TRI_CUDA_LAUNCH("lamb_apply");
 }
 

@@ -20,7 +20,7 @@ TEST(MomentRounding, odds_are_exact) {
     const uint32_t bits = bits_of(value), below = bits >> 16;
     uint32_t up = 0;
     for (uint32_t random = 0; random < 1 << 16; ++random) {
-      const uint32_t rounded = round_stochastically(bits, random);
+      const uint32_t rounded = round_stochastically(value, random);
       ASSERT_TRUE(rounded == below || rounded == below + 1) << value;
       up += rounded == below + 1;
     }
@@ -30,10 +30,10 @@ TEST(MomentRounding, odds_are_exact) {
 
 TEST(MomentRounding, infinity_and_nan_stay) {
   for (const uint32_t random : {0u, 1u, 0xFFFFu, 0xABCDEF12u}) {
-    EXPECT_EQ(value_of(round_stochastically(bits_of(INFINITY), random)), INFINITY);
-    EXPECT_EQ(value_of(round_stochastically(bits_of(-INFINITY), random)), -INFINITY);
+    EXPECT_EQ(value_of(round_stochastically(INFINITY, random)), INFINITY);
+    EXPECT_EQ(value_of(round_stochastically(-INFINITY, random)), -INFINITY);
     for (const uint32_t nan : {0x7F800001u, 0x7FC00000u, 0xFFFFFFFFu, 0xFF80FFFFu})
-      EXPECT_TRUE(std::isnan(value_of(round_stochastically(nan, random)))) << nan;
+      EXPECT_TRUE(std::isnan(value_of(round_stochastically(std::bit_cast<float>(nan), random)))) << nan;
   }
 }
 
@@ -44,8 +44,8 @@ TEST(MomentRounding, many_draws_average_to_the_number) {
   for (int quad = 0; quad < kQuads; ++quad) {
     const MomentDraw draw = draw_of(derive_key(1, "tensor"), derive_key(2, "step"), quad);
     for (int i = 0; i < 4; ++i) {
-      const bool m_up = value_of(round_stochastically(bits_of(value), draw.exp_avg(i))) > value;
-      const bool v_up = value_of(round_stochastically(bits_of(value), draw.exp_avg_sq(i))) > value;
+      const bool m_up = value_of(round_stochastically(value, draw.exp_avg(i))) > value;
+      const bool v_up = value_of(round_stochastically(value, draw.exp_avg_sq(i))) > value;
       exp_avg += m_up, exp_avg_sq += v_up, both += m_up && v_up;
     }
   }

@@ -256,12 +256,12 @@ struct Tolerance {
 // bf16: activations round at other places, 8 bits of mantissa; parameters all together, because gradients that are zero
 // but for rounding (a key's bias moves no softmax) are noise there, and Adam scales noise up to full steps.
 // bf16 moments: all layouts draw the same, so that losses agree as in fp32; a moment beside a border falls to either
-// side of it, which shows where gradients are zero but for rounding.
+// side of it, which shows where gradients are zero but for rounding, and in the gradients' norm.
 // fp8: a number beside a border of rounding falls to either side of it, which is up to 1/16 of it.
 Tolerance tolerance_of(const Layout& layout) {
   if (layout.gemms == GemmFormat::kFp8) return Tolerance{5e-3, 1e-1, 5e-2};
   if (layout.precision != Dtype::kF32) return Tolerance{5e-3, 5e-2, 2e-2};
-  return Tolerance{1e-5, 1e-5, layout.moments == Dtype::kF32 ? 1e-4 : 2e-3};
+  return layout.moments == Dtype::kF32 ? Tolerance{1e-5, 1e-5, 1e-4} : Tolerance{1e-5, 1e-4, 2e-3};
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ make_text
 
 echo "N steps, a stop, N steps: the same bits as 2 N steps"
 mesh=(parallel.tp=2 parallel.pp=2 parallel.dp=2 parallel.zero=1)
-for kind in "parallel.zero=1" "parallel.zero=2 precision.compute=bf16" "parallel.zero=0 model.tie_embeddings=false" \
-  "parallel.zero=0 optimizer.moments=bf16" \
+for kind in "parallel.zero=1" "parallel.zero=2 precision.compute=bf16" \
+  "parallel.zero=0 model.tie_embeddings=false optimizer.moments=bf16" \
   "parallel.zero=1 optimizer.name=lamb parallel.chunks=2 parallel.schedule=interleaved data.micro_batch=1"; do
   read -ra settings <<<"$kind"
   rm -rf whole parts

@@ -14,14 +14,16 @@ namespace {
 TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
   for (const OptimizerRow& row : optimizers())
     for (const Dtype precision : {Dtype::kF32, Dtype::kBF16})
-      for (const int zero : {0, 1, 2}) {
-        Config c = tiny_config();
-        c.optimizer.name = row.kind;
-        c.precision.compute = precision;
-        c.parallel.zero = zero;
-        const OneRank rank(c);
-        EXPECT_EQ(rank.predicted, rank.arena->bytes_by_name());
-      }
+      for (const Dtype moments : {Dtype::kF32, Dtype::kBF16})
+        for (const int zero : {0, 1, 2}) {
+          Config c = tiny_config();
+          c.optimizer.name = row.kind;
+          c.optimizer.moments = moments;
+          c.precision.compute = precision;
+          c.parallel.zero = zero;
+          const OneRank rank(c);
+          EXPECT_EQ(rank.predicted, rank.arena->bytes_by_name());
+        }
 }
 
 // A rank alone: the sums are what it told, beside what the step fills in.
@@ -72,6 +74,33 @@ TEST(Trainer, a_nan_is_found_and_named_and_changes_nothing) {
     EXPECT_NE(std::find(names.begin(), names.end(), "loss of microbatch 0"), names.end());
     EXPECT_NE(std::find(names.begin(), names.end(), "gradient of " + weight_of(modules::kFc2, 1)), names.end());
   }
+}
+
+// With beta1 = 0 the first moment is the gradient, here the same at each step: what differs is how it was rounded.
+TEST(Trainer, moments_in_bf16_are_rounded_anew_at_each_step) {
+  Config c = tiny_config();
+  c.optimizer.moments = Dtype::kBF16;
+  c.optimizer.beta1 = 0;
+  c.lr.peak = 1e-30;  // no weight moves
+  OneRank rank(c);
+  const auto first_moments_after = [&](int64_t number) {
+    rank.trainer->step(number, rank.tokens(0, 0), rank.tokens(0, 1));
+    rank.trainer->runtime().synchronize();
+    std::vector<float> all;
+    for (const BucketSlice& slice : rank.trainer->store().memory().slices())
+      for (const float value : to_floats(slice.state[0])) all.push_back(value);
+    return all;
+  };
+  const std::vector<float> at_0 = first_moments_after(0), at_1 = first_moments_after(1);
+  size_t differ = 0, count = 0;
+  for (size_t i = 0; i < at_0.size(); ++i) {
+    count += at_0[i] != 0;
+    differ += at_0[i] != at_1[i];
+    EXPECT_NEAR(at_0[i], at_1[i], std::fabs(at_0[i]) / 127);
+  }
+  EXPECT_GT(differ, count / 5);  // a third is to be expected
+  EXPECT_LT(differ, count / 2);
+  EXPECT_EQ(first_moments_after(0), at_0);
 }
 
 // Casts of a layer that fell meet no tensor, so its history only decays: scales made of it would be far too large.
