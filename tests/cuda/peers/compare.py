@@ -1,19 +1,27 @@
 #!/usr/bin/env python3
 """Trireme beside its peers: the same shapes on the same GPUs, in alternation; one table with ratios.
 
-    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--json FILE] [SHAPE ...]
+    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without WORDS] [--json FILE] [SHAPE ...]
+    compare.py --prepare [SHAPE ...]
 
-Every program runs once a round, Trireme first, so that a GPU that grows hot slows all alike; a program's figure is the
-median of its rounds' medians, and beside it stands how far apart its rounds are. A peer whose package is missing, or
-that fails, is listed with its words. Exit status: 0, or 1 where Trireme itself failed.
+Every program runs once a round, Trireme first, so that a GPU that grows hot slows all alike; a round goes through all
+shapes in the order given. A program's figure is the median of its rounds' medians, and beside it stands how far apart
+its rounds are. A peer whose package is missing, or that fails, is listed with its words. Exit status: 0, or 1 where
+Trireme itself failed.
+
+--seconds ends the comparison there: what runs is stopped, and the table holds what was measured. --prepare runs each of
+PyTorch's peers for two steps, one at a time on every visible GPU, so that torch.compile's results lie in its cache.
 """
 import argparse
 import json
 import os
+import queue
 import signal
 import statistics
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,6 +70,7 @@ class Figures:
     name: str
     rounds: list = field(default_factory=list)
     reason: str = ""
+    seconds: list = field(default_factory=list)  # that each run took as a whole
 
     @property
     def tokens_per_s(self):
@@ -135,18 +144,20 @@ def read_answer(text):
     return None, ""
 
 
-def run(program):
+def run(program, seconds=None, environment=None):
+    """(tokens a second, "") or (None, why not). It is stopped after `seconds`, by default RUN_SECONDS."""
+    seconds = RUN_SECONDS if seconds is None else seconds
     try:
         process = subprocess.Popen(program.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-                                   start_new_session=True)
+                                   start_new_session=True, env={**os.environ, **(environment or {})})
     except OSError as error:
         return None, f"failed: {error}"
     try:
-        out, errors = process.communicate(timeout=RUN_SECONDS)
+        out, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # with what it has started
         process.communicate()
-        return None, f"failed: no answer within {RUN_SECONDS} s"
+        return None, f"failed: no answer within {seconds:g} s"
     tokens_per_s, reason = read_answer(out)
     if tokens_per_s is not None or reason:
         return tokens_per_s, reason
@@ -154,17 +165,54 @@ def run(program):
     return None, f"failed: {words[-1].strip() if words else f'exit status {process.returncode}'}"
 
 
-def measure(all_programs, rounds, run_one=run):
-    """Figures of each program. One that once gave none is not started again."""
-    figures = [Figures(program.name) for program in all_programs]
-    for _ in range(rounds):
-        for program, of_it in zip(all_programs, figures):
-            if of_it.reason:
-                continue
-            tokens_per_s, of_it.reason = run_one(program)
-            if tokens_per_s is not None:
-                of_it.rounds.append(tokens_per_s)
-    return figures
+def measure(all_programs, rounds, seconds=float("inf"), run_one=run, clock=time.monotonic, after_each=None):
+    """Figures of each program of each shape, {shape: [Figures]}. One that once gave none is not started again. After
+    `seconds` none is started, and what is stopped then counts as not run."""
+    found = {shape: [Figures(program.name) for program in of_shape] for shape, of_shape in all_programs.items()}
+    end = clock() + seconds
+    turns = [turn for shape in all_programs for turn in zip(all_programs[shape], found[shape])]
+    for program, figures in turns * rounds:
+        begin = clock()
+        if figures.reason or begin >= end:
+            continue
+        tokens_per_s, reason = run_one(program, min(RUN_SECONDS, end - begin))
+        if tokens_per_s is not None:
+            figures.rounds.append(tokens_per_s)
+            figures.seconds.append(clock() - begin)
+        elif clock() < end:
+            figures.reason = reason
+        if after_each:
+            after_each(found)
+    for _, figures in turns:
+        if not figures.rounds and not figures.reason:
+            figures.reason = "no time was left"
+    return found
+
+
+def prepare(all_programs, gpus, run_one=run):
+    """Runs each peer of `all_programs` for two steps, one at a time on each GPU of `gpus`; prints what each took."""
+    waiting = queue.SimpleQueue()
+    for shape, of_shape in all_programs.items():
+        for program in of_shape:
+            if program.name.startswith("PyTorch") or program.name.startswith("torchao"):
+                waiting.put((shape, program))
+
+    def work(gpu):
+        while True:
+            try:
+                shape, program = waiting.get_nowait()
+            except queue.Empty:
+                return
+            begin = time.monotonic()
+            tokens_per_s, reason = run_one(program, environment={"CUDA_VISIBLE_DEVICES": gpu, "PEER_STEPS": "1"})
+            answer = reason if tokens_per_s is None else "ready"
+            print(f"{shape}, {program.name}: {answer} after {time.monotonic() - begin:.0f} s", flush=True)
+
+    workers = [threading.Thread(target=work, args=(gpu,)) for gpu in gpus]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 def table(shape_name, figures, gpus):
@@ -190,23 +238,37 @@ def main():
     parser.add_argument("--build", default="build-gpu", help="folder of the build, under the repository's root")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gpus", type=int, default=1, choices=sorted(SHAPES))
-    parser.add_argument("--json", help="file for all figures")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="the comparison ends after so many")
+    parser.add_argument("--without", action="append", default=[], metavar="WORDS",
+                        help="leave out the programs whose name has these words; may be repeated")
+    parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")
+    parser.add_argument("--json", help="file for all figures, written anew after each program")
     parser.add_argument("shapes", nargs="*", help="names; all where none is given")
     options = parser.parse_args()
     known = SHAPES[options.gpus]
     unknown = [name for name in options.shapes if name not in known]
     if unknown:
         parser.error(f"{', '.join(unknown)}: no such shape for {options.gpus} GPUs; there are {', '.join(known)}")
-    everything, failed = {}, False
-    for name in options.shapes or known:
-        config, shape = known[name]
-        figures = measure(programs(options.build, config, shape, options.gpus), options.rounds)
-        print("\n".join(table(name, figures, options.gpus)) + "\n", flush=True)
-        everything[name] = {row.name: {"tokens_per_s": row.rounds, "reason": row.reason} for row in figures}
-        failed |= any(row.reason for row in figures if row.name.startswith("Trireme"))
-    if options.json:
+    all_programs = {name: [program for program in programs(options.build, *known[name], options.gpus)
+                           if not any(words in program.name for words in options.without)]
+                    for name in options.shapes or known}
+    if options.prepare:
+        prepare(all_programs, os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
+        return 0
+
+    def write(found):
+        if not options.json:
+            return
+        everything = {shape: {row.name: {"tokens_per_s": row.rounds, "reason": row.reason, "seconds": row.seconds}
+                              for row in figures} for shape, figures in found.items()}
         Path(options.json).write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
-    return 1 if failed else 0
+
+    found = measure(all_programs, options.rounds, options.seconds, after_each=write)
+    write(found)
+    for name, figures in found.items():
+        print("\n".join(table(name, figures, options.gpus)) + "\n", flush=True)
+    own = [row for figures in found.values() for row in figures if row.name.startswith("Trireme")]
+    return 1 if any(row.reason.startswith("failed") for row in own) else 0
 
 
 if __name__ == "__main__":

@@ -44,16 +44,53 @@ class Alternation(unittest.TestCase):
         answers = {"a": [(100, ""), (300, ""), (200, "")], "b": [(None, "skipped: x")],
                    "c": [(50, ""), (None, "failed: y")]}
 
-        def run_one(program):
+        def run_one(program, seconds):
             asked.append(program.name)
             return answers[program.name].pop(0)
 
-        a, b, c = measure([Program(name, []) for name in "abc"], 3, run_one)
+        a, b, c = measure({"shape": [Program(name, []) for name in "abc"]}, 3, run_one=run_one)["shape"]
         self.assertEqual("".join(asked), "abc" "ac" "a")
         self.assertEqual((a.rounds, a.tokens_per_s, a.reason), ([100, 300, 200], 200, ""))
         self.assertEqual(a.scatter, 1.0)
         self.assertEqual((b.rounds, b.tokens_per_s, b.reason), ([], None, "skipped: x"))
         self.assertEqual((c.rounds, c.reason), ([50], "failed: y"))
+
+    def test_time_ends_the_comparison_and_what_was_measured_stays(self):
+        now, asked, written = 0.0, [], []
+
+        def run_one(program, seconds):  # each would take 10 s
+            nonlocal now
+            asked.append((program.name, seconds))
+            now += min(10.0, seconds)
+            return (100, "") if seconds >= 10 else (None, f"failed: no answer within {seconds:g} s")
+
+        all_programs = {"one": [Program("a", []), Program("b", [])], "two": [Program("c", []), Program("d", [])]}
+        found = measure(all_programs, 2, 54.0, run_one, lambda: now,
+                        lambda so_far: written.append(sum(len(row.rounds) for rows in so_far.values() for row in rows)))
+        self.assertEqual("".join(name for name, _ in asked), "abcd" "ab")  # a round goes through all shapes
+        self.assertEqual([seconds for _, seconds in asked], [54, 44, 34, 24, 14, 4])
+        (a, b), (c, d) = found["one"], found["two"]
+        self.assertEqual([len(row.rounds) for row in (a, b, c, d)], [2, 1, 1, 1])
+        self.assertEqual({row.reason for row in (a, b, c, d)}, {""})  # b's second run was only stopped
+        self.assertEqual(written, [1, 2, 3, 4, 5, 5])
+        self.assertEqual(a.seconds, [10, 10])
+        now = 0.0
+        (a, b), (c, d) = measure(all_programs, 2, 14.0, run_one, lambda: now).values()
+        self.assertEqual((a.reason, b.reason, d.rounds, d.reason), ("", "no time was left", [], "no time was left"))
+
+    def test_preparing_runs_each_of_pytorchs_peers_once(self):
+        asked = []
+
+        def run_one(program, environment):
+            asked.append((program.name, environment["CUDA_VISIBLE_DEVICES"], environment["PEER_STEPS"]))
+            return 1000, ""
+
+        all_programs = {name: programs("build", *compare.SHAPES[1][name], 1) for name in ("13b", "llama8k")}
+        with mock.patch("builtins.print"):
+            compare.prepare(all_programs, ["0", "1"], run_one)
+        self.assertEqual(sorted(name for name, _, _ in asked),
+                         sorted(2 * ["PyTorch compile", "torchao FP8, tensor scales", "torchao FP8, row scales"]))
+        self.assertLessEqual({gpu for _, gpu, _ in asked}, {"0", "1"})
 
     def test_the_table_has_ratios_of_the_best_of_ours(self):
         rows = [Figures("Trireme dp 2", [30000, 33000, 31000]), Figures("Trireme tp 2", [40000]),

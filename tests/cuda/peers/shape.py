@@ -1,6 +1,7 @@
 """A model's shape, as compare.py hands it to a peer in JSON, and what a peer prints: one JSON line."""
 import importlib
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
 
@@ -39,7 +40,10 @@ def need(*modules):
 
 
 def report(torch, step, tokens, warmup=4, steps=12, quiet=False):
-    """Times `step` by events after a warm-up, and prints the milliseconds of each. tokens: of all GPUs and a step."""
+    """Times `step` by events after a warm-up, and prints the milliseconds of each. tokens: of all GPUs and a step.
+    PEER_STEPS of the environment: so many steps instead, after as many."""
+    if "PEER_STEPS" in os.environ:
+        warmup = steps = int(os.environ["PEER_STEPS"])
     for _ in range(warmup):
         step()
     torch.cuda.synchronize()
