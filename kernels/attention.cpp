@@ -33,9 +33,9 @@ bool is_short(const AttentionShape& s, int64_t tiles_per_multiprocessor, const G
   return tiles < tiles_per_multiprocessor * gpu.num_multiprocessors;
 }
 
-// Measured on an H200, head size 128, forward/backward: with 4 tiles a multiprocessor cuDNN made 422/284 TFLOP/s, with 2
-// 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048); ours lose far less, since theirs are the tiles of all
-// sequences.
+// Measured on an H200, head size 128, forward/backward: with 4 tiles a multiprocessor cuDNN made 422/284 TFLOP/s, with
+// 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048); ours lose far less, since theirs are the tiles of
+// all sequences.
 bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gpu) {
   return takes_sequences_apart(s) && is_short(s, 3, gpu);
 }
