@@ -24,20 +24,14 @@ void check_attention(const char* op, const Args& a) {
   require_tensor(op, "lse", a.lse, Dtype::kF32, {rows / a.seq_len, num_heads, a.seq_len});
 }
 
-// Of several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp).
-bool takes_sequences_apart(const AttentionShape& s) { return s.group > 1 && s.num_kv_heads > 1; }
-
-// Whether a sequence has fewer tiles of 128 queries than so many a multiprocessor.
-bool is_short(const AttentionShape& s, int64_t tiles_per_multiprocessor, const GpuProperties& gpu) {
-  const int64_t tiles = int64_t{s.num_kv_heads} * s.group * ceil_div(s.seq_len, 128);
-  return tiles < tiles_per_multiprocessor * gpu.num_multiprocessors;
-}
-
-// Measured on an H200, head size 128, forward/backward: with 4 tiles a multiprocessor cuDNN made 422/284 TFLOP/s, with
-// 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048); ours lose far less, since theirs are the tiles of
-// all sequences.
+// Of several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp), whose tiles of 128 queries alone
+// must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles a multiprocessor cuDNN made
+// 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048); ours lose far less, since
+// theirs are the tiles of all sequences.
 bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gpu) {
-  return takes_sequences_apart(s) && is_short(s, 3, gpu);
+  constexpr int64_t kTilesPerMultiprocessor = 3;
+  const int64_t tiles = int64_t{s.num_kv_heads} * s.group * ceil_div(s.seq_len, 128);
+  return s.group > 1 && s.num_kv_heads > 1 && tiles < kTilesPerMultiprocessor * gpu.num_multiprocessors;
 }
 
 }  // namespace
@@ -59,11 +53,6 @@ bool flash_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
 
 bool cudnn_attention_takes(const AttentionShape& s, const GpuProperties& gpu) {
   return gpu.has_cudnn && s.dtype == Dtype::kBF16 && s.head_size % 8 == 0 && s.head_size <= 128;
-}
-
-// With 16 tiles a multiprocessor (T 8192, 32 heads) one sequence made as much as all at once.
-int cudnn_lanes(const AttentionShape& s, int64_t batch, const GpuProperties& gpu) {
-  return batch > 1 && takes_sequences_apart(s) && is_short(s, 8, gpu) ? 2 : 1;
 }
 
 Result<AttentionPath> attention_path(AttentionKernel kernel, Pass pass, const AttentionShape& s,

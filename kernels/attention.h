@@ -80,9 +80,6 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
 bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 // bf16 and head sizes that are a multiple of 8 up to 128; any group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
-// How many executions cuDNN has under way at a time, of the `batch` sequences of a call: 1 or 2. Of several groups it
-// takes one sequence an execution, and the blocks of a short one leave multiprocessors idle at its end.
-int cudnn_lanes(const AttentionShape& shape, int64_t batch, const GpuProperties& gpu);
 
 // Shared memory of a block that the FlashAttention kernels need, at most; and of the scalar ones, beside the scores.
 inline constexpr int64_t kFlashSharedBytes = 163 * 1024;

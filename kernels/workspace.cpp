@@ -15,7 +15,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm
 // keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats,
 // and room for what cuDNN's engines keep for themselves. Where heads are grouped, the gradients of keys and values of
-// each query head, which are then summed; of one sequence (cuda/cudnn_attention.cpp).
+// each query head, which are then summed; a sequence at a time (cuda/cudnn_attention.cpp).
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) {
   const bool by_sequence = d.group > 1 && d.num_kv_heads > 1;
   const int64_t heads = (by_sequence ? 1 : d.batch) * d.num_kv_heads * d.group;
@@ -34,8 +34,7 @@ int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& g
   int64_t bytes = 0;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const auto path = attention_path(d.attention, pass, shape, gpu);
-    if (path && path.value() == AttentionPath::kCudnn)
-      bytes = std::max(bytes, cudnn_lanes(shape, d.batch, gpu) * cudnn_workspace_bytes(d));
+    if (path && path.value() == AttentionPath::kCudnn) bytes = std::max(bytes, cudnn_workspace_bytes(d));
     // Also where it stands in for cuDNN.
     if (flash_attention_takes(shape, gpu)) bytes = std::max(bytes, flash_workspace_bytes(d));
   }
@@ -59,8 +58,8 @@ int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProper
   const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
   // Row losses, sums of squares, cuBLASLt's bias gradients, and buffers that were outgrown.
   const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;
-  return round_up(
-      kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max({norm, bias, tiles}) + embedding + rest, 256);
+  return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max({norm, bias, tiles}) + embedding + rest,
+                  256);
 }
 
 }  // namespace tri

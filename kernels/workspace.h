@@ -11,8 +11,7 @@ int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& dims, const GpuPro
 
 // The bytes of one call of the attention kernels that `dims` leads to, the larger of both passes.
 int64_t attention_workspace_bytes(const WorkspaceDims& dims, const GpuProperties& gpu);
-// Of it, an execution of cuDNN's backward graph with its deterministic algorithm, and our own FlashAttention's backward
-// pass.
+// Of it, cuDNN's backward graph with its deterministic algorithm, and our own FlashAttention's backward pass.
 int64_t cudnn_workspace_bytes(const WorkspaceDims& dims);
 int64_t flash_workspace_bytes(const WorkspaceDims& dims);
 

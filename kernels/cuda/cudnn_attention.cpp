@@ -1,12 +1,10 @@
 // Causal attention by cuDNN's SDPA graphs. Queries, keys and values are read where they lie in the grouped QKV rows
 // (strided), gradients written likewise. The backward pass uses cuDNN's deterministic algorithm, unless a call does
-// without. Short sequences that are executions of their own run two at a time, on the caller's stream and on one beside
-// it: the same graph, so the same bits as one after the other.
+// without.
 #include "kernels/cuda/cudnn_attention.h"
 
 #include <cudnn_frontend.h>
 
-#include <array>
 #include <compare>
 #include <exception>
 #include <map>
@@ -16,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/check.h"
-#include "kernels/cuda/context.h"
 #include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
@@ -176,48 +172,6 @@ Pointers pointers_of(const Shape& s, const Args& a, int64_t first) {
   return pointers;
 }
 
-template <class Args>
-int lanes_of(const Args& a, CudaStream& stream) {
-  return cudnn_lanes(attention_shape(a), a.lse[0], stream.context().properties());
-}
-
-// A second stream beside a caller's. Its scratch memory is its own.
-class SideLane {
- public:
-  SideLane() = default;
-  ~SideLane() {
-    if (stream_ == nullptr) return;
-    cudaEventDestroy(caller_);
-    cudaEventDestroy(mine_);
-    cudaStreamDestroy(stream_);
-  }
-  SideLane(const SideLane&) = delete;
-  SideLane& operator=(const SideLane&) = delete;
-
-  // What is enqueued on it from here on runs behind the work that `caller` has so far.
-  cudaStream_t begin(cudaStream_t caller) {
-    if (stream_ == nullptr) {
-      int priority = 0;
-      TRI_CUDA(cudaStreamGetPriority(caller, &priority));
-      TRI_CUDA(cudaEventCreateWithFlags(&caller_, cudaEventDisableTiming));
-      TRI_CUDA(cudaEventCreateWithFlags(&mine_, cudaEventDisableTiming));
-      TRI_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
-    }
-    TRI_CUDA(cudaEventRecord(caller_, caller));
-    TRI_CUDA(cudaStreamWaitEvent(stream_, caller_));
-    return stream_;
-  }
-  // The caller's later work waits for what was enqueued on it.
-  void end(cudaStream_t caller) {
-    TRI_CUDA(cudaEventRecord(mine_, stream_));
-    TRI_CUDA(cudaStreamWaitEvent(caller, mine_));
-  }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t caller_ = nullptr, mine_ = nullptr;
-};
-
 }  // namespace
 
 struct CudnnAttention::State {
@@ -230,7 +184,6 @@ struct CudnnAttention::State {
   std::mutex mutex;
   cudnnHandle_t handle = nullptr;
   std::map<std::pair<Shape, Pass>, Entry> entries;
-  SideLane side;
 
   State() {
     if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
@@ -272,24 +225,14 @@ struct CudnnAttention::State {
     return entry;
   }
 
-  void execute(Entry& entry, Pointers pointers, cudaStream_t stream, Workspace& memory) {
-    if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) throw Fatal(ExitCode::kDevice, "cudnnSetStream");
-    void* scratch = memory.buffer(stream, Scratch::kAttention, static_cast<size_t>(entry.workspace_bytes));
-    if (const auto status = entry.graph->execute(handle, pointers, scratch); status.is_bad())
-      value_or_throw(Result<void>(refusal(status, "execute")));
-  }
-
-  // A call of `batch` sequences. pointers_from(first): of the execution that begins with that sequence.
-  template <class PointersFrom>
-  void run(const Shape& shape, Pass pass, int64_t batch, int lanes, CudaStream& stream, PointersFrom pointers_from) {
+  void execute(const Shape& shape, Pass pass, Pointers pointers, CudaStream& stream) {
     std::lock_guard lock(mutex);
     Entry& entry = entry_of(shape, pass);
     value_or_throw(entry.prepared);
-    std::array<cudaStream_t, 2> on{stream, nullptr};
-    if (lanes == 2) on[1] = side.begin(stream);
-    for (int64_t first = 0, turn = 0; first < batch; first += shape.sequences, ++turn)
-      execute(entry, pointers_from(first), on[static_cast<size_t>(turn % lanes)], stream.context().workspace());
-    if (lanes == 2) side.end(stream);
+    if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) throw Fatal(ExitCode::kDevice, "cudnnSetStream");
+    void* scratch = workspace(stream, Scratch::kAttention, static_cast<size_t>(entry.workspace_bytes));
+    if (const auto status = entry.graph->execute(handle, pointers, scratch); status.is_bad())
+      value_or_throw(Result<void>(refusal(status, "execute")));
   }
 };
 
@@ -317,18 +260,18 @@ int64_t CudnnAttention::workspace_bytes(const AttentionBackward& a) {
 
 void CudnnAttention::forward(const AttentionForward& a, CudaStream& stream) {
   const Shape s = shape_of(a);
-  state_->run(s, Pass::kForward, a.lse[0], lanes_of(a, stream), stream,
-              [&](int64_t first) { return pointers_of(s, a, first); });
+  for (int64_t first = 0; first < a.lse[0]; first += s.sequences)
+    state_->execute(s, Pass::kForward, pointers_of(s, a, first), stream);
 }
 
 void CudnnAttention::backward(const AttentionBackward& a, CudaStream& stream) {
   const Shape s = shape_of(a);
-  state_->run(s, Pass::kBackward, a.lse[0], lanes_of(a, stream), stream, [&](int64_t first) {
+  for (int64_t first = 0; first < a.lse[0]; first += s.sequences) {
     Pointers pointers = pointers_of(s, a, first);
     pointers[kDO] = element(a.dout, first * s.seq_len * s.out_row);
     add_qkv(pointers, s, a.dqkv, first, kDQ, kDK, kDV);
-    return pointers;
-  });
+    state_->execute(s, Pass::kBackward, std::move(pointers), stream);
+  }
 }
 
 }  // namespace tri::cuda

@@ -164,65 +164,6 @@ TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
                            .kernel = AttentionKernel::kCudnn});
 }
 
-// Short sequences of grouped heads run on two streams: behind what the caller's stream has before them, ahead of what
-// comes after, and with the bits of one after the other.
-TEST(CudaAttention, two_sequences_at_a_time_are_as_one_after_the_other) {
-  TRI_NEEDS_GPU();
-  if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
-  const Case c{
-      .batch = 3, .seq_len = 512, .num_kv_heads = 4, .group = 4, .head_size = 128, .kernel = AttentionKernel::kCudnn};
-  const Buffer qkv(c.dtype, {c.rows(), c.qkv_width()}, random_values(c.rows() * c.qkv_width(), "qkv")),
-      dout(c.dtype, {c.rows(), c.out_width()}, random_values(c.rows() * c.out_width(), "dout"));
-  const Buffer poison_qkv(c.dtype, {c.rows(), c.qkv_width()}), poison_out(c.dtype, {c.rows(), c.out_width()});
-  const Buffer statistic(Dtype::kF32, {c.batch, c.num_heads(), c.seq_len});
-  const DeviceBuffer d_qkv(qkv), d_dout(dout), delta(statistic);
-  const auto place = [&](Tensor in, Tensor out, Tensor lse, Tensor din) {
-    Place on;
-    for (const auto& [name, tensor] : {std::pair{"qkv", in}, {"out", out}, {"lse", lse}, {"dqkv", din}})
-      on.add(name, tensor);
-    return on;
-  };
-  const DeviceBuffer out(poison_out), lse(statistic), dqkv(poison_qkv);
-  const auto run = [&](const Case& of, const Place& on, Tensor of_dout) {
-    Place both = on;
-    both.add("dout", of_dout);
-    both.add("delta", delta);
-    ASSERT_EQ(cudnn_lanes(attention_shape(of.forward(both)), of.batch, test_stream().context().properties()),
-              of.batch > 1 ? 2 : 1);
-    cuda::attention_forward(of.forward(both), test_stream());
-    cuda::attention_backward(of.backward(both), test_stream());
-  };
-  Case one = c;
-  one.batch = 1;
-  for (int64_t b = 0; b < c.batch; ++b) {
-    const auto rows = [&](const DeviceBuffer& all) { return Tensor(all).rows(b * c.seq_len, c.seq_len); };
-    run(one, place(rows(d_qkv), rows(out), Tensor(lse).rows(b, 1), rows(dqkv)), rows(d_dout));
-  }
-  const Values expected_out = out.values(poison_out), expected_dqkv = dqkv.values(poison_qkv);
-  const Values expected_lse = lse.values(statistic);
-
-  const DeviceBuffer in(poison_qkv), seen_out(poison_out), seen_lse(statistic), seen_dqkv(poison_qkv);
-  const auto copy = [](const DeviceBuffer& to, const DeviceBuffer& from) {
-    TRI_CUDA(cudaMemcpyAsync(Tensor(to).data, Tensor(from).data, static_cast<size_t>(Tensor(to).bytes()),
-                             cudaMemcpyDeviceToDevice, test_stream()));
-  };
-  const auto poison = [](const DeviceBuffer& tensor) {
-    TRI_CUDA(cudaMemsetAsync(Tensor(tensor).data, 0xff, static_cast<size_t>(Tensor(tensor).bytes()), test_stream()));
-  };
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    copy(in, d_qkv);
-    run(c, place(in, out, lse, dqkv), d_dout);
-    for (const auto& [seen, made] : {std::pair{&seen_out, &out}, {&seen_lse, &lse}, {&seen_dqkv, &dqkv}}) {
-      copy(*seen, *made);
-      poison(*made);
-    }
-    poison(in);
-    EXPECT_EQ(seen_out.values(poison_out), expected_out) << "repeat " << repeat;
-    EXPECT_EQ(seen_lse.values(statistic), expected_lse) << "repeat " << repeat;
-    EXPECT_EQ(seen_dqkv.values(poison_qkv), expected_dqkv) << "repeat " << repeat;
-  }
-}
-
 // run.deterministic: false. Our own kernels take no notice of it.
 TEST(CudaAttention, backward_in_any_order_matches_cpu) {
   TRI_NEEDS_GPU();

@@ -154,32 +154,6 @@ TEST(Workspace, grouped_heads_need_cudnn_s_workspace_for_one_sequence) {
   EXPECT_GE(cudnn_workspace_bytes(d), 4 * (320 + 80) * kMiB);
 }
 
-// Two of them at a time where a sequence is short.
-TEST(Workspace, short_sequences_of_grouped_heads_go_through_cudnn_two_at_a_time) {
-  WorkspaceDims d = gpt_13b();
-  d.num_kv_heads = 8;
-  d.group = 4;
-  const auto lanes = [](const WorkspaceDims& dims, const GpuProperties& gpu = kH200) {
-    const AttentionShape s{dims.dtype, dims.seq_len, dims.num_kv_heads, dims.group, dims.head_size, dims.window};
-    return cudnn_lanes(s, dims.batch, gpu);
-  };
-  EXPECT_EQ(lanes(d), 2);  // 512 tiles
-  EXPECT_EQ(attention_workspace_bytes(d, kH200), 2 * cudnn_workspace_bytes(d));
-  d.batch = 1;
-  EXPECT_EQ(lanes(d), 1);
-  EXPECT_EQ(attention_workspace_bytes(d, kH200), cudnn_workspace_bytes(d));
-  d.batch = 4;
-  d.seq_len = 4096;  // 1024, of the 1056 that fill an H200
-  EXPECT_EQ(lanes(d), 2);
-  EXPECT_EQ(lanes(d, kA100), 1);
-  d.seq_len = 8192;
-  EXPECT_EQ(lanes(d), 1);
-  EXPECT_EQ(lanes(gpt_13b()), 1) << "all sequences are one execution";
-  d.num_kv_heads = 1;
-  d.seq_len = 512;
-  EXPECT_EQ(lanes(d), 1);
-}
-
 TEST(Workspace, without_a_gpu_an_h200_is_assumed) {
   EXPECT_EQ(workspace_bytes(DeviceKind::kCuda, gpt_13b()), workspace_bytes(DeviceKind::kCuda, gpt_13b(), kH200));
   EXPECT_LT(workspace_bytes(DeviceKind::kCuda, gpt_13b(), kA100), workspace_bytes(DeviceKind::kCuda, gpt_13b(), kH200));
