@@ -6,7 +6,7 @@
 namespace tri {
 namespace {
 
-// What both directions share: grouped QKV rows, one output row a token, one statistic a head and token.
+// What both directions share: QKV rows, one output row a token, one statistic a head and token.
 template <class Args>
 void check_attention(const char* op, const Args& a) {
   TRI_REQUIRE(a.num_kv_heads > 0 && a.group > 0 && a.seq_len > 0 && a.window >= 0,
@@ -24,14 +24,15 @@ void check_attention(const char* op, const Args& a) {
   require_tensor(op, "lse", a.lse, Dtype::kF32, {rows / a.seq_len, num_heads, a.seq_len});
 }
 
-// Of several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp), whose tiles of 128 queries alone
-// must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles a multiprocessor cuDNN made
-// 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048); ours lose far less, since
-// theirs are the tiles of all sequences.
+// Of grouped rows with several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp), whose tiles of
+// 128 queries alone must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles a
+// multiprocessor cuDNN made 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048);
+// ours lose far less, since theirs are the tiles of all sequences.
 bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gpu) {
   constexpr int64_t kTilesPerMultiprocessor = 3;
   const int64_t tiles = int64_t{s.num_kv_heads} * s.group * ceil_div(s.seq_len, 128);
-  return s.group > 1 && s.num_kv_heads > 1 && tiles < kTilesPerMultiprocessor * gpu.num_multiprocessors;
+  return !has_one_query_stride(s.order, s.num_kv_heads, s.group) &&
+         tiles < kTilesPerMultiprocessor * gpu.num_multiprocessors;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Causal self-attention over grouped QKV rows (dims.h), softmax statistics kept, scores never stored.
+// Causal self-attention over QKV rows of either order (qkv_row.h), softmax statistics kept, scores never stored.
 //   out[t] = sum_{s in band(t)} softmax_s(scale · q_t·k_s) · v_s
 //   lse[b, h, t] = log sum_{s in band(t)} exp(scale · q_t·k_s)
 //   band(t) = (t - W, t] with W = window; [0, t] when the window is 0
@@ -9,14 +9,16 @@
 
 #include "kernels/core/gpu.h"
 #include "kernels/core/kinds.h"
+#include "kernels/core/qkv_row.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
 
 struct AttentionForward {
-  Tensor out;            // (R, NHl · HS) T, heads in order
-  Tensor lse;            // (B, NHl, T) f32
-  Tensor qkv;            // (R, NKVl · (G + 2) · HS) T
+  Tensor out;  // (R, NHl · HS) T, heads in order
+  Tensor lse;  // (B, NHl, T) f32
+  Tensor qkv;  // (R, NKVl · (G + 2) · HS) T
+  QkvOrder order = QkvOrder::kGrouped;
   int seq_len = 0;       // T; B = R / T
   int num_kv_heads = 0;  // NKVl
   int group = 0;         // G; NHl = NKVl · G
@@ -27,12 +29,13 @@ struct AttentionForward {
 void check(const AttentionForward&);
 
 struct AttentionBackward {
-  Tensor dqkv;   // (R, NKVl · (G + 2) · HS) T, overwritten; may not be qkv
-  Tensor delta;  // (B, NHl, T) f32, workspace: sum_c dout · out
-  Tensor dout;   // (R, NHl · HS) T
-  Tensor out;    // (R, NHl · HS) T
-  Tensor lse;    // (B, NHl, T) f32
-  Tensor qkv;    // (R, NKVl · (G + 2) · HS) T
+  Tensor dqkv;                          // (R, NKVl · (G + 2) · HS) T, overwritten; may not be qkv
+  Tensor delta;                         // (B, NHl, T) f32, workspace: sum_c dout · out
+  Tensor dout;                          // (R, NHl · HS) T
+  Tensor out;                           // (R, NHl · HS) T
+  Tensor lse;                           // (B, NHl, T) f32
+  Tensor qkv;                           // (R, NKVl · (G + 2) · HS) T
+  QkvOrder order = QkvOrder::kGrouped;  // of qkv and dqkv
   int seq_len = 0;
   int num_kv_heads = 0;
   int group = 0;
@@ -43,6 +46,13 @@ struct AttentionBackward {
 };
 void check(const AttentionBackward&);
 
+// Where the heads of a call's QKV rows lie.
+template <class Args>
+QkvRow qkv_row_of(const Args& a) {
+  const int64_t heads = int64_t{a.num_kv_heads} * (a.group + 2);
+  return qkv_row(a.order, a.num_kv_heads, a.group, static_cast<int>(a.qkv[1] / heads));
+}
+
 // What of a call decides which of a GPU's kernels take it.
 struct AttentionShape {
   Dtype dtype = Dtype::kF32;
@@ -51,11 +61,11 @@ struct AttentionShape {
   int group = 0;
   int64_t head_size = 0;
   int window = 0;
+  QkvOrder order = QkvOrder::kGrouped;
 };
 template <class Args>
 AttentionShape attention_shape(const Args& a) {
-  return {a.qkv.dtype, a.seq_len, a.num_kv_heads, a.group, a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)),
-          a.window};
+  return {a.qkv.dtype, a.seq_len, a.num_kv_heads, a.group, qkv_row_of(a).head_size, a.window, a.order};
 }
 
 // kScalar: any dtype and head size, without tensor cores, far slower. kFlash: our FlashAttention kernels. kCudnn.

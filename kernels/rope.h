@@ -1,20 +1,25 @@
-// Rotary position embedding (Su et al. 2021), in place on the queries and keys of grouped QKV rows (dims.h).
+// Rotary position embedding (Su et al. 2021) of the queries and keys of QKV rows (qkv_row.h). In place, or to rows of
+// the same or the other order, and then values are copied.
 // Halves convention (GPT-NeoX, LLaMA in Hugging Face naming): element i of the first half pairs with i + HS/2.
 //   (x1, x2) <- (x1·cos - x2·sin, x2·cos + x1·sin),  angle = t · theta^(-2i/HS),  t = r % T
-// The backward pass is the inverse rotation of the gradient.
+// The backward pass is the inverse rotation of the gradient: `inp` is that of the rotated rows.
 #pragma once
 
 #include "kernels/core/kinds.h"
+#include "kernels/core/qkv_row.h"
 #include "kernels/core/tensor.h"
 
 namespace tri {
 
 struct Rope {
   Pass pass = Pass::kForward;
-  Tensor qkv;            // (R, NKVl · (G + 2) · HS) T, in place
+  Tensor out;            // (R, NKVl · (G + 2) · HS) T
+  Tensor inp;            // (R, NKVl · (G + 2) · HS) T; the same memory as out, or none of it
   Tensor table;          // (T, HS/2, 2) f32: cos, sin
   int num_kv_heads = 0;  // NKVl
   int group = 0;         // G, query heads a key/value head
+  QkvOrder out_order = QkvOrder::kGrouped;
+  QkvOrder inp_order = QkvOrder::kGrouped;  // in place the same as out's
 };
 void check(const Rope&);
 

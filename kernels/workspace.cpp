@@ -10,18 +10,28 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-}  // namespace
-
 // The gradients of the scores in bf16, (B, NH, T, T) with T rounded up to whole tiles: the deterministic algorithm
 // keeps them (cudnn-frontend, scaled_dot_product_flash_attention.h: the dP workspace). Beside them (B, NH, T) floats,
 // and room for what cuDNN's engines keep for themselves. Where heads are grouped, the gradients of keys and values of
-// each query head, which are then summed; a sequence at a time (cuda/cudnn_attention.cpp).
-int64_t cudnn_workspace_bytes(const WorkspaceDims& d) {
-  const bool by_sequence = d.group > 1 && d.num_kv_heads > 1;
-  const int64_t heads = (by_sequence ? 1 : d.batch) * d.num_kv_heads * d.group;
+// each query head, which are then summed.
+int64_t cudnn_execution_bytes(const WorkspaceDims& d, int64_t sequences) {
+  const int64_t heads = sequences * d.num_kv_heads * d.group;
   const int64_t keys = round_up(d.seq_len, 128), of_keys = d.group > 1 ? 2 * keys * d.head_size * 4 : 0;
   return heads * (round_up(d.seq_len, 64) * keys * 2 + int64_t{d.seq_len} * 4 + of_keys) + 8 * kMiB;
 }
+
+}  // namespace
+
+int64_t cudnn_sequences(const WorkspaceDims& d) {
+  if (!has_one_query_stride(d.order, d.num_kv_heads, d.group)) return 1;
+  if (d.order == QkvOrder::kGrouped) return d.batch;
+  int64_t executions = 1;
+  const auto sequences = [&] { return ceil_div(d.batch, executions); };  // of the largest
+  while (sequences() > 1 && cudnn_execution_bytes(d, sequences()) > kCudnnWorkspaceBytes) ++executions;
+  return sequences();
+}
+
+int64_t cudnn_workspace_bytes(const WorkspaceDims& d) { return cudnn_execution_bytes(d, cudnn_sequences(d)); }
 
 // The query gradients' sums in fp32 and a counter a tile of them: flash_attention_backward.cu.
 int64_t flash_workspace_bytes(const WorkspaceDims& d) {
@@ -30,7 +40,7 @@ int64_t flash_workspace_bytes(const WorkspaceDims& d) {
 }
 
 int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& gpu) {
-  const AttentionShape shape{d.dtype, d.seq_len, d.num_kv_heads, d.group, d.head_size, d.window};
+  const AttentionShape shape{d.dtype, d.seq_len, d.num_kv_heads, d.group, d.head_size, d.window, d.order};
   int64_t bytes = 0;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     const auto path = attention_path(d.attention, pass, shape, gpu);
@@ -58,8 +68,8 @@ int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProper
   const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
   // Row losses, sums of squares, cuBLASLt's bias gradients, and buffers that were outgrown.
   const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;
-  return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max({norm, bias, tiles}) + embedding + rest,
-                  256);
+  return round_up(
+      kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max({norm, bias, tiles}) + embedding + rest, 256);
 }
 
 }  // namespace tri

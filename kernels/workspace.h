@@ -15,6 +15,12 @@ int64_t attention_workspace_bytes(const WorkspaceDims& dims, const GpuProperties
 int64_t cudnn_workspace_bytes(const WorkspaceDims& dims);
 int64_t flash_workspace_bytes(const WorkspaceDims& dims);
 
+// How many sequences of the batch an execution of cuDNN's takes; the last one the rest. Of rows by kind as many as keep
+// the workspace within kCudnnWorkspaceBytes, and at least one; of grouped rows all, or one where they have no single
+// query stride (qkv_row.h).
+int64_t cudnn_sequences(const WorkspaceDims& dims);
+inline constexpr int64_t kCudnnWorkspaceBytes = int64_t{3} << 30;
+
 // cuBLASLt may use this much, and is given it.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{64} << 20;
 

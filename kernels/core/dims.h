@@ -7,7 +7,7 @@
 //
 // Row r of a microbatch is token r % T of sequence r / T. Under sequence parallelism tp rank k owns rows [k·Rl,
 // (k+1)·Rl). QKV rows are grouped by key/value head: (NKV, G + 2, HS) = G queries, one key, one value; a tp share is
-// contiguous. SwiGLU's input is (2, F) a row: gate, then up.
+// contiguous. Those that attention reads may lie by kind (qkv_row.h). SwiGLU's input is (2, F) a row: gate, then up.
 #pragma once
 
 #include <cstdint>

@@ -32,14 +32,15 @@ struct GpuLoad {
 struct WorkspaceDims {
   Dtype dtype = Dtype::kF32;
   AttentionKernel attention = AttentionKernel::kAuto;
-  int64_t batch = 0;      // B
-  int seq_len = 0;        // T
-  int64_t width = 0;      // C
-  int64_t widest = 0;     // columns of the widest activation, of which a bias gradient sums the rows
-  int num_kv_heads = 0;   // NKVl
-  int group = 0;          // G
-  int64_t head_size = 0;  // HS
-  int window = 0;         // W; 0 = full causal
+  int64_t batch = 0;                    // B
+  int seq_len = 0;                      // T
+  int64_t width = 0;                    // C
+  int64_t widest = 0;                   // columns of the widest activation, of which a bias gradient sums the rows
+  int num_kv_heads = 0;                 // NKVl
+  int group = 0;                        // G
+  QkvOrder order = QkvOrder::kGrouped;  // in which attention reads QKV rows
+  int64_t head_size = 0;                // HS
+  int window = 0;                       // W; 0 = full causal
 };
 
 }  // namespace tri

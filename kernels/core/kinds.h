@@ -10,6 +10,7 @@ enum class Norm { kLayerNorm, kRmsNorm };
 enum class Activation { kGelu, kSwiglu };
 enum class AttentionKernel { kAuto, kBuiltin, kCudnn };  // CUDA only; the CPU has one
 enum class Pass { kForward, kBackward };
+enum class QkvOrder { kGrouped, kByKind };  // of the heads of a QKV row: qkv_row.h
 
 template <>
 struct EnumNames<DeviceKind> {

@@ -30,9 +30,10 @@ constexpr int kBlockCols = 64;
 constexpr int kLanes = 16;  // independent partial results, so that the loops vectorise
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Where heads lie. A row of qkv is (NKVl, G + 2, HS): slots 0..G-1 queries, G the key, G + 1 the value.
+// Where heads lie.
 struct Heads {
   int64_t batch, seq_len, kv_heads, group, head_size, window;
+  QkvRow row;
 
   template <class Args>
   explicit Heads(const Args& a)
@@ -40,14 +41,12 @@ struct Heads {
         seq_len(a.seq_len),
         kv_heads(a.num_kv_heads),
         group(a.group),
-        head_size(a.qkv[1] / (kv_heads * (group + 2))),
-        window(a.window) {}
+        head_size(qkv_row_of(a).head_size),
+        window(a.window),
+        row(qkv_row_of(a)) {}
 
-  int64_t qkv_row() const { return kv_heads * (group + 2) * head_size; }
   int64_t out_row() const { return kv_heads * group * head_size; }
-  int64_t qkv_at(int64_t b, int64_t t, int64_t kv_head, int64_t slot) const {
-    return (b * seq_len + t) * qkv_row() + (kv_head * (group + 2) + slot) * head_size;
-  }
+  int64_t qkv_at(int64_t b, int64_t t, int head) const { return (b * seq_len + t) * row.width + head; }
   int64_t out_at(int64_t b, int64_t t, int64_t head) const { return (b * seq_len + t) * out_row() + head * head_size; }
   int64_t stat_at(int64_t b, int64_t head) const { return (b * kv_heads * group + head) * seq_len; }
 
@@ -178,12 +177,12 @@ template <class T>
 void forward(const AttentionForward& a) {
   const Heads heads(a);
   Scratch& scratch = scratch_of_this_thread();
-  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.qkv_row();
+  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.row.width;
   const T* qkv = a.qkv.as<T>();
 
-  const auto query_block = [&](int64_t b, int64_t n, int64_t g, int64_t first, Matrix k, Matrix v) {
+  const auto query_block = [&](int64_t b, int n, int g, int64_t first, Matrix k, Matrix v) {
     const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
-    const Matrix q = as_float(qkv + heads.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
+    const Matrix q = as_float(qkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld, rows, HS, scratch.q);
     float* p = scratch.p.data();
     scratch.acc.assign(rows * HS, 0.0f);
     OnlineSoftmax softmax;
@@ -203,10 +202,10 @@ void forward(const AttentionForward& a) {
   };
 
   for (int64_t b = 0; b < heads.batch; ++b) {
-    for (int64_t n = 0; n < heads.kv_heads; ++n) {
-      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, n, heads.group), ld, seq_len, HS, scratch.k);
-      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, n, heads.group + 1), ld, seq_len, HS, scratch.v);
-      for (int64_t g = 0; g < heads.group; ++g) {
+    for (int n = 0; n < heads.kv_heads; ++n) {
+      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, heads.row.key(n)), ld, seq_len, HS, scratch.k);
+      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, heads.row.value(n)), ld, seq_len, HS, scratch.v);
+      for (int g = 0; g < heads.group; ++g) {
         for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
       }
     }
@@ -234,14 +233,14 @@ template <class T>
 void backward(const AttentionBackward& a) {
   const Heads heads(a);
   Scratch& scratch = scratch_of_this_thread();
-  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.qkv_row();
+  const int64_t seq_len = heads.seq_len, HS = heads.head_size, ld = heads.row.width;
   const T* qkv = a.qkv.as<T>();
   T* dqkv = a.dqkv.as<T>();
 
-  const auto query_block = [&](int64_t b, int64_t n, int64_t g, int64_t first, Matrix k, Matrix v) {
+  const auto query_block = [&](int64_t b, int n, int g, int64_t first, Matrix k, Matrix v) {
     const int64_t rows = heads.rows_from(first), head = n * heads.group + g;
     const T* dout_rows = a.dout.as<T>() + heads.out_at(b, first, head);
-    const Matrix q = as_float(qkv + heads.qkv_at(b, first, n, g), ld, rows, HS, scratch.q);
+    const Matrix q = as_float(qkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld, rows, HS, scratch.q);
     const Matrix dout = as_float(dout_rows, heads.out_row(), rows, HS, scratch.dout);
     const float* lse = a.lse.as<float>() + heads.stat_at(b, head) + first;
     float* delta = a.delta.as<float>() + heads.stat_at(b, head) + first;
@@ -260,20 +259,20 @@ void backward(const AttentionBackward& a) {
             scratch.acc.data(), HS);
       sgemm(CblasTrans, CblasNoTrans, cols, HS, rows, 1.0f, {dp, kBlockCols}, q, 1.0f, &scratch.dk[key * HS], HS);
     });
-    store(scratch.acc, rows, HS, dqkv + heads.qkv_at(b, first, n, g), ld);
+    store(scratch.acc, rows, HS, dqkv + heads.qkv_at(b, first, heads.row.query(n, g)), ld);
   };
 
   for (int64_t b = 0; b < heads.batch; ++b) {
-    for (int64_t n = 0; n < heads.kv_heads; ++n) {
-      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, n, heads.group), ld, seq_len, HS, scratch.k);
-      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, n, heads.group + 1), ld, seq_len, HS, scratch.v);
+    for (int n = 0; n < heads.kv_heads; ++n) {
+      const Matrix k = as_float(qkv + heads.qkv_at(b, 0, heads.row.key(n)), ld, seq_len, HS, scratch.k);
+      const Matrix v = as_float(qkv + heads.qkv_at(b, 0, heads.row.value(n)), ld, seq_len, HS, scratch.v);
       scratch.dk.assign(seq_len * HS, 0.0f);
       scratch.dv.assign(seq_len * HS, 0.0f);
-      for (int64_t g = 0; g < heads.group; ++g) {
+      for (int g = 0; g < heads.group; ++g) {
         for (int64_t first = 0; first < seq_len; first += kBlockRows) query_block(b, n, g, first, k, v);
       }
-      store(scratch.dk, seq_len, HS, dqkv + heads.qkv_at(b, 0, n, heads.group), ld);
-      store(scratch.dv, seq_len, HS, dqkv + heads.qkv_at(b, 0, n, heads.group + 1), ld);
+      store(scratch.dk, seq_len, HS, dqkv + heads.qkv_at(b, 0, heads.row.key(n)), ld);
+      store(scratch.dv, seq_len, HS, dqkv + heads.qkv_at(b, 0, heads.row.value(n)), ld);
     }
   }
 }

@@ -1,10 +1,11 @@
-// Causal attention by cuDNN's SDPA graphs. Queries, keys and values are read where they lie in the grouped QKV rows
-// (strided), gradients written likewise. The backward pass uses cuDNN's deterministic algorithm, unless a call does
+// Causal attention by cuDNN's SDPA graphs. Queries, keys and values are read where they lie in the QKV rows (strided),
+// gradients written likewise. The backward pass uses cuDNN's deterministic algorithm, unless a call does
 // without.
 #include "kernels/cuda/cudnn_attention.h"
 
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <compare>
 #include <exception>
 #include <map>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "kernels/cuda/workspace.h"
+#include "kernels/workspace.h"
 
 namespace tri::cuda {
 namespace {
@@ -23,16 +25,15 @@ namespace fe = cudnn_frontend;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 
-// A call as cuDNN sees it: (batch, heads, T, HS) tensors with one stride a dim. Grouped rows have one stride from query
-// head to query head inside a group alone. So with one query head a key/value head, heads are heads; with more, the
-// key/value heads of a sequence are cuDNN's batch, each with the G query heads of its group, and every sequence is an
-// execution of its own. With a single key/value head the batch is the batch again.
+// A call as cuDNN sees it: (batch, heads, T, HS) tensors with one stride a dim. Where one stride leads from query head
+// to query head, sequences are the batch and heads are heads. Where it does so inside a group alone, the key/value
+// heads of a sequence are cuDNN's batch, each with the G query heads of its group, and every sequence is an execution
+// of its own.
 struct Shape {
-  int64_t sequences;                                   // of an execution
   int64_t batch, heads, kv_heads, seq_len, head_size;  // cuDNN's
-  int64_t qkv_batch, qkv_head, qkv_row;                // strides in elements
+  int64_t qkv_batch, query_head, key_head, qkv_row;    // strides in elements
   int64_t out_batch, out_row;                          // likewise; heads lie side by side
-  int64_t group;                                       // G
+  int64_t key_at, value_at;                            // the first ones in a row
   int window;
   float scale;
   bool deterministic;  // the backward pass
@@ -40,33 +41,51 @@ struct Shape {
 };
 
 template <class Args>
-Shape shape_of(const Args& a) {
-  const int64_t T = a.seq_len, B = a.qkv[0] / T, NKV = a.num_kv_heads, G = a.group, row = a.qkv[1];
-  const int64_t HS = row / (NKV * (G + 2)), out_row = NKV * G * HS;
-  Shape s{.sequences = B,
-          .batch = B,
+int64_t sequences_of(const Args& a) {
+  return cudnn_sequences({.batch = a.lse[0],
+                          .seq_len = a.seq_len,
+                          .num_kv_heads = a.num_kv_heads,
+                          .group = a.group,
+                          .order = a.order,
+                          .head_size = qkv_row_of(a).head_size});
+}
+
+// An execution of `sequences` sequences, at most sequences_of().
+template <class Args>
+Shape shape_of(const Args& a, int64_t sequences) {
+  const QkvRow row = qkv_row_of(a);
+  const int64_t T = a.seq_len, NKV = a.num_kv_heads, G = a.group, HS = row.head_size, out_row = NKV * G * HS;
+  Shape s{.batch = sequences,
           .heads = NKV * G,
           .kv_heads = NKV,
           .seq_len = T,
           .head_size = HS,
-          .qkv_batch = T * row,
-          .qkv_head = G == 1 ? 3 * HS : HS,
-          .qkv_row = row,
+          .qkv_batch = T * row.width,
+          .query_head = G == 1 ? row.query_stride : HS,
+          .key_head = row.key_stride,
+          .qkv_row = row.width,
           .out_batch = T * out_row,
           .out_row = out_row,
-          .group = G,
+          .key_at = row.key_at,
+          .value_at = row.value_at,
           .window = a.window,
           .scale = a.scale,
           .deterministic = true};
   if constexpr (requires { a.deterministic; }) s.deterministic = a.deterministic;
-  if (G == 1 || NKV == 1) return s;
-  s.sequences = 1;
+  if (has_one_query_stride(a.order, a.num_kv_heads, a.group)) return s;
   s.batch = NKV;
   s.heads = G;
   s.kv_heads = 1;
-  s.qkv_batch = (G + 2) * HS;
+  s.qkv_batch = row.query_stride;  // which is also the keys'
   s.out_batch = G * HS;
   return s;
+}
+
+// Calls execute(shape, first sequence) for the executions of a call.
+template <class Args, class F>
+void for_executions(const Args& a, F execute) {
+  const int64_t batch = a.lse[0], most = sequences_of(a);
+  for (int64_t first = 0; first < batch; first += most) execute(shape_of(a, std::min(most, batch - first)), first);
 }
 
 Error refusal(fe::error_t status, const char* what) {
@@ -85,10 +104,10 @@ fe::graph::Tensor_attributes strided(const char* name, Uid uid, const Shape& s, 
       .set_stride(strides);
 }
 fe::graph::Tensor_attributes query_like(const char* name, Uid uid, const Shape& s) {
-  return strided(name, uid, s, s.heads, {s.qkv_batch, s.qkv_head, s.qkv_row, 1});
+  return strided(name, uid, s, s.heads, {s.qkv_batch, s.query_head, s.qkv_row, 1});
 }
 fe::graph::Tensor_attributes key_like(const char* name, Uid uid, const Shape& s) {
-  return strided(name, uid, s, s.kv_heads, {s.qkv_batch, s.qkv_head, s.qkv_row, 1});
+  return strided(name, uid, s, s.kv_heads, {s.qkv_batch, s.key_head, s.qkv_row, 1});
 }
 fe::graph::Tensor_attributes out_like(const char* name, Uid uid, const Shape& s) {
   return strided(name, uid, s, s.heads, {s.out_batch, s.head_size, s.out_row, 1});
@@ -154,12 +173,12 @@ void* element(const Tensor& tensor, int64_t at) {
   return static_cast<char*>(tensor.data) + at * static_cast<int64_t>(dtype_bytes(tensor.dtype));
 }
 
-// Queries, keys and values of the sequences from `first` on, in grouped rows.
+// Queries, keys and values of the sequences from `first` on.
 void add_qkv(Pointers& pointers, const Shape& s, const Tensor& qkv, int64_t first, Uid q, Uid k, Uid v) {
   const int64_t at = first * s.seq_len * s.qkv_row;
   pointers[q] = element(qkv, at);
-  pointers[k] = element(qkv, at + s.group * s.head_size);
-  pointers[v] = element(qkv, at + (s.group + 1) * s.head_size);
+  pointers[k] = element(qkv, at + s.key_at);
+  pointers[v] = element(qkv, at + s.value_at);
 }
 
 // What both passes read or write of the sequences from `first` on.
@@ -243,35 +262,33 @@ CudnnAttention::~CudnnAttention() = default;
 
 Result<void> CudnnAttention::prepare(const AttentionForward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kForward).prepared;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kForward).prepared;
 }
 Result<void> CudnnAttention::prepare(const AttentionBackward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kBackward).prepared;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kBackward).prepared;
 }
 int64_t CudnnAttention::workspace_bytes(const AttentionForward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kForward).workspace_bytes;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kForward).workspace_bytes;
 }
 int64_t CudnnAttention::workspace_bytes(const AttentionBackward& a) {
   std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a), Pass::kBackward).workspace_bytes;
+  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kBackward).workspace_bytes;
 }
 
 void CudnnAttention::forward(const AttentionForward& a, CudaStream& stream) {
-  const Shape s = shape_of(a);
-  for (int64_t first = 0; first < a.lse[0]; first += s.sequences)
-    state_->execute(s, Pass::kForward, pointers_of(s, a, first), stream);
+  for_executions(
+      a, [&](const Shape& s, int64_t first) { state_->execute(s, Pass::kForward, pointers_of(s, a, first), stream); });
 }
 
 void CudnnAttention::backward(const AttentionBackward& a, CudaStream& stream) {
-  const Shape s = shape_of(a);
-  for (int64_t first = 0; first < a.lse[0]; first += s.sequences) {
+  for_executions(a, [&](const Shape& s, int64_t first) {
     Pointers pointers = pointers_of(s, a, first);
     pointers[kDO] = element(a.dout, first * s.seq_len * s.out_row);
     add_qkv(pointers, s, a.dqkv, first, kDQ, kDK, kDV);
     state_->execute(s, Pass::kBackward, std::move(pointers), stream);
-  }
+  });
 }
 
 }  // namespace tri::cuda

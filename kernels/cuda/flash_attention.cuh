@@ -1,6 +1,7 @@
 // What both passes of our attention share. Causal attention on tensor cores (Dao 2023, FlashAttention-2): formulas in
 // kernels/attention.h.
-//   qkv, dqkv (R, NKV, G + 2, HS) bf16    out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
+//   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
+//   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
 // Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
 // Bound: tensor cores (mma.sync); shared-memory bandwidth is close behind. Mirror: kernels/cpu/attention.cpp.
 #pragma once
@@ -22,14 +23,12 @@ using Bf16 = __nv_bfloat16;
 struct Shape {
   int seq_len, kv_heads, group, window;  // window 0: none
   float scale;
+  QkvRow row;
 
   __device__ int heads() const { return kv_heads * group; }
-  __device__ int qkv_row(int head_size) const { return kv_heads * (group + 2) * head_size; }
   __device__ int out_row(int head_size) const { return heads() * head_size; }
-  // Element of slot (0..G-1 queries, G the key, G+1 the value) of a group.
-  __device__ int64_t qkv_at(int b, int t, int kv, int slot, int head_size) const {
-    return (int64_t{b} * seq_len + t) * qkv_row(head_size) + (kv * (group + 2) + slot) * head_size;
-  }
+  // Element of a head that begins `head` elements into its row.
+  __device__ int64_t qkv_at(int b, int t, int head) const { return (int64_t{b} * seq_len + t) * row.width + head; }
   __device__ int64_t out_at(int b, int t, int head, int head_size) const {
     return (int64_t{b} * seq_len + t) * out_row(head_size) + head * head_size;
   }
@@ -41,10 +40,10 @@ struct Shape {
 };
 
 // Starts copying rows first.. of `from` to a tile in shared memory, zeros from row `end` on, which is not read. With
-// kTiles 2 also the columns after them, to a tile `apart` bytes further.
+// kTiles 2 also those `from_apart` elements further, to a tile `apart` bytes further.
 template <int kRows, int kColumns, int kThreads, int kTiles = 1>
 __device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int stride, int first, int end,
-                                          uint32_t apart = 0) {
+                                          uint32_t apart = 0, int from_apart = 0) {
   using Tile = SharedTile<kColumns>;
   constexpr int kChunks = Tile::kChunks, kCopies = kRows * kChunks / kThreads;
   static_assert(kRows * kChunks % kThreads == 0);
@@ -60,7 +59,8 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const Bf16* from, int str
         to + (kWholeRows ? Tile::at(row, chunk) + n * kPass * Tile::kRow : Tile::at(next_row, next_chunk));
     const char* next_from = row_address(from + next_chunk * 8, first + next_row, stride * 2);
     copy_async16(next_to, next_from, first + next_row < end);
-    if constexpr (kTiles == 2) copy_async16(next_to + apart, next_from + kColumns * 2, first + next_row < end);
+    if constexpr (kTiles == 2)
+      copy_async16(next_to + apart, next_from + int64_t{from_apart} * 2, first + next_row < end);
   }
 }
 
@@ -113,18 +113,13 @@ __device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], i
 }
 
 template <class Args>
-int64_t head_size_of(const Args& a) {
-  return a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2));
-}
-
-template <class Args>
 Shape shape_of(const Args& a) {
-  return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale};
+  return {a.seq_len, a.num_kv_heads, a.group, a.window >= a.seq_len ? 0 : a.window, a.scale, qkv_row_of(a)};
 }
 
 // Calls f(std::integral_constant<int, head size>).
 template <class F>
-void with_head_size(int64_t head_size, F&& f) {
+void with_head_size(int head_size, F&& f) {
   if (head_size == 64) return f(std::integral_constant<int, 64>{});
   if (head_size == 96) return f(std::integral_constant<int, 96>{});
   TRI_REQUIRE(head_size == 128, "no flash attention kernel for head size {}", head_size);

@@ -121,12 +121,12 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   const int key_tile = rest / together, b = pair / d.kv_heads, kv = pair % d.kv_heads;
   const int first_key = key_tile * kKeys, valid_keys = min(kKeys, d.seq_len - first_key);
   const int first_tile = first_key / kQueries, last_tile = d.last_query(first_key + valid_keys - 1) / kQueries;
-  const int stride = d.qkv_row(kHead), out_stride = d.out_row(kHead);
+  const int stride = d.row.width, out_stride = d.out_row(kHead);
 
-  const Bf16* sequence = qkv + d.qkv_at(b, 0, kv, 0, kHead);
+  const Bf16* query_rows = qkv + d.qkv_at(b, 0, d.row.query(kv, 0));
   const auto copy_queries = [&](int tile, int g, int stage) {
     const int first = tile * kQueries, head = kv * d.group + g;
-    copy_tile<kQueries, kHead, kThreads>(queries + stage * Tiles::kQueryBytes, sequence + g * kHead, stride, first,
+    copy_tile<kQueries, kHead, kThreads>(queries + stage * Tiles::kQueryBytes, query_rows + g * kHead, stride, first,
                                          d.seq_len);
     copy_tile<kQueries, kHead, kThreads>(douts + stage * Tiles::kQueryBytes, dout + d.out_at(b, 0, head, kHead),
                                          out_stride, first, d.seq_len);
@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
     }
     copy_async_commit();
   };
-  copy_tile<kKeys, kHead, kThreads, 2>(keys, sequence + d.group * kHead, stride, first_key, d.seq_len,
-                                       Tiles::kKeyBytes);
+  copy_tile<kKeys, kHead, kThreads, 2>(keys, qkv + d.qkv_at(b, 0, d.row.key(kv)), stride, first_key, d.seq_len,
+                                       Tiles::kKeyBytes, d.row.value_at - d.row.key_at);
   copy_queries(last_tile, 0, 0);
 
   // Scores: this warp's first query and key, and its lanes' addresses of both operands and of what they store.
@@ -292,9 +292,9 @@ __global__ void __launch_bounds__(BackwardTiles<kHead>::kThreads, 1)
   for (int n = thread; n < kKeys * Tile::kChunks; n += kThreads) {
     const int row = n / Tile::kChunks, chunk = n % Tile::kChunks;
     if (row >= valid_keys) break;
-    Bf16* to = dqkv + d.qkv_at(b, first_key + row, kv, d.group, kHead) + chunk * 8;
+    Bf16* to = dqkv + d.qkv_at(b, first_key + row, d.row.key(kv)) + chunk * 8;
     *reinterpret_cast<uint4*>(to) = load_shared16(keys + Tile::at(row, chunk));
-    *reinterpret_cast<uint4*>(to + kHead) = load_shared16(values + Tile::at(row, chunk));
+    *reinterpret_cast<uint4*>(to + d.row.value_at - d.row.key_at) = load_shared16(values + Tile::at(row, chunk));
   }
 }
 
@@ -322,10 +322,10 @@ __global__ void __launch_bounds__(256) round_query_gradient_kernel(Bf16* dqkv, c
       high[t] = pack_bf16(value.z * d.scale, value.w * d.scale);
     }
     const int row = tile * Tiles::kQueries + block * 16 + g;
-    Bf16* to = dqkv + d.qkv_at(b, row, head / d.group, head % d.group, kHead) + chunk * 8;
+    Bf16* to = dqkv + d.qkv_at(b, row, d.row.query(head / d.group, head % d.group)) + chunk * 8;
     if (row < d.seq_len) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
     if (row + 8 < d.seq_len)
-      *reinterpret_cast<uint4*>(to + int64_t{8} * d.qkv_row(kHead)) = make_uint4(high[0], high[1], high[2], high[3]);
+      *reinterpret_cast<uint4*>(to + int64_t{8} * d.row.width) = make_uint4(high[0], high[1], high[2], high[3]);
   }
 }
 
@@ -342,7 +342,7 @@ void flash_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
   const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group;
-  with_head_size(head_size_of(a), [&](auto head_size) {
+  with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = BackwardTiles<kHead>;
     const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(d.seq_len, Tiles::kKeys);

@@ -33,15 +33,16 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
   const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;  // those with most keys start first
   const int valid = min(kQueries, d.seq_len - first_query);
   const int last_tile = (first_query + valid - 1) / kKeys, first_tile = d.first_key(first_query) / kKeys;
-  const int stride = d.qkv_row(kHead);
-  const Bf16* sequence = qkv + d.qkv_at(b, 0, kv, 0, kHead);
+  const int stride = d.row.width;
+  const Bf16* key_rows = qkv + d.qkv_at(b, 0, d.row.key(kv));
 
   const auto copy_keys = [&](int tile) {
-    copy_tile<kKeys, kHead, kThreads, 2>(keys + (tile & 1) * Tiles::kKeyBytes, sequence + d.group * kHead, stride,
-                                         tile * kKeys, d.seq_len, 2 * Tiles::kKeyBytes);
+    copy_tile<kKeys, kHead, kThreads, 2>(keys + (tile & 1) * Tiles::kKeyBytes, key_rows, stride, tile * kKeys,
+                                         d.seq_len, 2 * Tiles::kKeyBytes, d.row.value_at - d.row.key_at);
     copy_async_commit();
   };
-  copy_tile<kQueries, kHead, kThreads>(queries, sequence + head % d.group * kHead, stride, first_query, d.seq_len);
+  copy_tile<kQueries, kHead, kThreads>(queries, qkv + d.qkv_at(b, 0, d.row.query(kv, head % d.group)), stride,
+                                       first_query, d.seq_len);
   copy_keys(last_tile);
 
   const uint32_t q_at = queries + Tile::at(warp_row + rows_first_row(lane), rows_first_chunk(lane));
@@ -157,7 +158,7 @@ using namespace flash;
 void flash_attention_forward(const AttentionForward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
-  with_head_size(head_size_of(a), [&](auto head_size) {
+  with_head_size(d.row.head_size, [&](auto head_size) {
     constexpr int kHead = head_size();
     using Tiles = ForwardTiles<kHead>;
     static_assert(Tiles::kShared <= kFlashSharedBytes);

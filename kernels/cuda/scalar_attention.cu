@@ -17,13 +17,11 @@ constexpr int kMaxPerThread = 8;  // head elements a thread of the dk, dv kernel
 struct Shape {
   int seq_len, kv_heads, group, head_size, window;
   float scale;
+  QkvRow row;
 
-  __device__ int64_t qkv_row() const { return int64_t{kv_heads} * (group + 2) * head_size; }
   __device__ int64_t out_row() const { return int64_t{kv_heads} * group * head_size; }
-  // Element of slot (0..G-1 queries, G the key, G+1 the value) of a group.
-  __device__ int64_t qkv_at(int b, int t, int kv, int slot) const {
-    return (int64_t{b} * seq_len + t) * qkv_row() + (int64_t{kv} * (group + 2) + slot) * head_size;
-  }
+  // Element of a head that begins `head` elements into its row.
+  __device__ int64_t qkv_at(int b, int t, int head) const { return (int64_t{b} * seq_len + t) * row.width + head; }
   __device__ int64_t out_at(int b, int t, int head) const {
     return (int64_t{b} * seq_len + t) * out_row() + int64_t{head} * head_size;
   }
@@ -46,10 +44,10 @@ __global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
   extern __shared__ float weights[];  // (T)
   __shared__ float reduce[kThreads / 32];
   const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group, first = d.first_key(t);
-  const T* q = qkv + d.qkv_at(b, t, kv, head % d.group);
+  const T* q = qkv + d.qkv_at(b, t, d.row.query(kv, head % d.group));
   float most = -INFINITY;
   for (int s = first + threadIdx.x; s <= t; s += kThreads) {
-    weights[s] = d.scale * dot(q, qkv + d.qkv_at(b, s, kv, d.group), d.head_size);
+    weights[s] = d.scale * dot(q, qkv + d.qkv_at(b, s, d.row.key(kv)), d.head_size);
     most = fmaxf(most, weights[s]);
   }
   most = block_max<kThreads>(most, reduce);
@@ -58,7 +56,7 @@ __global__ void forward_kernel(T* out, float* lse, const T* qkv, Shape d) {
   sum = block_sum<kThreads>(sum, reduce);  // its barriers also publish the weights
   for (int i = threadIdx.x; i < d.head_size; i += kThreads) {
     float total = 0;
-    for (int s = first; s <= t; ++s) total += weights[s] * to_float(qkv[d.qkv_at(b, s, kv, d.group + 1) + i]);
+    for (int s = first; s <= t; ++s) total += weights[s] * to_float(qkv[d.qkv_at(b, s, d.row.value(kv)) + i]);
     out[d.out_at(b, t, head) + i] = from_float<T>(total / sum);
   }
   if (threadIdx.x == 0) lse[d.stat_at(b, t, head)] = most + logf(sum);
@@ -69,20 +67,20 @@ __global__ void query_gradient_kernel(T* dqkv, float* delta, const T* dout, cons
                                       const T* qkv, Shape d) {
   extern __shared__ float dscores[];  // (T)
   const int t = blockIdx.x, head = blockIdx.y, b = blockIdx.z, kv = head / d.group, first = d.first_key(t);
-  const T *q = qkv + d.qkv_at(b, t, kv, head % d.group), *dy = dout + d.out_at(b, t, head);
+  const T *q = qkv + d.qkv_at(b, t, d.row.query(kv, head % d.group)), *dy = dout + d.out_at(b, t, head);
   const float own = dot(dy, out + d.out_at(b, t, head), d.head_size);
   const int64_t stat = d.stat_at(b, t, head);
   if (threadIdx.x == 0) delta[stat] = own;
   for (int s = first + threadIdx.x; s <= t; s += kThreads) {
-    const T *k = qkv + d.qkv_at(b, s, kv, d.group), *v = k + d.head_size;
+    const T *k = qkv + d.qkv_at(b, s, d.row.key(kv)), *v = qkv + d.qkv_at(b, s, d.row.value(kv));
     const float p = expf(d.scale * dot(q, k, d.head_size) - lse[stat]);
     dscores[s] = p * (dot(dy, v, d.head_size) - own) * d.scale;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < d.head_size; i += kThreads) {
     float total = 0;
-    for (int s = first; s <= t; ++s) total += dscores[s] * to_float(qkv[d.qkv_at(b, s, kv, d.group) + i]);
-    dqkv[d.qkv_at(b, t, kv, head % d.group) + i] = from_float<T>(total);
+    for (int s = first; s <= t; ++s) total += dscores[s] * to_float(qkv[d.qkv_at(b, s, d.row.key(kv)) + i]);
+    dqkv[d.qkv_at(b, t, d.row.query(kv, head % d.group)) + i] = from_float<T>(total);
   }
 }
 
@@ -92,13 +90,13 @@ __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* 
   extern __shared__ float shared[];
   float *weights = shared, *dscores = shared + d.seq_len;  // (T) each
   const int s = blockIdx.x, kv = blockIdx.y, b = blockIdx.z, last = d.last_query(s);
-  const T *k = qkv + d.qkv_at(b, s, kv, d.group), *v = k + d.head_size;
+  const T *k = qkv + d.qkv_at(b, s, d.row.key(kv)), *v = qkv + d.qkv_at(b, s, d.row.value(kv));
   float dk[kMaxPerThread] = {}, dv[kMaxPerThread] = {};
   for (int g = 0; g < d.group; ++g) {
     const int head = kv * d.group + g;
     for (int t = s + threadIdx.x; t <= last; t += kThreads) {
       const int64_t stat = d.stat_at(b, t, head);
-      weights[t] = expf(d.scale * dot(qkv + d.qkv_at(b, t, kv, g), k, d.head_size) - lse[stat]);
+      weights[t] = expf(d.scale * dot(qkv + d.qkv_at(b, t, d.row.query(kv, g)), k, d.head_size) - lse[stat]);
       dscores[t] = weights[t] * (dot(dout + d.out_at(b, t, head), v, d.head_size) - delta[stat]) * d.scale;
     }
     __syncthreads();
@@ -107,7 +105,7 @@ __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* 
       const int i = threadIdx.x + n * kThreads;
       if (i >= d.head_size) break;
       for (int t = s; t <= last; ++t) {
-        dk[n] += dscores[t] * to_float(qkv[d.qkv_at(b, t, kv, g) + i]);
+        dk[n] += dscores[t] * to_float(qkv[d.qkv_at(b, t, d.row.query(kv, g)) + i]);
         dv[n] += weights[t] * to_float(dout[d.out_at(b, t, head) + i]);
       }
     }
@@ -117,16 +115,16 @@ __global__ void key_value_gradient_kernel(T* dqkv, const float* delta, const T* 
   for (int n = 0; n < kMaxPerThread; ++n) {
     const int i = threadIdx.x + n * kThreads;
     if (i >= d.head_size) break;
-    dqkv[d.qkv_at(b, s, kv, d.group) + i] = from_float<T>(dk[n]);
-    dqkv[d.qkv_at(b, s, kv, d.group + 1) + i] = from_float<T>(dv[n]);
+    dqkv[d.qkv_at(b, s, d.row.key(kv)) + i] = from_float<T>(dk[n]);
+    dqkv[d.qkv_at(b, s, d.row.value(kv)) + i] = from_float<T>(dv[n]);
   }
 }
 
 template <class Args>
 Shape shape_of(const Args& a) {
-  const int head_size = static_cast<int>(a.qkv[1] / (int64_t{a.num_kv_heads} * (a.group + 2)));
+  const QkvRow row = qkv_row_of(a);
   static_assert(kMaxPerThread * kThreads == kScalarMaxHeadSize);
-  return {a.seq_len, a.num_kv_heads, a.group, head_size, a.window, a.scale};
+  return {a.seq_len, a.num_kv_heads, a.group, row.head_size, a.window, a.scale, row};
 }
 
 template <class Kernel>

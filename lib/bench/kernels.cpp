@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "lib/bench/measure.h"
 #include "lib/model/parameter.h"
+#include "lib/model/stage_tensors.h"
 
 namespace tri {
 namespace {
@@ -205,43 +206,62 @@ class Cases {
     // Pairs of query and key inside the band; 4 · HS FLOPs a pair forward, 10 · HS backward.
     const double W = m.window == 0 ? T : std::min(m.window, T);
     const double pairs = static_cast<double>(B) * m.heads * (W * (W + 1) / 2 + (T - W) * W);
-    for (const AttentionKernel kernel : {AttentionKernel::kBuiltin, AttentionKernel::kCudnn}) {
-      const std::string name = "attention, " + std::string(enum_name(kernel));
-      const float scale = 1.0f / std::sqrt(static_cast<float>(HS));
-      cases_.push_back({name + " forward", shape, 0, 4 * pairs * HS, [=, kv = m.kv_heads, w = m.window](Stream& s) {
-                          attention_forward({.out = out,
-                                             .lse = lse,
-                                             .qkv = qkv,
-                                             .seq_len = T,
-                                             .num_kv_heads = kv,
-                                             .group = G,
-                                             .window = w,
-                                             .scale = scale,
-                                             .kernel = kernel},
-                                            s);
-                        }});
-      cases_.push_back({name + " backward", shape, 0, 10 * pairs * HS, [=, kv = m.kv_heads, w = m.window](Stream& s) {
-                          attention_backward({.dqkv = dqkv,
-                                              .delta = delta,
-                                              .dout = dout,
-                                              .out = out,
-                                              .lse = lse,
-                                              .qkv = qkv,
-                                              .seq_len = T,
-                                              .num_kv_heads = kv,
-                                              .group = G,
-                                              .window = w,
-                                              .scale = scale,
-                                              .kernel = kernel},
-                                             s);
-                        }});
-    }
-    const Tensor table = take(Dtype::kF32, {T, HS / 2, 2});
-    if (HS % 2 == 0)
-      memory_case("rope", shape, 2 * static_cast<double>(R_ * m.kv_heads * (G + 1) * HS),
-                  [=, kv = m.kv_heads](Stream& s) {
-                    rope({.pass = Pass::kForward, .qkv = dqkv, .table = table, .num_kv_heads = kv, .group = G}, s);
-                  });
+    const float scale = 1.0f / std::sqrt(static_cast<float>(HS));
+    const QkvOrder order = attention_order(m, 1);
+    // The order that the model uses; and that of its GEMMs, where it is another.
+    std::vector<std::pair<QkvOrder, std::string>> orders{{order, ""}};
+    if (order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped");
+    for (const AttentionKernel kernel : {AttentionKernel::kBuiltin, AttentionKernel::kCudnn})
+      for (const auto& [rows, suffix] : orders) {
+        const std::string name = "attention, " + std::string(enum_name(kernel));
+        const AttentionForward forward{.out = out,
+                                       .lse = lse,
+                                       .qkv = qkv,
+                                       .order = rows,
+                                       .seq_len = T,
+                                       .num_kv_heads = m.kv_heads,
+                                       .group = G,
+                                       .window = m.window,
+                                       .scale = scale,
+                                       .kernel = kernel};
+        const AttentionBackward backward{.dqkv = dqkv,
+                                         .delta = delta,
+                                         .dout = dout,
+                                         .out = out,
+                                         .lse = lse,
+                                         .qkv = qkv,
+                                         .order = rows,
+                                         .seq_len = T,
+                                         .num_kv_heads = m.kv_heads,
+                                         .group = G,
+                                         .window = m.window,
+                                         .scale = scale,
+                                         .kernel = kernel};
+        cases_.push_back(
+            {name + " forward" + suffix, shape, 0, 4 * pairs * HS, [=](Stream& s) { attention_forward(forward, s); }});
+        cases_.push_back({name + " backward" + suffix, shape, 0, 10 * pairs * HS,
+                          [=](Stream& s) { attention_backward(backward, s); }});
+      }
+    if (HS % 2 == 0) rope_cases(shape, dqkv, qkv);
+  }
+
+  // In place, and where it changes the order of heads from rows to others.
+  void rope_cases(const std::string& shape, Tensor out, Tensor inp) {
+    const ModelConfig& m = c_.model;
+    const int HS = head_size(m), G = m.heads / m.kv_heads;
+    Rope in_place{.out = out, .inp = out, .num_kv_heads = m.kv_heads, .group = G};
+    in_place.table = take(Dtype::kF32, {m.seq_len, HS / 2, 2});
+    const double turned = static_cast<double>(R_ * m.kv_heads * (G + 1) * HS);
+    memory_case("rope", shape, 2 * turned, [=](Stream& s) { rope(in_place, s); });
+    const QkvOrder order = attention_order(m, 1);
+    if (order == QkvOrder::kGrouped) return;
+    Rope forward = in_place, backward = in_place;
+    forward.inp = backward.inp = inp;
+    forward.out_order = backward.inp_order = order;
+    backward.pass = Pass::kBackward;
+    memory_case("rope, by kind", shape, 2 * static_cast<double>(inp.numel()), [=](Stream& s) { rope(forward, s); });
+    memory_case("rope backward, by kind", shape, 2 * static_cast<double>(inp.numel()),
+                [=](Stream& s) { rope(backward, s); });
   }
 
   void cross_entropy() {

@@ -118,9 +118,9 @@ class Bench {
     const LayerTensors& t = layer_;
     const Extra& e = extra_;
     for (const Tensor& tensor :
-         {w.partial,    w.normed, w.activated,  w.dstream, w.dnormed,     w.dfc1,      w.dactivated,
-          w.dattention, w.dqkv,   w.rope_table, t.normed1, t.qkv,         t.attention, t.middle,
-          t.normed2,    t.fc1,    t.activated,  e.source,  e.block_input, e.sends[0],  e.sends[1]})
+         {w.partial, w.normed,     w.activated,  w.dstream,     w.dnormed,  w.dfc1,      w.dactivated, w.dattention,
+          w.dqkv,    w.rope_input, w.rope_table, t.normed1,     t.qkv,      t.attention, t.middle,     t.normed2,
+          t.fc1,     t.activated,  e.source,     e.block_input, e.sends[0], e.sends[1]})
       if (!is_fp8(tensor.dtype)) fill_random(tensor, runtime_.compute());
   }
 

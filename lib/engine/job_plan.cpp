@@ -187,7 +187,8 @@ class Planner {
                                .num_kv_heads = m.kv_heads / config_.parallel.tp,
                                .group = m.heads / m.kv_heads,
                                .head_size = head_size(m),
-                               .window = m.window};
+                               .window = m.window,
+                               .order = attention_order(m, config_.parallel.tp)};
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;

@@ -16,6 +16,7 @@ Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& aren
                            .widest = std::max<int64_t>({d.C, d.qkv_width, d.fc1_width}),
                            .num_kv_heads = d.NKVl,
                            .group = d.G,
+                           .order = d.order,
                            .head_size = d.HS,
                            .window = config.model.window};
   const bool cuda = config.run.device == DeviceChoice::kCuda;

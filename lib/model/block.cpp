@@ -86,7 +86,7 @@ void TransformerBlock::run(State& s, BlockStep step) const {
   const ModelConfig& model = ctx.config.model;
   switch (step) {
     case BlockStep::kQkvForward:
-      return qkv_.forward(ctx, t.qkv,
+      return qkv_.forward(ctx, rope_input(ctx, t.qkv),
                           cast_for_gemm(ctx, {.linear = Linear::kQkv, .rows = t.normed1, .room = w.fp8.normed}));
     case BlockStep::kAttentionForward:
       return attention_forward(ctx, t);
@@ -203,19 +203,32 @@ void TransformerBlock::norm_backward(State& s, Linear linear) const {
   norm2_.backward(ctx, dstream, dstream, dnormed, t.middle, t.mean2, t.rstd2);
 }
 
-// RoPE on queries and keys, in place, where the model has it.
-void TransformerBlock::rotate(const LayerContext& ctx, Pass pass, Tensor qkv) const {
+void TransformerBlock::rotate(const LayerContext& ctx, Pass pass, Tensor out, Tensor inp) const {
+  const StageDims& d = ctx.dims;
   if (ctx.config.model.position != Position::kRope) return;
-  rope({.pass = pass, .qkv = qkv, .table = ctx.work.rope_table, .num_kv_heads = ctx.dims.NKVl, .group = ctx.dims.G},
+  const bool forward = pass == Pass::kForward;
+  rope({.pass = pass,
+        .out = out,
+        .inp = inp,
+        .table = ctx.work.rope_table,
+        .num_kv_heads = d.NKVl,
+        .group = d.G,
+        .out_order = forward ? d.order : QkvOrder::kGrouped,
+        .inp_order = forward ? QkvOrder::kGrouped : d.order},
        ctx.compute);
+}
+
+Tensor TransformerBlock::rope_input(const LayerContext& ctx, Tensor out) const {
+  return ctx.dims.order == QkvOrder::kGrouped ? out : ctx.work.rope_input;
 }
 
 void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTensors& t) const {
   const StageDims& d = ctx.dims;
-  rotate(ctx, Pass::kForward, t.qkv);
+  rotate(ctx, Pass::kForward, t.qkv, rope_input(ctx, t.qkv));
   tri::attention_forward({.out = t.attention,
                           .lse = t.lse,
                           .qkv = t.qkv,
+                          .order = d.order,
                           .seq_len = d.T,
                           .num_kv_heads = d.NKVl,
                           .group = d.G,
@@ -230,12 +243,14 @@ void TransformerBlock::attention_forward(const LayerContext& ctx, const LayerTen
 void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const StageDims& d = ctx.dims;
-  tri::attention_backward({.dqkv = w.dqkv,
+  const Tensor dqkv = rope_input(ctx, w.dqkv);
+  tri::attention_backward({.dqkv = dqkv,
                            .delta = w.delta,
                            .dout = w.dattention,
                            .out = t.attention,
                            .lse = t.lse,
                            .qkv = t.qkv,
+                           .order = d.order,
                            .seq_len = d.T,
                            .num_kv_heads = d.NKVl,
                            .group = d.G,
@@ -244,7 +259,7 @@ void TransformerBlock::attention_backward(const LayerContext& ctx, const LayerTe
                            .kernel = ctx.config.model.attention,
                            .deterministic = ctx.config.run.deterministic},
                           ctx.compute);
-  rotate(ctx, Pass::kBackward, w.dqkv);
+  rotate(ctx, Pass::kBackward, w.dqkv, dqkv);
   if (!is_fp8(ctx)) return;
   const bool transposes = is_fp8_wgrad(ctx);
   ctx.fp8->cast(Fp8Operand::kGradient, layer_, Linear::kQkv, w.dqkv, w.fp8.dqkv, transposes ? w.fp8.dqkv_t : Tensor{},

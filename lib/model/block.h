@@ -54,7 +54,10 @@ class TransformerBlock {
   // The backward of the norm that made the rows which `linear` has read.
   void norm_backward(State& s, Linear linear) const;
 
-  void rotate(const LayerContext& ctx, Pass pass, Tensor qkv) const;
+  // What attention reads of qkv's output `inp`, and what qkv's backward reads of the gradient `inp` of that.
+  void rotate(const LayerContext& ctx, Pass pass, Tensor out, Tensor inp) const;
+  // Where `inp` lies: `out` itself where RoPE turns rows in place, or is not there.
+  Tensor rope_input(const LayerContext& ctx, Tensor out) const;
   void attention_forward(const LayerContext& ctx, const LayerTensors& t) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_forward(const LayerContext& ctx, const LayerTensors& t) const;

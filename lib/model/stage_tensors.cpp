@@ -1,6 +1,7 @@
 #include "lib/model/stage_tensors.h"
 
 #include "kernels/core/dims.h"
+#include "kernels/core/qkv_row.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -64,6 +65,7 @@ class Allocator {
     if (config_.model.activation == Activation::kSwiglu) w.dactivated = arena_.take(name, d_.dtype, {d_.R, d_.Fl});
     w.dattention = arena_.take(name, d_.dtype, {d_.R, int64_t{d_.NHl} * d_.HS});
     w.dqkv = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
+    if (d_.order != QkvOrder::kGrouped) w.rope_input = arena_.take(name, d_.dtype, {d_.R, d_.qkv_width});
     w.delta = arena_.take(name, Dtype::kF32, {d_.B, d_.NHl, d_.T});
     if (any_fp8_layer(config_)) w.fp8 = allocate_fp8_workspace(config_, d_, arena_);
     if (recompute == Recompute::kFull) w.recomputed = layer(name, recompute, least_format());
@@ -101,6 +103,12 @@ void add_activated(LayerTensors& t, const Fp8Workspace& work) {
 }
 
 }  // namespace
+
+QkvOrder attention_order(const ModelConfig& m, int tp) {
+  const bool changes =
+      m.position == Position::kRope && !has_one_query_stride(QkvOrder::kGrouped, m.kv_heads / tp, m.heads / m.kv_heads);
+  return changes ? QkvOrder::kByKind : QkvOrder::kGrouped;
+}
 
 bool keeps_activated(Recompute recompute) { return recompute == Recompute::kNone || recompute == Recompute::kNorms; }
 
@@ -142,6 +150,7 @@ StageDims stage_dims(const Config& config, const Mesh& mesh) {
   d.qkv_width = int64_t{d.NKVl} * (d.G + 2) * d.HS;
   d.fc1_width = m.activation == Activation::kSwiglu ? 2 * int64_t{d.Fl} : d.Fl;
   d.dtype = config.precision.compute;
+  d.order = attention_order(m, mesh.tp.size);
   return d;
 }
 

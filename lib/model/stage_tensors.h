@@ -12,6 +12,11 @@
 
 namespace tri {
 
+// The order of heads in the QKV rows that attention reads, the same on all ranks; what qkv's GEMMs write and read is
+// grouped. RoPE, which reads and writes them anyway, brings several groups into one query stride: cuDNN then takes many
+// sequences at once.
+QkvOrder attention_order(const ModelConfig& model, int tp);
+
 // Sizes of one rank's share; letters as in kernels/core/dims.h.
 struct StageDims {
   int B, T, C, NHl, NKVl, G, HS, Fl, Vl;
@@ -19,6 +24,7 @@ struct StageDims {
   int64_t qkv_width;  // NKVl · (G + 2) · HS
   int64_t fc1_width;  // Fl, or 2 · Fl for SwiGLU
   Dtype dtype;        // of weights and activations
+  QkvOrder order;     // attention_order()
 };
 StageDims stage_dims(const Config& config, const Mesh& mesh);
 
@@ -34,7 +40,7 @@ struct LayerTensors {
   Tensor input;         // (Rl, C): the residual stream on entry; a chunk's first layer uses the stage's input
   Tensor mean1, rstd1;  // (Rl) f32
   Tensor normed1;       // (R, C): gathered over tp
-  Tensor qkv;           // (R, qkv_width), after RoPE
+  Tensor qkv;           // (R, qkv_width), after RoPE, in attention_order()
   Tensor attention;     // (R, NHl · HS)
   Tensor lse;           // (B, NHl, T) f32
   Tensor middle;        // (Rl, C): the residual stream between attention and MLP; sequential block only
@@ -62,7 +68,8 @@ struct LayerWorkspace {
   Tensor dfc1;        // (R, fc1_width)
   Tensor dactivated;  // (R, Fl); SwiGLU only: GeLU's gradient is taken in place
   Tensor dattention;  // (R, NHl · HS)
-  Tensor dqkv;        // (R, qkv_width)
+  Tensor dqkv;        // (R, qkv_width), grouped
+  Tensor rope_input;  // (R, qkv_width); where RoPE changes the order of heads: qkv's output, or attention's gradient
   Tensor delta;       // (B, NHl, T) f32
   LayerTensors recomputed;  // parallel.recompute: full
   Tensor rope_table;        // (T, HS/2, 2) f32

@@ -7,6 +7,7 @@
 
 #include "lib/model/block_order.h"
 #include "lib/model/parameter.h"
+#include "lib/model/stage_tensors.h"
 
 namespace tri {
 namespace {
@@ -75,13 +76,14 @@ class Kernels {
 
 // Sizes of one rank's share of one microbatch.
 struct Sizes {
-  double rows, local_rows, width, qkv, heads_width, fc1, ffn;
+  double rows, local_rows, width, qkv, values, heads_width, fc1, ffn;
   explicit Sizes(const Workload& w) {
     const ModelConfig& m = w.model;
     rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
     local_rows = w.sequence_parallel ? rows / w.tp : rows;
     width = m.hidden;
     qkv = (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
+    values = static_cast<double>(m.kv_heads) * head_size(m) / w.tp;
     heads_width = static_cast<double>(m.heads) * head_size(m) / w.tp;
     ffn = static_cast<double>(m.ffn_hidden) / w.tp;
     fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
@@ -239,9 +241,12 @@ class LayerSteps {
   double casts(double width, Kernels& kernels) const {
     return w_.numbers == Numbers::kFp8 ? kernels.memory(c_.software.cast_bytes * s_.rows * width) : 0;
   }
+  // In place queries and keys are read and written, and where the order of heads changes the values as well.
   double rope(Kernels& kernels) const {
-    return w_.model.position == Position::kRope ? kernels.memory(2 * s_.rows * s_.qkv * activation_bytes(w_.numbers))
-                                                : 0;
+    if (w_.model.position != Position::kRope) return 0;
+    const bool in_place = attention_order(w_.model, w_.tp) == QkvOrder::kGrouped;
+    const double width = in_place ? s_.qkv - s_.values : s_.qkv;
+    return kernels.memory(2 * s_.rows * width * activation_bytes(w_.numbers));
   }
 
   const Workload& w_;

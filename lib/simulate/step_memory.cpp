@@ -46,6 +46,9 @@ double microbatches_in_flight(const Workload& w, int stage) {
   return most;  // times layers
 }
 
+// Of the rows that attention reads (lib/model/stage_tensors.h); another program's are taken as one tensor.
+QkvOrder order_of(const Workload& w) { return w.eager_loss ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
+
 // Scratch of this program's kernels on a GPU.
 double kernel_workspace(const Workload& w) {
   const ModelConfig& m = w.model;
@@ -61,6 +64,7 @@ double kernel_workspace(const Workload& w) {
                                           .widest = std::max<int64_t>({m.hidden, qkv, fc1}),
                                           .num_kv_heads = kv_heads,
                                           .group = heads / kv_heads,
+                                          .order = order_of(w),
                                           .head_size = head,
                                           .window = m.window}));
 }
@@ -98,18 +102,19 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   Workload whole = w;
   whole.recompute = Recompute::kNone;
   const double wide = rows * (m.activation == Activation::kSwiglu ? 3.0 : 1.0) * m.ffn_hidden / w.tp * bytes;
-  const double qkv = rows * (2.0 * m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp * bytes;
-  memory.workspace = 4 * rows * m.hidden * bytes + wide + qkv;
+  const double attention = rows * m.heads * head_size(m) / w.tp;
+  const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
+  const double qkv_rows = order_of(w) == QkvOrder::kGrouped ? 1 : 2;  // dqkv, rope_input
+  memory.workspace = 4 * rows * m.hidden * bytes + wide + (attention + qkv_rows * qkv) * bytes;
   if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
   if (!w.scores_kept) memory.workspace += kernel_workspace(w);
   // Softmax in bf16, the dropout's mask, and its result.
   if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
   if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
   if (w.numbers == Numbers::kFp8) {  // a layer's casts (lib/model/fp8_tensors.cpp)
-    const double attention = rows * m.heads * head_size(m) / w.tp, ffn = rows * m.ffn_hidden / w.tp;
+    const double ffn = rows * m.ffn_hidden / w.tp;
     const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
-    const double dqkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
-    memory.workspace += attention + 2 * rows * m.hidden + 2 * fc1 + 2 * dqkv + std::max(rows * m.hidden, ffn);
+    memory.workspace += attention + 2 * rows * m.hidden + 2 * fc1 + 2 * qkv + std::max(rows * m.hidden, ffn);
   }
   // Logits; PyTorch's loss adds their fp32 copy, its logarithms of probabilities, and their gradient.
   const double logit = w.eager_loss ? bytes + 3 * 4 : bytes;

@@ -1,6 +1,7 @@
 // Every attention kernel against the CPU reference.
 #include "kernels/workspace.h"
 #include "tests/cuda/op_compare.h"
+#include "tests/kernels/qkv_rows.h"
 
 namespace tri::test {
 namespace {
@@ -10,6 +11,7 @@ struct Case {
   int batch = 2, seq_len = 0, num_kv_heads = 1, group = 1, head_size = 64, window = 0;
   AttentionKernel kernel = AttentionKernel::kAuto;
   bool deterministic = true;
+  QkvOrder order = QkvOrder::kGrouped;
 
   int64_t rows() const { return int64_t{batch} * seq_len; }
   int64_t num_heads() const { return int64_t{num_kv_heads} * group; }
@@ -17,13 +19,14 @@ struct Case {
   int64_t out_width() const { return num_heads() * head_size; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_size)); }
   std::string text() const {
-    return fmt::format("{} B {} T {} heads {} x {} HS {} W {} {}", enum_name(dtype), batch, seq_len, num_kv_heads,
-                       group, head_size, window, enum_name(kernel));
+    return fmt::format("{} B {} T {} heads {} x {} HS {} W {} {}{}", enum_name(dtype), batch, seq_len, num_kv_heads,
+                       group, head_size, window, enum_name(kernel), order == QkvOrder::kByKind ? ", by kind" : "");
   }
   AttentionForward forward(const Place& on) const {
     return {.out = on("out"),
             .lse = on("lse"),
             .qkv = on("qkv"),
+            .order = order,
             .seq_len = seq_len,
             .num_kv_heads = num_kv_heads,
             .group = group,
@@ -38,6 +41,7 @@ struct Case {
             .out = on("out"),
             .lse = on("lse"),
             .qkv = on("qkv"),
+            .order = order,
             .seq_len = seq_len,
             .num_kv_heads = num_kv_heads,
             .group = group,
@@ -47,6 +51,45 @@ struct Case {
             .deterministic = deterministic};
   }
 };
+
+// Both passes of a case on the GPU alone, of all its sequences or of some.
+class GpuCase {
+ public:
+  // `qkv` in the case's order.
+  GpuCase(const Case& c, const Values& qkv)
+      : case_(c),
+        operands_{
+            {"out", Buffer(c.dtype, {c.rows(), c.out_width()})},
+            {"lse", Buffer(Dtype::kF32, {c.batch, c.num_heads(), c.seq_len})},
+            {"dqkv", Buffer(c.dtype, {c.rows(), c.qkv_width()})},
+            {"delta", Buffer(Dtype::kF32, {c.batch, c.num_heads(), c.seq_len})},
+            {"qkv", Buffer(c.dtype, {c.rows(), c.qkv_width()}, qkv)},
+            {"dout", Buffer(c.dtype, {c.rows(), c.out_width()}, random_values(c.rows() * c.out_width(), "dout"))}} {
+    for (const auto& [name, buffer] : operands_) on_device_[name] = std::make_unique<DeviceBuffer>(buffer);
+  }
+  void run(int first, int count) {
+    Place on;
+    for (const auto& [name, buffer] : on_device_) {
+      const Tensor all = *buffer;
+      const int64_t rows = all[0] / case_.batch;  // of a sequence
+      on.add(name, all.rows(first * rows, count * rows));
+    }
+    cuda::attention_forward(case_.forward(on), test_stream());
+    cuda::attention_backward(case_.backward(on), test_stream());
+  }
+  Values values(const std::string& name) const { return on_device_.at(name)->values(operands_.at(name)); }
+
+ private:
+  const Case case_;
+  const std::map<std::string, Buffer> operands_;
+  std::map<std::string, std::unique_ptr<DeviceBuffer>> on_device_;
+};
+
+// Both orders, where they are two.
+std::vector<QkvOrder> orders_of(int num_kv_heads) {
+  if (num_kv_heads == 1) return {QkvOrder::kGrouped};
+  return {QkvOrder::kGrouped, QkvOrder::kByKind};
+}
 
 // A head's HS elements of a token are a vector: kernels on tensor cores round probabilities and scores' gradients to
 // bf16, which single elements that all but cancel show.
@@ -93,13 +136,15 @@ TEST(CudaAttention, scalar_kernels_match_cpu) {
       for (const auto& [kv, group, head_size] : {std::tuple{1, 1, 1}, {2, 2, 16}, {1, 4, 65}, {2, 1, 80}, {1, 1, 160}})
         for (const int window : {0, 1, 7, 64, seq_len}) {
           if (window > seq_len) continue;
-          compare_attention({.dtype = dtype,
-                             .seq_len = seq_len,
-                             .num_kv_heads = kv,
-                             .group = group,
-                             .head_size = head_size,
-                             .window = window,
-                             .kernel = AttentionKernel::kBuiltin});
+          for (const QkvOrder order : orders_of(kv))
+            compare_attention({.dtype = dtype,
+                               .seq_len = seq_len,
+                               .num_kv_heads = kv,
+                               .group = group,
+                               .head_size = head_size,
+                               .window = window,
+                               .kernel = AttentionKernel::kBuiltin,
+                               .order = order});
         }
 }
 
@@ -110,12 +155,14 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
       for (const int seq_len : {1, 63, 128, 200, 515})
         for (const int window : {0, 1, 50, 64, 130, 300}) {
           if (window > seq_len) continue;
-          compare_attention({.seq_len = seq_len,
-                             .num_kv_heads = kv,
-                             .group = group,
-                             .head_size = head_size,
-                             .window = window,
-                             .kernel = AttentionKernel::kBuiltin});
+          for (const QkvOrder order : orders_of(kv))
+            compare_attention({.seq_len = seq_len,
+                               .num_kv_heads = kv,
+                               .group = group,
+                               .head_size = head_size,
+                               .window = window,
+                               .kernel = AttentionKernel::kBuiltin,
+                               .order = order});
         }
 }
 
@@ -148,20 +195,71 @@ TEST(CudaAttention, cudnn_matches_cpu) {
                            .kernel = AttentionKernel::kCudnn});
 }
 
-// Several groups go through cuDNN a sequence at a time, a single one in whole batches.
+// Grouped rows of several groups go through cuDNN a sequence at a time, others in whole batches.
 TEST(CudaAttention, cudnn_matches_cpu_with_grouped_heads) {
   TRI_NEEDS_GPU();
   if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
   for (const auto& [kv, group] : {std::pair{3, 4}, {2, 2}, {1, 8}})
     for (const int seq_len : {128, 200, 384})
       for (const auto& [head_size, window] : {std::pair{64, 0}, {64, 50}, {96, 0}, {128, 0}, {128, 64}})
-        compare_attention({.batch = 3,
-                           .seq_len = seq_len,
-                           .num_kv_heads = kv,
-                           .group = group,
-                           .head_size = head_size,
-                           .window = window,
-                           .kernel = AttentionKernel::kCudnn});
+        for (const QkvOrder order : orders_of(kv))
+          compare_attention({.batch = 3,
+                             .seq_len = seq_len,
+                             .num_kv_heads = kv,
+                             .group = group,
+                             .head_size = head_size,
+                             .window = window,
+                             .kernel = AttentionKernel::kCudnn,
+                             .order = order});
+}
+
+// More sequences than one execution may take: of four, whose scores' gradients are 1 GiB each, two at once.
+TEST(CudaAttention, cudnn_matches_cpu_where_a_batch_is_several_executions) {
+  TRI_NEEDS_GPU();
+  if (!cuda::built_with_cudnn()) GTEST_SKIP() << "skipped: built without cuDNN";
+  const Case c{.batch = 4, .seq_len = 8192, .num_kv_heads = 2, .group = 4, .order = QkvOrder::kByKind};
+  ASSERT_EQ(cudnn_sequences({.batch = c.batch,
+                             .seq_len = c.seq_len,
+                             .num_kv_heads = c.num_kv_heads,
+                             .group = c.group,
+                             .order = c.order,
+                             .head_size = c.head_size}),
+            2);
+  const Values qkv = random_values(c.rows() * c.qkv_width(), "qkv");
+  GpuCase batch(c, qkv), sequences(c, qkv);
+  batch.run(0, c.batch);
+  for (int b = 0; b < c.batch; ++b) sequences.run(b, 1);
+  for (const char* name : {"out", "dqkv"})
+    EXPECT_EQ(difference(batch.values(name), sequences.values(name), vectors(2e-2, c.head_size)), "") << name;
+  EXPECT_EQ(difference(batch.values("lse"), sequences.values("lse"), elements(5e-3)), "");
+}
+
+TEST(CudaAttention, our_kernels_make_the_same_bits_in_either_order) {
+  TRI_NEEDS_GPU();
+  for (const auto& [dtype, head_size] :
+       {std::pair{Dtype::kBF16, 64}, {Dtype::kBF16, 96}, {Dtype::kBF16, 128}, {Dtype::kBF16, 20}, {Dtype::kF32, 48}})
+    for (const auto& [kv, group] : {std::pair{2, 1}, {2, 2}, {3, 4}})
+      for (const int window : {0, 70}) {
+        Case c{.dtype = dtype,
+               .seq_len = 200,
+               .num_kv_heads = kv,
+               .group = group,
+               .head_size = head_size,
+               .window = window,
+               .kernel = AttentionKernel::kBuiltin};
+        SCOPED_TRACE(c.text());
+        const auto by_kind = [&](const Values& rows) {
+          return rows_in(QkvOrder::kByKind, rows, c.num_kv_heads, c.group, c.head_size);
+        };
+        const Values qkv = random_values(c.rows() * c.qkv_width(), "qkv");
+        GpuCase grouped(c, qkv);
+        c.order = QkvOrder::kByKind;
+        GpuCase kinds(c, by_kind(qkv));
+        for (GpuCase* each : {&grouped, &kinds}) each->run(0, c.batch);
+        EXPECT_EQ(kinds.values("out"), grouped.values("out"));
+        EXPECT_EQ(kinds.values("lse"), grouped.values("lse"));
+        EXPECT_EQ(kinds.values("dqkv"), by_kind(grouped.values("dqkv")));
+      }
 }
 
 // run.deterministic: false. Our own kernels take no notice of it.
@@ -237,14 +335,18 @@ TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
                                                        {4, 8, 4, 2048},
                                                        {2, 1, 8, 4096},
                                                        {1, 8, 4, 8192}})
-      for (const int window : {0, 512}) {
+      for (const auto& [window, order] : {std::pair{0, QkvOrder::kGrouped},
+                                          {512, QkvOrder::kGrouped},
+                                          {0, QkvOrder::kByKind},
+                                          {512, QkvOrder::kByKind}}) {
         if (window > seq_len) continue;
         const Case c{.batch = batch,
                      .seq_len = seq_len,
                      .num_kv_heads = heads,
                      .group = group,
                      .head_size = head_size,
-                     .window = window};
+                     .window = window,
+                     .order = order};
         SCOPED_TRACE(c.text());
         // Only shapes are looked at.
         void* const nowhere = reinterpret_cast<void*>(uintptr_t{1} << 40);
@@ -259,6 +361,7 @@ TEST(CudaAttention, cudnn_workspace_is_within_its_bound) {
                                                      .seq_len = c.seq_len,
                                                      .num_kv_heads = c.num_kv_heads,
                                                      .group = c.group,
+                                                     .order = c.order,
                                                      .head_size = c.head_size,
                                                      .window = c.window});
         const AttentionForward forward = c.forward(on);

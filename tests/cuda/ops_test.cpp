@@ -1,6 +1,7 @@
 // Every CUDA operation but GEMM and attention against its CPU reference.
 #include "kernels/core/dims.h"
 #include "tests/cuda/op_compare.h"
+#include "tests/kernels/qkv_rows.h"
 
 namespace tri::test {
 namespace {
@@ -179,12 +180,12 @@ TEST(CudaOps, activation_elementwise_and_bias) {
                   ([](const Place& on) { return Accumulate{.inout = on("inout"), .inp = on("inp")}; }), rounding);
       for (const int64_t num_parts : {1, 2, 5})
         for (const SumInto into : {SumInto::kOverwrite, SumInto::kAdd})
-          TRI_COMPARE(
-              sum_parts, fmt::format("{} P {}", what, num_parts),
-              (Operands{{"out", into == SumInto::kAdd ? Buffer(dtype, {n}, random_values(n, "out")) : Buffer(dtype, {n})},
-                        {"parts", Buffer(dtype, {num_parts, n}, random_values(num_parts * n, "parts"))}}),
-              ([&](const Place& on) { return SumParts{.into = into, .out = on("out"), .parts = on("parts")}; }),
-              same_bits);
+          TRI_COMPARE(sum_parts, fmt::format("{} P {}", what, num_parts),
+                      (Operands{{"out", into == SumInto::kAdd ? Buffer(dtype, {n}, random_values(n, "out"))
+                                                              : Buffer(dtype, {n})},
+                                {"parts", Buffer(dtype, {num_parts, n}, random_values(num_parts * n, "parts"))}}),
+                      ([&](const Place& on) { return SumParts{.into = into, .out = on("out"), .parts = on("parts")}; }),
+                      same_bits);
     }
 }
 
@@ -228,19 +229,34 @@ TEST(CudaOps, embedding_and_position) {
 TEST(CudaOps, rope) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
-    for (const auto& [seq_len, kv, group, half] : {std::tuple{3, 1, 1, 1}, {16, 2, 3, 32}, {40, 3, 1, 5}})
+    for (const auto& [seq_len, kv, group, half] :
+         {std::tuple{3, 1, 1, 1}, {16, 2, 3, 32}, {40, 3, 1, 5}, {7, 3, 2, 12}, {65, 2, 4, 64}})
       for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
         const int64_t width = int64_t{kv} * (group + 2) * 2 * half, rows = 2 * seq_len;
         std::vector<float> table(static_cast<size_t>(seq_len) * half * 2);
         fill_rope_table(table.data(), seq_len, 2 * half, 10000);
-        TRI_COMPARE(rope, fmt::format("{} T {} heads {} x {} HS {}", enum_name(dtype), seq_len, kv, group, 2 * half),
-                    (Operands{{"qkv", Buffer(dtype, {rows, width}, random_values(rows * width, "qkv"))},
-                              {"table", Buffer(Dtype::kF32, {seq_len, half, 2}, Values(table.begin(), table.end()))}}),
-                    ([&, kv = kv, group = group](const Place& on) {
-                      return Rope{
-                          .pass = pass, .qkv = on("qkv"), .table = on("table"), .num_kv_heads = kv, .group = group};
-                    }),
-                    rounding_of(dtype));
+        const Buffer angles(Dtype::kF32, {seq_len, half, 2}, Values(table.begin(), table.end()));
+        const Buffer inp(dtype, {rows, width}, random_values(rows * width, "qkv")), out(dtype, {rows, width});
+        for (const QkvOrder from : kOrders)
+          for (const QkvOrder to : kOrders) {
+            const std::string what = fmt::format("{} T {} heads {} x {} HS {}, {} to {}", enum_name(dtype), seq_len, kv,
+                                                 group, 2 * half, static_cast<int>(from), static_cast<int>(to));
+            const auto args = [&, kv = kv, group = group](const Place& on, const char* rows_in) {
+              return Rope{.pass = pass,
+                          .out = on("out"),
+                          .inp = on(rows_in),
+                          .table = on("table"),
+                          .num_kv_heads = kv,
+                          .group = group,
+                          .out_order = to,
+                          .inp_order = from};
+            };
+            TRI_COMPARE(rope, what, (Operands{{"out", out}, {"inp", inp}, {"table", angles}}),
+                        ([&](const Place& on) { return args(on, "inp"); }), rounding_of(dtype));
+            if (from == to)
+              TRI_COMPARE(rope, what + " in place", (Operands{{"out", inp}, {"table", angles}}),
+                          ([&](const Place& on) { return args(on, "out"); }), rounding_of(dtype));
+          }
       }
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/ops.h"
-#include "tests/kernels/op_test.h"
+#include "tests/kernels/qkv_rows.h"
 
 namespace tri::test {
 namespace {
@@ -110,11 +110,14 @@ Reference reference_backward(const Shape& s, const Values& qkv, const Values& do
 }
 
 struct Passes {
+  QkvOrder order;
   Buffer qkv, dout, out, lse, delta, dqkv;
 
-  // Forward, then backward, into poisoned outputs.
-  Passes(const Shape& s, Dtype dtype, const Values& qkv_values, const Values& dout_values)
-      : qkv(dtype, {s.rows(), s.qkv_row()}, qkv_values),
+  // Forward, then backward, into poisoned outputs. `qkv_values` lie in `order`.
+  Passes(const Shape& s, Dtype dtype, const Values& qkv_values, const Values& dout_values,
+         QkvOrder order = QkvOrder::kGrouped)
+      : order(order),
+        qkv(dtype, {s.rows(), s.qkv_row()}, qkv_values),
         dout(dtype, {s.rows(), s.out_row()}, dout_values),
         out(dtype, {s.rows(), s.out_row()}),
         lse(Dtype::kF32, {s.B, s.NKV * s.G, s.T}),
@@ -132,6 +135,7 @@ struct Passes {
     return {.out = out,
             .lse = lse,
             .qkv = qkv,
+            .order = order,
             .seq_len = s.T,
             .num_kv_heads = s.NKV,
             .group = s.G,
@@ -145,6 +149,7 @@ struct Passes {
             .out = out,
             .lse = lse,
             .qkv = qkv,
+            .order = order,
             .seq_len = s.T,
             .num_kv_heads = s.NKV,
             .group = s.G,
@@ -170,6 +175,21 @@ TEST(Attention, forward_and_backward_match_float64) {
     expect_close("delta", run.delta.values(), ref.delta);
     expect_close("dqkv", run.dqkv.values(), ref.dqkv);
     if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Attention, rows_by_kind_make_the_bits_of_grouped_ones) {
+  for (const Shape& s : all_shapes()) {
+    SCOPED_TRACE(s.text());
+    const auto by_kind = [&](const Values& rows) { return rows_in(QkvOrder::kByKind, rows, s.NKV, s.G, s.HS); };
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      const Passes grouped(s, dtype, qkv_of(s), dout_of(s));
+      const Passes kinds(s, dtype, by_kind(qkv_of(s)), dout_of(s), QkvOrder::kByKind);
+      EXPECT_TRUE(kinds.out.same_bits(grouped.out));
+      EXPECT_TRUE(kinds.lse.same_bits(grouped.lse));
+      EXPECT_TRUE(kinds.delta.same_bits(grouped.delta));
+      ASSERT_EQ(kinds.dqkv.values(), by_kind(grouped.dqkv.values()));
+    }
   }
 }
 

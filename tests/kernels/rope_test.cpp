@@ -7,7 +7,7 @@
 
 #include "io/base/error.h"
 #include "kernels/cpu/ops.h"
-#include "tests/kernels/op_test.h"
+#include "tests/kernels/qkv_rows.h"
 
 namespace tri::test {
 namespace {
@@ -50,7 +50,7 @@ Values reference(const Case& c, Values qkv) {
 Buffer run(const Case& c, Pass pass, const Values& values, Dtype dtype) {
   const Buffer table(Dtype::kF32, {c.seq_len, c.head_size / 2, 2}), qkv(dtype, {c.rows(), c.width()}, values);
   fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, kTheta);
-  const Rope args{.pass = pass, .qkv = qkv, .table = table, .num_kv_heads = c.kv_heads, .group = c.group};
+  const Rope args{.pass = pass, .out = qkv, .inp = qkv, .table = table, .num_kv_heads = c.kv_heads, .group = c.group};
   check(args);
   cpu::rope(args);
   return qkv;
@@ -96,12 +96,57 @@ TEST(Rope, two_runs_are_bit_identical) {
   });
 }
 
+// From rows of either order to rows of either order, in other memory, which is poisoned: the bits of the rotation in
+// place, values copied, the input as it was.
+TEST(Rope, changes_the_order_of_heads_and_no_bit) {
+  for_each_case([](const Case& c) {
+    const Values values = random_values(c.rows() * c.width(), "qkv");
+    const auto in = [&](QkvOrder order, const Values& grouped) {
+      return rows_in(order, grouped, c.kv_heads, c.group, c.head_size);
+    };
+    const Buffer table(Dtype::kF32, {c.seq_len, c.head_size / 2, 2});
+    fill_rope_table(Tensor(table).as<float>(), static_cast<int>(c.seq_len), c.head_size, kTheta);
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16})
+      for (const Pass pass : {Pass::kForward, Pass::kBackward})
+        for (const QkvOrder from : kOrders)
+          for (const QkvOrder to : kOrders) {
+            const Buffer inp(dtype, {c.rows(), c.width()}, in(from, values)), out(dtype, {c.rows(), c.width()});
+            const Rope args{.pass = pass,
+                            .out = out,
+                            .inp = inp,
+                            .table = table,
+                            .num_kv_heads = c.kv_heads,
+                            .group = c.group,
+                            .out_order = to,
+                            .inp_order = from};
+            check(args);
+            cpu::rope(args);
+            EXPECT_EQ(out.values(), in(to, run(c, pass, values, dtype).values()));
+            EXPECT_EQ(inp.values(), in(from, values));
+          }
+  });
+}
+
 TEST(Rope, check_refuses_what_does_not_fit) {
   const Buffer qkv(Dtype::kF32, {8, 4 * 6}), table(Dtype::kF32, {4, 3, 2}), longer(Dtype::kF32, {5, 3, 2});
-  EXPECT_NO_THROW(check(Rope{.qkv = qkv, .table = table, .num_kv_heads = 1, .group = 2}));
-  EXPECT_THROW(check(Rope{.qkv = qkv, .table = table, .num_kv_heads = 1, .group = 1}), Fatal);
-  EXPECT_THROW(check(Rope{.qkv = qkv, .table = longer, .num_kv_heads = 1, .group = 2}), Fatal);
-  EXPECT_THROW(check(Rope{.qkv = qkv, .num_kv_heads = 1, .group = 2}), Fatal);
+  const Buffer out(Dtype::kF32, {8, 4 * 6}), half(Dtype::kBF16, {8, 4 * 6});
+  const Rope fits{.out = qkv, .inp = qkv, .table = table, .num_kv_heads = 1, .group = 2};
+  EXPECT_NO_THROW(check(fits));
+  const auto refuses = [&](auto change) {
+    Rope args = fits;
+    change(args);
+    EXPECT_THROW(check(args), Fatal);
+  };
+  refuses([](Rope& r) { r.group = 1; });
+  refuses([&](Rope& r) { r.table = longer; });
+  refuses([](Rope& r) { r.table = {}; });
+  refuses([](Rope& r) { r.out = {}; });
+  refuses([&](Rope& r) { r.out = half; });
+  refuses([](Rope& r) { r.out_order = QkvOrder::kByKind; });
+  Rope moved = fits;
+  moved.out = out;
+  moved.out_order = QkvOrder::kByKind;
+  EXPECT_NO_THROW(check(moved));
   std::vector<float> scratch(64);
   EXPECT_THROW(fill_rope_table(scratch.data(), 4, 5, kTheta), Fatal);
 }

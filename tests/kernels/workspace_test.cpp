@@ -61,6 +61,8 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
   EXPECT_EQ(grouped(512, 8, kH200, 80), AttentionPath::kCudnn);  // ours do not take the head size
   AttentionShape asked = shape(Dtype::kBF16, 512, 4, 128);
   EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, asked), AttentionPath::kCudnn);
+  asked.order = QkvOrder::kByKind;  // sequences go together
+  EXPECT_EQ(path(AttentionKernel::kAuto, Pass::kForward, asked), AttentionPath::kCudnn);
 }
 
 TEST(AttentionPath, flash_kernels_need_their_shared_memory) {
@@ -138,8 +140,9 @@ TEST(Workspace, it_holds_the_gemms_and_the_attention_kernels_that_the_dims_lead_
   EXPECT_EQ(attention_workspace_bytes(d, kH200), 0);
 }
 
-// Grouped heads go through cuDNN a sequence at a time, so the batch does not count; a single group's all at once.
-TEST(Workspace, grouped_heads_need_cudnn_s_workspace_for_one_sequence) {
+// Grouped rows go through cuDNN a sequence at a time, so the batch does not count; a single group's, and rows by kind,
+// go together.
+TEST(Workspace, grouped_rows_need_cudnn_s_workspace_for_one_sequence) {
   WorkspaceDims d = gpt_13b();
   d.num_kv_heads = 8;
   d.group = 5;
@@ -149,9 +152,42 @@ TEST(Workspace, grouped_heads_need_cudnn_s_workspace_for_one_sequence) {
   EXPECT_LE(one, (320 + 80 + 10) * kMiB);
   d.batch = 4;
   EXPECT_EQ(cudnn_workspace_bytes(d), one);
+  d.order = QkvOrder::kByKind;
+  EXPECT_GE(cudnn_workspace_bytes(d), 4 * (320 + 80) * kMiB);
+  EXPECT_LE(cudnn_workspace_bytes(d), (4 * (320 + 80) + 10) * kMiB);
+  d.order = QkvOrder::kGrouped;
   d.num_kv_heads = 1;
   d.group = 40;
   EXPECT_GE(cudnn_workspace_bytes(d), 4 * (320 + 80) * kMiB);
+}
+
+TEST(Workspace, cudnn_takes_as_many_sequences_as_the_bound_allows) {
+  // LLaMA 8B: 320 MiB a sequence of 2048, 4.25 GiB one of 8192.
+  const auto at_once = [](int seq_len, int64_t batch, int kv_heads = 8, QkvOrder order = QkvOrder::kByKind) {
+    const WorkspaceDims d{.dtype = Dtype::kBF16,
+                          .batch = batch,
+                          .seq_len = seq_len,
+                          .num_kv_heads = kv_heads,
+                          .group = 4,
+                          .order = order,
+                          .head_size = 128};
+    const int64_t sequences = cudnn_sequences(d);
+    if (sequences > 1 && order == QkvOrder::kByKind) {
+      EXPECT_LE(cudnn_workspace_bytes(d), kCudnnWorkspaceBytes);
+    }
+    return sequences;
+  };
+  EXPECT_EQ(at_once(2048, 1), 1);
+  EXPECT_EQ(at_once(2048, 4), 4);
+  EXPECT_EQ(at_once(2048, 9), 9);
+  EXPECT_EQ(at_once(2048, 10), 5);
+  EXPECT_EQ(at_once(2048, 11), 6) << "and five";
+  EXPECT_EQ(at_once(4096, 4), 2);
+  EXPECT_EQ(at_once(4096, 3), 2) << "and one";
+  EXPECT_EQ(at_once(8192, 4), 1);
+  EXPECT_EQ(at_once(8192, 4, 2), 2) << "a share of tp 4";
+  EXPECT_EQ(at_once(2048, 4, 8, QkvOrder::kGrouped), 1);
+  EXPECT_EQ(at_once(8192, 16, 1, QkvOrder::kGrouped), 16) << "one group";
 }
 
 TEST(Workspace, without_a_gpu_an_h200_is_assumed) {

@@ -98,8 +98,8 @@ Config config_of(const Layout& layout) {
   c.run.gemm_search = false;  // the job's ranks agree on its choices; here some of them stand aside
   c.model.layers = 8;
   c.model.hidden = 32;
-  c.model.heads = 4;
-  c.model.kv_heads = layout.llama ? 2 : 4;
+  c.model.heads = layout.llama ? 8 : 4;
+  c.model.kv_heads = 4;
   c.model.ffn_hidden = 64;
   c.model.vocab = 200;
   c.model.seq_len = 16;

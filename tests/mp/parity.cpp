@@ -21,6 +21,7 @@ std::vector<Layout> matrix() {
       {.tp = 2},
       {.tp = 2, .llama = true},
       {.tp = 2, .llama = true, .micro_batch = 4},
+      {.tp = 4, .llama = true},  // a key/value head a rank
       {.tp = 4, .micro_batch = 2},
       {.tp = 4, .block = P},
       {.pp = 2, .schedule = kGpipe},
@@ -37,7 +38,7 @@ std::vector<Layout> matrix() {
       {.dp = 2, .pp = 2, .zero = 2, .tied = true, .llama = true},
       {.dp = 2, .pp = 2, .chunks = 2, .zero = 2, .schedule = kInterleaved, .block = P},
       {.tp = 2, .pp = 2, .recompute = selective},
-      {.dp = 2, .tp = 2, .recompute = norms},
+      {.dp = 2, .tp = 2, .llama = true, .recompute = norms},
       {.dp = 2, .tp = 4, .recompute = full, .micro_batch = 4},
       {.tp = 4, .pp = 2, .block = P, .recompute = norms},
       {.tp = 2, .pp = 4, .block = P, .llama = true, .recompute = full},
