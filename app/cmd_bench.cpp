@@ -50,16 +50,19 @@ nlohmann::ordered_json gemms_json(const StepBenchResult& r) {
                     {"us", row.microseconds},
                     {"first_us", row.first_microseconds},
                     {"tflops", row.flops / row.microseconds * 1e-6},
+                    {"floor_us", row.floor_microseconds},
                     {"form", row.form}});
   return rows;
 }
 
 void print_gemms(const StepBenchResult& r) {
   if (r.gemms.empty()) return;
-  fmt::print("\n{:<56}{:>10}{:>10}{:>10}  {}\n", "GEMM", "us", "first us", "TFLOP/s", "form");
+  fmt::print("\n{:<56}{:>10}{:>10}{:>10}{:>10}{:>9}  {}\n", "GEMM", "us", "first us", "TFLOP/s", "floor us", "of floor",
+             "form");
   for (const auto& row : r.gemms)
-    fmt::print("{:<56}{:10.1f}{:10.1f}{:10.1f}  {}\n", row.shape, row.microseconds, row.first_microseconds,
-               row.flops / row.microseconds * 1e-6, row.form);
+    fmt::print("{:<56}{:10.1f}{:10.1f}{:10.1f}{:10.1f}{:8.0f}%  {}\n", row.shape, row.microseconds,
+               row.first_microseconds, row.flops / row.microseconds * 1e-6, row.floor_microseconds,
+               100 * row.floor_microseconds / row.microseconds, row.form);
 }
 
 void print_tables(const StepBenchResult& r) {
@@ -188,11 +191,11 @@ Result<void> bench_the_kernels(const Options& options, Job& job) {
       "device copy: {:.0f} GB/s read and written. Floors: fewest bytes at that rate, or FLOPs at the data sheet's "
       "peak\n\n",
       result.copy_bytes_per_s * 1e-9);
-  fmt::print("{:<28}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
+  fmt::print("{:<38}{:<40}{:>10}{:>10}{:>10}{:>10}{:>9}\n", "kernel", "shape", "us", "GB/s", "TFLOP/s", "floor us",
              "of floor");
   for (const KernelRow& row : result.rows) {
     const double gigabytes = row.bytes / row.microseconds * 1e-3, teraflops = row.flops / row.microseconds * 1e-6;
-    fmt::print("{:<28}{:<40}{:10.1f}{:>10}{:>10}{:10.1f}{:8.0f}%\n", row.name, row.shape, row.microseconds,
+    fmt::print("{:<38}{:<40}{:10.1f}{:>10}{:>10}{:10.1f}{:8.0f}%\n", row.name, row.shape, row.microseconds,
                row.bytes > 0 ? fmt::format("{:.0f}", gigabytes) : "",
                row.flops > 0 ? fmt::format("{:.1f}", teraflops) : "", row.floor_microseconds,
                100 * row.floor_microseconds / row.microseconds);

@@ -24,10 +24,10 @@ void check_attention(const char* op, const Args& a) {
   require_tensor(op, "lse", a.lse, Dtype::kF32, {rows / a.seq_len, num_heads, a.seq_len});
 }
 
-// Of grouped rows with several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp), whose tiles of 128 queries alone
-// must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles a multiprocessor cuDNN made
-// 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048); ours lose far less, since
-// theirs are the tiles of all sequences.
+// Of grouped rows with several groups cuDNN takes one sequence an execution (cuda/cudnn_attention.cpp), whose tiles of
+// 128 queries alone must fill the GPU. Measured on an H200, head size 128, forward/backward: with 4 tiles a
+// multiprocessor cuDNN made 422/284 TFLOP/s, with 2 263/178, with 1 151/108 (263/163 with 8 query heads at T 2048);
+// ours lose far less, since theirs are the tiles of all sequences.
 bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gpu) {
   constexpr int64_t kTilesPerMultiprocessor = 3;
   const int64_t tiles = int64_t{s.num_kv_heads} * s.group * ceil_div(s.seq_len, 128);

@@ -21,6 +21,7 @@ class GemmSearch {
   // Of one shape (sizes, transposes, types, beta, bias, epilogue, dbias, accumulation, alignment).
   struct Row {
     std::string shape;
+    Dtype operands{};
     double flops = 0;
     double microseconds = 0;        // of the choice when hot, with all that the GEMM carries
     double first_microseconds = 0;  // of the library's first heuristic, epilogue and bias gradient apart

@@ -6,9 +6,8 @@
 //   suffix l = this tensor-parallel rank's share: Rl = R / tp, NHl = NH / tp, Fl = F / tp, Vl = V / tp
 //
 // Row r of a microbatch is token r % T of sequence r / T. Under sequence parallelism tp rank k owns rows [k·Rl,
-// (k+1)·Rl). QKV rows of (NKV, G + 2, HS) elements are grouped by key/value head, G queries, one key, one value, so that
-// a tp share is contiguous in every tensor that holds them; where attention reads them they may lie by kind
-// (qkv_row.h). SwiGLU's input is (2, F) a row: gate, then up.
+// (k+1)·Rl). QKV rows are grouped by key/value head: (NKV, G + 2, HS) = G queries, one key, one value; a tp share is
+// contiguous. Those that attention reads may lie by kind (qkv_row.h). SwiGLU's input is (2, F) a row: gate, then up.
 #pragma once
 
 #include <cstdint>

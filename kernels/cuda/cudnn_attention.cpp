@@ -26,9 +26,9 @@ namespace fe = cudnn_frontend;
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV };
 
 // A call as cuDNN sees it: (batch, heads, T, HS) tensors with one stride a dim. Where one stride leads from query head
-// to query head, sequences are the batch and heads are heads. Where it does so inside a group alone, the key/value heads
-// of a sequence are cuDNN's batch, each with the G query heads of its group, and every sequence is an execution of its
-// own.
+// to query head, sequences are the batch and heads are heads. Where it does so inside a group alone, the key/value
+// heads of a sequence are cuDNN's batch, each with the G query heads of its group, and every sequence is an execution
+// of its own.
 struct Shape {
   int64_t batch, heads, kv_heads, seq_len, head_size;  // cuDNN's
   int64_t qkv_batch, query_head, key_head, qkv_row;    // strides in elements

@@ -1,6 +1,7 @@
 // What both passes of our attention share. Causal attention on tensor cores (Dao 2023, FlashAttention-2): formulas in
 // kernels/attention.h.
-//   qkv, dqkv (R, NKV · (G + 2) · HS) bf16 in either order (qkv_row.h)    out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
+//   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
+//   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
 // Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
 // Bound: tensor cores (mma.sync); shared-memory bandwidth is close behind. Mirror: kernels/cpu/attention.cpp.
 #pragma once

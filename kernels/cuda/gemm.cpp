@@ -244,7 +244,7 @@ std::vector<GemmSearch::Row> GemmEngine::rows() const {
   std::vector<Row> rows;
   for (const auto& [key, entry] : state_->entries)
     if (entry.choice && entry.choice->microseconds > 0)
-      rows.push_back({key.text(),
+      rows.push_back({key.text(), key.a,
                       2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k),
                       entry.choice->microseconds, entry.choice->first_microseconds, name_of(entry.choice->form)});
   return rows;

@@ -211,7 +211,7 @@ class Cases {
     const QkvOrder order = attention_order(m, 1);
     // The order that the model uses; and that of its GEMMs, where it is another.
     std::vector<std::pair<QkvOrder, std::string>> orders{{order, ""}};
-    if (order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped rows");
+    if (order != QkvOrder::kGrouped) orders.emplace_back(QkvOrder::kGrouped, ", grouped");
     for (const AttentionKernel kernel : {AttentionKernel::kBuiltin, AttentionKernel::kCudnn})
       for (const auto& [rows, suffix] : orders) {
         const std::string name = "attention, " + std::string(enum_name(kernel));

@@ -70,7 +70,11 @@ StepBenchResult bench_step(const Config& config, const Mesh& mesh, Job& job, Dev
   }
   if (watch) result.gpu_load = watch->finish();
   result.times = times_of_stages(mesh, job, times, std::max(1, bench.steps));
-  if (device.gemm_search() != nullptr) result.gemms = device.gemm_search()->rows();
+  if (device.gemm_search() != nullptr)
+    for (const GemmSearch::Row& row : device.gemm_search()->rows()) {
+      const auto peak = device.peak_tflops(row.operands);
+      result.gemms.push_back({row, peak ? row.flops / *peak * 1e-6 : 0.0});
+    }
   result.memory_bytes = arena.used();
   if (milliseconds.empty()) return result;
   const auto [fastest, slowest] = std::minmax_element(milliseconds.begin(), milliseconds.end());

@@ -31,8 +31,11 @@ struct StepBenchResult {
   std::optional<GpuLoad> gpu_load;                 // this rank's, medians over the measured steps
   std::vector<StepTimes> times;                    // [stage]: a measured step's mean, on the stage's first rank
   double last_loss = 0;
-  std::vector<OpProfile::Row> ops;     // of one profiled step on the compute stream, longest first
-  std::vector<GemmSearch::Row> gemms;  // what the search found
+  std::vector<OpProfile::Row> ops;  // of one profiled step on the compute stream, longest first
+  struct GemmRow : GemmSearch::Row {
+    double floor_microseconds = 0;  // at the GPU's peak for its operands, bf16's or FP8's; 0 where that is not known
+  };
+  std::vector<GemmRow> gemms;  // what the search found
 };
 
 // Random tokens (the same on every layout). `config` resolved. Collective; every rank gets its own clock's numbers.

@@ -60,7 +60,7 @@ class LayerGemms {
       const Tensor inp = matrix(inp_, rows_, k), out = matrix(out_, rows_, n), weight = matrix(weight_, n, k);
       gemm({.out = matrix(made_, rows_, n), .a = inp, .b = weight, .trans_b = Trans::kYes}, stream);
       gemm({.out = matrix(made_, rows_, k), .a = out, .b = weight}, stream);
-      gemm({.out = matrix(dweight_, n, k), .a = out, .b = inp, .trans_a = Trans::kYes, .beta = 1.0f}, stream);
+      weight_gradient(n, k, stream);
     }
   }
 
@@ -82,7 +82,10 @@ class LayerGemms {
       const Tensor inp8_t = matrix(inp8_t_, k, rows_), dout8_t = matrix(dout8_t_, n, rows_);
       multiply(matrix(made_, rows_, n), matrix(inp8_, rows_, k), matrix(weight8_, n, k), 0.0f, fast);
       multiply(matrix(made_, rows_, k), matrix(dout8_, rows_, n), matrix(weight8_t_, k, n), 0.0f, all_fast);
-      multiply(matrix(dweight_, n, k), dout8_t, inp8_t, 1.0f, all_fast);
+      if (casts_wgrad())
+        multiply(matrix(dweight_, n, k), dout8_t, inp8_t, 1.0f, all_fast);
+      else
+        weight_gradient(n, k, stream);
     }
   }
 
@@ -90,8 +93,9 @@ class LayerGemms {
     for (const auto& [n, k] : shapes_) {
       const Tensor inp8 = matrix(inp8_, rows_, k);
       cast(matrix(inp_, rows_, k), inp8, {}, stream);
-      fp8_transpose({.out = matrix(inp8_t_, k, rows_), .inp = inp8}, stream);
-      cast(matrix(out_, rows_, n), matrix(dout8_, rows_, n), matrix(dout8_t_, n, rows_), stream);
+      if (casts_wgrad()) fp8_transpose({.out = matrix(inp8_t_, k, rows_), .inp = inp8}, stream);
+      cast(matrix(out_, rows_, n), matrix(dout8_, rows_, n), casts_wgrad() ? matrix(dout8_t_, n, rows_) : Tensor{},
+           stream);
     }
   }
 
@@ -101,6 +105,15 @@ class LayerGemms {
   }
 
  private:
+  bool casts_wgrad() const { return config_.precision.fp8_wgrad == GemmFormat::kFp8; }
+  void weight_gradient(int64_t n, int64_t k, Stream& stream) const {
+    gemm({.out = matrix(dweight_, n, k),
+          .a = matrix(out_, rows_, n),
+          .b = matrix(inp_, rows_, k),
+          .trans_a = Trans::kYes,
+          .beta = 1.0f},
+         stream);
+  }
   static Tensor matrix(const Tensor& memory, int64_t rows, int64_t columns) {
     return memory.flat(0, rows * columns).view({rows, columns});
   }

@@ -1,7 +1,6 @@
 #include "lib/engine/job_plan.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <set>
@@ -11,8 +10,8 @@
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
 #include "lib/comm/peer/memory.h"
-#include "lib/config/flat.h"
 #include "lib/engine/fp8_speedup.h"
+#include "lib/engine/kept_gemm.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -20,7 +19,7 @@ namespace tri {
 template <class Archive>
 void fields(Archive& archive, RankFacts& f) {
   archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
-          f.fp8_speedup, f.kept_gemm, f.tp_problem, f.dp_problem, f.pp_problem);
+          f.fp8_speedup, f.kept_gemm, f.kept_gpus, f.tp_problem, f.dp_problem, f.pp_problem);
 }
 
 namespace {
@@ -121,6 +120,7 @@ class Planner {
       return done.error();
     if (auto done = plan_stages(); !done) return done.error();
     if (auto done = plan_attention(); !done) return done.error();
+    plan_gpu_kinds();
     if (auto done = plan_gemms(); !done) return done.error();
     plan_recompute();
     return std::move(plan_);
@@ -220,6 +220,13 @@ class Planner {
     return {};
   }
 
+  void plan_gpu_kinds() {
+    std::set<std::string> kinds;
+    for (const RankFacts& rank : facts_)
+      if (rank.gpu && plan_.device.kind == DeviceKind::kCuda) kinds.insert(gpu_kind(*rank.gpu));
+    for (const std::string& kind : kinds) plan_.gpu_kinds += (plan_.gpu_kinds.empty() ? "" : ", ") + kind;
+  }
+
   // Why this job's GPUs do not multiply FP8; "" where they do, and on the CPU, which emulates it.
   std::string fp8_problem() const {
     if (plan_.device.kind != DeviceKind::kCuda) return "";
@@ -244,7 +251,13 @@ class Planner {
     if (const std::string problem = fp8_problem(); !problem.empty()) return "fp8: " + problem;
     if (const auto& kept = facts_.front().kept_gemm) return *kept == GemmFormat::kFp8 ? "" : kAsBefore;
     const double speedup = least_fp8_speedup();
-    return speedup < kLeast ? fmt::format("a layer's GEMMs in fp8, with casts, are {:.2f} x as fast", speedup) : "";
+    return speedup < kLeast
+               ? fmt::format("a layer's GEMMs in fp8, with casts, are {:.2f} x as fast{}", speedup, timed_anew())
+               : "";
+  }
+  std::string timed_anew() const {
+    const std::string& before = facts_.front().kept_gpus;
+    return before.empty() ? "" : fmt::format("; timed anew, the last start's GPUs were {}", before);
   }
   // 1 where nothing was timed: on paper.
   double least_fp8_speedup() const {
@@ -271,7 +284,9 @@ class Planner {
         add(fmt::format("gemms: {}", enum_name(p.compute)) + origin("precision.gemm", p.gemm, reason));
         return {};
       }
-      why = facts_.front().kept_gemm ? kAsBefore : fmt::format("{:.2f} x as fast, casts counted", least_fp8_speedup());
+      why = facts_.front().kept_gemm
+                ? kAsBefore
+                : fmt::format("{:.2f} x as fast, casts counted{}", least_fp8_speedup(), timed_anew());
     } else if (const std::string problem = fp8_problem(); !problem.empty()) {
       return usage_error("precision.gemm: fp8: {}; set precision.gemm to compute or auto", problem);
     }
@@ -430,6 +445,7 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
   mine.gpu = device.gpu_properties();
+  if (mine.kept_gemm && !job.all_of(mine.gpu && has_gpu_kind(mine.kept_gpus, *mine.gpu))) mine.kept_gemm.reset();
   const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
                           mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty() &&
                           !mine.kept_gemm;
@@ -456,36 +472,15 @@ void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& 
   facts = job.all_gather(mine);
 }
 
-std::optional<GemmFormat> kept_gemm_format(const Config& config) {
-  const auto read = [&](const char* name) {
-    std::ifstream file(config.run.dir + "/" + name);
-    const auto fields = flat_config(std::string{std::istreambuf_iterator<char>(file), {}});
-    return fields ? fields.value() : std::vector<FlatField>{};
-  };
-  const FlatField asked{"precision.gemm", std::string(enum_name(GemmFormat::kAuto))};
-  const std::vector<FlatField> written = read("config.yaml"), before = read("resolved.yaml");
-  if (std::find(written.begin(), written.end(), asked) == written.end()) return std::nullopt;
-  const FlatField on_gpus{"run.device", std::string(enum_name(DeviceChoice::kCuda))};  // elsewhere nothing was timed
-  if (std::find(before.begin(), before.end(), on_gpus) == before.end()) return std::nullopt;
-  for (const FlatChange& change : flat_changes(before, value_or_throw(flat_config(to_yaml(config))))) {
-    const bool matters = change.name.starts_with("precision.") || change.name.starts_with("model.") ||
-                         change.name == "parallel.tp" || change.name == "data.micro_batch";
-    if (matters && change.name != asked.name) return std::nullopt;
-  }
-  for (const GemmFormat format : {GemmFormat::kCompute, GemmFormat::kFp8})
-    if (std::find(before.begin(), before.end(), FlatField{asked.name, std::string(enum_name(format))}) != before.end())
-      return format;
-  return std::nullopt;
-}
-
 Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind) {
   const Mesh mesh = mesh_of(config, job.world_rank());
   JobFacts facts = gather_host_facts(config.run.device, job);
   if (kind == EngineKind::kTraining && config.precision.gemm == GemmFormat::kAuto) {
-    std::optional<GemmFormat> kept;
-    if (job.world_rank() == 0) kept = kept_gemm_format(config);
-    kept = job.all_gather(kept).front();
-    for (RankFacts& rank : facts) rank.kept_gemm = kept;
+    RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
+    const std::optional<KeptGemm> kept = job.world_rank() == 0 ? kept_gemm(config) : std::nullopt;
+    if (kept) mine.kept_gemm = kept->format, mine.kept_gpus = kept->gpu_kinds;
+    facts = job.all_gather(mine);
+    for (RankFacts& rank : facts) rank.kept_gemm = facts.front().kept_gemm, rank.kept_gpus = facts.front().kept_gpus;
   }
   const auto chosen = plan_device(config.run.device, facts);
   if (!chosen) return chosen.error();

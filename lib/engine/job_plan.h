@@ -30,8 +30,10 @@ struct RankFacts {
   std::string tp_problem, dp_problem, pp_problem;
   // Time of a layer's GEMMs in precision.compute over that in FP8 with their casts (precision.gemm: auto).
   std::optional<double> fp8_speedup;
-  // What precision.gemm: auto meant at the last start of the run, of the same layers (kept_gemm_format).
+  // What precision.gemm: auto meant at the last start of the run, of the same layers (kept_gemm.h), and the kinds of GPUs
+  // that it was timed on. Of other kinds the kinds alone are kept: it is timed anew.
   std::optional<GemmFormat> kept_gemm;
+  std::string kept_gpus;
 };
 using JobFacts = std::vector<RankFacts>;  // by world rank
 
@@ -46,6 +48,7 @@ struct JobPlan {
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
   Recompute recompute = Recompute::kNone;  // auto only where nobody knows the free memory: on paper
   GemmFormat gemm = GemmFormat::kCompute;  // never auto
+  std::string gpu_kinds;                   // of its ranks (kept_gemm.h), each once; "" where there are none
   std::vector<std::string> lines;          // a decision each, with its reason, for people
   std::vector<std::string> warnings;       // what is slow though it need not be, what has no effect
 };
@@ -81,11 +84,6 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job);
 // (recompute: auto), what FP8 gains (precision.gemm: auto), and whether a small allocation of each peer opens, where
 // copies are wanted and the group is on one machine. Collective.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts);
-
-// What precision.gemm: auto meant at the last start in config.run.dir, so that a run that goes on multiplies alike;
-// nothing where there was none, or it ran on the CPU, or with another precision, model, tp or micro-batch. By the files
-// that a start leaves there.
-std::optional<GemmFormat> kept_gemm_format(const Config& config);
 
 struct PlannedJob {
   Config written;  // by the config file and the command line, nothing derived: for config.yaml. Of load_job_config

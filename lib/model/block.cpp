@@ -87,7 +87,7 @@ void TransformerBlock::run(State& s, BlockStep step) const {
   switch (step) {
     case BlockStep::kQkvForward:
       return qkv_.forward(ctx, rope_input(ctx, t.qkv),
-                          operand(ctx, Fp8Operand::kInput, Linear::kQkv, t.normed1, w.fp8.normed));
+                          cast_for_gemm(ctx, {.linear = Linear::kQkv, .rows = t.normed1, .room = w.fp8.normed}));
     case BlockStep::kAttentionForward:
       return attention_forward(ctx, t);
     case BlockStep::kProjForward:
@@ -125,7 +125,7 @@ void TransformerBlock::run(State& s, BlockStep step) const {
         norm1_.forward(ctx, {.inp = t.input}, {}, t.mean1, t.rstd1, t.normed1);
       return;
     case BlockStep::kProjInput:
-      return proj_.backward_input(ctx, w.dattention, dstream(ctx, Linear::kProj));
+      return proj_.backward_input(ctx, w.dattention, cast_dstream(ctx, Linear::kProj));
     case BlockStep::kAttentionBackward:
       return attention_backward(ctx, t);
     case BlockStep::kQkvInput:
@@ -159,23 +159,25 @@ void TransformerBlock::gather_gradient(State& s, Linear linear) const {
   ctx.start_gather(w.fp8.dstream);
 }
 
-Tensor TransformerBlock::operand(const LayerContext& ctx, Fp8Operand kind, Linear linear, Tensor rows, Tensor room,
-                                 Tensor room_t, Tensor dbias) const {
-  if (keeps_fp8() || !is_fp8(ctx)) return rows;
-  ctx.need(rows);
-  const bool transposes = is_fp8_wgrad(ctx);
-  ctx.fp8->cast(kind, layer_, linear, rows, room, transposes ? room_t : Tensor{}, transposes ? dbias : Tensor{});
-  return room;
+Tensor TransformerBlock::cast_for_gemm(const LayerContext& ctx, const OperandCast& c) const {
+  if (keeps_fp8() || !is_fp8(ctx)) return c.rows;
+  ctx.need(c.rows);
+  ctx.fp8->cast(c.operand, layer_, c.linear, c.rows, c.room, is_fp8_wgrad(ctx) ? c.room_t : Tensor{});
+  return c.room;
 }
 
 // The gradient of the residual stream as the backward GEMM of `linear` reads it. In the parallel block both read one.
-Tensor TransformerBlock::dstream(const LayerContext& ctx, Linear linear) const {
+Tensor TransformerBlock::cast_dstream(const LayerContext& ctx, Linear linear) const {
   const LayerWorkspace& w = ctx.work;
   if (keeps_fp8() || (is_fp8(ctx) && is_parallel() && linear == Linear::kProj)) return w.fp8.dstream;
-  return operand(ctx, Fp8Operand::kGradient, linear, w.dstream, w.fp8.dstream, w.fp8.dstream_t);
+  return cast_for_gemm(ctx, {.operand = Fp8Operand::kGradient,
+                             .linear = linear,
+                             .rows = w.dstream,
+                             .room = w.fp8.dstream,
+                             .room_t = w.fp8.dstream_t});
 }
 
-Tensor TransformerBlock::input_transposed(const LayerContext& ctx, Linear linear, Tensor rows) const {
+Tensor TransformerBlock::transpose_input(const LayerContext& ctx, Linear linear, Tensor rows) const {
   ctx.need(rows);
   const Tensor room = ctx.work.fp8.input_transpose;
   return tri::is_fp8(rows.dtype) ? ctx.fp8->transposed(rows, room)
@@ -184,7 +186,7 @@ Tensor TransformerBlock::input_transposed(const LayerContext& ctx, Linear linear
 
 // Of the gathered gradient of the residual stream, for the weight gradient of `linear`, and beside it the gradient of
 // its bias from the local rows: where gather_gradient has not made them.
-Tensor TransformerBlock::dstream_transposed(const LayerContext& ctx, const RowLinear& linear) const {
+Tensor TransformerBlock::transpose_dstream(const LayerContext& ctx, const RowLinear& linear) const {
   const LayerWorkspace& w = ctx.work;
   ctx.need(w.fp8.dstream);
   const bool is_made = ctx.tp.size() == 1 || !keeps_fp8();
@@ -269,7 +271,7 @@ void TransformerBlock::fc1_forward(const LayerContext& ctx, const LayerTensors& 
   const Tensor normed = mlp_input(t);
   if (ctx.config.model.activation == Activation::kGelu && !is_fp8(ctx))
     return fc1_.forward_gelu(ctx, t.activated, t.fc1, normed);
-  fc1_.forward(ctx, t.fc1, operand(ctx, Fp8Operand::kInput, Linear::kFc1, normed, ctx.work.fp8.normed));
+  fc1_.forward(ctx, t.fc1, cast_for_gemm(ctx, {.linear = Linear::kFc1, .rows = normed, .room = ctx.work.fp8.normed}));
 }
 
 // From t.fc1 to t.activated. In FP8 forward to the rows, which fc2 reads, and to the transpose where it is kept; again
@@ -282,14 +284,15 @@ void TransformerBlock::activate(const LayerContext& ctx, const LayerTensors& t, 
                                        t.fc1, dactivated(ctx));
   }
   activation_forward({.kind = ctx.config.model.activation, .out = t.activated, .inp = t.fc1}, ctx.compute);
-  if (when == Activate::kForward) operand(ctx, Fp8Operand::kInput, Linear::kFc2, t.activated, ctx.work.fp8.activated);
+  if (when == Activate::kForward)
+    cast_for_gemm(ctx, {.linear = Linear::kFc2, .rows = t.activated, .room = ctx.work.fp8.activated});
 }
 
 // From the gathered gradient of the stream to work.dfc1 (GeLU) or work.dactivated. FP8 GEMMs leave GeLU's gradient to
 // activation_backward.
 void TransformerBlock::fc2_input(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
-  if (is_fp8(ctx)) return fc2_.backward_input(ctx, dactivated(ctx), dstream(ctx, Linear::kFc2));
+  if (is_fp8(ctx)) return fc2_.backward_input(ctx, dactivated(ctx), cast_dstream(ctx, Linear::kFc2));
   if (ctx.config.model.activation == Activation::kGelu)
     return fc2_.backward_input_gelu(ctx, w.dfc1, w.dstream, t.fc1, fc1_);
   fc2_.backward_input(ctx, w.dactivated, w.dstream);
@@ -307,7 +310,7 @@ void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerT
   if (!is_fp8_wgrad(ctx)) {
     tri::activation_backward({.kind = ctx.config.model.activation, .dinp = w.dfc1, .dout = dout, .inp = t.fc1},
                              ctx.compute);
-    operand(ctx, Fp8Operand::kGradient, Linear::kFc1, w.dfc1, w.fp8.dfc1);
+    cast_for_gemm(ctx, {.operand = Fp8Operand::kGradient, .linear = Linear::kFc1, .rows = w.dfc1, .room = w.fp8.dfc1});
     return;
   }
   ctx.fp8->activation_backward(layer_, w.fp8.dfc1, w.fp8.dfc1_t, fc1_.bias_gradient(ctx), dout, t.fc1, w.dfc1);
@@ -317,8 +320,7 @@ void TransformerBlock::activation_backward(const LayerContext& ctx, const LayerT
 void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   const Tensor normed = mlp_input(t);
-  if (is_fp8_wgrad(ctx))
-    return fc1_.backward_weight_fp8(ctx, w.fp8.dfc1_t, input_transposed(ctx, Linear::kFc1, normed));
+  if (is_fp8_wgrad(ctx)) return fc1_.backward_weight_fp8(ctx, w.fp8.dfc1_t, transpose_input(ctx, Linear::kFc1, normed));
   if (ctx.config.model.activation == Activation::kGelu && !is_fp8(ctx))
     return fc1_.backward_weight_alone(ctx, w.dfc1, normed);
   fc1_.backward_weight(ctx, w.dfc1, normed);
@@ -327,21 +329,21 @@ void TransformerBlock::fc1_weight(const LayerContext& ctx, const LayerTensors& t
 void TransformerBlock::fc2_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8_wgrad(ctx)) return fc2_.backward_weight(ctx, w.dstream, t.activated);
-  const Tensor dout_t = dstream_transposed(ctx, fc2_);
-  fc2_.backward_weight_fp8(ctx, dout_t, keeps_fp8() ? t.activated_t : input_transposed(ctx, Linear::kFc2, t.activated));
+  const Tensor dout_t = transpose_dstream(ctx, fc2_);
+  fc2_.backward_weight_fp8(ctx, dout_t, keeps_fp8() ? t.activated_t : transpose_input(ctx, Linear::kFc2, t.activated));
 }
 
 void TransformerBlock::proj_weight(const LayerContext& ctx, const LayerTensors& t) const {
   const LayerWorkspace& w = ctx.work;
   if (!is_fp8_wgrad(ctx)) return proj_.backward_weight(ctx, w.dstream, t.attention);
-  const Tensor dout_t = dstream_transposed(ctx, proj_);
-  proj_.backward_weight_fp8(ctx, dout_t, input_transposed(ctx, Linear::kProj, t.attention));
+  const Tensor dout_t = transpose_dstream(ctx, proj_);
+  proj_.backward_weight_fp8(ctx, dout_t, transpose_input(ctx, Linear::kProj, t.attention));
 }
 
 void TransformerBlock::defer_qkv_weight(State& s) const {
   s.deferred = [this, &ctx = s.ctx, inp = s.t.normed1] {
     const LayerWorkspace& w = ctx.work;
-    if (is_fp8_wgrad(ctx)) return qkv_.backward_weight_fp8(ctx, w.fp8.dqkv_t, input_transposed(ctx, Linear::kQkv, inp));
+    if (is_fp8_wgrad(ctx)) return qkv_.backward_weight_fp8(ctx, w.fp8.dqkv_t, transpose_input(ctx, Linear::kQkv, inp));
     qkv_.backward_weight(ctx, w.dqkv, inp);
   };
   if (s.qkv_weight == QkvWeight::kEnqueue) std::exchange(s.deferred, {})();

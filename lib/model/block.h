@@ -61,8 +61,8 @@ class TransformerBlock {
   void attention_forward(const LayerContext& ctx, const LayerTensors& t) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;
   void fc1_forward(const LayerContext& ctx, const LayerTensors& t) const;
-  Tensor dstream(const LayerContext& ctx, Linear linear) const;
-  Tensor dstream_transposed(const LayerContext& ctx, const RowLinear& linear) const;
+  Tensor cast_dstream(const LayerContext& ctx, Linear linear) const;
+  Tensor transpose_dstream(const LayerContext& ctx, const RowLinear& linear) const;
   Tensor dactivated(const LayerContext& ctx) const;
   enum class Activate { kForward, kAgain };
   void activate(const LayerContext& ctx, const LayerTensors& t, Activate when) const;
@@ -82,12 +82,17 @@ class TransformerBlock {
   bool is_fp8_wgrad(const LayerContext& ctx) const {
     return is_fp8(ctx) && ctx.config.precision.fp8_wgrad == GemmFormat::kFp8;
   }
-  // Rows (R, n) kept and gathered in precision.compute, as FP8 GEMMs read them: cast to `room`, and to its transpose
-  // where weight gradients multiply FP8. Rows that are FP8 already, and those of other GEMMs, are left as they are.
-  Tensor operand(const LayerContext& ctx, Fp8Operand kind, Linear linear, Tensor rows, Tensor room, Tensor room_t = {},
-                 Tensor dbias = {}) const;
+  // Rows (R, n) kept and gathered in precision.compute that an FP8 GEMM reads, and where their casts go: room_t, the
+  // transpose, where weight gradients multiply FP8.
+  struct OperandCast {
+    Fp8Operand operand = Fp8Operand::kInput;
+    Linear linear{};
+    Tensor rows, room, room_t = {};
+  };
+  // Casts them, and returns what the GEMM reads. Rows that are FP8 already, and those of other GEMMs, stay as they are.
+  Tensor cast_for_gemm(const LayerContext& ctx, const OperandCast& cast) const;
   // The transpose of an input, for a weight gradient in FP8.
-  Tensor input_transposed(const LayerContext& ctx, Linear linear, Tensor rows) const;
+  Tensor transpose_input(const LayerContext& ctx, Linear linear, Tensor rows) const;
   // The rows that fc1 reads: (R, C).
   Tensor mlp_input(const LayerTensors& t) const { return is_parallel() ? t.normed1 : t.normed2; }
 

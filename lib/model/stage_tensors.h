@@ -12,9 +12,9 @@
 
 namespace tri {
 
-// The order of heads in the QKV rows that attention reads; qkv's GEMM and the gradients of its output have grouped rows.
-// Where RoPE, which reads and writes them anyway, can bring several groups into one query stride, it does so: cuDNN
-// then takes many sequences at once. The same on all ranks.
+// The order of heads in the QKV rows that attention reads, the same on all ranks; what qkv's GEMMs write and read is
+// grouped. RoPE, which reads and writes them anyway, brings several groups into one query stride: cuDNN then takes many
+// sequences at once.
 QkvOrder attention_order(const ModelConfig& model, int tp);
 
 // Sizes of one rank's share; letters as in kernels/core/dims.h.

@@ -12,6 +12,7 @@
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/config/flat.h"
+#include "lib/engine/kept_gemm.h"
 #include "lib/fault/events.h"
 #include "lib/fault/watchdog.h"
 #include "lib/observe/effective_time.h"
@@ -130,7 +131,10 @@ std::map<std::string, EventField> changes_since_last_start(const Config& decided
 // World rank 0 writes what the run's files say of a start that goes on after `completed` steps.
 Result<void> begin_files(const PlannedJob& planned, const RunStart& start, int64_t completed) {
   const std::string& dir = planned.config.run.dir;
-  if (auto done = write_configs(dir, start.config_path, planned.written, planned.config); !done) return done;
+  if (auto done = write_configs(dir, start.config_path, planned.written, planned.config,
+                                gpu_kinds_line(planned.plan.gpu_kinds));
+      !done)
+    return done;
   return completed < planned.config.run.steps ? begin_metrics(dir + "/metrics.jsonl", completed) : Result<void>{};
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 
+#include "lib/engine/kept_gemm.h"
 #include "lib/engine/rank_tensors.h"
 
 namespace tri {
@@ -346,7 +347,7 @@ TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
   Config config = config_of({.dp = 1});
   config.run.dir = folder.string();
   config.precision.gemm = GemmFormat::kAuto;
-  EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "no start";
+  EXPECT_FALSE(kept_gemm(config)) << "no start";
   const auto started = [&](GemmFormat asked, GemmFormat decided, DeviceChoice device = DeviceChoice::kCuda) {
     Config of_start = config;
     of_start.precision.gemm = asked;
@@ -359,20 +360,72 @@ TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
   };
   for (const GemmFormat decided : {GemmFormat::kFp8, GemmFormat::kCompute}) {
     started(GemmFormat::kAuto, decided);
-    EXPECT_EQ(kept_gemm_format(config), decided);
+    const std::optional<KeptGemm> kept = kept_gemm(config);
+    ASSERT_TRUE(kept);
+    EXPECT_EQ(kept->format, decided);
+    EXPECT_EQ(kept->gpu_kinds, "");
     started(decided, decided);
-    EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "auto was not asked for";
+    EXPECT_FALSE(kept_gemm(config)) << "auto was not asked for";
   }
   started(GemmFormat::kAuto, GemmFormat::kCompute, DeviceChoice::kCpu);
-  EXPECT_EQ(kept_gemm_format(config), std::nullopt) << "the CPU times nothing";
+  EXPECT_FALSE(kept_gemm(config)) << "the CPU times nothing";
   started(GemmFormat::kAuto, GemmFormat::kFp8);
   for (const auto& change : std::initializer_list<std::function<void(Config&)>>{
            [](Config& c) { c.model.hidden *= 2; }, [](Config& c) { c.data.micro_batch *= 2; },
            [](Config& c) { c.precision.fp8_fast_accumulation = FastAccumulation::kAll; }}) {
     Config other = config;
     change(other);
-    EXPECT_EQ(kept_gemm_format(other), std::nullopt);
+    EXPECT_FALSE(kept_gemm(other));
   }
+  std::filesystem::remove_all(folder);
+}
+
+// An A100's decision is none for an H100.
+TEST(PlanJob, auto_gemms_are_timed_anew_on_gpus_of_another_kind) {
+  const GpuProperties a100{.num_multiprocessors = 108, .capability = 80}, h100{};
+  Config config = config_of({.dp = 2});
+  config.precision.compute = Dtype::kBF16;
+  config.precision.gemm = GemmFormat::kAuto;
+  config.model.hidden = config.model.ffn_hidden = 256;
+  config.model.seq_len = 64;
+  JobFacts facts = each_sees_its_own(2, 2);
+  facts[0].gpu = h100;
+  facts[1].gpu = a100;
+  const std::string both = value_or_throw(plan_job(config, facts)).gpu_kinds;
+  EXPECT_EQ(both, "8.0 with 108 multiprocessors, 9.0 with 132 multiprocessors");
+  facts[1].gpu = h100;
+  const std::string one = value_or_throw(plan_job(config, facts)).gpu_kinds;
+  EXPECT_EQ(one, gpu_kind(h100));
+  EXPECT_TRUE(has_gpu_kind(one, h100) && has_gpu_kind(both, h100) && has_gpu_kind(both, a100));
+  EXPECT_FALSE(has_gpu_kind(one, a100) || has_gpu_kind("", a100));
+  EXPECT_FALSE(has_gpu_kind(one, GpuProperties{.num_multiprocessors = 32}));
+  for (const double speedup : {1.4, 0.9}) {
+    for (RankFacts& rank : facts) {
+      rank.fp8_speedup = speedup;
+      rank.kept_gpus = gpu_kind(a100);
+    }
+    const JobPlan plan = value_or_throw(plan_job(config, facts));
+    EXPECT_EQ(plan.gemm, speedup > 1 ? GemmFormat::kFp8 : GemmFormat::kCompute);
+    EXPECT_NE(to_string(plan).find("; timed anew, the last start's GPUs were 8.0 with 108 multiprocessors)"),
+              std::string::npos)
+        << to_string(plan);
+  }
+  facts = each_sees_its_own(2, 2);
+  config.run.device = DeviceChoice::kCpu;
+  EXPECT_EQ(value_or_throw(plan_job(config, facts)).gpu_kinds, "");
+
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gpus_{}", getpid());
+  std::filesystem::create_directories(folder);
+  config.run.dir = folder.string();
+  std::ofstream(folder / "config.yaml") << to_yaml(config);
+  config.run.device = DeviceChoice::kCuda;
+  config.precision.gemm = GemmFormat::kFp8;
+  std::ofstream(folder / "resolved.yaml") << gpu_kinds_line(both) << to_yaml(config);
+  config.precision.gemm = GemmFormat::kAuto;
+  const std::optional<KeptGemm> kept = kept_gemm(config);
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->gpu_kinds, both);
+  EXPECT_EQ(kept->format, GemmFormat::kFp8);
   std::filesystem::remove_all(folder);
 }
 

@@ -14,7 +14,8 @@ TEST(RunFolder, keeps_what_was_asked_apart_from_what_was_decided) {
   const TemporaryFolder folder;
   const Config written = parse("run: {name: mine, steps: 7}\nparallel: {tp: 2}");
   const Config decided = value_or_throw(resolve_config(written, 8));
-  ASSERT_TRUE(write_configs(folder.path(), "elsewhere.yaml", written, decided));
+  ASSERT_TRUE(write_configs(folder.path(), "elsewhere.yaml", written, decided, "# a remark\n"));
+  EXPECT_TRUE(read_all(folder / "resolved.yaml").starts_with("# a remark\nrun:\n"));
   const Config again = parse(read_all(folder / "config.yaml"));
   EXPECT_EQ(again, written);
   EXPECT_TRUE(resolve_config(again, 4)) << "bound to a number of ranks";

@@ -240,7 +240,7 @@ def main():
     parser.add_argument("--gpus", type=int, default=1, choices=sorted(SHAPES))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="the comparison ends after so many")
     parser.add_argument("--without", action="append", default=[], metavar="WORDS",
-                        help="leave out the programs whose name has these words; may be repeated")
+                        help="leave out the programs of which \"SHAPE: NAME\" has these words; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")
     parser.add_argument("--json", help="file for all figures, written anew after each program")
     parser.add_argument("shapes", nargs="*", help="names; all where none is given")
@@ -250,7 +250,7 @@ def main():
     if unknown:
         parser.error(f"{', '.join(unknown)}: no such shape for {options.gpus} GPUs; there are {', '.join(known)}")
     all_programs = {name: [program for program in programs(options.build, *known[name], options.gpus)
-                           if not any(words in program.name for words in options.without)]
+                           if not any(words in f"{name}: {program.name}" for words in options.without)]
                     for name in options.shapes or known}
     if options.prepare:
         prepare(all_programs, os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
