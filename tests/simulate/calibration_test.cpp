@@ -67,8 +67,11 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
   truth.software.fixed_s = 0.004;
   truth.node.latency_us = 9;
   std::vector<MeasuredStep> steps;
-  for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{
-           {"data.global_batch=8"}, {"model.layers=12"}, {"model.seq_len=1024"}, {"precision.gemm=fp8"}}) {
+  for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{{"data.global_batch=8"},
+                                                                                       {"model.layers=12"},
+                                                                                       {"model.seq_len=1024"},
+                                                                                       {"data.micro_batch=2"},
+                                                                                       {"precision.gemm=fp8"}}) {
     const Config config = config_of(changes);
     steps.push_back({config, seconds_on(truth, config)});
   }
