@@ -187,11 +187,11 @@ bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
 }
 
 // Least squares of the logarithms of predicted over measured seconds, in the constants' logarithms: Levenberg and
-// Marquardt, with differences for derivatives. Steps scatter by a percent, and there are hardly more of them than
-// constants: one leaves its start by a factor of e only for what makes a step 0.3 % better.
+// Marquardt, with differences for derivatives. Measured steps scatter, and there are hardly more of them than constants:
+// one leaves its start by a factor of e only for what makes a step better by the scatter of its kind.
 void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cluster& cluster) {
   ClusterSoftware& s = cluster.software;
-  constexpr double kTie = 0.003;
+  const double tie = rates == KernelRates::kMeasured ? 0.003 : 0.05;  // GPUs of one's own; ranks that share cores
   struct Knob {
     double* value;
     double low, high;
@@ -210,7 +210,7 @@ void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cl
     if (rates == KernelRates::kUnknown) s.attention_forward = s.attention_backward = std::min(1.0, s.gemm_share * 0.7);
     std::vector<double> logs;
     for (const MeasuredStep& step : steps) logs.push_back(std::log(predicted(step.config, cluster) / step.seconds));
-    for (const Knob& knob : knobs) logs.push_back(kTie * std::log(*knob.value / knob.start));
+    for (const Knob& knob : knobs) logs.push_back(tie * std::log(*knob.value / knob.start));
     return logs;
   };
   const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {

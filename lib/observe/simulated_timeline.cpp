@@ -25,7 +25,10 @@ class SimulatedStep {
     run_ = simulate_pipeline(plans_of_all_stages(w.schedule, w.pp, w.num_microbatches(), w.chunks), w.chunks, stages,
                              costs_.column.transfers == StageTransfers::kBeside ? Overlap::kOn : Overlap::kOff);
     TRI_REQUIRE(run_.deadlock.empty(), "{}", run_.deadlock);
-    begin_ = gathers_before_first_use();
+    std::vector<double> first_forwards;  // by virtual stage
+    for (int chunk = 0; chunk < w.chunks; ++chunk)
+      for (int stage = 0; stage < w.pp; ++stage) first_forwards.push_back(first_forward(stage, chunk));
+    begin_ = gather_wait(w, costs_.column, costs_.traffic, first_forwards);  // before that no action begins
   }
 
   std::vector<TimelinePiece> pieces() {
@@ -116,20 +119,6 @@ class SimulatedStep {
     }
   }
 
-  // When the first actions may begin: a chunk's first bucket is there.
-  double gathers_before_first_use() const {
-    double most = 0;
-    for (int stage = 0; stage < w_.pp; ++stage) {
-      double stream = 0;
-      for (int chunk = 0; chunk < w_.chunks; ++chunk) {
-        const ChunkTraffic& traffic = costs_.traffic[static_cast<size_t>(chunk * w_.pp + stage)];
-        stream += traffic.buckets * traffic.gather;
-        const double first_use = stream - (w_.overlap_dp ? (traffic.buckets - 1) * traffic.gather : 0);
-        most = std::max(most, first_use - (w_.overlap_dp ? first_forward(stage, chunk) : 0));
-      }
-    }
-    return most;
-  }
   double first_forward(int stage, int chunk) const {
     for (const PipelineSpan& span : run_.spans)
       if (span.stage == stage && span.action.kind == ActionKind::kForward && span.action.chunk == chunk)

@@ -55,16 +55,24 @@ class Kernels {
   double gemm(double m, double n, double k, double output_bytes) {
     const double seconds = gemm_seconds(c_, w_.numbers, m, n, k, output_bytes);
     times_.gemm += seconds;
+    ++started_;
     return seconds;
   }
   double memory(double bytes, int kernels = 1) {
+    started_ += kernels;
     const double seconds = bytes / memory_bytes_per_second(c_) + kernels * c_.software.launch_us * 1e-6;
     times_.memory += seconds;
     return seconds;
   }
-  double attention(double seconds) {
+  double attention(double seconds, int kernels) {
     times_.attention += seconds;
+    started_ += kernels;
     return seconds;
+  }
+  // Where the host is late, or the device waits for it at each kernel, the gaps count as memory's as other gaps do.
+  void wait_for_host() {
+    const double host = started_ * c_.software.host_us * 1e-6;
+    times_.memory += c_.software.blocking_launches ? host : std::max(0.0, host - times_.total());
   }
   PassTimes& times() { return times_; }
 
@@ -72,6 +80,7 @@ class Kernels {
   const Workload& w_;
   const Cluster& c_;
   PassTimes times_;
+  int started_ = 0;
 };
 
 // Sizes of one rank's share of one microbatch.
@@ -92,6 +101,7 @@ struct Sizes {
 
 struct AttentionTimes {
   double forward, backward;
+  int forward_kernels = 1, backward_kernels = 2;
 };
 
 // Attention that writes its T x T scores, a kernel a step: GEMMs over the full square, and passes over the scores. In
@@ -107,7 +117,7 @@ AttentionTimes attention_in_memory(const Workload& w, const Cluster& c, const Si
   const double to_rows = gemm_seconds(c, numbers, rows, head, keys, bytes);
   const double pass = bytes / 2 * rows * keys / memory_bytes_per_second(c);
   return {to_scores + to_rows + kForwardBytes * pass + 2 * launch,
-          to_scores + 3 * to_rows + kBackwardBytes * pass + 2 * launch};
+          to_scores + 3 * to_rows + kBackwardBytes * pass + 2 * launch, 4, 6};
 }
 
 AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes& s) {
@@ -116,10 +126,11 @@ AttentionTimes attention_times(const Workload& w, const Cluster& c, const Sizes&
   if (c.software.scores_in_memory) return attention_in_memory(w, c, s);
   const double flops = 4 * s.rows * keys_per_query(m) * s.heads_width;
   // Kernels work on heads of a power of two, and on whole blocks of keys: short sequences waste a part of them.
-  // A score's exponential takes as long as 64 elements of a head (cuDNN on H200, heads of 64 against 128).
-  constexpr double kExponential = 64, kOfRates = 128;
+  // A score takes an exponential beside 4 FLOPs an element of the head. The file's rates are those of heads of 128.
+  const double exponential = c.device.exponential_flops / 4;  // in elements of a head
+  constexpr double kOfRates = 128;
   const double kernel = std::max(64.0, std::exp2(std::ceil(std::log2(head_size(m)))));
-  const double padded = kernel / head_size(m) * (1 + kExponential / kernel) / (1 + kExponential / kOfRates);
+  const double padded = kernel / head_size(m) * (1 + exponential / kernel) / (1 + exponential / kOfRates);
   const double waste = 1 + c.software.attention_ramp / (2 * keys_per_query(m));
   const double waste_backward = 1 + c.software.attention_ramp_backward / (2 * keys_per_query(m));
   return {flops * padded * waste / (peak * c.software.attention_forward),
@@ -133,7 +144,6 @@ class LayerSteps {
 
   double run(BlockStep step, Kernels& kernels) const {
     const double bytes = activation_bytes(w_.numbers);
-    const double adds = w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32;
     // GeLU is part of GEMMs; beside FP8 the activations' kernels are the casts of what they write.
     const bool separate_swiglu = w_.model.activation == Activation::kSwiglu && w_.numbers != Numbers::kFp8;
     switch (step) {
@@ -154,17 +164,17 @@ class LayerSteps {
       case BlockStep::kFc2Input:
         return kernels.gemm(s_.rows, s_.ffn, s_.width, bytes) + casts(s_.width, kernels);
       case BlockStep::kDeferredQkvWeight:
-        return kernels.gemm(s_.qkv, s_.width, s_.rows, adds);
+        return weight_gradient(s_.qkv, s_.width, kernels);
       case BlockStep::kProjWeight:
-        return kernels.gemm(s_.width, s_.heads_width, s_.rows, adds);
+        return weight_gradient(s_.width, s_.heads_width, kernels);
       case BlockStep::kFc1Weight:
-        return kernels.gemm(s_.fc1, s_.width, s_.rows, adds);
+        return weight_gradient(s_.fc1, s_.width, kernels);
       case BlockStep::kFc2Weight:
-        return kernels.gemm(s_.width, s_.ffn, s_.rows, adds);
+        return weight_gradient(s_.width, s_.ffn, kernels);
       case BlockStep::kAttentionForward:
-        return kernels.attention(attention_.forward);
+        return kernels.attention(attention_.forward, attention_.forward_kernels);
       case BlockStep::kAttentionBackward:
-        return kernels.attention(attention_.backward);
+        return kernels.attention(attention_.backward, attention_.backward_kernels);
       case BlockStep::kActivationForward:
         return separate_swiglu ? kernels.memory(3 * s_.rows * s_.ffn * bytes) : 0;
       case BlockStep::kActivationBackward:
@@ -197,7 +207,7 @@ class LayerSteps {
       case Recompute::kAuto:
         return;
       case Recompute::kSelective:
-        if (c_.software.scores_in_memory) {  // Korthikanti et al. 2022: the attention core alone
+        if (w_.selective == SelectiveRecompute::kAttentionCore) {
           run(BlockStep::kAttentionForward, kernels);
           return;
         }
@@ -216,6 +226,11 @@ class LayerSteps {
   const Sizes& sizes() const { return s_; }
 
  private:
+  double weight_gradient(double rows, double columns, Kernels& kernels) const {
+    const double seconds = kernels.gemm(rows, columns, s_.rows, w_.gradient_bytes == 2 ? kWritesBf16 : kAddsFp32);
+    const double bytes = c_.software.accumulate_bytes;
+    return seconds + (bytes > 0 ? kernels.memory(bytes * rows * columns) : 0);
+  }
   // A kernel for each bias, dropout, residual addition, activation and sum of gradients, as Megatron-LM had them before
   // 2023; bytes of bf16 beyond norm_forward and norm_backward.
   void separate(Pass which, double scale, Kernels& kernels) const {
@@ -274,20 +289,23 @@ double exposed(const Workload& w, const Cluster& c, double transfer, double besi
 // One pass by the regions of the block's order.
 void run_regions(const Workload& w, const Cluster& c, const TransferTimes& transfers, const LayerSteps& steps,
                  Pass which, Kernels& kernels) {
+  Workload async = w;
+  async.overlap_tp = true;
   for (const TransferRegion& region : block_order(w.model.block, which)) {
     double beside = 0;
     for (const BlockStep step : region.steps) beside += steps.run(step, kernels);
     if (w.tp == 1) continue;
     const double transfer =
         tp_seconds(w, c, transfers, region.reduces() ? Collective::kReduceScatter : Collective::kAllGather);
-    kernels.times().tp += exposed(w, c, transfer, beside);
+    const bool is_async = w.async_sums && which == Pass::kBackward && (region.reduces() || !w.sequence_parallel);
+    kernels.times().tp += exposed(is_async ? async : w, c, transfer, beside);
   }
 }
 
-// Whether backward gathers the rows again that forward gathered and did not keep (Korthikanti et al. 2022, section
-// 4.2.2).
-bool gathers_again(const Workload& w, const Cluster& c) {
-  return c.software.scores_in_memory ? w.sequence_parallel : w.recompute != Recompute::kNone;
+// Whether backward gathers the rows again that forward gathered and did not keep.
+bool gathers_again(const Workload& w) {
+  const bool recomputes_rows = w.recompute != Recompute::kNone && w.selective != SelectiveRecompute::kAttentionCore;
+  return w.gathers_again || recomputes_rows;
 }
 
 // Keys and values of all context-parallel ranks, beside the attention that reads them.
@@ -349,7 +367,8 @@ double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, doubl
       best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);
     }
   }
-  return std::max(best, moved) + launch;
+  const double sustained = numbers == Numbers::kFp8 ? 0 : flops / (peak_flops(c, numbers) * c.device.sustained_share);
+  return std::max({best, moved, sustained}) + launch;
 }
 
 LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {
@@ -367,13 +386,15 @@ LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes&
   add_context_parallel(w, c, transfers, 1, forward.times());
   add_context_parallel(w, c, transfers, 2, backward.times());
   steps.recompute(backward);
+  forward.wait_for_host();
+  backward.wait_for_host();
   LayerTimes times{forward.times(), backward.times()};
   if (w.recompute == Recompute::kFull) {
     times.backward += times.forward;
-  } else if (w.tp > 1 && gathers_again(w, c)) {
+  } else if (w.tp > 1 && gathers_again(w)) {
     // Beside backward GEMMs, in Megatron-LM too, whose other transfers overlap nothing.
     Workload beside = w;
-    beside.overlap_tp = w.overlap_tp || c.software.scores_in_memory;
+    beside.overlap_tp = w.overlap_tp || w.gathers_again;
     const double gather = tp_seconds(w, c, transfers, Collective::kAllGather);
     times.backward.tp += (sequential ? 2 : 1) * exposed(beside, c, gather, gather);
   }

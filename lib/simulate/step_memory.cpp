@@ -18,7 +18,7 @@ double kept_bytes(const Workload& w) {
   const double input = local * m.hidden * bytes;
   if (w.recompute == Recompute::kFull) return input;
   const bool sequential = m.block == Block::kSequential;
-  if (w.eager_loss && w.recompute == Recompute::kSelective) {
+  if (w.selective == SelectiveRecompute::kEverySecondGemm && w.recompute == Recompute::kSelective) {
     // The block's input, queries, attention, values, w1 and w2 (torchtitan/parallelisms/parallelize_llama.py of 2024).
     const double heads = rows * m.heads * head_size(m) / w.tp, values = rows * m.kv_heads * head_size(m) / w.tp;
     return input + (2 * heads + values + rows * m.ffn_hidden / w.tp) * bytes + (w.compiled ? 0 : input);

@@ -116,7 +116,9 @@ class StepModel {
       waits += costs.num_microbatches * (weight_waits(stage, false) + weight_waits(stage, true));
     }
     parts.optimizer = optimizer_seconds(busiest);
-    const double gathered = exposed_gather(times);
+    std::vector<ChunkTraffic> buckets;
+    for (int stage = 0; stage < w_.pp * w_.chunks; ++stage) buckets.push_back(traffic(stage));
+    const double gathered = gather_wait(w_, costs, buckets, times.first_forward);
     parts.dp = end - parts.optimizer - times.makespan + gathered + waits;
     if (parts.dp < 0) parts.dp = 0;
     ColumnCosts without = costs;
@@ -240,25 +242,6 @@ class StepModel {
     return std::max(compute, stream) + std::max(0.0, earlier - room) + hidden * c_.software.beside_slowdown;
   }
 
-  // What the first forward passes of a step wait for their parameters: of all stages the most. The first gather has
-  // nothing to hide behind.
-  double exposed_gather(const ColumnTimes& times) const {
-    double most = 0;
-    for (int rank = 0; rank < w_.pp; ++rank) {
-      double stream = 0, waited = 0;
-      for (int chunk = 0; chunk < w_.chunks; ++chunk) {
-        const int stage = chunk * w_.pp + rank;
-        const ChunkTraffic buckets = traffic(stage);
-        stream += buckets.buckets * buckets.gather;
-        // The forward of a chunk with several buckets begins with the first of them.
-        const double first_use = stream - (w_.overlap_dp ? (buckets.buckets - 1) * buckets.gather : 0);
-        waited = std::max(waited, first_use - (w_.overlap_dp ? times.first_forward[stage] : 0));
-      }
-      most = std::max(most, waited);
-    }
-    return most;
-  }
-
   double optimizer_seconds(int rank) const {
     const double slices = w_.zero == 0 ? 1 : w_.dp * w_.cp;
     double elements = 0;
@@ -286,6 +269,25 @@ class StepModel {
 };
 
 }  // namespace
+
+double gather_wait(const Workload& w, const ColumnCosts& column, const std::vector<ChunkTraffic>& traffic,
+                   const std::vector<double>& first_forward) {
+  double most = 0;
+  for (int rank = 0; rank < w.pp; ++rank) {
+    double stream = 0;
+    for (int chunk = 0; chunk < w.chunks; ++chunk) {
+      const auto stage = static_cast<size_t>(chunk * w.pp + rank);
+      const ChunkTraffic& t = traffic[stage];
+      const double first = stream + t.gather;
+      stream += t.buckets * t.gather;
+      // Compute waits for a bucket just before its first use: the last one is used when the others' share of the
+      // chunk's forward pass is done. Between the first and the last the wait changes evenly.
+      const double before_last = column.forward[stage] * (t.buckets - 1) / t.buckets;
+      most = std::max(most, w.overlap_dp ? std::max(first, stream - before_last) - first_forward[stage] : stream);
+    }
+  }
+  return most;
+}
 
 StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers) {
   return StepModel(workload, cluster, transfers).costs();

@@ -46,6 +46,11 @@ struct StepCosts {
 };
 StepCosts step_costs(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers);
 
+// How long the forward passes of a step that would otherwise begin at `first_forward` (pp · chunks, by virtual stage)
+// wait for their parameters, which dp gathers bucket after bucket from the step's beginning; of all stages the most.
+double gather_wait(const Workload& workload, const ColumnCosts& column, const std::vector<ChunkTraffic>& traffic,
+                   const std::vector<double>& first_forward);
+
 // `workload` without a problem (workload.h).
 StepPrediction predict_step(const Workload& workload, const Cluster& cluster, const TransferTimes& transfers,
                             Stragglers stragglers = Stragglers::kOn);

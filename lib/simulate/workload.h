@@ -16,6 +16,13 @@ struct EnumNames<Numbers> {
                                     std::pair{Numbers::kFp8, std::string_view("fp8")}};
 };
 
+// What a program's `selective` recompute runs again.
+enum class SelectiveRecompute {
+  kNormsAndActivations,  // this program's
+  kAttentionCore,        // Megatron-LM's: Korthikanti et al. 2022
+  kEverySecondGemm,      // torchtitan's of 2024 keeps every second GEMM's output and attention's
+};
+
 struct Workload {
   ModelConfig model;  // resolved: kv_heads and ffn_hidden are not 0
   Numbers numbers = Numbers::kBf16;
@@ -29,11 +36,18 @@ struct Workload {
   Recompute recompute = Recompute::kNone;  // not kAuto
   bool sequence_parallel = true;           // else norms and residual additions work on all rows on every tp rank
   bool overlap_tp = true, overlap_pp = true, overlap_dp = true;
-  bool scores_kept = false;  // other programs: attention's T x T scores lie in memory while a layer runs
-  // Other programs: PyTorch's own loss keeps fp32 copies of the logits, and selective recompute keeps the output of
-  // every second GEMM (torchtitan).
-  bool eager_loss = false;
-  bool compiled = false;     // and its compiler drops the output of a layer's last GEMM, which backward does not read
+  // Other programs, for time and memory of recompute: what `selective` means, and whether backward gathers again,
+  // beside its GEMMs, the rows that forward gathered (sequence parallelism of Korthikanti et al. 2022, section 4.2.2;
+  // this program does where it recomputes norms).
+  SelectiveRecompute selective = SelectiveRecompute::kNormsAndActivations;
+  bool gathers_again = false;
+  // Other programs: though overlap_tp is off, backward's sums over tp run beside weight GEMMs (Megatron-LM of 2022,
+  // tensor_parallel/layers.py). Without sequence parallelism the gather after a sum is part of it, an all-reduce.
+  bool async_sums = false;
+  // Other programs, for memory alone.
+  bool scores_kept = false;  // attention's T x T scores lie in memory while a layer runs
+  bool eager_loss = false;   // PyTorch's own loss keeps fp32 copies of the logits
+  bool compiled = false;     // its compiler drops the output of a layer's last GEMM, which backward does not read
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;   // of an element that dp reduces
   int optimizer_bytes = 8;  // an element of what the optimizer keeps beside the master weights

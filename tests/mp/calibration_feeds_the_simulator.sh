@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# calibration_feeds_the_simulator SOURCE TRIREME: `bench calibrate` on CPU ranks writes a cluster file that `simulate`
-# and `plan` read, with an uncertainty; mistakes end with status 2 and their remedy. How good the prediction is, a busy
-# machine can't say: no bound here.
+# calibration_feeds_the_simulator SOURCE TRIREME: `bench calibrate` on CPU ranks writes a cluster file with which
+# `simulate` says of the measured config what the calibration says of it, uncertainty included, and which `plan` reads;
+# mistakes end with status 2 and their remedy. How good the prediction is, a busy machine can't say: no bound here.
 set -euo pipefail
 source_dir=$1 trireme=$2
 work=$(mktemp -d)
@@ -12,10 +12,27 @@ fail() {
 }
 config=$source_dir/configs/quickstart.yaml
 
-"$source_dir"/slurm/mpirun -n 4 "$trireme" bench calibrate "$config" --set parallel.dp=1 --set data.global_batch=16 \
-  --steps 2 --rounds 1 --output "$work/here.yaml" >"$work/table"
-grep -q 'blind' "$work/table" || fail "no blind row: $(cat "$work/table")"
-grep -Eq '^uncertainty: (0\.[0-9]+|1$)' "$work/here.yaml" || fail "no uncertainty: $(cat "$work/here.yaml")"
+settings=(--set parallel.dp=1 --set data.global_batch=16)
+"$source_dir"/slurm/mpirun -n 4 "$trireme" bench calibrate "$config" "${settings[@]}" --steps 2 --rounds 1 --json \
+  --output "$work/here.yaml" >"$work/rows"
+# number FILE KEY [ROW]: the first number of that key, behind ROW's name.
+number() {
+  sed -n "s/.*${3:-}.*\"$2\":\([-0-9.e+]*\).*/\1/p" <(sed 's/[{}]/\n/g' "$1") | head -n 1
+}
+for row in 'half of the batch' 'half of the layers' 'half of the sequence' 'half of the micro-batch'; do
+  grep -q "\"step_of\":\"$row\",\"fitted\":true" "$work/rows" || fail "no $row among the fitted: $(cat "$work/rows")"
+done
+[[ $(grep -o '"fitted":false' "$work/rows" | wc -l) == 1 ]] || fail "not one blind row: $(cat "$work/rows")"
+# near A B: the same but for a thousandth.
+near() {
+  awk -v a="$1" -v b="$2" 'BEGIN {exit !(a + 0 > 0 && (a - b) ^ 2 <= (1e-3 * b) ^ 2)}'
+}
+whole=$(number "$work/rows" predicted_s 'the config itself') uncertainty=$(number "$work/rows" uncertainty)
+"$trireme" simulate "$config" --ranks 4 --cluster "$work/here.yaml" "${settings[@]}" --set precision.compute=fp32 \
+  --set run.device=cpu --json >"$work/json"
+near "$(number "$work/json" step_s)" "$whole" || fail "the file gives another step than the fit, $whole s: $(cat "$work/json")"
+near "$(number "$work/json" uncertainty)" "$uncertainty" || fail "another uncertainty than $uncertainty: $(cat "$work/json")"
+awk -v u="$uncertainty" 'BEGIN {exit !(u + 0 > 0 && u + 0 <= 1)}' || fail "an uncertainty of $uncertainty"
 
 "$trireme" simulate "$config" --ranks 8 --cluster "$work/here.yaml" --set precision.compute=fp32 --json >"$work/json"
 for word in step_s uncertainty tp_exposed bubble effective; do

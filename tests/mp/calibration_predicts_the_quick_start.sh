@@ -6,20 +6,40 @@ set -euo pipefail
 source_dir=$1 trireme=$2 times=${3:-3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+fail() {
+  echo "calibration_predicts_the_quick_start: $*" >&2
+  exit 1
+}
+
+# "the config itself   MEASURED   PREDICTED   ERROR%   SCATTER%   blind": the error's size of every blind row.
+errors() {
+  awk '$NF == "blind" {error = $(NF - 2); sub("%", "", error); error += 0; print error < 0 ? -error : error}'
+}
+# The middle one of the errors that standard input has.
+middle() {
+  sort -g | awk '{errors[NR] = $1} END {print errors[int((NR + 1) / 2)]}'
+}
+within() {
+  awk -v error="$1" 'BEGIN {exit !(error != "" && error + 0 <= 10)}'
+}
+
+# Too much and too little are both found out, and 10 is not less than 9.
+made_up() {
+  printf 'the config itself  100.00  %s  %s  5.0%%  blind\nhalf of the batch  50.00  90.00  +80.0%%  1.0%%  fitted\n' "$2" "$1"
+}
+[[ $(made_up +12.5% 112.50 | errors) == 12.5 && $(made_up -12.5% 87.50 | errors) == 12.5 ]] || fail "errors are misread"
+[[ $(printf '2.8\n11.5\n9.1\n' | middle) == 9.1 ]] || fail "the middle is misfound"
+! within 12.5 || fail "12.5 % is let through"
+! within "" || fail "no error at all is let through"
+within 9.9 || fail "9.9 % is refused"
+
 for ((i = 0; i < times; i++)); do
   "$source_dir"/slurm/mpirun -n 8 "$trireme" bench calibrate "$source_dir/configs/quickstart.yaml" \
     --output "$work/here.yaml" >"$work/table"
   grep -E 'blind|uncertainty' "$work/table"
-  # "the config itself   MEASURED   PREDICTED   ERROR%   SCATTER%   blind"
-  awk '/blind/ {error = $(NF - 2); sub("%", "", error); print error < 0 ? -error : error + 0}' "$work/table" >>"$work/errors"
+  errors <"$work/table" >>"$work/errors"
 done
-[[ $(wc -l <"$work/errors") == "$times" ]] || {
-  echo "calibration_predicts_the_quick_start: not one blind row a call: $(cat "$work/table")" >&2
-  exit 1
-}
-middle=$(sort -g "$work/errors" | sed -n "$(((times + 1) / 2))p")
-awk -v error="$middle" 'BEGIN {exit !(error <= 10)}' || {
-  echo "calibration_predicts_the_quick_start: the middle one of $times errors is $middle %, more than 10 %" >&2
-  exit 1
-}
+[[ $(wc -l <"$work/errors") == "$times" ]] || fail "not one blind row a call: $(cat "$work/table")"
+middle=$(middle <"$work/errors")
+within "$middle" || fail "the middle one of $times errors is $middle %, more than 10 %"
 echo "calibration_predicts_the_quick_start: passed, middle error $middle %"

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -67,8 +68,11 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
   truth.software.fixed_s = 0.004;
   truth.node.latency_us = 9;
   std::vector<MeasuredStep> steps;
-  for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{
-           {"data.global_batch=8"}, {"model.layers=12"}, {"model.seq_len=1024"}, {"precision.gemm=fp8"}}) {
+  for (const std::vector<std::string>& changes : std::vector<std::vector<std::string>>{{"data.global_batch=8"},
+                                                                                       {"model.layers=12"},
+                                                                                       {"model.seq_len=1024"},
+                                                                                       {"data.micro_batch=2"},
+                                                                                       {"precision.gemm=fp8"}}) {
     const Config config = config_of(changes);
     steps.push_back({config, seconds_on(truth, config)});
   }
@@ -91,6 +95,52 @@ TEST(Calibration, finds_the_constants_behind_the_steps) {
   found.software.fp8_gemm_share = 0.9;
   fit_constants(steps, KernelRates::kMeasured, found);
   EXPECT_EQ(found.software.fp8_gemm_share, 0.9);
+}
+
+// On CPU ranks that share cores, from constants that are far off: the quick start from its halves.
+TEST(Calibration, foretells_the_quick_start_from_its_halves) {
+  const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/quickstart.yaml";
+  const auto quickstart = [&](const std::string& change) {
+    const auto text = read_config_text(path);
+    auto parsed = parse_config(text.value(), path, {"precision.compute=fp32", "parallel.recompute=none", change});
+    EXPECT_TRUE(parsed) << parsed.error().message;
+    return resolve_config(parsed.value(), 8).value();
+  };
+  Cluster start;
+  start.device.fp32_tflops = start.device.bf16_tflops = 1;
+  start.device.multiprocessors = start.device.tile = 1;
+  start.device.memory_gb_per_s = 200;
+  start.software.gemm_share = start.software.memory_share = 0.05;
+  start.node.workers = 2;
+  start.node.latency_us = 400;
+  start.stragglers = {.share = 0, .slowdown = 0, .jitter = 0};
+  Cluster truth = start;
+  truth.software.gemm_share = 0.11;
+  truth.software.attention_forward = truth.software.attention_backward = 0.7 * truth.software.gemm_share;
+  truth.software.memory_share = 0.02;
+  truth.software.fixed_s = 0.01;
+  truth.node.latency_us = 120;
+  const Config whole = quickstart("run.seed=1");
+  const auto half = [](const char* key, int value) { return fmt::format("{}={}", key, value / 2); };
+  std::vector<MeasuredStep> steps;
+  for (const std::string& change :
+       {half("data.global_batch", whole.data.global_batch), half("model.layers", whole.model.layers),
+        half("model.seq_len", whole.model.seq_len), half("data.micro_batch", whole.data.micro_batch)}) {
+    const Config config = quickstart(change);
+    steps.push_back({config, seconds_on(truth, config)});
+  }
+  Cluster found = start;
+  EXPECT_GT(std::abs(seconds_on(found, whole) / seconds_on(truth, whole) - 1), 0.1);
+  fit_constants(steps, KernelRates::kUnknown, found);
+  EXPECT_NEAR(seconds_on(found, whole) / seconds_on(truth, whole), 1, 0.02);
+  // Steps that are each measured 3 % off, one way or the other: what is fitted to them is not.
+  for (unsigned off = 0; off < 16; ++off) {
+    std::vector<MeasuredStep> measured = steps;
+    for (size_t i = 0; i < measured.size(); ++i) measured[i].seconds *= (off >> i & 1) != 0 ? 1.03 : 0.97;
+    found = start;
+    fit_constants(measured, KernelRates::kUnknown, found);
+    EXPECT_NEAR(seconds_on(found, whole) / seconds_on(truth, whole), 1, 0.06) << off;
+  }
 }
 
 // Two lengths of a sequence give attention's rate and its ramp; one gives the rate; none leaves what was there.

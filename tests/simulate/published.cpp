@@ -128,6 +128,7 @@ Workload workload_of(const Row& r) {
   } else if (contains(r.source, "torchtitan")) {
     w.zero = 3;
     w.gradient_bytes = 4;
+    w.selective = SelectiveRecompute::kEverySecondGemm;
     w.eager_loss = true;
     w.compiled = contains(r.model, "compile");
     w.overlap_tp = contains(r.model, "asyncTP");
@@ -144,6 +145,9 @@ Workload workload_of(const Row& r) {
     w.overlap_tp = w.overlap_pp = w.overlap_dp = false;
     w.scores_kept = true;
     w.sequence_parallel = contains(r.recompute, "SP") && !contains(r.recompute, "no-SP");
+    w.selective = SelectiveRecompute::kAttentionCore;
+    w.gathers_again = w.sequence_parallel;
+    w.async_sums = r.source.starts_with("Korthikanti");
     w.zero = r.source.starts_with("BLOOM") ? 1 : 0;
     // In fp16 BLOOM's trials and vTrain's programs added gradients up in fp16; BLOOM's own run, in bf16, in fp32.
     w.gradient_bytes = r.source.starts_with("BLOOM prequel") || r.source.starts_with("vTrain") ? 2 : 4;

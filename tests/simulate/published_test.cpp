@@ -215,15 +215,24 @@ TEST(Published, other_stacks) {
     std::vector<std::string> overrides;
     bool deepspeed = false;  // its steps take a quarter longer than Megatron-LM's of the same years
   };
+  // vTrain's measurements on one node (1,440 rows, none of which is here): the smallest models take 3.4 ms a layer and
+  // microbatch whatever their width, micro-batch and tp up to 4, over the 59 kernels that the model counts.
+  const std::string host = "software.host_us=58";
+  // CUDA_LAUNCH_BLOCKING=1 (bigscience, tr11-176B-ml); 4 x 100 Gb/s Omni-Path a node of 8.
+  const std::string blocking = "software.blocking_launches=true", omni_path = "network.gb_per_s=6.25";
+  // In bf16 DeepSpeed makes an fp32 copy of each microbatch's gradient and adds that up (bf16_optimizer.py,
+  // update_hp_grads): 20 bytes an element with the GEMM's own, 8 of which the model has. MT-NLG keeps gradients in both
+  // formats (20 bytes a parameter, section 2.1). In fp16 autograd adds the GEMM's output to what is there: 6 more.
+  const std::string sums_fp32 = "software.accumulate_bytes=12", sums_fp16 = "software.accumulate_bytes=6";
   const std::vector<Stack> stacks{
       {"SC21", "a100_megatron_2021", {}},
       {"Korthikanti", "a100_megatron_2021", {}},
-      {"MT-NLG", "a100_megatron_2021", {}, true},
-      // 4 x 100 Gb/s Omni-Path a node of 8. CUDA_LAUNCH_BLOCKING=1: each kernel waits for the host.
-      {"BLOOM log", "a100_megatron_2021", {"network.gb_per_s=6.25", "software.launch_us=20"}, true},
-      {"BLOOM prequel", "a100_megatron_2021", {"network.gb_per_s=6.25", "software.launch_us=20"}, true},
-      {"vTrain", "a100_megatron_2021", {"network.gb_per_s=12.5"}, true},  // 4 x 200 Gb/s a node
-      {"torchtitan A100", "a100_megascale", {"stragglers.share=0"}},
+      {"MT-NLG", "a100_megatron_2021", {host, sums_fp32}, true},
+      {"BLOOM log", "a100_megatron_2021", {omni_path, host, blocking, sums_fp32}, true},
+      {"BLOOM prequel", "a100_megatron_2021", {omni_path, host, blocking, sums_fp16}, true},
+      {"vTrain", "a100_megatron_2021", {"network.gb_per_s=12.5", host, sums_fp16}, true},  // 4 x 200 Gb/s a node
+      // The device's limit as in a100_megatron_2021.yaml: MegaScale's own file has it in what is fitted.
+      {"torchtitan A100", "a100_megascale", {"stragglers.share=0", "device.sustained_share=0.859"}},
       {"DGXC v24", "h100", {}},
       {"Llama3", "h100", {}},
   };
@@ -248,9 +257,38 @@ TEST(Published, other_stacks) {
   }
   print("other stacks, nothing fitted, DeepSpeed's left out", plain);
   print("DeepSpeed's, nothing fitted", deepspeed);
+  std::vector<Error> all = plain;
+  all.insert(all.end(), deepspeed.begin(), deepspeed.end());
+  print("all other stacks, nothing fitted", all);
   print("all other stacks, one GEMM rate each", calibrated);
   EXPECT_LE(published::mean_error(plain), 0.10);
+  EXPECT_LE(published::mean_error(all), 0.10);
   EXPECT_LE(published::mean_error(calibrated), 0.05);
+}
+
+// How far the sources themselves are apart. 530B on tp 8 and pp 35 with microbatches of one sample: a step over the
+// microbatches that a stage works on or, in the bubble, waits for.
+TEST(Published, megatron_530b_by_source) {
+  std::map<std::string, double> slots;  // of full recompute, seconds; the fastest row of a source
+  double selective_2022 = 0, baseline_2023 = 0;
+  for (const Row& row : all_rows()) {
+    if (row.layers != 105 || row.tp != 8 || row.pp != 35 || !is_time(row)) continue;
+    const double seconds = published::step_seconds(row);
+    if (row.recompute.starts_with("full")) {
+      const double count = static_cast<double>(row.global_batch) / row.dp + 34.0 / std::max(1, row.v);
+      double& slot = slots.try_emplace(row.source, seconds / count).first->second;
+      slot = std::min(slot, seconds / count);
+    }
+    if (row.gpus == 2240 && row.source.starts_with("Korthikanti")) selective_2022 = seconds;
+    if (row.gpus == 2240 && is_megatron(row)) baseline_2023 = seconds;
+  }
+  ASSERT_EQ(slots.size(), 3u);
+  for (const auto& [source, seconds] : slots)
+    fmt::print("| 530B, full recompute, {:<42} | {:.3f} s a microbatch |\n", source, seconds);
+  fmt::print("| 530B on 2,240 GPUs: Megatron-LM of 2022 {:.1f} s, MegaScale's baseline of 2023 {:.1f} s |\n",
+             selective_2022, baseline_2023);
+  EXPECT_GT(slots.at("MT-NLG 2.4"), 1.25 * slots.at("Korthikanti T5"));
+  EXPECT_GT(baseline_2023, 1.1 * selective_2022);
 }
 
 // Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU; so each is calibrated
@@ -335,31 +373,46 @@ TEST(Published, memory_of_torchtitan) {
 // Which layout to take: what the predicted best loses against the true best, and the share of pairs in the right
 // order.
 TEST(Published, choice_of_layout_on_vtrains_grids) {
-  const Cluster cluster = cluster_of("a100_megatron_2021", {"network.gb_per_s=12.5"});
+  const Cluster cluster =
+      cluster_of("a100_megatron_2021", {"network.gb_per_s=12.5", "software.host_us=58", "software.accumulate_bytes=6"});
   std::map<std::string, std::vector<std::pair<double, double>>> grids;  // model: (predicted, measured)
-  for (const Row& row : published::rows_of(all_rows(), "vTrain"))
+  for (const Row& row : published::rows_of(all_rows(), "vTrain")) {
     grids[row.model].push_back(
         {predict_step(published::workload_of(row), cluster).seconds, published::step_seconds(row)});
+  }
   ASSERT_EQ(grids.size(), 3u);
+  // Published steps of one configuration scatter by 2 to 3 %: a pair that is closer says nothing about the order.
+  constexpr double kNoise = 0.03;
   int all_right = 0, all_pairs = 0;
+  double clear_share = 0;
   for (const auto& [model, grid] : grids) {
     double fastest = grid[0].second;
     for (const auto& [predicted, measured] : grid) fastest = std::min(fastest, measured);
     const double regret = std::ranges::min_element(grid)->second / fastest - 1;
-    int right = 0, pairs = 0;
+    int right = 0, pairs = 0, clear_right = 0, clear_pairs = 0;
     for (size_t i = 0; i < grid.size(); ++i)
-      for (size_t j = 0; j < i; ++j, ++pairs)
-        right += (grid[i].first < grid[j].first) == (grid[i].second < grid[j].second) ? 1 : 0;
-    const double ordered = static_cast<double>(right) / pairs;
-    fmt::print("| vTrain's grid of {:<6} {:>3} layouts: regret {:.1f} %, {:.0f} % of pairs in order |\n", model,
-               grid.size(), 100 * regret, 100 * ordered);
+      for (size_t j = 0; j < i; ++j, ++pairs) {
+        const bool is_right = (grid[i].first < grid[j].first) == (grid[i].second < grid[j].second);
+        right += is_right ? 1 : 0;
+        if (std::abs(grid[i].second / grid[j].second - 1) <= kNoise) continue;
+        ++clear_pairs;
+        clear_right += is_right ? 1 : 0;
+      }
+    const double clear = static_cast<double>(clear_right) / clear_pairs;
+    fmt::print(
+        "| vTrain's grid of {:<6} {:>3} layouts: regret {:.1f} %, {:.0f} % of pairs in order, {:.0f} % of the {} that "
+        "differ by more than 3 % |\n",
+        model, grid.size(), 100 * regret, 100.0 * right / pairs, 100 * clear, clear_pairs);
     EXPECT_LE(regret, 0.05) << model;
     all_right += right;
     all_pairs += pairs;
+    clear_share += clear / static_cast<double>(grids.size());
   }
   const double ordered = static_cast<double>(all_right) / all_pairs;
-  fmt::print("| vTrain's grids together: {:.1f} % of {} pairs in order |\n", 100 * ordered, all_pairs);
+  fmt::print("| vTrain's grids together: {:.1f} % of {} pairs in order; mean of the grids, of clear pairs {:.1f} % |\n",
+             100 * ordered, all_pairs, 100 * clear_share);
   EXPECT_GE(ordered, 0.9);
+  EXPECT_GE(clear_share, 0.9);
 }
 
 }  // namespace

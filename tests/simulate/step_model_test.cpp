@@ -165,6 +165,108 @@ TEST(StepModel, measured_gemms_are_met_where_they_were_measured) {
   EXPECT_LT(tflops(2048), 400);
 }
 
+// No shape of a GEMM beats what the device's power sustains; a shape that is slower anyhow is not touched.
+TEST(StepModel, gemms_stay_below_what_power_sustains) {
+  Cluster c;
+  c.software.launch_us = 0;
+  c.software.gemm_share = 0.9;
+  c.device.multiprocessors = 100;
+  const auto seconds = [&](double rows, Numbers numbers) {
+    return gemm_seconds(c, numbers, rows, 1280, 4096, kWritesBf16);
+  };
+  const double free = seconds(2560, Numbers::kBf16), two_waves = seconds(2561, Numbers::kBf16);
+  const double fp8 = seconds(2560, Numbers::kFp8);
+  c.device.sustained_share = 0.75;
+  EXPECT_NEAR(seconds(2560, Numbers::kBf16), 2.0 * 2560 * 1280 * 4096 / (0.75 * c.device.bf16_tflops * 1e12), 1e-9);
+  EXPECT_NEAR(seconds(2560, Numbers::kBf16) / free, 0.9 / 0.75, 0.01);
+  EXPECT_EQ(seconds(2561, Numbers::kBf16), two_waves);
+  EXPECT_EQ(seconds(2560, Numbers::kFp8), fp8);
+}
+
+// A late host holds up what is short and nothing that is long; one that waits for every kernel always costs its time.
+TEST(StepModel, a_late_host_is_a_floor_and_a_blocking_one_comes_on_top) {
+  Workload small = gpt_13b(), large = gpt_13b();
+  small.model.hidden = 512;
+  small.model.heads = small.model.kv_heads = 4;
+  small.model.ffn_hidden = 2048;
+  small.model.seq_len = 64;
+  const Cluster quick;
+  Cluster late, blocking;
+  late.software.host_us = blocking.software.host_us = 100;
+  blocking.software.blocking_launches = true;
+  const auto forward = [](const Workload& w, const Cluster& c) {
+    return layer_times(w, c, RingTimes(c)).forward.total();
+  };
+  Workload shorter = small;
+  shorter.model.seq_len = 32;
+  EXPECT_LT(forward(shorter, quick), forward(small, quick));
+  EXPECT_DOUBLE_EQ(forward(shorter, late), forward(small, late));
+  EXPECT_NEAR(forward(small, late), 7 * 100e-6, 1e-9);  // four GEMMs, attention, two norms
+  EXPECT_EQ(forward(large, late), forward(large, quick));
+  EXPECT_NEAR(forward(large, blocking) - forward(large, quick), 7 * 100e-6, 1e-9);
+}
+
+TEST(StepModel, sums_of_gradients_cost_their_bytes) {
+  const Workload w = gpt_13b();
+  Cluster c;
+  c.software.launch_us = 0;
+  c.software.memory_share = 1;
+  const auto backward = [&] { return layer_times(w, c, RingTimes(c)).backward.memory; };
+  const double before = backward();
+  c.software.accumulate_bytes = 12;
+  EXPECT_NEAR(backward() - before, 12 * layer_parameters(w) / (c.device.memory_gb_per_s * 1e9), 1e-9);
+}
+
+// Heads of 64 have an exponential for half of the FLOPs.
+TEST(StepModel, exponentials_cost_small_heads_more) {
+  Workload wide = gpt_13b(), narrow = gpt_13b();
+  narrow.model.heads = narrow.model.kv_heads = 2 * wide.model.heads;
+  Cluster c;
+  const auto ratio = [&] {
+    return layer_times(narrow, c, RingTimes(c)).forward.attention /
+           layer_times(wide, c, RingTimes(c)).forward.attention;
+  };
+  c.device.exponential_flops = 0;
+  EXPECT_NEAR(ratio(), 1, 1e-9);
+  c.device.exponential_flops = 128;
+  EXPECT_NEAR(ratio(), 1.2, 1e-9);
+  c.device.exponential_flops = 256;
+  EXPECT_NEAR(ratio(), 4.0 / 3, 1e-9);
+}
+
+// Sums over tp that run beside weight GEMMs: with sequence parallelism half of backward's transfers, else all.
+TEST(StepModel, async_sums_hide_backward_transfers_alone) {
+  Workload w = gpt_13b();
+  w.tp = 8;
+  w.overlap_tp = false;
+  Cluster c;
+  c.software.hidden_share = 1;
+  c.software.beside_slowdown = 0;
+  c.node.gb_per_s = 1e4;  // any GEMM is longer than a transfer
+  const LayerTimes open = layer_times(w, c, RingTimes(c));
+  w.async_sums = true;
+  LayerTimes hidden = layer_times(w, c, RingTimes(c));
+  EXPECT_EQ(hidden.forward.tp, open.forward.tp);
+  EXPECT_NEAR(hidden.backward.tp / open.backward.tp, 0.5, 1e-9);
+  w.sequence_parallel = false;
+  EXPECT_NEAR(layer_times(w, c, RingTimes(c)).backward.tp, 0, 1e-9);
+}
+
+// A forward pass waits for its first bucket, and for the last one where gathers are slower than the pass.
+TEST(StepModel, parameters_are_waited_for_bucket_by_bucket) {
+  Workload w = gpt_13b();
+  ColumnCosts column{.forward = {0.010}};
+  const auto wait = [&](double gather, double first_forward = 0) {
+    return gather_wait(w, column, {{.buckets = 5, .gather = gather}}, {first_forward});
+  };
+  EXPECT_NEAR(wait(0.001), 0.001, 1e-12);
+  EXPECT_NEAR(wait(0.004), 5 * 0.004 - 0.008, 1e-12);  // the last bucket is used after four fifths of the pass
+  EXPECT_NEAR(wait(0.004, 0.005), 5 * 0.004 - 0.008 - 0.005, 1e-12);
+  EXPECT_EQ(wait(0.001, 0.005), 0);
+  w.overlap_dp = false;
+  EXPECT_NEAR(wait(0.001, 0.005), 0.005, 1e-12);
+}
+
 TEST(StepModel, rings_match_their_formula) {
   Cluster c;
   c.node = {.ranks = 8, .gb_per_s = 200, .latency_us = 3, .start_us = 10};

@@ -4,6 +4,10 @@ const report = JSON.parse(document.getElementById('data').textContent);
 const simulated = report.simulation;
 const seconds = (value) => (value < 0.1 ? digits(1000 * value, 3) + ' ms' : digits(value, 3) + ' s');
 const mfu = (row) => (100 * row.mfu).toFixed(1) + ' %';
+const pointsOfMfu = (gain) => {  // signed, unless nothing is left of it
+  const text = (100 * gain).toFixed(1);
+  return Number(text) === 0 ? '0.0' : gain > 0 ? '+' + text : text;
+};
 const absent = (text) => element('p', {class: 'faint'}, text);
 
 function overview() {
@@ -79,7 +83,7 @@ function ablation() {
           [unbroken(''), number('step'), number('MFU'), number('points of MFU')],
           report.ablation.map((row) => [
             row.name, seconds(row.seconds), mfu(row),
-            row === own ? '' : (100 * (row.mfu - own.mfu) > 0 ? '+' : '') + (100 * (row.mfu - own.mfu)).toFixed(1)
+            row === own ? '' : pointsOfMfu(row.mfu - own.mfu)
           ])));
 }
 
