@@ -32,6 +32,7 @@ Result<Config> preset_config(const NewConfig& options) {
     if (!options.tokenizer.empty()) c.data.tokenizer = options.tokenizer;
     if (!options.data.empty()) c.data.sources.clear();
     for (const std::string& path : options.data) c.data.sources.push_back({path, 1.0});
+    c.model.vocab = std::max(c.model.vocab, options.least_vocab);
     return config;
   }
   const std::string near = nearest(options.model, names);
