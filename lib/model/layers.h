@@ -95,7 +95,7 @@ struct NormLayer {
 
   static NormLayer bind(const std::vector<Parameter>& parameters, std::string_view module, int layer = kNoLayer);
   // Norms the rows of `stream` (whose sum is written to `sum` when there is something to add) into the local rows of
-  // `gathered` (R, C), and gathers them. Where `gathered` is FP8, a step without scales overwrites those of work.normed.
+  // `gathered` (R, C), and gathers them. Where `gathered` is FP8, a step without scales overwrites work.normed's.
   void forward(const LayerContext& ctx, ResidualStream stream, Tensor sum, Tensor mean, Tensor rstd,
                Tensor gathered) const;
   // dinp (Rl, C) = dresidual + gradient through the norm of `dout`, (Rl, C) or in parts. `inp`: the forward's sum.

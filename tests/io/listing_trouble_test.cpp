@@ -1,5 +1,5 @@
-// Folders that can't be listed and files that can't be read, for a while or for good: what is not known is not taken for
-// nothing, and not for damaged.
+// Folders that can't be listed and files that can't be read, for a while or for good: what is not known is not taken
+// for nothing, and not for damaged.
 #include <gtest/gtest.h>
 
 #include <map>

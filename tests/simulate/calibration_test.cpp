@@ -25,8 +25,8 @@ Config config_of(const std::vector<std::string>& changes) {
   return resolved.value();
 }
 
-// A latency with the host's own time in it, as single calls on an idle stream measure it, would make short sequences half
-// as long again; the fit finds what a full queue pays.
+// A latency with the host's own time in it, as single calls on an idle stream measure it, would make short sequences
+// half as long again; the fit finds what a full queue pays.
 TEST(Calibration, lowers_a_latency_that_no_step_pays) {
   const std::vector<MeasuredStep> halves{{config_of({"data.global_batch=8"}), 0.14763},
                                          {config_of({"model.layers=12"}), 0.15350},
