@@ -148,8 +148,8 @@ void add_report_command(CLI::App& app, int& status) {
       "lib/observe/README.md defines the categories and the fields of --json: begin, end, wall_s,\n"
       "seconds {by category}, startup_s {by phase}, shares {effective, megascale, goodput, ettr},\n"
       "google_badput_s {by name}, kept_steps, lost_steps, median_step_ms, data_wait_s, attempts [{attempt, job,\n"
-      "begin, end, first_step, last_step, kept_steps, lost_steps, productive_s, code, failed, outcome}]; null where it\n"
-      "is not known.\n"
+      "begin, end, first_step, last_step, kept_steps, lost_steps, productive_s, code, failed, outcome}]; null where\n"
+      "it is not known.\n"
       "Exit status: 0; 2: not the folder of a run that was started; 3: its files can't be read.");
   on_run(command, status, [options] { return show(*options); });
 }

@@ -144,8 +144,8 @@ void add_timeline_command(CLI::App& app, int& status) {
   command->footer(
       "Steps are recorded where metrics.timeline names them (20:22), or on request while the run goes on. The trace\n"
       "has a process a rank and a track a stream: actions of the plan with microbatch and chunk, operations,\n"
-      "transfers with their channels and sequence numbers, waits that name the rank they are for, flows from each send\n"
-      "to its receive.\n"
+      "transfers with their channels and sequence numbers, waits that name the rank they are for, flows from each\n"
+      "send to its receive.\n"
       "--json: path, bytes, first_step, last_step, ranks, hosts, slices, flows, unmatched, early, lost_marks,\n"
       "clock_error_us, waits [{rank, for, axis, count, ms}].\n"
       "Exit status: 0; 2: usage; 3: nothing is recorded, or it can't be read or written.");

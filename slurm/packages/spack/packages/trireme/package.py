@@ -1,4 +1,4 @@
-"""Trireme for Spack, built from the repository that this recipe lies in:
+"""Trireme for Spack 1.0 or later, built from the repository that this recipe lies in:
 
 spack repo add slurm/packages/spack
 spack install trireme@main +cuda cuda_arch=90     # what is committed
@@ -35,7 +35,7 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("cli11")
     depends_on("nlohmann-json")
     depends_on("fmt")
-    depends_on("spdlog+fmt_external")
+    depends_on("spdlog")
     depends_on("openblas threads=pthreads")
     depends_on("sentencepiece")
     depends_on("zlib-api")
