@@ -1,5 +1,6 @@
 // trireme data: text to token files, tokenizers, and a look into both.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>

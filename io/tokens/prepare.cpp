@@ -1,5 +1,6 @@
 #include "io/tokens/prepare.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>

@@ -1,4 +1,5 @@
 // Derived fields, and the rules that join fields. Each message says which numbers clash and which would fit.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>

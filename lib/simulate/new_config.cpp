@@ -1,5 +1,6 @@
 #include "lib/simulate/new_config.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 
 #include "io/base/format.h"

@@ -1,5 +1,6 @@
 #include "lib/train/inputs.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 
 #include "io/base/hash.h"

@@ -244,6 +244,10 @@ TEST_F(ConfigFile, folder_is_a_usage_error) {
   const Result<std::string> text = read_config_text(folder_);
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.error().message, folder_.string() + ": is a folder; name a config file");
+  const std::string inside = folder_ / "config.yaml";
+  std::ofstream(inside) << "run: {}\n";
+  EXPECT_EQ(read_config_text(folder_).error().message,
+            folder_.string() + ": is a folder; name a config file, such as " + inside);
 }
 
 }  // namespace

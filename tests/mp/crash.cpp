@@ -10,6 +10,7 @@
 // checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come jobs
 // of a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards. At
 // its end the chain's run finishes by itself: its losses are the other run's.
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>

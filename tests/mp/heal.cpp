@@ -5,6 +5,7 @@
 //   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
 // tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <atomic>
 #include <cmath>
