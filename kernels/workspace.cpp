@@ -58,8 +58,8 @@ int64_t workspace_bytes(DeviceKind kind, const WorkspaceDims& d, const GpuProper
   const int64_t embedding = 32 * rows + ceil_div(rows, 32) * 2 * d.width * 4;
   // Row losses, sums of squares, cuBLASLt's bias gradients, and buffers that were outgrown.
   const int64_t rest = 4 * rows + 4 * d.widest + 32 * kMiB;
-  const int64_t most = std::max({norm, bias, tiles});
-  return round_up(kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + most + embedding + rest, 256);
+  return round_up(
+      kGemmWorkspaceBytes + attention_workspace_bytes(d, gpu) + std::max({norm, bias, tiles}) + embedding + rest, 256);
 }
 
 }  // namespace tri

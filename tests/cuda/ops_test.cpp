@@ -178,14 +178,13 @@ TEST(CudaOps, activation_elementwise_and_bias) {
                             {"inp", Buffer(dtype, {n}, random_values(n, "inp"))}}),
                   ([](const Place& on) { return Accumulate{.inout = on("inout"), .inp = on("inp")}; }), rounding);
       for (const int64_t num_parts : {1, 2, 5})
-        for (const SumInto into : {SumInto::kOverwrite, SumInto::kAdd}) {
-          const Buffer out = into == SumInto::kAdd ? Buffer(dtype, {n}, random_values(n, "out")) : Buffer(dtype, {n});
-          TRI_COMPARE(
-              sum_parts, fmt::format("{} P {}", what, num_parts),
-              (Operands{{"out", out}, {"parts", Buffer(dtype, {num_parts, n}, random_values(num_parts * n, "parts"))}}),
-              ([&](const Place& on) { return SumParts{.into = into, .out = on("out"), .parts = on("parts")}; }),
-              same_bits);
-        }
+        for (const SumInto into : {SumInto::kOverwrite, SumInto::kAdd})
+          TRI_COMPARE(sum_parts, fmt::format("{} P {}", what, num_parts),
+                      (Operands{{"out", into == SumInto::kAdd ? Buffer(dtype, {n}, random_values(n, "out"))
+                                                              : Buffer(dtype, {n})},
+                                {"parts", Buffer(dtype, {num_parts, n}, random_values(num_parts * n, "parts"))}}),
+                      ([&](const Place& on) { return SumParts{.into = into, .out = on("out"), .parts = on("parts")}; }),
+                      same_bits);
     }
 }
 
