@@ -1,7 +1,7 @@
 # make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
-# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers: tests see
-#               with them, or are skipped
+# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers: tests
+#               see with them, or are skipped
 # make install  executable, scripts and configs into PREFIX       make uninstall
 # make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
@@ -13,7 +13,8 @@ JOBS ?= $(shell nproc)
 CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
-SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak-fleet soak-doctor soak-slow soak-predict
+SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak-fleet soak-doctor soak-slow \
+  soak-predict
 # The interpreter that make clients has left, if it has.
 ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)
@@ -61,7 +62,7 @@ install: build
 uninstall:
 	@test -e $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
 	@xargs -d '\n' rm -f <$(BUILD)/install_manifest.txt
-	@sed -n 's,/share/trireme/.*,/share/trireme,p' $(BUILD)/install_manifest.txt | sort -u \
+	@sed -nE 's,/share/(doc/)?trireme/.*,/share/\1trireme,p' $(BUILD)/install_manifest.txt | sort -u \
 	  | while read -r folder; do find "$$folder" -depth -type d -empty -delete; done
 	@rm -f $(BUILD)/install_manifest.txt
 

@@ -93,6 +93,7 @@ void add_check_command(CLI::App& app, int& status) {
   command->add_flag("--schema", options->schema, "Print the fields as a JSON Schema, for editors and check-jsonschema");
   command->callback([options, &status] {
     if (auto result = check(*options); !result) {
+      std::fflush(stdout);  // in a file too what is wrong stands below the report
       fmt::print(stderr, "{}\n", result.error().message);
       status = static_cast<int>(result.error().code);
     }

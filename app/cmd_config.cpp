@@ -1,4 +1,5 @@
 // trireme config: a run config to begin with, and what differs between two.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -7,6 +8,8 @@
 
 #include "app/commands.h"
 #include "io/base/file.h"
+#include "io/tokens/prepare.h"
+#include "io/tokens/token_file.h"
 #include "lib/config/changes.h"
 #include "lib/config/presets.h"
 #include "lib/config/schema.h"
@@ -36,7 +39,29 @@ Result<void> write_new(const NewOptions& options, const std::string& text) {
   return {};
 }
 
-Result<void> make_new(const NewOptions& options) {
+bool names_vocab(const std::string& setting) { return setting.starts_with("model.vocab="); }
+
+// What the token files say of themselves, where they are here: their tokenizer, unless one is named, and a vocabulary
+// that holds its tokens.
+Result<void> look_at_data(NewConfig& config) {
+  int largest = 0;
+  for (const std::string& prefix : config.data) {
+    if (auto file = TokenFile::open(prefix); !file) {
+      fmt::print(stderr, "--data {}: {}\n", prefix, file.error().message);
+      continue;
+    }
+    const auto origin = prepared_with(prefix);
+    if (!origin) return origin.error();
+    if (config.tokenizer.empty()) config.tokenizer = origin.value().tokenizer;
+    largest = std::max(largest, origin.value().vocab);
+  }
+  if (std::any_of(config.overrides.begin(), config.overrides.end(), names_vocab)) return {};
+  config.least_vocab = largest;
+  return {};
+}
+
+Result<void> make_new(NewOptions& options) {
+  if (auto looked = look_at_data(options.config); !looked) return looked;
   auto cluster = options.cluster.empty() ? parse_cluster(preset_cluster_h100(), "the H100 cluster", {})
                                          : read_cluster(options.cluster);
   if (!cluster) return cluster.error();
@@ -85,7 +110,7 @@ void add_new(CLI::App& config, int& status) {
   command->add_option("--gpus,--ranks", o->config.ranks, "How many there will be: the layout that runs fastest on them")
       ->required();
   command->add_option("--data", o->config.data, "PREFIX of a token file; repeatable");
-  command->add_option("--tokenizer", o->config.tokenizer, "What made the token files: data.tokenizer");
+  command->add_option("--tokenizer", o->config.tokenizer, "data.tokenizer; none: the one that the data were made with");
   command->add_option("--name", o->config.name, "run.name");
   command->add_option("--set", o->config.overrides, "section.key=value; repeatable");
   command->add_option("--cluster", o->cluster, "Cluster file of the machines; none: nodes of eight H100");

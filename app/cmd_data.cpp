@@ -1,5 +1,6 @@
 // trireme data: text to token files, tokenizers, and a look into both.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -18,6 +19,25 @@
 
 namespace tri {
 namespace {
+
+void print_summary(const PrepareSummary& s, bool json) {
+  if (s.resumed > 0) log_info("went on behind {} documents of a run that was interrupted", s.resumed);
+  if (s.passed_over > 0) log_info("passed over {} files whose names do not say what they hold", s.passed_over);
+  nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
+  for (const PrepareSummary::Output& output : s.outputs)
+    if (json)
+      outputs.push_back({{"prefix", output.prefix},
+                         {"documents", output.documents},
+                         {"tokens", output.tokens},
+                         {"text_bytes", output.text_bytes}});
+    else
+      fmt::print("{}: {} documents, {} tokens of a vocabulary of {}, from {} bytes of text\n", output.prefix,
+                 output.documents, output.tokens, s.vocab, output.text_bytes);
+  if (!json) return;
+  const nlohmann::ordered_json object = {
+      {"outputs", outputs}, {"vocab", s.vocab}, {"resumed", s.resumed}, {"passed_over", s.passed_over}};
+  fmt::print("{}\n", object.dump());
+}
 
 int available_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
@@ -56,7 +76,9 @@ void add_prepare(CLI::App& data, int& status) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--force", *force, "Overwrite output that is there already");
-  on_run(command, status, [options, format, force, splits]() -> Result<void> {
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "For machines: one object");
+  on_run(command, status, [options, format, force, splits, json]() -> Result<void> {
     if (!splits->empty()) {
       auto parsed = parse_splits(*splits);
       if (!parsed) return parsed.error();
@@ -66,12 +88,7 @@ void add_prepare(CLI::App& data, int& status) {
     options->existing = *force ? Existing::kOverwrite : Existing::kRefuse;
     auto summary = prepare(*options);
     if (!summary) return summary.error();
-    const PrepareSummary& s = summary.value();
-    if (s.resumed > 0) log_info("went on behind {} documents of a run that was interrupted", s.resumed);
-    if (s.passed_over > 0) log_info("passed over {} files whose names do not say what they hold", s.passed_over);
-    for (const PrepareSummary::Output& output : s.outputs)
-      fmt::print("{}: {} documents, {} tokens of a vocabulary of {}, from {} bytes of text\n", output.prefix,
-                 output.documents, output.tokens, s.vocab, output.text_bytes);
+    print_summary(summary.value(), *json);
     return {};
   });
 }
@@ -189,7 +206,9 @@ void add_verify(CLI::App& data, int& status) {
   auto vocab = std::make_shared<int>(0);
   command->add_option("prefix", *prefix, "PREFIX of .bin and .idx")->required();
   command->add_option("--vocab", *vocab, "Size of the vocabulary")->required()->check(CLI::PositiveNumber);
-  on_run(command, status, [prefix, vocab]() -> Result<void> {
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "For machines: one object");
+  on_run(command, status, [prefix, vocab, json]() -> Result<void> {
     auto file = TokenFile::open(*prefix);
     if (!file) return file.error();
     if (auto documents = DocumentIndex::open(*prefix); !documents) return documents.error();
@@ -200,7 +219,11 @@ void add_verify(CLI::App& data, int& status) {
       if (auto checked = file.value().check_range(at, end, *vocab); !checked) return checked;
       progress.add(end - at);
     }
-    fmt::print("{}: {} tokens, all inside a vocabulary of {}\n", *prefix, total, *vocab);
+    const nlohmann::ordered_json object = {{"prefix", *prefix}, {"tokens", total}, {"vocab", *vocab}};
+    if (*json)
+      fmt::print("{}\n", object.dump());
+    else
+      fmt::print("{}: {} tokens, all inside a vocabulary of {}\n", *prefix, total, *vocab);
     return {};
   });
 }

@@ -32,7 +32,7 @@ Result<bool> knows_bytes(const Config& config) {
   for (const Source& source : config.data.sources) {
     const auto made_with = prepared_with(source.path);
     if (!made_with) return made_with.error();
-    if (made_with.value().empty()) return false;
+    if (made_with.value().fingerprint.empty()) return false;
   }
   return true;
 }

@@ -1,4 +1,5 @@
 // trireme generate: text from a checkpoint's model.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdio>
 #include <memory>

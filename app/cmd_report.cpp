@@ -142,13 +142,14 @@ void add_report_command(CLI::App& app, int& status) {
   command->add_option("--get", options->get, "One figure: wall, effective, megascale, goodput, ettr, or a category")
       ->needs("--time");
   command->footer(
-      "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents, the\n"
-      "config and its changes, of one run or of several side by side. With --time:\n"
+      "One HTML page that loads nothing: curves, where time went, the heat map of all ranks, checkpoints, incidents,\n"
+      "the config and its changes, of one run or of several side by side. With --time:\n"
       "Time runs from the first submission, or the first start where no scheduler is known, to the last sign of life.\n"
-      "lib/observe/README.md defines the categories and the fields of --json: begin, end, wall_s, seconds {by category},\n"
-      "startup_s {by phase}, shares {effective, megascale, goodput, ettr}, google_badput_s {by name}, kept_steps,\n"
-      "lost_steps, median_step_ms, data_wait_s, attempts [{attempt, job, begin, end, first_step, last_step, kept_steps, lost_steps, productive_s,\n"
-      "code, failed, outcome}]; null where it is not known.\n"
+      "lib/observe/README.md defines the categories and the fields of --json: begin, end, wall_s,\n"
+      "seconds {by category}, startup_s {by phase}, shares {effective, megascale, goodput, ettr},\n"
+      "google_badput_s {by name}, kept_steps, lost_steps, median_step_ms, data_wait_s, attempts [{attempt, job,\n"
+      "begin, end, first_step, last_step, kept_steps, lost_steps, productive_s, code, failed, outcome}]; null where\n"
+      "it is not known.\n"
       "Exit status: 0; 2: not the folder of a run that was started; 3: its files can't be read.");
   on_run(command, status, [options] { return show(*options); });
 }

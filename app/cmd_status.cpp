@@ -1,4 +1,5 @@
 // trireme status: how a run stands, from beside it.
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

@@ -65,8 +65,8 @@ Result<std::vector<std::string>> lines_of(const std::string& command) {
   return lines;
 }
 
-// Names of the nodes that are left out, a line each, for scripts: name, end, reason. A book that can't be read is an error,
-// and no empty list.
+// Names of the nodes that are left out, a line each, for scripts: name, end, reason. A book that can't be read is an
+// error, and no empty list.
 Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   using Read = std::optional<Result<std::vector<RunEvent>>>;
   const std::string path = absolute(run_dir) + "/events.jsonl";
@@ -225,7 +225,8 @@ void add_supervise_command(CLI::App& app, int& status) {
   command->footer(
       "Exit status: 0: done; 2, 3, 7: as of train, where another attempt would not help; 8: attempts in a row brought\n"
       "no newer checkpoint; 75: asked to stop, or too few nodes are left: run me again, without the nodes of --nodes.\n"
-      "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run goes on: lib/supervise/README.md.");
+      "run.dir/supervise.conf (\"name: value\" lines) changes thresholds while the run goes on:\n"
+      "lib/supervise/README.md.");
   command->callback([=, &status] {
     const auto ended = supervise(*options);
     if (!ended) fmt::print(stderr, "{}\n", ended.error().message);

@@ -87,6 +87,9 @@ std::string json_of(const TimelineSummary& s) {
 }
 
 Result<void> show_steps(const Options& options) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(options.run_dir, ignored))
+    return file_error("{}: no such folder; name the folder of a run (run.dir)", options.run_dir);
   const auto recorded = list_timelines(options.run_dir);
   if (recorded.empty())
     return file_error(
@@ -139,9 +142,10 @@ void add_timeline_command(CLI::App& app, int& status) {
   hang->expected(0, 1)->type_name("[DUMP]");
   command->add_flag("--json", options->json, "For machines: one object");
   command->footer(
-      "Steps are recorded where metrics.timeline names them (20:22), or on request while the run goes on. The trace has a\n"
-      "process a rank and a track a stream: actions of the plan with microbatch and chunk, operations, transfers with their\n"
-      "channels and sequence numbers, waits that name the rank they are for, flows from each send to its receive.\n"
+      "Steps are recorded where metrics.timeline names them (20:22), or on request while the run goes on. The trace\n"
+      "has a process a rank and a track a stream: actions of the plan with microbatch and chunk, operations,\n"
+      "transfers with their channels and sequence numbers, waits that name the rank they are for, flows from each\n"
+      "send to its receive.\n"
       "--json: path, bytes, first_step, last_step, ranks, hosts, slices, flows, unmatched, early, lost_marks,\n"
       "clock_error_us, waits [{rank, for, axis, count, ms}].\n"
       "Exit status: 0; 2: usage; 3: nothing is recorded, or it can't be read or written.");

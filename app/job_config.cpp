@@ -1,5 +1,7 @@
 #include "app/job_config.h"
 
+#include <algorithm>
+
 #include "io/base/log.h"
 #include "lib/infer/loaded_model.h"
 
@@ -49,8 +51,13 @@ void fields(Archive& archive, CheckpointText& text) {
   archive(text.folder, text.step, text.yaml);
 }
 
-// World rank 0: leaves the manifest in `manifest`.
-Result<CheckpointText> open_checkpoint(const std::string& path, int ranks, std::optional<Manifest>& manifest) {
+bool names_layout(const std::string& setting) {
+  return setting.starts_with("parallel.tp=") || setting.starts_with("parallel.pp=");
+}
+
+// World rank 0: leaves the manifest in `manifest`. Of a layout that the overrides name, what they leave open is 1.
+Result<CheckpointText> open_checkpoint(const std::string& path, const std::vector<std::string>& overrides, int ranks,
+                                       std::optional<Manifest>& manifest) {
   const auto folder = find_checkpoint(path);
   if (!folder) return folder.error();
   auto read = read_manifest(folder.value());
@@ -59,7 +66,8 @@ Result<CheckpointText> open_checkpoint(const std::string& path, int ranks, std::
   const auto config = checkpoint_config(folder.value(), read.value());
   if (!config) return config.error();
   manifest = std::move(read).value();
-  return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), ranks))};
+  const bool asked = std::any_of(overrides.begin(), overrides.end(), names_layout);
+  return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), asked ? 1 : ranks))};
 }
 
 }  // namespace
@@ -96,8 +104,8 @@ Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std:
                                              Job& job, const std::function<void(Config&)>& adjust) {
   log_identify(job.world_rank(), "");
   std::optional<Manifest> manifest;
-  const auto text =
-      job.broadcast(job.world_rank() == 0 ? open_checkpoint(path, job.world_size(), manifest) : CheckpointText{});
+  const auto text = job.broadcast(job.world_rank() == 0 ? open_checkpoint(path, overrides, job.world_size(), manifest)
+                                                        : CheckpointText{});
   if (!text) return text.error();
   const auto& [folder, step, yaml] = text.value();
   OpenedCheckpoint checkpoint{folder, std::move(manifest)};

@@ -1,5 +1,6 @@
 #include "io/safetensors.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <bit>
 #include <cstring>

@@ -90,8 +90,8 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
     const auto path = attention_path(kernel, pass, s, gpu);
     if (!path || path.value() != AttentionPath::kScalar) continue;
     return fmt::format(
-        "attention with head size {} has no kernel on tensor cores here and runs on the scalar ones, many times slower; "
-        "head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
+        "attention with head size {} has no kernel on tensor cores here and runs on the scalar ones, many times "
+        "slower; head sizes (model.hidden / model.heads) of 64, 96 and 128 have one",
         s.head_size);
   }
   return {};

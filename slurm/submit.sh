@@ -53,7 +53,9 @@ done
 number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: not a number of 1 or more"; }
 while (($#)); do
   case $1 in
-    --set | --ranks | --spares | --ntasks | --nodes | --partition | -n | -N | -p) (($# > 1)) || die "$1 needs a value" ;;
+    --set | --ranks | --spares | --ntasks | --nodes | --partition | -n | -N | -p)
+      (($# > 1)) || die "$1 needs a value"
+      ;;
   esac
   case $1 in
     --set)
@@ -129,8 +131,8 @@ plan() {
   run_ranks=$ranks
   if [[ -z $run_ranks && -n $nodes ]]; then
     # One replica is a mesh that suits every config, so this asks for no number of ranks.
-    per_node=$("$TRIREME" check "$config" ${settings[@]+"${settings[@]}"} --set parallel.dp=1 --get cluster.ranks_per_node) ||
-      exit $?
+    per_node=$("$TRIREME" check "$config" ${settings[@]+"${settings[@]}"} --set parallel.dp=1 \
+      --get cluster.ranks_per_node) || exit $?
     run_ranks=$((nodes * per_node))
   fi
   values=$(check "$config" ${run_ranks:+--ranks "$run_ranks"} --get run.name --get run.dir --get run.device \
@@ -169,11 +171,13 @@ previous=''
 for config in "${configs[@]}"; do
   plan "$config"
   mkdir -p "$run_dir"
-  : >>"$run_dir/slurm.submitted" # who sees it sees the run folder, also where the job's first start has left nothing there
+  # Who sees this file sees the run folder, also where the job's first start has left nothing there.
+  : >>"$run_dir/slurm.submitted"
   chain=()
   [[ -z $previous ]] || chain=(--dependency="$after:$previous" --kill-on-invalid-dep=yes)
   previous=$(sbatch --parsable --job-name="$run_name" --output="$run_dir/slurm-%j.log" "${shape[@]}" \
-    ${chain[@]+"${chain[@]}"} ${options[@]+"${options[@]}"} "$here/train.sbatch" "$config" ${settings[@]+"${settings[@]}"})
+    ${chain[@]+"${chain[@]}"} ${options[@]+"${options[@]}"} "$here/train.sbatch" "$config" \
+    ${settings[@]+"${settings[@]}"})
   previous=${previous%%;*} # of several clusters: "job;cluster"
   echo "$previous $run_dir"
 done

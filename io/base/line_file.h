@@ -17,8 +17,8 @@ class LineFile {
   static constexpr size_t kMostBytes = size_t{64} << 20;  // kept in memory
   static constexpr std::chrono::milliseconds kForever{-1};
 
-  // Appends to the file at `path`, made when it is missing. `on_problem`: called on the file's thread, with errno's text,
-  // when lines could not be written and are lost. `patience`: of the destructor, with storage that hangs.
+  // Appends to the file at `path`, made when it is missing. `on_problem`: called on the file's thread, with errno's
+  // text, when lines could not be written and are lost. `patience`: of the destructor, with storage that hangs.
   static Result<std::unique_ptr<LineFile>> open(const std::string& path,
                                                 std::function<void(const std::string&)> on_problem,
                                                 std::chrono::milliseconds patience = kForever);

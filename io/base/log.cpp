@@ -123,8 +123,8 @@ void tell(const std::string& text) {
   if (const auto lines = file_lines()) lines->info(text);
 }
 
-// A line of the file that is waited for, though not for long: it may be the last. A rank that does not speak has no file
-// open yet: the thread that opens it may hang there.
+// A line of the file that is waited for, though not for long: it may be the last. A rank that does not speak has no
+// file open yet: the thread that opens it may hang there.
 void append_to_file(const std::string& text) {
   std::string path;
   std::shared_ptr<spdlog::logger> lines;

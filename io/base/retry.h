@@ -15,8 +15,8 @@ enum class Missing {
 };
 
 // Whether a failure may be gone at the next try, by errno.
-//   passing   EIO: what network file systems say of a server that is away. A bad disk says it too, and goes on saying it:
-//             the tries are few
+//   passing   EIO: what network file systems say of a server that is away. A bad disk says it too, and goes on so: the
+//             tries are few
 //             ESTALE, ETIMEDOUT, EAGAIN, EREMOTEIO, ENOTCONN, ESHUTDOWN, ECONNRESET, ECONNREFUSED, EHOSTDOWN,
 //             EHOSTUNREACH, ENETDOWN, ENETUNREACH: the server or the way to it
 //             ENOENT, ENODEV, ENXIO: with Missing::kPasses

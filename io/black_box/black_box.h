@@ -76,7 +76,7 @@ class BlackBox {
   void enter(box::Feed& feed, ReaderState state);
   void enter(WriterState state, int64_t step);
   void writer_goes_on();
-  // Whether lines wait for storage, and how many batches of them were written; `since`: the last time that either changed.
+  // Whether lines wait for storage, and how many batches of them were written; `since`: when either last changed.
   void lines_stand(bool pending, uint32_t written, int64_t since);
   void log_line(std::string_view text);
   void failure(uint32_t code, bool consequence, std::string_view text);  // the first counts

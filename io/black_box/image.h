@@ -1,11 +1,11 @@
-// The black box of one rank as it lies in memory that outlives the process: what the rank does, and how far its transfers
-// are. The rank's threads and its device's streams write it with single stores; anybody of the same user may read it at any
-// time, also when the rank is stopped, hangs in a driver or is dead. Nothing in it is needed by the training.
+// The black box of one rank as it lies in memory that outlives the process: what the rank does, and how far its
+// transfers are. The rank's threads and its device's streams write it with single stores; anybody of the same user may
+// read it at any time, also when the rank is stopped, hangs in a driver or is dead. Training needs nothing in it.
 //
-// Counters of operations are 32-bit words, since a GPU's stream writes no other, and are compared modulo 2^32. Times are
-// nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine; those of events are as exact as a tick of the
-// kernel, 1 to 10 ms, and events of one tick stand in the order in which they came. What the host writes and what streams
-// write lies in different cache lines.
+// Counters of operations are 32-bit words, since a GPU's stream writes no other, and are compared modulo 2^32. Times
+// are nanoseconds of CLOCK_MONOTONIC, the same for all processes of a machine; those of events are as exact as a tick
+// of the kernel, 1 to 10 ms, and events of one tick stand in the order in which they came. What the host writes and
+// what streams write lies in different cache lines.
 #pragma once
 
 #include <array>
@@ -174,8 +174,8 @@ inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
 inline constexpr int kMaxConnections = 64;
 
-// An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come so
-// far; from `enqueued` to `completed` they can only be smaller or equal.
+// An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come
+// so far; from `enqueued` to `completed` they can only be smaller or equal.
 struct alignas(64) Channel {
   char name[24];  // "tp", "tp copies", "pp forward": with `members`, the same on all of them
   uint32_t kind;  // ChannelKind

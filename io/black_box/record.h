@@ -139,7 +139,7 @@ std::string to_string_place(const RankRecord& record);
 Result<RankRecord> read_black_box(const std::string& path, int max_events = box::kEvents);
 // Paths of all boxes in black_box_folder(), by name; for root, of all users.
 std::vector<std::string> list_black_boxes();
-// Whether the process of the record still is, and runs; kUnknown where it cannot be asked (another machine or namespace).
+// Whether the process of the record still is, and runs; kUnknown where it can't be asked (another machine, namespace).
 ProcessState process_state_of(const RankRecord& record);
 // Of the letter in /proc/PID/stat.
 ProcessState process_state_from(char letter);

@@ -1,5 +1,6 @@
 #include "io/checkpoint/region.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cstring>
 

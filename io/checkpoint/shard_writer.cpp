@@ -1,6 +1,7 @@
 #include "io/checkpoint/shard_writer.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A trace for Perfetto (ui.perfetto.dev and its trace processor): processes with tracks, on which slices nest, and flows
-// from slice to slice. Protocol Buffers; names are written once.
+// A trace for Perfetto (ui.perfetto.dev and its trace processor): processes with tracks, on which slices nest, and
+// flows from slice to slice. Protocol Buffers; names are written once.
 // https://perfetto.dev/docs/reference/trace-packet-proto
 #pragma once
 
@@ -23,8 +23,8 @@ class PerfettoWriter {
     std::string_view name;
     std::variant<int64_t, std::string_view> value;
   };
-  // A flow has a number of its own; it goes from the slice that has it in `out` to the one that has it in `in`, which must
-  // begin later.
+  // A flow has a number of its own; it goes from the slice that has it in `out` to the one that has it in `in`, which
+  // must begin later.
   struct Flows {
     std::span<const uint64_t> out, in;
   };
@@ -36,8 +36,8 @@ class PerfettoWriter {
   uint64_t add_process(int id, std::string_view name, const std::vector<std::string>& labels);
   uint64_t add_track(uint64_t process, int order, std::string_view name);  // shown by `order`
 
-  // Nanoseconds of any one clock. On a track slices begin and end in the order of the calls; over all tracks the times of
-  // the calls do not fall.
+  // Nanoseconds of any one clock. On a track slices begin and end in the order of the calls; over all tracks the times
+  // of the calls do not fall.
   void begin(uint64_t track, int64_t time, std::string_view name, std::span<const Argument> arguments = {},
              const Flows& flows = {});
   void end(uint64_t track, int64_t time);

@@ -1,5 +1,6 @@
 #include "io/tokens/prepare.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -77,9 +78,8 @@ class Run {
       if (state.is_object() && goes_on_from(state)) return resume(state);
       if (options_.existing == Existing::kRefuse)
         return usage_error(
-            "{}: of a run that was interrupted, with other options, or inputs that have changed; give it the same to go "
-            "on, "
-            "or begin anew with --force",
+            "{}: of a run that was interrupted, with other options, or inputs that have changed; give it the same to "
+            "go on, or begin anew with --force",
             state_path(options_));
       std::error_code ignored;
       fs::remove(state_path(options_), ignored);
@@ -260,16 +260,19 @@ size_t split_of(std::string_view document, const std::vector<DocumentSplit>& spl
   return splits.size() - 1;
 }
 
-Result<std::string> prepared_with(const std::string& prefix) {
+Result<TokenOrigin> prepared_with(const std::string& prefix) {
   const std::string path = prefix + ".json";
   auto file = MappedFile::open(path);
-  if (!file && file.error().os_error == ENOENT) return std::string();
+  if (!file && file.error().os_error == ENOENT) return TokenOrigin{};
   if (!file) return file.error();
   const auto sidecar = nlohmann::json::parse(file.value().text(), nullptr, false);
   if (!sidecar.is_object() || !sidecar.contains("fingerprint") || !sidecar["fingerprint"].is_string())
     return file_error("{}: does not say which tokenizer made {}.bin; prepare it again, or remove this file", path,
                       prefix);
-  return sidecar["fingerprint"].get<std::string>();
+  TokenOrigin origin{.fingerprint = sidecar["fingerprint"]};
+  if (const auto at = sidecar.find("tokenizer"); at != sidecar.end() && at->is_string()) origin.tokenizer = *at;
+  if (const auto at = sidecar.find("vocab"); at != sidecar.end() && at->is_number_integer()) origin.vocab = *at;
+  return origin;
 }
 
 Result<PrepareSummary> prepare(const PrepareOptions& options) {
@@ -282,6 +285,11 @@ Result<PrepareSummary> prepare(const PrepareOptions& options) {
   if (!inputs) return inputs.error();
   int64_t input_bytes = 0;
   for (const TextInput& input : inputs.value().files) input_bytes += input.file_bytes;
+  if (const fs::path folder = fs::path(options.output).parent_path(); !folder.empty()) {
+    std::error_code problem;
+    fs::create_directories(folder, problem);
+    if (problem) return system_error(problem.value(), "{}", folder.string());
+  }
   Run run(options, tokenizer, inputs.value().files);
   if (auto begun = run.begin(); !begun) return begun.error();
 

@@ -50,8 +50,13 @@ struct PrepareSummary {
   int vocab = 0;
 };
 
-// What PREFIX.json says of the tokenizer; empty when there is no such file (data prepared elsewhere).
-Result<std::string> prepared_with(const std::string& prefix);
+// What PREFIX.json says of the tokenizer; empty and 0 when there is no such file (data prepared elsewhere).
+struct TokenOrigin {
+  std::string fingerprint;
+  std::string tokenizer;  // as it was given to prepare: "bytes", or a path from the folder where prepare ran
+  int vocab = 0;
+};
+Result<TokenOrigin> prepared_with(const std::string& prefix);
 
 // Every document is followed by the tokenizer's end-of-document token. The result depends neither on `threads` nor on
 // interruptions: what a run that was interrupted had saved (PREFIX.json.part and the parts of the token files) is gone

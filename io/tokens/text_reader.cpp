@@ -42,6 +42,8 @@ Result<TextFormat> format_of(const std::string& path) {
       {".jsonl", TextFormat::kJsonl}, {".ndjson", TextFormat::kJsonl}, {".json", TextFormat::kJsonl}};
   for (const auto& [extension, format] : kExtensions)
     if (name.ends_with(extension)) return format;
+  if (name.ends_with(".parquet"))
+    return usage_error("{}: Parquet is not read; make JSON lines of it, by the lines of io/tokens/README.md", path);
   return usage_error("{}: its name does not say what it holds; say it with --format {}", path,
                      enum_choices<TextFormat>());
 }

@@ -109,12 +109,22 @@ Result<int64_t> bytes_by_ends(const InputFile& file, const std::string& path, co
   return pointer.value() + int64_t{length.value()} * token_bytes(header.type);
 }
 
+// What is wrong with `prefix`, of which there is no index.
+Error no_index(const std::string& prefix, Error error) {
+  if (error.os_error != ENOENT) return error;
+  if (prefix.ends_with(".bin") || prefix.ends_with(".idx"))
+    error.message += fmt::format("; name the pair without its ends: {}", prefix.substr(0, prefix.size() - 4));
+  else
+    error.message += "; `trireme data prepare` makes token files";
+  return error;
+}
+
 }  // namespace
 
 Result<TokenFile> TokenFile::open(const std::string& prefix) {
   const std::string idx_path = prefix + ".idx", bin_path = prefix + ".bin";
   auto idx = InputFile::open(idx_path);
-  if (!idx) return idx.error();
+  if (!idx) return no_index(prefix, idx.error());
   auto bin = InputFile::open(bin_path);
   if (!bin) return bin.error();
   std::byte bytes[kHeaderBytes] = {};

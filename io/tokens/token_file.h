@@ -2,7 +2,7 @@
 // .idx, little-endian, arrays unaligned:
 //   9 bytes               "MMIDIDX\0\0"
 //   u64                   version = 1
-//   u8                    element type: read are 1 u8, 4 i32, 8 u16; written are u16 for vocabularies below 65,500, else i32
+//   u8                    element type: read are 1 u8, 4 i32, 8 u16; written: u16 for vocab below 65,500, else i32
 //   u64                   S sequences
 //   u64                   K = documents + 1
 //   i32 length[S]         tokens of each sequence

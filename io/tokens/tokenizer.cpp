@@ -1,5 +1,6 @@
 #include "io/tokens/tokenizer.h"
 
+#include <fmt/ranges.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 #include <unistd.h>

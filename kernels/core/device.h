@@ -79,8 +79,8 @@ class Stream {
   virtual void set_flag(uint32_t* flag, uint32_t value) = 0;
   virtual void wait_flag(const uint32_t* flag, uint32_t value) = 0;
 
-  // Progress for whoever looks on: once earlier work is done, `word` has the value. Orders nothing else. On a GPU `word`
-  // lies in memory of map_host().
+  // Progress for whoever looks on: once earlier work is done, `word` has the value. Orders nothing else. On a GPU
+  // `word` lies in memory of map_host().
   virtual void mark(std::atomic<uint32_t>& word, uint32_t value) = 0;
 
   // Earlier work is followed by `duration` in which the stream does nothing: for tests.

@@ -3,9 +3,9 @@
 // Mapping: a block of 512 threads a row, sixteen bytes a load where rows are aligned. A thread keeps a running maximum
 // and sum over its columns. With the full vocabulary on this rank one kernel does it all. Where two rows fit into a
 // multiprocessor's shared memory, a block keeps its row there (cp.async, each thread its own packs, statistics taken
-// while the rest is on its way) and the two blocks of a multiprocessor fill each other's waits. Wider rows (LLaMA 3) are
-// divided over the blocks of a cluster, which read each other's statistics; without clusters the row is read a second
-// time. The row's loss goes to scratch, and one block adds the rows in a fixed order.
+// while the rest is on its way) and the two blocks of a multiprocessor fill each other's waits. Wider rows (LLaMA 3)
+// are divided over the blocks of a cluster, which read each other's statistics; without clusters the row is read a
+// second time. The row's loss goes to scratch, and one block adds the rows in a fixed order.
 // Bound: memory; R·Vl elements read and written, and read once more when the vocabulary is split.
 // Mirror: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>

@@ -204,8 +204,8 @@ class CudaDevice final : public Device {
     TRI_CUDA(cudaMalloc(&memory, std::max<size_t>(bytes, Arena::kAlignment)));
     return memory;
   }
-  // After a fault these keep what they should release: they would wait for the device, whose streams may wait for a lost
-  // peer for ever.
+  // After a fault these keep what they should release: they would wait for the device, whose streams may wait for a
+  // lost peer for ever.
   void release(void* memory) noexcept override {
     if (!faulted()) cudaFree(memory);
   }

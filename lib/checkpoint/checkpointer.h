@@ -6,9 +6,9 @@
 //              are, rank 0 gathers the records of the files and publishes the checkpoint, in its thread
 //   finish()   waits for what is under way
 //
-// A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. Trouble of storage that
-// passes (io/base/retry.h) is tried again, in the background. What fails all the same is reported and counted; training
-// goes on until checkpoint.max_failures in a row.
+// A checkpoint comes into being by a rename, after everything in it is on storage: io/checkpoint. Trouble of storage
+// that passes (io/base/retry.h) is tried again, in the background. What fails all the same is reported and counted;
+// training goes on until checkpoint.max_failures in a row.
 // Errors that end the run: kDrained, so that it is started again, where nothing but such trouble was met and an older
 // checkpoint stands; else kFile.
 // All calls but part_outcome() are collective over the job, from the thread that enqueues.
@@ -65,7 +65,7 @@ class Checkpointer {
   ~Checkpointer();
 
   // Loads what `search` has found into this rank's local pieces (then ParameterStore::state_loaded). What turns out
-  // damaged is passed over, as the log says, for what it finds next. None: it has found nothing; the state is as it was.
+  // damaged is passed over, as the log says, for what it finds next. None: nothing was found; the state is as it was.
   // Error: it is of another model; an error of the search; kDrained: storage does not answer, also after several tries,
   // on some rank, which may lack a mount.
   Result<std::optional<RunProgress>> load(CheckpointSearch& search);

@@ -1,6 +1,6 @@
 // Which checkpoint a run goes on from. World rank 0 alone lists the folder and reads manifests; the others are told
-// what they need. Nothing of a rank's memory takes part, so a checkpoint that the run may not go on from is refused before
-// there is any.
+// what they need. Nothing of a rank's memory takes part, so a checkpoint that the run may not go on from is refused
+// before there is any.
 #pragma once
 
 #include <functional>

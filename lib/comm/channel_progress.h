@@ -1,6 +1,6 @@
-// How far one channel's transfers are, kept in the rank's black box (io/black_box): by the host, as it enqueues them, and
-// by the streams that run them or, where marks take them too long, by whoever reads how far they are. Without a box all
-// calls do nothing. A SpanRecorder that follows the streams is told in either case.
+// How far one channel's transfers are, kept in the rank's black box (io/black_box): by the host, as it enqueues them,
+// and by the streams that run them or, where marks take them too long, by whoever reads how far they are. Without a box
+// all calls do nothing. A SpanRecorder that follows the streams is told in either case.
 #pragma once
 
 #include <string_view>

@@ -142,8 +142,8 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
   for (MPI_Request& request : sends) wait_sleeping(request);
 }
 
-// The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by itself,
-// before the reaper kills any.
+// The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by
+// itself, before the reaper kills any.
 void Job::end_all(ExitCode code) {
   constexpr double kReaperPatience = 2;                      // seconds
   constexpr std::chrono::milliseconds kAbortPatience{1500};  // with MPI, whose calls may hang

@@ -79,9 +79,9 @@ class Job {
   // and what one side sends the other must expect. Called by those that have messages for each other.
   void exchange(const std::vector<Outgoing>& outgoing, const std::vector<Incoming>& incoming);
 
-  // Ends every rank of the job with `code`, whatever this rank's other threads and the other ranks do: ranks of this node
-  // that outlive the launcher's kill by two seconds, because they are stopped for instance, are killed. Not collective;
-  // any thread.
+  // Ends every rank of the job with `code`, whatever this rank's other threads and the other ranks do: ranks of this
+  // node that outlive the launcher's kill by two seconds, because they are stopped for instance, are killed. Not
+  // collective; any thread.
   [[noreturn]] void end_all(ExitCode code);
   // The same, after a line that says why: the rank, its host, `what`. Where several ranks of a node fail with the same
   // words, the first alone says them. Not collective; any thread.

@@ -9,8 +9,8 @@
 namespace tri {
 
 // $NAME, ${NAME} and ${NAME:-DEFAULT} give way to the variable's value, or to DEFAULT where it is not set or empty;
-// "~/" at the beginning to $HOME; $$ is a plain $, and so is one before anything else. Error (kUsage): a variable is not
-// set, or a brace is missing.
+// "~/" at the beginning to $HOME; $$ is a plain $, and so is one before anything else. Error (kUsage): a variable is
+// not set, or a brace is missing.
 Result<std::string> expand_environment(std::string_view text);
 
 // The text that expand_environment turns into `text`, but for a "~/" at its beginning.

@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -176,7 +177,11 @@ class Parser {
 
 Result<std::string> read_config_text(const std::string& path) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return usage_error("{}: is a folder; name a config file", path);
+  if (std::filesystem::is_directory(path, ignored)) {
+    const std::string of_run = (std::filesystem::path(path) / "config.yaml").string();
+    return usage_error("{}: is a folder; name a config file{}", path,
+                       std::filesystem::exists(of_run, ignored) ? ", such as " + of_run : "");
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return usage_error("{}: cannot read the config: {}", path, std::strerror(errno));
   std::ostringstream text;

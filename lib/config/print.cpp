@@ -42,7 +42,7 @@ std::string config_help() {
   for (const Section& section : config_sections()) {
     help += fmt::format("{}{}: {}\n", help.empty() ? "" : "\n", section.name, section.title);
     for (const Field& field : section.fields)
-      help += fmt::format("  {:<32}{}\n      {}\n", fmt::format("{} = {}", field.key, field.rule.default_text),
+      help += fmt::format("  {:<39} {}\n      {}\n", fmt::format("{} = {}", field.name(), field.rule.default_text),
                           field.rule.allowed_text, field.consequence);
   }
   return help;

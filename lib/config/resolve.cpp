@@ -1,4 +1,5 @@
 // Derived fields, and the rules that join fields. Each message says which numbers clash and which would fit.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdlib>
 #include <numeric>
@@ -215,8 +216,8 @@ class Resolver {
     const PrecisionConfig& p = c_.precision;
     if (p.gemm == GemmFormat::kCompute) return;
     if (int64_t{p.fp8_first_layers} + p.fp8_last_layers >= c_.model.layers)
-      add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers to fp8; "
-          "set fewer, or precision.gemm to compute",
+      add("precision.gemm: {}, but precision.fp8_first_layers {} and fp8_last_layers {} leave none of {} layers to "
+          "fp8; set fewer, or precision.gemm to compute",
           enum_name(p.gemm), p.fp8_first_layers, p.fp8_last_layers, c_.model.layers);
     if (p.gemm != GemmFormat::kFp8) return;
     for (const std::string& obstacle : fp8_obstacles(c_))

@@ -27,7 +27,7 @@ uint64_t shuffled(uint64_t seed, uint64_t size, uint64_t index);
 // Mixes any number of sources in proportion to their weights: which source global sample i comes from, and which sample
 // of that source's own stream it is, as a function of (seed, weights, i) that takes O(log n) for n sources.
 //
-// A balanced binary tree over the sources, in their order, shares samples out. A node whose smaller side has the share q
+// A balanced binary tree over the sources, in their order, shares samples out. A node whose smaller side has share q
 // of the node's weight gives that side  round(q·x)  of the first x samples that reach the node, and the rest to the
 // other: both counts only grow. So after any N samples, source s has had  T_s(N) = w_s·N / sum(w),  give or take half a
 // sample a level of the tree: the shares are exact in the long run, to the precision of doubles (weights below 2^-64 of

@@ -108,8 +108,8 @@ CheckResult check_gemm(CheckContext& context) {
   return {.measurements = {{.part = context.part, .value = 1e-12 * flops / seconds}}};
 }
 
-// The same steps twice, by the same algorithms (the device keeps what a search has chosen), from zeroed memory each time,
-// since start values leave moments as they are: what differs was computed or kept wrongly.
+// The same steps twice, by the same algorithms (the device keeps what a search has chosen), from zeroed memory each
+// time, since start values leave moments as they are: what differs was computed or kept wrongly.
 CheckResult check_repeatable_step(CheckContext& context) {
   const std::vector<uint32_t> first = MiniTraining(context.device).train(false);
   const std::vector<uint32_t> second = MiniTraining(context.device).train(context.faults.wrong_bits);

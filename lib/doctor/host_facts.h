@@ -19,8 +19,8 @@ std::string transports_of(std::string_view maps);
 
 // Bytes that MemAvailable of /proc/meminfo gives.
 std::optional<int64_t> available_bytes(std::string_view meminfo);
-// What the limit of this process's container leaves of `available`, its page cache not counted as used; the same where there
-// is no limit. `root`: "/".
+// What the limit of this process's container leaves of `available`, its page cache not counted as used; the same where
+// there is no limit. `root`: "/".
 int64_t within_container(int64_t available, const std::string& root);
 
 struct NetworkLink {

@@ -30,8 +30,8 @@ struct DumpFolder {
 // So many dumps of a run are kept, of all of its starts: those before the newest are removed when another one is made.
 inline constexpr int kKeptDumps = 20;
 
-// The folder of dump `number` (from 1) of `attempt`; made, where nobody has made it yet. run.dir itself is not made: the
-// run makes it once it holds its lock. Error: storage refuses, or there is no run.dir.
+// The folder of dump `number` (from 1) of `attempt`; made, where nobody has made it yet. run.dir itself is not made:
+// the run makes it once it holds its lock. Error: storage refuses, or there is no run.dir.
 Result<DumpFolder> join_dump(const std::string& run_dir, const std::string& attempt, int number,
                              const HangTrigger& trigger);
 // The highest number of the attempt's dumps; 0: there are none, or they can't be seen.

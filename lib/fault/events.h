@@ -32,11 +32,11 @@ enum class RunEventKind {
            // version (of the executable), changed.SECTION.KEY ("OLD -> NEW": against the start before)
   kSpan,   // of time that was no step, and ends now; fields: what (a category of lib/observe/effective_time.h, such as
            // "checkpoint" or "diagnosis"), seconds, step (done before it)
-  kFailure,  // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak; step,
-             // where loss or gradients were not finite, then -1 is the rank if none can be named
-  kHang,     // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
-             // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
-  kEnd,      // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  kFailure,    // of `rank`; fields: code, consequence; gpu, where there is one; seen_by, where `rank` could not speak;
+               // step, where loss or gradients were not finite, then -1 is the rank if none can be named
+  kHang,       // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
+               // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
+  kEnd,        // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
   kStraggler,  // `rank` (of `host`) is slower than the ranks that do the same work; fields: slowdown (0.1: by 10 %),
   // windows, step, gpu, doctor (it has been by 10 % for long: its machine ought to be examined), lost_ms (of
   // each step, by the simulator); over: no longer
@@ -44,11 +44,11 @@ enum class RunEventKind {
            // (0.03: by 3 %), since (a step), step; part: of the step, which grew the most
   // Of a supervised run (lib/supervise): the driver's.
   kAttemptStart,  // fields: number, nodes ("node1,node2"), checkpoint (its step)
-  kAttemptEnd,  // `text`: of its cause; fields: number, cause, status, checkpoint, step, noticed (when the driver began to
-                // end it, seconds since 1970); node, culprit (a rank), where one is known
-  kDecision,   // `text`: why; fields: action, cause, row
-  kExclusion,  // `host`: a node that is left out; `text`: why; fields: until (seconds since 1970)
-  kLift,       // `host`: a node that is taken again
+  kAttemptEnd,  // `text`: of its cause; fields: number, cause, status, checkpoint, step, noticed (when the driver began
+                // to end it, seconds since 1970); node, culprit (a rank), where one is known
+  kDecision,    // `text`: why; fields: action, cause, row
+  kExclusion,   // `host`: a node that is left out; `text`: why; fields: until (seconds since 1970)
+  kLift,        // `host`: a node that is taken again
 };
 
 template <>

@@ -1,6 +1,6 @@
-// Deadlines of one process for what no watchdog sees: MPI's start, config and plan, before the rank has a black box, and
-// MPI's end. A rank that waits there for longer than the set-up may take says so and ends itself; the launcher, or its
-// MPI, ends the others.
+// Deadlines of one process for what no watchdog sees: MPI's start, config and plan, before the rank has a black box,
+// and MPI's end. A rank that waits there for longer than the set-up may take says so and ends itself; the launcher, or
+// its MPI, ends the others.
 #pragma once
 
 #include <chrono>
@@ -61,8 +61,8 @@ class ProcessDeadline {
 // Says it on stderr and leaves with `code`, without anybody's help.
 ProcessDeadline::End leave_alone(ExitCode code);
 
-// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2, without a start
-// of MPI, where start_seconds() is an error.
+// run_job (lib/comm/job.h) under a deadline; `body` hands over to its watchdog. Returns the exit status: 2, without a
+// start of MPI, where start_seconds() is an error.
 int run_watched_job(int* argc, char*** argv, const std::function<int(Job&, ProcessDeadline&)>& body);
 
 }  // namespace tri

@@ -56,8 +56,8 @@ class WaitGraph {
   std::string place(int rank) const;
   std::string short_place(int rank) const;  // "rank 13 [pp1 dp0 tp1]"
 
-  // Of a meeting's node: "all-gather 8812 on tp", its members, of a connection those that have not left it, and those of
-  // them that have not completed it.
+  // Of a meeting's node: "all-gather 8812 on tp", its members, of a connection those that have not left it, and those
+  // of them that have not completed it.
   std::string meeting_text(int node) const;
   std::vector<int> meeting_members(int node) const;
   std::vector<int> meeting_waiting(int node) const;

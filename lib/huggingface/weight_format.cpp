@@ -1,5 +1,6 @@
 #include "lib/huggingface/weight_format.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>

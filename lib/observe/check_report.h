@@ -14,8 +14,8 @@ namespace tri {
 // bytes come from running the set-up on a measuring arena: what a run's own table prints.
 std::string check_report(const Config& config, const JobPlan& plan, int ranks);
 
-// The tokenizer against model.vocab, and a line a source: tokens, samples, its share of the run's samples, and how often
-// the run passes through those that it trains on. `dataset`: of config.data.sources.
+// The tokenizer against model.vocab, and a line a source: tokens, samples, its share of the run's samples, and how
+// often the run passes through those that it trains on. `dataset`: of config.data.sources.
 std::string data_report(const Config& config, const Tokenizer& tokenizer, const Dataset& dataset);
 
 // The same for machines: one object on one line; app/README.md names its fields. `tokenizer` and `dataset` may be null.

@@ -1,5 +1,5 @@
 // Where a run's wall time went, across attempts and jobs: every second since the first submission in exactly one
-// category. A pure function of what the run folder says (events.jsonl, metrics.jsonl); README.md defines the categories.
+// category. A pure function of what the run folder says (events.jsonl, metrics.jsonl); README.md defines them.
 //
 //   events + steps  ->  attempts  ->  intervals that lie side by side  ->  seconds by category
 #pragma once
@@ -133,7 +133,7 @@ struct EffectiveShare {
 };
 std::vector<EffectiveShare> effective_shares(const EffectiveTime& time);
 
-// Google's badput: seconds by its names, the longest first; with goodput they add up to the time since the first process.
+// Google's badput: seconds by its names, the longest first; with goodput they add up to the time since the first start.
 std::vector<std::pair<std::string, double>> google_badput(const EffectiveTime& time);
 
 // For people, at most about 40 lines; one line, for logs; for machines (README.md has its fields).

@@ -50,8 +50,8 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
 
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {
   if (checkpoint.every > 0 || checkpoint.every_minutes > 0) return "";
-  return "checkpoint.every_minutes and checkpoint.every are 0: the run is saved only when it ends or is asked to stop, and "
-         "a crash loses all of it; set checkpoint.every_minutes";
+  return "checkpoint.every_minutes and checkpoint.every are 0: the run is saved only when it ends or is asked to stop, "
+         "and a crash loses all of it; set checkpoint.every_minutes";
 }
 
 }  // namespace tri

@@ -1,4 +1,4 @@
-// What a run shows to other programs while it runs: event files for TensorBoard, figures for Prometheus. World rank 0's.
+// What a run shows to other programs as it runs, by world rank 0: event files for TensorBoard, figures for Prometheus.
 // None of them can stop the run; those for Prometheus do not hold it up either: threads of their own serve and write.
 #pragma once
 

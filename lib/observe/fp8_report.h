@@ -8,8 +8,8 @@
 
 namespace tri {
 
-// A line of metrics.jsonl: {"fp8":{"step":100,"tensors":[{"tensor":"layers/0/attention/qkv/input","amax":3.5,"scale":64,
-// "saturated":0,"underflowed":0.001}, ...]}}, shares of the numbers that were cast. `numbers`: by slot.
+// A line of metrics.jsonl: {"fp8":{"step":100,"tensors":[{"tensor":"layers/0/attention/qkv/input","amax":3.5,
+// "scale":64,"saturated":0,"underflowed":0.001}, ...]}}, shares of the numbers that were cast. `numbers`: by slot.
 std::string fp8_json(int64_t step, const Config& config, std::span<const Fp8Numbers> numbers);
 
 // The tensors beyond these shares, the worst of each kind: "fp8: layers/3/mlp/fc1/gradient saturated 0.4 % (1 of 48

@@ -1,5 +1,5 @@
-// The last moments of a hang as a trace for Perfetto, from the records of a dump: what each rank's host did and enqueued,
-// from the rings of its black box, and the transfers that were on their way when it was dumped.
+// The last moments of a hang as a trace for Perfetto, from the records of a dump: what each rank's host did and
+// enqueued, from the rings of its black box, and the transfers that were on their way when it was dumped.
 #pragma once
 
 #include <span>

@@ -1,6 +1,7 @@
 #include "lib/observe/heat_map.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>

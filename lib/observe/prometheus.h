@@ -1,5 +1,5 @@
-// What Prometheus gets to know of a run, in its text format: base units, counters end in _total. Counters count from this
-// start of the run, so that a step done again after a restart counts again; trireme_step is the run's own.
+// What Prometheus gets to know of a run, in its text format: base units, counters end in _total. Counters count from
+// this start of the run, so that a step done again after a restart counts again; trireme_step is the run's own.
 // https://prometheus.io/docs/instrumenting/exposition_formats
 #pragma once
 

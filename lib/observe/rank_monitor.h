@@ -1,5 +1,5 @@
-// Every rank's times, always on: measured by each rank, gathered on rank 0 beside the steps, kept in run.dir/ranks.h5, and
-// looked through for slow ranks and for drift.
+// Every rank's times, always on: measured by each rank, gathered on rank 0 beside the steps, kept in run.dir/ranks.h5,
+// and looked through for slow ranks and for drift.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class RankMonitor {
     const EventBook& events;
     MetricsFile* metrics = nullptr;  // of world rank 0; outlives the monitor
   };
-  // Collective. With metrics.ranks_every 0 ranks measure nothing: rank 0's own steps are looked through for drift alone.
+  // Collective. With metrics.ranks_every 0 ranks measure nothing: rank 0's own steps are searched for drift alone.
   explicit RankMonitor(const Context& context);
 
   // This rank's step is complete: every rank calls it after each step. Waits for nobody. `checkpoint`: one was being

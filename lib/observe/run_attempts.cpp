@@ -58,8 +58,8 @@ void take_span(const RunEvent& event, RunAttempt& attempt) {
   if (what && seconds > 0) attempt.spans.push_back({*what, event.time - seconds, event.time});
 }
 
-// Of an attempt whose ranks could say nothing, as on a node without power, the driver's word. It came to nothing after its
-// last progress or, before its steps, when the driver noticed.
+// Of an attempt whose ranks could say nothing, as on a node without power, the driver's word. It came to nothing after
+// its last progress or, before its steps, when the driver noticed.
 std::optional<RunEvent> drivers_cause(std::span<const RunEvent> events, const RunAttempt& attempt) {
   for (const RunEvent& event : events) {
     const std::string cause = event.string("cause");
@@ -120,8 +120,8 @@ void move_by(double seconds, RunAttempt& attempt) {
   for (StepLine& step : attempt.steps) step.time += seconds;
 }
 
-// A step is lost if a later attempt began before it. What the last attempt did beyond its newest checkpoint is lost when
-// it has ended otherwise than by completing the run.
+// A step is lost if a later attempt began before it. What the last attempt did beyond its newest checkpoint is lost
+// when it has ended otherwise than by completing the run.
 void find_lost_steps(const EventsAndSteps& history, std::vector<RunAttempt>& attempts) {
   if (attempts.empty()) return;
   int64_t kept = std::numeric_limits<int64_t>::max();

@@ -1,10 +1,10 @@
 // Who is slower than the ranks that do the same work, from every rank's times (io/ranks/rank_times.h).
 //
-// A role is ranks that compute the same and send as much: those of one stage with the same place in their tp group, where
-// there are enough of them; else all of the stage. (Of a small model the vocabulary's parts are unequal work: most tokens
-// are in the first.) A stage may rightly take longer than another (the head's does), so ranks are compared within their
-// role alone. Where a stage is one rank, the inner stages of equal FLOPs are one role, since they compute the same, too.
-// Waits tell nothing: the slow one waits the least.
+// A role is ranks that compute the same and send as much: those of one stage with the same place in their tp group,
+// where there are enough of them; else all of the stage. (Of a small model the vocabulary's parts are unequal work:
+// most tokens are in the first.) A stage may rightly take longer than another (the head's does), so ranks are compared
+// within their role alone. Where a stage is one rank, the inner stages of equal FLOPs are one role, since they compute
+// the same, too. Waits tell nothing: the slow one waits the least.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,8 @@ struct StragglerNews {
 class StragglerWatch {
  public:
   // A rank is named once its windows have been slower than kIgnored by kEvidence in sum, where none counts more than
-  // kMostOfWindow, and by kSlow in their mean: by 10 % after 2 windows, by 5 % after 5. Noise that all ranks have counts
-  // as slowness does not.
+  // kMostOfWindow, and by kSlow in their mean: by 10 % after 2 windows, by 5 % after 5. Noise that all ranks have
+  // counts as slowness does not.
   static constexpr double kIgnored = 0.03, kSlow = 0.05, kEvidence = 0.1, kMostOfWindow = 0.05, kMostEvidence = 0.2;
   static constexpr double kDoctor = 0.1;  // and for kDoctorWindows: the machine ought to be examined
   static constexpr int64_t kDoctorWindows = 10;

@@ -63,7 +63,7 @@ class Meetings {
     return parts;
   }
 
-  // When this member's part is there for the others: of copies when it has left, else when it has come to the operation.
+  // When this member's part is there for the others: of copies when it has left, else when it has come to it.
   int64_t offered(const Part& part) const {
     const TimelineTransfer& t = transfer(part);
     const bool leaves = channel(part).kind == ChannelKind::kCopies && t.sent != 0;

@@ -13,8 +13,8 @@ namespace tri {
 struct Meeting {
   int64_t joined = 0, completed = 0;
   int64_t ready = 0;  // from `joined` to here this rank waits for the source
-  // The sender of a receive, the receiver of a send; of a gather or a reduce the member that came last, and with copies the
-  // one whose part left last. -1: this rank itself came last, or the source is not in the pieces.
+  // The sender of a receive, the receiver of a send; of a gather or a reduce the member that came last, and with copies
+  // the one whose part left last. -1: this rank itself came last, or the source is not in the pieces.
   int32_t source_piece = -1, source_transfer = -1;
   bool matched = false;  // all members are in the pieces
   bool early = false;    // completed before the source had come, by these clocks

@@ -65,8 +65,9 @@ struct HostSpan {
   int64_t step = 0, begin = 0, end = 0;
 };
 
-// Adds spans and transfers of a recording, whose first stream is the one that computes, with the channels of this process's black box (none: no transfers). Transfers
-// of which a part is not in the recording are left out, as are operations inside a transfer, which are the transfer.
+// Adds spans and transfers of a recording, whose first stream is the one that computes, with the channels of this
+// process's black box (none: no transfers). Transfers of which a part is not in the recording are left out, as are
+// operations inside a transfer, which are the transfer.
 void add_recording(const SpanRecorder::Recording& recording, const std::vector<HostSpan>& host, TimelinePiece& piece);
 
 // run.dir/trace/steps_00000020_00000022

@@ -11,8 +11,8 @@ bool is_copy(const TimelinePiece& piece, const TimelineTransfer& transfer) {
   return piece.channels[transfer.channel].kind == ChannelKind::kCopies;
 }
 
-// Whether compute waits for this channel's transfers under that name: "tp" for "tp" and "tp copies", "pp" for "pp forward".
-// Sums over all ranks stand under the name of any axis.
+// Whether compute waits for this channel's transfers under that name: "tp" for "tp" and "tp copies", "pp" for "pp
+// forward". Sums over all ranks stand under the name of any axis.
 bool may_wait_for(std::string_view axis, const TimelineChannel& channel) {
   return channel.name.starts_with(axis) || channel.name == "world" || channel.name == "embedding";
 }
@@ -160,7 +160,7 @@ void TimelineSlices::add_flows() {
   summary_.num_flows = static_cast<int64_t>(flow);
 }
 
-// Begins and ends in the order of time, and on each track such that slices nest: what begins within another ends with it.
+// Begins and ends in the order of time, and on each track such that slices nest: what begins in another ends with it.
 std::vector<TimelineSlices::Event> TimelineSlices::events() {
   std::vector<uint32_t> order(slices_.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;

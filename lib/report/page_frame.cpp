@@ -1,32 +1,45 @@
 #include "lib/report/page_frame.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "io/base/error.h"
+#include "io/tokens/utf8.h"
 #include "lib/report/page_files.h"
 
 namespace tri {
 
+namespace {
+
+// One character of text; nothing of what XML has not.
+std::string_view markup_of(std::string_view character) {
+  switch (character[0]) {
+    case '&':
+      return "&amp;";
+    case '<':
+      return "&lt;";
+    case '>':
+      return "&gt;";
+    case '"':
+      return "&quot;";
+    case '\'':
+      return "&#39;";
+    case '\n':
+    case '\t':
+      return character;
+  }
+  const bool control = static_cast<unsigned char>(character[0]) < 32;
+  return control || character == "\uFFFE" || character == "\uFFFF" ? "?" : character;
+}
+
+}  // namespace
+
 std::string markup_text(const std::string& text) {
   std::string made;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        made += "&amp;";
-        break;
-      case '<':
-        made += "&lt;";
-        break;
-      case '>':
-        made += "&gt;";
-        break;
-      case '"':
-        made += "&quot;";
-        break;
-      case '\'':
-        made += "&#39;";
-        break;
-      default:
-        made += static_cast<unsigned char>(c) < 32 && c != '\n' && c != '\t' ? '?' : c;
-    }
+  for (std::string_view rest = text; !rest.empty();) {
+    const size_t length = utf8_sequence(rest);
+    made += length == 0 ? "\uFFFD" : markup_of(rest.substr(0, length));
+    rest.remove_prefix(std::max<size_t>(length, 1));
   }
   return made;
 }

@@ -15,8 +15,8 @@ struct PageParts {
 // Well-formed as XML but for the bodies of <script> and <style>.
 std::string fill_page_frame(const PageParts& parts);
 
-// Text as it stands, in any place of a document of HTML or XML but in scripts and styles. Characters that XML has not become
-// "?".
+// Text as it stands, in any place of a document of HTML or XML but in scripts and styles. Characters that XML has not
+// become "?", bytes that are no UTF-8 U+FFFD.
 std::string markup_text(const std::string& text);
 
 // JSON without "<", ">" and "&", which it has within text only and may write otherwise there: so no text ends the

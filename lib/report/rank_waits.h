@@ -37,8 +37,8 @@ RankWaits waits_of_steps(const std::vector<TimelinePiece>& pieces, const StepRan
 // Without title, headline and culprits.
 RankWaits waits_of_dump(std::span<const RankRecord> records);
 
-// What the run's folder has of both; of more than 512 MiB of recordings, or 4,096 ranks of a dump, nothing. What can't be
-// read or is too much is said in `remarks`.
+// What the run's folder has of both; of more than 512 MiB of recordings, or 4,096 ranks of a dump, nothing. What can't
+// be read or is too much is said in `remarks`.
 std::vector<RankWaits> read_rank_waits(const std::string& run_dir, std::vector<std::string>& remarks);
 
 }  // namespace tri

@@ -29,8 +29,8 @@ struct NamedShare {
   std::string name;
   double share = 0;  // of 1
 };
-// "████▓▓▒▒": a sign for each part, and the legend to it, "█ compute 52 %  ▓ tp 20 %", of those from half a per cent on.
-// Parts beyond the eighth are blank.
+// "████▓▓▒▒": a sign for each part, and the legend to it, "█ compute 52 %  ▓ tp 20 %", of those from half a per cent
+// on. Parts beyond the eighth are blank.
 std::string share_bar(std::span<const NamedShare> shares, int width);
 std::string share_legend(std::span<const NamedShare> shares);
 

@@ -1,5 +1,6 @@
 #include "lib/simulate/new_config.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 
 #include "io/base/format.h"
@@ -32,6 +33,7 @@ Result<Config> preset_config(const NewConfig& options) {
     if (!options.tokenizer.empty()) c.data.tokenizer = options.tokenizer;
     if (!options.data.empty()) c.data.sources.clear();
     for (const std::string& path : options.data) c.data.sources.push_back({path, 1.0});
+    c.model.vocab = std::max(c.model.vocab, options.least_vocab);
     return config;
   }
   const std::string near = nearest(options.model, names);

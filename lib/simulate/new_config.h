@@ -15,6 +15,7 @@ struct NewConfig {
   std::vector<std::string> data;       // prefixes of token files
   std::string tokenizer;               // "": the preset's
   std::vector<std::string> overrides;  // "section.key=value"
+  int least_vocab = 0;                 // what model.vocab is at the least: the tokens of the data
 };
 
 // The config's text: the preset with these changes, and of the layouts that fit into the cluster's memory the one that

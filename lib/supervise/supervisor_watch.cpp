@@ -97,9 +97,9 @@ std::optional<AttemptCause> Supervisor::late_beginning(double now) const {
   return late;
 }
 
-// While no rank has a box all of them are before MPI's start, in it, or at the config. Who waits in MPI's start sleeps; who
-// waits in an exchange after it computes, for a rank that sleeps perhaps. So a rank is named where it alone computes, and
-// at least two others sleep, or those of its own node.
+// While no rank has a box all of them are before MPI's start, in it, or at the config. Who waits in MPI's start sleeps;
+// who waits in an exchange after it computes, for a rank that sleeps perhaps. So a rank is named where it alone
+// computes, and at least two others sleep, or those of its own node.
 std::optional<AttemptCause> Supervisor::spinning_at_start(double now) {
   const double window = now - spin_since_;
   if (thresholds_.begin_seconds <= 0 || window < thresholds_.begin_seconds) return std::nullopt;

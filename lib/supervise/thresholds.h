@@ -12,7 +12,7 @@ namespace tri {
 struct Thresholds {
   double silent_seconds = 15;   // without a word of its agent, and three probes without an answer: the node is lost
   double stopped_seconds = 10;  // a rank is stopped, others are not: the attempt is ended; 0: left to the watchdog
-  double begin_seconds = 60;    // ... has not begun, others have for so long: the same; not started: 4 times it; 0: never
+  double begin_seconds = 60;    // ... has not begun, others have for so long: the same; not started: 4 times; 0: never
   double gone_seconds = 5;      // a rank is gone, and the launcher has not noticed: the same
   double start_seconds = 120;   // until the agents of all nodes have reported
   double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone

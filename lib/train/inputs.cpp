@@ -1,5 +1,6 @@
 #include "lib/train/inputs.h"
 
+#include <fmt/ranges.h>
 #include <algorithm>
 
 #include "io/base/hash.h"
@@ -39,9 +40,11 @@ Result<void> open_sources(const Config& config, Inputs& inputs) {
   for (const Source& source : config.data.sources) {
     const auto made_with = prepared_with(source.path);
     if (!made_with) return made_with.error();
-    if (!made_with.value().empty() && made_with.value() != inputs.tokenizer->fingerprint())
-      return usage_error("data.tokenizer: {} is {}, but {} was prepared with {}; set data.tokenizer to that one",
-                         config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path, made_with.value());
+    const TokenOrigin& origin = made_with.value();
+    if (!origin.fingerprint.empty() && origin.fingerprint != inputs.tokenizer->fingerprint())
+      return usage_error("data.tokenizer: {} ({}), but {} was prepared with {} ({}); set data.tokenizer to that one",
+                         config.data.tokenizer, inputs.tokenizer->fingerprint(), source.path,
+                         origin.tokenizer.empty() ? "another" : origin.tokenizer, origin.fingerprint);
   }
   std::vector<SourceSpec> sources;
   for (const Source& source : config.data.sources) sources.push_back({source.path, source.weight});

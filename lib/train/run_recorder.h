@@ -1,5 +1,5 @@
-// The black box of this rank's run: made when a run begins, told where the rank stands, mapped for its device's marks, and
-// gone when the run leaves the rank in good order.
+// The black box of this rank's run: made when a run begins, told where the rank stands, mapped for its device's marks,
+// and gone when the run leaves the rank in good order.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ namespace tri {
 
 class RunRecorder {
  public:
-  // Collective. All ranks have a box, or none: where one can't be had, or fault.black_box is off. `run_dir`: which the box
-  // belongs to; "": no run's.
+  // Collective. All ranks have a box, or none: where one can't be had, or fault.black_box is off. `run_dir`: which the
+  // box belongs to; "": no run's.
   RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job, const std::string& run_dir);
   RunRecorder(const RunRecorder&) = delete;
   RunRecorder& operator=(const RunRecorder&) = delete;
 
-  // Collective: from here on, until unmap(), the streams of `device` write their marks. Or all ranks give up their boxes.
+  // Collective: from here on, until unmap(), the streams of `device` write their marks. Or all give up their boxes.
   void map(Device& device);
   void unmap();
   BlackBox* box() { return box_.get(); }  // null: none

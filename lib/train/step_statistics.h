@@ -22,8 +22,8 @@ struct StepStatistics {
 
   int num_saved() const { return static_cast<int>(saved); }
   int num_failed() const { return static_cast<int>(failed); }
-  // checkpoint.every_minutes have passed, by rank 0's clock; so many steps after this one are to be recorded (a whole number
-  // up to a million is exact in a float).
+  // checkpoint.every_minutes have passed, by rank 0's clock; so many steps after this one are to be recorded (a whole
+  // number up to a million is exact in a float).
   static float asks_of(bool save_due, int steps_to_record) {
     return static_cast<float>((save_due ? 1 : 0) + 2 * steps_to_record);
   }

@@ -1,6 +1,6 @@
-// Records what this rank's streams do in some steps, for `trireme timeline`: those that metrics.timeline names, and those
-// that a file asks for while the run goes on. Outside of them it does nothing; within them every mark is an event on a
-// stream, for which nobody waits until the last step is over.
+// Records what this rank's streams do in some steps, for `trireme timeline`: those that metrics.timeline names, and
+// those that a file asks for while the run goes on. Outside of them it does nothing; within them every mark is an event
+// on a stream, for which nobody waits until the last step is over.
 #pragma once
 
 #include <chrono>

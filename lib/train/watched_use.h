@@ -1,5 +1,5 @@
-// Black box and watchdog of a job that uses a model: `trireme eval` and `trireme generate`. It belongs to no run and has no
-// folder: what a hang's dump finds stands on stderr.
+// Black box and watchdog of a job that uses a model: `trireme eval` and `trireme generate`. It belongs to no run and
+// has no folder: what a hang's dump finds stands on stderr.
 #pragma once
 
 #include <optional>

@@ -131,7 +131,7 @@ void read(Rank& rank, Tensor rows, int round, OverlapSplit split, std::atomic<in
   EXPECT_EQ(transfers.splits(rows, split).size(), 1u) << "nothing is on its way";
 }
 
-// Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o. One part is the sum, several are one a rank.
+// Rank p's partial sum for place (o, r, c) is value_of(round, p, r, c) + o. One part: the sum; several: one a rank.
 void reduce(Rank& rank, int round, OverlapSplit split, std::atomic<int>& wrong) {
   AxisTransfers& transfers = *rank.transfers;
   int64_t made = 0;

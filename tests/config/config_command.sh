@@ -31,6 +31,14 @@ says 0 'wrote a.yaml' config new --model quickstart --gpus 4 --data text --outpu
 says 0 'topology: 4 ranks' check a.yaml
 "$trireme" config new --model llama_8b --gpus 16 --data text >b.yaml || fail "config new to stdout"
 says 0 'topology: 16 ranks' check b.yaml
+says 0 '300 pieces' data train-tokenizer --vocab 300 --output bpe.model text.txt
+says 0 'else/where/text: ' data prepare --tokenizer bpe.model --output else/where/text text.txt
+says 0 'wrote d.yaml' config new --model quickstart --gpus 8 --data else/where/text --output d.yaml
+says 0 '  else/where/text ' check d.yaml
+[[ $("$trireme" check d.yaml --get data.tokenizer --get model.vocab) == $'bpe.model\n300' ]] || fail "the data's tokenizer"
+says 0 'nowhere.idx: No such file or directory; `trireme data prepare` makes' config new --model quickstart --gpus 8 \
+  --data nowhere
+says 3 'text.bin.idx: No such file or directory; name the pair without its ends: text' data inspect text.bin
 says 2 'did you mean llama_8b?' config new --model lama_8b --gpus 16
 
 echo "what differs"

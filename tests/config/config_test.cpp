@@ -115,14 +115,16 @@ TEST(Resolve, twice_changes_nothing) {
 Config all_changed() {
   return parse(R"(
 run: {name: n, dir: "d\\e\n", seed: 5, steps: 6, device: cuda, eval_every: 1, eval_batches: 2,
-      gemm_search: false, deterministic: false, sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~", sample_temperature: 0.1, sample_top_k: 5}
+      gemm_search: false, deterministic: false, sample_every: 3, sample_tokens: 4, sample_prompt: "\x07 \"q\" – ~",
+      sample_temperature: 0.1, sample_top_k: 5}
 model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, ffn_hidden: 96, vocab: 300, seq_len: 32, window: 16,
         block: parallel, norm: rmsnorm, activation: swiglu, position: rope, attention: builtin, bias: false,
         tie_embeddings: false, norm_eps: 0.1, rope_theta: 123456.789, init_std: 1e-300}
 data: {sources: [a, {path: "b\"", weight: 0.3333333333333333}], tokenizer: t, global_batch: 12,
        micro_batch: 3, seed: 9, validation_fraction: 0.3, prefetch: 7, shared: false}
 parallel: {tp: 2, pp: 2, dp: 2, schedule: gpipe, zero: 2, recompute: full, bucket_elements: 2048,
-           overlap_tp: false, tp_transfers: copies, overlap_pp: false, dp_transfers: collectives, pp_transfers: messages, overlap_dp: false}
+           overlap_tp: false, tp_transfers: copies, overlap_pp: false,
+           dp_transfers: collectives, pp_transfers: messages, overlap_dp: false}
 precision: {compute: bf16, gemm: fp8, fp8_first_layers: 1, fp8_last_layers: 2, fp8_gradients: e4m3,
             fp8_fast_accumulation: all, fp8_wgrad: compute, fp8_guard: on}
 optimizer: {name: lamb, beta1: 0.1, beta2: 0.2, eps: 0.3, weight_decay: 0.4, clip: 0.5, moments: bf16}
@@ -131,7 +133,8 @@ checkpoint: {dir: c, every_minutes: 2.5, every: 7, keep_last: 2, keep_every: 70,
              accept_changes: model.window}
 fault: {grace_seconds: 7.5, on_nonfinite: skip, max_skips: 4, connect_seconds: 8.5, black_box: false, watchdog: off,
         setup_seconds: 1.5, load_seconds: 2.5, step_seconds: 3.5, checkpoint_seconds: 4.5, evaluation_seconds: 5.5}
-metrics: {log_every: 2, log: debug, log_ranks: true, ranks_every: 3, fp8_every: 7, tensorboard: false, prometheus: "[::1]:9400", prometheus_file: p.prom,
+metrics: {log_every: 2, log: debug, log_ranks: true, ranks_every: 3, fp8_every: 7, tensorboard: false,
+          prometheus: "[::1]:9400", prometheus_file: p.prom,
           timeline: "20:22"}
 cluster: {ranks_per_node: 4, rank_tflops: 1.5, node_gb_per_s: 2.5, network_gb_per_s: 3.5, storage_gb_per_s: 4.5,
           rank_mtbf_hours: 5.5}
@@ -176,7 +179,7 @@ TEST(Help, names_every_field_with_default_allowed_and_consequence) {
     ASSERT_NE(at, help.npos) << section.name;
     for (const Field& field : section.fields) {
       ASSERT_FALSE(field.consequence.empty()) << field.name();
-      const size_t line = help.find("  " + field.key + " = " + field.rule.default_text + " ", at);
+      const size_t line = help.find("  " + field.name() + " = " + field.rule.default_text + " ", at);
       ASSERT_NE(line, help.npos) << field.name();
       const size_t end = help.find('\n', line);
       EXPECT_NE(help.substr(line, end - line).find(" " + field.rule.allowed_text), help.npos) << field.name();
@@ -241,6 +244,10 @@ TEST_F(ConfigFile, folder_is_a_usage_error) {
   const Result<std::string> text = read_config_text(folder_);
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.error().message, folder_.string() + ": is a folder; name a config file");
+  const std::string inside = folder_ / "config.yaml";
+  std::ofstream(inside) << "run: {}\n";
+  EXPECT_EQ(read_config_text(folder_).error().message,
+            folder_.string() + ": is a folder; name a config file, such as " + inside);
 }
 
 }  // namespace

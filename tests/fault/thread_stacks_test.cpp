@@ -1,6 +1,7 @@
 // Stacks of a process' own threads, of another process' that is stopped, and the names of functions in them.
 #include "lib/fault/thread_stacks.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-// Ranks that hang at a moment named by counting instead of by a clock, and slow ranks: for tests of who notices, and who
-// is blamed.
+// Ranks that hang at a moment named by counting instead of by a clock, and slow ranks: for tests of who notices, and
+// who is blamed.
 //
 // The executable is linked with hangs.cpp and with the linker options of tests/CMakeLists.txt (--wrap): calls between
 // its libraries pass through here, and nothing in the product knows of it. What passes are occasions, each of a place:

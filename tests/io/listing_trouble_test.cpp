@@ -1,5 +1,6 @@
-// Folders that can't be listed and files that can't be read, for a while or for good: what is not known is not taken for
-// nothing, and not for damaged.
+// Folders that can't be listed and files that can't be read, for a while or for good: what is not known is not taken
+// for nothing, and not for damaged.
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -164,12 +164,13 @@ TEST(Prepare, what_is_no_text_is_refused_and_leaves_nothing) {
 
 TEST(Prepare, only_a_sidecar_that_is_missing_says_nothing_of_the_tokenizer) {
   const TemporaryFolder folder;
-  EXPECT_EQ(value_or_throw(prepared_with(folder / "none")), "");
+  EXPECT_EQ(value_or_throw(prepared_with(folder / "none")).fingerprint, "");
   std::filesystem::create_directory(folder / "out.json");  // there, and can't be read
   EXPECT_FALSE(prepared_with(folder / "out"));
   write_all(folder / "a.txt", "text");
   ASSERT_TRUE(prepare({.inputs = {folder / "a.txt"}, .output = folder / "made"}));
-  EXPECT_EQ(value_or_throw(prepared_with(folder / "made")), "bytes");
+  const TokenOrigin origin = value_or_throw(prepared_with(folder / "made"));
+  EXPECT_EQ(std::tie(origin.fingerprint, origin.tokenizer, origin.vocab), std::make_tuple("bytes", "bytes", 257));
 }
 
 TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {

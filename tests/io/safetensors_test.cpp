@@ -138,13 +138,13 @@ TEST(Safetensors, damage_is_refused_with_what_is_wrong) {
       {one(R"("dtype":"U8","shape":[4],"data_offsets":[4,0])"), "data_offsets [4,0]"},
       {one(R"("dtype":"U8","shape":[3],"data_offsets":[0,4])"), "4 bytes of data, but U8 [3] take 3"},
       {one(R"("dtype":"U8","shape":[3],"data_offsets":[1,4])"), "tensor w begins at byte 1 of the data, expected 0"},
-      {file_of(
-           R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"v":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
-           "xxxx"),
+      {file_of(R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+               R"("v":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+               "xxxx"),
        "tensor v begins at byte 2 of the data, expected 4"},
-      {file_of(
-           R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
-           "xxxx"),
+      {file_of(R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+               R"("w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+               "xxxx"),
        "tensor w is listed twice"}};
   for (const auto& [bytes, message] : table) {
     const TemporaryFolder dir;

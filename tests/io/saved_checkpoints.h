@@ -1,6 +1,7 @@
 // Checkpoints of small tensors whose bytes follow from a seed, for the tests of trouble.
 #pragma once
 
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <filesystem>
 #include <functional>

@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/hdf5.h"

@@ -42,12 +42,15 @@ TEST(TextReader, formats_follow_from_names) {
     ASSERT_TRUE(found) << name;
     EXPECT_EQ(found.value(), format) << name;
   }
-  for (const char* name : {"a", "a.bin", "a.gz", "txt", "dir.txt/a", "a.json.bak", "a.parquet"}) {
+  for (const char* name : {"a", "a.bin", "a.gz", "txt", "dir.txt/a", "a.json.bak"}) {
     const auto found = format_of(name);
     ASSERT_FALSE(found) << name;
     EXPECT_NE(found.error().message.find("--format text|lines|jsonl"), std::string::npos) << found.error().message;
     EXPECT_EQ(found.error().code, ExitCode::kUsage);
   }
+  const auto parquet = format_of("a.parquet");
+  ASSERT_FALSE(parquet);
+  EXPECT_NE(parquet.error().message.find("make JSON lines of it"), std::string::npos) << parquet.error().message;
 }
 
 TEST(TextReader, packed_text_is_the_text) {

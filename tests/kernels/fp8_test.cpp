@@ -1,5 +1,5 @@
-// FP8 against definitions in float64: the formats' numbers, rounding of every bf16 number and around every border, casts
-// in both orientations, counts, scales, and each form of the GEMM.
+// FP8 against definitions in float64: the formats' numbers, rounding of every bf16 number and around every border,
+// casts in both orientations, counts, scales, and each form of the GEMM.
 #include "kernels/fp8.h"
 
 #include <gtest/gtest.h>
@@ -340,8 +340,8 @@ TEST(Fp8Gemm, every_form_is_the_product_of_the_numbers) {
     }
 }
 
-// What quantization costs: each product of two rounded numbers is off by at most 2^-m1 + 2^-m2 of itself, half a unit of
-// each mantissa, and twice 2^-4 of E4M3's numbers is an eighth.
+// What quantization costs: each product of two rounded numbers is off by at most 2^-m1 + 2^-m2 of itself, half a unit
+// of each mantissa, and twice 2^-4 of E4M3's numbers is an eighth.
 TEST(Fp8Gemm, of_scaled_casts_is_within_the_formats_rounding) {
   constexpr int64_t m = 24, n = 32, k = 160;
   const Values of_a = random_values(m * k, "a", 1e-6), of_b = random_values(n * k, "b", 300.0);

@@ -64,6 +64,10 @@ equal "$(value 'a["parameters"], a["ranks"], a["layout"]["pp"], a["data"]["vocab
 equal "$(value 'a["memory"][1]["bytes"] == sum(p["bytes"] for p in a["memory"][1]["parts"])')" True
 shape 0 'data inspect' data inspect text --tokenizer bytes --samples 2 --length 5
 equal "$(value 'a["documents"], len(a["samples"]), len(a["samples"][0]["ids"]), a["samples"][0]["text"]')" "1 1 5 1 gre"
+shape 0 'data prepare' data prepare --format text --tokenizer bytes --output text --force text.txt
+equal "$(value 'a["outputs"][0]["prefix"], a["outputs"][0]["documents"], a["vocab"], a["resumed"]')" "text 1 257 0"
+shape 0 'data verify' data verify text --vocab 257
+equal "$(value 'a["tokens"]')" "$(($(stat -c %s text.bin) / 2))"
 shape 0 'checkpoint list' checkpoint list run
 equal "$(value '[(c["step"], c["valid"], c["files"]) for c in a["checkpoints"]]')" "[(4, True, 3), (2, True, 3)]"
 shape 0 'checkpoint inspect' checkpoint inspect run

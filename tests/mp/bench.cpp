@@ -1,5 +1,5 @@
-// The benches that take all ranks: a step has the same tokens on every layout, a sweep leaves nothing behind, and overlap
-// tells hidden transfers from others.
+// The benches that take all ranks: a step has the same tokens on every layout, a sweep leaves nothing behind, and
+// overlap tells hidden transfers from others.
 #include <unistd.h>
 
 #include <algorithm>

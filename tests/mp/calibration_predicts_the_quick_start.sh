@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# calibration_predicts_the_quick_start SOURCE TRIREME [TIMES]: `bench calibrate` fits the simulator to smaller variants of
-# the quick start on its 8 ranks and predicts its own step, which took no part in the fit: within 10 % of what the same
-# call measured, in the middle one of TIMES calls (3). On a machine with nothing else to do: `make soak-predict`.
+# calibration_predicts_the_quick_start SOURCE TRIREME [TIMES]: `bench calibrate` fits the simulator to smaller variants
+# of the quick start on its 8 ranks and predicts its own step, which took no part in the fit: within 10 % of what the
+# same call measured, in the middle one of TIMES calls (3). On a machine with nothing else to do: `make soak-predict`.
 set -euo pipefail
 source_dir=$1 trireme=$2 times=${3:-3}
 work=$(mktemp -d)

@@ -7,9 +7,10 @@
 // first or second save (in a write: half-way). Every rank's every phase of a save has its turn, as often as any other;
 // which of the phase's calls it is, is drawn. After each kill the folder is compared with a run of the same config that
 // nobody killed: its newest valid checkpoint must be no older than what was published, with the same pieces and
-// checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come jobs of
-// a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards. At its end
-// the chain's run finishes by itself: its losses are the other run's.
+// checksums as the other run's checkpoint of that step, and its files must hold what the checksums say. Then come jobs
+// of a few steps, in each of which one storage call fails or takes long: the same holds of the folder afterwards. At
+// its end the chain's run finishes by itself: its losses are the other run's.
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,9 +120,9 @@ class Chain {
     check(published, begun, what);
   }
 
-  // Runs a job of kErrorSteps steps, in which the `number`th point of its kind fails. An error that passes costs nothing,
-  // for the call is made again. With any other, training goes on without that checkpoint; status 3 when the last one could
-  // not be saved. False when the job came to no such point.
+  // Runs a job of kErrorSteps steps, in which the `number`th point of its kind fails. An error that passes costs
+  // nothing, for the call is made again. With any other, training goes on without that checkpoint; status 3 when the
+  // last one could not be saved. False when the job came to no such point.
   bool fail_at(const Point& point, int64_t number, const std::string& error) {
     const int64_t last = newest_ + kErrorSteps;
     const std::string what =

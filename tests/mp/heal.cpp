@@ -1,10 +1,11 @@
-// A supervised run that meets a fault at a moment drawn at random: it heals without a person, leaves out the node at fault
-// and no other, has the losses of a run that nothing happened to, bit for bit, and does no step twice that a checkpoint
-// held.
+// A supervised run that meets a fault at a moment drawn at random: it heals without a person, leaves out the node at
+// fault and no other, has the losses of a run that nothing happened to, bit for bit, and does no step twice that a
+// checkpoint held.
 //   mp_heal MPIRUN TRIREME NVML [CASES] [SEED]   CASES 0: a few that are chosen; else so many, each fault in turn
 //   mp_heal MPIRUN TRIREME NVML FAULT MOMENT     one case; MOMENT from 0, the start, to 1, the end
 // TRIREME is built with tests/nodes/host.cpp, tests/hangs/hangs.cpp and tests/storage/points.cpp, NVML is
 // tests/nvml/fake.cpp. Nodes are names on this machine (tests/nodes/nodes.sh): two that train and a spare.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <atomic>
 #include <cmath>

@@ -96,7 +96,7 @@ TEST(Plan, ranks_on_several_machines_decide_alike) {
   EXPECT_TRUE(alike_on_all_ranks(to_string(deep.value().plan)));
 }
 
-// One rank alone can't open the others' memory: the plan is the same everywhere, and memory is laid out for collectives.
+// One rank alone can't open the others' memory: the plan is the same everywhere, with memory for collectives.
 TEST(Plan, memory_that_one_rank_cannot_open_is_done_without_by_all) {
   Job& job = *test_job();
   const int n = job.world_size();

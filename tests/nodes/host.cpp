@@ -1,5 +1,5 @@
-// Nodes that are only names: where TRIREME_TEST_HOST is set, the machine of a process that is linked with this is called so,
-// for the process and for the libraries that it loads.
+// Nodes that are only names: where TRIREME_TEST_HOST is set, the machine of a process that is linked with this is
+// called so, for the process and for the libraries that it loads.
 #include <sys/utsname.h>
 #include <unistd.h>
 

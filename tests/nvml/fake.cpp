@@ -3,8 +3,8 @@
 //                       lanes=2:8  ecc=1:3  remap=0:1 (pending; 2: failed)  recovery=0:1  nvlinks=1:17  mhz=0:210
 //                       slowdown=0:64  recoveries=1:2 and replays=1:40 (of each of its NVLinks); missing=GPU:0 (does
 //                       not answer); hang=GPU:1 (nobody gets an answer while the word stands there); hidden=GPU:0
-//                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th such
-//                       word is the n-th event
+//                       (another job's); refuse=0:9 (nvmlInit's status); xid=GPU:79, which is reported once: the n-th
+//                       such word is the n-th event
 //   TRIREME_TEST_NVML_FILE   a file of such words, read anew at every call: faults that come while the program runs
 #include <chrono>
 #include <cstdlib>

@@ -327,8 +327,8 @@ TEST(EffectiveTime, definitions_differ_in_what_they_divide) {
   EXPECT_NEAR(badput / 90 + shares["goodput"], 1, 1e-9);
 }
 
-// Any history at all: clocks that jump and that differ from host to host, attempts without an end, spans over steps, words
-// of the driver's and of the doctor's, and words that make no sense.
+// Any history at all: clocks that jump and that differ from host to host, attempts without an end, spans over steps,
+// words of the driver's and of the doctor's, and words that make no sense.
 Story random_story(unsigned seed) {
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };

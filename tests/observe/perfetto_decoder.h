@@ -1,4 +1,4 @@
-// Reads a trace as Perfetto's trace processor does, from the format's description alone: it knows nothing of the writer.
+// Reads a trace as Perfetto's trace processor does, from the format's description alone: knowing nothing of the writer.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -105,8 +105,8 @@ TEST(Stragglers, where_a_stage_is_one_rank_it_is_compared_with_stages_of_equal_w
   EXPECT_EQ(watched.stragglers[0].world_rank, 3);
 }
 
-// Ranks of one place in their tp groups share a role where there are enough of them: unequal parts of the vocabulary are no
-// fault.
+// Ranks of one place in their tp groups share a role where there are enough of them: unequal parts of the vocabulary
+// are no fault.
 TEST(Stragglers, tp_ranks_may_have_unequal_work) {
   const RankMesh mesh = synthetic_mesh(2, 4, 2);
   EXPECT_EQ(roles_of(mesh)[1], (std::vector<int>{1, 3, 5, 7}));
@@ -175,8 +175,8 @@ TEST(WhatIf, a_step_without_the_slow_rank_is_the_simulators) {
     const auto without = step_without(mesh, slowed, culprit);
     ASSERT_TRUE(without.has_value());
     // 8 microbatches: rank 1 delays its stage by half of 0.3 s, and is then at 0.45 s the slower of the two (0.39 s);
-    // rank 6, in the slower stage, delays it by 0.195 s. The pipeline is as long as 7 microbatches of its slowest stage,
-    // and one through both.
+    // rank 6, in the slower stage, delays it by 0.195 s. The pipeline is as long as 7 microbatches of its slowest
+    // stage, and one through both.
     const double expected =
         culprit == 1 ? (7 * 0.45 + 0.45 + 0.39) / 8 - (7 * 0.39 + 0.3 + 0.39) / 8 : (7 + 1) * 0.195 / 8;
     EXPECT_NEAR(1 - *without, expected, 0.01) << culprit;

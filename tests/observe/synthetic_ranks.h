@@ -48,8 +48,8 @@ inline RankMesh synthetic_mesh(int pp, int dp, int tp) {
 // What is wrong with the cluster: the factor of a rank's compute in a window.
 using Disturbance = std::function<double(int world_rank, int64_t window)>;
 
-// The next window: the head's stage takes 1.3 times as long; every step of every rank has `noise` (a standard deviation,
-// 0.03: 3 %), and one in a hundred takes three times as long. All else waits for the slowest.
+// The next window: the head's stage takes 1.3 times as long; every step of every rank has `noise` (a standard
+// deviation, 0.03: 3 %), and one in a hundred takes three times as long. All else waits for the slowest.
 inline RankWindow synthetic_window(const RankMesh& mesh, int64_t number, double noise, Draws& draws,
                                    const Disturbance& disturbance = nullptr, int steps = 50) {
   RankWindow window{.first_step = number * steps + 1,

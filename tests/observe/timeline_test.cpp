@@ -25,8 +25,8 @@ namespace {
 constexpr int64_t kUnit = 1'000'000;     // nanoseconds of the simulator's unit
 constexpr int64_t kLeast = 100'000'000;  // before all times
 
-// Pieces of a job as the simulator of plans times it: stages in 1F1B, and an all-reduce over dp at the end of each step. The
-// rank `late` comes to the all-reduce `lateness` after the others.
+// Pieces of a job as the simulator of plans times it: stages in 1F1B, and an all-reduce over dp at the end of each
+// step. The rank `late` comes to the all-reduce `lateness` after the others.
 class SimulatedPieces {
  public:
   SimulatedPieces(int pp, int dp, int tp, int steps, int late = -1, int64_t lateness = 0)

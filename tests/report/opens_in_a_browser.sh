@@ -17,7 +17,7 @@ fail() {
   exit 1
 }
 
-# open PAGE: the document as it stands once everything is drawn, into $folder/dom.html; what the console says, into log.txt.
+# open PAGE: the document as it stands once everything is drawn, into $folder/dom.html; the console's words, into log.txt.
 open() {
   timeout 120 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir="$folder/profile" \
     --host-resolver-rules="MAP * ~NOTFOUND" --enable-logging=stderr --window-size=1400,900 \

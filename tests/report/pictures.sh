@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The README's pictures are those that lib/report/pictures/draw.sh draws, and show what the program plans. Of the step's
-# the passes in their order, not their times: these follow the constants of machines, which are fitted anew now and then.
+# the passes in their order, not their times: these follow the constants of machines, which are fitted anew at times.
 #   pictures.sh SOURCE_FOLDER PATH_OF_trireme
 set -euo pipefail
 source_dir=$1 trireme=$2 pictures=$1/lib/report/pictures
@@ -46,8 +46,12 @@ status=0
 "$trireme" report "$folder" --pictures "$folder/none" 2>"$folder/said" || status=$?
 [[ $status == 2 ]] || fail "status $status"
 grep -q 'fewer than two steps' "$folder/said" || fail "$(cat "$folder/said")"
-if command -v python3 >/dev/null; then
-  python3 -c 'import sys, xml.etree.ElementTree as t; [t.parse(p) for p in sys.argv[1:]]' "$folder"/*.svg ||
-    fail "no XML"
+if ! command -v python3 >/dev/null; then
+  echo "skipped: whether names keep pictures and page well-formed (no python3)"
+  exit 0
 fi
+python3 -c 'import sys, xml.etree.ElementTree as t; [t.parse(p) for p in sys.argv[1:]]' "$folder"/*.svg || fail "no XML"
+
+echo "names stand in pictures and pages as they are, and end no element"
+python3 -B "$source_dir/tests/report/odd_names.py" "$trireme" "$source_dir/configs" "$folder/odd" || fail "odd names"
 echo "all well"

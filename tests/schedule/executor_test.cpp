@@ -26,8 +26,8 @@ struct Case {
   bool copies = false;  // PeerChannels instead of messages
 };
 
-// A linear "network": virtual stage s maps x to (s + 2) · x + microbatch; its gradient is (s + 2) · dy, and the "parameter
-// gradient" of s is the sum over microbatches of x · dy. A buffer that is reused too early changes the sums.
+// A linear "network": virtual stage s maps x to (s + 2) · x + microbatch; its gradient is (s + 2) · dy, and the
+// "parameter gradient" of s is the sum over microbatches of x · dy. A buffer that is reused too early changes the sums.
 class ToyStage final : public StageCompute {
  public:
   ToyStage(Axis pp, int chunks, Stream& compute, std::function<void()> delay)

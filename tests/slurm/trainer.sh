@@ -9,8 +9,8 @@
 # The config file need only be there; fields come from --set. Beside trireme's own:
 #   stand_in.step_ms   length of a step
 #   stand_in.ends      "RESTART:STEP:END ...": where and how attempts come to an end before the last step. END is an exit
-#                      status, `kill` (the last rank kills itself), `hang=RANK` or `hang=cycle` (a hang's report names the
-#                      node of RANK or nobody's, then status 6 or, of `hang=RANK/STATUS`, that), `deaf` (signals are
+#                      status, `kill` (the last rank kills itself), `hang=RANK` or `hang=cycle` (a hang's report names
+#                      the node of RANK or nobody's, then status 6 or, of `hang=RANK/STATUS`, that), `deaf` (signals are
 #                      ignored from here on) or `wait` (no
 #                      further step until there is a signal, or a file `go` in the run folder)
 #   stand_in.check     RESTART:STATUS: `check` ends with that status in that start of the job

@@ -286,7 +286,7 @@ TEST(Decisions, before_the_start_a_bad_node_is_left_out_where_that_is_its_own_fa
   EXPECT_EQ(actions({{"a", bad}}, 1), "a report; ");
 }
 
-// Whatever has happened: a node is left out or examined only where one is named, and statuses go with what ends the run.
+// Whatever has happened: a node is left out or examined only where one is named, and statuses go with its end.
 TEST(Decisions, every_cause_has_an_answer_that_fits) {
   for (const auto& [kind, name] : EnumNames<CauseKind>::table)
     for (const std::string node : {"", "node1"})

@@ -1,4 +1,4 @@
-// What a node's hardware says: /sys and the kernel's messages from folders and files made for it, GPUs by the fake NVML.
+// What a node's hardware says: /sys and the kernel's messages from folders and files made for it, GPUs by a fake NVML.
 #include "lib/supervise/node_health.h"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tokens of trireme against those of the PyPI package `tokenizers`: agree.py.
 #   agree.sh PATH_OF_trireme
-# Environment: TRIREME_TEST_PYTHON     an interpreter with tokenizers and numpy (default: PYTHON, or python3); make
-# clients
+# Environment: TRIREME_TEST_PYTHON     an interpreter with tokenizers and numpy, as make clients leaves one (default:
+#                                      PYTHON, or python3)
 #              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -29,8 +29,14 @@ TEST(Trainer, takes_exactly_the_memory_that_was_predicted) {
 // A rank alone: the sums are what it told, beside what the step fills in.
 TEST(Trainer, a_step_sums_what_the_ranks_told) {
   OneRank rank(tiny_config());
-  const StepStatistics told{
-      .norm_sq = 7, .loss = 7, .stop = 1, .saved = 2, .failed = 3, .stop_age = 4.5f, .time_needed = 6, .asks = StepStatistics::asks_of(true, 3)};
+  const StepStatistics told{.norm_sq = 7,
+                            .loss = 7,
+                            .stop = 1,
+                            .saved = 2,
+                            .failed = 3,
+                            .stop_age = 4.5f,
+                            .time_needed = 6,
+                            .asks = StepStatistics::asks_of(true, 3)};
   const auto step = [&](const StepStatistics& numbers) {
     return rank.trainer->step(0, rank.tokens(0, 0), rank.tokens(0, 1), numbers);
   };

@@ -101,6 +101,11 @@ cd "$folder/elsewhere"
 [[ $("$folder/usr/bin/trireme" check "$share/configs/quickstart.yaml" --ranks 8 --get run.name) == quickstart ]] ||
   fail "the installed executable and config"
 
+echo "make uninstall takes it away, with the folders that are its own"
+make -s -C "$source_dir" BUILD="$build" uninstall || fail "make uninstall"
+left=$(find "$folder/usr" -type f -o -name trireme)
+[[ -z $left ]] || fail "make uninstall leaves $left"
+
 echo "CMake takes the presets"
 cd "$source_dir"
 for kind in configure build test; do

@@ -27,7 +27,7 @@ struct Encoding {
 constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// As version 0.14 of the package has it: space up to the text's end, there written \s++$, is one word even where lines end in it.
+// As version 0.14 of the package has it: space up to the text's end (\s++$ there) is one word, line ends and all.
 constexpr std::string_view kCl100k =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s+(?!\s|\S)|\s*[\r\n]+|\s+(?!\S)|\s+)";

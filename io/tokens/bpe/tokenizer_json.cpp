@@ -1,5 +1,6 @@
 // tokenizer.json, as the `tokenizers` package writes it: version 1.0, of which byte-level BPE is understood. Every key
 // of every object is read, or is known to change no token; what is neither is refused by its name.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -56,8 +56,8 @@ function topOf(values) {
   return usual > 0 && most > 3 * usual ? [1.5 * usual, most] : [most, most];
 }
 
-// options: title, view, height, log, format (of y), scale (of y on the axis, if otherwise), xs (for the cursor: rising),
-// range(domain) -> [low, high], draw(frame), read(x) -> text. A frame is {svg, x(value), y(value), domain, width, height}.
+// options: title, view, height, log, format (of y), scale (of y on the axis, if otherwise), xs (rising: the cursor's),
+// range(domain) -> [low, high], draw(frame), read(x) -> text. frame: {svg, x(value), y(value), domain, width, height}.
 class Plot {
   constructor(options) {
     Object.assign(this, {height: 190, log: false, format: (v) => digits(v, 4)}, options);

@@ -88,7 +88,9 @@ function table(heads, rows) {
           'tbody', {}, rows.map((cells) => element('tr', {}, cells.map((cell, i) => element('td', column(i), cell))))));
 }
 // In a frame; where that is narrow the last cell of each row stands beneath the `count` others.
-function lastBeneath(count, made) { return element('div', {class: 'scroll beneath', style: `--columns:${count}`}, made); }
+function lastBeneath(count, made) {
+  return element('div', {class: 'scroll beneath', style: `--columns:${count}`}, made);
+}
 const number = (text) => ({text, class: 'number'});  // figures, to the right
 const unbroken = (text) => ({text, class: 'key'});   // never broken
 const long = (text) => ({text, class: 'long'});      // broken anywhere

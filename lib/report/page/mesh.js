@@ -1,5 +1,5 @@
-// The mesh of ranks in space, turned by the pointer or by keys: dp to the right, pp downwards, tp into the depth; an arrow
-// from each rank that waits to the one for which it waits.
+// The mesh of ranks in space, turned by the pointer or by keys: dp to the right, pp downwards, tp into the depth; an
+// arrow from each rank that waits to the one for which it waits.
 
 const kAxisLooks = {
   tp: ['#e69f00', []],

@@ -283,8 +283,8 @@ function wallTime() {
 function stragglers(run) {
   if (run.stragglers.length === 0)
     return absent(
-        'None is on record: no rank was 10 % slower than those that do the same work in two windows of steps, or 5 % in ' +
-        'five.');
+        'None is on record: no rank was 10 % slower than those that do the same work in two windows of steps, or 5 % ' +
+        'in five.');
   const rows = run.stragglers.map(
       ([time, step, rank, slowdown, lost, over, text]) =>
           [moment(time), whole(step), whole(rank), over ? 'no longer' : percent(slowdown),
@@ -398,7 +398,8 @@ function config() {
               table(
                   ['start', unbroken('time'), unbroken('field'), long('before'), long('after')],
                   run.config.changes.map(
-                      ([time, start, name, before, after]) => [start, moment(time), name, before || '–', after || '–']))));
+                      ([time, start, name, before, after]) =>
+                          [start, moment(time), name, before || '–', after || '–']))));
   return element(
       'div', {}, element('p', {}, 'Changes between attempts'), changes,
       element(

@@ -1,11 +1,11 @@
-// The driver of a large run, with all its agents: N of them in one other process, each with a connection of its own and a
-// report a second such as a node of eight GPUs makes. The driver's side is the real one: AgentServer and Supervisor, whose
-// launcher and run folder are played.
+// The driver of a large run, with all its agents: N of them in one other process, each with a connection of its own and
+// a report a second such as a node of eight GPUs makes. The driver's side is the real one: AgentServer and Supervisor,
+// whose launcher and run folder are played.
 //
 //   supervise_fleet AGENTS SECONDS [MOST]
 //
-// Counts must agree: every report that was sent is handled, every order arrives, nobody is refused or lost. MOST, a share
-// of a core, is what the driver may take (soak.sh fleet: 0.1); without it its figures are printed only.
+// Counts must agree: every report that was sent is handled, every order arrives, nobody is refused or lost. MOST, a
+// share of a core, is what the driver may take (soak.sh fleet: 0.1); without it its figures are printed only.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/resource.h>

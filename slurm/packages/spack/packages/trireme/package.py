@@ -1,9 +1,11 @@
-"""Trireme for Spack, built from the repository that this recipe lies in:
+"""Trireme for Spack 1.0 or later, built from the repository that this recipe lies in:
 
 spack repo add slurm/packages/spack
-spack install trireme@main +cuda cuda_arch=90     # what is committed; `spack dev-build trireme@main`: the tree as it is
+spack install trireme@main +cuda cuda_arch=90     # what is committed
+spack dev-build trireme@main                      # the tree as it is
 
-Spack has no package of cudnn-frontend, whose headers cuDNN's attention needs: such a build has the built-in kernel.
+Spack has no package of cudnn-frontend, whose headers cuDNN's attention needs: such a build has
+the built-in kernel.
 """
 
 import os
@@ -12,13 +14,14 @@ from spack.package import *
 
 
 class Trireme(CMakePackage, CudaPackage):
-    """Trains GPT- and LLaMA-family language models with tensor, pipeline and data parallelism over MPI and NCCL."""
+    """Trains GPT- and LLaMA-family language models with tensor, pipeline and data parallelism
+    over MPI and NCCL."""
 
     git = "file://" + os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * 5))
 
     version("main", branch="main")
 
-    variant("tokenizer_json", default=True, description="Tokenizers of other models: tokenizer.json")
+    variant("tokenizer_json", default=True, description="Tokenizers of other models")
 
     generator("ninja")
     depends_on("c", type="build")
@@ -32,7 +35,7 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("cli11")
     depends_on("nlohmann-json")
     depends_on("fmt")
-    depends_on("spdlog+fmt_external")
+    depends_on("spdlog")
     depends_on("openblas threads=pthreads")
     depends_on("sentencepiece")
     depends_on("zlib-api")
@@ -51,5 +54,7 @@ class Trireme(CMakePackage, CudaPackage):
         ]
         if "+cuda" in self.spec:
             archs = self.spec.variants["cuda_arch"].value
-            args.append(self.define("CMAKE_CUDA_ARCHITECTURES", [f"{'90a' if a == '90' else a}-real" for a in archs]))
+            # What H100 alone has, FP8's and other instructions, is in 90a.
+            names = [f"{'90a' if arch == '90' else arch}-real" for arch in archs]
+            args.append(self.define("CMAKE_CUDA_ARCHITECTURES", names))
         return args
