@@ -42,8 +42,8 @@ double seconds_on(const Cluster& cluster, const Config& config) {
   return predict_step(workload_of(config), cluster).seconds;
 }
 
-// A latency with the host's own time in it, as single calls on an idle stream measure it, would make short sequences half
-// as long again; the fit finds what a full queue pays.
+// A latency with the host's own time in it, as single calls on an idle stream measure it, would make short sequences
+// half as long again; the fit finds what a full queue pays.
 TEST(Calibration, lowers_a_latency_that_no_step_pays) {
   const std::vector<MeasuredStep> halves{{config_of({"data.global_batch=8"}), 0.14763},
                                          {config_of({"model.layers=12"}), 0.15350},
