@@ -187,8 +187,8 @@ bool use_attention(const std::vector<MeasuredStep>& steps, Cluster& cluster) {
 }
 
 // Least squares of the logarithms of predicted over measured seconds, in the constants' logarithms: Levenberg and
-// Marquardt, with differences for derivatives. Measured steps scatter, and there are hardly more of them than constants:
-// one leaves its start by a factor of e only for what makes a step better by the scatter of its kind.
+// Marquardt, with differences for derivatives. Measured steps scatter, and there are hardly more of them than
+// constants: one leaves its start by a factor of e only for what makes a step better by the scatter of its kind.
 void fit_constants(const std::vector<MeasuredStep>& steps, KernelRates rates, Cluster& cluster) {
   ClusterSoftware& s = cluster.software;
   const double tie = rates == KernelRates::kMeasured ? 0.003 : 0.05;  // GPUs of one's own; ranks that share cores

@@ -30,8 +30,10 @@ near() {
 whole=$(number "$work/rows" predicted_s 'the config itself') uncertainty=$(number "$work/rows" uncertainty)
 "$trireme" simulate "$config" --ranks 4 --cluster "$work/here.yaml" "${settings[@]}" --set precision.compute=fp32 \
   --set run.device=cpu --json >"$work/json"
-near "$(number "$work/json" step_s)" "$whole" || fail "the file gives another step than the fit, $whole s: $(cat "$work/json")"
-near "$(number "$work/json" uncertainty)" "$uncertainty" || fail "another uncertainty than $uncertainty: $(cat "$work/json")"
+near "$(number "$work/json" step_s)" "$whole" ||
+  fail "the file gives another step than the fit, $whole s: $(cat "$work/json")"
+near "$(number "$work/json" uncertainty)" "$uncertainty" ||
+  fail "another uncertainty than $uncertainty: $(cat "$work/json")"
 awk -v u="$uncertainty" 'BEGIN {exit !(u + 0 > 0 && u + 0 <= 1)}' || fail "an uncertainty of $uncertainty"
 
 "$trireme" simulate "$config" --ranks 8 --cluster "$work/here.yaml" --set precision.compute=fp32 --json >"$work/json"

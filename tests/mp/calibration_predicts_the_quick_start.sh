@@ -25,7 +25,8 @@ within() {
 
 # Too much and too little are both found out, and 10 is not less than 9.
 made_up() {
-  printf 'the config itself  100.00  %s  %s  5.0%%  blind\nhalf of the batch  50.00  90.00  +80.0%%  1.0%%  fitted\n' "$2" "$1"
+  printf 'the config itself  100.00  %s  %s  5.0%%  blind\n' "$2" "$1"
+  printf 'half of the batch  50.00  90.00  +80.0%%  1.0%%  fitted\n'
 }
 [[ $(made_up +12.5% 112.50 | errors) == 12.5 && $(made_up -12.5% 87.50 | errors) == 12.5 ]] || fail "errors are misread"
 [[ $(printf '2.8\n11.5\n9.1\n' | middle) == 9.1 ]] || fail "the middle is misfound"
