@@ -50,7 +50,7 @@ void StopDeadline::end_job() {
   log_error(
       "fault.grace_seconds: {:g} s after the stop signal the run has not ended: it is ended as it is, and the steps "
       "after {}, the newest checkpoint, up to {} ARE LOST",
-      seconds_, saved_, completed_);
+      seconds_, saved_.load(), completed_.load());
   std::thread([this] { job_.end_all(ExitCode::kDrained); }).detach();
   std::this_thread::sleep_for(kAbortLimit);
   std::_Exit(static_cast<int>(ExitCode::kDrained));
