@@ -1,8 +1,8 @@
 // AdamW, LAMB and the sums they need, over flat slices: formulas in kernels/optimizer.h.
 // Mapping of the updates: a thread 16 bytes of the moments, four elements in fp32, eight in bf16; a block of kBlock
 // elements has one owner, so a thread looks it up once. Moments in bf16 take one draw of random numbers for four
-// elements (Philox, some 15 integer instructions an element, beside the memory's time). Sums of squares: a warp a run of
-// blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
+// elements (Philox, some 15 integer instructions an element, beside the memory's time). Sums of squares: a warp a run
+// of blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
 // Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy.
 // Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"

@@ -30,8 +30,8 @@ struct RankFacts {
   std::string tp_problem, dp_problem, pp_problem;
   // Time of a layer's GEMMs in precision.compute over that in FP8 with their casts (precision.gemm: auto).
   std::optional<double> fp8_speedup;
-  // What precision.gemm: auto meant at the last start of the run, of the same layers (kept_gemm.h), and the kinds of GPUs
-  // that it was timed on. Of other kinds the kinds alone are kept: it is timed anew.
+  // What precision.gemm: auto meant at the last start of the run, of the same layers (kept_gemm.h), and the kinds of
+  // GPUs that it was timed on. Of other kinds the kinds alone are kept: it is timed anew.
   std::optional<GemmFormat> kept_gemm;
   std::string kept_gpus;
 };

@@ -1,5 +1,5 @@
-// What decides precision.gemm: auto runs on any device: operands fit their memory and each other, numbers come out. That
-// it is right shows on GPUs alone.
+// What decides precision.gemm: auto runs on any device: operands fit their memory and each other, numbers come out.
+// That it is right shows on GPUs alone.
 #include "lib/engine/fp8_speedup.h"
 
 #include <gtest/gtest.h>

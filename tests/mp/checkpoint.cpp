@@ -250,7 +250,8 @@ TEST(Load, pieces_are_read_once_and_passed_on_in_little_memory) {
   EXPECT_LE(most, load_bytes(Loading::kLimits) + kLists);
 }
 
-// Ranks ask for bf16 of what is stored in f32, and the other way round, of pieces that they read and that they are sent.
+// Ranks ask for bf16 of what is stored in f32, and the other way round, of pieces that they read and that they are
+// sent.
 TEST(Load, f32_and_bf16_are_converted_on_the_way) {
   Loading loading(*test_job());
   for (Piece& piece : loading.pieces())
