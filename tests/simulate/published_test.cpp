@@ -314,8 +314,8 @@ TEST(Published, our_own_h200_figures) {
   }
 }
 
-// FP8 on one GPU (kernels/FP8.md): the bf16 GEMMs' rate is that of the bf16 figures, FP8's own is fitted on GPT 1.316B
-// and the 13B shape. The others are blind.
+// FP8 on one GPU (lib/bench/README.md): the bf16 GEMMs' rate is that of the bf16 figures, FP8's own is fitted on
+// GPT 1.316B and the 13B shape. The others are blind.
 TEST(Published, our_own_fp8_figures) {
   Cluster cluster = cluster_of("h200");
   const auto is_seen = [](const Row& row) {
