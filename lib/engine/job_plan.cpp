@@ -6,72 +6,17 @@
 #include <set>
 
 #include "io/base/format.h"
-#include "io/base/host.h"
 #include "kernels/attention.h"
 #include "kernels/core/arena.h"
-#include "lib/comm/peer/memory.h"
-#include "lib/engine/fp8_speedup.h"
+#include "lib/engine/copy_groups.h"
 #include "lib/engine/kept_gemm.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
 
-template <class Archive>
-void fields(Archive& archive, RankFacts& f) {
-  archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
-          f.fp8_speedup, f.kept_gemm, f.kept_gpus, f.tp_problem, f.dp_problem, f.pp_problem);
-}
-
 namespace {
 
 constexpr const char* kSeveralMachines = "the group's ranks are on several machines";
-
-Mesh mesh_of(const Config& config, int world_rank) {
-  return make_mesh(world_rank, config.parallel.tp, config.parallel.dp, config.parallel.pp);
-}
-
-// Whether the config wants copies on an axis, if they can be had.
-bool wants_tp_copies(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  return p.tp > 1 && p.overlap_tp && p.tp_transfers != Transfers::kCollectives;
-}
-bool wants_dp_copies(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  if (p.dp == 1 || !p.overlap_dp || p.zero == 0) return false;
-  // Measured on four H200s: copies are 2 % of a step faster alone, and 1 % slower where they share the copy engines
-  // with those of tp.
-  return p.dp_transfers == Transfers::kCopies || (p.dp_transfers == Transfers::kAuto && p.tp == 1);
-}
-bool wants_pp_copies(const Config& config) {
-  return config.parallel.pp > 1 && config.parallel.pp_transfers != PpTransfers::kMessages;
-}
-
-std::vector<int> tp_group(const Mesh& mesh) {
-  std::vector<int> ranks;
-  for (int i = 0; i < mesh.tp.size; ++i) ranks.push_back(mesh.rank_at(mesh.pp.rank, mesh.dp.rank, i));
-  return ranks;
-}
-std::vector<int> dp_group(const Mesh& mesh) {
-  std::vector<int> ranks;
-  for (int i = 0; i < mesh.dp.size; ++i) ranks.push_back(mesh.rank_at(mesh.pp.rank, i, mesh.tp.rank));
-  return ranks;
-}
-
-// Stages are a ring of one-way edges: edge e leads from stage e to the next one. Only chunks close the ring.
-bool has_edge(const Config& config, int stage) {
-  return config.parallel.pp > 1 && (stage + 1 < config.parallel.pp || config.parallel.chunks > 1);
-}
-std::vector<int> edge_pair(const Mesh& mesh, int stage) {
-  const auto [low, high] = std::minmax({mesh.rank_at(stage, mesh.dp.rank, mesh.tp.rank),
-                                        mesh.rank_at((stage + 1) % mesh.pp.size, mesh.dp.rank, mesh.tp.rank)});
-  return {low, high};
-}
-
-bool on_one_machine(const std::vector<int>& group, const JobFacts& facts) {
-  const std::string& machine = facts[static_cast<size_t>(group.front())].machine;
-  return std::all_of(group.begin(), group.end(),
-                     [&](int rank) { return facts[static_cast<size_t>(rank)].machine == machine; });
-}
 
 // Why the ranks of any of the axis's groups can't open each other's memory; "" where all can.
 std::string problem_of_axis(const Config& config, const JobFacts& facts, int (*first_of_group)(const Mesh&),
@@ -338,14 +283,6 @@ class Planner {
   JobPlan plan_;
 };
 
-// Whether the members of a group on one machine can open each other's memory, tried with a small allocation.
-std::string problem_of_opening(const std::vector<int>& group, Job& job, Device& device, const Arena& arena,
-                               const JobFacts& facts) {
-  if (!on_one_machine(group, facts)) return "";
-  const auto opened = PeerArenas::open(group, job, device, arena);
-  return opened ? "" : opened.error().message;
-}
-
 }  // namespace
 
 Result<DevicePlan> plan_device(DeviceChoice choice, const JobFacts& facts) {
@@ -405,83 +342,16 @@ std::string to_string(const JobPlan& plan) {
   return text;
 }
 
-JobFacts facts_on_paper(const Config& config, int ranks) {
-  const bool gpus =
-      config.run.device == DeviceChoice::kCuda || (config.run.device == DeviceChoice::kAuto && visible_gpus().ok());
-  const int a_node = config.cluster.ranks_per_node;
-  JobFacts facts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::string node = fmt::format("node {}", rank / a_node);
-    RankFacts& f = facts.emplace_back(RankFacts{.machine = node, .node = node, .node_size = std::min(a_node, ranks)});
-    if (!gpus) continue;
-    f.gpus = {fmt::format("GPU of rank {}", rank)};
-    f.gpu = GpuProperties{};
-  }
-  return facts;
-}
-
 Result<Config> plan_on_paper(const Config& config, int ranks) {
   const auto plan = plan_job(config, facts_on_paper(config, ranks));
   if (!plan) return plan.error();
   return with_plan(config, plan.value());
 }
 
-JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
-  RankFacts mine{.machine = job.machine(), .node = job.host(), .node_size = job.node_size()};
-  if (choice != DeviceChoice::kCpu) {
-    auto gpus = visible_gpus();
-    if (gpus)
-      mine.gpus = std::move(gpus).value();
-    else
-      mine.no_gpu_because = gpus.error().message;
-  }
-  return job.all_gather(mine);
-}
-
-// Groups of this rank one after the other, in an order that all their members share: see Runtime::connect_stages.
-void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
-  const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
-  const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
-  if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
-  RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
-  mine.gpu = device.gpu_properties();
-  if (mine.kept_gemm && !job.all_of(mine.gpu && has_gpu_kind(mine.kept_gpus, *mine.gpu))) mine.kept_gemm.reset();
-  const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
-                          mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty() &&
-                          !mine.kept_gemm;
-  if (may_be_fp8) mine.fp8_speedup = fp8_speedup(config, mesh, device);
-  if (asks_memory) {
-    mine.free_bytes = device.free_bytes();
-    Arena measuring(device);
-    take_kernel_workspace(config, mesh, measuring);
-    mine.workspace_bytes = measuring.used();
-  }
-  const Arena arena(device, Arena::kAlignment);
-  const auto problem = [&](const std::vector<int>& group) {
-    return problem_of_opening(group, job, device, arena, facts);
-  };
-  if (tp) mine.tp_problem = problem(tp_group(mesh));
-  if (dp) mine.dp_problem = problem(dp_group(mesh));
-  for (const int parity : {0, 1})
-    for (int edge = parity; pp && edge < mesh.pp.size; edge += 2) {
-      const bool ours = edge == mesh.pp.rank || (edge + 1) % mesh.pp.size == mesh.pp.rank;
-      if (!ours || !has_edge(config, edge)) continue;
-      const std::string found = problem(edge_pair(mesh, edge));
-      if (edge == mesh.pp.rank) mine.pp_problem = found;
-    }
-  facts = job.all_gather(mine);
-}
-
 Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind) {
   const Mesh mesh = mesh_of(config, job.world_rank());
   JobFacts facts = gather_host_facts(config.run.device, job);
-  if (kind == EngineKind::kTraining && config.precision.gemm == GemmFormat::kAuto) {
-    RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
-    const std::optional<KeptGemm> kept = job.world_rank() == 0 ? kept_gemm(config) : std::nullopt;
-    if (kept) mine.kept_gemm = kept->format, mine.kept_gpus = kept->gpu_kinds;
-    facts = job.all_gather(mine);
-    for (RankFacts& rank : facts) rank.kept_gemm = facts.front().kept_gemm, rank.kept_gpus = facts.front().kept_gpus;
-  }
+  if (kind == EngineKind::kTraining && config.precision.gemm == GemmFormat::kAuto) add_last_start(config, job, facts);
   const auto chosen = plan_device(config.run.device, facts);
   if (!chosen) return chosen.error();
   auto device = open_planned_device(chosen.value(), job);

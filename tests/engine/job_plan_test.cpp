@@ -2,61 +2,18 @@
 #include "lib/engine/job_plan.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <functional>
 
-#include "lib/engine/kept_gemm.h"
 #include "lib/engine/rank_tensors.h"
+#include "tests/engine/facts.h"
 
 namespace tri {
 namespace {
 
+using namespace test;
+
 constexpr int64_t kGiB = int64_t{1} << 30;
-
-struct Axes {
-  int tp = 1, dp = 1, pp = 1, chunks = 1;
-  int ranks() const { return tp * dp * pp; }
-};
-
-Config config_of(const Axes& axes) {
-  Config c;
-  c.model = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 100, .seq_len = 16};
-  c.data.global_batch = 24;
-  c.parallel.tp = axes.tp;
-  c.parallel.dp = axes.dp;
-  c.parallel.pp = axes.pp;
-  c.parallel.chunks = axes.chunks;
-  if (axes.chunks > 1) c.parallel.schedule = Schedule::kInterleaved;
-  return value_or_throw(resolve_config(c, axes.ranks()));
-}
-
-// Ranks in blocks of `a_node` on one machine after the other, without GPUs.
-JobFacts on_cpus(int ranks, int a_node) {
-  JobFacts facts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::string node = fmt::format("node{}", rank / a_node);
-    facts.push_back({.machine = node + " boot", .node = node, .node_size = a_node, .no_gpu_because = "no driver"});
-  }
-  return facts;
-}
-
-// Each rank sees the first `a_rank` GPUs of its machine.
-JobFacts all_see_all(int ranks, int a_node, int gpus) {
-  JobFacts facts = on_cpus(ranks, a_node);
-  for (RankFacts& rank : facts)
-    for (int gpu = 0; gpu < gpus; ++gpu) rank.gpus.push_back(fmt::format("{} gpu{}", rank.node, gpu));
-  return facts;
-}
-
-// As under --gpus-per-task=1: each rank sees one GPU, another one.
-JobFacts each_sees_its_own(int ranks, int a_node) {
-  JobFacts facts = on_cpus(ranks, a_node);
-  for (size_t rank = 0; rank < facts.size(); ++rank) facts[rank].gpus = {fmt::format("gpu{}", rank)};
-  return facts;
-}
 
 DevicePlan device_of(DeviceChoice choice, const JobFacts& facts) { return value_or_throw(plan_device(choice, facts)); }
 
@@ -295,183 +252,6 @@ TEST(PlanJob, recompute_auto_is_the_first_level_that_fits_on_every_rank) {
   EXPECT_EQ(value_or_throw(plan_job(config, facts)).recompute, Recompute::kNone);
   config.parallel.recompute = Recompute::kSelective;
   EXPECT_EQ(planned(much, much), Recompute::kSelective) << "what the config says stands";
-}
-
-// A run that goes on multiplies as it did, whatever its GPUs would measure today.
-TEST(PlanJob, auto_gemms_are_those_of_the_runs_last_start) {
-  Config config = config_of({.dp = 1});
-  config.precision.compute = Dtype::kBF16;
-  config.precision.gemm = GemmFormat::kAuto;
-  config.model.hidden = config.model.ffn_hidden = 256;
-  config.model.seq_len = 64;
-  JobFacts facts = each_sees_its_own(1, 1);
-  facts[0].gpu = GpuProperties{};
-  for (const GemmFormat kept : {GemmFormat::kFp8, GemmFormat::kCompute}) {
-    facts[0].kept_gemm = kept;
-    const JobPlan plan = value_or_throw(plan_job(config, facts));
-    EXPECT_EQ(plan.gemm, kept);
-    EXPECT_NE(to_string(plan).find("(precision.gemm: auto: as at the run's last start)"), std::string::npos)
-        << to_string(plan);
-  }
-  facts[0].kept_gemm = GemmFormat::kFp8;
-  facts[0].gpu->capability = 80;
-  EXPECT_EQ(value_or_throw(plan_job(config, facts)).gemm, GemmFormat::kCompute) << "these GPUs have no FP8";
-}
-
-TEST(PlanJob, switches_of_fp8_are_told_and_where_they_change_nothing) {
-  Config config = config_of({.dp = 1});
-  config.precision.compute = Dtype::kBF16;
-  config.precision.gemm = GemmFormat::kFp8;
-  const JobFacts facts(1);
-  const auto text = [&] { return to_string(value_or_throw(plan_job(config, facts))); };
-  EXPECT_NE(text().find("gradients e5m2, emulated (precision.gemm: fp8)"), std::string::npos) << text();
-  config.precision.fp8_guard = Switch::kOn;
-  config.precision.fp8_wgrad = GemmFormat::kCompute;
-  EXPECT_NE(text().find("emulated, weight gradients bf16, guard on"), std::string::npos) << text();
-  EXPECT_TRUE(value_or_throw(plan_job(config, facts)).warnings.empty());
-  config.precision.gemm = GemmFormat::kCompute;
-  const auto warnings = [&] { return value_or_throw(plan_job(config, facts)).warnings; };
-  const std::vector<std::string> both = {
-      "precision.fp8_guard and fp8_wgrad change nothing where precision.gemm is compute"};
-  EXPECT_EQ(warnings(), both);
-  config.precision.fp8_guard = Switch::kOff;
-  const std::vector<std::string> one = {"precision.fp8_wgrad changes nothing where precision.gemm is compute"};
-  EXPECT_EQ(warnings(), one);
-  config.precision.fp8_wgrad = GemmFormat::kFp8;
-  EXPECT_TRUE(warnings().empty());
-}
-
-TEST(PlanJob, the_last_start_counts_where_the_layers_are_the_same) {
-  const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gemm_{}", getpid());
-  std::filesystem::create_directories(folder);
-  Config config = config_of({.dp = 1});
-  config.run.dir = folder.string();
-  config.precision.gemm = GemmFormat::kAuto;
-  EXPECT_FALSE(kept_gemm(config)) << "no start";
-  const auto started = [&](GemmFormat asked, GemmFormat decided, DeviceChoice device = DeviceChoice::kCuda) {
-    Config of_start = config;
-    of_start.precision.gemm = asked;
-    std::ofstream(folder / "config.yaml") << to_yaml(of_start);
-    of_start.precision.gemm = decided;
-    of_start.run.device = device;
-    of_start.run.steps += 100;
-    of_start.parallel.recompute = Recompute::kFull;
-    std::ofstream(folder / "resolved.yaml") << to_yaml(of_start);
-  };
-  for (const GemmFormat decided : {GemmFormat::kFp8, GemmFormat::kCompute}) {
-    started(GemmFormat::kAuto, decided);
-    const std::optional<KeptGemm> kept = kept_gemm(config);
-    ASSERT_TRUE(kept);
-    EXPECT_EQ(kept->format, decided);
-    EXPECT_EQ(kept->gpu_kinds, "");
-    started(decided, decided);
-    EXPECT_FALSE(kept_gemm(config)) << "auto was not asked for";
-  }
-  started(GemmFormat::kAuto, GemmFormat::kCompute, DeviceChoice::kCpu);
-  EXPECT_FALSE(kept_gemm(config)) << "the CPU times nothing";
-  started(GemmFormat::kAuto, GemmFormat::kFp8);
-  for (const auto& change : std::initializer_list<std::function<void(Config&)>>{
-           [](Config& c) { c.model.hidden *= 2; }, [](Config& c) { c.data.micro_batch *= 2; },
-           [](Config& c) { c.precision.fp8_fast_accumulation = FastAccumulation::kAll; }}) {
-    Config other = config;
-    change(other);
-    EXPECT_FALSE(kept_gemm(other));
-  }
-  std::filesystem::remove_all(folder);
-}
-
-// An A100's decision is none for an H100.
-TEST(PlanJob, auto_gemms_are_timed_anew_on_gpus_of_another_kind) {
-  const GpuProperties a100{.num_multiprocessors = 108, .capability = 80}, h100{};
-  Config config = config_of({.dp = 2});
-  config.precision.compute = Dtype::kBF16;
-  config.precision.gemm = GemmFormat::kAuto;
-  config.model.hidden = config.model.ffn_hidden = 256;
-  config.model.seq_len = 64;
-  JobFacts facts = each_sees_its_own(2, 2);
-  facts[0].gpu = h100;
-  facts[1].gpu = a100;
-  const std::string both = value_or_throw(plan_job(config, facts)).gpu_kinds;
-  EXPECT_EQ(both, "8.0 with 108 multiprocessors, 9.0 with 132 multiprocessors");
-  facts[1].gpu = h100;
-  const std::string one = value_or_throw(plan_job(config, facts)).gpu_kinds;
-  EXPECT_EQ(one, gpu_kind(h100));
-  EXPECT_TRUE(has_gpu_kind(one, h100) && has_gpu_kind(both, h100) && has_gpu_kind(both, a100));
-  EXPECT_FALSE(has_gpu_kind(one, a100) || has_gpu_kind("", a100));
-  EXPECT_FALSE(has_gpu_kind(one, GpuProperties{.num_multiprocessors = 32}));
-  for (const double speedup : {1.4, 0.9}) {
-    for (RankFacts& rank : facts) {
-      rank.fp8_speedup = speedup;
-      rank.kept_gpus = gpu_kind(a100);
-    }
-    const JobPlan plan = value_or_throw(plan_job(config, facts));
-    EXPECT_EQ(plan.gemm, speedup > 1 ? GemmFormat::kFp8 : GemmFormat::kCompute);
-    EXPECT_NE(to_string(plan).find("; timed anew, the last start's GPUs were 8.0 with 108 multiprocessors)"),
-              std::string::npos)
-        << to_string(plan);
-  }
-  facts = each_sees_its_own(2, 2);
-  config.run.device = DeviceChoice::kCpu;
-  EXPECT_EQ(value_or_throw(plan_job(config, facts)).gpu_kinds, "");
-
-  const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gpus_{}", getpid());
-  std::filesystem::create_directories(folder);
-  config.run.dir = folder.string();
-  std::ofstream(folder / "config.yaml") << to_yaml(config);
-  config.run.device = DeviceChoice::kCuda;
-  config.precision.gemm = GemmFormat::kFp8;
-  std::ofstream(folder / "resolved.yaml") << gpu_kinds_line(both) << to_yaml(config);
-  config.precision.gemm = GemmFormat::kAuto;
-  const std::optional<KeptGemm> kept = kept_gemm(config);
-  ASSERT_TRUE(kept);
-  EXPECT_EQ(kept->gpu_kinds, both);
-  EXPECT_EQ(kept->format, GemmFormat::kFp8);
-  std::filesystem::remove_all(folder);
-}
-
-// FP8 on GPUs: refused where it is insisted on and can't be had; auto takes it where every rank gains by it.
-TEST(PlanJob, fp8_is_planned_by_what_the_slowest_rank_gains) {
-  const GpuProperties h200, a100{.capability = 80};
-  const auto planned = [](GemmFormat gemm, const std::vector<GpuProperties>& gpus, const std::vector<double>& speedups,
-                          Dtype compute = Dtype::kBF16, int seq_len = 64) {
-    Config config = config_of({.dp = static_cast<int>(gpus.size())});
-    config.precision.compute = compute;
-    config.precision.gemm = gemm;
-    config.model.hidden = config.model.ffn_hidden = 256;
-    config.model.seq_len = seq_len;
-    config.data.micro_batch = 1;
-    JobFacts facts = each_sees_its_own(config.parallel.dp, 1);
-    for (size_t rank = 0; rank < facts.size(); ++rank) {
-      facts[rank].gpu = gpus[rank];
-      if (!speedups.empty()) facts[rank].fp8_speedup = speedups[rank];
-    }
-    return plan_job(config, facts);
-  };
-  using enum GemmFormat;
-  const auto insisted = planned(kFp8, {h200, h200}, {});
-  ASSERT_TRUE(insisted) << insisted.error().message;
-  EXPECT_EQ(insisted.value().gemm, kFp8);
-  for (const auto& [plan, why] :
-       {std::pair{planned(kFp8, {h200, a100}, {}), "that of rank 1 on node node1 has 8.0"},
-        {planned(kFp8, {h200}, {}, Dtype::kF32), "precision.compute: bf16, and that is fp32"}}) {
-    ASSERT_FALSE(plan) << why;
-    EXPECT_EQ(plan.error().code, ExitCode::kUsage);
-    EXPECT_NE(plan.error().message.find(why), std::string::npos) << plan.error().message;
-  }
-  const auto gains = planned(kAuto, {h200, h200}, {1.5, 1.25});
-  ASSERT_TRUE(gains) << gains.error().message;
-  EXPECT_EQ(gains.value().gemm, kFp8);
-  EXPECT_NE(to_string(gains.value()).find("(precision.gemm: auto: 1.25 x as fast, casts counted)"), std::string::npos)
-      << to_string(gains.value());
-  for (const auto& [plan, why] : {std::pair{planned(kAuto, {h200, h200}, {1.5, 0.9}), "are 0.90 x as fast"},
-                                  {planned(kAuto, {h200, a100}, {1.5, 1.5}), "8.0"},
-                                  {planned(kAuto, {h200}, {1.5}, Dtype::kF32), "that is fp32"},
-                                  {planned(kAuto, {h200}, {1.5}, Dtype::kBF16, 50), "needs multiples of 16"},
-                                  {planned(kAuto, {h200}, {}), "are 1.00 x as fast"}}) {
-    ASSERT_TRUE(plan) << plan.error().message;
-    EXPECT_EQ(plan.value().gemm, kCompute) << why;
-    EXPECT_NE(to_string(plan.value()).find(why), std::string::npos) << to_string(plan.value());
-  }
 }
 
 // A GPU each; what no kernel of it takes is refused here, before anybody has memory, and what is slow is said.

@@ -1,0 +1,107 @@
+#include "lib/engine/job_facts.h"
+
+#include <algorithm>
+
+#include "kernels/core/arena.h"
+#include "lib/comm/peer/memory.h"
+#include "lib/engine/copy_groups.h"
+#include "lib/engine/fp8_speedup.h"
+#include "lib/engine/kept_gemm.h"
+#include "lib/engine/rank_tensors.h"
+
+namespace tri {
+
+template <class Archive>
+void fields(Archive& archive, RankFacts& f) {
+  archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
+          f.fp8_speedup, f.kept_gemm, f.kept_gpus, f.tp_problem, f.dp_problem, f.pp_problem);
+}
+
+namespace {
+
+// Whether the members of a group on one machine can open each other's memory, tried with a small allocation.
+std::string problem_of_opening(const std::vector<int>& group, Job& job, Device& device, const Arena& arena,
+                               const JobFacts& facts) {
+  if (!on_one_machine(group, facts)) return "";
+  const auto opened = PeerArenas::open(group, job, device, arena);
+  return opened ? "" : opened.error().message;
+}
+
+}  // namespace
+
+bool on_one_machine(const std::vector<int>& group, const JobFacts& facts) {
+  const std::string& machine = facts[static_cast<size_t>(group.front())].machine;
+  return std::all_of(group.begin(), group.end(),
+                     [&](int rank) { return facts[static_cast<size_t>(rank)].machine == machine; });
+}
+
+JobFacts facts_on_paper(const Config& config, int ranks) {
+  const bool gpus =
+      config.run.device == DeviceChoice::kCuda || (config.run.device == DeviceChoice::kAuto && visible_gpus().ok());
+  const int a_node = config.cluster.ranks_per_node;
+  JobFacts facts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string node = fmt::format("node {}", rank / a_node);
+    RankFacts& f = facts.emplace_back(RankFacts{.machine = node, .node = node, .node_size = std::min(a_node, ranks)});
+    if (!gpus) continue;
+    f.gpus = {fmt::format("GPU of rank {}", rank)};
+    f.gpu = GpuProperties{};
+  }
+  return facts;
+}
+
+JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
+  RankFacts mine{.machine = job.machine(), .node = job.host(), .node_size = job.node_size()};
+  if (choice != DeviceChoice::kCpu) {
+    auto gpus = visible_gpus();
+    if (gpus)
+      mine.gpus = std::move(gpus).value();
+    else
+      mine.no_gpu_because = gpus.error().message;
+  }
+  return job.all_gather(mine);
+}
+
+void add_last_start(const Config& config, Job& job, JobFacts& facts) {
+  RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
+  const std::optional<KeptGemm> kept = job.world_rank() == 0 ? kept_gemm(config) : std::nullopt;
+  if (kept) mine.kept_gemm = kept->format, mine.kept_gpus = kept->gpu_kinds;
+  facts = job.all_gather(mine);
+  for (RankFacts& rank : facts) rank.kept_gemm = facts.front().kept_gemm, rank.kept_gpus = facts.front().kept_gpus;
+}
+
+// Groups of this rank one after the other, in an order that all their members share: see Runtime::connect_stages.
+void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
+  const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
+  const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
+  if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
+  RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
+  mine.gpu = device.gpu_properties();
+  if (mine.kept_gemm && !job.all_of(mine.gpu && has_gpu_kind(mine.kept_gpus, *mine.gpu))) mine.kept_gemm.reset();
+  const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
+                          mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty() &&
+                          !mine.kept_gemm;
+  if (may_be_fp8) mine.fp8_speedup = fp8_speedup(config, mesh, device);
+  if (asks_memory) {
+    mine.free_bytes = device.free_bytes();
+    Arena measuring(device);
+    take_kernel_workspace(config, mesh, measuring);
+    mine.workspace_bytes = measuring.used();
+  }
+  const Arena arena(device, Arena::kAlignment);
+  const auto problem = [&](const std::vector<int>& group) {
+    return problem_of_opening(group, job, device, arena, facts);
+  };
+  if (tp) mine.tp_problem = problem(tp_group(mesh));
+  if (dp) mine.dp_problem = problem(dp_group(mesh));
+  for (const int parity : {0, 1})
+    for (int edge = parity; pp && edge < mesh.pp.size; edge += 2) {
+      const bool ours = edge == mesh.pp.rank || (edge + 1) % mesh.pp.size == mesh.pp.rank;
+      if (!ours || !has_edge(config, edge)) continue;
+      const std::string found = problem(edge_pair(mesh, edge));
+      if (edge == mesh.pp.rank) mine.pp_problem = found;
+    }
+  facts = job.all_gather(mine);
+}
+
+}  // namespace tri
