@@ -21,6 +21,10 @@ void fields(Archive& archive, RankFacts& f) {
   archive(f.machine, f.node, f.node_size, f.gpus, f.no_gpu_because, f.free_bytes, f.workspace_bytes, f.gpu,
           f.fp8_speedup, f.kept_gemm, f.kept_gpus, f.tp_problem, f.dp_problem, f.pp_problem);
 }
+template <class Archive>
+void fields(Archive& archive, KeptGemm& kept) {
+  archive(kept.format, kept.gpu_kinds);
+}
 
 namespace {
 
@@ -73,6 +77,12 @@ bool on_one_machine(const std::vector<int>& group, const JobFacts& facts) {
                      [&](int rank) { return facts[static_cast<size_t>(rank)].machine == machine; });
 }
 
+std::vector<std::optional<GpuProperties>> gpus_of(const JobFacts& facts) {
+  std::vector<std::optional<GpuProperties>> gpus;
+  for (const RankFacts& rank : facts) gpus.push_back(rank.gpu);
+  return gpus;
+}
+
 // Why the ranks of any of the axis's groups can't open each other's memory; "" where all can.
 std::string problem_of_axis(const Config& config, const JobFacts& facts, int (*first_of_group)(const Mesh&),
                             std::string RankFacts::*problem) {
@@ -120,7 +130,7 @@ class Planner {
       return done.error();
     if (auto done = plan_stages(); !done) return done.error();
     if (auto done = plan_attention(); !done) return done.error();
-    plan_gpu_kinds();
+    if (plan_.device.kind == DeviceKind::kCuda) plan_.gpu_kinds = kinds_of(gpus_of(facts_));
     if (auto done = plan_gemms(); !done) return done.error();
     plan_recompute();
     return std::move(plan_);
@@ -218,13 +228,6 @@ class Planner {
     if (any_order) text += ", its sums in any order (run.deterministic: false)";
     add(text + origin("model.attention", m.attention, ""));
     return {};
-  }
-
-  void plan_gpu_kinds() {
-    std::set<std::string> kinds;
-    for (const RankFacts& rank : facts_)
-      if (rank.gpu && plan_.device.kind == DeviceKind::kCuda) kinds.insert(gpu_kind(*rank.gpu));
-    for (const std::string& kind : kinds) plan_.gpu_kinds += (plan_.gpu_kinds.empty() ? "" : ", ") + kind;
   }
 
   // Why this job's GPUs do not multiply FP8; "" where they do, and on the CPU, which emulates it.
@@ -438,14 +441,24 @@ JobFacts gather_host_facts(DeviceChoice choice, Job& job) {
   return job.all_gather(mine);
 }
 
+void forget_gemm_of_other_gpus(JobFacts& facts) {
+  const std::string kinds = kinds_of(gpus_of(facts));
+  for (RankFacts& rank : facts)
+    if (rank.kept_gpus != kinds) rank.kept_gemm.reset();
+}
+
 // Groups of this rank one after the other, in an order that all their members share: see Runtime::connect_stages.
 void add_device_facts(const Config& config, const Mesh& mesh, Job& job, Device& device, JobFacts& facts) {
   const bool asks_memory = config.parallel.recompute == Recompute::kAuto;
   const bool tp = wants_tp_copies(config), dp = wants_dp_copies(config), pp = wants_pp_copies(config);
   if (device.kind() == DeviceKind::kCpu && !asks_memory && !tp && !dp && !pp) return;
+  RankFacts& own = facts[static_cast<size_t>(job.world_rank())];
+  own.gpu = device.gpu_properties();
+  if (own.kept_gemm) {  // on all ranks, or on none
+    facts = job.all_gather(RankFacts(own));
+    forget_gemm_of_other_gpus(facts);
+  }
   RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
-  mine.gpu = device.gpu_properties();
-  if (mine.kept_gemm && !job.all_of(mine.gpu && has_gpu_kind(mine.kept_gpus, *mine.gpu))) mine.kept_gemm.reset();
   const bool may_be_fp8 = config.precision.gemm == GemmFormat::kAuto && config.precision.compute == Dtype::kBF16 &&
                           mine.gpu && mine.gpu->capability >= kFp8Capability && fp8_obstacles(config).empty() &&
                           !mine.kept_gemm;
@@ -476,11 +489,12 @@ Result<PlannedJob> plan_for_job(const Config& config, Job& job, EngineKind kind)
   const Mesh mesh = mesh_of(config, job.world_rank());
   JobFacts facts = gather_host_facts(config.run.device, job);
   if (kind == EngineKind::kTraining && config.precision.gemm == GemmFormat::kAuto) {
-    RankFacts mine = facts[static_cast<size_t>(job.world_rank())];
-    const std::optional<KeptGemm> kept = job.world_rank() == 0 ? kept_gemm(config) : std::nullopt;
-    if (kept) mine.kept_gemm = kept->format, mine.kept_gpus = kept->gpu_kinds;
-    facts = job.all_gather(mine);
-    for (RankFacts& rank : facts) rank.kept_gemm = facts.front().kept_gemm, rank.kept_gpus = facts.front().kept_gpus;
+    const auto kept = job.broadcast(job.world_rank() == 0 ? kept_gemm(config) : std::nullopt);
+    if (kept)
+      for (RankFacts& rank : facts) {
+        rank.kept_gemm = kept->format;
+        rank.kept_gpus = kept->gpu_kinds;
+      }
   }
   const auto chosen = plan_device(config.run.device, facts);
   if (!chosen) return chosen.error();

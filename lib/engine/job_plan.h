@@ -22,7 +22,7 @@ struct RankFacts {
   int node_size = 1;              // ranks that share it
   std::vector<std::string> gpus;  // that the rank sees, by ordinal; equal names are the same GPU
   std::string no_gpu_because;     // where it sees none
-  // The rest only where it matters (gather_facts).
+  // The rest only where it matters (add_device_facts).
   std::optional<int64_t> free_bytes;       // of the rank's device; on the CPU the machine's, for all its ranks
   std::optional<int64_t> workspace_bytes;  // that its kernels take in the rank's arena
   std::optional<GpuProperties> gpu;        // of the one that the rank takes
@@ -30,8 +30,8 @@ struct RankFacts {
   std::string tp_problem, dp_problem, pp_problem;
   // Time of a layer's GEMMs in precision.compute over that in FP8 with their casts (precision.gemm: auto).
   std::optional<double> fp8_speedup;
-  // What precision.gemm: auto meant at the last start of the run, of the same layers (kept_gemm.h), and the kinds of
-  // GPUs that it was timed on. Of other kinds the kinds alone are kept: it is timed anew.
+  // What precision.gemm: auto meant at the last start of the run, with the same layers (kept_gemm.h), and that start's
+  // kinds of GPUs. On a job of other kinds kept_gemm is none, for it is timed anew; kept_gpus tells people why.
   std::optional<GemmFormat> kept_gemm;
   std::string kept_gpus;
 };
@@ -48,7 +48,7 @@ struct JobPlan {
   std::vector<PpTransfers> pp;                                           // [world rank]: to the next stage; never auto
   Recompute recompute = Recompute::kNone;  // auto only where nobody knows the free memory: on paper
   GemmFormat gemm = GemmFormat::kCompute;  // never auto
-  std::string gpu_kinds;                   // of its ranks (kept_gemm.h), each once; "" where there are none
+  std::string gpu_kinds;                   // of its ranks (kinds_of in kept_gemm.h); "" on the CPU
   std::vector<std::string> lines;          // a decision each, with its reason, for people
   std::vector<std::string> warnings;       // what is slow though it need not be, what has no effect
 };
@@ -77,6 +77,9 @@ JobFacts facts_on_paper(const Config& config, int ranks);
 
 // `config`, resolved for `ranks`, with the plan that those facts lead to: what memory is laid out by without a job.
 Result<Config> plan_on_paper(const Config& config, int ranks);
+
+// Forgets the last start's GEMMs on all ranks where its GPUs were of other kinds than those that the facts name.
+void forget_gemm_of_other_gpus(JobFacts& facts);
 
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);
