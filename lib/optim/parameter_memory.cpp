@@ -22,9 +22,9 @@ std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Param
   return numbers;
 }
 
-// What a parameter's moments draw for their rounding: what the global tensor would, in any layout. Elements draw four at
-// a time (a quad): a tp share whose runs in the global tensor are not whole quads draws by its own places instead, with
-// a key of its own. `offset`: of the share, in elements of its chunk's flat buffer.
+// What a parameter's moments draw for their rounding: what the global tensor would, in any layout. Elements draw four
+// at a time (a quad): a tp share whose runs in the global tensor are not whole quads draws by its own places instead,
+// with a key of its own. `offset`: of the share, in elements of its chunk's flat buffer.
 TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis tp, uint64_t seed) {
   constexpr int64_t kQuad = 4;
   int64_t run = spec.local_numel(tp.size);  // neighbours in the share that are neighbours in the global tensor
