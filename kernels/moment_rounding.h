@@ -4,8 +4,8 @@
 // (1 - beta2) · g² is beside v for beta2 = 0.999, where rounding to nearest would stand still.
 // The sixteen bits that bf16 drops decide, against sixteen random ones: exact. Four consecutive elements of a tensor
 // share one draw of 128 bits, a pure function of (the tensor's key, the step's key, the elements' place in the tensor).
-// That place is the one in the global tensor, so that any layout draws the same. Philox has seven rounds here: the draw
-// is most of the kernel's work.
+// That place is the one in the global tensor, so that any layout draws the same (but for odd tensor-parallel shares:
+// lib/optim/parameter_memory.cpp). Philox has seven rounds here: the draw is most of the kernel's work.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ constexpr uint16_t round_stochastically(float value, uint32_t random) {
   return static_cast<uint16_t>((value == value ? rounded : 0x7FC00000) >> 16);
 }
 
-// Random bits for elements [4 · quad, 4 · quad + 4) of a tensor.
+// Random bits for elements [4 · quad, 4 · quad + 4) of a tensor: sixteen for each of an element's two moments.
 struct MomentDraw {
   std::array<uint32_t, 4> bits;
 
@@ -35,7 +35,7 @@ constexpr MomentDraw draw_of(uint64_t tensor_key, uint64_t step_key, int64_t qua
 }
 
 // What a tensor draws, a row of MomentRounding::draws. The elements of a tensor-parallel share lie in the global tensor
-// in runs, one every `stride`, the first at `offset`, counted in quads; run 0: the share is the whole tensor.
+// in runs, one every `stride`, the first at `offset`, counted in quads; run 0: quad n of the share draws as quad n.
 struct alignas(16) TensorDraws {
   static constexpr int kColumns = 8;
 

@@ -56,7 +56,8 @@ std::string scatter(Job& job, const std::function<std::string(int rank)>& bytes_
   return root ? std::move(messages[0]) : mine;
 }
 
-// The elements in the other of f32 and bf16, whose array `out` becomes.
+// Converts `count` elements, bf16 to f32 or f32 to bf16 (as `wanted` says), into `out`, and returns its memory. Neither
+// need be aligned.
 const char* convert(const char* elements, int64_t count, StoredType wanted, std::vector<char>& out) {
   out.resize(static_cast<size_t>(count * element_bytes(wanted)));
   if (wanted == StoredType::kBf16) {

@@ -65,7 +65,7 @@ class Planner {
       return done.error();
     if (auto done = plan_stages(); !done) return done.error();
     if (auto done = plan_attention(); !done) return done.error();
-    plan_gpu_kinds();
+    if (plan_.device.kind == DeviceKind::kCuda) plan_.gpu_kinds = kinds_of(gpus_of(facts_));
     if (auto done = plan_gemms(); !done) return done.error();
     plan_recompute();
     return std::move(plan_);
@@ -163,13 +163,6 @@ class Planner {
     if (any_order) text += ", its sums in any order (run.deterministic: false)";
     add(text + origin("model.attention", m.attention, ""));
     return {};
-  }
-
-  void plan_gpu_kinds() {
-    std::set<std::string> kinds;
-    for (const RankFacts& rank : facts_)
-      if (rank.gpu && plan_.device.kind == DeviceKind::kCuda) kinds.insert(gpu_kind(*rank.gpu));
-    for (const std::string& kind : kinds) plan_.gpu_kinds += (plan_.gpu_kinds.empty() ? "" : ", ") + kind;
   }
 
   // Why this job's GPUs do not multiply FP8; "" where they do, and on the CPU, which emulates it.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <vector>
+#include <set>
 
 #include "io/base/format.h"
 #include "lib/config/flat.h"
@@ -14,13 +14,15 @@ constexpr std::string_view kGpuKinds = "# GPUs of compute capability ";
 
 }  // namespace
 
-std::string gpu_kind(const GpuProperties& gpu) {
-  return fmt::format("{}.{} with {} multiprocessors", gpu.capability / 10, gpu.capability % 10,
-                     gpu.num_multiprocessors);
-}
-
-bool has_gpu_kind(const std::string& kinds, const GpuProperties& gpu) {
-  return (", " + kinds + ", ").find(", " + gpu_kind(gpu) + ", ") != std::string::npos;
+std::string kinds_of(const std::vector<std::optional<GpuProperties>>& gpus) {
+  std::set<std::string> kinds;
+  for (const auto& gpu : gpus)
+    if (gpu)
+      kinds.insert(fmt::format("{}.{} with {} multiprocessors", gpu->capability / 10, gpu->capability % 10,
+                               gpu->num_multiprocessors));
+  std::string text;
+  for (const std::string& kind : kinds) text += (text.empty() ? "" : ", ") + kind;
+  return text;
 }
 
 std::string gpu_kinds_line(const std::string& kinds) {

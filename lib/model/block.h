@@ -54,9 +54,10 @@ class TransformerBlock {
   // The backward of the norm that made the rows which `linear` has read.
   void norm_backward(State& s, Linear linear) const;
 
-  // What attention reads of qkv's output `inp`, and what qkv's backward reads of the gradient `inp` of that.
+  // RoPE. Forward from qkv's output `inp` to the rows `out` that attention reads; backward from the gradient `inp` of
+  // those rows to that of qkv's output, `out`. A model without RoPE: `inp` is `out`, and nothing is done.
   void rotate(const LayerContext& ctx, Pass pass, Tensor out, Tensor inp) const;
-  // Where `inp` lies: `out` itself where RoPE turns rows in place, or is not there.
+  // The memory of that `inp`: `out` itself, unless RoPE changes the order of heads.
   Tensor rope_input(const LayerContext& ctx, Tensor out) const;
   void attention_forward(const LayerContext& ctx, const LayerTensors& t) const;
   void attention_backward(const LayerContext& ctx, const LayerTensors& t) const;

@@ -22,19 +22,18 @@ std::vector<std::vector<int>> number_tensors(const std::vector<std::vector<Param
   return numbers;
 }
 
-// What a parameter's moments draw for their rounding: what the global tensor would, in any layout. A share whose runs
-// are no whole quads is an endless tensor of its own.
+// What a parameter's moments draw for their rounding: what the global tensor would, in any layout. Elements draw four
+// at a time (a quad): a tp share whose runs in the global tensor are not whole quads draws by its own places instead,
+// with a key of its own. `offset`: of the share, in elements of its chunk's flat buffer.
 TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis tp, uint64_t seed) {
   constexpr int64_t kQuad = 4;
-  int64_t run = spec.local_numel(tp.size);
-  if (spec.split_dim >= 0)
-    for (int d = 0; d < spec.split_dim; ++d) run /= spec.shape[static_cast<size_t>(d)];
-  const bool split = spec.split_dim >= 0 && tp.size > 1, whole_quads = run % kQuad == 0;
-  const uint64_t key = derive_key(
-      seed, split && !whole_quads ? fmt::format("optimizer/{}/{}", spec.name, tp.rank) : "optimizer/" + spec.name);
-  const bool in_runs = split && whole_quads;
-  TRI_REQUIRE(spec.local_numel(tp.size) / kQuad <= std::numeric_limits<uint32_t>::max(), "{} has too many elements",
-              spec.name);
+  int64_t run = spec.local_numel(tp.size);  // neighbours in the share that are neighbours in the global tensor
+  for (int d = 0; d < spec.split_dim; ++d) run /= spec.shape[static_cast<size_t>(d)];
+  const bool is_split = spec.split_dim >= 0 && tp.size > 1, in_runs = is_split && run % kQuad == 0;
+  TRI_REQUIRE(spec.numel() / kQuad <= std::numeric_limits<uint32_t>::max(),
+              "{} has {} elements, too many for moments in bf16", spec.name, spec.numel());
+  const std::string own_share = is_split && !in_runs ? fmt::format("/{}", tp.rank) : "";
+  const uint64_t key = derive_key(seed, "optimizer/" + spec.name + own_share);
   return {.key_low = static_cast<uint32_t>(key),
           .key_high = static_cast<uint32_t>(key >> 32),
           .first_block = static_cast<int32_t>(offset / kBlock),
@@ -114,7 +113,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
   const auto numbers = number_tensors(parameters_);
   const bool dp_counts = sharded_ || mesh.dp.first();
   std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
-  std::vector<TensorDraws> draws(decay.size());
+  std::vector<TensorDraws> draws(tensors_.draws.empty() ? 0 : decay.size());
   tensor_names_.resize(decay.size());
   for (size_t c = 0; c < parameters_.size(); ++c) {
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
@@ -129,14 +128,14 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
       const ParamSpec& spec = specs[i];
       const auto number = static_cast<size_t>(numbers[c][i]);
       tensor_names_[number] = spec.name;
-      draws[number] = draws_of(spec, chunk.layout.offset[i], mesh.tp, config.run.seed);
+      if (!draws.empty()) draws[number] = draws_of(spec, chunk.layout.offset[i], mesh.tp, config.run.seed);
       decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
       const bool first_holder = spec.scope != GradScope::kReplicated || mesh.tp.first();
       weight[number] = dp_counts && first_holder && !spec.tied_copy ? 1.0f : 0.0f;
     }
   }
   compute.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());
-  if (!tensors_.draws.empty()) compute.copy(tensors_.draws.data, draws.data(), tensors_.draws.bytes());
+  if (!draws.empty()) compute.copy(tensors_.draws.data, draws.data(), tensors_.draws.bytes());
   compute.copy(tensors_.count_weight.data, weight.data(), tensors_.count_weight.bytes());
   compute.synchronize();
 }

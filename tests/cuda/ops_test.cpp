@@ -1,6 +1,5 @@
-// Every CUDA operation but GEMM and attention against its CPU reference.
+// Every CUDA operation but GEMM, attention, FP8 and the optimizers against its CPU reference.
 #include "kernels/core/dims.h"
-#include "kernels/moment_rounding.h"
 #include "tests/cuda/op_compare.h"
 #include "tests/kernels/qkv_rows.h"
 
@@ -346,119 +345,6 @@ TEST(CudaOps, cross_entropy_split_over_tp) {
                                                      {9, 264, 1050, 4},
                                                      {16, 25152, 50257, 2}})
         compare_cross_entropy({dtype, rows, columns, vocab, tp, gradient});
-}
-
-TEST(CudaOps, optimizers_and_sums) {
-  TRI_NEEDS_GPU();
-  for (const int64_t blocks : {1, 5, 700}) {
-    const int64_t n = blocks * kBlock;
-    constexpr int64_t kTensors = 4;
-    Values owners;
-    for (int64_t b = 0; b < blocks; ++b) {  // padding behind each tensor, where there is room
-      const int64_t tensor = b * kTensors / blocks;
-      const bool padding = blocks > kTensors && (b + 1) * kTensors / blocks != tensor;
-      owners.push_back(padding ? -1 : static_cast<double>(tensor));
-    }
-    const auto floats = [&](const char* name) { return Buffer(Dtype::kF32, {n}, random_values(n, name)); };
-    const auto one_a_tensor = [](const Values& values) { return Buffer(Dtype::kF32, {kTensors}, values); };
-    Values squares = random_values(n, "exp_avg_sq");
-    for (double& v : squares) v = v * v;
-    const Buffer block_tensor(Dtype::kI32, {blocks}, owners), decay = one_a_tensor({0.1, -1, 0, 0.2}),
-                                                              grad_scale(Dtype::kF32, {1}, {0.5});
-    const Buffer draws(
-        Dtype::kI32, {kTensors, TensorDraws::kColumns},
-        {1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 2, 5, 15, 10, 0, 0, 5, 6, 1, 32, 64, 32, 0, 0, -7, -8, 3, 0, 0, 0, 0, 0});
-    const auto moments_in = [&](Dtype kept) {
-      return Operands{{"master", floats("master")},
-                      {"exp_avg", Buffer(kept, {n}, random_values(n, "exp_avg"))},
-                      {"exp_avg_sq", Buffer(kept, {n}, squares)},
-                      {"grad", floats("grad")},
-                      {"grad_scale", grad_scale},
-                      {"block_tensor", block_tensor},
-                      {"decay", decay},
-                      {"draws", draws}};
-    };
-    // Both draw the same numbers. An fp32 number that differs in its last bits falls to another side once in 10^4
-    // times; with other draws the moments as a whole would be 1.5e-3 apart.
-    const auto compared = [&](Dtype kept, std::map<std::string, Comparison> others) {
-      if (kept == Dtype::kBF16) others["exp_avg"] = others["exp_avg_sq"] = vectors(6e-4, n);
-      return Comparisons(elements(2e-5), others);
-    };
-    const auto moments_on = [](const Place& on) {
-      return Moments{.master = on("master"),
-                     .exp_avg = on("exp_avg"),
-                     .exp_avg_sq = on("exp_avg_sq"),
-                     .grad = on("grad"),
-                     .grad_scale = on("grad_scale"),
-                     .block_tensor = on("block_tensor"),
-                     .decay = on("decay"),
-                     .beta1 = 0.9f,
-                     .beta2 = 0.95f,
-                     .eps = 1e-6f,
-                     .bias_correction1 = 0.3f,
-                     .bias_correction2 = 0.2f,
-                     .rounding = {.draws = on("draws"), .first_block = 70, .step_key = 0x123456789ABCDEF}};
-    };
-    for (const bool mixed : {false, true}) {
-      const Buffer param = mixed ? Buffer(Dtype::kBF16, {n}) : Buffer();
-      const Comparison rounding = rounding_of(mixed ? Dtype::kBF16 : Dtype::kF32);
-      for (const Dtype kept : kTypes) {
-        Operands adamw = moments_in(kept);
-        adamw.emplace_back("param", param);
-        TRI_COMPARE(adamw_update, "adamw", adamw, ([&](const Place& on) {
-                      return AdamwUpdate{.moments = moments_on(on), .param = on("param"), .lr = 0.01f};
-                    }),
-                    compared(kept, {{"param", rounding}}));
-      }
-      TRI_COMPARE(lamb_apply, "lamb",
-                  (Operands{{"master", floats("master")},
-                            {"param", param},
-                            {"direction", floats("direction")},
-                            {"weight_sumsq", one_a_tensor({4, 9, 1, 0})},
-                            {"direction_sumsq", one_a_tensor({1, 2, 0.5, 3})},
-                            {"grad_scale", grad_scale},
-                            {"block_tensor", block_tensor},
-                            {"decay", decay}}),
-                  ([](const Place& on) {
-                    return LambApply{.master = on("master"),
-                                     .param = on("param"),
-                                     .direction = on("direction"),
-                                     .weight_sumsq = on("weight_sumsq"),
-                                     .direction_sumsq = on("direction_sumsq"),
-                                     .grad_scale = on("grad_scale"),
-                                     .block_tensor = on("block_tensor"),
-                                     .decay = on("decay"),
-                                     .lr = 0.01f};
-                  }),
-                  Comparisons(elements(2e-5), {{"param", rounding}}));
-    }
-    for (const Dtype kept : kTypes)
-      TRI_COMPARE(lamb_direction, "lamb", moments_in(kept),
-                  ([&](const Place& on) { return LambDirection{.moments = moments_on(on)}; }), compared(kept, {}));
-    TRI_COMPARE(
-        tensor_sumsq, "sumsq",
-        (Operands{{"sumsq", one_a_tensor({1, 2, 3, 4})}, {"inp", floats("inp")}, {"block_tensor", block_tensor}}),
-        ([](const Place& on) {
-          return TensorSumsq{.sumsq = on("sumsq"), .inp = on("inp"), .block_tensor = on("block_tensor")};
-        }),
-        elements(2e-6));
-    TRI_COMPARE(
-        weighted_sum, "weighted sum",
-        (Operands{{"out", Buffer(Dtype::kF32, {1}, {3.0})}, {"inp", floats("inp")}, {"weight", floats("weight")}}),
-        ([](const Place& on) { return WeightedSum{.out = on("out"), .inp = on("inp"), .weight = on("weight")}; }),
-        elements(2e-5));
-  }
-  for (const double norm_sq : {0.0, 0.25, 4.0, static_cast<double>(NAN)})
-    for (const float most : {0.0f, 1.0f})
-      TRI_COMPARE(clip_scale, fmt::format("clip {} {}", norm_sq, most),
-                  (Operands{{"scale", Buffer(Dtype::kF32, {1})},
-                            {"norm", Buffer(Dtype::kF32, {1})},
-                            {"norm_sq", Buffer(Dtype::kF32, {1}, {norm_sq})}}),
-                  ([&](const Place& on) {
-                    return ClipScale{
-                        .scale = on("scale"), .norm = on("norm"), .norm_sq = on("norm_sq"), .max_norm = most};
-                  }),
-                  elements(1e-6));
 }
 
 TEST(CudaOps, normal_values) {

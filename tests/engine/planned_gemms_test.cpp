@@ -1,9 +1,5 @@
 // When layers multiply FP8: precision.gemm: auto over what ranks found, what the last start meant, and what is said.
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "lib/engine/job_plan.h"
 #include "lib/engine/kept_gemm.h"
@@ -58,92 +54,54 @@ TEST(PlannedGemms, switches_of_fp8_are_told_and_where_they_change_nothing) {
   EXPECT_TRUE(warnings().empty());
 }
 
-TEST(PlannedGemms, the_last_start_counts_where_the_layers_are_the_same) {
-  const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gemm_{}", getpid());
-  std::filesystem::create_directories(folder);
-  Config config = config_of({.dp = 1});
-  config.run.dir = folder.string();
-  config.precision.gemm = GemmFormat::kAuto;
-  EXPECT_FALSE(kept_gemm(config)) << "no start";
-  const auto started = [&](GemmFormat asked, GemmFormat decided, DeviceChoice device = DeviceChoice::kCuda) {
-    Config of_start = config;
-    of_start.precision.gemm = asked;
-    std::ofstream(folder / "config.yaml") << to_yaml(of_start);
-    of_start.precision.gemm = decided;
-    of_start.run.device = device;
-    of_start.run.steps += 100;
-    of_start.parallel.recompute = Recompute::kFull;
-    std::ofstream(folder / "resolved.yaml") << to_yaml(of_start);
+// The slowest GPUs decide: a start without them, or with others, times FP8 anew.
+TEST(PlannedGemms, auto_gemms_are_timed_anew_on_gpus_of_other_kinds) {
+  const GpuProperties a100{.num_multiprocessors = 108, .capability = 80}, h100{},
+      part_of_h100{.num_multiprocessors = 32};
+  JobFacts facts = each_sees_its_own(2, 2);
+  const auto kept_by = [&](const GpuProperties& first, const GpuProperties& second, const std::string& kinds) {
+    facts[0].gpu = first;
+    facts[1].gpu = second;
+    for (RankFacts& rank : facts) {
+      rank.kept_gemm = GemmFormat::kFp8;
+      rank.kept_gpus = kinds;
+    }
+    forget_gemm_of_other_gpus(facts);
+    EXPECT_EQ(facts[0].kept_gemm, facts[1].kept_gemm);
+    EXPECT_EQ(facts[1].kept_gpus, kinds) << "to tell people";
+    return facts[0].kept_gemm.has_value();
   };
-  for (const GemmFormat decided : {GemmFormat::kFp8, GemmFormat::kCompute}) {
-    started(GemmFormat::kAuto, decided);
-    const std::optional<KeptGemm> kept = kept_gemm(config);
-    ASSERT_TRUE(kept);
-    EXPECT_EQ(kept->format, decided);
-    EXPECT_EQ(kept->gpu_kinds, "");
-    started(decided, decided);
-    EXPECT_FALSE(kept_gemm(config)) << "auto was not asked for";
-  }
-  started(GemmFormat::kAuto, GemmFormat::kCompute, DeviceChoice::kCpu);
-  EXPECT_FALSE(kept_gemm(config)) << "the CPU times nothing";
-  started(GemmFormat::kAuto, GemmFormat::kFp8);
-  for (const auto& change : std::initializer_list<std::function<void(Config&)>>{
-           [](Config& c) { c.model.hidden *= 2; }, [](Config& c) { c.data.micro_batch *= 2; },
-           [](Config& c) { c.precision.fp8_fast_accumulation = FastAccumulation::kAll; }}) {
-    Config other = config;
-    change(other);
-    EXPECT_FALSE(kept_gemm(other));
-  }
-  std::filesystem::remove_all(folder);
+  EXPECT_TRUE(kept_by(h100, h100, kinds_of({h100})));
+  EXPECT_TRUE(kept_by(h100, a100, kinds_of({a100, h100})));
+  EXPECT_FALSE(kept_by(h100, h100, kinds_of({a100})));
+  EXPECT_FALSE(kept_by(h100, h100, kinds_of({part_of_h100})));
+  EXPECT_FALSE(kept_by(h100, h100, kinds_of({a100, h100}))) << "the slower ones are gone";
+  EXPECT_FALSE(kept_by(h100, a100, kinds_of({h100}))) << "slower ones have come";
+  EXPECT_FALSE(kept_by(h100, h100, "")) << "an older program's folder";
 }
 
-// An A100's decision is none for an H100.
-TEST(PlannedGemms, auto_gemms_are_timed_anew_on_gpus_of_another_kind) {
-  const GpuProperties a100{.num_multiprocessors = 108, .capability = 80}, h100{};
+TEST(PlannedGemms, the_plan_says_that_auto_gemms_were_timed_anew) {
   Config config = config_of({.dp = 2});
   config.precision.compute = Dtype::kBF16;
   config.precision.gemm = GemmFormat::kAuto;
   config.model.hidden = config.model.ffn_hidden = 256;
   config.model.seq_len = 64;
   JobFacts facts = each_sees_its_own(2, 2);
-  facts[0].gpu = h100;
-  facts[1].gpu = a100;
-  const std::string both = value_or_throw(plan_job(config, facts)).gpu_kinds;
-  EXPECT_EQ(both, "8.0 with 108 multiprocessors, 9.0 with 132 multiprocessors");
-  facts[1].gpu = h100;
-  const std::string one = value_or_throw(plan_job(config, facts)).gpu_kinds;
-  EXPECT_EQ(one, gpu_kind(h100));
-  EXPECT_TRUE(has_gpu_kind(one, h100) && has_gpu_kind(both, h100) && has_gpu_kind(both, a100));
-  EXPECT_FALSE(has_gpu_kind(one, a100) || has_gpu_kind("", a100));
-  EXPECT_FALSE(has_gpu_kind(one, GpuProperties{.num_multiprocessors = 32}));
   for (const double speedup : {1.4, 0.9}) {
     for (RankFacts& rank : facts) {
+      rank.gpu = GpuProperties{};
       rank.fp8_speedup = speedup;
-      rank.kept_gpus = gpu_kind(a100);
+      rank.kept_gpus = "8.0 with 108 multiprocessors";
     }
     const JobPlan plan = value_or_throw(plan_job(config, facts));
     EXPECT_EQ(plan.gemm, speedup > 1 ? GemmFormat::kFp8 : GemmFormat::kCompute);
+    EXPECT_EQ(plan.gpu_kinds, kinds_of({GpuProperties{}}));
     EXPECT_NE(to_string(plan).find("; timed anew, the last start's GPUs were 8.0 with 108 multiprocessors)"),
               std::string::npos)
         << to_string(plan);
   }
-  facts = each_sees_its_own(2, 2);
   config.run.device = DeviceChoice::kCpu;
   EXPECT_EQ(value_or_throw(plan_job(config, facts)).gpu_kinds, "");
-
-  const auto folder = std::filesystem::temp_directory_path() / fmt::format("kept_gpus_{}", getpid());
-  std::filesystem::create_directories(folder);
-  config.run.dir = folder.string();
-  std::ofstream(folder / "config.yaml") << to_yaml(config);
-  config.run.device = DeviceChoice::kCuda;
-  config.precision.gemm = GemmFormat::kFp8;
-  std::ofstream(folder / "resolved.yaml") << gpu_kinds_line(both) << to_yaml(config);
-  config.precision.gemm = GemmFormat::kAuto;
-  const std::optional<KeptGemm> kept = kept_gemm(config);
-  ASSERT_TRUE(kept);
-  EXPECT_EQ(kept->gpu_kinds, both);
-  EXPECT_EQ(kept->format, GemmFormat::kFp8);
-  std::filesystem::remove_all(folder);
 }
 
 // FP8 on GPUs: refused where it is insisted on and can't be had; auto takes it where every rank gains by it.

@@ -154,6 +154,19 @@ TEST(MomentRounding, lamb_keeps_what_adamw_keeps) {
   EXPECT_TRUE(lamb.m.same_bits(adamw.m) && lamb.v.same_bits(adamw.v));
 }
 
+TEST(MomentRounding, gradients_that_are_not_finite_change_nothing) {
+  Slice slice(Dtype::kBF16, 3, 0.5f, 0.25f);
+  slice.step(1, 0, 3);  // moments of many values
+  const Values w = slice.w.values(), m = slice.m.values(), v = slice.v.values(), grad = slice.grad.values();
+  slice.scale = Buffer(Dtype::kF32, {1}, {NAN});
+  slice.step(2, 0, 3);
+  cpu::lamb_direction({.moments = slice.moments(2, 0, 3)});
+  EXPECT_EQ(slice.w.values(), w);
+  EXPECT_EQ(slice.m.values(), m);
+  EXPECT_EQ(slice.v.values(), v);
+  EXPECT_EQ(slice.grad.values(), grad);
+}
+
 TEST(MomentRounding, check_refuses_wrong_operands) {
   const Slice slice(Dtype::kBF16, 2, 0, 0), plain(Dtype::kF32, 2, 0, 0);
   const auto refuses = [&](auto change) {

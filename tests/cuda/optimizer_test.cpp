@@ -1,0 +1,173 @@
+// CUDA's AdamW, LAMB and sums of squares against the CPU reference.
+#include "kernels/core/dims.h"
+#include "kernels/moment_rounding.h"
+#include "tests/cuda/op_compare.h"
+
+namespace tri::test {
+namespace {
+
+constexpr int64_t kTensors = 4;
+constexpr int64_t kSlices[] = {1, 5, 700};  // blocks
+
+Buffer one_a_tensor(const Values& values) { return Buffer(Dtype::kF32, {kTensors}, values); }
+
+// A slice of some blocks of four tensors, with padding behind each where there is room.
+struct Slice {
+  explicit Slice(int64_t blocks) : n(blocks * kBlock), block_tensor(Dtype::kI32, {blocks}, owners(blocks)) {}
+
+  static Values owners(int64_t blocks) {
+    Values owners;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t tensor = b * kTensors / blocks;
+      const bool padding = blocks > kTensors && (b + 1) * kTensors / blocks != tensor;
+      owners.push_back(padding ? -1 : static_cast<double>(tensor));
+    }
+    return owners;
+  }
+  Buffer floats(const char* name) const { return Buffer(Dtype::kF32, {n}, random_values(n, name)); }
+  Operands moments(Dtype kept, double grad_scale = 0.5) const {
+    Values squares = random_values(n, "exp_avg_sq");
+    for (double& v : squares) v = v * v;
+    return {{"master", floats("master")},
+            {"exp_avg", Buffer(kept, {n}, random_values(n, "exp_avg"))},
+            {"exp_avg_sq", Buffer(kept, {n}, squares)},
+            {"grad", floats("grad")},
+            {"grad_scale", Buffer(Dtype::kF32, {1}, {grad_scale})},
+            {"block_tensor", block_tensor},
+            {"decay", decay},
+            {"draws", draws}};
+  }
+  Operands adamw(Dtype kept, const Buffer& param, double grad_scale = 0.5) const {
+    Operands operands = moments(kept, grad_scale);
+    operands.emplace_back("param", param);
+    return operands;
+  }
+  // The bf16 copy of the weights to write, poisoned; or none.
+  Buffer param(Dtype dtype) const { return dtype == Dtype::kBF16 ? Buffer(dtype, {n}) : Buffer(); }
+
+  int64_t n;
+  Buffer block_tensor;
+  Buffer decay = one_a_tensor({0.1, -1, 0, 0.2});
+  // A whole tensor, two shares of columns, another whole one.
+  Buffer draws{
+      Dtype::kI32, {kTensors, TensorDraws::kColumns}, {1, 2, 0, 0,  0,  0,  0, 0, 3,  4,  2, 5, 15, 10, 0, 0,  //
+                                                       5, 6, 1, 32, 64, 32, 0, 0, -7, -8, 3, 0, 0,  0,  0, 0}};
+};
+
+Moments moments_on(const Place& on) {
+  return {.master = on("master"),
+          .exp_avg = on("exp_avg"),
+          .exp_avg_sq = on("exp_avg_sq"),
+          .grad = on("grad"),
+          .grad_scale = on("grad_scale"),
+          .block_tensor = on("block_tensor"),
+          .decay = on("decay"),
+          .beta1 = 0.9f,
+          .beta2 = 0.95f,
+          .eps = 1e-6f,
+          .bias_correction1 = 0.3f,
+          .bias_correction2 = 0.2f,
+          .rounding = {.draws = on("draws"), .first_block = 70, .step_key = 0x123456789ABCDEF}};
+}
+AdamwUpdate adamw_on(const Place& on) { return {.moments = moments_on(on), .param = on("param"), .lr = 0.01f}; }
+LambDirection lamb_direction_on(const Place& on) { return {.moments = moments_on(on)}; }
+
+// Both draw the same numbers. An fp32 number that differs in its last bits falls to another side once in 10^4 times;
+// with other draws the moments as a whole would be 1.5e-3 apart.
+Comparisons compared(Dtype kept, int64_t n, std::map<std::string, Comparison> others = {}) {
+  if (kept == Dtype::kBF16) others["exp_avg"] = others["exp_avg_sq"] = vectors(6e-4, n);
+  return Comparisons(elements(2e-5), others);
+}
+
+TEST(CudaOptimizers, updates_of_moments) {
+  TRI_NEEDS_GPU();
+  for (const int64_t blocks : kSlices)
+    for (const Dtype kept : kTypes) {
+      const Slice slice(blocks);
+      for (const Dtype type : kTypes)
+        TRI_COMPARE(adamw_update, "adamw", slice.adamw(kept, slice.param(type)), adamw_on,
+                    compared(kept, slice.n, {{"param", rounding_of(type)}}));
+      TRI_COMPARE(lamb_direction, "lamb", slice.moments(kept), lamb_direction_on, compared(kept, slice.n));
+    }
+}
+
+TEST(CudaOptimizers, gradients_that_are_not_finite_change_nothing) {
+  TRI_NEEDS_GPU();
+  const Slice slice(kSlices[1]);
+  for (const Dtype kept : kTypes) {
+    const Operands before = slice.adamw(kept, slice.param(Dtype::kBF16), NAN);
+    for (const Operands& after : {TRI_COMPARE(adamw_update, "adamw", before, adamw_on, same_bits),
+                                  TRI_COMPARE(lamb_direction, "lamb", before, lamb_direction_on, same_bits)})
+      for (size_t i = 0; i < before.size(); ++i)
+        EXPECT_TRUE(after[i].second.same_bits(before[i].second)) << before[i].first;
+  }
+}
+
+TEST(CudaOptimizers, lamb_apply) {
+  TRI_NEEDS_GPU();
+  for (const int64_t blocks : kSlices)
+    for (const Dtype type : kTypes) {
+      const Slice slice(blocks);
+      TRI_COMPARE(lamb_apply, "lamb",
+                  (Operands{{"master", slice.floats("master")},
+                            {"param", slice.param(type)},
+                            {"direction", slice.floats("direction")},
+                            {"weight_sumsq", one_a_tensor({4, 9, 1, 0})},
+                            {"direction_sumsq", one_a_tensor({1, 2, 0.5, 3})},
+                            {"grad_scale", Buffer(Dtype::kF32, {1}, {0.5})},
+                            {"block_tensor", slice.block_tensor},
+                            {"decay", slice.decay}}),
+                  ([](const Place& on) {
+                    return LambApply{.master = on("master"),
+                                     .param = on("param"),
+                                     .direction = on("direction"),
+                                     .weight_sumsq = on("weight_sumsq"),
+                                     .direction_sumsq = on("direction_sumsq"),
+                                     .grad_scale = on("grad_scale"),
+                                     .block_tensor = on("block_tensor"),
+                                     .decay = on("decay"),
+                                     .lr = 0.01f};
+                  }),
+                  Comparisons(elements(2e-5), {{"param", rounding_of(type)}}));
+    }
+}
+
+TEST(CudaOptimizers, sums) {
+  TRI_NEEDS_GPU();
+  for (const int64_t blocks : kSlices) {
+    const Slice slice(blocks);
+    TRI_COMPARE(
+        tensor_sumsq, "sumsq",
+        (Operands{
+            {"sumsq", one_a_tensor({1, 2, 3, 4})}, {"inp", slice.floats("inp")}, {"block_tensor", slice.block_tensor}}),
+        ([](const Place& on) {
+          return TensorSumsq{.sumsq = on("sumsq"), .inp = on("inp"), .block_tensor = on("block_tensor")};
+        }),
+        elements(2e-6));
+    TRI_COMPARE(
+        weighted_sum, "weighted sum",
+        (Operands{{"out", Buffer(Dtype::kF32, {1}, {3.0})},
+                  {"inp", slice.floats("inp")},
+                  {"weight", slice.floats("weight")}}),
+        ([](const Place& on) { return WeightedSum{.out = on("out"), .inp = on("inp"), .weight = on("weight")}; }),
+        elements(2e-5));
+  }
+}
+
+TEST(CudaOptimizers, clip_scale) {
+  TRI_NEEDS_GPU();
+  for (const double norm_sq : {0.0, 0.25, 4.0, static_cast<double>(NAN)})
+    for (const float most : {0.0f, 1.0f})
+      TRI_COMPARE(clip_scale, fmt::format("clip {} {}", norm_sq, most),
+                  (Operands{{"scale", Buffer(Dtype::kF32, {1})},
+                            {"norm", Buffer(Dtype::kF32, {1})},
+                            {"norm_sq", Buffer(Dtype::kF32, {1}, {norm_sq})}}),
+                  ([&](const Place& on) {
+                    return ClipScale{
+                        .scale = on("scale"), .norm = on("norm"), .norm_sq = on("norm_sq"), .max_norm = most};
+                  }),
+                  elements(1e-6));
+}
+
+}  // namespace
+}  // namespace tri::test
