@@ -32,7 +32,6 @@ Result<Config> model_of(const Options& options) {
 }
 
 Result<void> plan(const Options& options) {
-  if (options.plan.ranks < 1) return usage_error("plan needs --ranks N, the number of ranks to plan for");
   auto config = model_of(options);
   if (!config) return config.error();
   auto cluster = read_cluster(options.cluster, options.constants);
@@ -57,7 +56,7 @@ void add_plan_command(CLI::App& app, int& status) {
       app.add_subcommand("plan", "The fastest layouts of a model on a cluster that is not here, and a run config");
   auto options = std::make_shared<Options>();
   command->add_option("model", options->model, "YAML run config; its model, batch and optimizer are kept")->required();
-  command->add_option("--ranks", options->plan.ranks, "Number of ranks")->required();
+  command->add_option("--ranks", options->plan.ranks, "Number of ranks")->required()->check(CLI::Range(1, 1 << 24));
   command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s")
       ->required();
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");

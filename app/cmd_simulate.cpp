@@ -1,7 +1,6 @@
 // trireme simulate: a config's step on machines that are not here.
 #include <chrono>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,12 +33,14 @@ struct Options {
   bool json = false, fp8 = false, network_asked = false, startup = false, help_cluster = false, no_stragglers = false;
 };
 
+Error begins_beyond(const std::string& what, const Simulation& simulation, const Options& options) {
+  return usage_error("{} begins at {} ranks, more than --to {}", what, simulation.workload.ranks(), options.most_ranks);
+}
+
 Result<void> show_scaling(const Simulation& simulation, const Options& options) {
   const Scaling scaling = *enum_from_name<Scaling>(options.scaling);
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, scaling, options.most_ranks);
-  if (rows.empty())
-    return usage_error("--scaling {} begins at {} ranks, more than --to {}", options.scaling,
-                       simulation.workload.ranks(), options.most_ranks);
+  if (rows.empty()) return begins_beyond("--scaling " + options.scaling, simulation, options);
   fmt::print("{}", options.json ? to_json(rows) : to_text(rows));
   if (options.svg.empty()) return {};
   return write_file(options.svg, to_svg(rows, fmt::format("{}, {} scaling on {}", simulation.name, options.scaling,
@@ -48,6 +49,7 @@ Result<void> show_scaling(const Simulation& simulation, const Options& options) 
 
 Result<void> show_start_up(const Simulation& simulation, const Options& options) {
   const auto rows = scaling_rows(simulation.workload, simulation.cluster, Scaling::kWeak, options.most_ranks);
+  if (rows.empty()) return begins_beyond("--startup", simulation, options);
   fmt::print("{}", options.json ? to_json(rows) : start_up_text(rows));
   return {};
 }
@@ -121,8 +123,11 @@ Result<void> run_simulation(const Options& options) {
   Config config = std::move(parsed).value();
   const ParallelConfig& mesh = config.parallel;
   const int64_t ranks = options.ranks > 0 ? options.ranks : int64_t{mesh.tp} * mesh.pp * mesh.dp;
-  if (ranks < 1 || ranks > std::numeric_limits<int>::max())
+  if (ranks < 1)
     return usage_error("simulate needs --ranks N: parallel.dp {} leaves the number of ranks open", mesh.dp);
+  if (ranks > 1 << 20)
+    return usage_error("parallel: tp {} x pp {} x dp {} = {} ranks, more than {}; --scaling goes further", mesh.tp,
+                       mesh.pp, mesh.dp, ranks, 1 << 20);
   config.cluster.ranks_per_node = cluster.value().node.ranks;  // a tp group must fit into the cluster's nodes
   if (options.fp8) config.precision.gemm = GemmFormat::kFp8;
   auto resolved = resolve_config(std::move(config), static_cast<int>(ranks));
@@ -151,12 +156,14 @@ void add_simulate_command(CLI::App& app, int& status) {
       "simulate", "Step time, MFU, memory and where the time goes, of a config on a cluster that is not here");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
-  command->add_option("--ranks", options->ranks, "Number of MPI ranks; may be left out where parallel.dp is given");
+  command->add_option("--ranks", options->ranks, "Number of MPI ranks; may be left out where parallel.dp is given")
+      ->check(CLI::Range(1, 1 << 20));
   command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8: precision.gemm=fp8");
-  command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp");
+  command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp")
+      ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--fsdp", options->workload.fsdp, "Weights sharded over dp as well, as other programs do");
   command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
       ->check(CLI::IsMember({"strong", "weak"}));

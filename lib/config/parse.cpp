@@ -62,35 +62,16 @@ std::string unknown_key(const Section& section, const std::string& key) {
   return section.name + "." + key + ": unknown key; " + advice;
 }
 
-// The first line that a tab indents; 0: there is none.
-int line_after_tab(std::string_view text) {
-  int line = 1;
-  for (bool indents = true; const char c : text) {
-    if (c == '\t' && indents) return line;
-    if (c == '\n') ++line;
-    indents = c == '\n' || (indents && c == ' ');
-  }
-  return 0;
-}
-
 // Reads files and overrides into one Config, and collects what is wrong with them.
 class Parser {
  public:
   explicit Parser(const std::string& file_name) : file_name_(file_name) {}
 
   void read_file(std::string_view text) {
-    try {
-      const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-      if (documents.size() > 1)
-        return add(file_name_, fmt::format("{} YAML documents in one file; keep one", documents.size()));
-      if (documents.empty() || documents[0].IsNull()) return;  // defaults alone
-      read_document(documents[0]);
-    } catch (const YAML::Exception& error) {
-      if (const int line = line_after_tab(text); line > 0 && line <= error.mark.line + 1)
-        add(at_line(line), "a tab indents this line, and YAML takes spaces alone; put two spaces in place of each tab");
-      else
-        add(at_line(error.mark.line + 1), fmt::format("not valid YAML: {}", error.msg));
-    }
+    std::vector<Problem> problems;
+    const YAML::Node root = load_document(text, problems);
+    for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
+    if (!root.IsNull()) read_document(root);  // else defaults alone
   }
 
   void read_override(const std::string& text) {

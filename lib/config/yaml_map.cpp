@@ -8,6 +8,17 @@
 namespace tri {
 namespace {
 
+// The first line that a tab indents; 0: there is none.
+int line_after_tab(std::string_view text) {
+  int line = 1;
+  for (bool indents = true; const char c : text) {
+    if (c == '\t' && indents) return line;
+    if (c == '\n') ++line;
+    indents = c == '\n' || (indents && c == ' ');
+  }
+  return 0;
+}
+
 class Pairs {
  public:
   Pairs(const std::string& prefix, std::vector<Problem>& problems) : prefix_(prefix), problems_(problems) {}
@@ -72,6 +83,22 @@ class Pairs {
 };
 
 }  // namespace
+
+YAML::Node load_document(std::string_view text, std::vector<Problem>& problems) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() == 1) return documents[0];
+    if (documents.size() > 1)
+      problems.push_back({.text = fmt::format("{} YAML documents in one file; keep one", documents.size())});
+  } catch (const YAML::Exception& error) {
+    if (const int line = line_after_tab(text); line > 0 && line <= error.mark.line + 1)
+      problems.push_back(
+          {line, "", "a tab indents this line, and YAML takes spaces alone; put two spaces in place of each tab"});
+    else
+      problems.push_back({error.mark.line + 1, "", "not valid YAML: " + error.msg});
+  }
+  return YAML::Node(YAML::NodeType::Null);
+}
 
 std::vector<YamlPair> yaml_pairs(const YAML::Node& map, const std::string& prefix, std::vector<Problem>& problems) {
   Pairs pairs(prefix, problems);

@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/config/value.h"
@@ -15,6 +16,9 @@ struct YamlPair {
   int line = 0;  // of the key, 1-based
   YAML::Node value;
 };
+
+// The one document of a file's text; null where there is none, or where a Problem is appended (its line 0: the file).
+YAML::Node load_document(std::string_view text, std::vector<Problem>& problems);
 
 // Those of `map` in its order; after them those that `<<: *NAME` or `<<: [*A, *B]` adds: a key that is there already
 // stays as it is, and of two merged maps the first one wins. What is wrong (a key given twice, or that is no word; a

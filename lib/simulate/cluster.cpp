@@ -10,6 +10,7 @@
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
 #include "lib/config/value.h"
+#include "lib/config/yaml_map.h"
 
 namespace tri {
 namespace {
@@ -38,6 +39,17 @@ ValueRule make_rule(const Allowed& allowed, const T& default_value) {
   return {allowed, describe<T>(allowed), print_value(default_value)};
 }
 
+// Numbers far beyond any machine's overflow somewhere. 0 is left to the rule.
+void check_size(double value, std::vector<Problem>& problems) {
+  constexpr double kLeast = 1e-30, kMost = 1e30;
+  if (value != 0 && (value < kLeast || value > kMost))
+    problems.push_back({.text = fmt::format("{} is far beyond any machine; numbers lie between {} and {}",
+                                            print_value(value), print_value(kLeast), print_value(kMost))});
+}
+
+template <class T>
+void check_size(const T&, std::vector<Problem>&) {}
+
 Constants make_constants() {
   Constants all;
 #define SECTION(type, member, title)            \
@@ -51,6 +63,7 @@ Constants make_constants() {
       {section, #member, make_rule<type>(allowed, SectionType{}.member), meaning,                            \
        [](const YAML::Node& node, const ValueRule& rule, Cluster& cluster, std::vector<Problem>& problems) { \
          read_value(node, rule, (cluster.*kSection).member, problems);                                       \
+         check_size((cluster.*kSection).member, problems);                                                   \
        },                                                                                                    \
        [](const Cluster& cluster) { return print_value((cluster.*kSection).member); }});
 #define END_SECTION(type) }
@@ -99,16 +112,15 @@ class ClusterParser {
   explicit ClusterParser(const std::string& file_name) : file_name_(file_name) {}
 
   void read_file(std::string_view text) {
-    try {
-      const YAML::Node root = YAML::Load(std::string(text));
-      if (root.IsNull()) return;
-      if (!root.IsMap())
-        return add(at(root), fmt::format("expected sections, such as \"device:\"; the sections are {}",
-                                         fmt::join(section_names(), ", ")));
-      for (const auto& entry : root) read_top(entry.first, entry.second);
-    } catch (const YAML::Exception& error) {
-      add(fmt::format("{}:{}", file_name_, error.mark.line + 1), "not valid YAML: " + error.msg);
-    }
+    std::vector<Problem> problems;
+    const YAML::Node root = load_document(text, problems);
+    for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
+    if (root.IsNull()) return;
+    if (!root.IsMap())
+      return add(
+          at_line(root.Mark().line + 1),
+          fmt::format("expected sections, such as \"device:\"; the sections are {}", fmt::join(section_names(), ", ")));
+    each_pair(root, "", [&](const YamlPair& pair) { read_top(pair.key, at_line(pair.line), pair.value); });
   }
 
   void read_override(const std::string& text) {
@@ -135,32 +147,34 @@ class ClusterParser {
 
  private:
   void add(const std::string& where, const std::string& text) { errors_.push_back(where + ": " + text); }
-  std::string at(const YAML::Node& node) const { return fmt::format("{}:{}", file_name_, node.Mark().line + 1); }
+  std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
+  std::string at(const YAML::Node& node) const { return at_line(node.Mark().line + 1); }
 
-  void read_top(const YAML::Node& name_node, const YAML::Node& node) {
-    if (!name_node.IsScalar()) return add(at(name_node), "a key must be a single word");
-    const std::string name = name_node.Scalar();
-    if (!seen_.insert(name).second) return add(at(name_node), name + ": given twice; keep one");
+  template <class Visit>
+  void each_pair(const YAML::Node& map, const std::string& prefix, Visit visit) {
+    std::vector<Problem> problems;
+    const std::vector<YamlPair> pairs = yaml_pairs(map, prefix, problems);
+    for (const Problem& problem : problems)
+      add(at_line(problem.line), problem.part.empty() ? problem.text : problem.part + ": " + problem.text);
+    for (const YamlPair& pair : pairs) visit(pair);
+  }
+
+  void read_top(const std::string& name, const std::string& where, const YAML::Node& node) {
+    if (name.starts_with("x-")) return;  // anchors to merge from
     if (name == kGemms) return read_gemms(node);
     if (name == kUncertainty) {
       std::vector<Problem> problems;
       read_value(node, make_rule<double>(within(0, 1), 0.0), cluster_.uncertainty, problems);
-      for (const Problem& problem : problems) add(at(name_node), name + ": " + problem.text);
+      for (const Problem& problem : problems) add(where, name + ": " + problem.text);
       return;
     }
     if (std::ranges::count(section_names(), name) == 0)
-      return add(at(name_node), name + ": unknown section; " + advice(name, "", section_names(), "sections"));
+      return add(where, name + ": unknown section; " + advice(name, "", section_names(), "sections"));
     if (node.IsNull()) return;
     if (!node.IsMap())
-      return add(at(name_node), name + ": is a section; put its keys on lines of their own below it, as key: value");
-    for (const auto& entry : node) {
-      if (!entry.first.IsScalar())
-        add(at(entry.first), "a key must be a single word");
-      else if (!seen_.insert(name + "." + entry.first.Scalar()).second)
-        add(at(entry.first), fmt::format("{}.{}: given twice; keep one", name, entry.first.Scalar()));
-      else
-        read_constant(name, entry.first.Scalar(), entry.second, at(entry.first));
-    }
+      return add(where, name + ": is a section; put its keys on lines of their own below it, as key: value");
+    each_pair(node, name + ".",
+              [&](const YamlPair& pair) { read_constant(name, pair.key, pair.value, at_line(pair.line)); });
   }
 
   void read_constant(const std::string& section, const std::string& key, const YAML::Node& node,
@@ -185,7 +199,10 @@ class ClusterParser {
       std::vector<Problem> problems;
       const ValueRule rule = make_rule<double>(at_least(0), 0.0);
       if (row.IsSequence())
-        for (const YAML::Node& value : row) read_value(value, rule, values.emplace_back(), problems);
+        for (const YAML::Node& value : row) {
+          read_value(value, rule, values.emplace_back(), problems);
+          check_size(values.back(), problems);
+        }
       if (!problems.empty() || values.size() != 5 || std::min({values[0], values[1], values[2], values[3]}) <= 0)
         add(at(row), "gemms: " + expected);
       else
@@ -195,7 +212,7 @@ class ClusterParser {
 
   std::string file_name_;
   Cluster cluster_;
-  std::set<std::string> seen_, given_;
+  std::set<std::string> given_;
   std::vector<std::string> errors_;
 };
 

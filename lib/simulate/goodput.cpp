@@ -59,6 +59,15 @@ double played_effective_share(const FaultRates& rates, double interval_s, double
 
 int spares_needed(const Cluster& cluster, int ranks, double probability) {
   const double mean = cluster.faults.repair_hours * ranks / cluster.faults.device_mtbf_hours;
+  constexpr double kMany = 1e6;  // of which the distribution is a normal one
+  if (mean > kMany) {
+    double low = -12, high = 12;  // standard deviations
+    for (int i = 0; i < 60; ++i) {
+      const double middle = (low + high) / 2;
+      (0.5 * std::erfc(-middle / std::sqrt(2.0)) < probability ? low : high) = middle;
+    }
+    return static_cast<int>(std::min(std::ceil(mean + high * std::sqrt(mean)), 2e9));
+  }
   const int most = static_cast<int>(mean + 12 * std::sqrt(mean) + 20);
   double log_term = -mean, sum = 0;
   for (int spares = 0; spares < most; ++spares) {

@@ -1,9 +1,7 @@
 #include "lib/simulate/layer_times.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 
 #include "lib/model/block_order.h"
 #include "lib/model/parameter.h"
@@ -11,41 +9,6 @@
 
 namespace tri {
 namespace {
-
-// Element sizes: activations are bf16 beside FP8 GEMMs.
-double activation_bytes(Numbers numbers) { return numbers == Numbers::kFp32 ? 4 : 2; }
-
-double peak_flops(const Cluster& c, Numbers numbers) {
-  if (numbers == Numbers::kFp8 && c.device.fp8_tflops > 0) return c.device.fp8_tflops * 1e12;
-  return (numbers == Numbers::kFp32 ? c.device.fp32_tflops : c.device.bf16_tflops) * 1e12;
-}
-
-double memory_bytes_per_second(const Cluster& c) { return c.device.memory_gb_per_s * 1e9 * c.software.memory_share; }
-
-// The rate of the measured shapes, weighted by nearness in the logarithms of m, n and k.
-double measured_flops(const std::vector<MeasuredGemm>& gemms, double m, double n, double k) {
-  double sum = 0, weights = 0;
-  for (const MeasuredGemm& gemm : gemms) {
-    const double dm = std::log(gemm.m / m), dn = std::log(gemm.n / n), dk = std::log(gemm.k / k);
-    const double weight = 1 / (1e-6 + std::pow(dm * dm + dn * dn + dk * dk, 2));
-    // Seconds a FLOP, since those add up.
-    sum += weight / gemm.tflops;
-    weights += weight;
-  }
-  return weights / sum * 1e12;
-}
-
-// A tile: rows, columns, and its share of a large tile's rate.
-struct Tile {
-  double rows, columns, rate;
-};
-
-std::array<Tile, 6> tiles_of(int longest) {
-  const double a = longest, b = longest / 2.0, c = longest / 4.0;
-  return {{{a, b, 1}, {b, a, 1}, {b, b, 0.95}, {b, c, 0.85}, {c, b, 0.85}, {c, c, 0.7}}};
-}
-
-bool is_aligned(double elements, double bytes) { return std::fmod(elements * bytes, 128) == 0; }
 
 // Adds kernels of one pass of a layer to its times.
 class Kernels {
@@ -198,6 +161,7 @@ class LayerSteps {
     const double passes = c_.software.unfused_passes;
     if (passes > 0) kernels.memory(passes * (s_.local_rows * s_.width + s_.rows * s_.ffn) * bytes, 4);
     if (c_.software.separate_kernels) separate(which, bytes / 2, kernels);
+    if (c_.software.eager_kernels) eager(which, bytes / 2, kernels);
   }
   // What a level of recompute adds to backward, tp's transfers left out.
   void recompute(Kernels& kernels) const {
@@ -213,6 +177,7 @@ class LayerSteps {
         }
         kernels.memory((w_.model.activation == Activation::kSwiglu ? 3 : 2) * s_.rows * s_.ffn *
                        activation_bytes(w_.numbers));
+        if (c_.software.eager_kernels) eager(Pass::kForward, activation_bytes(w_.numbers) / 2, kernels);
         [[fallthrough]];
       case Recompute::kNorms:
         norm_forward(kernels);
@@ -245,6 +210,30 @@ class LayerSteps {
     // The norm's input (6) and weights (4), the residual's sum (6), the dropout (5), the bias' sum (2): 23 for 8. The
     // activation (6) and its bias (2). Rows into heads, the three gradients into one tensor, and its bias.
     kernels.memory(scale * (15 * stream + 8 * ffn + 22 * heads), 13);
+  }
+  // PyTorch's modules without a compiler, a kernel an operation; bytes of bf16 beyond those of fused kernels. RMSNorm
+  // and rotations work on fp32 copies: a conversion moves 6, an operation 8, and those of two tensors 12. A norm's
+  // backward pass is that of each of its operations.
+  void eager(Pass which, double scale, Kernels& kernels) const {
+    const ModelConfig& m = w_.model;
+    const bool rms = m.norm == Norm::kRmsNorm, swiglu = m.activation == Activation::kSwiglu;
+    const bool rope = m.position == Position::kRope, forward = which == Pass::kForward;
+    const double stream = (m.block == Block::kSequential ? 2 : 1) * s_.local_rows * s_.width;
+    const double ffn = s_.rows * s_.ffn, heads = s_.rows * s_.heads_width;
+    // With the residual's sum (6 each way), less what fused kernels move (8): RMSNorm's conversion, square, mean,
+    // product, conversion, weight (36) and their gradients (68); LayerNorm is a kernel forward (4), two backward (10).
+    double bytes = stream * (rms ? (forward ? 34 : 66) : (forward ? 2 : 8));
+    // SiLU and its product 10 and 18 for 6 and 10; GeLU, elsewhere part of GEMMs, 4 and 6.
+    bytes += ffn * (swiglu ? (forward ? 4 : 8) : (forward ? 4 : 6));
+    // Conversion, product and conversion of queries and keys for a pass in place; keys and values are copied to all
+    // heads that share them.
+    if (rope) bytes += 16 * s_.rows * (s_.qkv - s_.values);
+    if (m.kv_heads < m.heads) bytes += 4 * heads;
+    if (!forward) {
+      if (swiglu) bytes += 18 * s_.rows * s_.width;  // q, k, v, w1 and w3 are GEMMs of their own: sums of gradients
+      if (m.bias) bytes += 2 * (s_.rows * (s_.qkv + 2 * s_.width) + ffn);
+    }
+    kernels.memory(scale * bytes, forward ? 28 : 45);
   }
   // FP8 GEMMs read copies that a kernel makes of their input, and of its transpose for the weight gradient.
   double casts(double width, Kernels& kernels) const {
@@ -340,35 +329,6 @@ PassTimes operator*(double factor, PassTimes times) {
 double keys_per_query(const ModelConfig& m) {
   const double window = m.window > 0 ? std::min(m.window, m.seq_len) : m.seq_len;
   return window - window * (window - 1) / (2.0 * m.seq_len);
-}
-
-double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, double k, double output_bytes) {
-  const double flops = 2 * m * n * k, launch = c.software.launch_us * 1e-6;
-  if (!c.gemms.empty()) return flops / measured_flops(c.gemms, m, n, k) + launch;
-  const double bytes = numbers == Numbers::kFp8 ? 1 : activation_bytes(numbers);
-  const double moved = (bytes * (m * k + k * n) + output_bytes * m * n) / memory_bytes_per_second(c);
-  double rate = peak_flops(c, numbers) * (numbers == Numbers::kFp8 ? c.software.fp8_gemm_share : c.software.gemm_share);
-  if (c.device.tile <= 1) return std::max(flops / rate, moved) + launch;
-  if (!is_aligned(n, bytes) || !is_aligned(k, bytes)) rate *= c.software.misaligned_share;
-  // A tile's time on its multiprocessor: the sum over k, then its output, during which the next tile does not compute
-  // unless the device overlaps the two.
-  const double ramp = c.software.gemm_ramp * (numbers == Numbers::kFp8 ? 2 : 1);
-  const double units = c.device.multiprocessors;
-  const double write_rate = memory_bytes_per_second(c) / units;
-  double best = std::numeric_limits<double>::infinity();
-  for (const Tile& tile : tiles_of(c.device.tile)) {
-    const double count = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
-    const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
-    const double write = c.device.output_exposed * tile.rows * tile.columns * output_bytes / write_rate;
-    best = std::min(best, std::ceil(count / units) * (compute + write));
-    // Too few tiles for the device share their sum over k (split-K); parts are written and added up in fp32.
-    for (int parts = 2; parts <= 8 && count < 2 * units && output_bytes == kAddsFp32; ++parts) {
-      const double sums = 2 * 4.0 * parts * m * n / memory_bytes_per_second(c);
-      best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);
-    }
-  }
-  const double sustained = numbers == Numbers::kFp8 ? 0 : flops / (peak_flops(c, numbers) * c.device.sustained_share);
-  return std::max({best, moved, sustained}) + launch;
 }
 
 LayerTimes layer_times(const Workload& w, const Cluster& c, const TransferTimes& transfers) {

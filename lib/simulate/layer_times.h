@@ -4,6 +4,7 @@
 #pragma once
 
 #include "lib/simulate/collectives.h"
+#include "lib/simulate/gemm_times.h"
 #include "lib/simulate/workload.h"
 
 namespace tri {
@@ -21,11 +22,6 @@ struct PassTimes {
 struct LayerTimes {
   PassTimes forward, backward;  // recompute is part of backward
 };
-
-// What a GEMM (m, k) x (k, n) leaves in memory, an element of (m, n).
-inline constexpr double kWritesBf16 = 2, kAddsFp32 = 8;
-
-double gemm_seconds(const Cluster& cluster, Numbers numbers, double m, double n, double k, double output_bytes);
 
 // Mean over queries of the keys that the causal mask and the window leave.
 double keys_per_query(const ModelConfig& model);

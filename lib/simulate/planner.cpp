@@ -100,6 +100,7 @@ class Search {
 
   // The least recompute and sharding that fit: more of either only costs.
   void add_levels(Workload& w) {
+    if (w.num_microbatches() > kMostMicrobatches) return;
     ++result_.tried;
     for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
       w.recompute = recompute;
@@ -134,8 +135,8 @@ std::string limits_of(const StepPrediction& step) {
   std::vector<std::pair<std::string, double>> parts = named_parts(step.parts);
   std::erase_if(parts, [](const auto& part) { return part.first == "gemm" || part.first == "attention"; });
   std::ranges::sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
-  return fmt::format("{} {:.1f} %, {} {:.1f} %", parts[0].first, 100 * parts[0].second / step.seconds, parts[1].first,
-                     100 * parts[1].second / step.seconds);
+  return fmt::format("{} {:.1f} %, {} {:.1f} %", part_title(parts[0].first), 100 * parts[0].second / step.seconds,
+                     part_title(parts[1].first), 100 * parts[1].second / step.seconds);
 }
 
 // Where the second loses most against the first.
@@ -145,7 +146,7 @@ std::string why(const PlannedLayout& first, const PlannedLayout& second) {
   for (size_t i = 0; i < a.size(); ++i)
     if (b[i].second - a[i].second > b[most].second - a[most].second) most = i;
   return fmt::format("the first spends {:.1f} ms less on {} than the second", 1e3 * (b[most].second - a[most].second),
-                     a[most].first);
+                     part_title(a[most].first));
 }
 
 }  // namespace
@@ -159,9 +160,9 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
   search.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (search.tried == 0)
     return usage_error(
-        "no layout of {} ranks divides model.heads {}, model.layers {} and data.global_batch {}; change --ranks or "
-        "data.global_batch",
-        options.ranks, config.model.heads, config.model.layers, config.data.global_batch);
+        "no layout of {} ranks divides model.heads {}, model.layers {} and data.global_batch {} into at most {} "
+        "microbatches; change --ranks or data.global_batch",
+        options.ranks, config.model.heads, config.model.layers, config.data.global_batch, kMostMicrobatches);
   if (search.best.empty())
     return usage_error("none of {} layouts fits into {:.1f} GiB a rank; take more ranks", search.tried,
                        room_of(cluster) / kGib);

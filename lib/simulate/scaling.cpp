@@ -102,7 +102,7 @@ std::string start_up_text(const std::vector<ScalingRow>& rows) {
       "start-up: calls of all ranks and what they bring to each; groups and the messages that bring them up, of all\n"
       "ranks together; ranks that open token files; seconds of these, and of loading a checkpoint\n";
   text += fmt::format("{:>8}{:>7}{:>12}{:>10}{:>10}{:>12}{:>9}{:>12}{:>10}{:>8}\n", "ranks", "calls", "to each",
-                      "groups", "messages", "of", "readers", "exchange s", "groups s", "load s");
+                      "groups", "messages", "bytes", "readers", "exchange s", "groups s", "load s");
   for (const ScalingRow& row : rows) {
     const StartUp& s = row.start;
     text +=
@@ -141,7 +141,7 @@ std::string to_json(const std::vector<ScalingRow>& rows) {
 std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title) {
   constexpr std::array kColours{"#4269d0", "#6cc5b0", "#97bbf5", "#ff725c", "#efb118",
                                 "#9c6b4e", "#c9c9c9", "#a463f2", "#ff8ab7", "#3c3c3c"};
-  constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 150;
+  constexpr int kBar = 56, kGap = 18, kLeft = 50, kTop = 50, kHeight = 260, kLegend = 190;
   const int width = kLeft + static_cast<int>(rows.size()) * (kBar + kGap) + kLegend + 20, height = kTop + kHeight + 60;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
@@ -157,7 +157,7 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
       bottom -= size;
       svg += fmt::format(
           "<rect x=\"{}\" y=\"{:.2f}\" width=\"{}\" height=\"{:.2f}\" fill=\"{}\"><title>{}: {:.3f} s</title></rect>\n",
-          left, bottom, kBar, size, kColours[part++ % kColours.size()], name, seconds);
+          left, bottom, kBar, size, kColours[part++ % kColours.size()], part_title(name), seconds);
     }
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{:.1f} %</text>\n", left + kBar / 2, kTop - 6,
                        100 * row.step.mfu);
@@ -174,7 +174,7 @@ std::string to_svg(const std::vector<ScalingRow>& rows, const std::string& title
       svg += fmt::format(
           "<rect x=\"{}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{}"
           "</text>\n",
-          left, y, kColours[part % kColours.size()], left + 18, y + 11, name);
+          left, y, kColours[part % kColours.size()], left + 18, y + 11, part_title(name));
       ++part;
     }
   }

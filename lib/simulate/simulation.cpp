@@ -23,22 +23,6 @@ std::string seconds_text(double seconds) {
   return seconds < 1 ? fmt::format("{:.1f} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
 }
 
-const char* part_title(const std::string& name) {
-  constexpr std::pair<const char*, const char*> kTitles[] = {{"gemm", "GEMMs"},
-                                                             {"attention", "attention"},
-                                                             {"memory_bound", "memory-bound kernels"},
-                                                             {"tp_exposed", "exposed tp transfers"},
-                                                             {"pp_exposed", "exposed pp transfers"},
-                                                             {"dp_exposed", "exposed dp transfers"},
-                                                             {"bubble", "pipeline bubble"},
-                                                             {"optimizer", "optimizer"},
-                                                             {"stragglers", "stragglers"},
-                                                             {"fixed", "fixed"}};
-  for (const auto& [key, title] : kTitles)
-    if (name == key) return title;
-  return "";
-}
-
 }  // namespace
 
 Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const WorkloadOptions& options) {
@@ -49,6 +33,10 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   auto planned = plan_on_paper(config, ranks);
   if (!planned) return planned.error();
   config = planned.value();
+  // Before the program's own plan of memory, which lists the actions of all microbatches.
+  Config timed = config;
+  if (timed.parallel.recompute == Recompute::kAuto) timed.parallel.recompute = Recompute::kNone;
+  if (const std::string problem = problem_of(workload_of(timed)); !problem.empty()) return usage_error("{}", problem);
   Simulation simulation{.name = config.run.name, .cluster = cluster, .room_bytes = room_of(cluster)};
   if (config.parallel.recompute == Recompute::kAuto) {
     const Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);

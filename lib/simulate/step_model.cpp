@@ -324,4 +324,20 @@ std::vector<std::pair<std::string, double>> named_parts(const StepParts& parts) 
           {"fixed", parts.fixed}};
 }
 
+const char* part_title(const std::string& name) {
+  constexpr std::pair<const char*, const char*> kTitles[] = {{"gemm", "GEMMs"},
+                                                             {"attention", "attention"},
+                                                             {"memory_bound", "memory-bound kernels"},
+                                                             {"tp_exposed", "exposed tp transfers"},
+                                                             {"pp_exposed", "exposed pp transfers"},
+                                                             {"dp_exposed", "exposed dp transfers"},
+                                                             {"bubble", "pipeline bubble"},
+                                                             {"optimizer", "optimizer"},
+                                                             {"stragglers", "stragglers"},
+                                                             {"fixed", "fixed (host and data)"}};
+  for (const auto& [key, title] : kTitles)
+    if (name == key) return title;
+  return "";
+}
+
 }  // namespace tri

@@ -70,5 +70,7 @@ double bound_step(const Workload& workload, const Cluster& cluster, const Transf
 
 // Names and values in their order, for tables and JSON.
 std::vector<std::pair<std::string, double>> named_parts(const StepParts& parts);
+// For people: "exposed tp transfers" of "tp_exposed". "" of an unknown name.
+const char* part_title(const std::string& name);
 
 }  // namespace tri

@@ -41,6 +41,10 @@ std::string problem_of(const Workload& w) {
   if (w.micro_batch < 1 || w.global_batch % (w.micro_batch * w.dp) != 0)
     return fmt::format("data.global_batch {} is no multiple of micro_batch {} x dp {}", w.global_batch, w.micro_batch,
                        w.dp);
+  if (w.num_microbatches() > kMostMicrobatches)
+    return fmt::format(
+        "a step has {} microbatches, more than {}: lower data.global_batch {}, or raise micro_batch or dp",
+        w.num_microbatches(), kMostMicrobatches, w.global_batch);
   if (w.chunks > 1 && !takes_chunks(w.schedule))
     return fmt::format("schedule {} takes no chunks", enum_name(w.schedule));
   if (w.model.layers < w.pp * w.chunks) return "fewer layers than stages x chunks";

@@ -23,6 +23,9 @@ enum class SelectiveRecompute {
   kEverySecondGemm,      // torchtitan's of 2024 keeps every second GEMM's output and attention's
 };
 
+// A Plan lists a step's actions: beyond this many microbatches it is refused.
+inline constexpr int kMostMicrobatches = 100'000;
+
 struct Workload {
   ModelConfig model;  // resolved: kv_heads and ffn_hidden are not 0
   Numbers numbers = Numbers::kBf16;

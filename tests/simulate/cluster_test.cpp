@@ -44,6 +44,30 @@ TEST(Cluster, other_mistakes_are_refused) {
             std::string::npos);
 }
 
+// As configs are: lib/config/yaml_map.h.
+TEST(Cluster, merges_anchors_and_takes_one_document) {
+  const auto merged =
+      parse_cluster("x-eight: &eight\n  ranks: 4\n  gb_per_s: 7\nnode:\n  <<: *eight\n  ranks: 8\n", "c", {});
+  ASSERT_TRUE(merged) << merged.error().message;
+  EXPECT_EQ(merged.value().node.ranks, 8);
+  EXPECT_EQ(merged.value().node.gb_per_s, 7);
+  EXPECT_NE(error_of("node: {ranks: 4}\n---\nnode: {ranks: 8}\n").find("2 YAML documents in one file"),
+            std::string::npos);
+  EXPECT_NE(error_of("node:\n\tranks: 4\n").find("c.yaml:2: a tab indents this line"), std::string::npos);
+  EXPECT_NE(error_of("node:\n  <<: 3\n").find("node.<<: merges maps"), std::string::npos);
+}
+
+// Each of these made a report of "nan" seconds, or one that never came.
+TEST(Cluster, numbers_far_beyond_machines_are_refused) {
+  for (const char* text : {"node.gb_per_s=1e-320", "device.memory_gb_per_s=1e300"})
+    EXPECT_NE(error_of("", {text}).find("is far beyond any machine"), std::string::npos) << text;
+  for (const char* text : {"fabric.queue_pairs=100000", "fabric.up_ports=1000000", "device.multiprocessors=2000000000",
+                           "device.memory_gib=1e18"})
+    EXPECT_NE(error_of("", {text}).find("is out of range"), std::string::npos) << text;
+  EXPECT_NE(error_of("gemms: [[1e300, 2, 3, 4, 0]]\n").find("gemms: expected"), std::string::npos);
+  EXPECT_EQ(error_of("", {"node.start_us=0"}), "");
+}
+
 TEST(Cluster, prints_what_it_reads) {
   auto cluster = parse_cluster(
       "device: {name: \"a: b\", bf16_tflops: 312.5}\nuncertainty: 0.03\ngemms:\n  - [1, 2, 3, 4.5, 0.01]\n", "c.yaml",

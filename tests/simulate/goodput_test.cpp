@@ -47,6 +47,19 @@ TEST(Goodput, llama3_rate_at_12288_and_100000_ranks) {
   EXPECT_NEAR(share(100000, 0.04, 180), 0.900, 0.01);
 }
 
+// The sum of the Poisson distribution up to a million repairs at once, a normal one beyond: no step between them, and
+// no sum without end.
+TEST(Goodput, spares_of_very_unreliable_machines) {
+  Cluster cluster;
+  cluster.faults.repair_hours = 1;
+  const auto spares = [&](double mean) {
+    cluster.faults.device_mtbf_hours = 1000 / mean;
+    return static_cast<double>(spares_needed(cluster, 1000, 0.99));
+  };
+  for (const double mean : {0.999e6, 1.001e6}) EXPECT_NEAR((spares(mean) - mean) / std::sqrt(mean), 2.326, 0.01);
+  EXPECT_GT(spares(1e15), 1e9);
+}
+
 TEST(Goodput, more_ranks_need_more_spares_and_leave_less) {
   Cluster cluster;
   int spares = 0;

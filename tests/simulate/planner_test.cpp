@@ -1,4 +1,4 @@
-// What a search leaves open and what it keeps: precision.
+// What a search leaves open and what it keeps: precision; and what is too large to be searched.
 #include "lib/simulate/planner.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lib/simulate/cluster.h"
+#include "lib/simulate/simulation.h"
 
 namespace tri {
 namespace {
@@ -57,6 +58,21 @@ TEST(Planner, writes_the_precision_that_won) {
   EXPECT_EQ(with_layout(config, won).precision.gemm, GemmFormat::kFp8);
   won.numbers = Numbers::kBf16;
   EXPECT_EQ(with_layout(config, won).precision.gemm, GemmFormat::kCompute);
+}
+
+// A Plan lists every microbatch: so many were bad_alloc in `plan`, and minutes and gigabytes in `simulate`.
+TEST(Planner, steps_of_millions_of_microbatches_are_refused) {
+  Config config = config_with("compute");
+  config.data.micro_batch = 1;
+  config.data.global_batch = 1 << 30;
+  const Cluster cluster = cluster_of("h100");
+  const auto search = search_layouts(config, cluster, {.ranks = 16});
+  ASSERT_FALSE(search);
+  EXPECT_NE(search.error().message.find("at most 100000 microbatches"), std::string::npos) << search.error().message;
+  const auto simulation = simulate(config, cluster, {});
+  ASSERT_FALSE(simulation);
+  EXPECT_NE(simulation.error().message.find("1073741824 microbatches, more than 100000"), std::string::npos)
+      << simulation.error().message;
 }
 
 }  // namespace

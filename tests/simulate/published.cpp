@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "lib/model/flops.h"
-#include "lib/simulate/cluster.h"
+#include "lib/simulate/step_model.h"
 
 namespace tri::published {
 namespace {
@@ -40,8 +40,8 @@ int default_heads(const Row& r) {
 
 }  // namespace
 
-std::vector<Row> read_rows() {
-  std::ifstream file(std::string(TRI_SOURCE_DIR) + "/tests/simulate/published.csv");
+std::vector<Row> read_rows(const std::string& name) {
+  std::ifstream file(std::string(TRI_SOURCE_DIR) + "/tests/simulate/" + name);
   std::vector<Row> rows;
   std::string line;
   std::getline(file, line);  // names
@@ -108,12 +108,12 @@ Workload workload_of(const Row& r) {
     m.activation = Activation::kSwiglu;
     m.position = Position::kRope;
     m.bias = m.tie_embeddings = false;
-    m.kv_heads = contains(r.model, "llama2-13B") ? m.heads : 8;
+    m.kv_heads = contains(r.model, "llama2-7B") || contains(r.model, "llama2-13B") ? m.heads : 8;
     if (r.vocab == 0) m.vocab = contains(r.model, "llama3") ? 128256 : 32000;
   } else if (contains(r.model, "nemotron")) {
     m.position = Position::kRope;
     m.bias = m.tie_embeddings = false;
-    m.kv_heads = 8;
+    m.kv_heads = contains(r.model, "nemotron4") || contains(r.model, "340B") ? 8 : m.heads;
   }
 
   if (r.source.starts_with("MegaScale")) {
@@ -132,9 +132,13 @@ Workload workload_of(const Row& r) {
     w.eager_loss = true;
     w.compiled = contains(r.model, "compile");
     w.overlap_tp = contains(r.model, "asyncTP");
+  } else if (r.source.starts_with("MPT")) {
+    w.zero = 3;
+    w.gradient_bytes = 2;
   } else if (r.source.starts_with("Trireme")) {
     w.gradient_bytes = 4;
-  } else if (llama || contains(r.model, "nemotron")) {  // NeMo and Megatron Core: all overlaps, gradients in bf16
+  } else if (llama || contains(r.model, "nemotron") || contains(r.model, "gpt3")) {
+    // NeMo and Megatron Core: all overlaps, gradients in bf16.
     w.gradient_bytes = 2;
     w.bucket_elements = std::max<int64_t>(40'000'000, int64_t{1'000'000} * w.dp * w.cp);  // Megatron Core's default
     if (r.source.starts_with("Llama3") && w.pp > 1) {
@@ -194,6 +198,49 @@ double max_error(const std::vector<Error>& errors) {
   double most = 0;
   for (const Error& error : errors) most = std::max(most, std::abs(error.value));
   return most;
+}
+
+double error_of(const Row& row, const Cluster& cluster) {
+  return predict_step(workload_of(row), cluster).seconds / step_seconds(row) - 1;
+}
+
+std::vector<Error> errors_of(const std::vector<Row>& rows, const Cluster& cluster) {
+  std::vector<Error> errors;
+  for (const Row& row : rows)
+    if (!row.metric.starts_with("mem") && !row.metric.starts_with("layer"))
+      errors.push_back({fmt::format("{} {} GPUs", row.model, row.gpus), error_of(row, cluster)});
+  return errors;
+}
+
+void print(const std::string& what, const std::vector<Error>& errors) {
+  fmt::print("| {:<64} | {:>3} rows | mean {:>5.2f} % | max {:>5.2f} % |\n", what, errors.size(),
+             100 * mean_error(errors), 100 * max_error(errors));
+}
+
+void print_rows(const std::vector<Error>& errors) {
+  for (const Error& error : errors) fmt::print("    {:<50} {:>+6.1f} %\n", error.label, 100 * error.value);
+}
+
+void fit(std::vector<Knob> knobs, const std::function<double()>& loss) {
+  double best = loss();
+  for (int round = 0; round < 5; ++round)
+    for (Knob& knob : knobs) {
+      bool moved = false;
+      for (const double sign : {1.0, -1.0})
+        for (bool better = true; better;) {
+          const double before = *knob.value;
+          *knob.value = std::clamp(before + sign * knob.step, knob.low, knob.high);
+          const double now = loss();
+          better = now < best - 1e-12;
+          if (better) {
+            best = now;
+            moved = true;
+          } else {
+            *knob.value = before;
+          }
+        }
+      if (!moved) knob.step /= 2;
+    }
 }
 
 }  // namespace tri::published

@@ -17,6 +17,11 @@ namespace tri {
 namespace {
 
 using published::Error;
+using published::error_of;
+using published::errors_of;
+using published::fit;
+using published::print;
+using published::print_rows;
 using published::Row;
 
 const std::vector<Row>& all_rows() {
@@ -32,54 +37,6 @@ Cluster cluster_of(const std::string& name, const std::vector<std::string>& over
 
 bool is_megatron(const Row& row) { return row.model.find("Megatron-LM") != row.model.npos; }
 bool is_time(const Row& row) { return !row.metric.starts_with("mem") && !row.metric.starts_with("layer"); }
-
-double error_of(const Row& row, const Cluster& cluster) {
-  return predict_step(published::workload_of(row), cluster).seconds / published::step_seconds(row) - 1;
-}
-
-std::vector<Error> errors_of(const std::vector<Row>& rows, const Cluster& cluster) {
-  std::vector<Error> errors;
-  for (const Row& row : rows)
-    if (is_time(row)) errors.push_back({fmt::format("{} {} GPUs", row.model, row.gpus), error_of(row, cluster)});
-  return errors;
-}
-
-// A line of the table of errors.
-void print(const std::string& what, const std::vector<Error>& errors) {
-  fmt::print("| {:<64} | {:>3} rows | mean {:>5.2f} % | max {:>5.2f} % |\n", what, errors.size(),
-             100 * published::mean_error(errors), 100 * published::max_error(errors));
-}
-
-void print_rows(const std::vector<Error>& errors) {
-  for (const Error& error : errors) fmt::print("    {:<50} {:>+6.1f} %\n", error.label, 100 * error.value);
-}
-
-// Coordinate descent on a few constants, each within its limits.
-struct Knob {
-  double* value;
-  double step, low, high;
-};
-void fit(std::vector<Knob> knobs, const std::function<double()>& loss) {
-  double best = loss();
-  for (int round = 0; round < 5; ++round)
-    for (Knob& knob : knobs) {
-      bool moved = false;
-      for (const double sign : {1.0, -1.0})
-        for (bool better = true; better;) {
-          const double before = *knob.value;
-          *knob.value = std::clamp(before + sign * knob.step, knob.low, knob.high);
-          const double now = loss();
-          better = now < best - 1e-12;
-          if (better) {
-            best = now;
-            moved = true;
-          } else {
-            *knob.value = before;
-          }
-        }
-      if (!moved) knob.step /= 2;
-    }
-}
 
 double squared(const std::vector<Row>& rows, const Cluster& cluster) {
   double sum = 0;
@@ -231,8 +188,12 @@ TEST(Published, other_stacks) {
       {"BLOOM log", "a100_megatron_2021", {omni_path, host, blocking, sums_fp32}, true},
       {"BLOOM prequel", "a100_megatron_2021", {omni_path, host, blocking, sums_fp16}, true},
       {"vTrain", "a100_megatron_2021", {"network.gb_per_s=12.5", host, sums_fp16}, true},  // 4 x 200 Gb/s a node
-      // The device's limit as in a100_megatron_2021.yaml: MegaScale's own file has it in what is fitted.
-      {"torchtitan A100", "a100_megascale", {"stragglers.share=0", "device.sustained_share=0.859"}},
+      // The device's limit as in a100_megatron_2021.yaml: MegaScale's own file has it in what is fitted. Not compiled;
+      // nothing of MegaScale's start.
+      {"torchtitan A100",
+       "a100_megascale",
+       {"stragglers.share=0", "device.sustained_share=0.859", "software.fixed_s=0.05", "software.eager_kernels=true",
+        "software.loss_bytes=40"}},
       {"DGXC v24", "h100", {}},
       {"Llama3", "h100", {}},
   };
@@ -384,35 +345,42 @@ TEST(Published, choice_of_layout_on_vtrains_grids) {
   // Published steps of one configuration scatter by 2 to 3 %: a pair that is closer says nothing about the order.
   constexpr double kNoise = 0.03;
   int all_right = 0, all_pairs = 0;
-  double clear_share = 0;
+  double clear_share = 0, share = 0, ceiling = 0;
   for (const auto& [model, grid] : grids) {
     double fastest = grid[0].second;
     for (const auto& [predicted, measured] : grid) fastest = std::min(fastest, measured);
     const double regret = std::ranges::min_element(grid)->second / fastest - 1;
     int right = 0, pairs = 0, clear_right = 0, clear_pairs = 0;
+    double expected = 0;  // pairs in order, of a prediction that is right but for kNoise
     for (size_t i = 0; i < grid.size(); ++i)
       for (size_t j = 0; j < i; ++j, ++pairs) {
         const bool is_right = (grid[i].first < grid[j].first) == (grid[i].second < grid[j].second);
         right += is_right ? 1 : 0;
+        expected += 0.5 * (1 + std::erf(std::abs(std::log(grid[i].second / grid[j].second)) / (2 * kNoise)));
         if (std::abs(grid[i].second / grid[j].second - 1) <= kNoise) continue;
         ++clear_pairs;
         clear_right += is_right ? 1 : 0;
       }
     const double clear = static_cast<double>(clear_right) / clear_pairs;
     fmt::print(
-        "| vTrain's grid of {:<6} {:>3} layouts: regret {:.1f} %, {:.0f} % of pairs in order, {:.0f} % of the {} that "
-        "differ by more than 3 % |\n",
-        model, grid.size(), 100 * regret, 100.0 * right / pairs, 100 * clear, clear_pairs);
+        "| vTrain's grid of {:<6} {:>3} layouts: regret {:.1f} %, {:.0f} % of pairs in order (a prediction within 3 %: "
+        "{:.0f}), {:.0f} % of the {} that differ by more than 3 % |\n",
+        model, grid.size(), 100 * regret, 100.0 * right / pairs, 100 * expected / pairs, 100 * clear, clear_pairs);
     EXPECT_LE(regret, 0.05) << model;
     all_right += right;
     all_pairs += pairs;
     clear_share += clear / static_cast<double>(grids.size());
+    share += static_cast<double>(right) / pairs / static_cast<double>(grids.size());
+    ceiling += expected / pairs / static_cast<double>(grids.size());
   }
   const double ordered = static_cast<double>(all_right) / all_pairs;
-  fmt::print("| vTrain's grids together: {:.1f} % of {} pairs in order; mean of the grids, of clear pairs {:.1f} % |\n",
-             100 * ordered, all_pairs, 100 * clear_share);
+  fmt::print(
+      "| vTrain's grids together: {:.1f} % of {} pairs in order; mean of the grids {:.1f} % (a prediction within 3 %: "
+      "{:.1f}), of clear pairs {:.1f} % |\n",
+      100 * ordered, all_pairs, 100 * share, 100 * ceiling, 100 * clear_share);
   EXPECT_GE(ordered, 0.9);
   EXPECT_GE(clear_share, 0.9);
+  EXPECT_GE(share, ceiling - 0.03);
 }
 
 }  // namespace

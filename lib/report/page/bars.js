@@ -13,6 +13,19 @@ const kPredictedParts = {
   fixed: ['#444444', 'falling'],
 };
 
+const kPartMeanings = {
+  gemm: 'matrix multiplications, those of recompute too',
+  attention: 'the kernels of attention',
+  memory_bound: 'norms, activations, casts, the loss: kernels that wait for memory',
+  tp_exposed: 'transfers of tensor parallelism that compute waits for',
+  pp_exposed: 'transfers between stages that compute waits for',
+  dp_exposed: 'sums of gradients and gathers of parameters that compute waits for',
+  bubble: 'the stage has nothing to do until other stages of the pipeline have worked',
+  optimizer: 'update of the parameters',
+  stragglers: 'waiting for machines that are slower than the others',
+  fixed: 'what depends on none of these: host code, data, logging',
+};
+
 // options: title, bars [{head, feet: [text], parts {name: value}}], looks, format (of values), share: whether a bar's
 // height is the whole of its own parts instead of the largest bar's.
 function barPlot(options) {

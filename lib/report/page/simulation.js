@@ -38,8 +38,8 @@ function step() {
   const names = Object.keys(kPredictedParts).filter((name) => shares[name] > 0);
   return element(
       'div', {}, shareBar(shares, kPredictedParts, describe), legendOf(names, kPredictedParts),
-      table([unbroken('part'), number('seconds'), number('share')], names.map((name) => [
-        name, parts[name].toFixed(4), percent(shares[name])
+      table([unbroken('part'), number('seconds'), number('share'), unbroken('what it is')], names.map((name) => [
+        name, parts[name].toFixed(4), percent(shares[name]), kPartMeanings[name]
       ])));
 }
 

@@ -1,0 +1,76 @@
+#include "lib/simulate/gemm_times.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace tri {
+namespace {
+
+// The rate of the measured shapes, weighted by nearness in the logarithms of m, n and k.
+double measured_flops(const std::vector<MeasuredGemm>& gemms, double m, double n, double k) {
+  double sum = 0, weights = 0;
+  for (const MeasuredGemm& gemm : gemms) {
+    const double dm = std::log(gemm.m / m), dn = std::log(gemm.n / n), dk = std::log(gemm.k / k);
+    const double weight = 1 / (1e-6 + std::pow(dm * dm + dn * dn + dk * dk, 2));
+    // Seconds a FLOP, since those add up.
+    sum += weight / gemm.tflops;
+    weights += weight;
+  }
+  return weights / sum * 1e12;
+}
+
+// A tile: rows, columns, and its share of a large tile's rate.
+struct Tile {
+  double rows, columns, rate;
+};
+
+std::array<Tile, 6> tiles_of(int longest) {
+  const double a = longest, b = longest / 2.0, c = longest / 4.0;
+  return {{{a, b, 1}, {b, a, 1}, {b, b, 0.95}, {b, c, 0.85}, {c, b, 0.85}, {c, c, 0.7}}};
+}
+
+bool is_aligned(double elements, double bytes) { return std::fmod(elements * bytes, 128) == 0; }
+
+}  // namespace
+
+double activation_bytes(Numbers numbers) { return numbers == Numbers::kFp32 ? 4 : 2; }
+
+double peak_flops(const Cluster& c, Numbers numbers) {
+  if (numbers == Numbers::kFp8 && c.device.fp8_tflops > 0) return c.device.fp8_tflops * 1e12;
+  return (numbers == Numbers::kFp32 ? c.device.fp32_tflops : c.device.bf16_tflops) * 1e12;
+}
+
+double memory_bytes_per_second(const Cluster& c) { return c.device.memory_gb_per_s * 1e9 * c.software.memory_share; }
+
+double gemm_seconds(const Cluster& c, Numbers numbers, double m, double n, double k, double output_bytes) {
+  const double flops = 2 * m * n * k, launch = c.software.launch_us * 1e-6;
+  if (!c.gemms.empty()) return flops / measured_flops(c.gemms, m, n, k) + launch;
+  const double bytes = numbers == Numbers::kFp8 ? 1 : activation_bytes(numbers);
+  const double moved = (bytes * (m * k + k * n) + output_bytes * m * n) / memory_bytes_per_second(c);
+  double rate = peak_flops(c, numbers) * (numbers == Numbers::kFp8 ? c.software.fp8_gemm_share : c.software.gemm_share);
+  if (c.device.tile <= 1) return std::max(flops / rate, moved) + launch;
+  if (!is_aligned(n, bytes) || !is_aligned(k, bytes)) rate *= c.software.misaligned_share;
+  // A tile's time on its multiprocessor: the sum over k, then its output, during which the next tile does not compute
+  // unless the device overlaps the two.
+  const double ramp = c.software.gemm_ramp * (numbers == Numbers::kFp8 ? 2 : 1);
+  const double units = c.device.multiprocessors;
+  const double write_rate = memory_bytes_per_second(c) / units;
+  double best = std::numeric_limits<double>::infinity();
+  for (const Tile& tile : tiles_of(c.device.tile)) {
+    const double count = std::ceil(m / tile.rows) * std::ceil(n / tile.columns);
+    const double compute = 2 * tile.rows * tile.columns * (k + ramp) / (rate * tile.rate / units);
+    const double write = c.device.output_exposed * tile.rows * tile.columns * output_bytes / write_rate;
+    best = std::min(best, std::ceil(count / units) * (compute + write));
+    // Too few tiles for the device share their sum over k (split-K); parts are written and added up in fp32.
+    for (int parts = 2; parts <= 8 && count < 2 * units && output_bytes == kAddsFp32; ++parts) {
+      const double sums = 2 * 4.0 * parts * m * n / memory_bytes_per_second(c);
+      best = std::min(best, std::ceil(count * parts / units) * compute / parts + write + sums);
+    }
+  }
+  const double sustained = numbers == Numbers::kFp8 ? 0 : flops / (peak_flops(c, numbers) * c.device.sustained_share);
+  return std::max({best, moved, sustained}) + launch;
+}
+
+}  // namespace tri
