@@ -135,14 +135,13 @@ def from_ours(name, model):
 
 
 def from_theirs(name, family, settings):
-    config = getattr(transformers, family + "Config")(**settings)
+    config = getattr(transformers, family + "Config")(**settings, attn_implementation="eager")
     torch.manual_seed(7)
     model = getattr(transformers, "GPT2LMHeadModel" if family == "GPT2" else family + "ForCausalLM")(config).eval()
     with torch.no_grad():  # norms and biases start as ones and zeros
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.set_attn_implementation("eager")
     model.save_pretrained(os.path.join(SCRATCH, "theirs_" + name))
     run_dir = "runs/imported_" + name
     ids = list(np.random.default_rng(2).integers(0, config.vocab_size, 24))

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Models to and from Hugging Face's transformers, nothing downloaded: huggingface.py.
 # Environment: BUILD    the built tree (default: build)
-#              PYTHON   an interpreter (default: python3) with torch and transformers; without them, it is skipped
+#              PYTHON   an interpreter with torch and transformers (default: the first that tests/python_with finds);
+#                       without them, it is skipped
+#              TRIREME_EXPECT_CLIENTS  if set, they may not be missing
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-build=$(cd "${BUILD:-$root/build}" && pwd) python=${PYTHON:-python3}
-if ! "$python" -c 'import torch, transformers, safetensors' 2>/dev/null; then
+build=$(cd "${BUILD:-$root/build}" && pwd)
+if ! python=$("$root/tests/python_with" torch transformers safetensors); then
+  [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || { echo "transformers and torch are expected here, and missing" >&2; exit 1; }
   echo "skipped: no transformers"
   exit 0
 fi

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # lm-evaluation-harness on an exported model, nothing downloaded: lm_eval.py.
 # Environment: BUILD    the built tree (default: build)
-#              PYTHON   an interpreter (default: python3) with torch and lm-eval; without them, it is skipped
+#              PYTHON   an interpreter with torch and lm-eval (default: the first that tests/python_with finds); without
+#                       them, it is skipped
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-build=$(cd "${BUILD:-$root/build}" && pwd) python=${PYTHON:-python3}
-if ! "$python" -c 'import torch, lm_eval, transformers' 2>/dev/null; then
+build=$(cd "${BUILD:-$root/build}" && pwd)
+if ! python=$("$root/tests/python_with" torch lm_eval transformers accelerate); then
   echo "skipped: no lm_eval"
   exit 0
 fi

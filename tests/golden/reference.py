@@ -5,6 +5,9 @@
 
 RUN_DIR holds what export_run wrote. OUT.txt gets a line "step loss grad_norm" a step. Nothing of Trireme is imported
 and autograd does the backward pass: the two share formulas, start weights and data, but no code.
+
+On the CPU, bf16 is how values are stored, and arithmetic is fp32, as inside a GPU's GEMMs: PyTorch's own bf16 there sums
+in bf16 for some shapes, according to the processor.
 """
 import argparse
 import json
@@ -29,11 +32,34 @@ def load_weights(folder, tensors):
     return weights
 
 
-class Model:
-    """Functions of a dict of weights; `s` are the settings of run.json."""
+def attend(q, k, v, band):
+    """Attention of q over k, v (B, heads, T, HS), causal where no band says what each token sees. PyTorch below 2 has
+    no such function."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=band, is_causal=band is None)
+    if band is None:
+        band = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    scores = (q.float() @ k.float().transpose(-2, -1)) / math.sqrt(q.shape[-1])
+    return (scores.masked_fill(~band, -math.inf).softmax(-1) @ v.float()).to(q.dtype)
 
-    def __init__(self, s, device):
-        self.s = s
+
+class Stored(torch.autograd.Function):
+    """What bf16 keeps of a value, and in the backward pass of its gradient; both stay fp32 tensors."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.bfloat16().float()
+
+    @staticmethod
+    def backward(ctx, dx):
+        return dx.bfloat16().float()
+
+
+class Model:
+    """Functions of a dict of weights; `s` are the settings of run.json. `stored` is applied to every activation."""
+
+    def __init__(self, s, device, stored):
+        self.s, self.stored = s, stored
         t = torch.arange(s["seq_len"], device=device)
         self.head_size = s["hidden"] // s["heads"]
         if s["position"] == "rope":
@@ -47,20 +73,20 @@ class Model:
     def norm(self, w, name, x):
         weight, width = w[name + "/weight"], (x.shape[-1],)
         if self.s["norm"] == "layernorm":
-            return F.layer_norm(x, width, weight, w.get(name + "/bias"), self.s["norm_eps"])
+            return self.stored(F.layer_norm(x, width, weight, w.get(name + "/bias"), self.s["norm_eps"]))
         y = x.float()
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.s["norm_eps"])
-        return (y * weight.float()).to(x.dtype)
+        return self.stored((y * weight.float()).to(x.dtype))
 
     def linear(self, w, name, x, bias=True):
         """weight rows are outputs; leading dims beyond one are joined."""
         weight, b = w[name + "/weight"], w.get(name + "/bias") if bias else None
-        return F.linear(x, weight.reshape(-1, x.shape[-1]), None if b is None else b.reshape(-1))
+        return self.stored(F.linear(x, weight.reshape(-1, x.shape[-1]), None if b is None else b.reshape(-1)))
 
     def rotate(self, x):
         """x (B, heads, T, HS): element i of the first half pairs with i + HS/2."""
         a, b = x.float().chunk(2, dim=-1)
-        return torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1).to(x.dtype)
+        return self.stored(torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1).to(x.dtype))
 
     def attention(self, w, base, x):
         s, (batch, length, _) = self.s, x.shape
@@ -74,7 +100,7 @@ class Model:
         if s["position"] == "rope":
             q, k = self.rotate(q), self.rotate(k)
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.band, is_causal=self.band is None)
+        y = self.stored(attend(q, k, v, self.band))
         return self.linear(w, base + "proj", y.transpose(1, 2).reshape(batch, length, -1))
 
     def mlp(self, w, base, x):
@@ -84,23 +110,24 @@ class Model:
         else:
             gate, up = h.float().chunk(2, dim=-1)
             h = (F.silu(gate) * up).to(x.dtype)
-        return self.linear(w, base + "fc2", h)
+        return self.linear(w, base + "fc2", self.stored(h))
 
     def logits(self, w, tokens):
         x = F.embedding(tokens, w["embedding/tokens/weight"])
         if self.s["position"] == "learned":
             x = x + w["embedding/positions/weight"]
+        x = self.stored(x)
         for layer in range(self.s["layers"]):
             base = f"layers/{layer}/"
             h = self.norm(w, base + "norm1", x)
             if self.s["block"] == "parallel":  # one norm, one output bias (that of fc2)
-                x = x + self.attention(w, base + "attention/", h) + self.mlp(w, base + "mlp/", h)
+                x = self.stored(x + self.attention(w, base + "attention/", h) + self.mlp(w, base + "mlp/", h))
             else:
-                x = x + self.attention(w, base + "attention/", h)
-                x = x + self.mlp(w, base + "mlp/", self.norm(w, base + "norm2", x))
+                x = self.stored(x + self.attention(w, base + "attention/", h))
+                x = self.stored(x + self.mlp(w, base + "mlp/", self.norm(w, base + "norm2", x)))
         x = self.norm(w, "final_norm", x)
         head = w["embedding/tokens/weight" if self.s["tie_embeddings"] else "head/weight"]
-        return F.linear(x, head[: self.s["vocab"]])  # rows beyond the vocabulary are padding
+        return self.stored(F.linear(x, head[: self.s["vocab"]]))  # rows beyond the vocabulary are padding
 
     def loss_sum(self, w, inputs, targets):
         logits = self.logits(w, inputs).float()
@@ -135,18 +162,20 @@ class AdamW:
 
 def train(run, folder, steps, precision, device, out):
     s = run["settings"]
-    model = Model(s, device)
+    emulated = precision == "bf16" and device == "cpu"
+    model = Model(s, device, Stored.apply if emulated else lambda x: x)
     master = {n: w.to(device) for n, w in load_weights(folder, run["tensors"]).items()}
     optimizer = AdamW(s, master, {t["name"]: t["decay"] for t in run["tensors"]})
     grads = {n: torch.zeros_like(w) for n, w in master.items()}
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    storage = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = torch.float32 if emulated else storage
     tokens = np.memmap(os.path.join(folder, "tokens.bin"), dtype="<i4", mode="r")
     tokens = tokens.reshape(s["steps"], 2, s["global_batch"], s["seq_len"])
     count = s["global_batch"] * s["seq_len"]
 
     start = time.time()
     for step in range(steps):
-        weights = {n: w.to(dtype, copy=True).requires_grad_() for n, w in master.items()}
+        weights = {n: w.to(storage, copy=True).to(dtype).requires_grad_() for n, w in master.items()}
         for g in grads.values():
             g.zero_()
         inputs, targets = torch.from_numpy(tokens[step].astype(np.int64)).to(device)
