@@ -113,7 +113,9 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   if (!manifest) return manifest.error();
   Result<VerifyReport> report = VerifyReport{};
   {
-    ProgressBar progress("verify", "B", total_bytes(manifest.value()));
+    int64_t bytes = 0;  // of pieces, which are what is read; the files hold more
+    for (const TensorRecord& tensor : manifest.value().tensors) bytes += tensor_bytes(tensor);
+    ProgressBar progress("verify", "B", bytes);
     report = verify(folder, threads, [&](int64_t bytes) { progress.add(bytes); });
   }
   if (!report) return report.error();

@@ -12,6 +12,7 @@
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
+#include "lib/config/presets.h"
 #include "lib/config/yaml_map.h"
 
 namespace tri {
@@ -196,6 +197,15 @@ class Parser {
   std::vector<std::string> errors_;
 };
 
+// For a name that is a preset's: how to come by it; else empty.
+std::string preset_named(const std::string& path) {
+  const std::string name = std::filesystem::path(path).stem().string();
+  for (const Preset& preset : presets())
+    if (preset.name == name)
+      return fmt::format("; {0} is a preset, of which trireme config new --model {0} makes a config", name);
+  return "";
+}
+
 }  // namespace
 
 Result<std::string> read_config_text(const std::string& path) {
@@ -206,7 +216,7 @@ Result<std::string> read_config_text(const std::string& path) {
                        std::filesystem::exists(of_run, ignored) ? ", such as " + of_run : "");
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) return usage_error("{}: cannot read the config: {}", path, std::strerror(errno));
+  if (!file) return usage_error("{}: cannot read the config: {}{}", path, std::strerror(errno), preset_named(path));
   std::ostringstream text;
   text << file.rdbuf();
   if (file.bad()) return usage_error("{}: cannot read the config", path);

@@ -67,6 +67,8 @@ equal "$(value 'a["documents"], len(a["samples"]), len(a["samples"][0]["ids"]), 
 shape 0 'data prepare' data prepare --format text --tokenizer bytes --output text --force text.txt
 equal "$(value 'a["outputs"][0]["prefix"], a["outputs"][0]["documents"], a["vocab"], a["resumed"]')" "text 1 257 0"
 shape 0 'data verify' data verify text --vocab 257
+shape 0 'data verify' data verify text # by what text.json says
+equal "$(value 'a["vocab"]')" 257
 equal "$(value 'a["tokens"]')" "$(($(stat -c %s text.bin) / 2))"
 shape 0 'checkpoint list' checkpoint list run
 equal "$(value '[(c["step"], c["valid"], c["files"]) for c in a["checkpoints"]]')" "[(4, True, 3), (2, True, 3)]"
