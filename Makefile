@@ -1,7 +1,7 @@
 # make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
-# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers: tests
-#               see with them, or are skipped
+# make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers,
+#               pyarrow: tests see with them, or are skipped
 # make install  executable, scripts and configs into PREFIX       make uninstall
 # make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
