@@ -46,7 +46,7 @@ constexpr OtherOption kOtherOptions[] = {
     {"trireme data prepare", "--append-eod", "every document ends with the tokenizer's token for that"},
 };
 
-// The config field that an option of other trainers sets ("--num-layers"), or that it names ("--run.steps"); else empty.
+// The config field that an option of other trainers sets ("--num-layers"), or that it names ("--run.steps"); or empty.
 std::string field_meant(const std::string& option) {
   for (const Section& section : config_sections())
     for (const Field& field : section.fields)

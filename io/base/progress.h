@@ -8,8 +8,8 @@
 
 namespace tri {
 
-// How much of `total` units is done: a bar on a terminal, elsewhere a plain line every ten per cent, at most one a second.
-// Thread-safe.
+// How much of `total` units is done: a bar on a terminal, elsewhere a plain line every ten per cent, at most one a
+// second. Thread-safe.
 class ProgressBar {
  public:
   ProgressBar(std::string what, std::string unit, int64_t total);

@@ -42,7 +42,7 @@ std::vector<std::string> keys_of(const Section& section) {
   return keys;
 }
 
-// "did you mean run.steps?" for a key that is known, but elsewhere: in another section, or in other programs; else empty.
+// "did you mean run.steps?" for a key that is known, but in another section or by another program; else empty.
 std::string known_elsewhere(const std::string& key) {
   for (const Section& section : config_sections())
     if (find_field(section, key)) return "did you mean " + section.name + "." + key + "?";
