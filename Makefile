@@ -1,7 +1,7 @@
 # make run      train the quick start on this machine's CPU       make test     every test that needs no GPU
 # make build    build/bin/trireme                                 make unit     the tests of one process, under a minute
 # make clients  TensorBoard, Perfetto, Prometheus, Chromium, check-jsonschema, tokenizers, tiktoken, transformers,
-#               PyTorch: tests see with them, or are skipped
+#               pyarrow, PyTorch: tests see with them, or are skipped
 # make install  executable, scripts and configs into PREFIX       make uninstall
 # make deps     the packages that all of this needs
 # make bench    speed of a step and of every kernel at CONFIG's shapes, on this machine's GPU
@@ -14,7 +14,7 @@ CONFIG ?= configs/gpt2_124m.yaml
 PREFIX ?= /usr/local
 
 SOAKS := soak-clang soak-address soak-thread soak-crash soak-hang soak-heal soak-fleet soak-doctor soak-slow \
-  soak-predict
+  soak-predict soak-fresh
 # The interpreters that make clients has left, if it has.
 ifneq ($(wildcard $(BUILD)/clients/bin/python),)
 export TRIREME_TEST_PYTHON ?= $(abspath $(BUILD)/clients/bin/python)

@@ -80,7 +80,7 @@ void add_check_command(CLI::App& app, int& status) {
       app.add_subcommand("check", "Topology, memory, FLOPs, bubble and data of a config, without starting it");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
-  command->add_option("--ranks", options->ranks,
+  command->add_option("--ranks,--gpus", options->ranks,
                       "Number of MPI ranks to plan for; may be left out where parallel.dp is given");
   command->add_option("--set", options->overrides, "section.key=value; repeatable");
   command->add_option("--get", options->get,

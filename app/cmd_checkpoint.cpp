@@ -113,7 +113,9 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   if (!manifest) return manifest.error();
   Result<VerifyReport> report = VerifyReport{};
   {
-    ProgressBar progress("verify", "B", total_bytes(manifest.value()));
+    int64_t bytes = 0;  // of pieces, which are what is read; the files hold more
+    for (const TensorRecord& tensor : manifest.value().tensors) bytes += tensor_bytes(tensor);
+    ProgressBar progress("verify", "B", bytes);
     report = verify(folder, threads, [&](int64_t bytes) { progress.add(bytes); });
   }
   if (!report) return report.error();
@@ -135,31 +137,57 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   return {};
 }
 
-Result<void> prune_folder(const std::string& path, int keep_last, int64_t keep_every) {
+Result<void> prune_folder(const std::string& path, int keep_last, int64_t keep_every, bool json) {
   const auto dir = find_checkpoints_folder(path);
   if (!dir) return dir.error();
   const auto removed = prune(dir.value(), keep_last, keep_every, new_attempt());
   if (!removed) return removed.error();
+  const auto left = list_checkpoints(dir.value());
+  if (!left) return left.error();
+  if (json) {
+    fmt::print("{}\n",
+               Json({{"folder", dir.value()}, {"removed", removed.value()}, {"left", left.value().size()}}).dump());
+    return {};
+  }
   for (const std::string& name : removed.value()) fmt::print("removed {}\n", name);
+  fmt::print("{}: {} removed, {} left\n", dir.value(), removed.value().size(), left.value().size());
   return {};
 }
 
-Result<void> export_model(huggingface::ExportOptions options, const std::string& path) {
+Result<void> export_model(huggingface::ExportOptions options, const std::string& path, bool json) {
   auto folder = find_checkpoint(path);
   if (!folder) return folder.error();
   options.checkpoint = std::move(folder).value();
   const auto summary = huggingface::export_checkpoint(options);
   if (!summary) return summary.error();
   const huggingface::ExportSummary& s = summary.value();
+  if (json) {
+    const Json object = {{"folder", options.folder},
+                         {"checkpoint", options.checkpoint},
+                         {"architecture", s.architecture},
+                         {"dtype", enum_name(options.dtype)},
+                         {"tensors", s.tensors},
+                         {"bytes", s.bytes},
+                         {"files", s.files},
+                         {"tokenizer", s.tokenizer}};
+    fmt::print("{}\n", object.dump());
+    return {};
+  }
   fmt::print("{}: {}, {} tensors, {} of {} in {} file(s), from {}\ntokenizer: {}\n", options.folder, s.architecture,
              s.tensors, format_bytes(s.bytes), enum_name(options.dtype), s.files, options.checkpoint, s.tokenizer);
   return {};
 }
 
-Result<void> import_run(const huggingface::ImportOptions& options) {
+Result<void> import_run(const huggingface::ImportOptions& options, bool json) {
   const auto summary = huggingface::import_model(options);
   if (!summary) return summary.error();
   const huggingface::ImportSummary& s = summary.value();
+  if (json) {
+    const Json object = {{"checkpoint", s.checkpoint}, {"config", s.config}, {"architecture", s.architecture},
+                         {"tensors", s.tensors},       {"bytes", s.bytes},   {"tokenizer", s.tokenizer}};
+    fmt::print("{}\n", object.dump());
+    return {};
+  }
   fmt::print("{}: {}, {} tensors, {} of weights\ntokenizer: {}\nto train: trireme train {} --set data.sources=...\n",
              s.checkpoint, s.architecture, s.tensors, format_bytes(s.bytes), s.tokenizer, s.config);
   return {};
@@ -180,10 +208,12 @@ void add_export(CLI::App& checkpoint, int& status) {
   command->add_option("--max-shard-size", *gigabytes, "Gigabytes (10^9 bytes) a file; more only for a single tensor")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "For machines: one object");
   on_run(command, status, [=] {
     options->dtype = *enum_from_name<Dtype>(*dtype);
     options->max_shard_bytes = static_cast<int64_t>(*gigabytes * 1e9);
-    return export_model(*options, *path);
+    return export_model(*options, *path, *json);
   });
 }
 
@@ -198,7 +228,9 @@ void add_import(CLI::App& checkpoint, int& status) {
                    "zero moments")
       ->required();
   command->add_option("--set", options->overrides, "section.key=value of the run's config; repeatable");
-  on_run(command, status, [options] { return import_run(*options); });
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "For machines: one object");
+  on_run(command, status, [options, json] { return import_run(*options, *json); });
 }
 
 std::string describe(const TensorForm& tensor) {
@@ -350,7 +382,8 @@ void add_checkpoint_command(CLI::App& app, int& status) {
   prune_command->add_option("--keep-every", *keep_every, "Multiples of this step stay")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  on_run(prune_command, status, [=] { return prune_folder(*path, *keep_last, *keep_every); });
+  prune_command->add_flag("--json", *json, "For machines: one object");
+  on_run(prune_command, status, [=] { return prune_folder(*path, *keep_last, *keep_every, *json); });
 
   add_diff(*command, status);
   add_export(*command, status);

@@ -109,7 +109,11 @@ void add_train_tokenizer(CLI::App& data, int& status) {
     if (auto done = train_tokenizer(*options); !done) return done;
     auto tokenizer = open_tokenizer(options->model_path);
     if (!tokenizer) return tokenizer.error();
-    fmt::print("{}: {} pieces\n", options->model_path, tokenizer.value()->vocab_size());
+    const int pieces = tokenizer.value()->vocab_size();
+    fmt::print("{}: {} pieces{}\n", options->model_path, pieces,
+               pieces < options->vocab_size
+                   ? fmt::format(", fewer than the {} of --vocab: the text yields no more", options->vocab_size)
+                   : "");
     return {};
   });
 }
@@ -205,13 +209,22 @@ void add_verify(CLI::App& data, int& status) {
   auto prefix = std::make_shared<std::string>();
   auto vocab = std::make_shared<int>(0);
   command->add_option("prefix", *prefix, "PREFIX of .bin and .idx")->required();
-  command->add_option("--vocab", *vocab, "Size of the vocabulary")->required()->check(CLI::PositiveNumber);
+  command->add_option("--vocab", *vocab, "Size of the vocabulary; none: the one that PREFIX.json names")
+      ->check(CLI::PositiveNumber);
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "For machines: one object");
   on_run(command, status, [prefix, vocab, json]() -> Result<void> {
     auto file = TokenFile::open(*prefix);
     if (!file) return file.error();
     if (auto documents = DocumentIndex::open(*prefix); !documents) return documents.error();
+    if (*vocab == 0) {
+      const auto origin = prepared_with(*prefix);
+      if (!origin) return origin.error();
+      *vocab = origin.value().vocab;
+      if (*vocab == 0)
+        return usage_error("{}: no {}.json says its vocabulary, as of data prepared elsewhere; give --vocab", *prefix,
+                           *prefix);
+    }
     const int64_t total = file.value().num_tokens(), stride = int64_t{1} << 24;
     ProgressBar progress("verifying", "token", total);
     for (int64_t at = 0; at < total; at += stride) {

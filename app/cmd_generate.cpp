@@ -1,5 +1,6 @@
 // trireme generate: text from a checkpoint's model.
 #include <fmt/ranges.h>
+#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "app/job_config.h"
 #include "io/base/log.h"
 #include "io/base/random.h"
+#include "io/base/readable_text.h"
 #include "lib/config/messages.h"
 #include "lib/infer/loaded_model.h"
 #include "lib/train/watched_use.h"
@@ -71,6 +73,7 @@ class Printer {
     std::string all = prompt_.tokenizer ? prompt_.tokenizer->decode(text.subspan(prompt_.shown))
                                         : fmt::format("{}", fmt::join(text, " "));
     if (!complete && prompt_.tokenizer) all.resize(settled(all));
+    if (terminal_) all = readable_text(all);  // a file or a pipe gets the bytes as they are
     if (!all.starts_with(printed_)) return;
     std::fwrite(all.data() + printed_.size(), 1, all.size() - printed_.size(), stdout);
     std::fflush(stdout);
@@ -95,6 +98,7 @@ class Printer {
   }
 
   const Prompt& prompt_;
+  const bool terminal_ = isatty(STDOUT_FILENO) == 1;
   std::string printed_;
 };
 

@@ -56,7 +56,9 @@ void add_plan_command(CLI::App& app, int& status) {
       app.add_subcommand("plan", "The fastest layouts of a model on a cluster that is not here, and a run config");
   auto options = std::make_shared<Options>();
   command->add_option("model", options->model, "YAML run config; its model, batch and optimizer are kept")->required();
-  command->add_option("--ranks", options->plan.ranks, "Number of ranks")->required()->check(CLI::Range(1, 1 << 24));
+  command->add_option("--ranks,--gpus", options->plan.ranks, "Number of ranks")
+      ->required()
+      ->check(CLI::Range(1, 1 << 24));
   command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s")
       ->required();
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");

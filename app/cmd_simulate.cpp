@@ -156,7 +156,8 @@ void add_simulate_command(CLI::App& app, int& status) {
       "simulate", "Step time, MFU, memory and where the time goes, of a config on a cluster that is not here");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
-  command->add_option("--ranks", options->ranks, "Number of MPI ranks; may be left out where parallel.dp is given")
+  command
+      ->add_option("--ranks,--gpus", options->ranks, "Number of MPI ranks; may be left out where parallel.dp is given")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");

@@ -121,6 +121,11 @@ Result<SupervisedRun> plan_of(const Options& options, int offered) {
 }
 
 Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
+  if (environment("SLURM_JOB_NODELIST").empty())
+    return usage_error(
+        "supervise takes its nodes from Slurm, and this is no job of Slurm's; on this machine: trireme supervise {} "
+        "--launcher \"slurm/mpirun -n RANKS\"",
+        options.config);
   const int tasks = number("SLURM_NTASKS", 0);
   int per_node = number("SLURM_NTASKS_PER_NODE", 0);
   auto nodes = lines_of("scontrol show hostnames \"$SLURM_JOB_NODELIST\"");

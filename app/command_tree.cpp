@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include "lib/config/fields.h"
 #include "lib/config/nearest.h"
+#include "lib/config/other_names.h"
 
 namespace tri {
 namespace {
@@ -23,8 +25,43 @@ Command reached(const CLI::App& root) {
   return command;
 }
 
+// What stands here in place of an option that people know from other trainers.
+struct OtherOption {
+  const char *command, *option, *here;
+};
+constexpr OtherOption kOtherOptions[] = {
+    {"trireme train", "--dry-run", "trireme check CONFIG --ranks N says what a run would do"},
+    {"trireme train", "--resume", "a run goes on by itself from the newest checkpoint in its folder"},
+    {"trireme train", "--resume-from-checkpoint", "a run goes on by itself from the newest checkpoint in its folder"},
+    {"trireme train", "--load", "a run goes on by itself from the newest checkpoint in its folder"},
+    {"trireme train", "--config", "the config's path stands alone: trireme train my.yaml"},
+    {"trireme train", "--config-file", "the config's path stands alone: trireme train my.yaml"},
+    {"trireme train", "--job.config_file", "the config's path stands alone: trireme train my.yaml"},
+    {"trireme train", "--nproc_per_node", "mpirun -n RANKS, or srun, starts the ranks"},
+    {"trireme train", "--gpus", "mpirun -n RANKS, or srun, starts the ranks"},
+    {"trireme train", "--ranks", "mpirun -n RANKS, or srun, starts the ranks"},
+    {"trireme data prepare", "--input", "the files' paths stand alone: trireme data prepare --output PREFIX FILES"},
+    {"trireme data prepare", "--json-keys", "--field names the text's field"},
+    {"trireme data prepare", "--workers", "--threads says how many tokenize"},
+    {"trireme data prepare", "--append-eod", "every document ends with the tokenizer's token for that"},
+};
+
+// The config field that an option of other trainers sets ("--num-layers"), or that it names ("--run.steps"); or empty.
+std::string field_meant(const std::string& option) {
+  for (const Section& section : config_sections())
+    for (const Field& field : section.fields)
+      if (option == "--" + field.name()) return field.name();
+  return field_of_other_name(option);
+}
+
 std::string unknown_option(const Command& command, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
+  for (const OtherOption& other : kOtherOptions)
+    if (command.path == other.command && name == other.option)
+      return fmt::format("{}: no option of {}; {}", name, command.path, other.here);
+  const std::string field = field_meant(name);
+  if (!field.empty() && command.app->get_option_no_throw("--set") != nullptr)
+    return fmt::format("{}: no option of {}; --set {}=VALUE sets it", name, command.path, field);
   std::vector<std::string> known;
   for (const CLI::Option* option : command.app->get_options())
     known.insert(known.end(), option->get_lnames().begin(), option->get_lnames().end());

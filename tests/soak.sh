@@ -14,6 +14,7 @@
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
 #                      On a machine with nothing else to do
 #   soak.sh predict    calibrated on smaller variants, the simulator foretells the quick start's step within 10 %; likewise
+#   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap: make run, make install, make uninstall
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
 # CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal
@@ -21,7 +22,7 @@
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor|slow|predict}
+kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor|slow|predict|fresh}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -99,8 +100,11 @@ case $kind in
     build
     bash tests/mp/calibration_predicts_the_quick_start.sh "$PWD" "$PWD/build-$kind/bin/trireme" "${TIMES:-3}"
     ;;
+  fresh)
+    for suite in bookworm noble; do bash tests/tree/fresh_distribution.sh "$suite" || (($? == 77)); done
+    ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow, predict"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow, predict, fresh"
     exit 2
     ;;
 esac

@@ -17,7 +17,8 @@ ProgressBar::ProgressBar(std::string what, std::string unit, int64_t total)
       unit_(std::move(unit)),
       total_(std::max<int64_t>(total, 1)),
       terminal_(isatty(STDERR_FILENO) == 1),
-      start_(Clock::now()) {}
+      start_(Clock::now()),
+      last_print_(terminal_ ? Clock::time_point{} : start_) {}
 
 ProgressBar::~ProgressBar() { print(true); }
 
@@ -25,7 +26,8 @@ void ProgressBar::add(int64_t amount) {
   std::lock_guard lock(mutex_);
   done_ += amount;
   const int tenth = static_cast<int>(10 * done_ / total_);
-  const bool due = terminal_ ? Clock::now() - last_print_ > std::chrono::milliseconds(100) : tenth > printed_tenth_;
+  const auto pause = std::chrono::milliseconds(terminal_ ? 100 : 1000);
+  const bool due = Clock::now() - last_print_ > pause && (terminal_ || tenth > printed_tenth_);
   if (!due || tenth >= 10) return;  // the last line is the destructor's
   printed_tenth_ = tenth;
   last_print_ = Clock::now();

@@ -8,7 +8,8 @@
 
 namespace tri {
 
-// How much of `total` units is done: a bar on a terminal, a plain line every ten per cent elsewhere. Thread-safe.
+// How much of `total` units is done: a bar on a terminal, elsewhere a plain line every ten per cent, at most one a
+// second. Thread-safe.
 class ProgressBar {
  public:
   ProgressBar(std::string what, std::string unit, int64_t total);
@@ -26,9 +27,10 @@ class ProgressBar {
   const bool terminal_;
   const std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
-  int64_t done_ = 0;                                    // guarded by mutex_
-  int printed_tenth_ = 0;                               // guarded by mutex_
-  std::chrono::steady_clock::time_point last_print_{};  // guarded by mutex_
+  int64_t done_ = 0;       // guarded by mutex_
+  int printed_tenth_ = 0;  // guarded by mutex_
+  std::chrono::steady_clock::time_point
+      last_print_;  // guarded by mutex_; at first a terminal's is never, others' start_
 };
 
 // The latest of a series of texts: on a terminal each overwrites the one before, until `keep` makes it a log line;

@@ -1,5 +1,7 @@
 #include "io/tokens/prepare_blocks.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
@@ -20,13 +22,30 @@ const Json* find_field(const Json& object, std::string_view path) {
   return nullptr;
 }
 
+// ": id, content.text, meta.url": fields that hold text, a few of them, also those one object deeper; empty: none does.
+std::string fields_of(const Json& object) {
+  constexpr size_t kMost = 8;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_string()) names.push_back(name);
+    if (value.is_object())
+      for (const auto& [inner, text] : value.items())
+        if (text.is_string()) names.push_back(name + "." + inner);
+  }
+  if (names.empty()) return "";
+  const bool more = names.size() > kMost;
+  names.resize(std::min(names.size(), kMost));
+  return fmt::format(": {}{}", fmt::join(names, ", "), more ? " ..." : "");
+}
+
 Result<std::string> document_of_line(std::string_view line, TextFormat format, const PrepareOptions& options) {
   if (format == TextFormat::kLines) return std::string(line);
   const auto object = Json::parse(line, nullptr, false);
   if (object.is_discarded()) return file_error("not valid JSON");
   if (!object.is_object()) return file_error("a JSON {}, expected an object", object.type_name());
   const Json* field = find_field(object, options.text_field);
-  if (field == nullptr) return file_error("no field \"{}\"; name the text's field with --field", options.text_field);
+  if (field == nullptr)
+    return file_error("no field \"{}\"; name the text's field with --field{}", options.text_field, fields_of(object));
   if (!field->is_string())
     return file_error("field \"{}\" is a {}, expected a string", options.text_field, field->type_name());
   return field->get<std::string>();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 
@@ -48,15 +49,26 @@ int bytes_of_piece(const std::string& piece) {
   return count;
 }
 
+// Why there is no tokenizer at `path`, with what there may be.
+Error unopened(const std::string& path, Error error) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return file_error("{}: holds no tokenizer: no tokenizer.json, tokenizer.model or .tiktoken", path);
+  if (error.os_error == ENOENT)
+    error.message += "; a tokenizer is bytes, or a file here: a name of Hugging Face's Hub is not fetched";
+  return error;
+}
+
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   static Result<std::unique_ptr<Tokenizer>> open(const std::string& path) {
     auto file = MappedFile::open(path);
-    if (!file) return file.error();
+    if (!file) return unopened(path, file.error());
     auto tokenizer = std::make_unique<SentencePieceTokenizer>();
     const std::string_view model = file.value().text();
-    if (const auto status = tokenizer->processor_.LoadFromSerializedProto(model); !status.ok())
-      return file_error("{}: not a SentencePiece model: {}", path, status.ToString());
+    if (!tokenizer->processor_.LoadFromSerializedProto(model).ok())
+      return file_error("{}: not a SentencePiece model; other tokenizers are known by their names: .json, .tiktoken",
+                        path);
     tokenizer->fingerprint_ = fmt::format("sentencepiece:{:016x}", derive_key(0, model));
     const auto& processor = tokenizer->processor_;
     tokenizer->eod_ = processor.eos_id();

@@ -81,7 +81,12 @@ Result<std::string> find_checkpoint(const std::string& path) {
     auto newest = newest_of(candidate);
     if (!newest || !newest.value().empty()) return newest;
   }
-  return file_error("{}: neither a checkpoint nor a folder that holds one; looked in {} too", path, dir.value());
+  if (std::filesystem::exists(path + "/config.json", ignored))
+    return file_error(
+        "{}: a model of Hugging Face's, not a checkpoint; make one of it: trireme checkpoint import {} RUN_DIR", path,
+        path);
+  return file_error("{}: neither a checkpoint nor a folder that holds one{}", path,
+                    dir.value() == path ? "" : "; looked in " + dir.value() + " too");
 }
 
 Result<Config> checkpoint_config(const std::string& folder, const Manifest& manifest) {

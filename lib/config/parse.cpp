@@ -11,6 +11,8 @@
 #include "lib/config/fields.h"
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
+#include "lib/config/other_names.h"
+#include "lib/config/presets.h"
 #include "lib/config/yaml_map.h"
 
 namespace tri {
@@ -40,26 +42,48 @@ std::vector<std::string> keys_of(const Section& section) {
   return keys;
 }
 
-// "did you mean run.steps?" for a key that is known, but elsewhere; else empty.
+// "did you mean run.steps?" for a key that is known, but in another section or by another program; else empty.
 std::string known_elsewhere(const std::string& key) {
   for (const Section& section : config_sections())
     if (find_field(section, key)) return "did you mean " + section.name + "." + key + "?";
-  return "";
+  const std::string field = field_of_other_name(key);
+  return field.empty() ? "" : "did you mean " + field + "?";
 }
 
-std::string unknown_section(const std::string& name) {
+// For a section of other programs: "; here its lr is lr.peak, its seq_len is model.seq_len"; empty: no key is known.
+std::string known_keys(const std::vector<std::string>& keys) {
+  std::vector<std::string> names;
+  for (const std::string& key : keys) {
+    std::string field = field_of_other_name(key);
+    for (const Section& section : config_sections())
+      if (field.empty() && find_field(section, key)) field = section.name + "." + key;
+    if (!field.empty()) names.push_back(fmt::format("its {} is {}", key, field));
+  }
+  return names.empty() ? "" : fmt::format("; here {}", fmt::join(names, ", "));
+}
+
+std::string unknown_section(const std::string& name, const std::vector<std::string>& keys) {
   const std::string near = nearest(name, section_names());
   std::string advice = known_elsewhere(name);
   if (advice.empty() && !near.empty()) advice = "did you mean " + near + "?";
-  if (advice.empty()) advice = fmt::format("the sections are {}", fmt::join(section_names(), ", "));
+  if (advice.empty()) advice = fmt::format("the sections are {}", fmt::join(section_names(), ", ")) + known_keys(keys);
   return name + ": unknown section; " + advice;
 }
 
 std::string unknown_key(const Section& section, const std::string& key) {
-  const std::string near = nearest(key, keys_of(section));
+  const std::string near = nearest(key, keys_of(section)), other = field_of_other_name(key);
   std::string advice = near.empty() ? known_elsewhere(key) : "did you mean " + section.name + "." + near + "?";
+  if (!other.empty()) advice = "did you mean " + other + "?";  // "num_attention_heads" has "attention" in it
   if (advice.empty()) advice = fmt::format("the keys of {} are {}", section.name, fmt::join(keys_of(section), ", "));
   return section.name + "." + key + ": unknown key; " + advice;
+}
+
+std::vector<std::string> keys_of_map(const YAML::Node& node) {
+  std::vector<std::string> keys;
+  if (node.IsMap())
+    for (const auto& pair : node)
+      if (pair.first.IsScalar()) keys.push_back(pair.first.Scalar());
+  return keys;
 }
 
 // Reads files and overrides into one Config, and collects what is wrong with them.
@@ -83,8 +107,8 @@ class Parser {
     const Section* section = find_section(section_name);
     if (equals == text.npos || section_name.empty() || (dot == name.npos && section))
       return add(where, "expected section.key=value, such as run.steps=100");
-    if (!section) return add(where, unknown_section(section_name));
-    const std::string key = name.substr(dot + 1);
+    const std::string key = dot == name.npos ? "" : name.substr(dot + 1);
+    if (!section) return add(where, unknown_section(section_name, {key}));
     const Field* field = find_field(*section, key);
     if (!field) return add(where, unknown_key(*section, key));
     try {
@@ -121,7 +145,7 @@ class Parser {
       if (name.starts_with("x-")) return;  // anchors to merge from
       const Section* section = find_section(name);
       if (!section)
-        add(at_line(line), unknown_section(name));
+        add(at_line(line), unknown_section(name, keys_of_map(node)));
       else if (node.IsMap())
         read_section(*section, node);
       else if (!node.IsNull())  // a section without lines keeps its defaults
@@ -154,6 +178,15 @@ class Parser {
   std::vector<std::string> errors_;
 };
 
+// For a name that is a preset's: how to come by it; else empty.
+std::string preset_named(const std::string& path) {
+  const std::string name = std::filesystem::path(path).stem().string();
+  for (const Preset& preset : presets())
+    if (preset.name == name)
+      return fmt::format("; {0} is a preset, of which trireme config new --model {0} makes a config", name);
+  return "";
+}
+
 }  // namespace
 
 Result<std::string> read_config_text(const std::string& path) {
@@ -164,7 +197,7 @@ Result<std::string> read_config_text(const std::string& path) {
                        std::filesystem::exists(of_run, ignored) ? ", such as " + of_run : "");
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) return usage_error("{}: cannot read the config: {}", path, std::strerror(errno));
+  if (!file) return usage_error("{}: cannot read the config: {}{}", path, std::strerror(errno), preset_named(path));
   std::ostringstream text;
   text << file.rdbuf();
   if (file.bad()) return usage_error("{}: cannot read the config", path);

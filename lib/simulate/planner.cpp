@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -56,13 +57,34 @@ class Search {
       numbers_.push_back(Numbers::kFp8);
   }
 
-  PlanSearch run() {
+  // Calls visit(tp, pp) for each mesh of so many ranks that the model and the batch allow.
+  template <class Visit>
+  void each_mesh(int ranks, Visit visit) const {
     for (const int tp : divisors(base_.model.heads, cluster_.node.ranks)) {
-      if (options_.ranks % tp != 0 || cluster_.node.ranks % tp != 0 || base_.model.kv_heads % tp != 0) continue;
+      if (ranks % tp != 0 || cluster_.node.ranks % tp != 0 || base_.model.kv_heads % tp != 0) continue;
       if (base_.model.ffn_hidden % tp != 0 || base_.model.seq_len % tp != 0) continue;
-      for (const int pp : divisors(base_.model.layers, options_.ranks / tp))
-        if (options_.ranks / tp % pp == 0) add_mesh(tp, pp);
+      for (const int pp : divisors(base_.model.layers, ranks / tp))
+        if (ranks / tp % pp == 0 && base_.global_batch % (ranks / tp / pp) == 0) visit(tp, pp);
     }
+  }
+
+  // "take 2 or 4 ranks": the nearest numbers of ranks that have a mesh; one rank always has.
+  std::string nearest_ranks() const {
+    const auto has_mesh = [&](int ranks) {
+      bool has = false;
+      each_mesh(ranks, [&](int, int) { has = true; });
+      return has;
+    };
+    int below = options_.ranks - 1, above = options_.ranks + 1;
+    while (below > 1 && !has_mesh(below)) --below;
+    while (above < 2 * options_.ranks && !has_mesh(above)) ++above;
+    return has_mesh(above) ? fmt::format("take {} or {} ranks", below, above) : fmt::format("take {} ranks", below);
+  }
+
+  double least_bytes() const { return least_bytes_; }
+
+  PlanSearch run() {
+    each_mesh(options_.ranks, [&](int tp, int pp) { add_mesh(tp, pp); });
     std::ranges::sort(candidates_, {}, &Candidate::bound);
     result_.fitted = static_cast<int64_t>(candidates_.size());
     // A bound is the time less the pipeline's exposed transfers and the tails of dp: the true winner is near the top.
@@ -84,7 +106,6 @@ class Search {
     w.tp = tp;
     w.pp = pp;
     w.dp = options_.ranks / tp / pp;
-    if (w.global_batch % w.dp != 0) return;
     for (const int chunks : divisors(w.model.layers / pp, pp > 1 ? options_.max_chunks : 1)) {
       w.chunks = chunks;
       w.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
@@ -108,6 +129,7 @@ class Search {
         if (zero == 2 && w.dp == 1) continue;
         w.zero = zero;
         const StepMemory memory = estimate_memory(w);
+        least_bytes_ = std::min(least_bytes_, memory.total());
         if (memory.total() > room_) continue;
         candidates_.push_back({w, memory, bound_step(w, cluster_, times_)});
         return;
@@ -122,6 +144,7 @@ class Search {
   Workload base_;
   std::vector<Numbers> numbers_;
   std::vector<Candidate> candidates_;
+  double least_bytes_ = std::numeric_limits<double>::infinity();  // a rank, of all layouts that were tried
   PlanSearch result_;
 };
 
@@ -156,16 +179,18 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
   if (config.precision.gemm == GemmFormat::kFp8 && cluster.device.fp8_tflops == 0)
     return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
                        cluster.device.name);
-  PlanSearch search = Search(config, cluster, options).run();
+  Search walk(config, cluster, options);
+  PlanSearch search = walk.run();
   search.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (search.tried == 0)
     return usage_error(
         "no layout of {} ranks divides model.heads {}, model.layers {} and data.global_batch {} into at most {} "
-        "microbatches; change --ranks or data.global_batch",
-        options.ranks, config.model.heads, config.model.layers, config.data.global_batch, kMostMicrobatches);
+        "microbatches; {}, or change data.global_batch",
+        options.ranks, config.model.heads, config.model.layers, config.data.global_batch, kMostMicrobatches,
+        walk.nearest_ranks());
   if (search.best.empty())
-    return usage_error("none of {} layouts fits into {:.1f} GiB a rank; take more ranks", search.tried,
-                       room_of(cluster) / kGib);
+    return usage_error("none of {} layouts fits into {:.1f} GiB a rank, the smallest takes {:.1f}; take more ranks",
+                       search.tried, room_of(cluster) / kGib, walk.least_bytes() / kGib);
   return search;
 }
 

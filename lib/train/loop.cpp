@@ -5,6 +5,7 @@
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/base/random.h"
+#include "io/base/readable_text.h"
 #include "io/black_box/black_box.h"
 #include "lib/model/flops.h"
 #include "lib/observe/fp8_report.h"
@@ -322,7 +323,8 @@ void TrainingLoop::sample() {
                           .key = derive_key(run.seed, fmt::format("sample at step {}", progress_.steps)),
                           .vocab = tokenizer.vocab_size(),
                           .on_token = [](std::span<const int32_t>) { tick_black_box(); }});
-  log_info("step {}: sample\n---\n{}\n---", progress_.steps, tokenizer.decode(std::span(text).subspan(begin)));
+  log_info("step {}: sample\n---\n{}\n---", progress_.steps,
+           readable_text(tokenizer.decode(std::span(text).subspan(begin))));
   book(WallTime::kEvaluation, start);
 }
 

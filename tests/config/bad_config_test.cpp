@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lib/config/config.h"
+#include "lib/config/fields.h"
+#include "lib/config/other_names.h"
 
 #define SECTIONS "run, model, data, parallel, precision, optimizer, lr, checkpoint, fault, metrics, cluster"
 
@@ -31,7 +34,19 @@ const BadText kBadConfigs[] = {
      "ranks_every, fp8_every, tensorboard, prometheus, prometheus_file, timeline"},
     {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
-    {"speed: {every: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
+    {"speed: {fast: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
+    {"speed: {every: 5}",
+     "a.yaml:1: speed: unknown section; the sections are " SECTIONS "; here its every is checkpoint.every"},
+    // Other programs' names.
+    {"training: {local_batch_size: 2, seq_len: 64, speed: 1}",
+     "a.yaml:1: training: unknown section; the sections are " SECTIONS
+     "; here its local_batch_size is data.micro_batch, its seq_len is model.seq_len"},
+    {"optimizer: {lr: 1e-3}", "a.yaml:1: optimizer.lr: unknown key; did you mean lr.peak?"},
+    {"model: {num_attention_heads: 4}",
+     "a.yaml:1: model.num_attention_heads: unknown key; did you mean model.heads?"},  // and not model.attention
+    {"parallel: {tensor-model-parallel-size: 4}",
+     "a.yaml:1: parallel.tensor-model-parallel-size: unknown key; did you mean parallel.tp?"},
+    {"micro_batch_size: 4", "a.yaml:1: micro_batch_size: unknown section; did you mean data.micro_batch?"},
     {"run: {steps: 1.5}", "a.yaml:1: run.steps: 1.5 is not an integer; allowed: integer >= 1; try 2"},
     {"run: {steps: \"ten\"}",
      "a.yaml:1: run.steps: \"ten\" is text, not an integer; allowed: integer >= 1; the default is 100"},
@@ -193,6 +208,9 @@ const BadText kBadOverrides[] = {
     {"run=5", "--set run=5: expected section.key=value, such as run.steps=100"},
     {"model.heds=4", "--set model.heds=4: model.heds: unknown key; did you mean model.heads?"},
     {"modle.heads=4", "--set modle.heads=4: modle: unknown section; did you mean model?"},
+    {"training.lr=1",
+     "--set training.lr=1: training: unknown section; the sections are " SECTIONS "; here its lr is lr.peak"},
+    {"--num-layers=4", "--set --num-layers=4: --num-layers: unknown section; did you mean model.layers?"},
     {"model.layers=x",
      "--set model.layers=x: model.layers: x is not an integer; allowed: integer in [1, 100000]; the default "
      "is 12"},
@@ -329,6 +347,22 @@ TEST(BadConfig, is_refused_with_the_exact_message) {
     EXPECT_EQ(config.error().message, with_count(message)) << yaml;
     EXPECT_EQ(config.error().code, ExitCode::kUsage) << yaml;
   }
+}
+
+TEST(BadConfig, names_of_other_programs_lead_to_fields_that_there_are) {
+  std::set<std::string> fields, names;
+  for (const Section& section : config_sections())
+    for (const Field& field : section.fields) fields.insert(field.name());
+  for (const OtherName& other : other_names()) {
+    EXPECT_TRUE(names.insert(std::string(other.name)).second) << other.name << " stands twice";
+    EXPECT_TRUE(fields.contains(std::string(other.field))) << other.name << ": " << other.field;
+    const std::string section(other.field.substr(0, other.field.find('.')));
+    EXPECT_FALSE(fields.contains(section + "." + std::string(other.name))) << other.name << " is a key of " << section;
+    EXPECT_EQ(field_of_other_name(other.name), other.field);
+  }
+  EXPECT_EQ(field_of_other_name("lr_scheduler.Warmup-Ratio"), "lr.warmup_steps");
+  EXPECT_EQ(field_of_other_name(""), "");
+  EXPECT_EQ(field_of_other_name("--"), "");
 }
 
 TEST(BadOverride, is_refused_with_the_exact_message) {

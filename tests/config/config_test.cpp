@@ -238,6 +238,11 @@ TEST_F(ConfigFile, missing_is_a_usage_error) {
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.error().message, path + ": cannot read the config: No such file or directory");
   EXPECT_EQ(text.error().code, ExitCode::kUsage);
+  const std::string preset = folder_ / "llama_8b";
+  EXPECT_EQ(read_config_text(preset).error().message,
+            preset +
+                ": cannot read the config: No such file or directory; llama_8b is a preset, of which trireme config "
+                "new --model llama_8b makes a config");
 }
 
 TEST_F(ConfigFile, folder_is_a_usage_error) {

@@ -84,7 +84,9 @@ TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
   const std::pair<std::string, std::string> table[] = {
       {"{\"text\": \"ok\"}\n{broken\n", "c.jsonl:2: not valid JSON"},
       {"[1, 2]\n", "c.jsonl:1: a JSON array, expected an object"},
-      {"\n\n{\"txt\": \"x\"}\n", "c.jsonl:3: no field \"text\""},
+      {"\n\n{\"txt\": \"x\"}\n", "c.jsonl:3: no field \"text\"; name the text's field with --field: txt"},
+      {"{\"id\": 5}\n", "c.jsonl:1: no field \"text\"; name the text's field with --field"},
+      {"{\"meta\": {\"url\": \"x\", \"n\": 1}, \"raw\": \"x\"}\n", "with --field: meta.url, raw"},
       {"{\"text\": 5}\n", "c.jsonl:1: field \"text\" is a number"},
       {"\n\n", "no text in the inputs"},
   };

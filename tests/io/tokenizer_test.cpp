@@ -90,8 +90,21 @@ TEST(SentencePiece, what_is_no_model_is_refused) {
   write_all(folder / "x.model", "this is text");
   const auto opened = open_tokenizer(folder / "x.model");
   ASSERT_FALSE(opened);
-  EXPECT_NE(opened.error().message.find("not a SentencePiece model"), std::string::npos);
-  EXPECT_FALSE(open_tokenizer(folder / "missing.model"));
+  EXPECT_EQ(opened.error().message, (folder / "x.model") +
+                                        ": not a SentencePiece model; other tokenizers are known by "
+                                        "their names: .json, .tiktoken");
+  const auto missing = open_tokenizer("meta-llama/Llama-3.1-8B");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(
+      missing.error().message,
+      "meta-llama/Llama-3.1-8B: No such file or directory; a tokenizer is bytes, or a file here: a name of Hugging "
+      "Face's Hub is not fetched");
+  EXPECT_EQ(missing.error().os_error, ENOENT);
+  std::filesystem::create_directory(folder / "empty");
+  const auto empty = open_tokenizer(folder / "empty");
+  ASSERT_FALSE(empty);
+  EXPECT_EQ(empty.error().message,
+            (folder / "empty") + ": holds no tokenizer: no tokenizer.json, tokenizer.model or .tiktoken");
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "missing.txt"}, .model_path = folder / "y.model"}));
   EXPECT_FALSE(train_tokenizer({.inputs = {folder / "x.model"}, .model_path = folder / "y.bin"}));
   write_all(folder / "a,b.txt", "text");

@@ -11,7 +11,8 @@ fi
 make_text
 cat >tiny.yaml <<'YAML'
 run: {name: tiny, steps: 2, dir: run, sample_tokens: 0, eval_batches: 2}
-model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm, bias: false}
+model: {layers: 2, hidden: 32, heads: 2, vocab: 257, seq_len: 32, norm: rmsnorm, activation: swiglu, position: rope,
+        bias: false}
 data: {sources: [text], global_batch: 4, validation_fraction: 0.2}
 parallel: {pp: 2}
 YAML
@@ -67,6 +68,8 @@ equal "$(value 'a["documents"], len(a["samples"]), len(a["samples"][0]["ids"]), 
 shape 0 'data prepare' data prepare --format text --tokenizer bytes --output text --force text.txt
 equal "$(value 'a["outputs"][0]["prefix"], a["outputs"][0]["documents"], a["vocab"], a["resumed"]')" "text 1 257 0"
 shape 0 'data verify' data verify text --vocab 257
+shape 0 'data verify' data verify text # by what text.json says
+equal "$(value 'a["vocab"]')" 257
 equal "$(value 'a["tokens"]')" "$(($(stat -c %s text.bin) / 2))"
 shape 0 'checkpoint list' checkpoint list run
 equal "$(value '[(c["step"], c["valid"], c["files"]) for c in a["checkpoints"]]')" "[(4, True, 3), (2, True, 3)]"
@@ -87,6 +90,13 @@ run 0 "$trireme" config diff tiny.yaml tiny.yaml --json
 printf '%s\n' "$output" >answer
 equal "$(value 'a["equal"], a["fields"]')" "True []"
 
+shape 0 'checkpoint export' checkpoint export run out
+equal "$(value 'a["architecture"], a["dtype"], a["tensors"] > 10, a["files"]')" "LlamaForCausalLM fp32 True 1"
+shape 0 'checkpoint import' checkpoint import out back
+equal "$(value 'a["checkpoint"], a["config"]')" "back/checkpoints/step_00000000 back/config.yaml"
+shape 0 'checkpoint prune' checkpoint prune back
+equal "$(value 'a["folder"], a["removed"], a["left"]')" "back/checkpoints [] 1"
+
 echo "verify says what is damaged"
 shape 0 'checkpoint verify' checkpoint verify run
 equal "$(value 'a["ok"], a["files"]')" "True 3"
@@ -98,4 +108,8 @@ rm "$shard"
 run 0 "$trireme" checkpoint list run --json
 printf '%s\n' "$output" >answer
 equal "$(value '[c["valid"] for c in a["checkpoints"]], len(a["checkpoints"][0]["why"]) > 0')" "[False, True] True"
+
+echo "supervise says what it wants outside Slurm"
+run 2 env -u SLURM_JOB_NODELIST "$trireme" supervise tiny.yaml
+has "this is no job of Slurm's; on this machine: trireme supervise tiny.yaml --launcher"
 finish

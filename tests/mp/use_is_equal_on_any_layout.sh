@@ -64,6 +64,7 @@ echo "what is missing is named"
 run 3 "$trireme" generate nowhere
 run 3 "$trireme" eval .
 has "neither a checkpoint nor a folder that holds one"
+[[ $output != *"looked in"* ]] || fail "the folder itself is named twice" "$output"
 run 2 "$trireme" generate runs/tiny --set data.tokenizer=none.model
 has "none.model"
 run 2 "$trireme" generate runs/tiny --prompt-ids 400
@@ -78,6 +79,8 @@ has "data.global_batch"
 echo "out and back, and on from there with zero moments"
 run 0 "$trireme" checkpoint export runs/tiny out
 has "copied to tokenizer.model"
+run 3 "$trireme" generate out
+has "trireme checkpoint import out RUN_DIR"
 run 0 "$trireme" checkpoint import out runs/back --set data.sources=[text] --set data.micro_batch=2
 run 0 "$trireme" checkpoint diff runs/tiny runs/back --only model/
 has "EQUAL"

@@ -97,10 +97,13 @@ TEST(Planner, says_why_nothing_fits) {
   tiny.device.memory_gib = 3;
   const auto search = search_layouts(config, tiny, {.ranks = 2});
   ASSERT_FALSE(search);
-  EXPECT_NE(search.error().message.find("take more ranks"), std::string::npos) << search.error().message;
+  for (const char* part : {"fits into 1.0 GiB a rank, the smallest takes 10.5", "; take more ranks"})
+    EXPECT_NE(search.error().message.find(part), std::string::npos) << search.error().message;
   const auto odd = search_layouts(config, Cluster{}, {.ranks = 7});
   ASSERT_FALSE(odd);
   EXPECT_NE(odd.error().message.find("no layout of 7 ranks"), std::string::npos) << odd.error().message;
+  EXPECT_NE(odd.error().message.find("; take 6 or 8 ranks, or change"), std::string::npos) << odd.error().message;
+  for (const int ranks : {6, 8}) EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = ranks})) << ranks;
 }
 
 }  // namespace

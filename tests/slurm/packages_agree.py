@@ -12,6 +12,7 @@ from pathlib import Path
 
 root = Path(sys.argv[1]).resolve()
 recipes = root / "slurm/packages"
+repository = recipes / "spack/spack_repo/trireme"  # Spack 1.0: a folder of the Python package spack_repo
 
 # Debian's package -> Spack's, or why there is none.
 PACKAGES = {
@@ -53,27 +54,37 @@ def debian_packages():
 
 
 class Recipe:
-    """What Spack would make of package.py: its directives, by a module that only listens."""
+    """What Spack would make of package.py: its directives, by modules that only listen. Since Spack 1.0 spack.package
+    has directives alone; the classes are the builtin repository's, each in the module of its build system."""
 
     def __init__(self):
-        self.dependencies = {}
-        module = types.ModuleType("spack.package")
-        module.CMakePackage = type("CMakePackage", (), {"define": staticmethod(lambda name, value: f"{name}={value}")})
-        module.CudaPackage = type("CudaPackage", (), {})
-        module.version = module.variant = lambda *arguments, **options: None
-        self.conflicts = {}
-        module.conflicts = lambda spec, **options: self.conflicts.update({spec: options.get("when")})
-        module.generator = lambda name: self.depends_on(name)
-        module.depends_on = self.depends_on
-        sys.modules["spack"] = types.ModuleType("spack")
-        sys.modules["spack.package"] = module
-        path = recipes / "spack/packages/trireme/package.py"
+        self.dependencies, self.conflicts = {}, {}
+        ignored = lambda *arguments, **options: None
+        conflicts = lambda spec, **options: self.conflicts.update({spec: options.get("when")})
+        package = self.module("spack.package", version=ignored, variant=ignored, conflicts=conflicts,
+                              depends_on=self.depends_on)
+        package.__all__ = ["version", "variant", "conflicts", "depends_on"]
+        define = staticmethod(lambda name, value: f"{name}={value}")
+        self.module("spack_repo.builtin.build_systems.cmake", CMakePackage=type("CMakePackage", (), {"define": define}),
+                    generator=lambda name: self.depends_on(name))
+        self.module("spack_repo.builtin.build_systems.cuda",
+                    CudaPackage=type("CudaPackage", (), {"cuda_arch_values": ("80", "90", "100")}))
+        path = repository / "packages/trireme/package.py"
         names = {"__file__": str(path)}
         exec(compile(path.read_text(), str(path), "exec"), names)  # the recipe of this tree
         self.package = names["Trireme"]
 
+    @staticmethod
+    def module(name, **contents):
+        """Makes a module of that name, and the packages that it lies in."""
+        parts = name.split(".")
+        for length in range(1, len(parts) + 1):
+            sys.modules.setdefault(".".join(parts[:length]), types.ModuleType(".".join(parts[:length])))
+        vars(sys.modules[name]).update(contents)
+        return sys.modules[name]
+
     def depends_on(self, spec, **options):
-        self.dependencies[re.match(r"[a-z0-9-]+", spec).group()] = options
+        self.dependencies.setdefault(re.match(r"[a-z0-9-]+", spec).group(), []).append((spec, options.get("when", "")))
 
 
 def check(ok, words):
@@ -84,10 +95,15 @@ def check(ok, words):
 debian, recipe = debian_packages(), Recipe()
 check(debian == set(PACKAGES), f"this test does not know, or install-packages lacks: {debian ^ set(PACKAGES)}")
 wanted = {name for names in PACKAGES.values() if names for name in names.split()}
-asked = {name for name, options in recipe.dependencies.items() if options.get("when") != "+cuda"}
+asked = {name for name, uses in recipe.dependencies.items() if not uses[0][1].startswith("+cuda")}
 check(asked == wanted, f"Spack's recipe and install-packages differ by {asked ^ wanted}")
-check({"cuda", "nccl"} <= set(recipe.dependencies), "no CUDA or NCCL for +cuda")
+check("cuda" in recipe.dependencies, "no CUDA for +cuda")
+for arch in "80", "90":  # left to itself Spack picks any GPU for NCCL
+    check((f"nccl cuda_arch={arch}", f"+cuda cuda_arch={arch}") in recipe.dependencies.get("nccl", []),
+          f"no NCCL for the GPUs that +cuda cuda_arch={arch} is for")
 check(recipe.conflicts.get("cuda_arch=none") == "+cuda", "+cuda is taken without the GPUs that it is for")
+names = dict(row.split(": ") for row in re.findall(r"^  (\S+: \S+)$", (repository / "repo.yaml").read_text(), re.M))
+check(names == {"namespace": repository.name, "api": "v2.0"}, f"repo.yaml says {names}")
 check(recipe.package.git == f"file://{root}", f"the recipe's repository is {recipe.package.git}")
 
 build = {*re.findall(r"^add_subdirectory\((\w+)\)", (root / "CMakeLists.txt").read_text(), re.M)}

@@ -24,6 +24,10 @@ says 2 'lst: unknown subcommand of trireme checkpoint; did you mean list?' check
 says 2 'did you mean trireme data inspect or trireme checkpoint inspect?' inspect
 says 2 'there are train, check, ' qqq
 says 2 '--outptu: unknown option of trireme data prepare; did you mean --output?' data prepare x --outptu=y
+says 2 '--dry-run: no option of trireme train; trireme check CONFIG --ranks N says' train x --dry-run
+says 2 '--num-layers: no option of trireme train; --set model.layers=VALUE sets it' train x --num-layers 4
+says 2 '--run.steps: no option of trireme check; --set run.steps=VALUE sets it' check x --run.steps=4
+says 2 '--workers: no option of trireme data prepare; --threads says how many' data prepare x --workers=4 --output y
 says 2 'y: trireme check takes no such argument' check x y
 says 2 'trireme checkpoint needs a subcommand: list, ' checkpoint
 says 2 'trireme train: config is required' train

@@ -1,6 +1,6 @@
 """Trireme for Spack 1.0 or later, built from the repository that this recipe lies in:
 
-spack repo add slurm/packages/spack
+spack repo add slurm/packages/spack/spack_repo/trireme
 spack install trireme@main +cuda cuda_arch=90     # what is committed
 spack dev-build trireme@main                      # the tree as it is
 
@@ -10,6 +10,9 @@ the built-in kernel.
 
 import os
 
+from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
+from spack_repo.builtin.build_systems.cuda import CudaPackage
+
 from spack.package import *
 
 
@@ -17,7 +20,7 @@ class Trireme(CMakePackage, CudaPackage):
     """Trains GPT- and LLaMA-family language models with tensor, pipeline and data parallelism
     over MPI and NCCL."""
 
-    git = "file://" + os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * 5))
+    git = "file://" + os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * 7))
 
     version("main", branch="main")
 
@@ -44,7 +47,8 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("utf8proc", when="+tokenizer_json")
     depends_on("googletest", type="test")
     depends_on("cuda@12.4:", when="+cuda")
-    depends_on("nccl", when="+cuda")
+    for arch in CudaPackage.cuda_arch_values:  # NCCL's own package refuses to be built for none
+        depends_on(f"nccl cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
     conflicts("cuda_arch=none", when="+cuda", msg="cuda_arch says for which GPUs: 80, 90 ...")
 
     def cmake_args(self):

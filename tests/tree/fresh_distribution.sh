@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# A distribution as it is on its first day, by debootstrap, and in it what the README tells a newcomer: make run, make
+# install, what that installs, make uninstall. As root, from a mirror of packages; skipped without either.
+#   fresh_distribution.sh SUITE [MIRROR]     such as bookworm, trixie or noble
+# FOLDER   where it lies; one that is there is gone on with, and stays (default: a temporary one, which goes)
+# KEYRING  by which the mirror is checked, where this system has none for it (Ubuntu's on Debian)
+# STEPS    of the quick start (default: all of them)
+set -euo pipefail
+suite=$1 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
+scripts=/usr/share/debootstrap/scripts
+case $suite in
+  bookworm | trixie | sid) mirror=${2:-http://deb.debian.org/debian} components=main script=$scripts/sid ;;
+  *) mirror=${2:-http://archive.ubuntu.com/ubuntu} components=main,universe script=$scripts/gutsy ;; # all of Ubuntu's
+esac
+skip() {
+  echo "skipped: $*"
+  exit 77
+}
+fail() {
+  echo "FAILED: $suite: $*"
+  exit 1
+}
+[[ $(id -u) -eq 0 ]] || skip "not root"
+command -v debootstrap >/dev/null || skip "no debootstrap"
+curl -sfI --max-time 20 "$mirror/dists/$suite/Release" >/dev/null || skip "no $suite from $mirror"
+
+folder=${FOLDER:-$(mktemp -d)}
+mounted=()
+leave() {
+  # The last mounted first.
+  for ((i = ${#mounted[@]} - 1; i >= 0; i--)); do umount "$folder/${mounted[i]}"; done
+  [[ -n ${FOLDER:-} ]] || rm -rf --one-file-system "$folder"
+}
+trap leave EXIT
+if [[ ! -e $folder/root/trireme ]]; then
+  echo "$suite from $mirror"
+  options=("--variant=minbase" "--components=$components")
+  [[ -z ${KEYRING:-} ]] || options+=("--keyring=$KEYRING")
+  debootstrap "${options[@]}" "$suite" "$folder" "$mirror" "$script" >"$folder.log" || fail "$(tail -5 "$folder.log")"
+  rm -f "$folder.log"
+  echo "deb $mirror $suite ${components/,/ }" >"$folder/etc/apt/sources.list"
+  mkdir "$folder/root/trireme.part"
+  git -C "$source_dir" archive HEAD | tar -x -C "$folder/root/trireme.part"
+  mv "$folder/root/trireme.part" "$folder/root/trireme"
+fi
+cp /etc/resolv.conf "$folder/etc/resolv.conf"
+mount_there() {
+  mount "${@:2}" "$folder/$1"
+  mounted+=("$1")
+}
+mount_there proc -t proc proc
+mount_there dev --bind /dev
+mount_there dev/shm --bind /dev/shm
+
+# A user's shell there, in the clone.
+there() {
+  chroot "$folder" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+    bash -c "cd /root/trireme && $*"
+}
+files() { there "find /usr/local | sort"; }
+
+there "apt-get update && apt-get install -y --no-install-recommends make man-db bash-completion" >/dev/null 2>&1 ||
+  fail "make, man and bash-completion can't be installed"
+before=$(files)
+if [[ -z ${STEPS:-} ]]; then
+  there "make run"
+else
+  there "make build && TRIREME=build/bin/trireme bash configs/quickstart.sh --set run.steps=$STEPS"
+fi
+there "make install" >/dev/null || fail "make install"
+there "cd / && trireme --version" || fail "trireme --version"
+# In a file: what is cut off by a closed pipe is no failure.
+there "man trireme >/tmp/page 2>/dev/null && grep -q 'trireme data prepare' /tmp/page" || fail "man trireme"
+there "source /usr/share/bash-completion/bash_completion; _completion_loader trireme || true; complete -p trireme" ||
+  fail "bash completes nothing of trireme's"
+there "mkdir -p /tmp/own && cd /tmp/own && bash /usr/local/share/trireme/configs/quickstart.sh --set run.steps=3" ||
+  fail "the installed quick start"
+there "cd /tmp/own && trireme config new --model quickstart --gpus 8 --data runs/quickstart-data/kjv --output my.yaml &&
+  trireme check my.yaml >/dev/null" || fail "trireme config new"
+there "make uninstall" || fail "make uninstall"
+[[ $(files) == "$before" ]] || fail "left behind: $(diff <(echo "$before") <(files))"
+there "! command -v trireme" || fail "trireme is there still"
+echo "$suite: all well"
