@@ -25,9 +25,8 @@
 namespace tri::cuda {
 namespace {
 
-constexpr int kCandidates = 24;  // of cuBLASLt's heuristics, a form
-// GEMMs without a pause before the first shape's finalists are timed, and before each later one's.
-constexpr double kFirstHeatMicroseconds = 400e3, kHeatMicroseconds = 50e3;
+constexpr int kCandidates = 24;              // of cuBLASLt's heuristics, a form
+constexpr double kHeatMicroseconds = 400e3;  // of GEMMs before the first ones are timed
 
 struct Choice {
   GemmForm form = GemmForm::kPlain;
@@ -46,6 +45,10 @@ bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   for (size_t i = 0; i < std::size(algorithm.data); ++i)
     algorithm.data[i] = std::strtoull(text.substr(16 * i, 16).c_str(), nullptr, 16);
   return true;
+}
+
+PlannedGemm planned(const AnyGemm& any) {
+  return std::visit([](const auto& gemm) { return PlannedGemm(gemm); }, any);
 }
 
 }  // namespace
@@ -192,13 +195,22 @@ bool GemmEngine::multiply_as(const PlannedGemm& g, GemmForm form, CudaStream& st
   return true;
 }
 
+std::map<std::string, AnyGemm> GemmEngine::without_choice(std::span<const AnyGemm> gemms) {
+  std::lock_guard lock(state_->mutex);
+  std::map<std::string, AnyGemm> without;
+  for (const AnyGemm& any : gemms) {
+    const PlannedGemm g = planned(any);
+    if (state_->entry_of(g).choice->microseconds <= 0) without.emplace(GemmKey::of(g).text(), any);
+  }
+  return without;
+}
+
 void GemmEngine::search(std::span<const AnyGemm> gemms, Stream& stream) {
   std::lock_guard lock(state_->mutex);
   CudaStream& on = cuda_stream(stream);
-  double heat = kFirstHeatMicroseconds;
+  double heat = kHeatMicroseconds;
   for (const AnyGemm& any : gemms) {
-    const PlannedGemm g = std::visit([](const auto& gemm) { return PlannedGemm(gemm); }, any);
-    if (state_->search(g, heat, on)) heat = kHeatMicroseconds;
+    if (state_->search(planned(any), heat, on)) heat = 0;
   }
   TRI_CUDA(cudaStreamSynchronize(on));
 }

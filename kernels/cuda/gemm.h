@@ -17,6 +17,7 @@ class GemmEngine final : public GemmSearch {
   // In this form whatever was chosen, by the first heuristic; false when cuBLASLt cannot.
   bool multiply_as(const PlannedGemm& g, GemmForm form, CudaStream& stream);
 
+  std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) override;
   void search(std::span<const AnyGemm> gemms, Stream& stream) override;
   std::string export_choices() const override;
   void import_choices(const std::string& text) override;

@@ -68,7 +68,37 @@ std::string merge(const std::vector<std::string>& texts) {
   return merged;
 }
 
+// Of the GEMMs that this rank lacks a choice for, those that it times: ranks that lack the same divide them. Collective.
+std::vector<AnyGemm> share_of_search(const std::map<std::string, AnyGemm>& missing, Job* job) {
+  std::vector<AnyGemm> share;
+  if (job == nullptr) {
+    for (const auto& [shape, gemm] : missing) share.push_back(gemm);
+    return share;
+  }
+  std::string shapes;
+  for (const auto& [shape, gemm] : missing) shapes += shape + "\n";
+  const std::vector<std::string> of_ranks = job->gather(shapes);
+  const std::string owners = job->broadcast(job->world_rank() == 0 ? search_owners(of_ranks) : "");
+  std::istringstream lines(owners);
+  int owner = 0;
+  for (std::string shape; lines >> shape >> owner;)
+    if (owner == job->world_rank()) share.push_back(missing.at(shape));
+  return share;
+}
+
 }  // namespace
+
+std::string search_owners(const std::vector<std::string>& missing) {
+  std::map<std::string, std::vector<size_t>> ranks;  // by shape
+  for (size_t rank = 0; rank < missing.size(); ++rank) {
+    std::istringstream shapes(missing[rank]);
+    for (std::string shape; shapes >> shape;) ranks[shape].push_back(rank);
+  }
+  std::string owners;
+  size_t n = 0;
+  for (const auto& [shape, of_shape] : ranks) owners += fmt::format("{} {}\n", shape, of_shape[n++ % of_shape.size()]);
+  return owners;
+}
 
 void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& splits, const std::string& file) {
   GemmSearch* search = engine.device().gemm_search();
@@ -78,7 +108,8 @@ void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& 
   std::string kept = writes && !file.empty() ? value_or_throw(read_choices(file)) : "";
   if (job != nullptr) kept = job->broadcast(kept);
   search->import_choices(kept);
-  search->search(gemms_of_a_step(engine, tp, splits), engine.runtime().compute());
+  const auto missing = search->without_choice(gemms_of_a_step(engine, tp, splits));
+  search->search(share_of_search(missing, job), engine.runtime().compute());
   std::vector<std::string> exports{search->export_choices()};
   if (job != nullptr) exports = job->gather(exports.front());
   std::string merged = writes ? merge(exports) : "";

@@ -13,19 +13,22 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Microseconds of a call of each candidate, by whether the GPU is cold or hot; hot after `heat` of work.
+// Microseconds of a call of each candidate: on a GPU that rests, and once the candidate itself has run for `settle`
+// microseconds without another between.
 struct FakeGpu {
-  std::vector<double> cold, hot;
-  double heat = 0;
-  double busy = 0;
-  std::vector<int> turns = std::vector<int>(cold.size(), 0), calls = std::vector<int>(cold.size(), 0);
-  // Rounds in which something else disturbs the candidate: its turn is ten times as long.
-  int disturbed_turn = -1;
+  std::vector<double> cold, settled;
+  double settle = 0;
+  int disturbed_part = -1;  // of each candidate: its timed calls of that number take ten times as long
+  std::vector<int> parts = std::vector<int>(cold.size(), 0), calls = std::vector<int>(cold.size(), 0);
+  size_t last = 0;
+  double busy = 0;  // microseconds of the last candidate
 
   std::vector<double> times(size_t always, double heat_microseconds) {
     return times_when_hot(cold, always, heat_microseconds, [this](size_t i, int count) {
-      const double microseconds = (busy < heat ? cold : hot)[i] * (turns[i] == disturbed_turn ? 10 : 1);
-      ++turns[i];
+      if (i != last) busy = 0;
+      last = i;
+      const double microseconds = (busy < settle ? cold : settled)[i] * (parts[i] == disturbed_part ? 10 : 1);
+      ++parts[i];
       calls[i] += count;
       busy += std::isfinite(microseconds) ? microseconds * count : 0;
       return microseconds;
@@ -37,40 +40,41 @@ size_t fastest(const std::vector<double>& times) {
   return static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
 }
 
-TEST(TimesWhenHot, what_is_fastest_alone_is_not_what_is_fastest_when_hot) {
-  FakeGpu gpu{.cold = {1000, 900, 950, 990}, .hot = {1300, 1200, 1100, 1190}, .heat = 100e3};
-  const std::vector<double> times = gpu.times(0, 100e3);
-  EXPECT_EQ(times, gpu.hot) << "all near, and none timed before the GPU was hot";
+TEST(TimesWhenHot, what_is_fastest_alone_is_not_what_is_fastest_at_the_limit_of_power) {
+  FakeGpu gpu{.cold = {1000, 900, 950, 990}, .settled = {1300, 1200, 1100, 1190}, .settle = 40e3};
+  const std::vector<double> times = gpu.times(0, 0);
+  EXPECT_EQ(times, gpu.settled) << "all near, and each timed when its own clock had settled";
   EXPECT_EQ(fastest(times), 2u);
-  FakeGpu resting{.cold = {1000, 900, 950, 990}, .hot = {1300, 1200, 1100, 1190}, .heat = 1e9};
-  EXPECT_EQ(fastest(resting.times(0, 100e3)), 1u) << "the same on a GPU that heat does not slow";
+  FakeGpu slow{.cold = {1000, 900}, .settled = {1300, 1350}, .settle = 300e3};
+  EXPECT_EQ(slow.times(0, 0)[1], 900) << "needs more heat";
+  FakeGpu heated{.cold = {1000, 900}, .settled = {1300, 1350}, .settle = 300e3};
+  EXPECT_EQ(heated.times(0, 400e3)[1], 1350) << "which the first one gets";
 }
 
 TEST(TimesWhenHot, only_those_near_the_fastest_are_timed_and_the_one_asked_for) {
-  FakeGpu gpu{.cold = {2000, 1000, 1200, 1140, 3000}, .hot = {2000, 1000, 1200, 1140, 3000}};
+  FakeGpu gpu{.cold = {2000, 1000, 1200, 1140, 3000}, .settled = {2000, 1000, 1200, 1140, 3000}};
   EXPECT_EQ(gpu.times(0, 0), (std::vector<double>{2000, 1000, kInfinity, 1140, kInfinity}));
-  EXPECT_EQ(gpu.turns, (std::vector<int>{3, 3, 0, 3, 0}));
-  EXPECT_EQ(gpu.calls, (std::vector<int>{18, 36, 0, 30, 0})) << "12 ms a turn";
+  EXPECT_EQ(gpu.parts, (std::vector<int>{7, 7, 0, 7, 0}));
+  EXPECT_EQ(gpu.calls, (std::vector<int>{25 + 6 * 10, 50 + 6 * 20, 0, 43 + 6 * 17, 0})) << "50 ms, then six of 20";
   // Of many that are as good, the five that were fastest alone.
-  FakeGpu many{.cold = {1007, 1006, 1005, 1004, 1003, 1002, 1001}, .hot = {1, 1, 1, 1, 1, 1, 1}};
+  FakeGpu many{.cold = {1007, 1006, 1005, 1004, 1003, 1002, 1001}, .settled = {1, 1, 1, 1, 1, 1, 1}};
   EXPECT_EQ(many.times(0, 0), (std::vector<double>{1, kInfinity, 1, 1, 1, 1, 1}));
 }
 
-TEST(TimesWhenHot, a_turn_that_was_disturbed_does_not_decide) {
-  FakeGpu gpu{.cold = {1000, 900}, .hot = {1000, 900}, .disturbed_turn = 1};
+TEST(TimesWhenHot, a_part_that_was_disturbed_does_not_decide) {
+  FakeGpu gpu{.cold = {1000, 900}, .settled = {1000, 900}, .disturbed_part = 3};
   EXPECT_EQ(gpu.times(0, 0), (std::vector<double>{1000, 900}));
 }
 
 TEST(TimesWhenHot, what_refuses_is_out) {
-  FakeGpu alone{.cold = {kInfinity, 1000, kInfinity}, .hot = {1, 1000, 1}};
+  FakeGpu alone{.cold = {kInfinity, 1000, kInfinity}, .settled = {1, 1000, 1}};
   EXPECT_EQ(alone.times(0, 50e3), (std::vector<double>{kInfinity, 1000, kInfinity}));
-  EXPECT_EQ(alone.turns[0] + alone.turns[2], 0);
-  FakeGpu later{.cold = {1000, 1000}, .hot = {kInfinity, 1100}};
-  EXPECT_EQ(later.times(0, 50e3), (std::vector<double>{kInfinity, 1100}));
-  EXPECT_EQ(later.turns[0], 1) << "once is enough";
-  FakeGpu all{.cold = {1000, 1000}, .hot = {kInfinity, kInfinity}};
+  EXPECT_EQ(alone.parts[0] + alone.parts[2], 0);
+  FakeGpu later{.cold = {kInfinity, 1000, 1000}, .settled = {1, kInfinity, 1100}};
+  EXPECT_EQ(later.times(0, 50e3), (std::vector<double>{kInfinity, kInfinity, 1100}));
+  FakeGpu all{.cold = {1000, 1000}, .settled = {kInfinity, kInfinity}};
   EXPECT_EQ(all.times(1, 50e3), (std::vector<double>{kInfinity, kInfinity}));
-  FakeGpu none{.cold = {kInfinity}, .hot = {1}};
+  FakeGpu none{.cold = {kInfinity}, .settled = {1}};
   EXPECT_EQ(none.times(0, 50e3), (std::vector<double>{kInfinity}));
 }
 
