@@ -206,11 +206,11 @@ TEST(Fp8, gathers_of_weights_move_a_byte_an_element) {
   for (const int zero : {1, 2}) {
     Layout layout = fp8({.dp = 2, .zero = zero, .precision = Dtype::kBF16});
     layout.transfers = Transfers::kCollectives;
-    layout.steps = 2;
+    layout.steps = 5;
     const History with = train(layout, false);
     layout.gemms = GemmFormat::kCompute;
     const History without = train(layout, false);
-    if (test_job()->world_rank() >= 2) return;
+    if (test_job()->world_rank() >= 2) continue;
     const Config config = config_of(layout);
     const int64_t C = config.model.hidden, F = config.model.ffn_hidden;
     const int64_t codes = config.model.layers * (4 * C * C + 2 * C * F);  // of which a rank receives the other's half
@@ -232,6 +232,7 @@ TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
     one.zero = 0;
     const std::vector<StepResult> expected_steps = train(one, true).steps;
     if (test_job()->world_rank() >= layout.ranks()) continue;
+    const double noise = layout.precision == Dtype::kF32 ? 0.1 : 0.25;  // of single gradients
     // Each dp rank casts all weights, or its slices of them.
     const int casts = keeps_codes(layout) && layout.zero >= 1 ? 1 : layout.dp;
     for (const size_t step : {size_t{0}, steps.size() - 1}) {
@@ -242,7 +243,7 @@ TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
         if (step > 0 || (is_weight && keeps_codes(layout))) {
           EXPECT_EQ(numbers[i].scale, expected[i].scale) << i;
         }
-        EXPECT_NEAR(numbers[i].amax, expected[i].amax, 0.1 * expected[i].amax) << i;
+        EXPECT_NEAR(numbers[i].amax, expected[i].amax, noise * expected[i].amax) << i;
         if (step == 0 && is_weight) {
           EXPECT_EQ(numbers[i].amax, expected[i].amax) << "start values are the same";
         }
