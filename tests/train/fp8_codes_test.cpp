@@ -79,6 +79,23 @@ std::vector<float> losses_and_numbers(const StepResult& result) {
   return all;
 }
 
+// The other orientation is that of the codes that the step has read.
+void expect_transposes(OneRank& rank, const std::vector<char>& codes) {
+  const Fp8Tensors& fp8 = rank.trainer->engine().tensors().stage.fp8;
+  const ChunkStoreTensors& chunk = rank.trainer->store().tensors().chunks.front();
+  const int64_t first = fp8_slot(rank.config, Fp8Operand::kWeight, 0, Linear::kQkv);
+  for (const Parameter& parameter : rank.parameters()) {
+    if (parameter.spec.fp8_slot < 0) continue;
+    const auto place = static_cast<size_t>(parameter.spec.fp8_slot - first);  // layer · kNumLinears + linear
+    const Fp8Weight& weight = fp8.weights.front()[place / kNumLinears][place % kNumLinears];
+    EXPECT_TRUE(weight.values.empty());
+    const int64_t K = weight.transposed[0], N = weight.transposed[1];
+    const char* const rows = codes.data() + chunk.layout.offset[static_cast<size_t>(parameter.index)];
+    for (int64_t i = 0; i < N * K; ++i)
+      ASSERT_EQ(fp8_codes(weight.transposed)[i % K * N + i / K], static_cast<uint8_t>(rows[i])) << parameter.spec.name;
+  }
+}
+
 int64_t bytes_of(const std::vector<std::pair<std::string, int64_t>>& all, const std::string& name) {
   for (const auto& [of, bytes] : all)
     if (of == name) return bytes;
@@ -134,7 +151,9 @@ TEST(Fp8Codes, are_the_codes_of_the_master_weights) {
         seen += n;
       }
       EXPECT_EQ(seen, chunk.codes.numel());
+      const State before = state_of(rank);
       EXPECT_TRUE(rank.step(step).finite());
+      expect_transposes(rank, before.codes.front());
     }
   }
 }
