@@ -204,6 +204,12 @@ Result<std::string> read_config_text(const std::string& path) {
   return std::move(text).str();
 }
 
+bool names_field(const std::vector<std::string>& overrides, std::string_view field) {
+  return std::ranges::any_of(overrides, [&](const std::string& setting) {
+    return setting.starts_with(field) && setting.substr(field.size()).starts_with('=');
+  });
+}
+
 Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
                             const std::vector<std::string>& overrides) {
   Parser parser(file_name);
