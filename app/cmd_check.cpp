@@ -1,7 +1,6 @@
 // trireme check: what a config will do, without starting it.
 #include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>

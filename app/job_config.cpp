@@ -1,7 +1,5 @@
 #include "app/job_config.h"
 
-#include <algorithm>
-
 #include "io/base/log.h"
 #include "lib/infer/loaded_model.h"
 
