@@ -101,6 +101,12 @@ std::string in_place_of(const Command& command, const std::string& name) {
   return "";
 }
 
+// Of "model.num_layers=4", as some programs take them.
+std::string in_place_of_setting(const Command& command, const std::string& word) {
+  const size_t begin = word.find_first_not_of('+'), equals = word.find('=');
+  return begin < equals && equals != word.npos ? in_place_of(command, word.substr(begin, equals - begin)) : "";
+}
+
 std::string unknown_option(const Command& command, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   if (const std::string instead = in_place_of(command, name); !instead.empty())
@@ -172,7 +178,8 @@ std::string usage_problem(const CLI::App& root, const CLI::ParseError& problem) 
       lines.push_back(unknown_subcommand(root, command, words.front()));
     else
       for (const std::string& word : words)
-        lines.push_back(fmt::format("{}: {} takes no such argument", word, command.path));
+        lines.push_back(
+            fmt::format("{}: {} takes no such argument{}", word, command.path, in_place_of_setting(command, word)));
   }
   if (lines.empty() && lacks_subcommand)
     lines.push_back(

@@ -15,6 +15,9 @@ constexpr std::string_view kNodesAreStarted = "srun, or mpirun with its hosts, s
 constexpr std::string_view kRanksMeet = "the launcher, srun or mpirun, tells the ranks of each other";
 constexpr std::string_view kNoDropout = "there is no dropout";
 constexpr std::string_view kFromEpochs = "optimizer steps: epochs x samples / data.global_batch";
+constexpr std::string_view kPresets = "trireme config new --model NAME writes a config with the model of a preset";
+constexpr std::string_view kImported =
+    "trireme checkpoint import FOLDER RUN_DIR makes a run of a model of transformers";
 constexpr std::string_view kPrepared = "a list of token files, which trireme data prepare makes";
 
 constexpr OtherName kNames[] = {
@@ -76,6 +79,10 @@ constexpr OtherName kNames[] = {
     {"tie_word_embeddings", "model.tie_embeddings"},
     {"untie_embeddings_and_output_weights", "model.tie_embeddings", "the opposite: untied is false"},
     {"disable_bias_linear", "model.bias", "the opposite: disabled is false"},
+    {"model.name", "", kPresets},
+    {"model.flavor", "", kPresets},
+    {"architectures", "", kImported},
+    {"model_type", "", kImported},
     {"attention_dropout", "", kNoDropout},
     {"hidden_dropout", "", kNoDropout},
     {"dropout", "", kNoDropout},
@@ -140,7 +147,9 @@ constexpr OtherName kNames[] = {
     {"dtype", "precision.compute"},
     {"torch_dtype", "precision.compute"},
     {"mixed_precision", "precision.compute"},
+    {"fp16", "precision.compute", "in place of fp16, which is not there"},
     {"fp8", "precision.gemm"},
+    {"float8", "precision.gemm"},
     {"fp8_format", "precision.gemm", "fp8; in what gradients are: precision.fp8_gradients"},
     // the update and its rate
     {"optim", "optimizer.name"},
@@ -194,6 +203,7 @@ constexpr OtherName kNames[] = {
     {"metrics.interval", "metrics.log_every"},
     {"metrics.freq", "metrics.log_every"},
     {"enable_tensorboard", "metrics.tensorboard"},
+    {"save_tb_folder", "metrics.tensorboard", "true or false; the folder is run.dir/tensorboard"},
     {"tensorboard_dir", "metrics.tensorboard", "true or false; the folder is run.dir/tensorboard"},
     // how a job is started
     {"nproc_per_node", "--ranks", kRanksAreStarted},

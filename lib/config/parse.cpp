@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/base/readable_text.h"
 #include "lib/config/fields.h"
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
@@ -48,12 +49,12 @@ class KnownKeys {
   KnownKeys(const std::string& section, const YAML::Node& map) { add(section, "", map); }
 
   bool none() const { return fields_.empty() && remarks_.empty(); }
-  bool all() const { return all_; }
-  // "here its lr is lr.peak, its params.betas is optimizer.beta1 (...); devices: srun, ..."
+  // "here its lr is lr.peak, its params.betas is optimizer.beta1 (...); devices: srun, ...; unknown: speed"
   std::string text() const {
     std::vector<std::string> parts;
     if (!fields_.empty()) parts.push_back(fmt::format("here {}", fmt::join(fields_, ", ")));
     parts.insert(parts.end(), remarks_.begin(), remarks_.end());
+    if (!unknown_.empty()) parts.push_back(fmt::format("unknown: {}", fmt::join(unknown_, ", ")));
     return fmt::format("{}", fmt::join(parts, "; "));
   }
 
@@ -67,38 +68,49 @@ class KnownKeys {
       if (!pair.first.IsScalar() || --keys_left_ < 0) continue;
       const std::string key = path + pair.first.Scalar();
       const bool is_merge = pair.first.Scalar() == "<<";
-      if (pair.second.IsMap() && add(section, is_merge ? path : key + ".", pair.second))
+      const size_t unknown_before = unknown_.size();
+      if (pair.second.IsMap() && add(section, is_merge ? path : key + ".", pair.second)) {
         any = true;
-      else
-        any = add_key(section, key) || any;
+        continue;
+      }
+      unknown_.resize(unknown_before);  // the map as a whole stands for what is in it
+      any = add_key(section, key) || any;
     }
     return any;
   }
 
   bool add_key(const std::string& section, const std::string& key) {
     const Counterpart here = counterpart_of(section + "." + key);
-    all_ = all_ && here.known();
     if (!here.fields.empty())
       fields_.push_back(fmt::format("its {} is {}", key, to_string(here)));
     else if (here.known())
       remarks_.push_back(fmt::format("{}: {}", key, here.remark));
+    else
+      unknown_.push_back(key);
     return here.known();
   }
 
   int keys_left_ = 1000;
-  bool all_ = true;
-  std::vector<std::string> fields_, remarks_;
+  std::vector<std::string> fields_, remarks_, unknown_;
 };
 
-// A misspelt section is answered first, but not where another program has one of that name: "activation_checkpoint".
+bool has_key_of(const YAML::Node& map, const Section& section) {
+  for (const auto& pair : map)
+    if (pair.first.IsScalar() && find_field(section.name + "." + pair.first.Scalar())) return true;
+  return false;
+}
+
+// A misspelt section is answered with its name, one of another program with what its keys are here, which may be named
+// alike: "activation_checkpoint", "parallelism".
 std::string unknown_section(const std::string& name, const YAML::Node& value) {
   const std::string near = nearest(name, section_names()), elsewhere = known_elsewhere(name);
-  const std::string sections = fmt::format("the sections are {}", fmt::join(section_names(), ", "));
-  std::string advice = !elsewhere.empty() ? elsewhere : !near.empty() ? "did you mean " + near + "?" : sections;
-  if (value.IsMap() && (near.empty() || !elsewhere.empty())) {
-    const KnownKeys known(name, value);
-    if (!known.none()) advice = known.all() ? known.text() : sections + "; " + known.text();
-  }
+  std::string advice = elsewhere;
+  if (advice.empty() && !near.empty()) advice = "did you mean " + near + "?";
+  if (advice.empty()) advice = fmt::format("the sections are {}", fmt::join(section_names(), ", "));
+  const bool is_misspelt =
+      elsewhere.empty() && !near.empty() && value.IsMap() && has_key_of(value, *find_section(near));
+  if (value.IsMap() && !is_misspelt)
+    if (const KnownKeys known(name, value); !known.none()) advice = known.text();
   return name + ": unknown section; " + advice;
 }
 
@@ -169,6 +181,9 @@ class Parser {
   explicit Parser(const std::string& file_name) : file_name_(file_name) {}
 
   void read_file(std::string_view text) {
+    if (file_name_.ends_with(".toml"))
+      return add(file_name_,
+                 "TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: value");
     std::vector<Problem> problems;
     const YAML::Node root = load_document(text, problems);
     for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
@@ -206,7 +221,8 @@ class Parser {
   }
 
  private:
-  void add(const std::string& where, const std::string& text) { errors_.push_back(where + ": " + text); }
+  // Names and values are the file's, which may hold what a terminal obeys.
+  void add(const std::string& where, const std::string& text) { errors_.push_back(readable_text(where + ": " + text)); }
   std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
 
   // Calls visit(key, line, value) for each pair of a map, once a key.

@@ -25,6 +25,10 @@ struct Combination {
 };
 
 const BadText kBadConfigs[] = {
+    {"run: {\"ste\\e[2J\": 5}",
+     "a.yaml:1: run.ste\xEF\xBF\xBD[2J: unknown key; the keys of run are name, dir, seed, steps, device, gemm_search, "
+     "deterministic, eval_every, eval_batches, sample_every, sample_tokens, sample_prompt, sample_temperature, "
+     "sample_top_k"},
     {"run: {stepz: 5}", "a.yaml:1: run.stepz: unknown key; did you mean run.steps?"},
     {"model:\n  layers: 4\n  heds: 4", "a.yaml:3: model.heds: unknown key; did you mean model.heads?"},
     {"model: {num_layers: 4}", "a.yaml:1: model.num_layers: unknown key; did you mean model.layers?"},
@@ -38,8 +42,11 @@ const BadText kBadConfigs[] = {
     {"speed: {every: 5}", "a.yaml:1: speed: unknown section; here its every is checkpoint.every"},
     // Other programs' names.
     {"training: {local_batch_size: 2, seq_len: 64, speed: 1}",
-     "a.yaml:1: training: unknown section; the sections are " SECTIONS
-     "; here its local_batch_size is data.micro_batch, its seq_len is model.seq_len"},
+     "a.yaml:1: training: unknown section; here its local_batch_size is data.micro_batch, its seq_len is "
+     "model.seq_len; unknown: speed"},
+    {"training: {steps: 2, speed: {high: 1, low: {x: 1}}, fsdp: {policy: 1}}",
+     "a.yaml:1: training: unknown section; here its steps is run.steps, its fsdp is parallel.zero (2 shards gradients "
+     "and optimizer states; weights are not sharded over dp); unknown: speed"},
     {"optimizer: {lr: 1e-3}", "a.yaml:1: optimizer.lr: unknown key; did you mean lr.peak?"},
     {"model: {num_attention_heads: 4}",
      "a.yaml:1: model.num_attention_heads: unknown key; did you mean model.heads?"},  // and not model.attention
@@ -67,6 +74,12 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: activation_checkpoint: unknown section; here its mode is parallel.recompute"},
     {"activation_checkpoint: full",
      "a.yaml:1: activation_checkpoint: unknown section; did you mean parallel.recompute?"},
+    {"parallelism: {tensor_parallel_degree: 2}",
+     "a.yaml:1: parallelism: unknown section; here its tensor_parallel_degree is parallel.tp"},
+    {"parallelism: {speed: 2}", "a.yaml:1: parallelism: unknown section; did you mean parallel?"},
+    {"parallelism: {tp: 2}", "a.yaml:1: parallelism: unknown section; did you mean parallel?"},
+    {"model: {flavor: 8B}",
+     "a.yaml:1: model.flavor: unknown key; trireme config new --model NAME writes a config with the model of a preset"},
     {"lr_scheduler: {speed: 1}", "a.yaml:1: lr_scheduler: unknown section; did you mean lr.rule?"},
     {"trainer: {devices: 8, num_nodes: 2, max_steps: 5}",
      "a.yaml:1: trainer: unknown section; here its max_steps is run.steps; devices: srun, or mpirun -n RANKS, starts "
@@ -418,6 +431,14 @@ TEST(BadConfig, names_of_other_programs_lead_to_fields_that_there_are) {
     EXPECT_FALSE(other.remark.empty()) << other.name << " says nothing";
     EXPECT_EQ(here.option, other.field) << other.name;
   }
+}
+
+TEST(BadConfig, toml_is_no_yaml) {
+  const Result<Config> config = parse_config("[training]\nsteps = 5\n", "llama.toml", {});
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().message,
+            with_count("llama.toml: TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: "
+                       "value"));
 }
 
 TEST(BadConfig, names_are_known_by_section_and_without) {

@@ -50,6 +50,9 @@ for command in train check plan simulate 'bench step'; do
   says 2 "--config: no option of trireme $command; the config's path stands alone: trireme $command my.yaml" \
     $command --config x
 done
+says 2 'run.steps=5: trireme train takes no such argument; --set run.steps=VALUE sets it' train x run.steps=5
+says 2 '+model.optim.lr=1: trireme train takes no such argument; --set lr.peak=VALUE sets it' train x +model.optim.lr=1
+says 2 '=: trireme train takes no such argument' train x =
 # Where --set would not do it, nothing says so.
 says 2 '--tensor-model-parallel-size: no option of trireme plan, which chooses parallel.tp itself' \
   plan x --tensor-model-parallel-size 2
