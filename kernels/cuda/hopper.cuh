@@ -83,11 +83,33 @@ __device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
                : "memory");
 }
+// `bytes` in a row, a multiple of 16, as both addresses are.
+__device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void store_bytes(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+// Adds floats to those in global memory.
+__device__ __forceinline__ void add_floats(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until this thread's stores have read their shared memory.
 __device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until this thread's stores are done.
+__device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Lets the copy engine and wgmma see what this thread has stored in shared memory.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Orders the copy engine's accesses of global memory and this thread's.
+__device__ __forceinline__ void fence_async_proxy_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 // ---- registers
 
@@ -104,6 +126,13 @@ __device__ __forceinline__ void registers_lower() {
 __device__ __forceinline__ void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
                "r"(d)
+               : "memory");
+}
+
+// Each transposed: lane i gives the address of column i % 8 of matrix i / 8.
+__device__ __forceinline__ void store_matrix_transposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 
