@@ -107,33 +107,37 @@ __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_
 // Lets the copy engine and wgmma see what this thread has stored in shared memory.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Orders the copy engine's accesses of global memory and this thread's.
-__device__ __forceinline__ void fence_async_proxy_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
+__device__ __forceinline__ void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // ---- registers
 
 template <int kRegisters>
-__device__ __forceinline__ void registers_raise() {
+__device__ __forceinline__ void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void registers_lower() {
+__device__ __forceinline__ void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// ---- fragments to shared memory
+
 // Stores four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
-               "r"(d)
+__device__ __forceinline__ void store_matrix(uint32_t to, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(from[0]), "r"(from[1]),
+               "r"(from[2]), "r"(from[3])
                : "memory");
 }
-
-// Each transposed: lane i gives the address of column i % 8 of matrix i / 8.
-__device__ __forceinline__ void store_matrix_transposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
-               "r"(c), "r"(d)
+// The same with rows and columns exchanged.
+__device__ __forceinline__ void store_matrix_transposed(uint32_t to, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(from[0]),
+               "r"(from[1]), "r"(from[2]), "r"(from[3])
                : "memory");
+}
+// Bytes from the first of 16 rows of a box to what this lane gives the address of, in the rows' block of 16 columns.
+__device__ __forceinline__ uint32_t block_at(int lane, int block) {
+  const auto chunk = static_cast<uint32_t>(block * 2 + (lane >> 4));
+  return static_cast<uint32_t>(lane & 15) * kBoxRow + ((chunk ^ static_cast<uint32_t>(lane & 7)) << 4);
 }
 
 // ---- wgmma
@@ -168,29 +172,29 @@ __device__ __forceinline__ uint64_t ahead(uint64_t operand, uint32_t bytes) { re
 #define TRI_ACC32 TRI_ACC16(0), TRI_ACC16(16)
 #define TRI_ACC48 TRI_ACC32, TRI_ACC16(32)
 #define TRI_ACC64 TRI_ACC48, TRI_ACC16(48)
-#define TRI_NAMES32                                                                                             \
+#define TRI_NAMES32                                                                                           \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TRI_NAMES48 \
-  TRI_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define TRI_NAMES64 \
-  TRI_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TRI_WGMMA(n, names, accumulators, r0, r1, r2, r3, r4, r5, r6)                                                  \
-  template <int kTransA, int kTransB>                                                                                  \
-  __device__ __forceinline__ void wgmma(float(&d)[n / 2], uint64_t a, uint64_t b, bool add = true) {                   \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r2 ", 0;\n"                                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, " r0 ", " r1                   \
-                 ", add, 1, 1, " r3 ", " r4 ";\n}"                                                                     \
-                 : accumulators                                                                                        \
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kTransA), "n"(kTransB));                            \
-  }                                                                                                                    \
-  template <int kTransB>                                                                                               \
-  __device__ __forceinline__ void wgmma(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add = true) {        \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r5 ", 0;\n"                                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" r0 ", " r1 ", " r2 ", " r3  \
-                 "}, " r4 ", add, 1, 1, " r6 ";\n}"                                                                    \
-                 : accumulators                                                                                        \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(kTransB));      \
+#define TRI_NAMES48 TRI_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TRI_NAMES64 TRI_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TRI_WGMMA(n, names, accumulators, r0, r1, r2, r3, r4, r5, r6)                                                 \
+  template <int kTransA, int kTransB>                                                                                 \
+  __device__ __forceinline__ void wgmma(float(&d)[n / 2], uint64_t a, uint64_t b, bool add = true) {                  \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r2                                                           \
+                 ", 0;\n"                                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, " r0 ", " r1                  \
+                 ", add, 1, 1, " r3 ", " r4 ";\n}"                                                                    \
+                 : accumulators                                                                                       \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kTransA), "n"(kTransB));                           \
+  }                                                                                                                   \
+  template <int kTransB>                                                                                              \
+  __device__ __forceinline__ void wgmma(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add = true) {       \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r5                                                           \
+                 ", 0;\n"                                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" r0 ", " r1 ", " r2 ", " r3 \
+                 "}, " r4 ", add, 1, 1, " r6 ";\n}"                                                                   \
+                 : accumulators                                                                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(kTransB));     \
   }
 TRI_WGMMA(64, TRI_NAMES32, TRI_ACC32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 TRI_WGMMA(96, TRI_NAMES48, TRI_ACC48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")

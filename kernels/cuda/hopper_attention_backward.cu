@@ -1,6 +1,16 @@
-// The backward pass of our attention on Hopper: kernels/cuda/flash_attention.cuh.
-#include "kernels/cuda/flash_attention.cuh"
-#include "kernels/cuda/hopper.cuh"
+// The backward pass of our attention on Hopper: kernels/cuda/hopper_attention.cuh. A block owns 128 keys of a key/value
+// head and goes over the band's query tiles from the last down and, in each, over the group's heads. Two warpgroups
+// multiply, each with 64 of the keys, whose dk, dv stay in its accumulators: scores are computed transposed, keys by
+// queries, so that weights and their gradients are the A operands of dv and dk as they lie in registers. The gradients
+// go to shared memory besides, where both warpgroups' make dq: 64 columns by 64 queries a warpgroup. Of the third
+// warpgroup one thread loads boxes and another adds dq to its sums.
+// dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: each head's query
+// tile has a counter that says whose turn it is, and key tiles are taken in ascending order from a ticket counter, so a
+// block waits only for blocks that run or are done. The copy engine adds, and who waits for a turn does not multiply.
+// A small kernel makes the statistics before, another rounds dq after.
+// Limits: a workspace of 4 bytes an element of q and 8 bytes a row of a head, and B · NKV · T / 128 blocks are all the
+// parallelism there is. Source: Shah et al. 2024 (FlashAttention-3).
+#include "kernels/cuda/hopper_attention.cuh"
 #include "kernels/cuda/workspace.h"
 
 namespace tri::cuda {
@@ -9,26 +19,32 @@ namespace {
 
 using namespace hopper;
 
-template <int kHeadSize, int kQueryRows, bool kEarly_ = false>
-struct HopperBackward {
-  static constexpr int kHead = kHeadSize, kQueries = kQueryRows, kKeys = 128, kStages = 2;
-  static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);
-  static constexpr int kBoxes = (kHead + 63) / 64, kQueryBoxes = kQueries / 64;
-  static_assert(kBoxes * kQueryBoxes == kConsumers);  // dq: 64 columns and 64 queries a warpgroup
+#ifndef TRI_ALL_ARRIVE
+#define TRI_ALL_ARRIVE false
+#endif
+
+template <int kHeadSize, bool kAllArrive_ = TRI_ALL_ARRIVE>
+struct BackwardTiles {
+  static constexpr bool kAllArrive = kAllArrive_;
+  static constexpr int kHead = kHeadSize, kBoxes = head_boxes(kHead);
+  static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);  // warpgroups that multiply
+  static constexpr int kKeys = 64 * kConsumers, kStages = 2;
+  // dq is two blocks of 64 columns by 64 queries, one a warpgroup: side by side in a head, or in two boxes of queries.
+  static constexpr bool kSplitColumns = kBoxes == 2;
+  static constexpr int kQueryBoxes = kSplitColumns ? 1 : 2, kQueries = 64 * kQueryBoxes;
   static constexpr uint32_t kKeyBox = kKeys * kBoxRow, kQueryBox = kQueries * kBoxRow, kScoreBox = kKeys * kBoxRow,
                             kGradientBox = 16 * kBoxRow;
   static constexpr uint32_t kKeyBytes = kBoxes * kKeyBox, kQueryBytes = kBoxes * kQueryBox,
-                            kScoreBytes = kQueryBoxes * kScoreBox, kSumBytes = kConsumers * 64 * 64 * 4,
-                            kStatBytes = 2 * kQueries * 4;
+                            kScoreBytes = kQueryBoxes * kScoreBox, kBlockBytes = 64 * 64 * 4,
+                            kSumBytes = kConsumers * kBlockBytes, kStatBytes = 2 * kQueries * 4;
+  // Keys, values; queries and douts, of kStages tiles each; the scores' gradients, of two; dq; statistics; barriers.
   static constexpr uint32_t kValuesAt = kKeyBytes, kQueriesAt = 2 * kKeyBytes,
                             kDoutsAt = kQueriesAt + kStages * kQueryBytes, kScoresAt = kDoutsAt + kStages * kQueryBytes,
                             kSumsAt = kScoresAt + 2 * kScoreBytes, kStatsAt = kSumsAt + kSumBytes,
                             kBarriersAt = kStatsAt + kStages * kStatBytes;
   static constexpr int kBarriers = 3 + 4 * kStages;
   static constexpr int kShared = kBarriersAt + 8 * kBarriers + 8;  // and the ticket
-  static constexpr bool kEarly = kEarly_;
-  static constexpr int kConsumerRegisters = kEarly ? 240 : kHead == 64 ? 224 : 232,
-                       kProducerRegisters = kEarly ? 24 : kHead == 64 ? 56 : 40;
+  static constexpr int kConsumerRegisters = kHead == 64 ? 224 : 232, kProducerRegisters = kHead == 64 ? 56 : 40;
 };
 
 // What a call keeps in the workspace, all of it for whole tiles of queries: (B, NH, tiles) of
@@ -43,37 +59,21 @@ struct BackwardWork {
   int pairs_together;  // worked on at the same time
 };
 
-__device__ __forceinline__ int load_acquire(const int* from) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_release(int* to, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-
-// Mapping: a group of lanes a row of a head, sixteen bytes a lane.
+// delta[b, h, t] = sum_c dout · out, beside the scaled lse. Mapping: a group of lanes a row of a head, sixteen bytes a
+// lane.
 template <class Tiles>
 __global__ void __launch_bounds__(256)
     hopper_statistics_kernel(float* stats, const float* lse, const Bf16* dout, const Bf16* out, int tiles, Shape d) {
-  constexpr int kHead = Tiles::kHead, kQueries = Tiles::kQueries, kLanes = kHead == 64 ? 8 : 16, kRows = 256 / kLanes;
+  constexpr int kHead = Tiles::kHead, kQueries = Tiles::kQueries, kLanes = row_lanes(kHead), kRows = 256 / kLanes;
   const int lane = threadIdx.x % kLanes, head = blockIdx.y, b = blockIdx.z;
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const int t = (static_cast<int>(blockIdx.x) * 4 + n) * kRows + static_cast<int>(threadIdx.x) / kLanes;
-    float sum = 0.0f;
-    if (t < d.seq_len && lane < kHead / 8) {
-      const int64_t at = d.out_at(b, t, head, kHead) + lane * 8;
-      const Pack<Bf16> x = load_pack(dout + at), y = load_pack(out + at);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum = fmaf(to_float(x.item[i]), to_float(y.item[i]), sum);
-    }
-#pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
+    const float delta = row_delta<kHead>(dout, out, d.out_at(b, t, head, kHead), lane, t < d.seq_len);
     if (t < tiles * kQueries && lane == 0) {
       float* to = stats + ((int64_t{b} * d.heads() + head) * tiles + t / kQueries) * 2 * kQueries + t % kQueries;
       to[0] = t < d.seq_len ? lse[d.stat_at(b, t, head)] * kLog2E : INFINITY;  // weights of 0 beyond the end
-      to[kQueries] = sum;
+      to[kQueries] = delta;
     }
   }
 }
@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     hopper_backward_kernel(const __grid_constant__ CUtensorMap key_map, const __grid_constant__ CUtensorMap query_map,
                            const __grid_constant__ CUtensorMap dout_map, const __grid_constant__ CUtensorMap dkey_map,
                            BackwardWork work, Shape d) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kHead = Tiles::kHead, kQueries = Tiles::kQueries, kKeys = Tiles::kKeys, kBoxes = Tiles::kBoxes,
                 kStages = Tiles::kStages, kConsumers = Tiles::kConsumers;
   extern __shared__ __align__(1024) unsigned char shared[];
   const uint32_t base = shared_address(shared), barriers = base + Tiles::kBarriersAt;
+  // "full": it is there. "free": those who read it have done with it. Those of a ring's stages lie side by side.
   const uint32_t key_full = barriers, sum_full = barriers + 8, sum_free = barriers + 16, query_full = barriers + 24,
                  query_free = query_full + 8 * kStages, dout_full = query_free + 8 * kStages,
                  dout_free = dout_full + 8 * kStages;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   if (threadIdx.x == 0) {
     *ticket = atomicAdd(work.ticket, 1);
     barrier_init(key_full, 1);
-    barrier_init(sum_full, 4 * kConsumers);
+    barrier_init(sum_full, (Tiles::kAllArrive ? 128 : 4) * kConsumers);
     barrier_init(sum_free, 1);
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(query_full + 8 * stage, 1);
@@ -118,17 +118,18 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   const int first_tile = first_key / kQueries, last_tile = d.last_query(first_key + valid_keys - 1) / kQueries;
   const int head = kv * d.group;  // of the group's first query
   // Of all heads of a row, in their order there.
-  const int query_head = d.row.query(kv, 0) / kHead, key_head = d.row.key(kv) / kHead, value_head = d.row.value(kv) / kHead;
+  const int query_head = d.row.query(kv, 0) / kHead, key_head = d.row.key(kv) / kHead,
+            value_head = d.row.value(kv) / kHead;
 
   if (warpgroup == 0) {
-    registers_lower<Tiles::kProducerRegisters>();
+    lower_registers<Tiles::kProducerRegisters>();
     if (threadIdx.x == 0) {
       barrier_expect(key_full, 2 * Tiles::kKeyBytes);
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) {
-        load_box(base + box * Tiles::kKeyBox, &key_map, key_full, box * 64, key_head, first_key, b);
-        load_box(base + Tiles::kValuesAt + box * Tiles::kKeyBox, &key_map, key_full, box * 64,
-                 value_head, first_key, b);
+        load_box(base + box * Tiles::kKeyBox, &key_map, key_full, box * kBoxColumns, key_head, first_key, b);
+        load_box(base + Tiles::kValuesAt + box * Tiles::kKeyBox, &key_map, key_full, box * kBoxColumns, value_head,
+                 first_key, b);
       }
       RingPlace<kStages> place;
 #pragma unroll 1
@@ -140,8 +141,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
           barrier_expect(query_full + barrier, Tiles::kQueryBytes + Tiles::kStatBytes);
 #pragma unroll
           for (int box = 0; box < kBoxes; ++box)
-            load_box(base + Tiles::kQueriesAt + at + box * Tiles::kQueryBox, &query_map, query_full + barrier, box * 64,
-                     query_head + g, tile * kQueries, b);
+            load_box(base + Tiles::kQueriesAt + at + box * Tiles::kQueryBox, &query_map, query_full + barrier,
+                     box * kBoxColumns, query_head + g, tile * kQueries, b);
           load_bytes(base + Tiles::kStatsAt + place.stage * Tiles::kStatBytes,
                      work.stats + ((int64_t{b} * d.heads() + head + g) * work.tiles + tile) * 2 * kQueries,
                      Tiles::kStatBytes, query_full + barrier);
@@ -149,8 +150,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
           barrier_expect(dout_full + barrier, Tiles::kQueryBytes);
 #pragma unroll
           for (int box = 0; box < kBoxes; ++box)
-            load_box(base + Tiles::kDoutsAt + at + box * Tiles::kQueryBox, &dout_map, dout_full + barrier, box * 64,
-                     head + g, tile * kQueries, b);
+            load_box(base + Tiles::kDoutsAt + at + box * Tiles::kQueryBox, &dout_map, dout_full + barrier,
+                     box * kBoxColumns, head + g, tile * kQueries, b);
           place.next();
         }
     } else if (threadIdx.x == 32) {
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       }
     }
   } else {
-    registers_raise<Tiles::kConsumerRegisters>();
+    raise_registers<Tiles::kConsumerRegisters>();
     const int consumer = warpgroup - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32,
               warp = thread / 32;
     const float scale = d.scale * kLog2E;
@@ -191,11 +192,12 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
                    query_rows = operand(base + Tiles::kQueriesAt), dout_rows = operand(base + Tiles::kDoutsAt),
                    query_columns = operand(base + Tiles::kQueriesAt, Tiles::kQueryBox),
                    dout_columns = operand(base + Tiles::kDoutsAt, Tiles::kQueryBox),
-                   key_columns = operand(base + (kBoxes == 2 ? consumer * Tiles::kKeyBox : 0), Tiles::kKeyBox),
+                   key_columns = operand(base + (Tiles::kSplitColumns ? consumer * Tiles::kKeyBox : 0), Tiles::kKeyBox),
                    score_columns =
-                       operand(base + Tiles::kScoresAt + (kBoxes == 2 ? 0 : consumer * Tiles::kScoreBox), Tiles::kScoreBox);
-    const uint32_t score_row = base + Tiles::kScoresAt + (consumer * 64 + warp * 16 + (lane & 15)) * kBoxRow;
-    const uint32_t sum_at = base + Tiles::kSumsAt + consumer * 64 * 64 * 4 + thread * 16;
+                       operand(base + Tiles::kScoresAt + (Tiles::kSplitColumns ? 0 : consumer * Tiles::kScoreBox),
+                               Tiles::kScoreBox);
+    const uint32_t score_row = base + Tiles::kScoresAt + (consumer * 64 + warp * 16) * kBoxRow;
+    const uint32_t sum_at = base + Tiles::kSumsAt + consumer * Tiles::kBlockBytes + thread * 16;
 
     float dk[kHead / 2], dv[kHead / 2];
 #pragma unroll
@@ -242,44 +244,32 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
             if (behind < 0 || (d.window != 0 && behind >= d.window)) s[n * 4 + e] = 0.0f;
           }
       }
-      constexpr bool kEarly = Tiles::kEarly;
-      uint32_t weights[kQueries / 16][4], dscores[kQueries / 16][4];
-      const auto pack_weights = [&] {
-#pragma unroll
-        for (int k = 0; k < kQueries / 16; ++k)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) weights[k][i] = pack_bf16(s[k * 8 + i * 2], s[k * 8 + i * 2 + 1]);
-      };
-      const auto multiply_weights = [&] {
-        hold(dv);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < kQueries / 16; ++k) wgmma<1>(dv, weights[k], ahead(dout_columns, at + k * 16 * kBoxRow));
-        wgmma_commit();
-      };
-      if (kEarly) pack_weights();
       hold(s);
       wgmma_wait<0>();
       hold(ds);
-      if (kEarly) multiply_weights();
 #pragma unroll
       for (int n = 0; n < kQueries / 8; ++n) {
         const float2 delta = load_shared_float2(stat_at + kQueries * 4 + n * 32);
 #pragma unroll
         for (int e = 0; e < 4; ++e) ds[n * 4 + e] = s[n * 4 + e] * (ds[n * 4 + e] - (e % 2 == 0 ? delta.x : delta.y));
       }
-      if (!kEarly) pack_weights();
+      uint32_t weights[kQueries / 16][4], dscores[kQueries / 16][4];
 #pragma unroll
       for (int k = 0; k < kQueries / 16; ++k)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) dscores[k][i] = pack_bf16(ds[k * 8 + i * 2], ds[k * 8 + i * 2 + 1]);
-      if (!kEarly) multiply_weights();
+        for (int i = 0; i < 4; ++i) {
+          weights[k][i] = pack_bf16(s[k * 8 + i * 2], s[k * 8 + i * 2 + 1]);
+          dscores[k][i] = pack_bf16(ds[k * 8 + i * 2], ds[k * 8 + i * 2 + 1]);
+        }
+      hold(dv);
+      wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kQueries / 16; ++k) {
-        const uint32_t chunk = static_cast<uint32_t>(k % 4 * 2 + (lane >> 4));
-        store_matrix(score_row + odd * Tiles::kScoreBytes + k / 4 * Tiles::kScoreBox + ((chunk ^ (lane & 7)) << 4),
-                     dscores[k][0], dscores[k][1], dscores[k][2], dscores[k][3]);
-      }
+      for (int k = 0; k < kQueries / 16; ++k) wgmma<1>(dv, weights[k], ahead(dout_columns, at + k * 16 * kBoxRow));
+      wgmma_commit();
+#pragma unroll
+      for (int k = 0; k < kQueries / 16; ++k)
+        store_matrix(score_row + odd * Tiles::kScoreBytes + k / 4 * Tiles::kScoreBox + block_at(lane, k % 4),
+                     dscores[k]);
       fence_async_proxy();
       named_barrier_sync(1, 128 * kConsumers);
 
@@ -304,8 +294,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       for (int n = 0; n < 8; ++n)
         store_shared16(sum_at + n * 128 * 16, sum[n * 4], sum[n * 4 + 1], sum[n * 4 + 2], sum[n * 4 + 3]);
       fence_async_proxy();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(sum_full);
+      if (!Tiles::kAllArrive) __syncwarp();
+      if (Tiles::kAllArrive || lane == 0) barrier_arrive(sum_full);
       wgmma_wait<0>();
       hold(dk);
       if (lane == 0) barrier_arrive(query_free + barrier);
@@ -315,19 +305,17 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
 
     named_barrier_sync(1, 128 * kConsumers);  // now the tiles of keys and values are free
     const uint32_t out_at = base + (consumer * 4 + warp) * kBoxes * Tiles::kGradientBox;
-    const uint32_t out_row = out_at + (lane & 15) * kBoxRow;
 #pragma unroll
     for (int k = 0; k < kHead / 16; ++k) {
-      const uint32_t chunk = static_cast<uint32_t>(k % 4 * 2 + (lane >> 4));
-      const uint32_t to = out_row + k / 4 * Tiles::kGradientBox + ((chunk ^ (lane & 7)) << 4);
+      const uint32_t to = out_at + k / 4 * Tiles::kGradientBox + block_at(lane, k % 4);
       uint32_t key_item[4], value_item[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         key_item[i] = pack_bf16(dk[k * 8 + i * 2] * d.scale, dk[k * 8 + i * 2 + 1] * d.scale);
         value_item[i] = pack_bf16(dv[k * 8 + i * 2], dv[k * 8 + i * 2 + 1]);
       }
-      store_matrix(to, key_item[0], key_item[1], key_item[2], key_item[3]);
-      store_matrix(to + Tiles::kValuesAt, value_item[0], value_item[1], value_item[2], value_item[3]);
+      store_matrix(to, key_item);
+      store_matrix(to + Tiles::kValuesAt, value_item);
     }
     fence_async_proxy();
     __syncwarp();
@@ -335,38 +323,37 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) {
         const uint32_t from = out_at + box * Tiles::kGradientBox;
-        store_box(&dkey_map, from, box * 64, key_head, own_key + warp * 16, b);
-        store_box(&dkey_map, from + Tiles::kValuesAt, box * 64, value_head, own_key + warp * 16, b);
+        store_box(&dkey_map, from, box * kBoxColumns, key_head, own_key + warp * 16, b);
+        store_box(&dkey_map, from + Tiles::kValuesAt, box * kBoxColumns, value_head, own_key + warp * 16, b);
       }
       store_commit();
       store_wait();
     }
   }
-#endif
 }
 
 // dqkv's queries = scale · the workspace's sums. Mapping: a block a query tile of a head, a warp 16 columns of 64
 // queries, then sixteen bytes a thread.
 template <class Tiles>
 __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, const float* sums, Shape d) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kHead = Tiles::kHead, kQueries = Tiles::kQueries, kRow = Tiles::kBoxes * kBoxRow;
   __shared__ __align__(16) unsigned char shared[kQueries * kRow];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32 % 4, part = thread / 128;
   const int tile = blockIdx.x, head = blockIdx.y, b = blockIdx.z;
   const int64_t item = (int64_t{b} * d.heads() + head) * gridDim.x + tile;
-  const float4* from = reinterpret_cast<const float4*>(sums + item * (Tiles::kSumBytes / 4)) + part * 8 * 128 + thread % 128;
+  const float4* from =
+      reinterpret_cast<const float4*>(sums + item * (Tiles::kSumBytes / 4)) + part * 8 * 128 + thread % 128;
   // Rows are queries, swizzled within 128 bytes.
-  const uint32_t row = (Tiles::kBoxes == 2 ? 0 : part * 64) + (lane >> 4) * 8 + (lane & 7);
+  const uint32_t row = (Tiles::kSplitColumns ? 0 : part * 64) + (lane >> 4) * 8 + (lane & 7);
   const uint32_t chunk = warp * 2 + (lane >> 3 & 1);
-  const uint32_t to = shared_address(shared) + row * kRow + (Tiles::kBoxes == 2 ? part * kBoxRow : 0) +
-                      ((chunk ^ (lane & 7)) << 4);
+  const uint32_t to =
+      shared_address(shared) + row * kRow + (Tiles::kSplitColumns ? part * kBoxRow : 0) + ((chunk ^ (lane & 7)) << 4);
 #pragma unroll
   for (int n = 0; n < 8; n += 2) {
     const float4 x = __ldcs(from + n * 128), y = __ldcs(from + (n + 1) * 128);
-    store_matrix_transposed(to + n * 8 * kRow, pack_bf16(x.x * d.scale, x.y * d.scale),
-                            pack_bf16(x.z * d.scale, x.w * d.scale), pack_bf16(y.x * d.scale, y.y * d.scale),
-                            pack_bf16(y.z * d.scale, y.w * d.scale));
+    store_matrix_transposed(to + n * 8 * kRow,
+                            {pack_bf16(x.x * d.scale, x.y * d.scale), pack_bf16(x.z * d.scale, x.w * d.scale),
+                             pack_bf16(y.x * d.scale, y.y * d.scale), pack_bf16(y.z * d.scale, y.w * d.scale)});
   }
   __syncthreads();
   constexpr int kChunks = kHead / 8;
@@ -376,52 +363,62 @@ __global__ void __launch_bounds__(256) hopper_query_gradient_kernel(Bf16* dqkv, 
     const uint4 value = load_shared16(shared_address(shared) + q * kRow + c / 8 * kBoxRow + (((c ^ q) & 7) << 4));
     *reinterpret_cast<uint4*>(dqkv + d.qkv_at(b, t, d.row.query(head / d.group, head % d.group)) + c * 8) = value;
   }
-#endif
 }
 
-constexpr int kHopperPairsTogether = 32;
-
-template <class Tiles>
-void launch_hopper_backward(const AttentionBackward& a, CudaStream& stream) {
-  const Shape d = shape_of(a);
-  const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group, pairs = batch * d.kv_heads,
-                tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(d.seq_len, Tiles::kKeys),
-                items = batch * heads * tiles;
-  const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kSumBytes,
-               stat_bytes = static_cast<size_t>(items) * Tiles::kStatBytes,
-               turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // and the ticket
-  char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, sum_bytes + stat_bytes + turn_bytes));
-  int* turns = reinterpret_cast<int*>(memory + sum_bytes + stat_bytes);
-  TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
-  const int64_t together = ceil_div(pairs, ceil_div(pairs, kHopperPairsTogether));  // sections of much the same size
-  const BackwardWork work{reinterpret_cast<float*>(memory),
-                          reinterpret_cast<float*>(memory + sum_bytes),
-                          turns,
-                          turns + items,
-                          static_cast<int>(tiles),
-                          static_cast<int>(key_tiles),
-                          static_cast<int>(pairs),
-                          static_cast<int>(together)};
-  constexpr int kStatisticsRows = 4 * 256 / (Tiles::kHead == 64 ? 8 : 16);
-  const dim3 rows(static_cast<unsigned>(ceil_div(tiles * Tiles::kQueries, kStatisticsRows)),
-                  static_cast<unsigned>(heads), static_cast<unsigned>(batch));
-  hopper_statistics_kernel<Tiles><<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse), pointer<Bf16>(a.dout),
-                                                            pointer<Bf16>(a.out), work.tiles, d);
-  TRI_CUDA_LAUNCH("hopper_attention_statistics");
-  const auto qkv = [&](const Tensor& tensor, int box_rows) {
-    return box_map(tensor.data, batch, d.seq_len, heads + 2 * d.kv_heads, Tiles::kHead, box_rows);
-  };
-  const auto kernel = hopper_backward_kernel<Tiles>;
-  allow_shared(kernel, Tiles::kShared);
-  kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
-      qkv(a.qkv, Tiles::kKeys), qkv(a.qkv, Tiles::kQueries),
-      box_map(a.dout.data, batch, d.seq_len, heads, Tiles::kHead, Tiles::kQueries), qkv(a.dqkv, 16), work, d);
-  TRI_CUDA_LAUNCH("hopper_attention_backward");
-  const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
-  hopper_query_gradient_kernel<Tiles><<<query_tiles, 256, 0, stream>>>(pointer<Bf16>(a.dqkv), work.sums, d);
-  TRI_CUDA_LAUNCH("hopper_attention_query_gradient");
-}
+// Work on more pairs at once balances better; on fewer, more blocks share what they read from memory.
+constexpr int kPairsTogether = 32;
 
 }  // namespace
 }  // namespace flash
+
+using namespace flash;
+
+void hopper_attention_backward(const AttentionBackward& a, CudaStream& stream) {
+  TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
+  const Shape d = shape_of(a);
+  const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group, pairs = batch * d.kv_heads;
+  with_head_size(d.row.head_size, [&](auto head_size) {
+    constexpr int kHead = head_size();
+    using Tiles = BackwardTiles<kHead>;
+    const int64_t tiles = ceil_div(d.seq_len, Tiles::kQueries), key_tiles = ceil_div(d.seq_len, Tiles::kKeys);
+    const int64_t items = batch * heads * tiles;
+    const size_t sum_bytes = static_cast<size_t>(items) * Tiles::kSumBytes,
+                 stat_bytes = static_cast<size_t>(items) * Tiles::kStatBytes,
+                 turn_bytes = (static_cast<size_t>(items) + 1) * sizeof(int);  // and the ticket
+    char* memory = static_cast<char*>(workspace(stream, Scratch::kAttention, sum_bytes + stat_bytes + turn_bytes));
+    int* turns = reinterpret_cast<int*>(memory + sum_bytes + stat_bytes);
+    TRI_CUDA(cudaMemsetAsync(turns, 0, turn_bytes, stream));
+    const int64_t together = ceil_div(pairs, ceil_div(pairs, kPairsTogether));  // sections of much the same size
+    const BackwardWork work{reinterpret_cast<float*>(memory),
+                            reinterpret_cast<float*>(memory + sum_bytes),
+                            turns,
+                            turns + items,
+                            static_cast<int>(tiles),
+                            static_cast<int>(key_tiles),
+                            static_cast<int>(pairs),
+                            static_cast<int>(together)};
+
+    constexpr int kRows = 4 * 256 / row_lanes(kHead);  // of a block
+    const dim3 rows(static_cast<unsigned>(ceil_div(tiles * Tiles::kQueries, kRows)), static_cast<unsigned>(heads),
+                    static_cast<unsigned>(batch));
+    hopper_statistics_kernel<Tiles><<<rows, 256, 0, stream>>>(work.stats, pointer<float>(a.lse), pointer<Bf16>(a.dout),
+                                                              pointer<Bf16>(a.out), work.tiles, d);
+    TRI_CUDA_LAUNCH("hopper_attention_statistics");
+    static_assert(Tiles::kShared <= kHopperSharedBytes);
+    const auto map_of = [&](const Tensor& rows_of_heads, int64_t num_heads, int box_rows) {
+      return box_map(rows_of_heads.data, batch, d.seq_len, num_heads, kHead, box_rows);
+    };
+    const int64_t all_heads = heads + 2 * d.kv_heads;
+    const auto kernel = hopper_backward_kernel<Tiles>;
+    allow_shared(kernel, Tiles::kShared);
+    kernel<<<static_cast<unsigned>(pairs * key_tiles), Tiles::kThreads, Tiles::kShared, stream>>>(
+        map_of(a.qkv, all_heads, Tiles::kKeys), map_of(a.qkv, all_heads, Tiles::kQueries),
+        map_of(a.dout, heads, Tiles::kQueries), map_of(a.dqkv, all_heads, 16), work, d);
+    TRI_CUDA_LAUNCH("hopper_attention_backward");
+    const dim3 query_tiles(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(batch));
+    hopper_query_gradient_kernel<Tiles><<<query_tiles, 256, 0, stream>>>(pointer<Bf16>(a.dqkv), work.sums, d);
+    TRI_CUDA_LAUNCH("hopper_attention_query_gradient");
+  });
+}
+
 }  // namespace tri::cuda
