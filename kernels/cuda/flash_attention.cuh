@@ -1,5 +1,5 @@
-// What our attention kernels on tensor cores share: those of mma.sync (Dao 2023, FlashAttention-2), of which this is the
-// base, and those of Hopper (hopper_attention.cuh). Causal attention; formulas in kernels/attention.h.
+// What our attention kernels on tensor cores share: those of mma.sync (Dao 2023, FlashAttention-2), whose base this is,
+// and Hopper's (hopper_attention.cuh). Causal attention; formulas in kernels/attention.h.
 //   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
 //   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
 // Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
@@ -112,10 +112,10 @@ __device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], i
       }
 }
 
-// A head's row of dout or out is read by this many lanes, sixteen bytes a lane; of 16 lanes 12 have some of a head of 96.
+// So many lanes read a head's row of dout or out, sixteen bytes each; of 16 lanes 12 have some of a head of 96.
 constexpr int row_lanes(int head_size) { return head_size == 64 ? 8 : 16; }
 
-// sum_c dout · out of the row at this element; nothing is read and the sum is 0 where not `valid`. `lane`: of the row's.
+// sum_c dout · out of the row at this element; 0, and nothing is read, where not `valid`. `lane`: of the row's.
 template <int kHead>
 __device__ __forceinline__ float row_delta(const Bf16* dout, const Bf16* out, int64_t at, int lane, bool valid) {
   float sum = 0.0f;

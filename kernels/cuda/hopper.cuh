@@ -1,5 +1,5 @@
-// Hopper's building blocks (sm_90a): warpgroup matrix multiply (wgmma), copies of tensor boxes between global and shared
-// memory (TMA), barriers in shared memory (mbarrier) and registers moved between warpgroups. PTX ISA, chapters
+// Hopper's building blocks (sm_90a): multiplication by warpgroups (wgmma), copies of tensor boxes between global and
+// shared memory (TMA), barriers in shared memory (mbarrier) and registers moved between warpgroups. PTX ISA, chapters
 // "Asynchronous Warpgroup Level Matrix Instructions" and "Tensors".
 //
 // Tiles in shared memory are of boxes of 64 bf16 columns, 128 bytes a row, the rows one after the other; 16-byte chunk

@@ -4,9 +4,10 @@
 // queries, so that weights and their gradients are the A operands of dv and dk as they lie in registers. The gradients
 // go to shared memory besides, where both warpgroups' make dq: 64 columns by 64 queries a warpgroup. Of the third
 // warpgroup one thread loads boxes and another adds dq to its sums.
-// dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: each head's query
-// tile has a counter that says whose turn it is, and key tiles are taken in ascending order from a ticket counter, so a
-// block waits only for blocks that run or are done. The copy engine adds, and who waits for a turn does not multiply.
+// dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: a counter of each
+// head's query tile says whose turn it is, and key tiles are taken in ascending order from a ticket counter, so a block
+// waits only for blocks that run or are done. The copy engine adds, and the thread that waits for a turn does not
+// multiply.
 // A small kernel makes the statistics before, another rounds dq after.
 // Limits: a workspace of 4 bytes an element of q and 8 bytes a row of a head, and B · NKV · T / 128 blocks are all the
 // parallelism there is. Source: Shah et al. 2024 (FlashAttention-3).
