@@ -4,10 +4,10 @@
 // queries, so that weights and their gradients are the A operands of dv and dk as they lie in registers. The gradients
 // go to shared memory besides, where both warpgroups' make dq: 64 columns by 64 queries a warpgroup. Of the third
 // warpgroup one thread loads boxes and another adds dq to its sums.
-// dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: a counter of each
-// head's query tile says whose turn it is, and key tiles are taken in ascending order from a ticket counter, so a block
-// waits only for blocks that run or are done. The copy engine adds, and the thread that waits for a turn does not
-// multiply.
+// dq is summed over key tiles in an fp32 workspace, in their order, as in flash_attention_backward.cu: a counter of
+// each head's query tile says whose turn it is, and key tiles are taken in ascending order from a ticket counter, so a
+// block waits only for blocks that run or are done. The copy engine adds, and the thread that waits for a turn does
+// not multiply.
 // A small kernel makes the statistics before, another rounds dq after.
 // Limits: a workspace of 4 bytes an element of q and 8 bytes a row of a head, and B · NKV · T / 128 blocks are all the
 // parallelism there is. Source: Shah et al. 2024 (FlashAttention-3).
@@ -20,13 +20,8 @@ namespace {
 
 using namespace hopper;
 
-#ifndef TRI_ALL_ARRIVE
-#define TRI_ALL_ARRIVE false
-#endif
-
-template <int kHeadSize, bool kAllArrive_ = TRI_ALL_ARRIVE>
+template <int kHeadSize>
 struct BackwardTiles {
-  static constexpr bool kAllArrive = kAllArrive_;
   static constexpr int kHead = kHeadSize, kBoxes = head_boxes(kHead);
   static constexpr int kConsumers = 2, kThreads = 128 * (kConsumers + 1);  // warpgroups that multiply
   static constexpr int kKeys = 64 * kConsumers, kStages = 2;
@@ -97,7 +92,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   if (threadIdx.x == 0) {
     *ticket = atomicAdd(work.ticket, 1);
     barrier_init(key_full, 1);
-    barrier_init(sum_full, (Tiles::kAllArrive ? 128 : 4) * kConsumers);
+    barrier_init(sum_full, 128 * kConsumers);
     barrier_init(sum_free, 1);
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(query_full + 8 * stage, 1);
@@ -295,8 +290,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
       for (int n = 0; n < 8; ++n)
         store_shared16(sum_at + n * 128 * 16, sum[n * 4], sum[n * 4 + 1], sum[n * 4 + 2], sum[n * 4 + 3]);
       fence_async_proxy();
-      if (!Tiles::kAllArrive) __syncwarp();
-      if (Tiles::kAllArrive || lane == 0) barrier_arrive(sum_full);
+      barrier_arrive(sum_full);
       wgmma_wait<0>();
       hold(dk);
       if (lane == 0) barrier_arrive(query_free + barrier);

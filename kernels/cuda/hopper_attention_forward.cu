@@ -173,6 +173,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     for (uint32_t round = 0;; round ^= 1) {
       barrier_wait(query_full, round);
       const int index = *item_index;
+      __syncwarp();  // all lanes have read it when lane 0 lets the next be written
       if (index < 0) break;
       const Item item = item_of<Tiles>(index, work, d);
       const int head = item.kv * d.group + item.g, first_row = item.first_query + consumer * 64,
