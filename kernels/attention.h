@@ -88,12 +88,15 @@ std::string scalar_attention_warning(AttentionKernel kernel, const AttentionShap
 
 // bf16 and head sizes 64, 96 and 128; any group, window and sequence length.
 bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
+// Whether our FlashAttention kernels are those for Hopper (wgmma, TMA) on this GPU, else those of mma.sync.
+bool flash_attention_is_hoppers(const GpuProperties& gpu);
 // bf16 and head sizes that are a multiple of 8 up to 128; any group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
 // Shared memory of a block that the FlashAttention kernels need, at most (Hopper's more, and where there is less those
 // of mma.sync run: cuda/flash_attention.h); and that the scalar ones need beside the scores.
 inline constexpr int64_t kFlashSharedBytes = 163 * 1024;
+inline constexpr int64_t kHopperSharedBytes = 196 * 1024;
 inline constexpr int64_t kScalarStaticBytes = 1024;
 inline constexpr int64_t kScalarMaxHeadSize = 1024;
 

@@ -14,6 +14,7 @@ struct GpuProperties {
   int capability = 90;                    // 10 · major + minor of the compute capability
   int64_t max_shared_bytes = 227 * 1024;  // shared memory of a block, at most (opted in)
   bool has_cudnn = true;                  // this build can call cuDNN's attention
+  bool has_hopper_attention = true;       // this build has our attention kernels for sm_90a
   bool has_clusters = true;               // blocks of a launch can share memory in clusters (sm_90 on)
   bool can_flush_remote_writes = false;   // a stream's wait can flush what other devices have written
 };

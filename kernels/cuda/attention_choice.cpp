@@ -29,12 +29,12 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
 }  // namespace
 
 void flash_attention_forward(const AttentionForward& args, CudaStream& stream) {
-  if (hopper_attention_runs(stream.context().properties())) return hopper_attention_forward(args, stream);
+  if (flash_attention_is_hoppers(stream.context().properties())) return hopper_attention_forward(args, stream);
   mma_attention_forward(args, stream);
 }
 
 void flash_attention_backward(const AttentionBackward& args, CudaStream& stream) {
-  if (hopper_attention_runs(stream.context().properties())) return hopper_attention_backward(args, stream);
+  if (flash_attention_is_hoppers(stream.context().properties())) return hopper_attention_backward(args, stream);
   mma_attention_backward(args, stream);
 }
 

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/flash_attention.h"
 
 namespace tri::cuda {
 
@@ -12,13 +13,14 @@ GpuProperties gpu_properties(int ordinal) {
     TRI_CUDA(cudaDeviceGetAttribute(&value, which, ordinal));
     return value;
   };
-  return {.num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
-          .capability =
-              10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
-          .max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
-          .has_cudnn = built_with_cudnn(),
-          .has_clusters = attribute(cudaDevAttrClusterLaunch) != 0,
-          .can_flush_remote_writes = attribute(cudaDevAttrCanFlushRemoteWrites) != 0};
+  return {
+      .num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount),
+      .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor),
+      .max_shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+      .has_cudnn = built_with_cudnn(),
+      .has_hopper_attention = built_for_hopper(),
+      .has_clusters = attribute(cudaDevAttrClusterLaunch) != 0,
+      .can_flush_remote_writes = attribute(cudaDevAttrCanFlushRemoteWrites) != 0};
 }
 
 unsigned wait_value_flags(const GpuProperties& gpu) {

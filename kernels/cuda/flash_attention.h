@@ -17,11 +17,7 @@ void mma_attention_backward(const AttentionBackward& args, CudaStream& stream);
 
 // By wgmma and TMA, for compute capability 9.0: hopper_attention.cuh, and a file for each pass. In a build without code
 // for sm_90a no_hopper.cpp stands in for them.
-inline constexpr int64_t kHopperSharedBytes = 196 * 1024;  // shared memory of a block, at most
 bool built_for_hopper();
-inline bool hopper_attention_runs(const GpuProperties& gpu) {
-  return built_for_hopper() && gpu.capability == 90 && gpu.max_shared_bytes >= kHopperSharedBytes;
-}
 void hopper_attention_forward(const AttentionForward& args, CudaStream& stream);
 void hopper_attention_backward(const AttentionBackward& args, CudaStream& stream);
 

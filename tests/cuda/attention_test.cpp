@@ -90,7 +90,7 @@ class GpuCase {
 // those of mma.sync as well.
 std::vector<CudaStream*> flash_streams() {
   const GpuProperties gpu = cuda::gpu_properties(0);
-  if (!cuda::hopper_attention_runs(gpu)) return {&test_stream()};
+  if (!flash_attention_is_hoppers(gpu)) return {&test_stream()};
   static cuda::Context context([&] {
     GpuProperties ampere = gpu;
     ampere.capability = 80;
@@ -100,7 +100,7 @@ std::vector<CudaStream*> flash_streams() {
   return {&test_stream(), &stream};
 }
 std::string kind_of(CudaStream& stream) {
-  return cuda::hopper_attention_runs(stream.context().properties()) ? "Hopper's kernels" : "mma.sync";
+  return flash_attention_is_hoppers(stream.context().properties()) ? "Hopper's kernels" : "mma.sync";
 }
 
 // A head's HS elements of a token are a vector: kernels on tensor cores round probabilities and scores' gradients to

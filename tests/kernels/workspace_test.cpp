@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 const GpuProperties kH200{};
+const GpuProperties kMmaAlone{.has_hopper_attention = false};  // a build without code for sm_90a
 const GpuProperties kA100{.num_multiprocessors = 108, .max_shared_bytes = 163 * 1024, .has_cudnn = true};
 const GpuProperties kWithoutCudnn{.has_cudnn = false};
 
@@ -18,7 +19,7 @@ AttentionShape shape(Dtype dtype, int seq_len, int group, int64_t head_size, int
       .dtype = dtype, .seq_len = seq_len, .num_kv_heads = 16, .group = group, .head_size = head_size, .window = window};
 }
 
-AttentionPath path(AttentionKernel kernel, Pass pass, const AttentionShape& s, const GpuProperties& gpu = kH200) {
+AttentionPath path(AttentionKernel kernel, Pass pass, const AttentionShape& s, const GpuProperties& gpu = kMmaAlone) {
   return value_or_throw(attention_path(kernel, pass, s, gpu));
 }
 
@@ -44,7 +45,7 @@ TEST(AttentionPath, auto_takes_the_fastest_that_takes_the_shape) {
 
 // cuDNN takes grouped heads a sequence at a time: only where one has three tiles of 128 queries a multiprocessor.
 TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
-  const auto grouped = [](int seq_len, int kv_heads, const GpuProperties& gpu = kH200, int64_t head_size = 128) {
+  const auto grouped = [](int seq_len, int kv_heads, const GpuProperties& gpu = kMmaAlone, int64_t head_size = 128) {
     AttentionShape s = shape(Dtype::kBF16, seq_len, 4, head_size);
     s.num_kv_heads = kv_heads;
     const AttentionPath forward = path(AttentionKernel::kAuto, Pass::kForward, s, gpu);
@@ -57,12 +58,31 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
   EXPECT_EQ(grouped(1536, 8, kA100), AttentionPath::kCudnn);
   EXPECT_EQ(grouped(2048, 2), AttentionPath::kFlash);  // the same model's share of tp 4
   EXPECT_EQ(grouped(8192, 2), AttentionPath::kCudnn);
-  EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);             // a single group's sequences go together
-  EXPECT_EQ(grouped(512, 8, kH200, 80), AttentionPath::kCudnn);  // ours do not take the head size
+  EXPECT_EQ(grouped(512, 1), AttentionPath::kCudnn);                 // a single group's sequences go together
+  EXPECT_EQ(grouped(512, 8, kMmaAlone, 80), AttentionPath::kCudnn);  // ours do not take the head size
   AttentionShape asked = shape(Dtype::kBF16, 512, 4, 128);
   EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kForward, asked), AttentionPath::kCudnn);
   asked.order = QkvOrder::kByKind;  // sequences go together
   EXPECT_EQ(path(AttentionKernel::kAuto, Pass::kForward, asked), AttentionPath::kCudnn);
+}
+
+TEST(AttentionPath, auto_takes_hoppers_kernels_where_they_lead) {
+  const auto kAuto = AttentionKernel::kAuto;
+  const auto on_h200 = [&](Pass pass, int seq_len, int64_t head_size, int window = 0) {
+    return path(kAuto, pass, shape(Dtype::kBF16, seq_len, 4, head_size, window), kH200);
+  };
+  EXPECT_EQ(on_h200(Pass::kForward, 2048, 128), AttentionPath::kFlash);
+  EXPECT_EQ(on_h200(Pass::kForward, 512, 128), AttentionPath::kCudnn);
+  EXPECT_EQ(on_h200(Pass::kForward, 8192, 64), AttentionPath::kCudnn);
+  EXPECT_EQ(on_h200(Pass::kForward, 4096, 128, 1024), AttentionPath::kFlash);
+  for (const int64_t head_size : {64, 96, 128})
+    EXPECT_EQ(on_h200(Pass::kBackward, 512, head_size), AttentionPath::kFlash);
+  EXPECT_EQ(on_h200(Pass::kBackward, 2048, 80), AttentionPath::kCudnn) << "ours do not take the head size";
+  EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kBackward, shape(Dtype::kBF16, 2048, 4, 128), kH200),
+            AttentionPath::kCudnn);
+  GpuProperties blackwell;
+  blackwell.capability = 100;
+  EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 2048, 4, 128), blackwell), AttentionPath::kCudnn);
 }
 
 TEST(AttentionPath, flash_kernels_need_their_shared_memory) {
@@ -127,11 +147,12 @@ TEST(Workspace, it_holds_the_gemms_and_the_attention_kernels_that_the_dims_lead_
     return workspace_bytes(DeviceKind::kCuda, d, gpu) - kGemmWorkspaceBytes - attention_workspace_bytes(d, gpu);
   };
   WorkspaceDims d = gpt_13b();
-  // Scores' gradients of 4 · 40 heads in bf16: 1.25 GiB.
-  EXPECT_GE(attention_workspace_bytes(d, kH200), 1280 * kMiB);
-  EXPECT_LE(attention_workspace_bytes(d, kH200), 1300 * kMiB);
+  // cuDNN's: scores' gradients of 4 · 40 heads in bf16, 1.25 GiB.
+  EXPECT_GE(attention_workspace_bytes(d, kMmaAlone), 1280 * kMiB);
+  EXPECT_LE(attention_workspace_bytes(d, kMmaAlone), 1300 * kMiB);
   EXPECT_GE(beside(d, kH200), 32 * kMiB);
   // Sums of the query gradients in fp32, 160 MiB, and two statistics a row of a head, 2.5 MiB.
+  EXPECT_EQ(attention_workspace_bytes(d, kH200), attention_workspace_bytes(d, kWithoutCudnn));
   d.attention = AttentionKernel::kBuiltin;
   EXPECT_GE(attention_workspace_bytes(d, kH200), 162 * kMiB);
   EXPECT_LE(attention_workspace_bytes(d, kH200), 163 * kMiB);
