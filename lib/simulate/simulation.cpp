@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
-#include "lib/engine/job_plan.h"
 
 namespace tri {
 namespace {
@@ -26,13 +25,9 @@ std::string seconds_text(double seconds) {
 }  // namespace
 
 Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const WorkloadOptions& options) {
-  Config config = asked;
-  config.cluster.ranks_per_node = cluster.node.ranks;
-  if (config.run.device == DeviceChoice::kAuto) config.run.device = DeviceChoice::kCuda;
-  const int ranks = config.parallel.tp * config.parallel.dp * config.parallel.pp;
-  auto planned = plan_on_paper(config, ranks);
+  auto planned = planned_for(asked, cluster);
   if (!planned) return planned.error();
-  config = planned.value();
+  Config config = std::move(planned).value();
   // Before the program's own plan of memory, which lists the actions of all microbatches.
   Config timed = config;
   if (timed.parallel.recompute == Recompute::kAuto) timed.parallel.recompute = Recompute::kNone;

@@ -32,6 +32,9 @@ Workload workload_of(const Config& config) {
           .overlap_tp = p.overlap_tp,
           .overlap_pp = p.overlap_pp,
           .overlap_dp = p.overlap_dp,
+          .stage_buffers = true,
+          .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
+          .dp_copies = p.dp > 1 && p.dp_transfers == Transfers::kCopies,
           .bucket_elements = p.bucket_elements,
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer))};
 }
