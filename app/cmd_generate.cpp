@@ -189,7 +189,10 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_flag("--ignore-end", o->ignore_end, "Go on where the model ends the document");
   command->add_flag("--json", o->json, "For machines: one object at the end, the prompt's text included");
   command->add_flag("--quiet", o->quiet, "On the terminal the answer, warnings and errors alone");
-  command->add_option("--set", o->overrides, "section.key=value, overrides the checkpoint's config; repeatable");
+  command->add_option(
+      "--set", o->overrides,
+      "section.key=value, overrides the checkpoint's config; repeatable. Where parallel.tp or pp is set, the "
+      "other is 1 unless it is set too");
   on_watched_job(command, status, argc, argv,
                  [o](Job& job, ProcessDeadline& deadline) { return generate(*o, job, deadline); });
 }

@@ -15,6 +15,14 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
   });
 }
 
+void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer) {
+  command->callback([&status, answer = std::move(answer)] {
+    const auto yes = answer();
+    if (!yes) fmt::print(stderr, "{}\n", yes.error().message);
+    status = yes ? (yes.value() ? 0 : 1) : static_cast<int>(yes.error().code);
+  });
+}
+
 int job_status(const Job& job, const Result<void>& result) {
   if (result) return 0;
   if (job.world_rank() == 0) log_last_words(result.error().message);

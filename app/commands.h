@@ -29,7 +29,9 @@ void add_help_command(CLI::App& app, int& status);  // help and completion: `app
 
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
-// The same for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
+// The same for one that answers yes, exit status 0, or no, which is 1.
+void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer);
+// As on_run, for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
 void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
 // The same under deadlines from its first moment to its last (lib/fault/process_deadline.h).
 using WatchedAction = std::function<Result<void>(Job&, ProcessDeadline&)>;

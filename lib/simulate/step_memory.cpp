@@ -148,7 +148,9 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
     }
     if (w.dp_copies) memory.workspace += 4 * largest.any;
   }
-  if (w.numbers == Numbers::kFp8 && w.zero < 3)  // GEMM weights in both orientations
+  // GEMM weights in both FP8 orientations: beside the parameter, or as codes in its place, a byte of the two, and their
+  // transposes.
+  if (w.numbers == Numbers::kFp8 && !w.fp8_codes && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       memory.parameters += 2 * layers_of_stage(w, chunk * w.pp + stage) * layer_parameters(w) / w.tp;
   memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);

@@ -170,6 +170,10 @@ class StepModel {
     return coupled ? 2 * message + c_.software.exchange_us * 1e-6 : message;
   }
 
+  // Of stage_parameters(), those that are kept as FP8 codes.
+  double stage_codes(int stage) const {
+    return w_.numbers == Numbers::kFp8 && w_.fp8_codes ? layers_of_stage(w_, stage) * layer_parameters(w_) / w_.tp : 0;
+  }
   double stage_parameters(int stage) const {
     double parameters = layers_of_stage(w_, stage) * layer_parameters(w_);
     if (stage == 0) parameters += embedding_parameters(w_);
@@ -219,7 +223,8 @@ class StepModel {
     const double bucket = elements / traffic.buckets;
     traffic.reduce = transfers_.seconds(
         over_dp(w_.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bucket * w_.gradient_bytes));
-    if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, bucket * parameter_bytes(w_)));
+    const double gathered = elements * parameter_bytes(w_) - stage_codes(stage);  // of codes a byte an element
+    if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, gathered / traffic.buckets));
     return traffic;
   }
 
@@ -258,9 +263,13 @@ class StepModel {
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
     double bytes = elements / slices * optimizer_bytes(w_);
-    // FP8 GEMMs read weights in both orientations, which are cast once a step: 2 bytes read, 1 written of each.
-    for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk)
-      bytes += 4 * layers_of_stage(w_, chunk * w_.pp + rank) * layer_parameters(w_) / w_.tp;
+    // FP8 GEMMs read weights in both orientations, once a step: the update writes codes for the copy, 1 byte for 2,
+    // which are transposed, 1 read and 1 written; or the copy is cast, 2 read and 1 written of each.
+    for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk) {
+      const double codes = stage_codes(chunk * w_.pp + rank);
+      bytes += codes > 0 ? codes * (2 - 1 / slices)
+                         : 4 * layers_of_stage(w_, chunk * w_.pp + rank) * layer_parameters(w_) / w_.tp;
+    }
     return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }
 

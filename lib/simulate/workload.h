@@ -29,6 +29,7 @@ inline constexpr int kMostMicrobatches = 100'000;
 struct Workload {
   ModelConfig model;  // resolved: kv_heads and ffn_hidden are not 0
   Numbers numbers = Numbers::kBf16;
+  bool fp8_codes = false;  // where numbers is kFp8: the layers' weights are kept as FP8 codes, and not in bf16 too
 
   // ranks = tp · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that split a
   // sequence; this one has 1.
