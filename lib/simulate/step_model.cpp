@@ -248,8 +248,8 @@ class StepModel {
     return std::max(compute, stream) + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
   }
 
-  // What zero 2's reductions of the microbatches before the last one, `total` each, add to a step whose compute takes so
-  // long: they hide as far as those microbatches' compute lasts, which runs slower beside them.
+  // What zero 2's reductions of the microbatches before the last one, `total` each, add to a step whose compute takes
+  // so long: they hide as far as those microbatches' compute lasts, which runs slower beside them.
   double earlier_reductions(double total, double compute) const {
     if (w_.zero != 2) return 0;
     const int microbatches = w_.num_microbatches();
@@ -330,6 +330,9 @@ StepPrediction predict_step(const Workload& w, const Cluster& c, const TransferT
   prediction.tokens_per_second = tokens / prediction.seconds;
   prediction.tflops_per_rank = model_flops_per_token(w) * prediction.tokens_per_second / w.ranks() / 1e12;
   prediction.mfu = prediction.tflops_per_rank / peak;
+  prediction.mfu_causal = prediction.mfu * model_flops_per_token(w, AttentionWork::kCausal) / model_flops_per_token(w);
+  if (w.numbers == Numbers::kFp8 && c.device.fp8_tflops > 0)
+    prediction.mfu_fp8 = prediction.tflops_per_rank / c.device.fp8_tflops;
   return prediction;
 }
 

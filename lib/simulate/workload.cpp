@@ -1,6 +1,5 @@
 #include "lib/simulate/workload.h"
 
-#include "lib/model/flops.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/optimizers.h"
 
@@ -81,10 +80,10 @@ double parameters_of_stage(const Workload& w, int stage) {
   return parameters / w.tp;
 }
 
-double model_flops_per_token(const Workload& w) {
+double model_flops_per_token(const Workload& w, AttentionWork work) {
   Config config;
   config.model = w.model;
-  return model_flops_per_token(config);
+  return model_flops_per_token(config, work);
 }
 
 }  // namespace tri

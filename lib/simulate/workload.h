@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lib/config/config.h"
+#include "lib/model/flops.h"
 
 namespace tri {
 
@@ -78,6 +79,6 @@ double parameters_of_stage(const Workload& workload, int stage);
 double layer_parameters(const Workload& workload);      // of one layer, whole
 double embedding_parameters(const Workload& workload);  // of the token table, whole
 
-double model_flops_per_token(const Workload& workload);  // as lib/model/flops.h, over the band
+double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);
 
 }  // namespace tri

@@ -284,6 +284,7 @@ TEST(StepModel, zero_2_pays_for_every_microbatchs_reductions) {
   Workload one = gpt_13b();
   one.tp = 8;
   one.dp = 4;
+  one.micro_batch = 8;
   one.global_batch = 512;
   Workload two = one;
   two.zero = 2;
