@@ -67,13 +67,12 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
       search_layouts(resolved.value(), cluster, {.ranks = options.ranks, .keep = 1, .micro_batch = micro_batch});
   if (!search) return search.error();
   const PlannedLayout& best = search.value().best.front();
-  Config config = with_layout(preset, best.workload);
-  config.cluster.ranks_per_node = cluster.node.ranks;
+  const Config config = on_cluster(with_layout(preset, best.workload), cluster, best.step, options.overrides);
   return Layout{config,
                 fmt::format("{} ranks of {}: {:.1f} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank foretold; "
                             "other layouts: trireme plan",
                             options.ranks, cluster.device.name, best.step.seconds, best.step.tokens_per_second,
-                            100 * best.step.mfu, format_bytes(static_cast<int64_t>(best.memory.total())))};
+                            100 * best.step.mfu, format_bytes(best.memory_bytes))};
 }
 
 // Comment lines of at most 120 columns.
