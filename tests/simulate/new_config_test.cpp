@@ -87,6 +87,7 @@ TEST(NewConfig, carries_over_what_the_cluster_file_says_of_machines) {
   EXPECT_GT(c.rank_tflops, 100);
   EXPECT_LT(c.rank_tflops, 268);
   EXPECT_EQ(made({"cluster.network_gb_per_s=7"}, a100).network_gb_per_s, 7);
+  EXPECT_EQ(made({"parallel.tp=4"}, a100).node_gb_per_s, 229) << "also where the layout is not searched for";
   const Cluster little = value_or_throw(parse_cluster("node:\n  ranks: 4\n", "c.yaml", {}));
   EXPECT_EQ(made({}, little).network_gb_per_s, ClusterConfig{}.network_gb_per_s);
   EXPECT_EQ(made({}, little).ranks_per_node, 4);
