@@ -252,7 +252,7 @@ void add_export(CLI::App& checkpoint, int& status) {
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   command->add_option("--max-shard-size", *gigabytes, "Gigabytes (10^9 bytes) a file; more only for a single tensor")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "For machines: one object");
@@ -420,11 +420,11 @@ void add_checkpoint_command(CLI::App& app, int& status) {
       ->required();
   prune_command
       ->add_option("--keep-last", pruned->keep_last, "Newest ones that stay; none: the run's checkpoint.keep_last")
-      ->check(CLI::PositiveNumber);
+      ->check(kCount);
   prune_command
       ->add_option("--keep-every", pruned->keep_every,
                    "Multiples of this step stay, with 0 none for that; none: the run's checkpoint.keep_every")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kCountOrZero);
   prune_command->add_flag("--dry-run", pruned->dry_run, "Only say what would go");
   prune_command->add_flag("--json", pruned->json, "For machines: one object");
   on_run(prune_command, status, [pruned] { return prune_folder(*pruned); });

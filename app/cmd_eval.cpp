@@ -125,7 +125,7 @@ void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--data", options->data,
                       "PREFIX of a token file to read whole; repeatable. Without: the run's validation samples");
   command->add_option("--batches", options->batches, "At most so many batches of data.global_batch samples; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kCountOrZero)
       ->capture_default_str();
   command->add_option(
       "--set", options->overrides,

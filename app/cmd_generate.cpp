@@ -175,12 +175,12 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--prompt-ids", o->prompt_ids, "Token ids instead, separated by commas; ids are printed")
       ->delimiter(',')
       ->excludes(text);
-  command->add_option("--tokens", o->tokens, "At most so many")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--tokens", o->tokens, "At most so many")->check(kCount)->capture_default_str();
   command->add_option("--temperature", o->sampling.temperature, "Higher: more varied; 0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNonNegative)
       ->capture_default_str();
   command->add_option("--top-k", o->sampling.top_k, "Among this many likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kCountOrZero)
       ->capture_default_str();
   command->add_option("--top-p", o->sampling.top_p, "Of those the fewest that hold this much of the probability")
       ->check(CLI::Range(0.0, 1.0))

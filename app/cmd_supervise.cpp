@@ -214,7 +214,7 @@ void add_supervise_command(CLI::App& app, int& status) {
   command->add_option("--ranks", options->ranks,
                       "Ranks; default: the config's mesh, or what the nodes but spares hold");
   command->add_option("--spares", options->spares, "Nodes of the allocation that are kept for those that fail")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kCountOrZero);
   command->add_option(
       "--launcher", options->launcher,
       "Without Slurm: what starts the ranks, such as \"slurm/mpirun -n 8\"; {nodes} becomes their nodes");

@@ -27,6 +27,12 @@ void add_plan_command(CLI::App& app, int& status);
 void add_supervise_command(CLI::App& app, int& status);
 void add_help_command(CLI::App& app, int& status);  // help and completion: `app` is the executable's own
 
+// What options allow, in words: those of CLI11 spell out the largest double.
+extern const CLI::Validator kCount;        // a whole number from 1
+extern const CLI::Validator kCountOrZero;  // from 0
+extern const CLI::Validator kPositive;     // a number above 0
+extern const CLI::Validator kNonNegative;  // from 0
+
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
 // The same for one that answers yes, exit status 0, or no, which is 1.

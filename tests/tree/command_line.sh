@@ -74,6 +74,10 @@ says 2 '--max-steps: unknown option of trireme generate' generate x --max-steps 
 says 2 '--max-new-tokens: no option of trireme generate; --tokens says how many' generate x --max-new-tokens 5
 says 2 '--workers: no option of trireme data prepare; --threads says how many' data prepare x --workers=4 --output y
 says 2 '--num-layers: unknown option of trireme data prepare' data prepare x --num-layers 4 --output y
+says 2 '--keep-last: 0 is not a whole number from 1' checkpoint prune x --keep-last 0
+says 2 '--top-k: 1.5 is not a whole number from 0' generate x --top-k 1.5
+says 2 '--temperature: nan is not a number from 0' generate x --temperature nan
+says 2 '--max-shard-size: 0 is not a number above 0' checkpoint export x y --max-shard-size 0
 says 2 '1048577 not in range' plan x --ranks 1048577 --cluster x
 says 2 '1048577 not in range' simulate x --ranks 1048577 --cluster x
 says 2 'y: trireme check takes no such argument' check x y
