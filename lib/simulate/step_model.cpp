@@ -54,7 +54,7 @@ class StepModel {
   }
 
   double bound() const {
-    double slowest = 0;
+    double slowest = 0, all = 0;
     for (int rank = 0; rank < w_.pp; ++rank) {
       double busy = 0;
       for (int chunk = 0; chunk < w_.chunks; ++chunk) {
@@ -63,16 +63,19 @@ class StepModel {
         busy += times.forward.total() + times.backward.total() + weight_waits(stage, false) + weight_waits(stage, true);
       }
       slowest = std::max(slowest, busy);
+      all += busy;
     }
-    const int m = w_.num_microbatches();
-    // Zero 2 reduces after every microbatch; what compute does not hide counts.
-    double reductions = 0;
-    for (int chunk = 0; chunk < w_.chunks && w_.zero == 2; ++chunk) {
+    // The slowest stage works through all microbatches; the first of them comes, and the last one leaves, through a
+    // chunk of each other stage.
+    const double compute = w_.num_microbatches() * slowest + (all - slowest) / w_.chunks;
+    double reductions = 0;  // of one microbatch
+    for (int chunk = 0; chunk < w_.chunks; ++chunk) {
       const ChunkTraffic buckets = traffic(chunk * w_.pp);
       reductions += buckets.buckets * buckets.reduce;
     }
-    return std::max(m * slowest, m * reductions) + slowest * (w_.pp - 1) / w_.chunks + optimizer_seconds(0) +
-           c_.software.fixed_s;
+    const double reduced = w_.overlap_dp ? compute + earlier_reductions(reductions, compute)
+                                         : compute + reductions * (w_.zero == 2 ? w_.num_microbatches() : 1);
+    return (reduced + optimizer_seconds(0)) * (1 + straggler_share()) + c_.software.fixed_s;
   }
 
   TransferLoads loads() const {
@@ -225,8 +228,8 @@ class StepModel {
     return traffic;
   }
 
-  // When the stage's last bucket is reduced. Buckets fire evenly through the last backward of their chunk (zero 2: of
-  // each microbatch, of which those before the last hide as far as compute lasts).
+  // When the stage's last bucket is reduced. Buckets fire evenly through the last backward of their chunk, with zero 2
+  // through that of each microbatch.
   double reduced_at(const ColumnTimes& times, const ColumnCosts& costs, int rank) const {
     double stream = 0, total = 0;
     for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
@@ -241,10 +244,18 @@ class StepModel {
     }
     const double compute = times.end[rank];
     if (!w_.overlap_dp) return compute + total * (w_.zero == 2 ? costs.num_microbatches : 1);
-    const double earlier = w_.zero == 2 ? (costs.num_microbatches - 1) * total : 0;
-    const double room = compute * (costs.num_microbatches - 1) / costs.num_microbatches;
     const double hidden = std::min(total, std::max(0.0, total - (stream - compute)));
-    return std::max(compute, stream) + std::max(0.0, earlier - room) + hidden * c_.software.beside_slowdown;
+    return std::max(compute, stream) + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
+  }
+
+  // What zero 2's reductions of the microbatches before the last one, `total` each, add to a step whose compute takes
+  // so long: they hide as far as those microbatches' compute lasts, which runs slower beside them.
+  double earlier_reductions(double total, double compute) const {
+    if (w_.zero != 2) return 0;
+    const int microbatches = w_.num_microbatches();
+    const double all = (microbatches - 1) * total;
+    const double hidden = std::min(all, compute * (microbatches - 1) / microbatches);
+    return all - hidden + hidden * c_.software.beside_slowdown;
   }
 
   double optimizer_seconds(int rank) const {
@@ -319,6 +330,9 @@ StepPrediction predict_step(const Workload& w, const Cluster& c, const TransferT
   prediction.tokens_per_second = tokens / prediction.seconds;
   prediction.tflops_per_rank = model_flops_per_token(w) * prediction.tokens_per_second / w.ranks() / 1e12;
   prediction.mfu = prediction.tflops_per_rank / peak;
+  prediction.mfu_causal = prediction.mfu * model_flops_per_token(w, AttentionWork::kCausal) / model_flops_per_token(w);
+  if (w.numbers == Numbers::kFp8 && c.device.fp8_tflops > 0)
+    prediction.mfu_fp8 = prediction.tflops_per_rank / c.device.fp8_tflops;
   return prediction;
 }
 

@@ -1,6 +1,5 @@
 #include "lib/simulate/workload.h"
 
-#include "lib/model/flops.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/optimizers.h"
 
@@ -33,6 +32,9 @@ Workload workload_of(const Config& config) {
           .overlap_tp = p.overlap_tp,
           .overlap_pp = p.overlap_pp,
           .overlap_dp = p.overlap_dp,
+          .stage_buffers = true,
+          .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
+          .dp_copies = p.dp > 1 && p.dp_transfers == Transfers::kCopies,
           .bucket_elements = p.bucket_elements,
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer))};
 }
@@ -78,10 +80,10 @@ double parameters_of_stage(const Workload& w, int stage) {
   return parameters / w.tp;
 }
 
-double model_flops_per_token(const Workload& w) {
+double model_flops_per_token(const Workload& w, AttentionWork work) {
   Config config;
   config.model = w.model;
-  return model_flops_per_token(config);
+  return model_flops_per_token(config, work);
 }
 
 }  // namespace tri

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lib/config/config.h"
+#include "lib/model/flops.h"
 
 namespace tri {
 
@@ -52,6 +53,9 @@ struct Workload {
   bool scores_kept = false;  // attention's T x T scores lie in memory while a layer runs
   bool eager_loss = false;   // PyTorch's own loss keeps fp32 copies of the logits
   bool compiled = false;     // its compiler drops the output of a layer's last GEMM, which backward does not read
+  // This program, for memory alone: rows on their way between stages have buffers of their own, and so has what tp's
+  // and dp's transfers copy into the peers' memory.
+  bool stage_buffers = false, tp_copies = false, dp_copies = false;
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;   // of an element that dp reduces
   int optimizer_bytes = 8;  // an element of what the optimizer keeps beside the master weights
@@ -75,6 +79,6 @@ double parameters_of_stage(const Workload& workload, int stage);
 double layer_parameters(const Workload& workload);      // of one layer, whole
 double embedding_parameters(const Workload& workload);  // of the token table, whole
 
-double model_flops_per_token(const Workload& workload);  // as lib/model/flops.h, over the band
+double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);
 
 }  // namespace tri
