@@ -112,6 +112,16 @@ std::string bubble(const Config& config, const Mesh& mesh) {
       100 * ideal_bubble(mesh.pp.size, num_microbatches, chunks));
 }
 
+std::string warning_line(const std::string& warning) { return warning.empty() ? "" : "WARNING: " + warning + "\n"; }
+
+// Which field says bytes_per_second, and how.
+std::string bandwidth_source(const Config& config, const DpTraffic& traffic) {
+  if (!traffic.network_bound) return "cluster.node_gb_per_s";
+  if (traffic.on_node == 1) return "cluster.network_gb_per_s";
+  return fmt::format("cluster.network_gb_per_s {:g} of each of its {} ranks on a node", config.cluster.network_gb_per_s,
+                     traffic.on_node);
+}
+
 std::string data_parallel(const Config& config, DeviceKind device) {
   const ParallelConfig& p = config.parallel;
   if (p.dp == 1) return "";
@@ -122,35 +132,25 @@ std::string data_parallel(const Config& config, DeviceKind device) {
                                  : p.zero == 1 ? "gradients reduced once, parameters gathered once"
                                                : "gradients reduced after each microbatch, parameters gathered once");
   if (device == DeviceKind::kCpu) return text + "\n";  // what cluster.* says is of GPUs
-  const char* field = traffic.crosses_nodes ? "cluster.network_gb_per_s" : "cluster.node_gb_per_s";
-  text +=
-      fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(), traffic.bytes_per_second / 1e9,
-                  field, traffic.crosses_nodes ? "the dp group is on several nodes" : "the dp group is inside a node");
-  if (traffic.exceeds_compute())
-    text += fmt::format(
-        "WARNING: parallel.zero: 2 sends {} after each of {} microbatches, {:.1f} ms beside {:.1f} ms of compute "
-        "(cluster.rank_tflops {:g}): set parallel.zero to 1, or make data.micro_batch larger\n",
-        format_bytes(traffic.microbatch_bytes), microbatches(config), 1e3 * traffic.microbatch_seconds(),
-        1e3 * traffic.compute_seconds, config.cluster.rank_tflops);
-  return text;
+  text += fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(),
+                      traffic.bytes_per_second / 1e9, bandwidth_source(config, traffic),
+                      traffic.crosses_nodes ? "the dp group is on several nodes" : "the dp group is inside a node");
+  return text + warning_line(dp_warning(config, traffic));
 }
 
 std::string checkpoints(const Config& config, int ranks) {
   const CheckpointEstimate estimate = checkpoint_estimate(config, ranks);
   std::string text = fmt::format(
-      "checkpoints: {}, written in {} (cluster.storage_gb_per_s {:g}); one of {} ranks fails every {} "
-      "(cluster.rank_mtbf_hours {:g}): save every {} or more often, by Young/Daly (sqrt(2 · writing · MTBF)), but not "
-      "before the last one is written\n",
-      format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s, ranks,
-      format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
-      format_duration(estimate.interval_seconds));
+      "checkpoints: {}, written beside training in {} (cluster.storage_gb_per_s {:g}); one of {} fails every {} "
+      "(cluster.rank_mtbf_hours {:g}): save every {}, by Young/Daly (sqrt(2 · stall · MTBF), where one holds training "
+      "up for {:g} s) and not before the last one is written\n",
+      format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s,
+      counted(ranks, "rank"), format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
+      format_duration(estimate.interval_seconds), estimate.stall_seconds);
   const double asked = 60 * config.checkpoint.every_minutes;
   const double lost_share = asked / 2 / estimate.mtbf_seconds;  // half an interval a failure
-  if (const std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty())
-    text += "WARNING: " + warning + "\n";
-  else if (asked > 0 && asked < estimate.write_seconds)
-    text += fmt::format("WARNING: checkpoint.every_minutes: {:g} is less than the writing of one takes\n",
-                        config.checkpoint.every_minutes);
+  if (const std::string warning = checkpoint_warning(config, estimate); !warning.empty())
+    text += warning_line(warning);
   else if (asked > estimate.interval_seconds && lost_share > 0.01 && config.checkpoint.every == 0)
     text += fmt::format("hint: checkpoint.every_minutes: {:g} loses {:.1f} % of the time to crashes; set {:.2g}\n",
                         config.checkpoint.every_minutes, 100 * lost_share, estimate.interval_seconds / 60);

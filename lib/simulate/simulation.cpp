@@ -57,7 +57,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
                        cluster.device.name);
   if (const std::string problem = problem_of(w); !problem.empty()) return usage_error("{}", problem);
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
-  simulation.goodput = goodput(cluster, w.ranks());
+  simulation.goodput = goodput(cluster, w.ranks(), checkpoint_bytes(w) / (cluster.network.storage_gb_per_s * 1e9));
   return simulation;
 }
 
