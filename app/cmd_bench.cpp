@@ -305,15 +305,6 @@ Result<void> bench_calibration(const Options& options, Job& job) {
   return write_file(options.output, head + to_yaml(calibration.cluster));
 }
 
-// CLI::PositiveNumber spells out the largest double.
-const CLI::Validator kCount(
-    [](std::string& text) {
-      const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-      const bool some = text.find_first_not_of('0') != std::string::npos;
-      return digits && some ? std::string() : text + " is not a whole number from 1";
-    },
-    "COUNT");
-
 using Body = Result<void> (*)(const Options&, Job&);
 
 }  // namespace
@@ -346,7 +337,7 @@ void add_bench_command(CLI::App& app, int& status, int* argc, char*** argv) {
   add_steps("--steps", &StepBench::steps, "Steps to measure");
   add_steps("--warmup", &StepBench::warmup, "Steps before them");
   step->add_option("--profiled", options->step.profiled, "Steps after them whose operations are timed one by one")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kCountOrZero)
       ->capture_default_str()
       ->excludes(sweep);
   step->add_flag("!--untimed", options->step.timed, "Without measuring where the time goes: shows what that costs")

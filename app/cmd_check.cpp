@@ -1,7 +1,6 @@
 // trireme check: what a config will do, without starting it.
 #include <cstdint>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,18 +50,15 @@ Result<void> check(const Options& options) {
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
   if (!parsed) return parsed.error();
-  const ParallelConfig& mesh = parsed.value().parallel;
-  const int64_t ranks = options.ranks > 0 ? options.ranks : int64_t{mesh.tp} * mesh.pp * mesh.dp;
-  if (ranks < 1 || ranks > std::numeric_limits<int>::max())
-    return usage_error("check needs --ranks N, the number of MPI ranks to plan for: parallel.dp {} leaves it open",
-                       mesh.dp);
-  auto config = resolve_config(std::move(parsed).value(), static_cast<int>(ranks));
+  const auto ranks = planned_ranks(parsed.value(), options.ranks);
+  if (!ranks) return ranks.error();
+  auto config = resolve_config(std::move(parsed).value(), ranks.value());
   if (!config) return config.error();
-  const auto plan = plan_job(config.value(), facts_on_paper(config.value(), static_cast<int>(ranks)));
+  const auto plan = plan_job(config.value(), facts_on_paper(config.value(), ranks.value()));
   if (!plan) return plan.error();
   if (!options.svg.empty())
     if (auto written = write_file(options.svg, mesh_picture(config.value())); !written) return written;
-  if (options.get.empty()) return report(options, config.value(), plan.value(), static_cast<int>(ranks));
+  if (options.get.empty()) return report(options, config.value(), plan.value(), ranks.value());
   std::string values;
   for (const std::string& name : options.get) {
     auto value = config_value(config.value(), name);
@@ -80,8 +76,10 @@ void add_check_command(CLI::App& app, int& status) {
       app.add_subcommand("check", "Topology, memory, FLOPs, bubble and data of a config, without starting it");
   auto options = std::make_shared<Options>();
   command->add_option("config", options->config, "YAML run config");
-  command->add_option("--ranks,--gpus", options->ranks,
-                      "Number of MPI ranks to plan for; may be left out where parallel.dp is given");
+  command
+      ->add_option("--ranks,--gpus", options->ranks,
+                   "Number of MPI ranks to plan for; may be left out where parallel.dp is given")
+      ->check(CLI::Range(1, kMostRanks));
   command->add_option("--set", options->overrides, "section.key=value; repeatable");
   command->add_option("--get", options->get,
                       "section.key: print this field as the run will see it, and no more; repeatable");

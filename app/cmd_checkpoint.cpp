@@ -1,9 +1,11 @@
 // trireme checkpoint: what is in a folder of checkpoints, and its way to and from other programs.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/verify.h"
 #include "lib/checkpoint/diff.h"
+#include "lib/checkpoint/retention.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/huggingface/export.h"
 #include "lib/huggingface/import.h"
@@ -137,20 +140,63 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
   return {};
 }
 
-Result<void> prune_folder(const std::string& path, int keep_last, int64_t keep_every, bool json) {
-  const auto dir = find_checkpoints_folder(path);
+struct PruneOptions {
+  std::string path;
+  std::optional<int> keep_last;  // none: as the run keeps
+  std::optional<int64_t> keep_every;
+  bool dry_run = false, json = false;
+};
+
+// The numbers that are asked for, and for those that are not the run's own.
+Result<Retention> retention_asked(const PruneOptions& options) {
+  Retention retention{.source = "as asked"};
+  if (!options.keep_last || !options.keep_every) {
+    auto of_run = retention_of(options.path);
+    if (!of_run)
+      return Error{of_run.error().message + "; --keep-last and --keep-every together need no config",
+                   of_run.error().code};
+    retention = std::move(of_run).value();
+  }
+  retention.keep_last = options.keep_last.value_or(retention.keep_last);
+  retention.keep_every = options.keep_every.value_or(retention.keep_every);
+  return retention;
+}
+
+Result<std::vector<std::string>> prune_or_name(const std::string& dir, const Retention& kept, bool dry_run) {
+  if (!dry_run) return prune(dir, kept.keep_last, kept.keep_every, new_attempt());
+  const auto old = prunable(dir, kept.keep_last, kept.keep_every);
+  if (!old) return old.error();
+  std::vector<std::string> names;
+  for (const CheckpointEntry& entry : old.value()) names.push_back(std::filesystem::path(entry.path).filename());
+  return names;
+}
+
+Result<void> prune_folder(const PruneOptions& options) {
+  const auto dir = find_checkpoints_folder(options.path);
   if (!dir) return dir.error();
-  const auto removed = prune(dir.value(), keep_last, keep_every, new_attempt());
+  const auto kept = retention_asked(options);
+  if (!kept) return kept.error();
+  const auto removed = prune_or_name(dir.value(), kept.value(), options.dry_run);
   if (!removed) return removed.error();
-  const auto left = list_checkpoints(dir.value());
-  if (!left) return left.error();
-  if (json) {
-    fmt::print("{}\n",
-               Json({{"folder", dir.value()}, {"removed", removed.value()}, {"left", left.value().size()}}).dump());
+  const auto there = list_checkpoints(dir.value());
+  if (!there) return there.error();
+  const size_t left = there.value().size() - (options.dry_run ? removed.value().size() : 0);
+  if (options.json) {
+    const Json object = {{"folder", dir.value()},
+                         {"removed", removed.value()},
+                         {"left", left},
+                         {"keep_last", kept.value().keep_last},
+                         {"keep_every", kept.value().keep_every},
+                         {"dry_run", options.dry_run}};
+    fmt::print("{}\n", object.dump());
     return {};
   }
-  for (const std::string& name : removed.value()) fmt::print("removed {}\n", name);
-  fmt::print("{}: {} removed, {} left\n", dir.value(), removed.value().size(), left.value().size());
+  const char* removed_word = options.dry_run ? "would be removed" : "removed";
+  for (const std::string& name : removed.value()) fmt::print("{} {}\n", name, removed_word);
+  const std::string milestones =
+      kept.value().keep_every > 0 ? fmt::format(" and multiples of step {}", kept.value().keep_every) : "";
+  fmt::print("{}: {} {}, {} left; the {} newest{} stay ({})\n", dir.value(), removed.value().size(), removed_word, left,
+             kept.value().keep_last, milestones, kept.value().source);
   return {};
 }
 
@@ -206,7 +252,7 @@ void add_export(CLI::App& checkpoint, int& status) {
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   command->add_option("--max-shard-size", *gigabytes, "Gigabytes (10^9 bytes) a file; more only for a single tensor")
-      ->check(CLI::PositiveNumber)
+      ->check(kPositive)
       ->capture_default_str();
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "For machines: one object");
@@ -337,11 +383,7 @@ void add_diff(CLI::App& checkpoint, int& status) {
   command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "For machines: one object");
-  command->callback([=, &status] {
-    const auto equal = diff(*a, *b, *prefix, *threads, *json);
-    if (!equal) fmt::print(stderr, "{}\n", equal.error().message);
-    status = equal ? (equal.value() ? 0 : 1) : static_cast<int>(equal.error().code);
-  });
+  on_answer(command, status, [=] { return diff(*a, *b, *prefix, *threads, *json); });
 }
 
 }  // namespace
@@ -372,18 +414,20 @@ void add_checkpoint_command(CLI::App& app, int& status) {
   verify_command->add_option("--threads", *threads, "Reading threads")->check(CLI::Range(1, 1024));
   on_run(verify_command, status, [path, threads, json] { return verify_folder(*path, *threads, *json); });
 
-  auto* prune_command = command->add_subcommand("prune", "Remove old checkpoints");
-  auto keep_last = std::make_shared<int>(3);
-  auto keep_every = std::make_shared<int64_t>(0);
-  prune_command->add_option("dir", *path, "Folder of a run that is not running, or its checkpoint.dir")->required();
-  prune_command->add_option("--keep-last", *keep_last, "Newest ones that stay")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  prune_command->add_option("--keep-every", *keep_every, "Multiples of this step stay")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  prune_command->add_flag("--json", *json, "For machines: one object");
-  on_run(prune_command, status, [=] { return prune_folder(*path, *keep_last, *keep_every, *json); });
+  auto* prune_command = command->add_subcommand("prune", "Remove the checkpoints that the run itself would not keep");
+  auto pruned = std::make_shared<PruneOptions>();
+  prune_command->add_option("dir", pruned->path, "Folder of a run that is not running, or its checkpoint.dir")
+      ->required();
+  prune_command
+      ->add_option("--keep-last", pruned->keep_last, "Newest ones that stay; none: the run's checkpoint.keep_last")
+      ->check(kCount);
+  prune_command
+      ->add_option("--keep-every", pruned->keep_every,
+                   "Multiples of this step stay, with 0 none for that; none: the run's checkpoint.keep_every")
+      ->check(kCountOrZero);
+  prune_command->add_flag("--dry-run", pruned->dry_run, "Only say what would go");
+  prune_command->add_flag("--json", pruned->json, "For machines: one object");
+  on_run(prune_command, status, [pruned] { return prune_folder(*pruned); });
 
   add_diff(*command, status);
   add_export(*command, status);

@@ -39,12 +39,12 @@ Result<void> write_new(const NewOptions& options, const std::string& text) {
   return {};
 }
 
-bool names_vocab(const std::string& setting) { return setting.starts_with("model.vocab="); }
-
 // What the token files say of themselves, where they are here: their tokenizer, unless one is named, and a vocabulary
-// that holds its tokens.
+// that holds its tokens. Error (kUsage): two of them were made with different tokenizers.
 Result<void> look_at_data(NewConfig& config) {
   int largest = 0;
+  TokenOrigin known;  // of the first that says its tokenizer
+  std::string known_prefix;
   for (const std::string& prefix : config.data) {
     if (auto file = TokenFile::open(prefix); !file) {
       fmt::print(stderr, "--data {}: {}\n", prefix, file.error().message);
@@ -52,10 +52,19 @@ Result<void> look_at_data(NewConfig& config) {
     }
     const auto origin = prepared_with(prefix);
     if (!origin) return origin.error();
-    if (config.tokenizer.empty()) config.tokenizer = origin.value().tokenizer;
-    largest = std::max(largest, origin.value().vocab);
+    const TokenOrigin& made = origin.value();
+    if (!known.fingerprint.empty() && !made.fingerprint.empty() && known.fingerprint != made.fingerprint)
+      return usage_error(
+          "--data {} and --data {}: prepared with different tokenizers, {} ({}) and {} ({}); prepare both with one",
+          known_prefix, prefix, known.tokenizer, known.fingerprint, made.tokenizer, made.fingerprint);
+    if (known.fingerprint.empty()) {
+      known = made;
+      known_prefix = prefix;
+    }
+    if (config.tokenizer.empty()) config.tokenizer = made.tokenizer;
+    largest = std::max(largest, made.vocab);
   }
-  if (std::any_of(config.overrides.begin(), config.overrides.end(), names_vocab)) return {};
+  if (names_field(config.overrides, "model.vocab")) return {};
   config.least_vocab = largest;
   return {};
 }
@@ -127,11 +136,7 @@ void add_diff(CLI::App& config, int& status) {
   command->add_option("a", *a, "A config file, or a run's folder")->required();
   command->add_option("b", *b, "Another")->required();
   command->add_flag("--json", *json, "For machines: one object");
-  command->callback([=, &status] {
-    const auto equal = diff(*a, *b, *json);
-    if (!equal) fmt::print(stderr, "{}\n", equal.error().message);
-    status = equal ? (equal.value() ? 0 : 1) : static_cast<int>(equal.error().code);
-  });
+  on_answer(command, status, [=] { return diff(*a, *b, *json); });
 }
 
 }  // namespace

@@ -194,12 +194,8 @@ void add_inspect(CLI::App& data, int& status) {
   command->add_option("prefix", options->prefix, "PREFIX of .bin and .idx")->required();
   command->add_option("--tokenizer", options->tokenizer,
                       "bytes, or the path of a tokenizer.json, .tiktoken or SentencePiece model; none: show ids");
-  command->add_option("--samples", options->samples, "Documents to show")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_option("--length", options->length, "Tokens to show of each")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command->add_option("--samples", options->samples, "Documents to show")->check(kCountOrZero)->capture_default_str();
+  command->add_option("--length", options->length, "Tokens to show of each")->check(kCount)->capture_default_str();
   command->add_flag("--json", options->json, "For machines: one object");
   on_run(command, status, [options] { return inspect(*options); });
 }
@@ -209,8 +205,7 @@ void add_verify(CLI::App& data, int& status) {
   auto prefix = std::make_shared<std::string>();
   auto vocab = std::make_shared<int>(0);
   command->add_option("prefix", *prefix, "PREFIX of .bin and .idx")->required();
-  command->add_option("--vocab", *vocab, "Size of the vocabulary; none: the one that PREFIX.json names")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--vocab", *vocab, "Size of the vocabulary; none: the one that PREFIX.json names")->check(kCount);
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "For machines: one object");
   on_run(command, status, [prefix, vocab, json]() -> Result<void> {

@@ -125,11 +125,13 @@ void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--data", options->data,
                       "PREFIX of a token file to read whole; repeatable. Without: the run's validation samples");
   command->add_option("--batches", options->batches, "At most so many batches of data.global_batch samples; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kCountOrZero)
       ->capture_default_str();
-  command->add_option("--set", options->overrides,
-                      "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is "
-                      "split as in training where that divides their number, else each has all of it: parallel.*");
+  command->add_option(
+      "--set", options->overrides,
+      "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is "
+      "split as in training where that divides their number, else each has all of it; where parallel.tp or pp "
+      "is set, the other is 1 unless it is set too");
   command->add_flag("--json", options->json, "JSON instead of a line");
   command->add_flag("--quiet", options->quiet, "On the terminal the answer, warnings and errors alone");
   on_watched_job(command, status, argc, argv,

@@ -175,12 +175,12 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_option("--prompt-ids", o->prompt_ids, "Token ids instead, separated by commas; ids are printed")
       ->delimiter(',')
       ->excludes(text);
-  command->add_option("--tokens", o->tokens, "At most so many")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--tokens", o->tokens, "At most so many")->check(kCount)->capture_default_str();
   command->add_option("--temperature", o->sampling.temperature, "Higher: more varied; 0: always the likeliest token")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNonNegative)
       ->capture_default_str();
   command->add_option("--top-k", o->sampling.top_k, "Among this many likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kCountOrZero)
       ->capture_default_str();
   command->add_option("--top-p", o->sampling.top_p, "Of those the fewest that hold this much of the probability")
       ->check(CLI::Range(0.0, 1.0))
@@ -189,7 +189,10 @@ void add_generate_command(CLI::App& app, int& status, int* argc, char*** argv) {
   command->add_flag("--ignore-end", o->ignore_end, "Go on where the model ends the document");
   command->add_flag("--json", o->json, "For machines: one object at the end, the prompt's text included");
   command->add_flag("--quiet", o->quiet, "On the terminal the answer, warnings and errors alone");
-  command->add_option("--set", o->overrides, "section.key=value, overrides the checkpoint's config; repeatable");
+  command->add_option(
+      "--set", o->overrides,
+      "section.key=value, overrides the checkpoint's config; repeatable. Where parallel.tp or pp is set, the "
+      "other is 1 unless it is set too");
   on_watched_job(command, status, argc, argv,
                  [o](Job& job, ProcessDeadline& deadline) { return generate(*o, job, deadline); });
 }

@@ -12,31 +12,35 @@ namespace tri {
 namespace {
 
 struct Options {
-  std::string model, cluster, output;
+  std::string config, cluster, output;
   std::vector<std::string> overrides, constants;
   PlanOptions plan;
   bool json = false, fp8 = false;
 };
 
-// The model's derived fields, without a layout.
-Result<Config> model_of(const Options& options) {
-  auto text = read_config_text(options.model);
-  if (!text) return text.error();
-  auto parsed = parse_config(text.value(), options.model, options.overrides);
-  if (!parsed) return parsed.error();
-  Config config = std::move(parsed).value();
-  if (options.fp8) config.precision.gemm = GemmFormat::kFp8;
-  config.parallel.tp = config.parallel.pp = config.parallel.dp = config.parallel.chunks = 1;
-  config.parallel.schedule = Schedule::k1F1B;
-  return resolve_config(std::move(config), 1);
+// Settings of what the search chooses would change nothing.
+Result<void> refuse_chosen(const std::vector<std::string>& overrides) {
+  for (const std::string& setting : overrides)
+    if (const std::string field = setting.substr(0, setting.find('=')); chosen_by_search(field))
+      return usage_error("--set {}: plan chooses {} itself; trireme simulate foretells a layout that is given", setting,
+                         field);
+  return {};
 }
 
 Result<void> plan(const Options& options) {
-  auto config = model_of(options);
+  if (auto may = refuse_chosen(options.overrides); !may) return may;
+  auto text = read_config_text(options.config);
+  if (!text) return text.error();
+  auto parsed = parse_config(text.value(), options.config, options.overrides);
+  if (!parsed) return parsed.error();
+  if (options.fp8) parsed.value().precision.gemm = GemmFormat::kFp8;
+  PlanOptions asked = options.plan;
+  if (names_field(options.overrides, "data.micro_batch")) asked.micro_batch = parsed.value().data.micro_batch;
+  auto config = without_layout(std::move(parsed).value());
   if (!config) return config.error();
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
-  auto search = search_layouts(config.value(), cluster.value(), options.plan);
+  auto search = search_layouts(config.value(), cluster.value(), asked);
   if (!search) return search.error();
   fmt::print("{}", options.json ? to_json(search.value()) : to_text(search.value(), cluster.value()));
   if (options.output.empty()) return {};
@@ -55,13 +59,17 @@ void add_plan_command(CLI::App& app, int& status) {
   auto* command =
       app.add_subcommand("plan", "The fastest layouts of a model on a cluster that is not here, and a run config");
   auto options = std::make_shared<Options>();
-  command->add_option("model", options->model, "YAML run config; its model, batch and optimizer are kept")->required();
+  command->add_option("config", options->config, "YAML run config; its model, batch and optimizer are kept")
+      ->required();
   command->add_option("--ranks,--gpus", options->plan.ranks, "Number of ranks")
       ->required()
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(CLI::Range(1, kMostRanks));
   command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s")
       ->required();
-  command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
+  command->add_option(
+      "--set", options->overrides,
+      "section.key=value of the config; repeatable. The layout is searched for; data.micro_batch, where "
+      "it is set here, is kept");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_option("--keep", options->plan.keep, "Layouts to show")->check(CLI::Range(1, 1000));
   command->add_option("--output", options->output, "Write the best layout's run config here");

@@ -121,16 +121,11 @@ Result<void> run_simulation(const Options& options) {
   auto cluster = read_cluster(options.cluster, options.constants);
   if (!cluster) return cluster.error();
   Config config = std::move(parsed).value();
-  const ParallelConfig& mesh = config.parallel;
-  const int64_t ranks = options.ranks > 0 ? options.ranks : int64_t{mesh.tp} * mesh.pp * mesh.dp;
-  if (ranks < 1)
-    return usage_error("simulate needs --ranks N: parallel.dp {} leaves the number of ranks open", mesh.dp);
-  if (ranks > 1 << 20)
-    return usage_error("parallel: tp {} x pp {} x dp {} = {} ranks, more than {}; --scaling goes further", mesh.tp,
-                       mesh.pp, mesh.dp, ranks, 1 << 20);
+  const auto ranks = planned_ranks(config, options.ranks);
+  if (!ranks) return ranks.error();
   config.cluster.ranks_per_node = cluster.value().node.ranks;  // a tp group must fit into the cluster's nodes
   if (options.fp8) config.precision.gemm = GemmFormat::kFp8;
-  auto resolved = resolve_config(std::move(config), static_cast<int>(ranks));
+  auto resolved = resolve_config(std::move(config), ranks.value());
   if (!resolved) return resolved.error();
   WorkloadOptions workload = options.workload;
   if (options.no_stragglers) workload.stragglers = Stragglers::kOff;
@@ -158,18 +153,18 @@ void add_simulate_command(CLI::App& app, int& status) {
   command->add_option("config", options->config, "YAML run config");
   command
       ->add_option("--ranks,--gpus", options->ranks, "Number of MPI ranks; may be left out where parallel.dp is given")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(CLI::Range(1, kMostRanks));
   command->add_option("--cluster", options->cluster, "Cluster file: configs/clusters/ or `trireme bench calibrate`'s");
   command->add_option("--set", options->overrides, "section.key=value of the config; repeatable");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_flag("--fp8", options->fp8, "GEMMs of the layers in FP8: precision.gemm=fp8");
   command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(CLI::Range(1, kMostRanks));
   command->add_flag("--fsdp", options->workload.fsdp, "Weights sharded over dp as well, as other programs do");
   command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
       ->check(CLI::IsMember({"strong", "weak"}));
   command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(CLI::Range(1, kMostRanks))
       ->capture_default_str();
   command->add_flag("--startup", options->startup,
                     "Calls, messages, bytes and time of a start against the number of ranks");

@@ -112,12 +112,12 @@ Result<SupervisedRun> plan_of(const Options& options, int offered) {
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
   if (!parsed) return parsed.error();
-  const ParallelConfig& mesh = parsed.value().parallel;
-  const int ranks = options.ranks > 0 ? options.ranks : mesh.dp > 0 ? mesh.tp * mesh.pp * mesh.dp : offered;
-  if (ranks < 1) return usage_error("supervise needs --ranks N: parallel.dp 0 leaves it open");
-  auto config = resolve_config(std::move(parsed).value(), ranks);
+  const bool is_open = options.ranks == 0 && parsed.value().parallel.dp == 0;
+  const auto ranks = planned_ranks(parsed.value(), is_open ? offered : options.ranks);
+  if (!ranks) return ranks.error();
+  auto config = resolve_config(std::move(parsed).value(), ranks.value());
   if (!config) return config.error();
-  return SupervisedRun{std::move(config).value(), ranks};
+  return SupervisedRun{std::move(config).value(), ranks.value()};
 }
 
 Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan) {
@@ -214,7 +214,7 @@ void add_supervise_command(CLI::App& app, int& status) {
   command->add_option("--ranks", options->ranks,
                       "Ranks; default: the config's mesh, or what the nodes but spares hold");
   command->add_option("--spares", options->spares, "Nodes of the allocation that are kept for those that fail")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kCountOrZero);
   command->add_option(
       "--launcher", options->launcher,
       "Without Slurm: what starts the ranks, such as \"slurm/mpirun -n 8\"; {nodes} becomes their nodes");

@@ -2,9 +2,12 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
+#include "lib/simulate/planner.h"
 
 namespace tri {
 namespace {
@@ -25,43 +28,89 @@ Command reached(const CLI::App& root) {
   return command;
 }
 
-// What stands here in place of an option that people know from other trainers.
+// What stands here in place of an option that people know from other trainers. Fields of the config: other_names.h.
 struct OtherOption {
-  const char *command, *option, *here;
+  std::string_view command, option;  // '-' for '_'
+  const char* here;
 };
 constexpr OtherOption kOtherOptions[] = {
-    {"trireme train", "--dry-run", "trireme check CONFIG --ranks N says what a run would do"},
-    {"trireme train", "--resume", "a run goes on by itself from the newest checkpoint in its folder"},
-    {"trireme train", "--resume-from-checkpoint", "a run goes on by itself from the newest checkpoint in its folder"},
-    {"trireme train", "--load", "a run goes on by itself from the newest checkpoint in its folder"},
-    {"trireme train", "--config", "the config's path stands alone: trireme train my.yaml"},
-    {"trireme train", "--config-file", "the config's path stands alone: trireme train my.yaml"},
-    {"trireme train", "--job.config_file", "the config's path stands alone: trireme train my.yaml"},
-    {"trireme train", "--nproc_per_node", "mpirun -n RANKS, or srun, starts the ranks"},
-    {"trireme train", "--gpus", "mpirun -n RANKS, or srun, starts the ranks"},
-    {"trireme train", "--ranks", "mpirun -n RANKS, or srun, starts the ranks"},
-    {"trireme data prepare", "--input", "the files' paths stand alone: trireme data prepare --output PREFIX FILES"},
-    {"trireme data prepare", "--json-keys", "--field names the text's field"},
-    {"trireme data prepare", "--workers", "--threads says how many tokenize"},
-    {"trireme data prepare", "--append-eod", "every document ends with the tokenizer's token for that"},
+    {"trireme train", "dry-run", "trireme check CONFIG --ranks N says what a run would do"},
+    {"trireme train", "resume", "a run goes on by itself from the newest checkpoint in its folder"},
+    {"trireme train", "resume-from-checkpoint", "a run goes on by itself from the newest checkpoint in its folder"},
+    {"trireme train", "load", "a run goes on by itself from the newest checkpoint in its folder"},
+    {"trireme data prepare", "input", "the files' paths stand alone: trireme data prepare --output PREFIX FILES"},
+    {"trireme data prepare", "json-keys", "--field names the text's field"},
+    {"trireme data prepare", "workers", "--threads says how many tokenize"},
+    {"trireme data prepare", "num-workers", "--threads says how many tokenize"},
+    {"trireme data prepare", "append-eod", "every document ends with the tokenizer's token for that"},
+    {"trireme generate", "max-new-tokens", "--tokens says how many"},
+    {"trireme generate", "max-length", "--tokens says how many"},
+    {"trireme generate", "max-tokens", "--tokens says how many"},
+    {"trireme eval", "data-path", "--data PREFIX names a token file"},
 };
+constexpr std::string_view kConfigOptions[] = {"config", "config-file", "config-path", "config-name",
+                                               "job.config-file"};
 
-// The config field that an option of other trainers sets ("--num-layers"), or that it names ("--run.steps"); or empty.
-std::string field_meant(const std::string& option) {
-  for (const Section& section : config_sections())
-    for (const Field& field : section.fields)
-      if (option == "--" + field.name()) return field.name();
-  return field_of_other_name(option);
+bool has_option(const Command& command, const std::string& name) {
+  return command.app->get_option_no_throw(name) != nullptr;
+}
+
+// Whether the command does as --set of the field says.
+bool takes_field(const Command& command, const Field& field) {
+  if (command.path == "trireme plan") return !chosen_by_search(field.name());
+  if (command.path == "trireme checkpoint import") return field.section != "model";
+  const bool evaluates = command.path == "trireme eval", generates = command.path == "trireme generate";
+  if (!evaluates && !generates) return true;
+  if (field.section == "data") return evaluates || field.key == "tokenizer";
+  if (field.section == "model") return field.key == "attention";
+  if (field.section == "run") return field.key == "device" || field.key == "gemm_search";
+  return field.section == "parallel" || field.section == "precision" || field.section == "fault" ||
+         field.section == "metrics";
+}
+
+// "--set run.steps=VALUE"
+std::string setting(const std::string& name) {
+  const Field& field = *find_field(name);
+  const bool is_choice = field.kind == FieldKind::kChoice || field.kind == FieldKind::kBoolean;
+  return fmt::format("--set {}={}", name, is_choice ? field.rule.allowed_text : "VALUE");
+}
+
+// What the command has in place of an option of other trainers, or of the name of a field; "": nothing that is known.
+std::string in_place_of(const Command& command, const std::string& name) {
+  std::string option = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  std::ranges::replace(option, '_', '-');
+  for (const OtherOption& other : kOtherOptions)
+    if (command.path == other.command && option == other.option) return fmt::format("; {}", other.here);
+  if (std::ranges::count(kConfigOptions, option) > 0 && has_option(command, "config"))
+    return fmt::format("; the config's path stands alone: {} my.yaml", command.path);
+
+  const Counterpart here = counterpart_of(name);
+  if (here.option == "--ranks" && has_option(command, here.option)) return "; --ranks says how many ranks there are";
+  if (here.fields.empty())
+    return here.known() && (has_option(command, "--set") || !here.option.empty()) ? fmt::format("; {}", here.remark)
+                                                                                  : "";
+  if (!has_option(command, "--set")) return "";
+  std::vector<std::string> settings;
+  for (const std::string& field : here.fields)
+    if (takes_field(command, *find_field(field))) settings.push_back(setting(field));
+  if (!settings.empty() && here.remark.empty()) return fmt::format("; {} sets it", fmt::join(settings, " or "));
+  if (!settings.empty()) return fmt::format("; {} comes nearest ({})", fmt::join(settings, " or "), here.remark);
+  if (command.path == "trireme plan") return fmt::format(", which chooses {} itself", here.fields[0]);
+  if (here.fields[0].starts_with("model."))
+    return fmt::format("; {} is that of the model that is read", here.fields[0]);
+  return "";
+}
+
+// Of "model.num_layers=4", as some programs take them.
+std::string in_place_of_setting(const Command& command, const std::string& word) {
+  const size_t begin = word.find_first_not_of('+'), equals = word.find('=');
+  return begin < equals && equals != word.npos ? in_place_of(command, word.substr(begin, equals - begin)) : "";
 }
 
 std::string unknown_option(const Command& command, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
-  for (const OtherOption& other : kOtherOptions)
-    if (command.path == other.command && name == other.option)
-      return fmt::format("{}: no option of {}; {}", name, command.path, other.here);
-  const std::string field = field_meant(name);
-  if (!field.empty() && command.app->get_option_no_throw("--set") != nullptr)
-    return fmt::format("{}: no option of {}; --set {}=VALUE sets it", name, command.path, field);
+  if (const std::string instead = in_place_of(command, name); !instead.empty())
+    return fmt::format("{}: no option of {}{}", name, command.path, instead);
   std::vector<std::string> known;
   for (const CLI::Option* option : command.app->get_options())
     known.insert(known.end(), option->get_lnames().begin(), option->get_lnames().end());
@@ -129,7 +178,8 @@ std::string usage_problem(const CLI::App& root, const CLI::ParseError& problem) 
       lines.push_back(unknown_subcommand(root, command, words.front()));
     else
       for (const std::string& word : words)
-        lines.push_back(fmt::format("{}: {} takes no such argument", word, command.path));
+        lines.push_back(
+            fmt::format("{}: {} takes no such argument{}", word, command.path, in_place_of_setting(command, word)));
   }
   if (lines.empty() && lacks_subcommand)
     lines.push_back(

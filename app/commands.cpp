@@ -1,10 +1,38 @@
 #include "app/commands.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "io/base/log.h"
 
 namespace tri {
+namespace {
+
+CLI::Validator whole_number_from(int least) {
+  return {[least](std::string& text) {
+            const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+            const bool some = least == 0 || text.find_first_not_of('0') != text.npos;
+            return digits && some ? std::string() : fmt::format("{} is not a whole number from {}", text, least);
+          },
+          "COUNT"};
+}
+
+// The sign in the name's sense; neither infinity nor NaN.
+CLI::Validator number(const char* allowed, const char* name, bool (*holds)(double)) {
+  return {[=](std::string& text) {
+            double value = 0;
+            const bool is_number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
+            return is_number && holds(value) ? std::string() : fmt::format("{} is not a number {}", text, allowed);
+          },
+          name};
+}
+
+}  // namespace
+
+const CLI::Validator kCount = whole_number_from(1);
+const CLI::Validator kCountOrZero = whole_number_from(0);
+const CLI::Validator kPositive = number("above 0", "POSITIVE", [](double value) { return value > 0; });
+const CLI::Validator kNonNegative = number("from 0", "NONNEGATIVE", [](double value) { return value >= 0; });
 
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action) {
   command->callback([&status, action = std::move(action)] {
@@ -12,6 +40,14 @@ void on_run(CLI::App* command, int& status, std::function<Result<void>()> action
     if (result) return;
     fmt::print(stderr, "{}\n", result.error().message);
     status = static_cast<int>(result.error().code);
+  });
+}
+
+void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer) {
+  command->callback([&status, answer = std::move(answer)] {
+    const auto yes = answer();
+    if (!yes) fmt::print(stderr, "{}\n", yes.error().message);
+    status = yes ? (yes.value() ? 0 : 1) : static_cast<int>(yes.error().code);
   });
 }
 

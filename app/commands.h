@@ -27,9 +27,17 @@ void add_plan_command(CLI::App& app, int& status);
 void add_supervise_command(CLI::App& app, int& status);
 void add_help_command(CLI::App& app, int& status);  // help and completion: `app` is the executable's own
 
+// What options allow, in words: those of CLI11 spell out the largest double.
+extern const CLI::Validator kCount;        // a whole number from 1
+extern const CLI::Validator kCountOrZero;  // from 0
+extern const CLI::Validator kPositive;     // a number above 0
+extern const CLI::Validator kNonNegative;  // from 0
+
 // Runs `action` when the subcommand is chosen; an Error goes to stderr and into the exit status.
 void on_run(CLI::App* command, int& status, std::function<Result<void>()> action);
-// The same for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
+// The same for one that answers yes, exit status 0, or no, which is 1.
+void on_answer(CLI::App* command, int& status, std::function<Result<bool>()> answer);
+// As on_run, for one that is a job of ranks; rank 0 prints the Error, which all ranks bring.
 void on_job(CLI::App* command, int& status, int* argc, char*** argv, std::function<Result<void>(Job&)> action);
 // The same under deadlines from its first moment to its last (lib/fault/process_deadline.h).
 using WatchedAction = std::function<Result<void>(Job&, ProcessDeadline&)>;

@@ -1,7 +1,5 @@
 #include "app/job_config.h"
 
-#include <algorithm>
-
 #include "io/base/log.h"
 #include "lib/infer/loaded_model.h"
 
@@ -51,10 +49,6 @@ void fields(Archive& archive, CheckpointText& text) {
   archive(text.folder, text.step, text.yaml);
 }
 
-bool names_layout(const std::string& setting) {
-  return setting.starts_with("parallel.tp=") || setting.starts_with("parallel.pp=");
-}
-
 // World rank 0: leaves the manifest in `manifest`. Of a layout that the overrides name, what they leave open is 1.
 Result<CheckpointText> open_checkpoint(const std::string& path, const std::vector<std::string>& overrides, int ranks,
                                        std::optional<Manifest>& manifest) {
@@ -66,7 +60,7 @@ Result<CheckpointText> open_checkpoint(const std::string& path, const std::vecto
   const auto config = checkpoint_config(folder.value(), read.value());
   if (!config) return config.error();
   manifest = std::move(read).value();
-  const bool asked = std::any_of(overrides.begin(), overrides.end(), names_layout);
+  const bool asked = names_field(overrides, "parallel.tp") || names_field(overrides, "parallel.pp");
   return CheckpointText{folder.value(), manifest->step, to_yaml(forward_config(config.value(), asked ? 1 : ranks))};
 }
 

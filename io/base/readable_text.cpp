@@ -31,7 +31,8 @@ std::string readable_text(std::string_view text) {
   while (!text.empty()) {
     const size_t length = character_bytes(text);
     const bool kept = length > 0 && !is_control(text.substr(0, length));
-    shown += kept ? text.substr(0, length) : "\xEF\xBF\xBD";
+    const bool ends_line = text == "\r" || text.starts_with("\r\n");
+    if (!ends_line) shown += kept ? text.substr(0, length) : "\xEF\xBF\xBD";
     text.remove_prefix(length > 0 ? length : 1);
   }
   return shown;

@@ -300,19 +300,29 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
   return removed;
 }
 
-Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
-                                       const std::string& attempt, const Retry& retry) {
-  TRI_REQUIRE(keep_last >= 1 && keep_every >= 0 && valid_attempt(attempt), "keep {} and every {}th, attempt {}",
-              keep_last, keep_every, attempt);
+Result<std::vector<CheckpointEntry>> prunable(const std::string& dir, int keep_last, int64_t keep_every,
+                                              const Retry& retry) {
+  TRI_REQUIRE(keep_last >= 1 && keep_every >= 0, "keep {} and every {}th", keep_last, keep_every);
   auto entries = list_checkpoints(dir, retry);
   if (!entries) return entries.error();
-  std::vector<std::string> removed;
+  std::vector<CheckpointEntry> old;
   int kept = 0;
   for (const CheckpointEntry& entry : entries.value()) {
-    const Name name = *parse_name(fs::path(entry.path).filename());
-    if (!entry.valid || name.kind != Kind::kPublished) continue;
+    if (!entry.valid || parse_name(fs::path(entry.path).filename())->kind != Kind::kPublished) continue;
     if (kept++ < keep_last || (keep_every > 0 && entry.step % keep_every == 0)) continue;
-    if (auto gone = discard(dir, name, attempt); !gone) return gone.error();
+    old.push_back(entry);
+  }
+  return old;
+}
+
+Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
+                                       const std::string& attempt, const Retry& retry) {
+  TRI_REQUIRE(valid_attempt(attempt), "attempt {}", attempt);
+  const auto old = prunable(dir, keep_last, keep_every, retry);
+  if (!old) return old.error();
+  std::vector<std::string> removed;
+  for (const CheckpointEntry& entry : old.value()) {
+    if (auto gone = discard(dir, *parse_name(fs::path(entry.path).filename()), attempt); !gone) return gone.error();
     removed.push_back(step_name(entry.step));
   }
   return removed;

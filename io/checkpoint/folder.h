@@ -78,9 +78,12 @@ Result<std::optional<CheckpointEntry>> newest_checkpoint(const std::string& dir,
 Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, const std::string& attempt,
                                                        const Retry& retry = {});
 
-// Removes valid checkpoints, except the `keep_last` newest and, when keep_every > 0, those of its multiples. Those that
-// are not valid, or can't be read at present, neither count nor go. Nothing goes when `dir` can't be listed. Requires
-// keep_last >= 1. Returns the names of what was removed.
+// Valid checkpoints, newest first, except the `keep_last` newest and, when keep_every > 0, those of its multiples.
+// Those that are not valid, or can't be read at present, neither count nor are among them. Requires keep_last >= 1.
+Result<std::vector<CheckpointEntry>> prunable(const std::string& dir, int keep_last, int64_t keep_every,
+                                              const Retry& retry = {});
+
+// Removes these. Nothing goes when `dir` can't be listed. Returns the names of what was removed.
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
                                        const std::string& attempt, const Retry& retry = {});
 

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "io/base/readable_text.h"
+
 namespace tri {
 namespace {
 
@@ -22,15 +24,26 @@ const Json* find_field(const Json& object, std::string_view path) {
   return nullptr;
 }
 
+// A name from a file as a message shows it: on one line, not too long, nothing that a terminal obeys.
+std::string shown_name(std::string_view name) {
+  constexpr size_t kLongest = 40;
+  size_t end = std::min(name.size(), kLongest);
+  while (end < name.size() && end > 0 && (name[end] & 0xC0) == 0x80) --end;  // not inside a character
+  std::string shown = readable_text(name.substr(0, end)) + (end < name.size() ? "..." : "");
+  std::ranges::replace_if(
+      shown, [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  return shown;
+}
+
 // ": id, content.text, meta.url": fields that hold text, a few of them, also those one object deeper; empty: none does.
 std::string fields_of(const Json& object) {
   constexpr size_t kMost = 8;
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) {
-    if (value.is_string()) names.push_back(name);
+    if (value.is_string()) names.push_back(shown_name(name));
     if (value.is_object())
       for (const auto& [inner, text] : value.items())
-        if (text.is_string()) names.push_back(name + "." + inner);
+        if (text.is_string()) names.push_back(shown_name(name + "." + inner));
   }
   if (names.empty()) return "";
   const bool more = names.size() > kMost;

@@ -27,12 +27,16 @@ struct EnumNames<Activation> {
   static constexpr std::array table{std::pair{Activation::kGelu, std::string_view("gelu")},
                                     std::pair{Activation::kSwiglu, std::string_view("swiglu")}};
 };
-
 template <>
 struct EnumNames<AttentionKernel> {
   static constexpr std::array table{std::pair{AttentionKernel::kAuto, std::string_view("auto")},
                                     std::pair{AttentionKernel::kBuiltin, std::string_view("builtin")},
                                     std::pair{AttentionKernel::kCudnn, std::string_view("cudnn")}};
+};
+template <>
+struct EnumNames<QkvOrder> {
+  static constexpr std::array table{std::pair{QkvOrder::kGrouped, std::string_view("grouped")},
+                                    std::pair{QkvOrder::kByKind, std::string_view("by_kind")}};
 };
 
 }  // namespace tri

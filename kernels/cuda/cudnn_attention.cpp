@@ -88,6 +88,14 @@ void for_executions(const Args& a, F execute) {
   for (int64_t first = 0; first < batch; first += most) execute(shape_of(a, std::min(most, batch - first)), first);
 }
 
+// Calls visit(shape) for each shape that the executions of a call have: the last one may have fewer sequences.
+template <class Args, class F>
+void for_shapes(const Args& a, F visit) {
+  const int64_t most = sequences_of(a), rest = a.lse[0] % most;
+  visit(shape_of(a, most));
+  if (rest > 0) visit(shape_of(a, rest));
+}
+
 Error refusal(fe::error_t status, const char* what) {
   return {fmt::format("cuDNN attention, {}: {}", what, status.get_message()), ExitCode::kDevice};
 }
@@ -244,6 +252,25 @@ struct CudnnAttention::State {
     return entry;
   }
 
+  // Of all executions of a call; the first refusal.
+  template <class Args>
+  Result<void> prepare(const Args& a, Pass pass) {
+    std::lock_guard lock(mutex);
+    Result<void> prepared;
+    for_shapes(a, [&](const Shape& shape) {
+      if (prepared) prepared = entry_of(shape, pass).prepared;
+    });
+    return prepared;
+  }
+
+  template <class Args>
+  int64_t workspace_bytes(const Args& a, Pass pass) {
+    std::lock_guard lock(mutex);
+    int64_t bytes = 0;
+    for_shapes(a, [&](const Shape& shape) { bytes = std::max(bytes, entry_of(shape, pass).workspace_bytes); });
+    return bytes;
+  }
+
   void execute(const Shape& shape, Pass pass, Pointers pointers, CudaStream& stream) {
     std::lock_guard lock(mutex);
     Entry& entry = entry_of(shape, pass);
@@ -260,21 +287,13 @@ bool built_with_cudnn() { return true; }
 CudnnAttention::CudnnAttention() : state_(std::make_unique<State>()) {}
 CudnnAttention::~CudnnAttention() = default;
 
-Result<void> CudnnAttention::prepare(const AttentionForward& a) {
-  std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kForward).prepared;
-}
-Result<void> CudnnAttention::prepare(const AttentionBackward& a) {
-  std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kBackward).prepared;
-}
+Result<void> CudnnAttention::prepare(const AttentionForward& a) { return state_->prepare(a, Pass::kForward); }
+Result<void> CudnnAttention::prepare(const AttentionBackward& a) { return state_->prepare(a, Pass::kBackward); }
 int64_t CudnnAttention::workspace_bytes(const AttentionForward& a) {
-  std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kForward).workspace_bytes;
+  return state_->workspace_bytes(a, Pass::kForward);
 }
 int64_t CudnnAttention::workspace_bytes(const AttentionBackward& a) {
-  std::lock_guard lock(state_->mutex);
-  return state_->entry_of(shape_of(a, sequences_of(a)), Pass::kBackward).workspace_bytes;
+  return state_->workspace_bytes(a, Pass::kBackward);
 }
 
 void CudnnAttention::forward(const AttentionForward& a, CudaStream& stream) {

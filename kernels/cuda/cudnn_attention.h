@@ -18,7 +18,8 @@ class CudnnAttention {
   CudnnAttention();  // on the current device
   ~CudnnAttention();
 
-  // Whether cuDNN makes a graph for the call's shape: tried once a shape. If not, its words.
+  // Whether cuDNN makes graphs for the call's executions, of which the last may have fewer sequences: tried once a
+  // shape. If not, its words.
   Result<void> prepare(const AttentionForward& args);
   Result<void> prepare(const AttentionBackward& args);
   // Bytes beside the operands. The shape is prepared.

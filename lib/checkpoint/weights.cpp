@@ -8,6 +8,7 @@
 #include "io/base/parallel.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/load.h"
+#include "lib/checkpoint/run_config.h"
 #include "lib/config/changes.h"
 
 namespace tri {
@@ -65,15 +66,11 @@ Result<std::string> find_checkpoints_folder(const std::string& path) {
   if (!fs::is_directory(path, ignored)) return file_error("{}: no such folder; name a checkpoint or a run", path);
   std::string dir = path + "/checkpoints";
   if (fs::is_directory(dir, ignored)) return dir;  // a run folder that was moved keeps its checkpoints inside
-  for (const char* name : {"/resolved.yaml", "/config.yaml"}) {  // an imported model has the latter alone
-    if (!fs::exists(path + name, ignored)) continue;
-    const auto text = read_config_text(path + name);
-    if (!text) return text.error();
-    const auto config = parse_config(text.value(), path + name, {});
-    if (!config) return config.error();
-    return config.value().checkpoint.dir.empty() ? dir : config.value().checkpoint.dir;
-  }
-  return path;
+  const auto run = read_run_config(path);
+  if (!run) return run.error();
+  if (!run.value()) return path;
+  const std::string& named = run.value()->config.checkpoint.dir;
+  return named.empty() ? dir : named;
 }
 
 Result<std::string> find_checkpoint(const std::string& path) {

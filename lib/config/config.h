@@ -15,6 +15,8 @@
 
 namespace tri {
 
+inline constexpr int kMostRanks = 1 << 20;  // of a job, planned or simulated ones too
+
 // A token file. Sources are mixed in proportion to their weights.
 struct Source {
   std::string path;
@@ -70,10 +72,17 @@ Result<std::string> read_config_text(const std::string& path);
 Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,
                             const std::vector<std::string>& overrides);
 
+// Whether one of such overrides sets `field`, "data.micro_batch".
+bool names_field(const std::vector<std::string>& overrides, std::string_view field);
+
 // Fills every field whose 0 or "" means "derived", and checks all rules that join fields. Each field must be within its
 // own limits, as parse_config leaves it. Resolving twice changes nothing. What `auto` means depends on the job's
 // machines too: lib/engine/job_plan.h.
 Result<Config> resolve_config(Config config, int world_size);
+
+// The number of ranks that `parsed` is planned for: `asked`, or where that is 0 what its mesh has. Error (kUsage):
+// parallel.dp 0 leaves it open, or there are more than kMostRanks.
+Result<int> planned_ranks(const Config& parsed, int asked);
 
 // Every field of every section; parse_config gives back an equal Config.
 std::string to_yaml(const Config& config);

@@ -42,4 +42,11 @@ const std::vector<Section>& config_sections() {
   return sections;
 }
 
+const Field* find_field(std::string_view name) {
+  for (const Section& section : config_sections())
+    for (const Field& field : section.fields)
+      if (field.name() == name) return &field;
+  return nullptr;
+}
+
 }  // namespace tri

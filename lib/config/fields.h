@@ -55,4 +55,7 @@ struct Section {
 // In the order of fields.def.
 const std::vector<Section>& config_sections();
 
+// By "section.key"; null: there is none.
+const Field* find_field(std::string_view name);
+
 }  // namespace tri

@@ -1,25 +1,44 @@
 #include "lib/config/other_names.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 
+#include "lib/config/fields.h"
+
 namespace tri {
 namespace {
+
+constexpr std::string_view kRanksAreStarted = "srun, or mpirun -n RANKS, starts the ranks, one a GPU";
+constexpr std::string_view kNodesAreStarted = "srun, or mpirun with its hosts, starts ranks on several nodes";
+constexpr std::string_view kRanksMeet = "the launcher, srun or mpirun, tells the ranks of each other";
+constexpr std::string_view kNoDropout = "there is no dropout";
+constexpr std::string_view kFromEpochs = "optimizer steps: epochs x samples / data.global_batch";
+constexpr std::string_view kPresets = "trireme config new --model NAME writes a config with the model of a preset";
+constexpr std::string_view kImported =
+    "trireme checkpoint import FOLDER RUN_DIR makes a run of a model of transformers";
+constexpr std::string_view kPrepared = "a list of token files, which trireme data prepare makes";
 
 constexpr OtherName kNames[] = {
     // the run
     {"train_iters", "run.steps"},
     {"max_steps", "run.steps"},
     {"training_steps", "run.steps"},
-    {"num_epochs", "run.steps"},
-    {"num_train_epochs", "run.steps"},
+    {"num_epochs", "run.steps", kFromEpochs},
+    {"num_train_epochs", "run.steps", kFromEpochs},
+    {"max_epochs", "run.steps", kFromEpochs},
+    {"train_samples", "run.steps", "optimizer steps: samples / data.global_batch"},
     {"output_dir", "run.dir"},
     {"dump_folder", "run.dir"},
     {"eval_interval", "run.eval_every"},
     {"eval_steps", "run.eval_every"},
-    {"val_check_interval", "run.eval_every"},
+    {"validation.freq", "run.eval_every"},
+    {"validation.interval", "run.eval_every"},
+    {"val_check_interval", "run.eval_every", "whole steps, no share of an epoch"},
     {"eval_iters", "run.eval_batches"},
-    {"limit_val_batches", "run.eval_batches"},
+    {"validation.steps", "run.eval_batches"},
+    {"limit_val_batches", "run.eval_batches", "global batches, no share of them"},
     // the model
     {"num_layers", "model.layers"},
     {"n_layers", "model.layers"},
@@ -37,7 +56,7 @@ constexpr OtherName kNames[] = {
     {"ffn_hidden_size", "model.ffn_hidden"},
     {"intermediate_size", "model.ffn_hidden"},
     {"vocab_size", "model.vocab"},
-    {"padded_vocab_size", "model.vocab"},
+    {"padded_vocab_size", "model.vocab", "without the padding, which is added inside"},
     {"seq_length", "model.seq_len"},
     {"sequence_len", "model.seq_len"},
     {"max_seq_len", "model.seq_len"},
@@ -45,34 +64,50 @@ constexpr OtherName kNames[] = {
     {"encoder_seq_length", "model.seq_len"},
     {"max_position_embeddings", "model.seq_len"},
     {"sliding_window", "model.window"},
-    {"window_size", "model.window"},
+    {"window_size", "model.window", "tokens, itself included: Megatron-LM's number to the left + 1"},
     {"normalization", "model.norm"},
     {"hidden_act", "model.activation"},
+    {"swiglu", "model.activation"},
     {"position_embedding_type", "model.position"},
+    {"use_rotary_position_embeddings", "model.position"},
     {"rotary_base", "model.rope_theta"},
     {"rms_norm_eps", "model.norm_eps"},
     {"layernorm_epsilon", "model.norm_eps"},
+    {"norm_epsilon", "model.norm_eps"},
     {"init_method_std", "model.init_std"},
     {"initializer_range", "model.init_std"},
     {"tie_word_embeddings", "model.tie_embeddings"},
-    {"untie_embeddings_and_output_weights", "model.tie_embeddings"},
+    {"untie_embeddings_and_output_weights", "model.tie_embeddings", "the opposite: untied is false"},
+    {"disable_bias_linear", "model.bias", "the opposite: disabled is false"},
+    {"model.name", "", kPresets},
+    {"model.flavor", "", kPresets},
+    {"architectures", "", kImported},
+    {"model_type", "", kImported},
+    {"attention_dropout", "", kNoDropout},
+    {"hidden_dropout", "", kNoDropout},
+    {"dropout", "", kNoDropout},
     // the data
-    {"data_path", "data.sources"},
-    {"data_prefix", "data.sources"},
-    {"dataset", "data.sources"},
-    {"datasets", "data.sources"},
-    {"dataset_path", "data.sources"},
+    {"data_path", "data.sources", "a list: [PREFIX], or [{path: PREFIX, weight: NUMBER}, ...]"},
+    {"data_prefix", "data.sources", "a list: [PREFIX], or [{path: PREFIX, weight: NUMBER}, ...]"},
+    {"dataset", "data.sources", kPrepared},
+    {"datasets", "data.sources", kPrepared},
+    {"dataset_path", "data.sources", kPrepared},
     {"tokenizer_model", "data.tokenizer"},
     {"tokenizer_path", "data.tokenizer"},
-    {"tokenizer_type", "data.tokenizer"},
+    {"tokenizer_type", "data.tokenizer", "bytes, or a path, which tells the type"},
     {"hf_assets_path", "data.tokenizer"},
     {"global_batch_size", "data.global_batch"},
-    {"gradient_accumulation_steps", "data.global_batch"},
+    {"train_batch_size", "data.global_batch"},
+    {"gradient_accumulation_steps", "data.global_batch", "samples a step: data.micro_batch x replicas x their number"},
     {"micro_batch_size", "data.micro_batch"},
     {"local_batch_size", "data.micro_batch"},
-    {"batch_size", "data.micro_batch"},
+    {"batch_size", "data.micro_batch", "of one forward pass; data.global_batch is that of a step over all ranks"},
     {"per_device_train_batch_size", "data.micro_batch"},
-    {"val_set_size", "data.validation_fraction"},
+    {"train_micro_batch_size_per_gpu", "data.micro_batch"},
+    {"val_set_size", "data.validation_fraction", "a share, no number of samples"},
+    {"split", "data.validation_fraction", "a share: of 949,50,1 it is 0.05"},
+    {"num_workers", "data.prefetch", "batches read ahead; the threads that read are started as needed"},
+    {"dataloader_num_workers", "data.prefetch", "batches read ahead; the threads that read are started as needed"},
     // how it is spread
     {"tensor_model_parallel_size", "parallel.tp"},
     {"tensor_parallel_degree", "parallel.tp"},
@@ -83,75 +118,150 @@ constexpr OtherName kNames[] = {
     {"pipeline_parallel_size", "parallel.pp"},
     {"pipeline_parallel", "parallel.pp"},
     {"data_parallel_size", "parallel.dp"},
-    {"data_parallel_replicate_degree", "parallel.dp"},
-    {"data_parallel_shard_degree", "parallel.dp"},
+    {"data_parallel_replicate_degree", "parallel.dp", "replicate x shard degree; 0 = what the rank count leaves"},
+    {"data_parallel_shard_degree", "parallel.dp", "replicate x shard degree; 0 = what the rank count leaves"},
     {"data_parallel", "parallel.dp"},
     {"virtual_pipeline_model_parallel_size", "parallel.chunks"},
-    {"num_layers_per_virtual_pipeline_stage", "parallel.chunks"},
+    {"num_layers_per_virtual_pipeline_stage", "parallel.chunks",
+     "chunks a stage: model.layers / parallel.pp / the layers of one"},
     {"pipeline_parallel_schedule", "parallel.schedule"},
     {"zero_stage", "parallel.zero"},
-    {"use_distributed_optimizer", "parallel.zero"},
-    {"deepspeed", "parallel.zero"},
-    {"fsdp", "parallel.zero"},
+    {"zero_optimization.stage", "parallel.zero"},
+    {"use_distributed_optimizer", "parallel.zero", "1 shards the optimizer's states, and is the default"},
+    {"deepspeed", "parallel.zero", "its stage, 0 to 2; its file is not read"},
+    {"deepspeed_config", "parallel.zero", "its stage, 0 to 2; its file is not read"},
+    {"fsdp", "parallel.zero", "2 shards gradients and optimizer states; weights are not sharded over dp"},
     {"recompute_granularity", "parallel.recompute"},
     {"activation_checkpoint", "parallel.recompute"},
+    {"activation_checkpoint.mode", "parallel.recompute"},
     {"activations_checkpoint_granularity", "parallel.recompute"},
-    {"gradient_checkpointing", "parallel.recompute"},
+    {"recompute_activations", "parallel.recompute", "their true is selective"},
+    {"gradient_checkpointing", "parallel.recompute", "their true is full"},
+    {"sequence_parallel", "", "where parallel.tp is above 1 it is always so"},
+    {"context_parallel_size", "", "there is no context parallelism"},
+    {"context_parallel_degree", "", "there is no context parallelism"},
+    {"expert_model_parallel_size", "", "there are no experts"},
+    {"expert_parallel_degree", "", "there are no experts"},
     // number formats
     {"bf16", "precision.compute"},
     {"dtype", "precision.compute"},
     {"torch_dtype", "precision.compute"},
     {"mixed_precision", "precision.compute"},
+    {"fp16", "precision.compute", "in place of fp16, which is not there"},
     {"fp8", "precision.gemm"},
-    {"fp8_format", "precision.gemm"},
+    {"float8", "precision.gemm"},
+    {"fp8_format", "precision.gemm", "fp8; in what gradients are: precision.fp8_gradients"},
     // the update and its rate
     {"optim", "optimizer.name"},
+    {"optim.name", "optimizer.name"},
+    {"optimizer.type", "optimizer.name"},
     {"adam_beta1", "optimizer.beta1"},
     {"adam_beta2", "optimizer.beta2"},
-    {"betas", "optimizer.beta1"},
+    {"betas", "optimizer.beta1", "the first of them; the second is optimizer.beta2"},
     {"adam_eps", "optimizer.eps"},
     {"adam_epsilon", "optimizer.eps"},
     {"clip_grad", "optimizer.clip"},
     {"max_norm", "optimizer.clip"},
     {"max_grad_norm", "optimizer.clip"},
     {"gradient_clip_val", "optimizer.clip"},
+    {"gradient_clipping", "optimizer.clip"},
     {"lr", "lr.peak"},
     {"learning_rate", "lr.peak"},
+    {"warmup_max_lr", "lr.peak"},
     {"min_lr", "lr.min"},
-    {"min_lr_factor", "lr.min"},
+    {"min_lr_factor", "lr.min", "a learning rate: lr.peak x the factor"},
     {"lr_warmup_iters", "lr.warmup_steps"},
-    {"warmup_ratio", "lr.warmup_steps"},
+    {"warmup_num_steps", "lr.warmup_steps"},
+    {"warmup_ratio", "lr.warmup_steps", "steps: run.steps x the ratio"},
+    {"lr_warmup_fraction", "lr.warmup_steps", "steps: lr.decay_steps x the fraction"},
+    {"lr_warmup_samples", "lr.warmup_steps", "steps: samples / data.global_batch"},
     {"lr_decay_iters", "lr.decay_steps"},
-    {"decay_ratio", "lr.decay_steps"},
+    {"lr_decay_samples", "lr.decay_steps", "steps: samples / data.global_batch"},
+    {"total_num_steps", "lr.decay_steps"},
+    {"decay_ratio", "lr.wsd_decay_fraction", "with lr.rule wsd: the last share, in which it decays"},
     {"lr_decay_style", "lr.rule"},
     {"decay_type", "lr.rule"},
     {"lr_scheduler", "lr.rule"},
     {"lr_scheduler_type", "lr.rule"},
+    {"scheduler.type", "lr.rule"},
+    {"scheduler.name", "lr.rule"},
+    {"sched.name", "lr.rule"},
     // checkpoints and logs
     {"save", "checkpoint.dir"},
+    {"checkpoint.folder", "checkpoint.dir"},
     {"save_interval", "checkpoint.every"},
     {"save_steps", "checkpoint.every"},
-    {"interval", "checkpoint.every"},
+    {"checkpoint.interval", "checkpoint.every"},  // elsewhere an interval is anything
     {"save_total_limit", "checkpoint.keep_last"},
+    {"save_top_k", "checkpoint.keep_last", "the newest ones, not those of the lowest loss"},
     {"keep_latest_k", "checkpoint.keep_last"},
     {"log_interval", "metrics.log_every"},
     {"log_freq", "metrics.log_every"},
     {"logging_steps", "metrics.log_every"},
     {"log_every_n_steps", "metrics.log_every"},
+    {"steps_per_print", "metrics.log_every"},
+    {"metrics.interval", "metrics.log_every"},
+    {"metrics.freq", "metrics.log_every"},
     {"enable_tensorboard", "metrics.tensorboard"},
-    {"tensorboard_dir", "metrics.tensorboard"},
+    {"save_tb_folder", "metrics.tensorboard", "true or false; the folder is run.dir/tensorboard"},
+    {"tensorboard_dir", "metrics.tensorboard", "true or false; the folder is run.dir/tensorboard"},
+    // how a job is started
+    {"nproc_per_node", "--ranks", kRanksAreStarted},
+    {"ranks", "--ranks", kRanksAreStarted},
+    {"np", "--ranks", kRanksAreStarted},
+    {"gpus_per_node", "--ranks", kRanksAreStarted},
+    {"num_gpus", "--ranks", kRanksAreStarted},
+    {"gpus", "--ranks", kRanksAreStarted},
+    {"devices", "--ranks", kRanksAreStarted},
+    {"num_processes", "--ranks", kRanksAreStarted},
+    {"world_size", "--ranks", kRanksAreStarted},
+    {"ngpu", "--ranks", kRanksAreStarted},
+    {"nnodes", "--ranks", kNodesAreStarted},
+    {"num_nodes", "--ranks", kNodesAreStarted},
+    {"num_machines", "--ranks", kNodesAreStarted},
+    {"hostfile", "", kNodesAreStarted},
+    {"master_addr", "", kRanksMeet},
+    {"master_port", "", kRanksMeet},
+    {"main_process_ip", "", kRanksMeet},
+    {"main_process_port", "", kRanksMeet},
+    {"rdzv_backend", "", kRanksMeet},
+    {"rdzv_endpoint", "", kRanksMeet},
+    {"rdzv_id", "", kRanksMeet},
+    {"standalone", "", kRanksMeet},
+    {"node_rank", "", kRanksMeet},
+    {"machine_rank", "", kRanksMeet},
+    {"local_rank", "", kRanksMeet},
+    {"max_restarts", "", "trireme supervise starts a run again"},
+    {"distributed_backend", "", "GPUs meet through NCCL, the CPU's ranks through MPI: run.device"},
 };
 
 }  // namespace
 
 std::span<const OtherName> other_names() { return kNames; }
 
-std::string field_of_other_name(std::string_view key) {
-  std::string name(key.substr(std::min(key.find_first_not_of('-'), key.size())));
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  name.erase(0, name.rfind('.') + 1);  // npos + 1 is 0
-  const auto* const found = std::ranges::find(kNames, name, &OtherName::name);
-  return found == std::end(kNames) ? "" : std::string(found->field);
+Counterpart counterpart_of(std::string_view name) {
+  std::string key(name.substr(std::min(name.find_first_not_of('-'), name.size())));
+  for (char& c : key) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (find_field(key)) return {.fields = {key}, .option = "", .remark = ""};
+  const size_t dot = key.rfind('.');
+  const std::string word = key.substr(dot + 1);  // npos + 1 is 0
+  const std::string in_section = dot == key.npos || dot == 0 ? word : key.substr(key.rfind('.', dot - 1) + 1);
+  for (const std::string& theirs : {in_section, word}) {
+    const auto* const row = std::ranges::find(kNames, theirs, &OtherName::name);
+    if (row == std::end(kNames)) continue;
+    if (row->field.empty() || row->field[0] == '-') return {{}, std::string(row->field), row->remark};
+    return {{std::string(row->field)}, "", row->remark};
+  }
+  Counterpart own;
+  for (const Section& section : config_sections())
+    for (const Field& field : section.fields)
+      if (field.key == word) own.fields.push_back(field.name());
+  return own;
+}
+
+std::string to_string(const Counterpart& counterpart) {
+  const std::string fields = fmt::format("{}", fmt::join(counterpart.fields, " or "));
+  return counterpart.remark.empty() ? fields : fmt::format("{} ({})", fields, counterpart.remark);
 }
 
 }  // namespace tri

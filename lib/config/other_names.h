@@ -1,21 +1,39 @@
-// What other trainers call the fields of a run config: for messages about keys that are unknown here.
+// What stands here for names that only other sections or other trainers have: for messages about unknown keys and
+// options.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tri {
 
 struct OtherName {
-  std::string_view name;   // as Megatron-LM, NeMo, torchtitan, transformers or axolotl have it; '_' for '-'
-  std::string_view field;  // "section.key" here
+  // As Megatron-LM, NeMo, torchtitan, DeepSpeed, transformers, axolotl or torchrun have it; '_' for '-'.
+  // "checkpoint.interval": in a section of that name alone.
+  std::string_view name;
+  // "section.key" here. "--ranks": no field, but an option that some commands have. Empty: neither.
+  std::string_view field;
+  // Beside a field: what its value means, where theirs means something else. Without one: what there is in its place.
+  std::string_view remark = {};
 };
 
 std::span<const OtherName> other_names();
 
-// The field here of a key of theirs, whatever section it stands in there: "optimizer.lr" and "--num-layers" too; empty:
-// none is known.
-std::string field_of_other_name(std::string_view key);
+struct Counterpart {
+  std::vector<std::string> fields;  // more than one: several sections have a key of that name
+  std::string option;               // "--ranks"
+  std::string_view remark;          // as in OtherName
+
+  bool known() const { return !fields.empty() || !remark.empty(); }
+};
+
+// Of a key of theirs or ours, with the sections that it stands in there or without: "optimizer.lr", "--num-layers",
+// "steps".
+Counterpart counterpart_of(std::string_view name);
+
+// "run.seed or data.seed", "run.steps (optimizer steps: ...)"; of one that has a field.
+std::string to_string(const Counterpart& counterpart);
 
 }  // namespace tri

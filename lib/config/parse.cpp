@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/base/readable_text.h"
 #include "lib/config/fields.h"
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
@@ -24,12 +25,6 @@ const Section* find_section(const std::string& name) {
   return nullptr;
 }
 
-const Field* find_field(const Section& section, const std::string& key) {
-  for (const Field& field : section.fields)
-    if (field.key == key) return &field;
-  return nullptr;
-}
-
 std::vector<std::string> section_names() {
   std::vector<std::string> names;
   for (const Section& section : config_sections()) names.push_back(section.name);
@@ -42,48 +37,142 @@ std::vector<std::string> keys_of(const Section& section) {
   return keys;
 }
 
-// "did you mean run.steps?" for a key that is known, but in another section or by another program; else empty.
-std::string known_elsewhere(const std::string& key) {
-  for (const Section& section : config_sections())
-    if (find_field(section, key)) return "did you mean " + section.name + "." + key + "?";
-  const std::string field = field_of_other_name(key);
-  return field.empty() ? "" : "did you mean " + field + "?";
+// "did you mean run.steps?", or what there is in place of what only other programs have; empty: the name is unknown.
+std::string known_elsewhere(const std::string& name) {
+  const Counterpart here = counterpart_of(name);
+  return here.fields.empty() ? std::string(here.remark) : fmt::format("did you mean {}?", to_string(here));
 }
 
-// For a section of other programs: "; here its lr is lr.peak, its seq_len is model.seq_len"; empty: no key is known.
-std::string known_keys(const std::vector<std::string>& keys) {
-  std::vector<std::string> names;
-  for (const std::string& key : keys) {
-    std::string field = field_of_other_name(key);
-    for (const Section& section : config_sections())
-      if (field.empty() && find_field(section, key)) field = section.name + "." + key;
-    if (!field.empty()) names.push_back(fmt::format("its {} is {}", key, field));
+// The keys of a section of other programs that are known here, whatever they are called.
+class KnownKeys {
+ public:
+  KnownKeys(const std::string& section, const YAML::Node& map) { add(section, "", map); }
+
+  bool none() const { return fields_.empty() && remarks_.empty(); }
+  // "here its lr is lr.peak, its params.betas is optimizer.beta1 (...); devices: srun, ...; unknown: speed"
+  std::string text() const {
+    std::vector<std::string> parts;
+    if (!fields_.empty()) parts.push_back(fmt::format("here {}", fmt::join(fields_, ", ")));
+    parts.insert(parts.end(), remarks_.begin(), remarks_.end());
+    if (!unknown_.empty()) parts.push_back(fmt::format("unknown: {}", fmt::join(unknown_, ", ")));
+    return fmt::format("{}", fmt::join(parts, "; "));
   }
-  return names.empty() ? "" : fmt::format("; here {}", fmt::join(names, ", "));
+
+ private:
+  // Whether a key of `map`, which stands at `path`, is known. A file may be deep, or repeat itself by its anchors.
+  bool add(const std::string& section, const std::string& path, const YAML::Node& map) {
+    constexpr long kDeepest = 4;
+    bool any = false;
+    if (std::count(path.begin(), path.end(), '.') >= kDeepest) return false;
+    for (const auto& pair : map) {
+      if (!pair.first.IsScalar() || --keys_left_ < 0) continue;
+      const std::string key = path + pair.first.Scalar();
+      const bool is_merge = pair.first.Scalar() == "<<";
+      const size_t unknown_before = unknown_.size();
+      if (pair.second.IsMap() && add(section, is_merge ? path : key + ".", pair.second)) {
+        any = true;
+        continue;
+      }
+      unknown_.resize(unknown_before);  // the map as a whole stands for what is in it
+      any = add_key(section, key) || any;
+    }
+    return any;
+  }
+
+  bool add_key(const std::string& section, const std::string& key) {
+    const Counterpart here = counterpart_of(section + "." + key);
+    if (!here.fields.empty())
+      fields_.push_back(fmt::format("its {} is {}", key, to_string(here)));
+    else if (here.known())
+      remarks_.push_back(fmt::format("{}: {}", key, here.remark));
+    else
+      unknown_.push_back(key);
+    return here.known();
+  }
+
+  int keys_left_ = 1000;
+  std::vector<std::string> fields_, remarks_, unknown_;
+};
+
+bool has_key_of(const YAML::Node& map, const Section& section) {
+  for (const auto& pair : map)
+    if (pair.first.IsScalar() && find_field(section.name + "." + pair.first.Scalar())) return true;
+  return false;
 }
 
-std::string unknown_section(const std::string& name, const std::vector<std::string>& keys) {
-  const std::string near = nearest(name, section_names());
-  std::string advice = known_elsewhere(name);
+// A misspelt section is answered with its name, one of another program with what its keys are here, which may be named
+// alike: "activation_checkpoint", "parallelism".
+std::string unknown_section(const std::string& name, const YAML::Node& value) {
+  const std::string near = nearest(name, section_names()), elsewhere = known_elsewhere(name);
+  std::string advice = elsewhere;
   if (advice.empty() && !near.empty()) advice = "did you mean " + near + "?";
-  if (advice.empty()) advice = fmt::format("the sections are {}", fmt::join(section_names(), ", ")) + known_keys(keys);
+  if (advice.empty()) advice = fmt::format("the sections are {}", fmt::join(section_names(), ", "));
+  const bool is_misspelt =
+      elsewhere.empty() && !near.empty() && value.IsMap() && has_key_of(value, *find_section(near));
+  if (value.IsMap() && !is_misspelt)
+    if (const KnownKeys known(name, value); !known.none()) advice = known.text();
   return name + ": unknown section; " + advice;
 }
 
-std::string unknown_key(const Section& section, const std::string& key) {
-  const std::string near = nearest(key, keys_of(section)), other = field_of_other_name(key);
-  std::string advice = near.empty() ? known_elsewhere(key) : "did you mean " + section.name + "." + near + "?";
-  if (!other.empty()) advice = "did you mean " + other + "?";  // "num_attention_heads" has "attention" in it
+// Of --set, which names a field at once.
+std::string unknown_section_of(const std::string& field) {
+  const std::string name = field.substr(0, field.find('.')), near = nearest(name, section_names());
+  const std::string elsewhere = near.empty() || counterpart_of(name).known() ? known_elsewhere(field) : "";
+  return elsewhere.empty() ? unknown_section(name, YAML::Node()) : name + ": unknown section; " + elsewhere;
+}
+
+std::string unknown_key(const Section& section, const std::string& key, const YAML::Node& value) {
+  const std::string near = nearest(key, keys_of(section));
+  std::string advice = known_elsewhere(section.name + "." + key);  // "num_attention_heads" has "attention" in it
+  if (value.IsMap())
+    if (const KnownKeys known(section.name + "." + key, value); !known.none()) advice = known.text();
+  if (advice.empty() && !near.empty()) advice = "did you mean " + section.name + "." + near + "?";
   if (advice.empty()) advice = fmt::format("the keys of {} are {}", section.name, fmt::join(keys_of(section), ", "));
   return section.name + "." + key + ": unknown key; " + advice;
 }
 
-std::vector<std::string> keys_of_map(const YAML::Node& node) {
-  std::vector<std::string> keys;
-  if (node.IsMap())
-    for (const auto& pair : node)
-      if (pair.first.IsScalar()) keys.push_back(pair.first.Scalar());
-  return keys;
+// For a name that is a preset's: how to come by it; else empty.
+std::string preset_named(const std::string& path) {
+  const std::string name = std::filesystem::path(path).stem().string();
+  for (const Preset& preset : presets())
+    if (preset.name == name)
+      return fmt::format(
+          "; {0} is a preset: trireme config new --model {0} --gpus N --output my.yaml makes a config of it", name);
+  return "";
+}
+
+// The fields that a section most likely means which is given a value of its own ("lr: 3e-4"), in the order in which
+// they are tried.
+constexpr std::string_view kMeantBySections[] = {
+    "run.steps", "run.name", "data.sources",   "precision.compute", "precision.gemm",
+    "lr.peak",   "lr.rule",  "optimizer.name", "checkpoint.every",  "checkpoint.dir"};
+
+struct MeantField {
+  const Field* field = nullptr;  // null: no field of the section takes the value
+  std::string value;             // as a file says it
+};
+
+MeantField meant_by(const Section& section, const YAML::Node& value) {
+  for (const std::string_view name : kMeantBySections) {
+    const Field& field = *find_field(name);
+    if (field.section != section.name || !value.IsScalar()) continue;
+    YAML::Node list(YAML::NodeType::Sequence);
+    list.push_back(value);
+    Config scratch;
+    std::vector<Problem> problems;
+    field.read(field.kind == FieldKind::kSources ? list : value, field.rule, scratch, problems);
+    if (problems.empty()) return {&field, field.print(scratch)};
+  }
+  return {};
+}
+
+std::string value_of_section(const Section& section, const YAML::Node& value) {
+  if (const MeantField meant = meant_by(section, value); meant.field)
+    return fmt::format("{0}: is a section; did you mean {0}: {{{1}: {2}}}?", section.name, meant.field->key,
+                       meant.value);
+  const std::string preset = value.IsScalar() ? preset_named(value.Scalar()) : "";
+  return fmt::format("{}: is a section; put its keys on lines of their own below it, as key: value{}", section.name,
+                     preset);
 }
 
 // Reads files and overrides into one Config, and collects what is wrong with them.
@@ -92,6 +181,9 @@ class Parser {
   explicit Parser(const std::string& file_name) : file_name_(file_name) {}
 
   void read_file(std::string_view text) {
+    if (file_name_.ends_with(".toml"))
+      return add(file_name_,
+                 "TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: value");
     std::vector<Problem> problems;
     const YAML::Node root = load_document(text, problems);
     for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
@@ -105,12 +197,17 @@ class Parser {
     const size_t dot = name.find('.');
     const std::string section_name = name.substr(0, dot);
     const Section* section = find_section(section_name);
-    if (equals == text.npos || section_name.empty() || (dot == name.npos && section))
+    if (equals == text.npos || section_name.empty())
       return add(where, "expected section.key=value, such as run.steps=100");
-    const std::string key = dot == name.npos ? "" : name.substr(dot + 1);
-    if (!section) return add(where, unknown_section(section_name, {key}));
-    const Field* field = find_field(*section, key);
-    if (!field) return add(where, unknown_key(*section, key));
+    if (!section) return add(where, unknown_section_of(name));
+    if (dot == name.npos) {
+      const MeantField meant = meant_by(*section, YAML::Node(value));
+      return add(where, meant.field ? fmt::format("{} is a section; did you mean {}={}?", name, meant.field->name(),
+                                                  meant.field->is_text() ? value : meant.value)
+                                    : "expected section.key=value, such as run.steps=100");
+    }
+    const Field* field = find_field(name);
+    if (!field) return add(where, unknown_key(*section, name.substr(dot + 1), YAML::Node()));
     try {
       read_field(*field, field->is_text() ? YAML::Node(value) : YAML::Load(value), [&](int) { return where; });
     } catch (const YAML::Exception& error) {
@@ -124,7 +221,8 @@ class Parser {
   }
 
  private:
-  void add(const std::string& where, const std::string& text) { errors_.push_back(where + ": " + text); }
+  // Names and values are the file's, which may hold what a terminal obeys.
+  void add(const std::string& where, const std::string& text) { errors_.push_back(readable_text(where + ": " + text)); }
   std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
 
   // Calls visit(key, line, value) for each pair of a map, once a key.
@@ -145,21 +243,20 @@ class Parser {
       if (name.starts_with("x-")) return;  // anchors to merge from
       const Section* section = find_section(name);
       if (!section)
-        add(at_line(line), unknown_section(name, keys_of_map(node)));
+        add(at_line(line), unknown_section(name, node));
       else if (node.IsMap())
         read_section(*section, node);
       else if (!node.IsNull())  // a section without lines keeps its defaults
-        add(at_line(line),
-            fmt::format("{}: is a section; put its keys on lines of their own below it, as key: value", name));
+        add(at_line(line), value_of_section(*section, node));
     });
   }
 
   void read_section(const Section& section, const YAML::Node& map) {
     each_pair(map, section.name + ".", [&](const std::string& key, int line, const YAML::Node& node) {
-      if (const Field* field = find_field(section, key))
+      if (const Field* field = find_field(section.name + "." + key))
         read_field(*field, node, [&](int own_line) { return at_line(own_line > 0 ? own_line : line); });
       else
-        add(at_line(line), unknown_key(section, key));
+        add(at_line(line), unknown_key(section, key, node));
     });
   }
 
@@ -178,15 +275,6 @@ class Parser {
   std::vector<std::string> errors_;
 };
 
-// For a name that is a preset's: how to come by it; else empty.
-std::string preset_named(const std::string& path) {
-  const std::string name = std::filesystem::path(path).stem().string();
-  for (const Preset& preset : presets())
-    if (preset.name == name)
-      return fmt::format("; {0} is a preset, of which trireme config new --model {0} makes a config", name);
-  return "";
-}
-
 }  // namespace
 
 Result<std::string> read_config_text(const std::string& path) {
@@ -202,6 +290,12 @@ Result<std::string> read_config_text(const std::string& path) {
   text << file.rdbuf();
   if (file.bad()) return usage_error("{}: cannot read the config", path);
   return std::move(text).str();
+}
+
+bool names_field(const std::vector<std::string>& overrides, std::string_view field) {
+  return std::ranges::any_of(overrides, [&](const std::string& setting) {
+    return setting.starts_with(field) && setting.substr(field.size()).starts_with('=');
+  });
 }
 
 Result<Config> parse_config(std::string_view yaml_text, const std::string& file_name,

@@ -9,6 +9,7 @@
 #include "kernels/fp8.h"
 #include "lib/config/changes.h"
 #include "lib/config/config.h"
+#include "lib/config/divisors.h"
 #include "lib/config/messages.h"
 #include "lib/config/nearest.h"
 
@@ -18,18 +19,6 @@ namespace {
 using Numbers = std::vector<int64_t>;
 
 constexpr int64_t kFfnMultiple = 64;
-
-// 1 .. n that divide n.
-Numbers divisors(int64_t n) {
-  Numbers low, high;
-  for (int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    low.push_back(d);
-    if (d * d != n) high.push_back(n / d);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
 
 // The positive multiples of `step` on both sides of `value`.
 Numbers multiples_around(int64_t value, int64_t step) {
@@ -281,6 +270,17 @@ std::vector<std::string> fp8_obstacles(const Config& config) {
 }
 
 int64_t padded_vocab(const ModelConfig& model) { return round_up(model.vocab, kVocabMultiple); }
+
+Result<int> planned_ranks(const Config& parsed, int asked) {
+  if (asked < 0) return usage_error("--ranks {}: at least one is needed", asked);
+  const ParallelConfig& p = parsed.parallel;
+  if (asked == 0 && p.dp == 0) return usage_error("--ranks N is needed: parallel.dp 0 leaves the number of ranks open");
+  const int64_t model_ranks = int64_t{p.tp} * p.pp;  // times dp it may be more than an int64_t holds
+  if (asked == 0 && model_ranks > kMostRanks / p.dp)
+    return usage_error("parallel: tp {} x pp {} x dp {} are more than {} ranks", p.tp, p.pp, p.dp, kMostRanks);
+  if (asked > kMostRanks) return usage_error("--ranks {}: more than {}", asked, kMostRanks);
+  return asked > 0 ? asked : static_cast<int>(model_ranks * p.dp);
+}
 
 Result<Config> resolve_config(Config config, int world_size) {
   TRI_REQUIRE(world_size >= 1, "world size {}", world_size);

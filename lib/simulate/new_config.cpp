@@ -46,15 +46,13 @@ struct Layout {
   std::string said;  // what is known of its speed
 };
 
-bool names_layout(const std::string& field) {
-  return field.starts_with("parallel.") && !field.starts_with("parallel.dp=");
-}
+bool names_layout(const std::string& setting) { return chosen_by_search(setting.substr(0, setting.find('='))); }
 
 Result<Layout> choose_layout(const Config& preset, const NewConfig& options, const Cluster& cluster) {
   const bool asked = std::any_of(options.overrides.begin(), options.overrides.end(), names_layout);
   if (asked || preset.run.device == DeviceChoice::kCpu) {
     Config own = preset;
-    own.parallel.dp = 0;
+    if (!names_field(options.overrides, "parallel.dp")) own.parallel.dp = 0;
     const auto resolved = resolve_config(own, options.ranks);
     if (asked && !resolved) return resolved.error();
     if (resolved) {
@@ -62,12 +60,11 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
       return Layout{own, fmt::format("{} ranks", options.ranks)};
     }
   }
-  Config model = preset;  // its derived fields, without a layout
-  model.parallel.tp = model.parallel.pp = model.parallel.dp = model.parallel.chunks = 1;
-  model.parallel.schedule = Schedule::k1F1B;
-  const auto resolved = resolve_config(model, 1);
+  const auto resolved = without_layout(preset);
   if (!resolved) return resolved.error();
-  const auto search = search_layouts(resolved.value(), cluster, {.ranks = options.ranks, .keep = 1});
+  const int micro_batch = names_field(options.overrides, "data.micro_batch") ? preset.data.micro_batch : 0;
+  const auto search =
+      search_layouts(resolved.value(), cluster, {.ranks = options.ranks, .keep = 1, .micro_batch = micro_batch});
   if (!search) return search.error();
   const PlannedLayout& best = search.value().best.front();
   Config config = with_layout(preset, best.workload);
@@ -116,6 +113,7 @@ std::string write_out(const Config& config) {
 
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster) {
   if (options.ranks < 1) return usage_error("--gpus {}: at least one is needed", options.ranks);
+  if (options.ranks > kMostRanks) return usage_error("--gpus {}: more than {}", options.ranks, kMostRanks);
   auto preset = preset_config(options);
   if (!preset) return preset.error();
   auto layout = choose_layout(preset.value(), options, cluster);

@@ -20,9 +20,9 @@ struct NewConfig {
 
 // The config's text: the preset with these changes, and of the layouts that fit into the cluster's memory the one that
 // runs fastest there; a preset for the CPU keeps its own where that divides the ranks, and so does one whose overrides
-// name fields of parallel. Every field that is not at its
-// default, and those that a user is most likely to change, with a line on what it does. parse_config and resolve_config
-// take it for `ranks`. Error (kUsage): no such preset, a mistake in the overrides, no layout fits.
+// name a field that the search would choose (chosen_by_search). Every field that is not at its default, and those that
+// a user is most likely to change, with a line on what it does. parse_config and resolve_config take it for `ranks`.
+// Error (kUsage): no such preset, a mistake in the overrides, no layout fits.
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster);
 
 }  // namespace tri

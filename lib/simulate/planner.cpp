@@ -9,6 +9,7 @@
 
 #include "io/base/format.h"
 #include "kernels/fp8.h"
+#include "lib/config/divisors.h"
 #include "lib/model/parameter.h"
 
 namespace tri {
@@ -16,10 +17,10 @@ namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
 
-std::vector<int> divisors(int number, int most) {
+std::vector<int> divisors_up_to(int most, int number) {
   std::vector<int> all;
-  for (int i = 1; i <= std::min(number, most); ++i)
-    if (number % i == 0) all.push_back(i);
+  for (const int64_t divisor : divisors(number))
+    if (divisor <= most) all.push_back(static_cast<int>(divisor));
   return all;
 }
 
@@ -57,34 +58,38 @@ class Search {
       numbers_.push_back(Numbers::kFp8);
   }
 
-  // Calls visit(tp, pp) for each mesh of so many ranks that the model and the batch allow.
-  template <class Visit>
-  void each_mesh(int ranks, Visit visit) const {
-    for (const int tp : divisors(base_.model.heads, cluster_.node.ranks)) {
-      if (ranks % tp != 0 || cluster_.node.ranks % tp != 0 || base_.model.kv_heads % tp != 0) continue;
-      if (base_.model.ffn_hidden % tp != 0 || base_.model.seq_len % tp != 0) continue;
-      for (const int pp : divisors(base_.model.layers, ranks / tp))
-        if (ranks / tp % pp == 0 && base_.global_batch % (ranks / tp / pp) == 0) visit(tp, pp);
-    }
-  }
-
-  // "take 2 or 4 ranks": the nearest numbers of ranks that have a mesh; one rank always has.
-  std::string nearest_ranks() const {
-    const auto has_mesh = [&](int ranks) {
-      bool has = false;
-      each_mesh(ranks, [&](int, int) { has = true; });
-      return has;
-    };
-    int below = options_.ranks - 1, above = options_.ranks + 1;
-    while (below > 1 && !has_mesh(below)) --below;
-    while (above < 2 * options_.ranks && !has_mesh(above)) ++above;
-    return has_mesh(above) ? fmt::format("take {} or {} ranks", below, above) : fmt::format("take {} ranks", below);
+  // What there is to do where no layout of so many ranks obeys the rules: "take 2 or 4 ranks, or ...". All numbers of
+  // ranks that have a layout are products of a few divisors.
+  std::string remedy() const {
+    const std::vector<int> stages = divisors_up_to(kMostRanks, base_.model.layers),
+                           replicas = divisors_up_to(kMostRanks, base_.global_batch);
+    int64_t below = 0, above = std::numeric_limits<int64_t>::max();
+    for (const int tp : tensor_degrees())
+      for (const int pp : stages)
+        for (const int dp : replicas) {
+          const int64_t ranks = int64_t{tp} * pp * dp;
+          const bool is_nearer = ranks > options_.ranks ? ranks < above : ranks > below;
+          if (!is_nearer || ranks > kMostRanks || !has_layout(tp, pp, dp)) continue;
+          (ranks > options_.ranks ? above : below) = ranks;
+        }
+    const bool has_below = below > 0, has_above = above <= kMostRanks;
+    std::string take;
+    if (has_below || has_above)
+      take = fmt::format("take {}{}{} ranks, or ", has_below ? fmt::to_string(below) : "",
+                         has_below && has_above ? " or " : "", has_above ? fmt::to_string(above) : "");
+    // Whether it is its size that is in the way, or only its divisors.
+    const int64_t most = int64_t{kMostMicrobatches} * largest_microbatch() * options_.ranks;
+    const bool is_named = options_.micro_batch > 0;
+    const bool is_large = base_.global_batch > most || (take.empty() && !is_named);
+    return take + (is_large ? "lower" : "change") + " data.global_batch" + (is_named ? " or data.micro_batch" : "");
   }
 
   double least_bytes() const { return least_bytes_; }
 
   PlanSearch run() {
-    each_mesh(options_.ranks, [&](int tp, int pp) { add_mesh(tp, pp); });
+    for (const int tp : tensor_degrees())
+      for (const int pp : divisors_up_to(options_.ranks / tp, base_.model.layers))
+        if (options_.ranks % (tp * pp) == 0 && base_.global_batch % (options_.ranks / tp / pp) == 0) add_mesh(tp, pp);
     std::ranges::sort(candidates_, {}, &Candidate::bound);
     result_.fitted = static_cast<int64_t>(candidates_.size());
     // A bound is the time less the pipeline's exposed transfers and the tails of dp: the true winner is near the top.
@@ -106,22 +111,51 @@ class Search {
     w.tp = tp;
     w.pp = pp;
     w.dp = options_.ranks / tp / pp;
-    for (const int chunks : divisors(w.model.layers / pp, pp > 1 ? options_.max_chunks : 1)) {
+    for (const int chunks : divisors_up_to(pp > 1 ? options_.max_chunks : 1, w.model.layers / pp)) {
       w.chunks = chunks;
       w.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
-      for (const int micro_batch : divisors(w.global_batch / w.dp, options_.max_micro_batch)) {
-        w.micro_batch = micro_batch;
-        for (const Numbers numbers : numbers_) {
-          w.numbers = numbers;
-          if (numbers != Numbers::kFp8 || fp8_sides_fit(w)) add_levels(w);
-        }
+      each_microbatch(w, [&] { add_levels(w); });
+    }
+  }
+
+  // The degrees that the heads, the layers' other sides and the nodes allow.
+  std::vector<int> tensor_degrees() const {
+    const ModelConfig& m = base_.model;
+    std::vector<int> degrees = divisors_up_to(cluster_.node.ranks, m.heads);
+    std::erase_if(degrees, [&](int tp) {
+      return cluster_.node.ranks % tp != 0 || m.kv_heads % tp != 0 || m.ffn_hidden % tp != 0 || m.seq_len % tp != 0;
+    });
+    return degrees;
+  }
+
+  // Calls visit() for each microbatch and number format that the rules allow `w`, which then has them.
+  template <class Visit>
+  void each_microbatch(Workload& w, Visit visit) const {
+    const int samples = w.global_batch / w.dp;
+    for (int micro_batch = std::max(1, options_.micro_batch); micro_batch <= largest_microbatch(); ++micro_batch) {
+      w.micro_batch = micro_batch;
+      if (samples % micro_batch != 0 || samples / micro_batch > kMostMicrobatches) continue;
+      for (const Numbers numbers : numbers_) {
+        w.numbers = numbers;
+        if (numbers != Numbers::kFp8 || fp8_sides_fit(w)) visit();
       }
     }
   }
 
+  int largest_microbatch() const { return options_.micro_batch > 0 ? options_.micro_batch : options_.max_micro_batch; }
+
+  bool has_layout(int tp, int pp, int dp) const {
+    Workload w = base_;
+    w.tp = tp;
+    w.pp = pp;
+    w.dp = dp;
+    bool has = false;
+    each_microbatch(w, [&] { has = true; });
+    return has;
+  }
+
   // The least recompute and sharding that fit: more of either only costs.
   void add_levels(Workload& w) {
-    if (w.num_microbatches() > kMostMicrobatches) return;
     ++result_.tried;
     for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
       w.recompute = recompute;
@@ -174,6 +208,20 @@ std::string why(const PlannedLayout& first, const PlannedLayout& second) {
 
 }  // namespace
 
+Result<Config> without_layout(Config parsed) {
+  ParallelConfig& p = parsed.parallel;
+  p.tp = p.pp = p.dp = p.chunks = 1;
+  p.schedule = Schedule::k1F1B;
+  if (parsed.data.global_batch % parsed.data.micro_batch != 0) parsed.data.micro_batch = 1;
+  return resolve_config(std::move(parsed), 1);
+}
+
+bool chosen_by_search(std::string_view field) {
+  constexpr std::string_view kChosen[] = {"parallel.tp",       "parallel.pp",   "parallel.dp",       "parallel.chunks",
+                                          "parallel.schedule", "parallel.zero", "parallel.recompute"};
+  return std::ranges::find(kChosen, field) != std::end(kChosen);
+}
+
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   if (config.precision.gemm == GemmFormat::kFp8 && cluster.device.fp8_tflops == 0)
@@ -185,9 +233,9 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
   if (search.tried == 0)
     return usage_error(
         "no layout of {} ranks divides model.heads {}, model.layers {} and data.global_batch {} into at most {} "
-        "microbatches; {}, or change data.global_batch",
+        "microbatches; {}",
         options.ranks, config.model.heads, config.model.layers, config.data.global_batch, kMostMicrobatches,
-        walk.nearest_ranks());
+        walk.remedy());
   if (search.best.empty())
     return usage_error("none of {} layouts fits into {:.1f} GiB a rank, the smallest takes {:.1f}; take more ranks",
                        search.tried, room_of(cluster) / kGib, walk.least_bytes() / kGib);

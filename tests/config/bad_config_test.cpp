@@ -25,6 +25,10 @@ struct Combination {
 };
 
 const BadText kBadConfigs[] = {
+    {"run: {\"ste\\e[2J\": 5}",
+     "a.yaml:1: run.ste\xEF\xBF\xBD[2J: unknown key; the keys of run are name, dir, seed, steps, device, gemm_search, "
+     "deterministic, eval_every, eval_batches, sample_every, sample_tokens, sample_prompt, sample_temperature, "
+     "sample_top_k"},
     {"run: {stepz: 5}", "a.yaml:1: run.stepz: unknown key; did you mean run.steps?"},
     {"model:\n  layers: 4\n  heds: 4", "a.yaml:3: model.heds: unknown key; did you mean model.heads?"},
     {"model: {num_layers: 4}", "a.yaml:1: model.num_layers: unknown key; did you mean model.layers?"},
@@ -35,18 +39,72 @@ const BadText kBadConfigs[] = {
     {"modle: {layers: 4}", "a.yaml:1: modle: unknown section; did you mean model?"},
     {"steps: 4", "a.yaml:1: steps: unknown section; did you mean run.steps?"},
     {"speed: {fast: 5}", "a.yaml:1: speed: unknown section; the sections are " SECTIONS},
-    {"speed: {every: 5}",
-     "a.yaml:1: speed: unknown section; the sections are " SECTIONS "; here its every is checkpoint.every"},
+    {"speed: {every: 5}", "a.yaml:1: speed: unknown section; here its every is checkpoint.every"},
     // Other programs' names.
     {"training: {local_batch_size: 2, seq_len: 64, speed: 1}",
-     "a.yaml:1: training: unknown section; the sections are " SECTIONS
-     "; here its local_batch_size is data.micro_batch, its seq_len is model.seq_len"},
+     "a.yaml:1: training: unknown section; here its local_batch_size is data.micro_batch, its seq_len is "
+     "model.seq_len; unknown: speed"},
+    {"training: {steps: 2, speed: {high: 1, low: {x: 1}}, fsdp: {policy: 1}}",
+     "a.yaml:1: training: unknown section; here its steps is run.steps, its fsdp is parallel.zero (2 shards gradients "
+     "and optimizer states; weights are not sharded over dp); unknown: speed"},
     {"optimizer: {lr: 1e-3}", "a.yaml:1: optimizer.lr: unknown key; did you mean lr.peak?"},
     {"model: {num_attention_heads: 4}",
      "a.yaml:1: model.num_attention_heads: unknown key; did you mean model.heads?"},  // and not model.attention
     {"parallel: {tensor-model-parallel-size: 4}",
      "a.yaml:1: parallel.tensor-model-parallel-size: unknown key; did you mean parallel.tp?"},
     {"micro_batch_size: 4", "a.yaml:1: micro_batch_size: unknown section; did you mean data.micro_batch?"},
+    {"run: {num_epochs: 3}",
+     "a.yaml:1: run.num_epochs: unknown key; did you mean run.steps (optimizer steps: epochs x samples / "
+     "data.global_batch)?"},
+    {"run: {devices: 8}", "a.yaml:1: run.devices: unknown key; srun, or mpirun -n RANKS, starts the ranks, one a GPU"},
+    {"optimizer: {params: {lr: 1e-3, betas: [0.9, 0.95]}}",
+     "a.yaml:1: optimizer.params: unknown key; here its lr is lr.peak, its betas is optimizer.beta1 (the first of "
+     "them; the second is optimizer.beta2)"},
+    // What stands in a section of theirs is answered, whatever the section is called.
+    {"lr_scheduler: {warmup_steps: 20, decay_ratio: 0.1}",
+     "a.yaml:1: lr_scheduler: unknown section; here its warmup_steps is lr.warmup_steps, its decay_ratio is "
+     "lr.wsd_decay_fraction (with lr.rule wsd: the last share, in which it decays)"},
+    {"optim: {name: adam, lr: 1e-3, sched: {name: CosineAnnealing, min_lr: 1e-5}}",
+     "a.yaml:1: optim: unknown section; here its name is optimizer.name, its lr is lr.peak, its sched.name is lr.rule, "
+     "its sched.min_lr is lr.min"},
+    {"dataset: {batch_size: 4}",
+     "a.yaml:1: dataset: unknown section; here its batch_size is data.micro_batch (of one forward pass; "
+     "data.global_batch is that of a step over all ranks)"},
+    {"activation_checkpoint: {mode: full}",
+     "a.yaml:1: activation_checkpoint: unknown section; here its mode is parallel.recompute"},
+    {"activation_checkpoint: full",
+     "a.yaml:1: activation_checkpoint: unknown section; did you mean parallel.recompute?"},
+    {"parallelism: {tensor_parallel_degree: 2}",
+     "a.yaml:1: parallelism: unknown section; here its tensor_parallel_degree is parallel.tp"},
+    {"parallelism: {speed: 2}", "a.yaml:1: parallelism: unknown section; did you mean parallel?"},
+    {"parallelism: {tp: 2}", "a.yaml:1: parallelism: unknown section; did you mean parallel?"},
+    {"model: {flavor: 8B}",
+     "a.yaml:1: model.flavor: unknown key; trireme config new --model NAME writes a config with the model of a preset"},
+    {"lr_scheduler: {speed: 1}", "a.yaml:1: lr_scheduler: unknown section; did you mean lr.rule?"},
+    {"trainer: {devices: 8, num_nodes: 2, max_steps: 5}",
+     "a.yaml:1: trainer: unknown section; here its max_steps is run.steps; devices: srun, or mpirun -n RANKS, starts "
+     "the ranks, one a GPU; num_nodes: srun, or mpirun with its hosts, starts ranks on several nodes"},
+    {"x-common: &c {lr: 1e-3}\noptim: {<<: *c}", "a.yaml:2: optim: unknown section; here its lr is lr.peak"},
+    // An interval is what its section is about.
+    {"checkpoint: {interval: 5}", "a.yaml:1: checkpoint.interval: unknown key; did you mean checkpoint.every?"},
+    {"metrics: {interval: 5}", "a.yaml:1: metrics.interval: unknown key; did you mean metrics.log_every?"},
+    {"validation: {interval: 5}", "a.yaml:1: validation: unknown section; here its interval is run.eval_every"},
+    {"optimizer: {interval: 5}",
+     "a.yaml:1: optimizer.interval: unknown key; the keys of optimizer are name, beta1, beta2, eps, weight_decay, "
+     "clip, moments"},
+    {"interval: 5", "a.yaml:1: interval: unknown section; the sections are " SECTIONS},
+    // A section that is given a value.
+    {"lr: 3e-4", "a.yaml:1: lr: is a section; did you mean lr: {peak: 0.0003}?"},
+    {"lr: cosine", "a.yaml:1: lr: is a section; did you mean lr: {rule: cosine}?"},
+    {"precision: bf16", "a.yaml:1: precision: is a section; did you mean precision: {compute: bf16}?"},
+    {"precision: fp8", "a.yaml:1: precision: is a section; did you mean precision: {gemm: fp8}?"},
+    {"optimizer: lamb", "a.yaml:1: optimizer: is a section; did you mean optimizer: {name: lamb}?"},
+    {"data: corpus", "a.yaml:1: data: is a section; did you mean data: {sources: [\"corpus\"]}?"},
+    {"checkpoint: 100", "a.yaml:1: checkpoint: is a section; did you mean checkpoint: {every: 100}?"},
+    {"checkpoint: a b", "a.yaml:1: checkpoint: is a section; did you mean checkpoint: {dir: \"a b\"}?"},
+    {"model: llama_8b",
+     "a.yaml:1: model: is a section; put its keys on lines of their own below it, as key: value; llama_8b is a preset: "
+     "trireme config new --model llama_8b --gpus N --output my.yaml makes a config of it"},
     {"run: {steps: 1.5}", "a.yaml:1: run.steps: 1.5 is not an integer; allowed: integer >= 1; try 2"},
     {"run: {steps: \"ten\"}",
      "a.yaml:1: run.steps: \"ten\" is text, not an integer; allowed: integer >= 1; the default is 100"},
@@ -181,7 +239,9 @@ const BadText kBadConfigs[] = {
      "a.yaml:1: cluster.ranks_per_node: eight is not an integer; allowed: integer >= 1; the default is 8"},
     {"model:\n  layers: 4\n  heads: 4\n  layers: 8", "a.yaml:4: model.layers: given twice, first on line 2; keep one"},
     {"run: {name: a}\nmodel: {layers: 4}\nrun: {steps: 5}", "a.yaml:3: run: given twice, first on line 1; keep one"},
-    {"run: 5", "a.yaml:1: run: is a section; put its keys on lines of their own below it, as key: value"},
+    {"run: 5", "a.yaml:1: run: is a section; did you mean run: {steps: 5}?"},
+    {"model: 5", "a.yaml:1: model: is a section; put its keys on lines of their own below it, as key: value"},
+    {"lr: [1, 2]", "a.yaml:1: lr: is a section; put its keys on lines of their own below it, as key: value"},
     {"[run, model]", "a.yaml:1: expected sections, such as \"run:\"; the sections are " SECTIONS},
     {"hello", "a.yaml:1: expected sections, such as \"run:\"; the sections are " SECTIONS},
     {"run:\n\tsteps: 5",
@@ -205,11 +265,15 @@ const BadText kBadConfigs[] = {
 const BadText kBadOverrides[] = {
     {"run.steps", "--set run.steps: expected section.key=value, such as run.steps=100"},
     {"steps=5", "--set steps=5: steps: unknown section; did you mean run.steps?"},
-    {"run=5", "--set run=5: expected section.key=value, such as run.steps=100"},
+    {"run=5", "--set run=5: run is a section; did you mean run.steps=5?"},
+    {"checkpoint=/some/where",
+     "--set checkpoint=/some/where: checkpoint is a section; did you mean checkpoint.dir=/some/where?"},
+    {"model=5", "--set model=5: expected section.key=value, such as run.steps=100"},
     {"model.heds=4", "--set model.heds=4: model.heds: unknown key; did you mean model.heads?"},
     {"modle.heads=4", "--set modle.heads=4: modle: unknown section; did you mean model?"},
-    {"training.lr=1",
-     "--set training.lr=1: training: unknown section; the sections are " SECTIONS "; here its lr is lr.peak"},
+    {"training.lr=1", "--set training.lr=1: training: unknown section; did you mean lr.peak?"},
+    {"optim.sched.min_lr=1", "--set optim.sched.min_lr=1: optim: unknown section; did you mean lr.min?"},
+    {"speed.fast=1", "--set speed.fast=1: speed: unknown section; the sections are " SECTIONS},
     {"--num-layers=4", "--set --num-layers=4: --num-layers: unknown section; did you mean model.layers?"},
     {"model.layers=x",
      "--set model.layers=x: model.layers: x is not an integer; allowed: integer in [1, 100000]; the default "
@@ -350,19 +414,43 @@ TEST(BadConfig, is_refused_with_the_exact_message) {
 }
 
 TEST(BadConfig, names_of_other_programs_lead_to_fields_that_there_are) {
-  std::set<std::string> fields, names;
+  std::set<std::string> names, keys;
   for (const Section& section : config_sections())
-    for (const Field& field : section.fields) fields.insert(field.name());
+    for (const Field& field : section.fields) keys.insert(field.key);
   for (const OtherName& other : other_names()) {
     EXPECT_TRUE(names.insert(std::string(other.name)).second) << other.name << " stands twice";
-    EXPECT_TRUE(fields.contains(std::string(other.field))) << other.name << ": " << other.field;
-    const std::string section(other.field.substr(0, other.field.find('.')));
-    EXPECT_FALSE(fields.contains(section + "." + std::string(other.name))) << other.name << " is a key of " << section;
-    EXPECT_EQ(field_of_other_name(other.name), other.field);
+    EXPECT_FALSE(keys.contains(std::string(other.name))) << other.name << " is a key here";
+    EXPECT_EQ(find_field(other.name), nullptr) << other.name << " is a field here";
+    const Counterpart here = counterpart_of(other.name);
+    EXPECT_EQ(here.remark, other.remark);
+    if (find_field(other.field)) {
+      EXPECT_EQ(here.fields, std::vector{std::string(other.field)}) << other.name;
+      continue;
+    }
+    EXPECT_TRUE(other.field.empty() || other.field == "--ranks") << other.name << ": " << other.field;
+    EXPECT_FALSE(other.remark.empty()) << other.name << " says nothing";
+    EXPECT_EQ(here.option, other.field) << other.name;
   }
-  EXPECT_EQ(field_of_other_name("lr_scheduler.Warmup-Ratio"), "lr.warmup_steps");
-  EXPECT_EQ(field_of_other_name(""), "");
-  EXPECT_EQ(field_of_other_name("--"), "");
+}
+
+TEST(BadConfig, toml_is_no_yaml) {
+  const Result<Config> config = parse_config("[training]\nsteps = 5\n", "llama.toml", {});
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().message,
+            with_count("llama.toml: TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: "
+                       "value"));
+}
+
+TEST(BadConfig, names_are_known_by_section_and_without) {
+  const auto meant = [](const char* name) { return to_string(counterpart_of(name)); };
+  EXPECT_EQ(meant("lr_scheduler.Warmup-Ratio"), "lr.warmup_steps (steps: run.steps x the ratio)");
+  EXPECT_EQ(meant("--model.optim.sched.name"), "lr.rule");
+  EXPECT_EQ(meant("--global-batch"), "data.global_batch");
+  EXPECT_EQ(meant("training.steps"), "run.steps");
+  EXPECT_EQ(meant("--run.steps"), "run.steps");
+  EXPECT_EQ(meant("--seed"), "run.seed or data.seed");
+  for (const char* name : {"", "--", ".", "..", "a.", ".lr.", "interval", "run.interval"})
+    EXPECT_FALSE(counterpart_of(name).known()) << name;
 }
 
 TEST(BadOverride, is_refused_with_the_exact_message) {

@@ -36,9 +36,13 @@ says 0 'else/where/text: ' data prepare --tokenizer bpe.model --output else/wher
 says 0 'wrote d.yaml' config new --model quickstart --gpus 8 --data else/where/text --output d.yaml
 says 0 '  else/where/text ' check d.yaml
 [[ $("$trireme" check d.yaml --get data.tokenizer --get model.vocab) == $'bpe.model\n300' ]] || fail "the data's tokenizer"
+says 2 '--data text and --data else/where/text: prepared with different tokenizers, bytes (bytes) and bpe.model (' \
+  config new --model quickstart --gpus 8 --data text --data else/where/text
+says 0 'wrote e.yaml' config new --model quickstart --gpus 8 --data text --data text --output e.yaml
 says 0 'nowhere.idx: No such file or directory; `trireme data prepare` makes' config new --model quickstart --gpus 8 \
   --data nowhere
 says 3 'text.bin.idx: No such file or directory; name the pair without its ends: text' data inspect text.bin
+says 2 '; llama_8b is a preset: trireme config new --model llama_8b --gpus N --output my.yaml makes' check llama_8b
 says 2 'did you mean llama_8b?' config new --model lama_8b --gpus 16
 
 echo "what differs"

@@ -225,6 +225,26 @@ class ConfigFile : public testing::Test {
   std::filesystem::path folder_;
 };
 
+TEST(Ranks, are_those_that_are_asked_for_or_the_mesh) {
+  Config config;
+  config.parallel = {.tp = 2, .pp = 3, .dp = 4};
+  EXPECT_EQ(value_or_throw(planned_ranks(config, 0)), 24);
+  EXPECT_EQ(value_or_throw(planned_ranks(config, 5)), 5);
+  EXPECT_EQ(value_or_throw(planned_ranks(config, kMostRanks)), kMostRanks);
+  EXPECT_FALSE(planned_ranks(config, kMostRanks + 1));
+  EXPECT_FALSE(planned_ranks(config, -1));
+  config.parallel = {.tp = kMostRanks, .pp = kMostRanks, .dp = kMostRanks};  // 2^60
+  EXPECT_FALSE(planned_ranks(config, 0));
+  config.parallel.dp = 0;
+  EXPECT_EQ(planned_ranks(config, 0).error().message,
+            "--ranks N is needed: parallel.dp 0 leaves the number of ranks open");
+}
+
+TEST(Overrides, are_known_by_their_names) {
+  EXPECT_TRUE(names_field({"run.steps=5", "parallel.tp=2"}, "parallel.tp"));
+  EXPECT_FALSE(names_field({"parallel.tp_transfers=auto", "parallel.tp"}, "parallel.tp"));
+}
+
 TEST_F(ConfigFile, is_read_whole) {
   const std::string path = folder_ / "a.yaml";
   std::ofstream(path) << "run:\r\n  steps: 5\r\n";
@@ -241,8 +261,8 @@ TEST_F(ConfigFile, missing_is_a_usage_error) {
   const std::string preset = folder_ / "llama_8b";
   EXPECT_EQ(read_config_text(preset).error().message,
             preset +
-                ": cannot read the config: No such file or directory; llama_8b is a preset, of which trireme config "
-                "new --model llama_8b makes a config");
+                ": cannot read the config: No such file or directory; llama_8b is a preset: trireme config new --model "
+                "llama_8b --gpus N --output my.yaml makes a config of it");
 }
 
 TEST_F(ConfigFile, folder_is_a_usage_error) {

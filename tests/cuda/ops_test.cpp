@@ -240,7 +240,7 @@ TEST(CudaOps, rope) {
         for (const QkvOrder from : kOrders)
           for (const QkvOrder to : kOrders) {
             const std::string what = fmt::format("{} T {} heads {} x {} HS {}, {} to {}", enum_name(dtype), seq_len, kv,
-                                                 group, 2 * half, static_cast<int>(from), static_cast<int>(to));
+                                                 group, 2 * half, enum_name(from), enum_name(to));
             const auto args = [&, kv = kv, group = group](const Place& on, const char* rows_in) {
               return Rope{.pass = pass,
                           .out = on("out"),

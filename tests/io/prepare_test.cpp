@@ -85,6 +85,9 @@ TEST(Prepare, bad_lines_are_named_and_leave_nothing) {
       {"{\"text\": \"ok\"}\n{broken\n", "c.jsonl:2: not valid JSON"},
       {"[1, 2]\n", "c.jsonl:1: a JSON array, expected an object"},
       {"\n\n{\"txt\": \"x\"}\n", "c.jsonl:3: no field \"text\"; name the text's field with --field: txt"},
+      {"{\"\\u001b[2J\\n\": \"x\", \"" + std::string(50, 'n') + "\": \"y\"}\n",
+       "c.jsonl:1: no field \"text\"; name the text's field with --field: \xEF\xBF\xBD[2J , " + std::string(40, 'n') +
+           "..."},
       {"{\"id\": 5}\n", "c.jsonl:1: no field \"text\"; name the text's field with --field"},
       {"{\"meta\": {\"url\": \"x\", \"n\": 1}, \"raw\": \"x\"}\n", "with --field: meta.url, raw"},
       {"{\"text\": 5}\n", "c.jsonl:1: field \"text\" is a number"},

@@ -4,9 +4,15 @@
 //   vectors(t, n)     each n that follow each other, as a vector:  |actual - expected| <= t · (|expected| + root mean
 //                     square of such vectors' lengths / 20). For kernels whose inner roundings show in single elements
 //                     that all but cancel; a vector that is lost shows, short as it may be beside others
+//   draws(t)          of bf16 numbers that are rounded by the same draws: as elements(t), but that a number may fall to
+//                     another side, which a last bit before the rounding decides: one in 1000, or two in all, may be
+//                     the next bf16 number
 // NaN and infinities must lie at the same places in both; beside them, the finite elements are compared.
 #pragma once
 
+#include <bit>
+#include <cstdlib>
+#include <limits>
 #include <string>
 
 #include "tests/kernels/op_test.h"
@@ -16,10 +22,21 @@ namespace tri::test {
 struct Comparison {
   double tolerance = 0;
   int64_t vector = 0;  // elements; 0: each element by itself
+  bool drawn = false;  // some may be the next bf16 number
 };
 inline constexpr Comparison same_bits{};
 inline Comparison elements(double tolerance) { return {tolerance, 0}; }
 inline Comparison vectors(double tolerance, int64_t length) { return {tolerance, length}; }
+inline Comparison draws(double tolerance) { return {.tolerance = tolerance, .drawn = true}; }
+
+// Whether no bf16 number lies between two.
+inline bool are_next_in_bf16(double a, double b) {
+  const auto place = [](double value) {
+    const auto bits = std::bit_cast<int32_t>(static_cast<float>(value));
+    return (bits < 0 ? std::numeric_limits<int32_t>::min() - bits : bits) >> 16;
+  };
+  return std::abs(place(a) - place(b)) <= 1;
+}
 
 // The first difference that `by` does not allow, for people; empty if there is none.
 inline std::string difference(const Values& actual, const Values& expected, const Comparison& by) {
@@ -37,6 +54,8 @@ inline std::string difference(const Values& actual, const Values& expected, cons
   const size_t length = by.vector == 0 ? 1 : static_cast<size_t>(by.vector);
   if (actual.size() % length != 0) return fmt::format("{} elements are no vectors of {}", actual.size(), length);
   const double typical = std::sqrt(mean_square * static_cast<double>(length)) * (by.vector == 0 ? 1.0 : 0.05);
+  size_t next_numbers = 0;
+  const size_t most_next = by.drawn ? actual.size() / 1000 + 2 : 0;
   for (size_t begin = 0; begin < actual.size(); begin += length) {
     double distance = 0, size = 0;
     for (size_t i = begin; i < begin + length; ++i) {
@@ -45,6 +64,10 @@ inline std::string difference(const Values& actual, const Values& expected, cons
       size += expected[i] * expected[i];
     }
     if (std::sqrt(distance) <= by.tolerance * (std::sqrt(size) + typical)) continue;
+    if (by.drawn && are_next_in_bf16(actual[begin], expected[begin]) && ++next_numbers <= most_next) continue;
+    if (next_numbers > most_next)
+      return fmt::format("[{}] is {}, expected {}: more than {} of {} elements are the next bf16 number", begin,
+                         actual[begin], expected[begin], most_next, actual.size());
     return fmt::format("[{}] is {}, expected {}; of {} element(s) of length {} the distance is {}", begin,
                        actual[begin], expected[begin], length, std::sqrt(size), std::sqrt(distance));
   }

@@ -76,5 +76,23 @@ TEST(Compare, elements_are_judged_one_by_one) {
   }
 }
 
+TEST(Compare, draws_are_told_from_other_draws) {
+  constexpr size_t kCount = 4000;
+  Values expected;
+  for (size_t i = 0; i < kCount; ++i)
+    expected.push_back((i % 2 == 0 ? 1 : -1) * (1 + static_cast<double>(i % 100) / 128));
+  const auto changed = [&](size_t numbers, double bf16_units) {
+    Values actual = expected;
+    for (size_t i = 0; i < numbers; ++i) actual[3 + i * 7] += bf16_units / 128;
+    return difference(actual, expected, draws(1e-6));
+  };
+  EXPECT_EQ(changed(6, 1), "");  // one in 1000 and two
+  EXPECT_EQ(changed(6, -1), "");
+  EXPECT_NE(changed(7, 1), "");
+  EXPECT_NE(changed(1, 2), "") << "no neighbour";
+  EXPECT_TRUE(are_next_in_bf16(0x1p-133, -0.0));
+  EXPECT_FALSE(are_next_in_bf16(1, -1));
+}
+
 }  // namespace
 }  // namespace tri::test

@@ -121,8 +121,9 @@ TEST(Rope, changes_the_order_of_heads_and_no_bit) {
                             .inp_order = from};
             check(args);
             cpu::rope(args);
-            EXPECT_EQ(out.values(), in(to, run(c, pass, values, dtype).values()));
-            EXPECT_EQ(inp.values(), in(from, values));
+            EXPECT_EQ(out.values(), in(to, run(c, pass, values, dtype).values()))
+                << enum_name(from) << " to " << enum_name(to);
+            EXPECT_EQ(inp.values(), in(from, values)) << enum_name(from) << " to " << enum_name(to);
           }
   });
 }

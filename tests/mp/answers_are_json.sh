@@ -95,7 +95,7 @@ equal "$(value 'a["architecture"], a["dtype"], a["tensors"] > 10, a["files"]')" 
 shape 0 'checkpoint import' checkpoint import out back
 equal "$(value 'a["checkpoint"], a["config"]')" "back/checkpoints/step_00000000 back/config.yaml"
 shape 0 'checkpoint prune' checkpoint prune back
-equal "$(value 'a["folder"], a["removed"], a["left"]')" "back/checkpoints [] 1"
+equal "$(value 'a["folder"], a["removed"], a["left"], a["keep_last"]')" "back/checkpoints [] 1 3"
 
 echo "verify says what is damaged"
 shape 0 'checkpoint verify' checkpoint verify run

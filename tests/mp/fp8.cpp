@@ -24,6 +24,7 @@ std::vector<Layout> matrix() {
   std::vector<Layout> rows = {
       {.dp = 2, .zero = 2},
       {.dp = 4, .zero = 1, .precision = B, .optimizer = OptimizerKind::kLamb},
+      {.dp = 2, .tp = 2, .zero = 1, .precision = B, .moments = B},
       {.tp = 2, .llama = true, .recompute = norms},
       {.tp = 4, .micro_batch = 4},
       {.tp = 2, .block = P, .recompute = selective},

@@ -84,7 +84,15 @@ has "all checksums are right"
 printf x | dd of=whole/checkpoints/step_00000012/shard_00001.h5 bs=1 seek=5000 conv=notrunc status=none
 run 3 "$trireme" checkpoint verify whole/checkpoints/step_00000012
 has "shard_00001.h5"
+run 0 "$trireme" checkpoint prune whole # keeps what the run keeps
+has "whole/checkpoints: 0 removed, 3 left; the 3 newest and multiples of step 8 stay (whole/resolved.yaml)"
+run 0 "$trireme" checkpoint prune whole/checkpoints --keep-last 1 --dry-run
+has "step_00000010 would be removed"
+has "1 would be removed, 2 left; the 1 newest and multiples of step 8 stay (whole/checkpoints/step_00000012's config)"
+[[ $(ls -d whole/checkpoints/step_*) == "$(printf 'whole/checkpoints/step_%08d\n' 8 10 12)" ]] || fail "prune --dry-run"
 run 0 "$trireme" checkpoint prune whole/checkpoints --keep-last 1
+[[ $(ls -d whole/checkpoints/step_*) == "$(printf 'whole/checkpoints/step_%08d\n' 8 12)" ]] || fail "prune" "$output"
+run 0 "$trireme" checkpoint prune whole/checkpoints --keep-last 1 --keep-every 0
 [[ $(ls -d whole/checkpoints/step_*) == whole/checkpoints/step_00000012 ]] || fail "prune" "$(ls whole/checkpoints)"
 if command -v h5dump >/dev/null; then
   run 0 h5dump -H -d /model/layers/0/norm1/weight whole/checkpoints/step_00000012/checkpoint.h5

@@ -52,6 +52,25 @@ TEST(NewConfig, keeps_what_is_asked_for) {
   EXPECT_EQ(config.data.tokenizer, "t.model");
 }
 
+// What is set of the layout is as it is set; the search chooses the rest, also beside settings that it heeds.
+TEST(NewConfig, chooses_only_what_nobody_has_set) {
+  const auto made = [](const std::vector<std::string>& overrides) {
+    const NewConfig options{.model = "llama_8b", .ranks = 16, .overrides = overrides};
+    return value_or_throw(parse_config(value_or_throw(new_config(options, h100())), "new.yaml", {}));
+  };
+  const Config free = made({});
+  for (const int micro_batch : {1, 2}) {
+    const Config config = made({fmt::format("data.micro_batch={}", micro_batch)});
+    EXPECT_EQ(config.data.micro_batch, micro_batch);
+    EXPECT_EQ(config.parallel.tp * config.parallel.pp * config.parallel.dp, 16);
+  }
+  const Config smaller_buckets = made({"parallel.bucket_elements=20000000"});
+  EXPECT_EQ(smaller_buckets.parallel.bucket_elements, 20000000);
+  EXPECT_EQ(smaller_buckets.parallel.tp, free.parallel.tp);
+  EXPECT_EQ(smaller_buckets.parallel.pp, free.parallel.pp);
+  EXPECT_EQ(made({"parallel.dp=2", "parallel.tp=8"}).parallel.dp, 2);
+}
+
 TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
   const auto error = [](NewConfig options) {
     const auto text = new_config(options, h100());
@@ -59,6 +78,7 @@ TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
   };
   EXPECT_EQ(error({.model = "lama_8b", .ranks = 8}), "--model lama_8b: no such preset; did you mean llama_8b?");
   EXPECT_EQ(error({.model = "llama_8b", .ranks = 0}), "--gpus 0: at least one is needed");
+  EXPECT_EQ(error({.model = "llama_8b", .ranks = kMostRanks + 1}), "--gpus 1048577: more than 1048576");
   EXPECT_NE(error({.model = "llama_70b", .ranks = 1}), "");
   EXPECT_NE(error({.model = "llama_8b", .ranks = 8, .name = "a/b"}).find("is not a file name"), std::string::npos);
   EXPECT_NE(error({.model = "llama_8b", .ranks = 16, .overrides = {"parallel.tp=3"}}).find("parallel.tp: 3 does not"),

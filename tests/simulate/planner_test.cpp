@@ -5,6 +5,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "lib/simulate/cluster.h"
 #include "lib/simulate/simulation.h"
@@ -12,18 +13,12 @@
 namespace tri {
 namespace {
 
-Config config_with(const std::string& gemm) {
+Config config_of(const std::vector<std::string>& overrides) {
   const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/gpt_13b.yaml";
-  const auto text = read_config_text(path);
-  EXPECT_TRUE(text) << text.error().message;
-  auto parsed = parse_config(text.value(), path,
-                             {"precision.gemm=" + gemm, "parallel.tp=1", "parallel.pp=1", "parallel.dp=1",
-                              "parallel.chunks=1", "parallel.schedule=1f1b"});
-  EXPECT_TRUE(parsed) << parsed.error().message;
-  auto resolved = resolve_config(parsed.value(), 1);
-  EXPECT_TRUE(resolved) << resolved.error().message;
-  return resolved.value();
+  return value_or_throw(
+      without_layout(value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, overrides))));
 }
+Config config_with(const std::string& gemm) { return config_of({"precision.gemm=" + gemm}); }
 
 Cluster cluster_of(const std::string& name) {
   auto cluster = read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/" + name + ".yaml");
@@ -47,6 +42,27 @@ TEST(Planner, searches_both_precisions_where_the_config_leaves_them_open) {
   const auto refused = search_layouts(config_with("fp8"), cluster_of("a100_megascale"), {.ranks = 16});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("device.fp8_tflops is 0"), std::string::npos) << refused.error().message;
+}
+
+TEST(Planner, searches_the_microbatches_that_are_asked_for) {
+  const auto all = search_layouts(config_with("compute"), cluster_of("h200"), {.ranks = 16, .keep = 200});
+  std::set<int> sizes;
+  for (const PlannedLayout& layout : value_or_throw(all).best) sizes.insert(layout.workload.micro_batch);
+  EXPECT_GT(sizes.size(), 2u);
+  const auto asked =
+      search_layouts(config_with("compute"), cluster_of("h200"), {.ranks = 16, .keep = 200, .micro_batch = 2});
+  for (const PlannedLayout& layout : value_or_throw(asked).best) EXPECT_EQ(layout.workload.micro_batch, 2);
+  const auto none = search_layouts(config_with("compute"), cluster_of("h200"), {.ranks = 16, .micro_batch = 7});
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("; change data.global_batch or data.micro_batch"), std::string::npos);
+}
+
+TEST(Planner, asks_nothing_of_the_layout_that_the_config_has) {
+  const Config config = config_of({"parallel.tp=7", "parallel.pp=3", "parallel.dp=11", "parallel.chunks=13",
+                                   "parallel.schedule=interleaved", "data.micro_batch=5"});
+  const auto search = search_layouts(config, cluster_of("h200"), {.ranks = 16, .keep = 1});
+  const auto plain = search_layouts(config_of({}), cluster_of("h200"), {.ranks = 16, .keep = 1});
+  EXPECT_EQ(value_or_throw(search).best[0].step.seconds, value_or_throw(plain).best[0].step.seconds);
 }
 
 TEST(Planner, writes_the_precision_that_won) {

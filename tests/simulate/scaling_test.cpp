@@ -106,5 +106,23 @@ TEST(Planner, says_why_nothing_fits) {
   for (const int ranks : {6, 8}) EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = ranks})) << ranks;
 }
 
+// A step of too many microbatches: what is named can be planned, and no number of ranks is named where none can.
+TEST(Planner, says_what_to_do_about_a_batch_that_is_too_large) {
+  Config config;
+  config.model = small_gpt().model;
+  const auto why = [&](int global_batch, int ranks) {
+    config.data.global_batch = global_batch;
+    const auto search = search_layouts(config, Cluster{}, {.ranks = ranks});
+    EXPECT_FALSE(search) << global_batch;
+    const std::string message = search ? "" : search.error().message;
+    return message.substr(message.rfind("; ") + 2);
+  };
+  EXPECT_EQ(why(1 << 23, 1), "take 8 ranks, or lower data.global_batch");
+  EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = 8}));
+  EXPECT_EQ(why(2147483647, 8), "lower data.global_batch");  // a prime
+  EXPECT_EQ(why(2147483647, kMostRanks), "lower data.global_batch");
+  EXPECT_EQ(why(3, kMostRanks), "take 576 ranks, or change data.global_batch");
+}
+
 }  // namespace
 }  // namespace tri

@@ -21,7 +21,7 @@ fail() {
   exit 1
 }
 [[ $(id -u) -eq 0 ]] || skip "not root"
-command -v debootstrap >/dev/null || skip "no debootstrap"
+for needed in debootstrap curl git; do command -v "$needed" >/dev/null || skip "no $needed"; done
 curl -sfI --max-time 20 "$mirror/dists/$suite/Release" >/dev/null || skip "no $suite from $mirror"
 
 folder=${FOLDER:-$(mktemp -d)}
@@ -39,7 +39,7 @@ if [[ ! -e $folder/root/trireme ]]; then
   debootstrap "${options[@]}" "$suite" "$folder" "$mirror" "$script" >"$folder.log" || fail "$(tail -5 "$folder.log")"
   rm -f "$folder.log"
   echo "deb $mirror $suite ${components/,/ }" >"$folder/etc/apt/sources.list"
-  mkdir "$folder/root/trireme.part"
+  mkdir -p "$folder/root/trireme.part" # an earlier attempt may have been cut short
   git -C "$source_dir" archive HEAD | tar -x -C "$folder/root/trireme.part"
   mv "$folder/root/trireme.part" "$folder/root/trireme"
 fi
