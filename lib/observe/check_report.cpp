@@ -15,9 +15,9 @@ namespace tri {
 namespace {
 
 std::string topology(const Config& config, const Mesh& mesh) {
-  std::string text =
-      fmt::format("topology: {} ranks = tp {} x dp {} x pp {}, {} ranks a node (tp fastest, pp slowest)\n",
-                  mesh.world_size(), mesh.tp.size, mesh.dp.size, mesh.pp.size, config.cluster.ranks_per_node);
+  std::string text = fmt::format("topology: {} = tp {} x dp {} x pp {}, {} a node (tp fastest, pp slowest)\n",
+                                 counted(mesh.world_size(), "rank"), mesh.tp.size, mesh.dp.size, mesh.pp.size,
+                                 counted(config.cluster.ranks_per_node, "rank"));
   const int groups = mesh.world_size() / mesh.tp.size;
   constexpr int kShown = 16;
   for (int group = 0; group < groups; ++group) {
@@ -39,8 +39,8 @@ std::string topology(const Config& config, const Mesh& mesh) {
 
 std::string layers(const Config& config, const Mesh& mesh) {
   const int chunks = config.parallel.chunks;
-  std::string text =
-      fmt::format("stages: {} layers over {} stage(s) x {} chunk(s)\n", config.model.layers, mesh.pp.size, chunks);
+  std::string text = fmt::format("stages: {} over {} x {}\n", counted(config.model.layers, "layer"),
+                                 counted(mesh.pp.size, "stage"), counted(chunks, "chunk"));
   for (int stage = 0; stage < mesh.pp.size; ++stage) {
     const Axis pp{stage, mesh.pp.size};
     std::string line;
@@ -106,9 +106,9 @@ std::string bubble(const Config& config, const Mesh& mesh) {
                         costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
-      "pipeline: {}, {} microbatches; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
+      "pipeline: {}, {}; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
       "%\n",
-      enum_name(config.parallel.schedule), num_microbatches, 100 * run.bubble,
+      enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
       100 * ideal_bubble(mesh.pp.size, num_microbatches, chunks));
 }
 
@@ -176,10 +176,10 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
   text += to_string(plan) + "\n";
   if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory as on an H200 with cuDNN)\n";
   for (const std::string& warning : plan.warnings) text += "WARNING: " + warning + "\n";
-  text += fmt::format(
-      "batch: {} samples a step = micro_batch {} x {} microbatches x dp {}; {} tokens a sample, {} tokens a step\n",
-      config.data.global_batch, config.data.micro_batch, microbatches(config), mesh.dp.size, config.model.seq_len,
-      format_count(step_tokens));
+  text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
+                      counted(config.data.global_batch, "sample"), config.data.micro_batch,
+                      counted(microbatches(config), "microbatch"), mesh.dp.size, counted(config.model.seq_len, "token"),
+                      format_count(step_tokens));
   text += layers(config, mesh);
   text += memory(config, mesh);
   text += fmt::format(
@@ -197,6 +197,7 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
   std::string text =
       fmt::format("data: tokenizer {}, {} tokens; model.vocab {}{}\n", config.data.tokenizer, tokenizer.vocab_size(),
                   config.model.vocab, unused > 0 ? fmt::format(", of which {} stand for nothing", unused) : "");
+  text += warning_line(vocab_warning(config, tokenizer.vocab_size()));
   const SampleOrder& order = dataset.order();
   const std::vector<OrderedSource>& sources = dataset.order_fields().sources;
   size_t width = 6;
@@ -215,7 +216,8 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
                         sources[i].tokens, samples, order.num_samples(Split::kValidation, static_cast<int>(i)),
                         100 * share, run_samples * share / static_cast<double>(samples));
   }
-  return text + fmt::format("  {} steps take {} samples, {} tokens\n", config.run.steps, format_count(run_samples),
+  return text + fmt::format("  {} {} {} samples, {} tokens\n", counted(config.run.steps, "step"),
+                            config.run.steps == 1 ? "takes" : "take", format_count(run_samples),
                             format_count(run_samples * config.model.seq_len));
 }
 

@@ -8,6 +8,7 @@
 #include "lib/optim/flat_layout.h"
 #include "lib/optim/optimizers.h"
 #include "lib/simulate/goodput.h"
+#include "lib/simulate/new_config.h"
 
 namespace tri {
 
@@ -56,10 +57,10 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
 std::string dp_warning(const Config& config, const DpTraffic& traffic) {
   if (config.parallel.dp == 1 || !traffic.exceeds_compute()) return "";
   return fmt::format(
-      "parallel.zero: 2 sends {} after each of {} microbatches, {:.1f} ms beside {:.1f} ms of compute "
+      "parallel.zero: 2 sends {} after each of {}, {:.1f} ms beside {:.1f} ms of compute "
       "(cluster.rank_tflops {:g}): set parallel.zero to 1, or make data.micro_batch larger",
-      format_bytes(traffic.microbatch_bytes), microbatches(config), 1e3 * traffic.microbatch_seconds(),
-      1e3 * traffic.compute_seconds, config.cluster.rank_tflops);
+      format_bytes(traffic.microbatch_bytes), counted(microbatches(config), "microbatch"),
+      1e3 * traffic.microbatch_seconds(), 1e3 * traffic.compute_seconds, config.cluster.rank_tflops);
 }
 
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate) {
@@ -68,6 +69,13 @@ std::string checkpoint_warning(const Config& config, const CheckpointEstimate& e
   if (asked == 0 || asked >= estimate.write_seconds) return "";
   return fmt::format("checkpoint.every_minutes: {:g} is less than the writing of one takes",
                      config.checkpoint.every_minutes);
+}
+
+std::string vocab_warning(const Config& config, int tokens) {
+  if (config.model.vocab / tokens < kOtherVocab) return "";
+  return fmt::format(
+      "model.vocab: {}, of which {} stand for nothing: data.tokenizer {} has {} tokens; set model.vocab to {}",
+      config.model.vocab, config.model.vocab - tokens, config.data.tokenizer, tokens, tokens);
 }
 
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {

@@ -40,6 +40,7 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks);
 // cluster.* speaks of them. "" where there is nothing to say.
 std::string dp_warning(const Config& config, const DpTraffic& traffic);
 std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate);
+std::string vocab_warning(const Config& config, int tokens);  // that the tokenizer has
 
 // For the log and `check`: nothing but the end of the run saves. "" where something does.
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint);

@@ -40,12 +40,13 @@ std::string bytes_table(const Arena& arena) {
 void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, const Arena& arena) {
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
-  log_info("{}: {} parameters, {} layers, hidden {}, {} FLOPs a token", config.run.name,
-           format_count(static_cast<double>(parameters)), config.model.layers, config.model.hidden,
+  log_info("{}: {} parameters, {}, hidden {}, {} FLOPs a token", config.run.name,
+           format_count(static_cast<double>(parameters)), counted(config.model.layers, "layer"), config.model.hidden,
            format_count(model_flops_per_token(config)));
-  log_info("mesh: tp {} x dp {} x pp {} = {} ranks, {} with {} chunk(s), zero {}, {}, {}", mesh.tp.size, mesh.dp.size,
-           mesh.pp.size, mesh.world_size(), enum_name(config.parallel.schedule), config.parallel.chunks,
-           config.parallel.zero, enum_name(config.precision.compute), enum_name(config.run.device));
+  log_info("mesh: tp {} x dp {} x pp {} = {}, {} with {}, zero {}, {}, {}", mesh.tp.size, mesh.dp.size, mesh.pp.size,
+           counted(mesh.world_size(), "rank"), enum_name(config.parallel.schedule),
+           counted(config.parallel.chunks, "chunk"), config.parallel.zero, enum_name(config.precision.compute),
+           enum_name(config.run.device));
   const SampleOrder samples(order);
   log_info("data: {} training and {} validation samples of {} tokens; a step takes {}",
            samples.num_samples(Split::kTrain), samples.num_samples(Split::kValidation), config.model.seq_len,
