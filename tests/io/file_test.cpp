@@ -14,9 +14,10 @@ TEST(AtomicFile, errors_name_the_file_that_was_asked_for) {
   const auto written = write_file(path, "text");
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().message, path + ": No such file or directory");
-  const auto over = write_file(folder.path(), "text");
+  const std::string taken = folder.path().string();
+  const auto over = write_file(taken, "text");
   ASSERT_FALSE(over);
-  EXPECT_EQ(over.error().message.find(folder.path() + ": "), 0u) << over.error().message;
+  EXPECT_EQ(over.error().message.find(taken + ": "), 0u) << over.error().message;
 }
 
 }  // namespace
