@@ -66,8 +66,9 @@ void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps) {
   if (mesh.world_rank != 0) return;
   int64_t most = 0;
   for (const auto& [node, read] : of_node) most = std::max(most, read);
-  log_info("data: {} bytes of token files for {} steps, read by {} of {} ranks; at most {} on one of {} nodes", total,
-           steps, readers, mesh.world_size(), most, of_node.size());
+  log_info("data: {} bytes of token files for {}, read by {} of {}; at most {} on one of {}", total,
+           counted(steps, "step"), readers, counted(mesh.world_size(), "rank"), most,
+           counted(static_cast<int64_t>(of_node.size()), "node"));
 }
 
 void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
@@ -87,8 +88,8 @@ void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::
   for (size_t i = 0; i < sum.size(); ++i)
     parts +=
         fmt::format("{}{} {:.1f} %", i == 0 ? "" : ", ", StepTimes::names()[i], 100 * sum[i] / std::max(total, 1e-9));
-  log_info("time: wall {}, of it {} in steps; mean over {} ranks: {}", format_duration(wall_seconds),
-           format_duration(total / mesh.world_size()), mesh.world_size(), parts);
+  log_info("time: wall {}, of it {} in steps; mean over {}: {}", format_duration(wall_seconds),
+           format_duration(total / mesh.world_size()), counted(mesh.world_size(), "rank"), parts);
   std::string traffic;
   for (const auto& [name, seconds] : busy)
     traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));

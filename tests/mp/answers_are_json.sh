@@ -123,6 +123,9 @@ shard=$(find run/checkpoints/step_00000004 -name '*.h5' ! -name checkpoint.h5 | 
 printf '\xff\xff\xff\xff' | dd of="$shard" bs=1 seek=$(($(stat -c %s "$shard") / 2)) conv=notrunc status=none
 "$trireme" checkpoint verify run --json >answer 2>errors
 equal "$? $(value 'a["ok"], len(a["problems"]) > 0')" "3 False True"
+kib=$(($(stat -c %s "$shard") / 1024)) # half of it, weights as well
+head -c $((kib / 2 * 1024)) /dev/zero | tr '\0' '\377' |
+  dd of="$shard" bs=1024 seek=$((kib / 4)) conv=notrunc status=none iflag=fullblock
 run 3 "$trireme" checkpoint export run/checkpoints/step_00000004 deep/damaged --max-shard-size 0.00002
 [[ ! -e deep ]] || fail "an export that failed left folders" "$(find deep)"
 mkdir kept && touch kept/notes

@@ -22,7 +22,7 @@ for layout in "1 1 1" "4 4 4 tp=4" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" "8 
   read -ra settings <<<"$(sed 's/\b[tpd]p=/parallel.&/g' <<<"$settings")"
   rm -rf on off
   train 0 on "$ranks" "${settings[@]}"
-  has "data: $((6 * step_bytes)) bytes of token files for 6 steps, read by 1 of $ranks ranks; at most $((6 * step_bytes)) on one of 1 nodes"
+  has "data: $((6 * step_bytes)) bytes of token files for 6 steps, read by 1 of $ranks ranks; at most $((6 * step_bytes)) on one of 1 node"
   [[ $(data_bytes on) == "$step_bytes " ]] || fail "$layout: metrics.jsonl has data_bytes $(data_bytes on), expected $step_bytes"
   train 0 off "$ranks" "${settings[@]}" data.shared=false
   has "data: $((6 * off_bytes * step_bytes)) bytes of token files for 6 steps, read by $off_readers of $ranks ranks"
