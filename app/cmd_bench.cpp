@@ -299,9 +299,12 @@ Result<void> bench_calibration(const Options& options, Job& job) {
   } else {
     fmt::print("{}", to_text(calibration));
   }
+  const std::string warning = warning_of(calibration.cluster);
+  if (!warning.empty()) fmt::print(stderr, "{}\n", warning);
   if (options.output.empty()) return {};
   const std::string head =
-      fmt::format("# By `trireme bench calibrate {}` on {} ranks.\n", options.config, job.world_size());
+      fmt::format("# By `trireme bench calibrate {}` on {} ranks.\n", options.config, job.world_size()) +
+      (warning.empty() ? "" : "# " + warning + "\n");
   return write_file(options.output, head + to_yaml(calibration.cluster));
 }
 

@@ -1,5 +1,6 @@
 // trireme plan: which layout of a model runs fastest on machines that are not here.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,23 +19,27 @@ struct Options {
   bool json = false, fp8 = false;
 };
 
-// Settings of what the search chooses would change nothing.
-Result<void> refuse_chosen(const std::vector<std::string>& overrides) {
-  for (const std::string& setting : overrides)
-    if (const std::string field = setting.substr(0, setting.find('=')); chosen_by_search(field))
-      return usage_error("--set {}: plan chooses {} itself; trireme simulate foretells a layout that is given", setting,
-                         field);
+// Before minutes of thought: a file that could not be written in the end.
+Result<void> check_output(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return usage_error("--output {}: is a folder; name a file in it", path);
+  const fs::path folder = fs::path(path).parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, ignored))
+    return usage_error("--output {}: there is no folder {}; make it first", path, folder.string());
   return {};
 }
 
 Result<void> plan(const Options& options) {
-  if (auto may = refuse_chosen(options.overrides); !may) return may;
+  if (!options.output.empty())
+    if (auto may = check_output(options.output); !may) return may;
   auto text = read_config_text(options.config);
   if (!text) return text.error();
   auto parsed = parse_config(text.value(), options.config, options.overrides);
   if (!parsed) return parsed.error();
   if (options.fp8) parsed.value().precision.gemm = GemmFormat::kFp8;
   PlanOptions asked = options.plan;
+  asked.pinned = pinned_by(options.overrides, parsed.value());
   if (names_field(options.overrides, "data.micro_batch")) asked.micro_batch = parsed.value().data.micro_batch;
   auto config = without_layout(std::move(parsed).value());
   if (!config) return config.error();
@@ -44,12 +49,13 @@ Result<void> plan(const Options& options) {
   if (!search) return search.error();
   fmt::print("{}", options.json ? to_json(search.value()) : to_text(search.value(), cluster.value()));
   if (options.output.empty()) return {};
-  Config winner = with_layout(config.value(), search.value().best.front().workload);
-  winner.cluster.ranks_per_node = cluster.value().node.ranks;
+  const PlannedLayout& best = search.value().best.front();
+  const Config winner =
+      on_cluster(with_layout(config.value(), best.workload), cluster.value(), best.step, options.overrides);
   if (auto written = write_file(options.output, to_yaml(winner)); !written) return written.error();
   if (!options.json)
-    fmt::print("wrote {}: `trireme check {} --ranks {}` shows what it costs\n", options.output, options.output,
-               options.plan.ranks);
+    fmt::print("wrote {}: `trireme check {} --ranks {} --no-data` shows what it costs\n", options.output,
+               options.output, options.plan.ranks);
   return {};
 }
 
@@ -68,8 +74,8 @@ void add_plan_command(CLI::App& app, int& status) {
       ->required();
   command->add_option(
       "--set", options->overrides,
-      "section.key=value of the config; repeatable. The layout is searched for; data.micro_batch, where "
-      "it is set here, is kept");
+      "section.key=value of the config; repeatable. What of parallel, or data.micro_batch, is set here is kept; the "
+      "rest of the layout is searched for");
   command->add_option("--cluster-set", options->constants, "section.key=value of the cluster file; repeatable");
   command->add_option("--keep", options->plan.keep, "Layouts to show")->check(CLI::Range(1, 1000));
   command->add_option("--output", options->output, "Write the best layout's run config here");

@@ -95,6 +95,7 @@ Result<void> show_network(const Simulation& s, const Options& options) {
   NetworkOptions asked = options.network, other = options.network;
   asked.placement = *enum_from_name<Placement>(options.placement);
   other.placement = asked.placement == Placement::kPacked ? Placement::kScattered : Placement::kPacked;
+  if (const std::string note = patience_note(s.workload.ranks()); !note.empty()) fmt::print(stderr, "{}\n", note);
   auto network = analyse_network(s.workload, s.cluster, asked);
   if (!network) return network.error();
   if (options.json) {
@@ -161,21 +162,26 @@ void add_simulate_command(CLI::App& app, int& status) {
   command->add_option("--cp", options->workload.cp, "Context parallelism of other programs; takes ranks of dp")
       ->check(CLI::Range(1, kMostRanks));
   command->add_flag("--fsdp", options->workload.fsdp, "Weights sharded over dp as well, as other programs do");
-  command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
-      ->check(CLI::IsMember({"strong", "weak"}));
+  auto* scaling =
+      command->add_option("--scaling", options->scaling, "strong or weak: the same stages with more replicas")
+          ->check(CLI::IsMember({"strong", "weak"}));
   command->add_option("--to", options->most_ranks, "Ranks at which --scaling, --startup and --report end")
       ->check(CLI::Range(1, kMostRanks))
       ->capture_default_str();
-  command->add_flag("--startup", options->startup,
-                    "Calls, messages, bytes and time of a start against the number of ranks");
+  auto* startup = command
+                      ->add_flag("--startup", options->startup,
+                                 "Calls, messages, bytes and time of a start against the number of ranks")
+                      ->excludes(scaling);
   command->add_option("--trace", options->trace, "Write the step of one pipeline here, for Perfetto");
   command->add_option("--report", options->page,
                       "Write an HTML page here: the step, weak and strong scaling, ablation, layouts, start-up");
   command->add_option("--svg", options->svg,
                       "Write a picture of one pipeline's step here; with --scaling of where the steps' time goes");
-  auto* network =
-      command->add_flag("--network", options->network_asked,
-                        "What share of the network each axis gets, and why; steps with congestion; link flaps");
+  auto* network = command
+                      ->add_flag("--network", options->network_asked,
+                                 "What share of the network each axis gets, and why; steps with congestion; link flaps")
+                      ->excludes(scaling)
+                      ->excludes(startup);
   command->add_option("--placement", options->placement, "Of machines on switches: packed or scattered")
       ->check(CLI::IsMember({"packed", "scattered"}))
       ->capture_default_str()

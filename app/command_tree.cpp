@@ -7,7 +7,6 @@
 #include "lib/config/fields.h"
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
-#include "lib/simulate/planner.h"
 
 namespace tri {
 namespace {
@@ -57,7 +56,6 @@ bool has_option(const Command& command, const std::string& name) {
 
 // Whether the command does as --set of the field says.
 bool takes_field(const Command& command, const Field& field) {
-  if (command.path == "trireme plan") return !chosen_by_search(field.name());
   if (command.path == "trireme checkpoint import") return field.section != "model";
   const bool evaluates = command.path == "trireme eval", generates = command.path == "trireme generate";
   if (!evaluates && !generates) return true;
@@ -95,7 +93,6 @@ std::string in_place_of(const Command& command, const std::string& name) {
     if (takes_field(command, *find_field(field))) settings.push_back(setting(field));
   if (!settings.empty() && here.remark.empty()) return fmt::format("; {} sets it", fmt::join(settings, " or "));
   if (!settings.empty()) return fmt::format("; {} comes nearest ({})", fmt::join(settings, " or "), here.remark);
-  if (command.path == "trireme plan") return fmt::format(", which chooses {} itself", here.fields[0]);
   if (here.fields[0].starts_with("model."))
     return fmt::format("; {} is that of the model that is read", here.fields[0]);
   return "";

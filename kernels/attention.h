@@ -91,7 +91,8 @@ bool flash_attention_takes(const AttentionShape& shape, const GpuProperties& gpu
 // bf16 and head sizes that are a multiple of 8 up to 128; any group and window.
 bool cudnn_attention_takes(const AttentionShape& shape, const GpuProperties& gpu);
 
-// Shared memory of a block that the FlashAttention kernels need, at most; and of the scalar ones, beside the scores.
+// Shared memory of a block that the FlashAttention kernels need, at most (Hopper's more, and where there is less those
+// of mma.sync run: cuda/flash_attention.h); and that the scalar ones need beside the scores.
 inline constexpr int64_t kFlashSharedBytes = 163 * 1024;
 inline constexpr int64_t kScalarStaticBytes = 1024;
 inline constexpr int64_t kScalarMaxHeadSize = 1024;

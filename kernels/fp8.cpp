@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/core/checks.h"
+#include "kernels/core/dims.h"
 
 namespace tri {
 namespace {
@@ -34,6 +35,23 @@ void check(const Fp8Amax& a) {
 void check(const Fp8Cast& c) {
   require_matrix("fp8_cast", "inp", c.inp);
   check_targets("fp8_cast", c, c.inp[0], c.inp[1]);
+}
+
+void check(const char* op, const Fp8SliceCodes& c, int64_t n) {
+  const int64_t slots = c.scale.numel();
+  require_tensor(op, "codes", c.out, Dtype::kE4M3, {n});
+  require_tensor(op, "slot", c.slot, Dtype::kI32, {c.slot.numel()});
+  require_tensor(op, "scale", c.scale, Dtype::kF32, {slots});
+  require_tensor(op, "amax", c.amax, Dtype::kF32, {slots});
+  require_tensor(op, "counts", c.counts, Dtype::kI32, {slots, kNumFp8Counts});
+}
+
+void check(const Fp8CastSlice& c) {
+  const int64_t n = c.inp.numel();
+  require_tensor("fp8_cast_slice", "inp", c.inp, Dtype::kF32, {n});
+  TRI_REQUIRE(n % kBlock == 0, "fp8_cast_slice: inp {} is not whole blocks of {}", c.inp.shape_text(), kBlock);
+  require_tensor("fp8_cast_slice", "block_tensor", c.block_tensor, Dtype::kI32, {n / kBlock});
+  check("fp8_cast_slice", c.codes, n);
 }
 
 void check(const Fp8NormForward& n) {

@@ -38,6 +38,24 @@ struct Fp8Cast {
 };
 void check(const Fp8Cast&);
 
+// The codes of a slice of a flat buffer (kernels/optimizer.h): of each tensor with a scale of its own.
+struct Fp8SliceCodes {
+  Tensor out;     // (n) e4m3; absent: no codes are wanted
+  Tensor slot;    // (S) i32: of each tensor, its place in what follows; tensors of other slices may have none, -1
+  Tensor scale;   // (slots) f32
+  Tensor amax;    // (slots) f32: as in Fp8Amax
+  Tensor counts;  // (slots, kNumFp8Counts) i32: as in Fp8Cast
+};
+void check(const char* op, const Fp8SliceCodes& codes, int64_t n);
+
+// The codes of fp32 numbers; padding is left alone.
+struct Fp8CastSlice {
+  Fp8SliceCodes codes;
+  Tensor inp;           // (n) f32
+  Tensor block_tensor;  // (n / kBlock) i32: the tensor that owns each block, -1: padding
+};
+void check(const Fp8CastSlice&);
+
 // The norm of kernels/norm.h, rounded to the type of inp and cast at once: no number of it is kept.
 struct Fp8NormForward {
   NormForward norm;  // without out

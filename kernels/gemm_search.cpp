@@ -36,8 +36,8 @@ const OpTable& recorder_ops() {
 }  // namespace
 
 // The clock of an H200 that changes from one kernel to another needs some 50 ms to settle, and then jitters by 15 MHz
-// from one tenth of a second to the next. Timed in turns of 12 ms, the choice for 13B's GEMMs was 0.7 % slower in steady
-// use than cuBLASLt's first heuristic; timed so, 1 to 1.4 % faster.
+// from one tenth of a second to the next. Timed in turns of 12 ms, the choice for 13B's GEMMs was 0.7 % slower in
+// steady use than cuBLASLt's first heuristic; timed so, 1 to 1.4 % faster.
 std::vector<double> times_when_hot(std::span<const double> alone, size_t always, double heat_microseconds,
                                    const TimeCalls& time) {
   constexpr double kNear = 1.15, kSettleMicroseconds = 50e3, kPartMicroseconds = 20e3;

@@ -35,8 +35,8 @@ class GemmSearch {
   // Of `gemms` those whose shape has no choice yet, one a shape, by the word with which the choice's line begins.
   virtual std::map<std::string, AnyGemm> without_choice(std::span<const AnyGemm> gemms) = 0;
 
-  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_hot: about a second each),
-  // on the operands' own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
+  // Times the algorithms of each GEMM that has no choice yet as they run in a step (times_when_hot: about a second
+  // each), on the operands' own memory: all of it, outputs included, is overwritten with numbers. Waits for the stream.
   virtual void search(std::span<const AnyGemm> gemms, Stream& stream) = 0;
 
   // All choices: a "# library" line, then a line each that begins with the shape. import() takes those made by the same
@@ -50,11 +50,12 @@ class GemmSearch {
 // Microseconds of a call of a candidate, over `calls` back to back; infinite where it refuses to run.
 using TimeCalls = std::function<double(size_t candidate, int calls)>;
 
-// Microseconds of a call of each candidate as it runs in a training step: on a GPU at its power limit, whose clock falls
-// with what a kernel takes. So the fastest is the one that needs least energy, and others are than on a GPU that rests,
-// or that was heated by others. Only those near the fastest are timed, and `always`, one of the candidates: each without
-// a pause, first for as long as the clock needs to settle. The others' times are infinite. `alone`: microseconds of a
-// call that was waited for, infinite where it was refused. `heat_microseconds`: of calls before all of it.
+// Microseconds of a call of each candidate as it runs in a training step: on a GPU at its power limit, whose clock
+// falls with what a kernel takes. So the fastest is the one that needs least energy, and others are than on a GPU that
+// rests, or that was heated by others. Only those near the fastest are timed, and `always`, one of the candidates: each
+// without a pause, first for as long as the clock needs to settle. The others' times are infinite. `alone`:
+// microseconds of a call that was waited for, infinite where it was refused. `heat_microseconds`: of calls before all
+// of it.
 std::vector<double> times_when_hot(std::span<const double> alone, size_t always, double heat_microseconds,
                                    const TimeCalls& time);
 

@@ -22,6 +22,7 @@
   ROW(bias_backward, BiasBackward)                    \
   ROW(fp8_gemm, Fp8Gemm)                              \
   ROW(fp8_cast, Fp8Cast)                              \
+  ROW(fp8_cast_slice, Fp8CastSlice)                   \
   ROW(fp8_norm_forward, Fp8NormForward)               \
   ROW(fp8_activation_forward, Fp8ActivationForward)   \
   ROW(fp8_activation_backward, Fp8ActivationBackward) \

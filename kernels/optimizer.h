@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/core/tensor.h"
+#include "kernels/fp8.h"
 
 namespace tri {
 
@@ -36,9 +37,12 @@ struct Moments {
   MomentRounding rounding = {};                            // for moments in bf16
 };
 
+// The updated weights as the layers read them: in compute precision, or as FP8 codes, or neither where master is the
+// parameter itself. Codes, amax and counts are those of the weights that stand, so where nothing changes too.
 struct AdamwUpdate {
   Moments moments;
-  Tensor param;  // (n) bf16: the updated weights in compute precision; absent when master is the parameter itself
+  Tensor param;         // (n) bf16, optional
+  Fp8SliceCodes codes;  // optional
   float lr = 0.0f;
 };
 void check(const AdamwUpdate&);
@@ -52,7 +56,8 @@ void check(const LambDirection&);
 // Second pass of LAMB, after weight_sumsq and direction_sumsq were summed over all holders of a tensor's parts.
 struct LambApply {
   Tensor master;           // (n) f32
-  Tensor param;            // (n) bf16, or absent
+  Tensor param;            // (n) bf16, optional
+  Fp8SliceCodes codes;     // optional
   Tensor direction;        // (n) f32
   Tensor weight_sumsq;     // (S) f32
   Tensor direction_sumsq;  // (S) f32

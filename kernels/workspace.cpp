@@ -33,10 +33,11 @@ int64_t cudnn_sequences(const WorkspaceDims& d) {
 
 int64_t cudnn_workspace_bytes(const WorkspaceDims& d) { return cudnn_execution_bytes(d, cudnn_sequences(d)); }
 
-// The query gradients' sums in fp32 and a counter a tile of them: flash_attention_backward.cu.
+// The query gradients' sums in fp32 and a counter a tile of them, and the forward pass's ticket. Hopper's kernels
+// (hopper_attention_backward.cu) have the columns in boxes of 64 and two statistics a row besides.
 int64_t flash_workspace_bytes(const WorkspaceDims& d) {
   const int64_t heads = d.batch * d.num_kv_heads * d.group, rows = round_up(d.seq_len, 128);
-  return heads * (rows * d.head_size * 4 + rows / 64 * 4) + 256;
+  return heads * (rows * (round_up(d.head_size, 64) * 4 + 8) + rows / 64 * 4) + 512;
 }
 
 int64_t attention_workspace_bytes(const WorkspaceDims& d, const GpuProperties& gpu) {

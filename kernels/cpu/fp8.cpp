@@ -7,8 +7,10 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/core/dims.h"
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/fp8_block.h"
 #include "kernels/cpu/ops.h"
 
 namespace tri::cpu {
@@ -29,11 +31,10 @@ void transpose(const uint8_t* values, uint8_t* out, int64_t rows, int64_t column
         for (int64_t c = c0; c < std::min(columns, c0 + kTile); ++c) out[c * rows + r] = values[r * columns + c];
 }
 
+// The codes of `count` numbers. amax and counts may be null.
 template <class T>
-void cast_values(const Fp8Cast& c, uint8_t* out, const Fp8Format& format) {
-  const T* inp = c.inp.as<T>();
-  const float scale = *c.scale.as<float>();
-  const int64_t count = c.inp.numel();
+void encode(const T* inp, uint8_t* out, int64_t count, float scale, const Fp8Format& format, float* amax,
+            int32_t* counts) {
   uint32_t most = 0, saturated = 0, underflowed = 0;
   for (int64_t i = 0; i < count; ++i) {
     const float value = to_float(inp[i]);
@@ -43,9 +44,8 @@ void cast_values(const Fp8Cast& c, uint8_t* out, const Fp8Format& format) {
     saturated += std::fabs(scaled) > format.limit;
     underflowed += value != 0.0f && (out[i] & 0x7F) == 0;
   }
-  if (!c.amax.empty()) raise(*c.amax.as<float>(), most);
-  if (c.counts.empty()) return;
-  int32_t* counts = c.counts.as<int32_t>();
+  if (amax != nullptr) raise(*amax, most);
+  if (counts == nullptr) return;
   const uint32_t found[kNumFp8Counts] = {static_cast<uint32_t>(count), saturated, underflowed};
   for (int i = 0; i < kNumFp8Counts; ++i) counts[i] = static_cast<int32_t>(static_cast<uint32_t>(counts[i]) + found[i]);
 }
@@ -88,9 +88,26 @@ void fp8_cast(const Fp8Cast& c) {
   thread_local std::vector<uint8_t> scratch;
   if (c.out.empty()) scratch.resize(static_cast<size_t>(c.inp.numel()));
   uint8_t* out = c.out.empty() ? scratch.data() : fp8_codes(c.out);
-  dispatch(c.inp.dtype, [&](auto type) { cast_values<decltype(type)>(c, out, fp8_format(c.format())); });
+  dispatch(c.inp.dtype, [&](auto type) {
+    encode(c.inp.as<decltype(type)>(), out, c.inp.numel(), *c.scale.as<float>(), fp8_format(c.format()),
+           c.amax.as<float>(), c.counts.as<int32_t>());
+  });
   if (!c.out_t.empty()) transpose(out, fp8_codes(c.out_t), c.inp[0], c.inp[1]);
   if (!c.dbias.empty()) bias_backward({.dbias = c.dbias, .dout = c.inp});
+}
+
+void cast_block(const Fp8SliceCodes& c, const float* values, int64_t first, int tensor) {
+  TRI_REQUIRE(tensor < c.slot.numel(), "tensor {} of {}", tensor, c.slot.numel());
+  const int32_t slot = c.slot.as<int32_t>()[tensor];
+  TRI_REQUIRE(slot >= 0 && slot < c.scale.numel(), "tensor {} has slot {} of {}", tensor, slot, c.scale.numel());
+  encode(values, fp8_codes(c.out) + first, kBlock, c.scale.as<float>()[slot], kE4M3Format, c.amax.as<float>() + slot,
+         c.counts.as<int32_t>() + slot * kNumFp8Counts);
+}
+
+void fp8_cast_slice(const Fp8CastSlice& c) {
+  const int32_t* owners = c.block_tensor.as<int32_t>();
+  for (int64_t block = 0; block < c.block_tensor.numel(); ++block)
+    if (owners[block] >= 0) cast_block(c.codes, c.inp.as<float>() + block * kBlock, block * kBlock, owners[block]);
 }
 
 void fp8_norm_forward(const Fp8NormForward& n) {

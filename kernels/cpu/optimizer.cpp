@@ -10,6 +10,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/cpu/dispatch.h"
+#include "kernels/cpu/fp8_block.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/moment_rounding.h"
 
@@ -71,7 +72,7 @@ void update_moments(const Moments& a, int64_t first, int tensor, float decay, fl
   }
 }
 
-// Calls f(first element, direction) for each block of the slice after updating its moments; nothing where the
+// Calls f(first element, tensor, direction) for each block of the slice after updating its moments; nothing where the
 // gradients are not finite.
 template <class F>
 void for_each_direction(const Moments& a, F f) {
@@ -81,16 +82,17 @@ void for_each_direction(const Moments& a, F f) {
     for_each_block(a.block_tensor, a.decay.numel(), [&](int64_t first, int tensor) {
       float direction[kBlock];
       update_moments<decltype(type)>(a, first, tensor, std::max(decay[tensor], 0.0f), direction);
-      f(first, direction);
+      f(first, tensor, direction);
     });
   });
 }
 
-// w -= step · direction, and its copy in compute precision.
-void step_weights(const Tensor& master, const Tensor& param, int64_t first, float step,
-                  const float* __restrict direction) {
+// w -= step · direction of a block of `tensor`, and its copy in compute precision, or its codes.
+void step_weights(const Tensor& master, const Tensor& param, const Fp8SliceCodes& codes, int64_t first, int tensor,
+                  float step, const float* __restrict direction) {
   float* __restrict w = master.as<float>() + first;
   for (int i = 0; i < kBlock; ++i) w[i] -= step * direction[i];
+  if (!codes.out.empty()) cast_block(codes, w, first, tensor);
   if (param.empty()) return;
   bf16* __restrict p = param.as<bf16>() + first;
   for (int i = 0; i < kBlock; ++i) p[i] = bf16(w[i]);
@@ -112,26 +114,31 @@ double block_sumsq(const float* __restrict inp) {
 }  // namespace
 
 void adamw_update(const AdamwUpdate& a) {
-  for_each_direction(a.moments, [&](int64_t first, const float* direction) {
-    step_weights(a.moments.master, a.param, first, a.lr, direction);
+  if (!a.codes.out.empty() && std::isnan(*a.moments.grad_scale.as<float>()))
+    return fp8_cast_slice({.codes = a.codes, .inp = a.moments.master, .block_tensor = a.moments.block_tensor});
+  for_each_direction(a.moments, [&](int64_t first, int tensor, const float* direction) {
+    step_weights(a.moments.master, a.param, a.codes, first, tensor, a.lr, direction);
   });
 }
 
 void lamb_direction(const LambDirection& a) {
   float* grad = a.moments.grad.as<float>();
   for_each_direction(a.moments,
-                     [&](int64_t first, const float* direction) { std::copy_n(direction, kBlock, grad + first); });
+                     [&](int64_t first, int, const float* direction) { std::copy_n(direction, kBlock, grad + first); });
 }
 
 void lamb_apply(const LambApply& a) {
-  if (std::isnan(a.grad_scale.as<float>()[0])) return;
+  if (std::isnan(a.grad_scale.as<float>()[0])) {
+    if (!a.codes.out.empty()) fp8_cast_slice({.codes = a.codes, .inp = a.master, .block_tensor = a.block_tensor});
+    return;
+  }
   const float* decay = a.decay.as<float>();
   const float* weight_sumsq = a.weight_sumsq.as<float>();
   const float* direction_sumsq = a.direction_sumsq.as<float>();
   for_each_block(a.block_tensor, a.decay.numel(), [&](int64_t first, int tensor) {
     const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
     const float trust = adapts ? std::sqrt(weight_sumsq[tensor]) / std::sqrt(direction_sumsq[tensor]) : 1.0f;
-    step_weights(a.master, a.param, first, a.lr * trust, a.direction.as<float>() + first);
+    step_weights(a.master, a.param, a.codes, first, tensor, a.lr * trust, a.direction.as<float>() + first);
   });
 }
 

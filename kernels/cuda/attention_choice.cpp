@@ -1,5 +1,5 @@
 // Which attention kernels take a call: attention_path() (kernels/attention.h) by its shape; under `auto` cuDNN's graph
-// is tried once a shape, and where cuDNN refuses it our own kernels take the call.
+// is tried once a shape, and where cuDNN refuses it our own kernels take the call. Which of those: by the GPU.
 #include "io/base/log.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/flash_attention.h"
@@ -27,6 +27,16 @@ AttentionPath path_of(const Args& a, Pass pass, Context& context) {
 }
 
 }  // namespace
+
+void flash_attention_forward(const AttentionForward& args, CudaStream& stream) {
+  if (hopper_attention_runs(stream.context().properties())) return hopper_attention_forward(args, stream);
+  mma_attention_forward(args, stream);
+}
+
+void flash_attention_backward(const AttentionBackward& args, CudaStream& stream) {
+  if (hopper_attention_runs(stream.context().properties())) return hopper_attention_backward(args, stream);
+  mma_attention_backward(args, stream);
+}
 
 void attention_forward(const AttentionForward& args, CudaStream& stream) {
   switch (path_of(args, Pass::kForward, stream.context())) {

@@ -1,8 +1,5 @@
 // CUDA's Device, Stream and Event. Streams do not block each other or the default stream; events carry the time where
 // that is asked for (EventKind::kTimed).
-#include <cuda.h>
-#include <cudaTypedefs.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -15,6 +12,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/driver.h"
 #include "kernels/cuda/load.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda_device.h"
@@ -48,28 +46,9 @@ void wait_until_done(Query query, const Device& device) {
   device.rethrow_fault();
 }
 
-// Functions of the driver, which a machine without GPUs does not have to link.
-template <class Function>
-Function driver_function(const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-  TRI_CUDA(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
-#else
-  TRI_CUDA(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found));
-#endif
-  if (found != cudaDriverEntryPointSuccess) throw Fatal(ExitCode::kDevice, fmt::format("the driver has no {}", name));
-  return reinterpret_cast<Function>(function);
-}
-
-void driver_check(CUresult result, const char* call) {
-  if (result == CUDA_SUCCESS) return;
-  throw Fatal(ExitCode::kDevice, fmt::format("{}: CUDA driver error {}", call, static_cast<int>(result)));
-}
-
 void write_word(cudaStream_t stream, void* word, uint32_t value, const char* what) {
-  static const auto write = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-  driver_check(write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT), what);
+  static const auto write = cuda::driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+  cuda::driver_check(write(stream, reinterpret_cast<CUdeviceptr>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT), what);
 }
 
 class CudaEvent final : public Event {
@@ -123,8 +102,8 @@ class CudaStreamImpl final : public CudaStream {
   }
   void set_flag(uint32_t* flag, uint32_t value) override { write_word(stream_, flag, value, "cuStreamWriteValue32"); }
   void wait_flag(const uint32_t* flag, uint32_t value) override {
-    static const auto wait = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
-    driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
+    static const auto wait = cuda::driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+    cuda::driver_check(wait(stream_, reinterpret_cast<CUdeviceptr>(flag), value, wait_flags_), "cuStreamWaitValue32");
   }
   void mark(std::atomic<uint32_t>& word, uint32_t value) override {
     write_word(stream_, &word, value,
@@ -284,9 +263,9 @@ void set_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 // The driver's second cuDeviceGetUuid (named so since version 12): of a GPU in MIG mode it gives the slice that this
 // process sees. What cudaGetDeviceProperties gives may be that of the whole GPU, the same for all of its slices.
 std::string uuid(int ordinal) {
-  static const auto get = driver_function<PFN_cuDeviceGetUuid_v11040>("cuDeviceGetUuid");
+  static const auto get = cuda::driver_function<PFN_cuDeviceGetUuid_v11040>("cuDeviceGetUuid");
   CUuuid bytes{};
-  driver_check(get(&bytes, ordinal), "cuDeviceGetUuid");
+  cuda::driver_check(get(&bytes, ordinal), "cuDeviceGetUuid");
   std::string text;
   for (const char byte : bytes.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return text;

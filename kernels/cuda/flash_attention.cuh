@@ -1,5 +1,5 @@
-// What both passes of our attention share. Causal attention on tensor cores (Dao 2023, FlashAttention-2): formulas in
-// kernels/attention.h.
+// What our attention kernels on tensor cores share: those of mma.sync (Dao 2023, FlashAttention-2), whose base this is,
+// and Hopper's (hopper_attention.cuh). Causal attention; formulas in kernels/attention.h.
 //   qkv, dqkv (R, NKV · (G + 2) · HS) bf16, in either order (qkv_row.h)
 //   out, dout (R, NH, HS) bf16    lse, delta (B, NH, T) f32
 // Limits: bf16, HS 64, 96 or 128, 16-byte aligned tensors, scale > 0; B, NH up to 65,535.
@@ -110,6 +110,38 @@ __device__ __forceinline__ void mask(float (&acc)[kRowTiles][kColumnTiles][4], i
         const int key = column + n * 8 + lane % 4 * 2 + e % 2;
         if (key > query || key <= d.below(query)) acc[m][n][e] = masked;
       }
+}
+
+// So many lanes read a head's row of dout or out, sixteen bytes each; of 16 lanes 12 have some of a head of 96.
+constexpr int row_lanes(int head_size) { return head_size == 64 ? 8 : 16; }
+
+// sum_c dout · out of the row at this element; 0, and nothing is read, where not `valid`. `lane`: of the row's.
+template <int kHead>
+__device__ __forceinline__ float row_delta(const Bf16* dout, const Bf16* out, int64_t at, int lane, bool valid) {
+  float sum = 0.0f;
+  if (valid && lane < kHead / 8) {
+    const Pack<Bf16> x = load_pack(dout + at + lane * 8), y = load_pack(out + at + lane * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(to_float(x.item[i]), to_float(y.item[i]), sum);
+  }
+#pragma unroll
+  for (int offset = row_lanes(kHead) / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
+  return sum;
+}
+
+// Whose turn it is to add to a tile of dq: the number of key tiles that have.
+__device__ __forceinline__ int load_relaxed(const int* from) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ int load_acquire(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 template <class Args>

@@ -49,19 +49,6 @@ struct QueryGradient {
   int pairs_together;  // worked on at the same time
 };
 
-__device__ __forceinline__ int load_relaxed(const int* from) {
-  int value;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-__device__ __forceinline__ int load_acquire(const int* from) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_release(int* to, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
 __device__ __forceinline__ void add_global(float4* to, const float (&value)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(value[0]), "f"(value[1]),
@@ -77,20 +64,12 @@ __device__ __forceinline__ void add_global(float4* to, const float (&value)[4]) 
 // delta[b, h, t] = sum_c dout · out. Mapping: a group of lanes a row of a head, sixteen bytes a lane.
 template <int kHead>
 __global__ void __launch_bounds__(256) delta_kernel(float* delta, const Bf16* dout, const Bf16* out, Shape d) {
-  constexpr int kLanes = kHead == 64 ? 8 : 16, kRows = 256 / kLanes;
+  constexpr int kLanes = row_lanes(kHead), kRows = 256 / kLanes;
   const int lane = threadIdx.x % kLanes, head = blockIdx.y, b = blockIdx.z;
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const int t = (static_cast<int>(blockIdx.x) * 4 + n) * kRows + static_cast<int>(threadIdx.x) / kLanes;
-    float sum = 0.0f;
-    if (t < d.seq_len && lane < kHead / 8) {
-      const int64_t at = d.out_at(b, t, head, kHead) + lane * 8;
-      const Pack<Bf16> x = load_pack(dout + at), y = load_pack(out + at);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum = fmaf(to_float(x.item[i]), to_float(y.item[i]), sum);
-    }
-#pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
+    const float sum = row_delta<kHead>(dout, out, d.out_at(b, t, head, kHead), lane, t < d.seq_len);
     if (t < d.seq_len && lane == 0) delta[d.stat_at(b, t, head)] = sum;
   }
 }
@@ -338,7 +317,7 @@ constexpr int kPairsTogether = 32;
 
 using namespace flash;
 
-void flash_attention_backward(const AttentionBackward& a, CudaStream& stream) {
+void mma_attention_backward(const AttentionBackward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
   const int64_t batch = a.qkv[0] / d.seq_len, heads = int64_t{d.kv_heads} * d.group;
@@ -361,7 +340,7 @@ void flash_attention_backward(const AttentionBackward& a, CudaStream& stream) {
                            static_cast<int>(pairs),
                            static_cast<int>(together)};
 
-    constexpr int kDeltaRows = 4 * 256 / (kHead == 64 ? 8 : 16);
+    constexpr int kDeltaRows = 4 * 256 / row_lanes(kHead);
     const dim3 rows(static_cast<unsigned>(ceil_div(d.seq_len, kDeltaRows)), static_cast<unsigned>(heads),
                     static_cast<unsigned>(batch));
     delta_kernel<kHead>

@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(ForwardTiles<kHead>::kThreads, 2)
 
 using namespace flash;
 
-void flash_attention_forward(const AttentionForward& a, CudaStream& stream) {
+void mma_attention_forward(const AttentionForward& a, CudaStream& stream) {
   TRI_REQUIRE(a.qkv.dtype == Dtype::kBF16, "no flash attention kernel for {}", enum_name(a.qkv.dtype));
   const Shape d = shape_of(a);
   with_head_size(d.row.head_size, [&](auto head_size) {

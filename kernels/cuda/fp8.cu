@@ -3,9 +3,11 @@
 // Mapping of casts: fp8_cast.cuh. A transpose of bytes: a block a tile of 128 x 128, a thread sixteen columns of four
 // rows. Where a side of the tensor is no multiple of what a thread takes, or a pointer is not aligned, single elements.
 // Bound: memory; a cast to both orientations reads 2 bytes and writes 2.  Mirror: kernels/cpu/fp8.cpp, bit for bit.
+#include "kernels/core/dims.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/fp8_launch.cuh"
+#include "kernels/cuda/fp8_slice.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace tri::cuda {
@@ -22,6 +24,15 @@ __global__ void __launch_bounds__(kThreads) amax_kernel(Fp8Target target, const 
     for (int i = 0; i < kVec; ++i) found.amax = max(found.amax, size_of(to_float(from.item[i])));
   }
   publish(found, target, false);
+}
+
+// Codes of a flat slice: a thread four elements, a block of kBlock elements has one owner.
+__global__ void __launch_bounds__(kThreads)
+    cast_slice_kernel(SliceCodes codes, const float* inp, const int32_t* block_tensor, int64_t n) {
+  const int64_t first = thread_index() * 4;
+  float w[4] = {};
+  if (first < n) unpack(load_pack<4>(inp + first), w);
+  encode_weights(codes, first, first < n ? block_tensor[first / kBlock] : -1, w);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -84,6 +95,14 @@ void fp8_cast(const Fp8Cast& c, CudaStream& stream) {
     launch_cast(ReadRows<T>{pointer<T>(c.inp), c.inp[1]}, wide, c, c.inp[0], c.inp[1], stream);
   });
   TRI_CUDA_LAUNCH("fp8_cast");
+}
+
+void fp8_cast_slice(const Fp8CastSlice& c, CudaStream& stream) {
+  const int64_t n = c.inp.numel();
+  if (n == 0) return;
+  cast_slice_kernel<<<blocks_for(n / 4), kThreads, 0, stream>>>(slice_codes(c.codes), pointer<float>(c.inp),
+                                                                pointer<int32_t>(c.block_tensor), n);
+  TRI_CUDA_LAUNCH("fp8_cast_slice");
 }
 
 void fp8_transpose(const Fp8Transpose& t, CudaStream& stream) {

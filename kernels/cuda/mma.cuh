@@ -81,9 +81,17 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 __device__ __forceinline__ void store_shared(uint32_t to, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store_shared16(uint32_t to, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 __device__ __forceinline__ float load_shared_float(uint32_t from) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
+}
+__device__ __forceinline__ float2 load_shared_float2(uint32_t from) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(from) : "memory");
   return value;
 }
 __device__ __forceinline__ uint4 load_shared16(uint32_t from) {

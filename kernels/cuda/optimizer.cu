@@ -3,20 +3,19 @@
 // elements has one owner, so a thread looks it up once. Moments in bf16 take one draw of random numbers for four
 // elements (Philox, some 15 integer instructions an element, beside the memory's time). Sums of squares: a warp a run
 // of blocks into scratch (double), then one block a tensor adds its runs in a fixed order.
-// Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy.
+// Bound: memory; AdamW reads 16 and writes 12 bytes an element (12 and 8 with moments in bf16), 2 for the bf16 copy, 1
+// for FP8 codes, of which a block of threads tells amax and counts at once.
 // Mirror: kernels/cpu/optimizer.cpp.
 #include "kernels/core/dims.h"
 #include "kernels/cuda/device_math.cuh"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/fp8_slice.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/moment_rounding.h"
 
 namespace tri::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-unsigned blocks_for(int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 
 // T: of the moments.
 template <class T>
@@ -138,11 +137,12 @@ __device__ void step_weights(float* master, __nv_bfloat16* param, int64_t first,
   if (param != nullptr) store_pack(param + first, pack_floats<__nv_bfloat16>(w));
 }
 
-template <class T>
-__global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, int64_t n, float lr) {
+template <class T, bool kCodes>
+__global__ void adamw_kernel(MomentPointers<T> p, __nv_bfloat16* param, SliceCodes codes, int64_t n, float lr) {
   const int64_t first = first_element<T>();
   float w[kElements<T>], d[kElements<T>];
   if (first < n && update_moments(p, first, w, d)) step_weights(p.master, param, first, w, d, lr);
+  if constexpr (kCodes) encode_weights(codes, first, first < n ? p.block_tensor[first / kBlock] : -1, w);
 }
 
 template <class T>
@@ -152,23 +152,26 @@ __global__ void lamb_direction_kernel(MomentPointers<T> p, int64_t n) {
   if (first < n && update_moments(p, first, w, d)) store_pack(p.grad + first, pack_floats<float>(d));
 }
 
-__global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, const float* direction,
+template <bool kCodes>
+__global__ void lamb_apply_kernel(float* master, __nv_bfloat16* param, SliceCodes codes, const float* direction,
                                   const float* weight_sumsq, const float* direction_sumsq, const float* grad_scale,
                                   const float* decay, const int32_t* block_tensor, int64_t n, float lr) {
   const int64_t first = first_element<float>();
   const int tensor = first < n ? block_tensor[first / kBlock] : -1;
-  if (tensor < 0 || isnan(grad_scale[0])) return;
-  const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
-  const float trust = adapts ? sqrtf(weight_sumsq[tensor]) / sqrtf(direction_sumsq[tensor]) : 1.0f;
   float w[4], d[4];
-  unpack(load_pack<4>(master + first), w);
-  unpack(load_pack<4>(direction + first), d);
-  step_weights(master, param, first, w, d, lr * trust);
+  if (tensor >= 0) unpack(load_pack<4>(master + first), w);
+  if (tensor >= 0 && !isnan(grad_scale[0])) {
+    const bool adapts = decay[tensor] >= 0 && weight_sumsq[tensor] > 0 && direction_sumsq[tensor] > 0;
+    const float trust = adapts ? sqrtf(weight_sumsq[tensor]) / sqrtf(direction_sumsq[tensor]) : 1.0f;
+    unpack(load_pack<4>(direction + first), d);
+    step_weights(master, param, first, w, d, lr * trust);
+  }
+  if constexpr (kCodes) encode_weights(codes, first, tensor, w);
 }
 
-// Sums of squares, first pass: a warp adds kRun blocks of kBlock elements, 32 lanes of four. The part of a tensor that
-// reaches the end of a warp's run goes to runs[]; a tensor's last part, which ends inside a run, to its own tail.
-constexpr int kRun = 16;
+// Sums of squares, first pass: a warp adds kRunBlocks blocks of kBlock elements, 32 lanes of four. The part of a tensor
+// that reaches the end of a warp's run goes to runs[]; a tensor's last part, which ends inside a run, to its own tail.
+constexpr int kRunBlocks = 16;
 constexpr int kTensorThreads = 1024;
 
 struct TensorRange {
@@ -179,9 +182,9 @@ struct TensorRange {
 __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float* inp, const int32_t* block_tensor,
                                  int64_t blocks) {
   static_assert(kBlock == 32 * 4);
-  const int64_t run = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32, begin = run * kRun;
+  const int64_t run = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32, begin = run * kRunBlocks;
   if (begin >= blocks) return;
-  const int64_t end = begin + kRun < blocks ? begin + kRun : blocks;
+  const int64_t end = begin + kRunBlocks < blocks ? begin + kRunBlocks : blocks;
   const int lane = threadIdx.x % 32;
   const auto square = [&](int64_t block) {
     const float4 x = reinterpret_cast<const float4*>(inp)[block * 32 + lane];
@@ -193,13 +196,13 @@ __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float
   };
   double sum = 0;
   // Most runs lie inside one tensor.
-  const int64_t mine = begin + lane % kRun;
+  const int64_t mine = begin + lane % kRunBlocks;
   const int owner = mine < end ? block_tensor[mine] : -1;
   const int before = begin > 0 ? block_tensor[begin - 1] : -1, after = end < blocks ? block_tensor[end] : -1;
   const int tensor = __shfl_sync(0xFFFFFFFFu, owner, 0);
   if (__all_sync(0xFFFFFFFFu, owner == tensor) && tensor >= 0 && before == tensor && after == tensor) {
 #pragma unroll
-    for (int block = 0; block < kRun; ++block) sum += square(begin + block);
+    for (int block = 0; block < kRunBlocks; ++block) sum += square(begin + block);
     sum = warp_total(sum);
     if (lane == 0) runs[run] = sum;
     return;
@@ -215,7 +218,7 @@ __global__ void run_sumsq_kernel(double* runs, TensorRange* tensors, const float
     if (!last && block + 1 < end) continue;
     const double total = warp_total(sum);
     if (lane != 0) continue;
-    if (block == begin + kRun - 1)
+    if (block == begin + kRunBlocks - 1)
       runs[run] = total;
     else
       tensors[tensor].tail = total;
@@ -231,14 +234,16 @@ __global__ void __launch_bounds__(kTensorThreads)
   if (range.first == range.last) return;
   double sum = 0;
 #pragma unroll 8
-  for (int64_t run = range.first / kRun + threadIdx.x; run < range.last / kRun; run += kTensorThreads) sum += runs[run];
+  for (int64_t run = range.first / kRunBlocks + threadIdx.x; run < range.last / kRunBlocks; run += kTensorThreads)
+    sum += runs[run];
   part[threadIdx.x] = sum;
   __syncthreads();
   for (int half = kTensorThreads / 2; half > 0; half /= 2) {
     if (static_cast<int>(threadIdx.x) < half) part[threadIdx.x] += part[threadIdx.x + half];
     __syncthreads();
   }
-  if (threadIdx.x == 0) sumsq[blockIdx.x] += static_cast<float>(part[0] + (range.last % kRun == 0 ? 0.0 : range.tail));
+  if (threadIdx.x == 0)
+    sumsq[blockIdx.x] += static_cast<float>(part[0] + (range.last % kRunBlocks == 0 ? 0.0 : range.tail));
 }
 
 __global__ void weighted_sum_kernel(float* out, const float* inp, const float* weight, int64_t count) {
@@ -266,8 +271,9 @@ void adamw_update(const AdamwUpdate& a, CudaStream& stream) {
   if (n == 0) return;
   dispatch(a.moments.exp_avg.dtype, [&](auto type) {
     using T = decltype(type);
-    adamw_kernel<<<blocks_for(n / kElements<T>), kThreads, 0, stream>>>(pointers_of<T>(a.moments),
-                                                                        pointer<__nv_bfloat16>(a.param), n, a.lr);
+    const auto kernel = a.codes.out.empty() ? adamw_kernel<T, false> : adamw_kernel<T, true>;
+    kernel<<<blocks_for(n / kElements<T>), kThreads, 0, stream>>>(
+        pointers_of<T>(a.moments), pointer<__nv_bfloat16>(a.param), slice_codes(a.codes), n, a.lr);
   });
   TRI_CUDA_LAUNCH("adamw_update");
 }
@@ -285,15 +291,16 @@ void lamb_direction(const LambDirection& a, CudaStream& stream) {
 void lamb_apply(const LambApply& a, CudaStream& stream) {
   const int64_t n = a.master.numel();
   if (n == 0) return;
-  lamb_apply_kernel<<<blocks_for(n / kElements<float>), kThreads, 0, stream>>>(
-      pointer<float>(a.master), pointer<__nv_bfloat16>(a.param), pointer<float>(a.direction),
+  const auto kernel = a.codes.out.empty() ? lamb_apply_kernel<false> : lamb_apply_kernel<true>;
+  kernel<<<blocks_for(n / kElements<float>), kThreads, 0, stream>>>(
+      pointer<float>(a.master), pointer<__nv_bfloat16>(a.param), slice_codes(a.codes), pointer<float>(a.direction),
       pointer<float>(a.weight_sumsq), pointer<float>(a.direction_sumsq), pointer<float>(a.grad_scale),
       pointer<float>(a.decay), pointer<int32_t>(a.block_tensor), n, a.lr);
   TRI_CUDA_LAUNCH("lamb_apply");
 }
 
 void tensor_sumsq(const TensorSumsq& a, CudaStream& stream) {
-  const int64_t blocks = a.inp.numel() / kBlock, num_runs = (blocks + kRun - 1) / kRun;
+  const int64_t blocks = a.inp.numel() / kBlock, num_runs = (blocks + kRunBlocks - 1) / kRunBlocks;
   if (blocks == 0) return;
   const size_t tensor_bytes = sizeof(TensorRange) * static_cast<size_t>(a.sumsq.numel());
   auto* tensors = static_cast<TensorRange*>(

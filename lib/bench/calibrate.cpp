@@ -304,4 +304,13 @@ std::string to_text(const Calibration& calibration) {
   return text + fmt::format("uncertainty of a prediction: ± {:.1f} %\n", 100 * calibration.cluster.uncertainty);
 }
 
+std::string warning_of(const Cluster& cluster) {
+  constexpr double kUseful = 0.15;  // layouts that are worth choosing between differ by less
+  if (cluster.uncertainty <= kUseful) return "";
+  return fmt::format(
+      "warning: predictions by this calibration are uncertain by {:.0f} %, since its steps scattered so or fit no "
+      "common constants: layouts can't be told apart; calibrate where nothing else runs, with more --rounds",
+      100 * cluster.uncertainty);
+}
+
 }  // namespace tri

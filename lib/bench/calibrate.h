@@ -39,6 +39,8 @@ Result<Calibration> calibrate(const Config& config, const Mesh& mesh, Job& job, 
                               const CalibrationBench& bench);
 
 std::string to_text(const Calibration& calibration);
+// "" for one that is worth using; else a line that says why it is not.
+std::string warning_of(const Cluster& calibrated);
 
 // A step's config, planned, and the seconds that it took; of attention's kernels one call's on this rank, 0: not known.
 struct MeasuredStep {

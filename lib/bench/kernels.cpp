@@ -302,11 +302,19 @@ class Cases {
     rounded.exp_avg = take(Dtype::kBF16, {n});
     rounded.exp_avg_sq = take(Dtype::kBF16, {n});
     rounded.rounding.draws = take(Dtype::kI32, {1, TensorDraws::kColumns});
+    const Fp8SliceCodes codes{.out = take(Dtype::kE4M3, {n}),
+                              .slot = take(Dtype::kI32, {1}),
+                              .scale = take(Dtype::kF32, {1}),
+                              .amax = take(Dtype::kF32, {1}),
+                              .counts = take(Dtype::kI32, {1, kNumFp8Counts})};
     for (const auto& [name, kept, bytes] :
          {std::tuple("", moments, 28 * size), std::tuple(", bf16 moments", rounded, 20 * size)}) {
       cases_.push_back({"adamw_update" + std::string(name), shape, bytes + param_bytes, 0, [=, kept = kept](Stream& s) {
                           adamw_update({.moments = kept, .param = param, .lr = 1e-6f}, s);
                         }});
+      cases_.push_back(
+          {"adamw_update, FP8 codes" + std::string(name), shape, bytes + size, 0,
+           [=, kept = kept](Stream& s) { adamw_update({.moments = kept, .codes = codes, .lr = 1e-6f}, s); }});
       cases_.push_back({"lamb_direction" + std::string(name), shape, bytes, 0,
                         [kept = kept](Stream& s) { lamb_direction({.moments = kept}, s); }});
     }

@@ -83,6 +83,7 @@ class Bench {
     search_gemms(engine_, null_tp_, {}, "");  // not split, alone
     engine_.set_overlap_splits(find_overlap_splits(engine_, {}));
     engine_.store().make_start_values();
+    engine_.make_codes();
     fill();
     bind();
   }
@@ -192,7 +193,8 @@ class Bench {
         [=, this] { fc1_.backward_weight_alone(alone_, alone_.work.dfc1, normed); },
         [this, &collectives] { collectives.before(runtime_.compute()); }));
     if (!sharded) return cases;  // every rank updates all parameters: nothing to gather
-    const Tensor parameters(bucket.data, config_.precision.compute, {bucket.numel()});
+    const Dtype gathered = keeps_fp8_codes(config_) ? Dtype::kE4M3 : config_.precision.compute;
+    const Tensor parameters(bucket.data, gathered, {bucket.numel()});
     cases.push_back(beside(
         {.axis = "dp",
          .transfer = dp.gather_name(undivided),

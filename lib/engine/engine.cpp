@@ -45,6 +45,7 @@ Engine::Engine(const EngineContext& context)
                  ? std::make_unique<ParameterStore>(ParameterStoreContext{.config = config_,
                                                                           .mesh = mesh_,
                                                                           .tensors = tensors_.store,
+                                                                          .fp8 = tensors_.stage.fp8,
                                                                           .num_microbatches = microbatches(config_),
                                                                           .device = device_,
                                                                           .compute = runtime_.compute(),
@@ -83,6 +84,20 @@ ParameterStore& Engine::store() {
 
 const std::vector<std::vector<Parameter>>& Engine::parameters() const {
   return store_ != nullptr ? store_->parameters() : tensors_.weights;
+}
+
+void Engine::make_codes() {
+  if (!keeps_fp8_codes(config_)) return;
+  Fp8Layers& fp8 = *stage_.fp8();
+  if (fp8.has_history()) {
+    fp8.begin_codes();
+  } else {
+    fp8.begin_code_scales();
+    store().cast_codes();
+    fp8.make_code_scales(runtime_.world());
+  }
+  store().cast_codes();
+  store().publish_codes();
 }
 
 ParameterHooks& Engine::hooks() {

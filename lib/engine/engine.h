@@ -45,6 +45,11 @@ class Engine {
   // This rank's weights, [chunk][parameter]; addresses are stable.
   const std::vector<std::vector<Parameter>>& parameters() const;
 
+  // For training, after the start values were made, or a state and FP8's history loaded: the FP8 codes that are kept
+  // of weights, where any are (keeps_fp8_codes). Made of the master weights, with the scales of the history, or without
+  // one with those of the largest master weights. Collective over the mesh.
+  void make_codes();
+
   // How GEMMs are split beside tensor-parallel transfers; the default until something was timed (lib/tune).
   const OverlapSplits& overlap_splits() const { return overlap_splits_; }
   // Between runs of a plan; the same on all ranks.

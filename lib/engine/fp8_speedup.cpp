@@ -103,6 +103,12 @@ class LayerGemms {
     for (const auto& [n, k] : shapes_)
       cast(matrix(weight_, n, k), matrix(weight8_, n, k), matrix(weight8_t_, k, n), stream);
   }
+  // What a step does for its weights: where the update writes codes, they are transposed.
+  void prepare_weights(Stream& stream) const {
+    if (config_.precision.fp8_guard == Switch::kOn) return cast_weights(stream);
+    for (const auto& [n, k] : shapes_)
+      fp8_transpose({.out = matrix(weight8_t_, k, n), .inp = matrix(weight8_, n, k)}, stream);
+  }
 
  private:
   bool casts_wgrad() const { return config_.precision.fp8_wgrad == GemmFormat::kFp8; }
@@ -156,7 +162,7 @@ double fp8_speedup(const Config& config, const Mesh& mesh, Device& device) {
   };
   const std::array<std::function<void(Stream&)>, 4> works{
       [&](Stream& s) { layer.in_compute_type(s); }, [&](Stream& s) { layer.in_fp8(s); },
-      [&](Stream& s) { layer.cast_rows(s); }, [&](Stream& s) { layer.cast_weights(s); }};
+      [&](Stream& s) { layer.cast_rows(s); }, [&](Stream& s) { layer.prepare_weights(s); }};
   std::array<std::vector<double>, 4> times;
   layer.fill(*stream);
   for (int round = -1; round < kRounds; ++round)

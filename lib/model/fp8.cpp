@@ -42,17 +42,46 @@ Fp8Layers::Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors,
       compute_(compute),
       tp_(tp),
       hooks_(hooks),
-      cast_(static_cast<size_t>(config.model.layers) * kNumLinears, false) {}
+      first_weight_(fp8_slot(config, Fp8Operand::kWeight, 0, Linear::kQkv)),
+      num_weights_(fp8_slot(config, Fp8Operand::kGradient, 0, Linear::kQkv) - first_weight_),
+      made_(static_cast<size_t>(num_weights_), false) {}
 
 void Fp8Layers::begin(Run run) {
-  cast_.assign(cast_.size(), false);
-  if (run == Run::kStep) {
-    compute_.zero(tensors_.amax());
-    compute_.zero(tensors_.counts.flat());
+  made_.assign(made_.size(), false);
+  // Of weights that are kept as codes nothing is cast in a run.
+  const int64_t codes = keeps_fp8_codes(config_) ? num_weights_ : 0, after = first_weight_ + codes;
+  for (const auto& [first, count] :
+       {std::pair(int64_t{0}, first_weight_), std::pair(after, tensors_.slots() - after)}) {
+    if (run == Run::kStep) compute_.zero(tensors_.counts.rows(first, count).flat());
+    if (run == Run::kStep || !has_history_) compute_.zero(tensors_.amax().flat(first, count));
+    if (!has_history_) compute_.zero(tensors_.scale().flat(first, count));
   }
-  if (has_history_) return;
-  compute_.zero(tensors_.amax());
-  compute_.zero(tensors_.scale());
+}
+
+void Fp8Layers::begin_codes() {
+  compute_.zero(tensors_.amax().flat(first_weight_, num_weights_));
+  compute_.zero(tensors_.counts.rows(first_weight_, num_weights_).flat());
+}
+
+void Fp8Layers::begin_code_scales() {
+  begin_codes();
+  compute_.zero(tensors_.scale().flat(first_weight_, num_weights_));
+}
+
+void Fp8Layers::make_code_scales(GroupOnStream& world) {
+  const Tensor amax = tensors_.amax().flat(first_weight_, num_weights_);
+  if (world.size() > 1) {
+    world.after(compute_);
+    world.all_reduce(amax, ReduceOp::kMax);
+    world.before(compute_);
+  }
+  fp8_scales({.from = ScalesFrom::kUnset,
+              .format = format(Fp8Operand::kWeight),
+              .scale = tensors_.scale().flat(first_weight_, num_weights_),
+              .inverse = tensors_.inverse.rows(first_weight_, num_weights_),
+              .amax = amax},
+             compute_);
+  begin_codes();
 }
 
 bool Fp8Layers::multiplies(int layer) const {
@@ -65,7 +94,7 @@ int64_t Fp8Layers::slot(Fp8Operand operand, int layer, Linear linear) const {
     if (operand == Fp8Operand::kInput && linear == Linear::kFc1) linear = Linear::kQkv;
     if (operand == Fp8Operand::kGradient && linear == Linear::kProj) linear = Linear::kFc2;
   }
-  return (static_cast<int64_t>(operand) * config_.model.layers + layer) * kNumLinears + static_cast<int64_t>(linear);
+  return fp8_slot(config_, operand, layer, linear);
 }
 
 Dtype Fp8Layers::format(Fp8Operand operand) const {
@@ -157,22 +186,27 @@ Tensor Fp8Layers::transposed(Tensor rows, Tensor scratch) {
   return out;
 }
 
-// Cast at its first use in a run of a plan, when the update's values have arrived.
-const Fp8Weight& Fp8Layers::weight(const Fp8Linear& l) {
+// Cast, or transposed, at its first use in a run of a plan, when the update's values have arrived.
+Fp8Weight Fp8Layers::weight(const Fp8Linear& l, Pass pass) {
   hooks_.before_use(*l.weight);
   const int chunk = l.weight->chunk, first = layers_of(config_, mesh_.pp, chunk).first;
-  const Fp8Weight& weight =
+  Fp8Weight weight =
       tensors_.weights[static_cast<size_t>(chunk)][static_cast<size_t>(l.layer - first)][static_cast<size_t>(l.linear)];
+  const Tensor matrix = as_matrix(l.weight->weight, weight.transposed[0]);
+  const bool is_code = is_fp8(matrix.dtype);
+  if (is_code) weight.values = matrix;
   const auto at = static_cast<size_t>(l.layer * kNumLinears + static_cast<int>(l.linear));
-  if (cast_[at]) return weight;
-  cast_[at] = true;
-  cast(Fp8Operand::kWeight, l.layer, l.linear, as_matrix(l.weight->weight, weight.values[1]), weight.values,
-       weight.transposed);
+  if (made_[at] || (is_code && pass == Pass::kForward)) return weight;
+  made_[at] = true;
+  if (is_code)
+    fp8_transpose({.out = weight.transposed, .inp = matrix}, compute_);
+  else
+    cast(Fp8Operand::kWeight, l.layer, l.linear, matrix, weight.values, weight.transposed);
   return weight;
 }
 
 void Fp8Layers::forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, Tensor bias) {
-  const Fp8Weight& w = weight(l);
+  const Fp8Weight w = weight(l, Pass::kForward);
   fp8_gemm({.out = out,
             .a = inp,
             .b = w.values,
@@ -185,7 +219,7 @@ void Fp8Layers::forward(const Fp8Linear& l, Tensor out, Tensor inp, float beta, 
 }
 
 void Fp8Layers::backward_input(const Fp8Linear& l, Tensor dinp, Tensor dout, float beta) {
-  const Fp8Weight& w = weight(l);
+  const Fp8Weight w = weight(l, Pass::kBackward);
   fp8_gemm({.out = dinp,
             .a = dout,
             .b = w.transposed,
@@ -234,7 +268,10 @@ void Fp8Layers::make_scales(ScalesFrom from, Tensor grad_scale) {
                compute_);
 }
 
-void Fp8Layers::update(Tensor grad_scale) { make_scales(ScalesFrom::kStep, grad_scale); }
+void Fp8Layers::update(Tensor grad_scale) {
+  make_scales(ScalesFrom::kStep, grad_scale);
+  if (keeps_fp8_codes(config_)) begin_codes();
+}
 
 std::vector<float> Fp8Layers::kept_history(std::span<const float> history) const {
   std::vector<float> kept(history.begin(), history.end());

@@ -39,7 +39,8 @@ class Fp8Layers {
   Fp8Layers(const Config& config, const Mesh& mesh, Fp8Tensors tensors, Stream& compute, GroupOnStream& tp,
             ParameterHooks& hooks);
 
-  // Before a run of a plan, which casts its weights anew. kStep: what casts meet from here on belongs to a step.
+  // Before a run of a plan, which casts its weights anew, or transposes their codes. kStep: what casts meet from here
+  // on belongs to a step; with what the casts of codes met before it.
   enum class Run { kStep, kForward };
   void begin(Run run);
 
@@ -69,13 +70,21 @@ class Fp8Layers {
   // numbers of all ranks.
   void count();
   void reduce(GroupOnStream& world);
-  // The scales of the next step, unless grad_scale (1) is NaN.
+  // The scales of the next step, unless grad_scale (1) is NaN. Where codes are kept (keeps_fp8_codes), before the
+  // optimizer's update, which casts them with these scales; what it meets belongs to the next step.
   void update(Tensor grad_scale);
+  // Where codes are kept and not made by an update, at a start or from a checkpoint: they are cast after begin_codes(),
+  // with the scales of the history. Without one they are cast twice, with the scales that make_code_scales() makes of
+  // what the first cast, after begin_code_scales(), has met on all ranks.
+  void begin_codes();
+  void begin_code_scales();
+  void make_code_scales(GroupOnStream& world);
   // Whether the layer's GEMMs multiply FP8: not those that precision.fp8_guard let fall back, from the next run on.
   bool multiplies(int layer) const;
   void set_fallen(std::vector<bool> of_layer) { fallen_ = std::move(of_layer); }
   // The host knows that the step's numbers were finite: the scales have a history.
   void step_was_finite() { has_history_ = true; }
+  bool has_history() const { return has_history_; }
 
   const Fp8Tensors& tensors() const { return tensors_; }
   // Of the history of all slots what a checkpoint keeps: 0 for layers that do not multiply FP8. No cast has met their
@@ -91,7 +100,7 @@ class Fp8Layers {
   Fp8Cast cast_of(int64_t slot) const;  // without its tensors
   Dtype format(Fp8Operand operand) const;
   Fp8Accumulation accumulation(Pass pass) const;
-  const Fp8Weight& weight(const Fp8Linear& l);
+  Fp8Weight weight(const Fp8Linear& l, Pass pass);
   // fp8_scales over the slots of each format.
   void make_scales(ScalesFrom from, Tensor grad_scale);
 
@@ -101,9 +110,10 @@ class Fp8Layers {
   Stream& compute_;
   GroupOnStream& tp_;
   ParameterHooks& hooks_;
+  const int64_t first_weight_, num_weights_;  // slots
   bool has_history_ = false;
   std::vector<bool> fallen_;  // [layer]; empty: none
-  std::vector<bool> cast_;    // [layer · kNumLinears + linear]: the weight is, in this run of a plan
+  std::vector<bool> made_;  // [layer · kNumLinears + linear]: the weight is cast or transposed, in this run of a plan
 };
 
 // A history as text, bit for bit, and back. Error: it is not one of so many slots.

@@ -21,6 +21,15 @@ GemmFormat kept_format(const Config& config, int layer) {
 
 bool any_fp8_layer(const Config& config) { return config.precision.gemm == GemmFormat::kFp8; }
 
+bool keeps_fp8_codes(const Config& config) {
+  const PrecisionConfig& p = config.precision;
+  return any_fp8_layer(config) && p.fp8_guard == Switch::kOff && p.compute == Dtype::kBF16;
+}
+
+int64_t fp8_slot(const Config& config, Fp8Operand operand, int layer, Linear linear) {
+  return (static_cast<int64_t>(operand) * config.model.layers + layer) * kNumLinears + static_cast<int64_t>(linear);
+}
+
 int64_t fp8_slots(const Config& config) {
   return any_fp8_layer(config) ? int64_t{kNumFp8Operands} * config.model.layers * kNumLinears : 0;
 }
@@ -42,8 +51,9 @@ Fp8Tensors allocate_fp8(const Config& config, const Mesh& mesh, const StageDims&
       if (gemm_format(config, layers.first + i) != GemmFormat::kFp8) continue;
       for (size_t linear = 0; linear < shapes.size(); ++linear) {
         const auto [n, k] = shapes[linear];
-        of_chunk[static_cast<size_t>(i)][linear] = {arena.take("fp8 weights", Dtype::kE4M3, {n, k}),
-                                                    arena.take("fp8 weights", Dtype::kE4M3, {k, n})};
+        Fp8Weight& weight = of_chunk[static_cast<size_t>(i)][linear];
+        if (!keeps_fp8_codes(config)) weight.values = arena.take("fp8 weights", Dtype::kE4M3, {n, k});
+        weight.transposed = arena.take("fp8 weights", Dtype::kE4M3, {k, n});
       }
     }
   }

@@ -29,15 +29,20 @@ GemmFormat gemm_format(const Config& config, int layer);
 // reads them (precision.fp8_wgrad), or may have to (precision.fp8_guard).
 GemmFormat kept_format(const Config& config, int layer);
 bool any_fp8_layer(const Config& config);
+// Whether the weights of those GEMMs are kept as codes alone, which the optimizer's update casts from the master
+// weights: nothing but FP8 GEMMs reads them, nor may have to (precision.fp8_guard), and there are master weights
+// (precision.compute: bf16). Else they are kept in precision.compute and cast in each run of a plan.
+bool keeps_fp8_codes(const Config& config);
 
 // A weight of this rank in both orientations, e4m3.
 struct Fp8Weight {
-  Tensor values;      // (N, K)
+  Tensor values;      // (N, K); absent where codes are kept: the parameter itself
   Tensor transposed;  // (K, N)
 };
 
 // Slots: one an operand of each linear of each layer of the model, on every rank alike: slot = (operand · L + layer) ·
 // kNumLinears + linear. This rank fills those of its layers, and the reduction of a step completes the others.
+int64_t fp8_slot(const Config& config, Fp8Operand operand, int layer, Linear linear);
 struct Fp8Tensors {
   Tensor inverse;       // (slots, kFp8InverseStride) f32
   Tensor counts;        // (slots, kNumFp8Counts) i32

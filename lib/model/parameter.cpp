@@ -5,6 +5,7 @@
 
 #include "io/base/random.h"
 #include "kernels/core/dims.h"
+#include "lib/model/fp8_tensors.h"
 #include "lib/schedule/plan.h"
 
 namespace tri {
@@ -24,7 +25,7 @@ const Parameter* find(const std::vector<Parameter>& parameters, const std::strin
 // Builds the specs of one chunk; one function a kind of layer.
 class ListBuilder {
  public:
-  explicit ListBuilder(const Config& config) : m_(config.model) {}
+  explicit ListBuilder(const Config& config) : config_(config), m_(config.model) {}
   std::vector<ParamSpec> take() { return std::move(specs_); }
 
   void embedding(bool tied_over_stages) {
@@ -39,21 +40,21 @@ class ListBuilder {
     // Both outputs join the residual stream: variance kept over depth (Radford et al. 2019).
     const float output_std = static_cast<float>(m_.init_std / std::sqrt(2.0 * m_.layers));
     norm(modules::kNorm1, layer);
-    matrix(weight_of(modules::kQkv, layer), {(m_.heads + 2 * m_.kv_heads) * head, width}, 0, m_.init_std);
+    linear(Linear::kQkv, layer, {(m_.heads + 2 * m_.kv_heads) * head, width}, 0, m_.init_std);
     if (m_.bias) split_bias(bias_of(modules::kQkv, layer), {(m_.heads + 2 * m_.kv_heads) * head}, 0);
-    matrix(weight_of(modules::kProj, layer), {width, m_.heads * head}, 1, output_std);
+    linear(Linear::kProj, layer, {width, m_.heads * head}, 1, output_std);
     if (!parallel) {  // the parallel block has one output bias: that of fc2
       if (m_.bias) replicated(bias_of(modules::kProj, layer), {width}, InitRule::kZeros, false);
       norm(modules::kNorm2, layer);
     }
     if (m_.activation == Activation::kSwiglu) {
-      matrix(weight_of(modules::kFc1, layer), {2, m_.ffn_hidden, width}, 1, m_.init_std);
+      linear(Linear::kFc1, layer, {2, m_.ffn_hidden, width}, 1, m_.init_std);
       if (m_.bias) split_bias(bias_of(modules::kFc1, layer), {2, m_.ffn_hidden}, 1);
     } else {
-      matrix(weight_of(modules::kFc1, layer), {m_.ffn_hidden, width}, 0, m_.init_std);
+      linear(Linear::kFc1, layer, {m_.ffn_hidden, width}, 0, m_.init_std);
       if (m_.bias) split_bias(bias_of(modules::kFc1, layer), {m_.ffn_hidden}, 0);
     }
-    matrix(weight_of(modules::kFc2, layer), {width, m_.ffn_hidden}, 1, output_std);
+    linear(Linear::kFc2, layer, {width, m_.ffn_hidden}, 1, output_std);
     if (m_.bias) replicated(bias_of(modules::kFc2, layer), {width}, InitRule::kZeros, false);
   }
 
@@ -87,6 +88,12 @@ class ListBuilder {
                       .decay = true,
                       .tied_copy = false});
   }
+  void linear(Linear linear, int layer, std::vector<int64_t> shape, int split_dim, double std) {
+    static constexpr std::string_view kModules[] = {modules::kQkv, modules::kProj, modules::kFc1, modules::kFc2};
+    matrix(weight_of(kModules[static_cast<size_t>(linear)], layer), std::move(shape), split_dim, std);
+    if (keeps_fp8_codes(config_) && gemm_format(config_, layer) == GemmFormat::kFp8)
+      specs_.back().fp8_slot = fp8_slot(config_, Fp8Operand::kWeight, layer, linear);
+  }
   void split_bias(const std::string& name, std::vector<int64_t> shape, int split_dim) {
     matrix(name, std::move(shape), split_dim, 0.0);
     specs_.back().init = InitRule::kZeros;
@@ -104,6 +111,7 @@ class ListBuilder {
       replicated(bias_of(module, layer), {m_.hidden}, InitRule::kZeros, false);
   }
 
+  const Config& config_;
   const ModelConfig& m_;
   std::vector<ParamSpec> specs_;
 };

@@ -15,16 +15,23 @@ namespace tri {
 DpTraffic dp_traffic(const Config& config) {
   const ParallelConfig& p = config.parallel;
   const ClusterConfig& cluster = config.cluster;
-  int64_t most = 0;  // elements of the flat buffers of a rank
+  int64_t most = 0, codes = 0;  // elements of the flat buffers of a rank, and of FP8 codes among them
   for (int stage = 0; stage < p.pp; ++stage) {
-    int64_t elements = 0;
-    for (int chunk = 0; chunk < p.chunks; ++chunk)
-      elements += make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), p.tp, p.dp, p.bucket_elements).size;
-    most = std::max(most, elements);
+    int64_t elements = 0, of_codes = 0;
+    for (int chunk = 0; chunk < p.chunks; ++chunk) {
+      const FlatLayout layout =
+          make_flat_layout(chunk_parameters(config, {stage, p.pp}, chunk), p.tp, p.dp, p.bucket_elements);
+      elements += layout.size;
+      of_codes += layout.codes;
+    }
+    if (elements <= most) continue;
+    most = elements;
+    codes = of_codes;
   }
   // A ring: of a buffer a rank sends (dp - 1) / dp to reduce-scatter it, and as much to gather it.
-  const int64_t slices = most / p.dp * (p.dp - 1);
-  const int64_t gradients = slices * 4, parameters = slices * (config.precision.compute == Dtype::kBF16 ? 2 : 4);
+  const int64_t slices = most / p.dp * (p.dp - 1), slices_of_codes = codes / p.dp * (p.dp - 1);
+  const int64_t element = config.precision.compute == Dtype::kBF16 ? 2 : 4;
+  const int64_t gradients = slices * 4, parameters = (slices - slices_of_codes) * element + slices_of_codes;
   const int64_t num_microbatches = config.data.global_batch / config.data.micro_batch / p.dp;
   DpTraffic traffic;
   if (p.zero == 2) traffic.microbatch_bytes = gradients;

@@ -1,5 +1,7 @@
 #include "lib/optim/flat_layout.h"
 
+#include <algorithm>
+
 #include "kernels/core/dims.h"
 
 namespace tri {
@@ -15,15 +17,23 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, int tp, int dp,
   struct Kind {
     GradScope scope;
     bool matrices;
+    bool codes;
     bool operator==(const Kind&) const = default;
   };
   const auto kind_of = [&](const ParamSpec& spec) {
     const GradScope scope = scope_of(spec);
-    return Kind{scope, scope == GradScope::kSplit && spec.decay};
+    return Kind{scope, scope == GradScope::kSplit && spec.decay, spec.fp8_slot >= 0};
   };
-  for (const Kind kind : {Kind{GradScope::kSplit, true}, Kind{GradScope::kSplit, false}, Kind{GradScope::kTied, false},
-                          Kind{GradScope::kReplicated, false}}) {
-    const Bucket empty{.scope = kind.scope, .matrices = kind.matrices, .first = 0, .size = 0, .parameters = {}};
+  // Whether matrices that are kept as codes are used between the two.
+  const auto codes_between = [&](size_t first, size_t last) {
+    return std::any_of(specs.begin() + static_cast<int64_t>(first), specs.begin() + static_cast<int64_t>(last),
+                       [](const ParamSpec& spec) { return spec.fp8_slot >= 0; });
+  };
+  for (const Kind kind : {Kind{GradScope::kSplit, true, true}, Kind{GradScope::kSplit, true, false},
+                          Kind{GradScope::kSplit, false, false}, Kind{GradScope::kTied, false, false},
+                          Kind{GradScope::kReplicated, false, false}}) {
+    const Bucket empty{
+        .scope = kind.scope, .matrices = kind.matrices, .codes = kind.codes, .first = 0, .size = 0, .parameters = {}};
     Bucket open = empty;
     open.first = layout.size;
     const auto close = [&] {
@@ -36,6 +46,9 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, int tp, int dp,
     };
     for (size_t i = specs.size(); i-- > 0;) {
       if (kind_of(specs[i]) != kind) continue;
+      if (kind.matrices && !kind.codes && !open.parameters.empty() &&
+          codes_between(i, static_cast<size_t>(open.parameters.back())))
+        close();
       layout.offset[i] = open.first + open.size;
       layout.bucket_of[i] = static_cast<int>(layout.buckets.size());
       open.parameters.push_back(static_cast<int>(i));
@@ -43,6 +56,7 @@ FlatLayout make_flat_layout(const std::vector<ParamSpec>& specs, int tp, int dp,
       if (open.size >= bucket_elements) close();
     }
     close();
+    if (kind.codes) layout.codes = layout.size;
   }
   return layout;
 }

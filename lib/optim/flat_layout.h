@@ -2,7 +2,9 @@
 // Parameters lie in reverse order of use, the order in which backward completes gradients. Every tensor starts at a
 // multiple of kBlock and every bucket's size is a multiple of dp · kBlock, so that slice r of each bucket belongs to dp
 // rank r whatever tensors lie there. A bucket holds parameters of one GradScope; the small ones of kSplit (norms,
-// biases), which backward completes all along, have buckets apart from the matrices'.
+// biases), which backward completes all along, have buckets apart from the matrices'. Matrices that are kept as FP8
+// codes have buckets of their own as well, whose bytes are gathered, at the buffer's beginning; other matrices that are
+// used before and after them do not share a bucket, which would stay open in between.
 #pragma once
 
 #include <vector>
@@ -14,6 +16,7 @@ namespace tri {
 struct Bucket {
   GradScope scope = GradScope::kSplit;
   bool matrices = false;        // kSplit only: GEMMs write the gradients, else small kernels add to them
+  bool codes = false;           // matrices that are kept as FP8 codes (ParamSpec::fp8_slot)
   int64_t first = 0;            // element of the flat buffer
   int64_t size = 0;             // elements
   std::vector<int> parameters;  // indices into the chunk's list
@@ -24,6 +27,7 @@ struct FlatLayout {
   std::vector<int64_t> offset;  // [parameter], elements from the buffer's start
   std::vector<int> bucket_of;   // [parameter]
   int64_t size = 0;             // elements of the buffer
+  int64_t codes = 0;            // the first ones, which are kept as FP8 codes
 };
 
 // A bucket is closed as soon as it holds `bucket_elements`; a tensor is never divided over buckets.

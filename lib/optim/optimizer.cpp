@@ -30,13 +30,17 @@ void Optimizer::reduce() {
   c.world.before(c.compute);  // the clipping factor needs the whole model's norm
 }
 
-void Optimizer::update(int64_t step, double learning_rate) {
+void Optimizer::clip() {
   const OptimizerContext& c = context_;
   clip_scale({.scale = c.tensors.grad_scale,
               .norm = c.tensors.norm,
               .norm_sq = c.norm_sq,
               .max_norm = static_cast<float>(c.config.optimizer.clip)},
              c.compute);
+}
+
+void Optimizer::update(int64_t step, double learning_rate) {
+  const OptimizerContext& c = context_;
   optimizer_row(c.config.optimizer.name)
       .update({.config = c.config.optimizer,
                .lr = static_cast<float>(learning_rate),

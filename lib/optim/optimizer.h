@@ -37,7 +37,9 @@ class Optimizer {
 
   // Completes the gradients and the squared norm; `sums` become the sums over all ranks.
   void reduce();
-  // Clips, updates, gathers. `step` counts from 0. Gradients that are not finite change nothing.
+  // The clipping factor, of the norm that reduce() made.
+  void clip();
+  // Updates, gathers. `step` counts from 0. Gradients that are not finite change nothing.
   void update(int64_t step, double learning_rate);
 
   const OptimizerTensors& tensors() const { return context_.tensors; }

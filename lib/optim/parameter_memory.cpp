@@ -43,16 +43,23 @@ TensorDraws draws_of(const ParamSpec& spec, int64_t offset, Axis tp, uint64_t se
           .unused = {}};
 }
 
+// Elements [first, first + count) of the chunk's flat buffer as the layers read them.
+Tensor parameters_in(const ChunkStoreTensors& chunk, int64_t first, int64_t count) {
+  const int64_t codes = chunk.layout.codes;
+  return first < codes ? chunk.codes.flat(first, count) : chunk.parameters.flat(first - codes, count);
+}
+
 }  // namespace
 
-ParameterMemory::ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute)
+ParameterMemory::ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute,
+                                 const Fp8Tensors& fp8)
     : tensors_(std::move(tensors)),
       sharded_(config.parallel.zero >= 1),
       parts_(sharded_ ? mesh.dp.size : 1),
       rank_(sharded_ ? mesh.dp.rank : 0) {
   for (int chunk = 0; chunk < config.parallel.chunks; ++chunk) {
     add_parameters(chunk_parameters(config, mesh.pp, chunk), mesh.tp.size);
-    add_buckets(chunk, mesh.tp.size, config.parallel.zero == 2);
+    add_buckets(chunk, mesh.tp.size, config.parallel.zero == 2, fp8);
   }
   fill_tables(config, mesh, compute);
 }
@@ -63,21 +70,21 @@ void ParameterMemory::add_parameters(const std::vector<ParamSpec>& specs, int tp
   auto& list = parameters_.emplace_back();
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::vector<int64_t> shape = specs[i].local_shape(tp);
-    Tensor weight = chunk.parameters.flat(chunk.layout.offset[i], specs[i].local_numel(tp));
+    Tensor weight = parameters_in(chunk, chunk.layout.offset[i], specs[i].local_numel(tp));
     weight.dims = static_cast<int>(shape.size());
     std::copy(shape.begin(), shape.end(), weight.shape.begin());
     list.push_back({specs[i], weight, static_cast<int>(c), static_cast<int>(i)});
   }
 }
 
-void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices) {
+void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices, const Fp8Tensors& fp8) {
   const ChunkStoreTensors& chunk = tensors_.chunks[static_cast<size_t>(c)];
   const std::vector<Parameter>& parameters = parameters_[static_cast<size_t>(c)];
   first_bucket_.push_back(static_cast<int>(buckets_.size()));
   for (size_t b = 0; b < chunk.layout.buckets.size(); ++b) {
     const Bucket& bucket = chunk.layout.buckets[b];
     BucketMemory m{.chunk = c, .bucket = &bucket};
-    m.parameters = chunk.parameters.flat(bucket.first, bucket.size);
+    m.parameters = parameters_in(chunk, bucket.first, bucket.size);
     m.block_tensor = chunk.block_tensor.flat(bucket.first / kBlock, bucket.size / kBlock);
     if (gradient_slices) {
       m.gradients = chunk.dedicated[b];
@@ -90,22 +97,35 @@ void ParameterMemory::add_buckets(int c, int tp, bool gradient_slices) {
       m.ragged |= parameters[static_cast<size_t>(index)].spec.local_numel(tp) % kBlock != 0;
     buckets_.push_back(m);
   }
-  // A chunk's buckets lie in reverse order of use.
+  const size_t first_slice = slices_.size();
+  // A chunk's buckets of a kind lie in reverse order of use.
   for (int number = static_cast<int>(buckets_.size()); number-- > first_bucket_.back();) {
     const BucketMemory& m = buckets_[static_cast<size_t>(number)];
     const auto part = [&](const Tensor& slices) { return slices.flat(slice_place(*m.bucket), slice_size(*m.bucket)); };
     const bool master_apart = !chunk.master.empty();
+    const Tensor weights = slice_of(m.parameters);
+    Fp8SliceCodes codes;
+    if (m.bucket->codes)
+      codes = {
+          .out = weights, .slot = tensors_.fp8_slot, .scale = fp8.scale(), .amax = fp8.amax(), .counts = fp8.counts};
     std::vector<Tensor> state;
     for (const Tensor& slices : chunk.state) state.push_back(part(slices));
     slices_.push_back({.bucket = number,
                        .scope = m.bucket->scope,
-                       .master = master_apart ? part(chunk.master) : slice_of(m.parameters),
-                       .param = master_apart ? slice_of(m.parameters) : Tensor{},
+                       .master = master_apart ? part(chunk.master) : weights,
+                       .param = master_apart && !m.bucket->codes ? weights : Tensor{},
+                       .codes = codes,
                        .grad = m.gradient_slice,
                        .state = std::move(state),
                        .block_tensor = slice_of(m.block_tensor),
                        .first_block = slice_begin(*m.bucket) / kBlock});
   }
+  // Matrices of both kinds, the last slices, by their first use.
+  const auto first_use = [&](const BucketSlice& slice) {
+    const Bucket& bucket = *buckets_[static_cast<size_t>(slice.bucket)].bucket;
+    return bucket.matrices ? std::ranges::min(bucket.parameters) : -1;
+  };
+  std::ranges::stable_sort(slices_.begin() + static_cast<int64_t>(first_slice), slices_.end(), {}, first_use);
 }
 
 // What the optimizer must know of every tensor and every block of the flat buffers.
@@ -114,6 +134,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
   const bool dp_counts = sharded_ || mesh.dp.first();
   std::vector<float> decay(static_cast<size_t>(tensors_.num_tensors)), weight(decay.size());
   std::vector<TensorDraws> draws(tensors_.draws.empty() ? 0 : decay.size());
+  std::vector<int32_t> slots(tensors_.fp8_slot.empty() ? 0 : decay.size());
   tensor_names_.resize(decay.size());
   for (size_t c = 0; c < parameters_.size(); ++c) {
     const ChunkStoreTensors& chunk = tensors_.chunks[c];
@@ -129,6 +150,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
       const auto number = static_cast<size_t>(numbers[c][i]);
       tensor_names_[number] = spec.name;
       if (!draws.empty()) draws[number] = draws_of(spec, chunk.layout.offset[i], mesh.tp, config.run.seed);
+      if (!slots.empty()) slots[number] = static_cast<int32_t>(spec.fp8_slot);
       decay[number] = spec.decay ? static_cast<float>(config.optimizer.weight_decay) : -1.0f;
       const bool first_holder = spec.scope != GradScope::kReplicated || mesh.tp.first();
       weight[number] = dp_counts && first_holder && !spec.tied_copy ? 1.0f : 0.0f;
@@ -136,6 +158,7 @@ void ParameterMemory::fill_tables(const Config& config, const Mesh& mesh, Stream
   }
   compute.copy(tensors_.decay.data, decay.data(), tensors_.decay.bytes());
   if (!draws.empty()) compute.copy(tensors_.draws.data, draws.data(), tensors_.draws.bytes());
+  if (!slots.empty()) compute.copy(tensors_.fp8_slot.data, slots.data(), tensors_.fp8_slot.bytes());
   compute.copy(tensors_.count_weight.data, weight.data(), tensors_.count_weight.bytes());
   compute.synchronize();
 }

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/core/device.h"
+#include "kernels/fp8.h"
+#include "lib/model/fp8_tensors.h"
 #include "lib/optim/store_tensors.h"
 
 namespace tri {
@@ -14,7 +16,7 @@ namespace tri {
 struct BucketMemory {
   int chunk = 0;
   const Bucket* bucket = nullptr;  // in the chunk's layout
-  Tensor parameters;               // (size) compute dtype
+  Tensor parameters;               // (size) compute dtype, or FP8 codes
   // (size) f32. Zero 2: the buffer dedicated to the bucket; empty: it takes one of the pool while it is open.
   Tensor gradients;
   Tensor gradient_slice;  // (slice) f32
@@ -27,7 +29,8 @@ struct BucketSlice {
   int bucket = 0;  // in ParameterMemory::buckets()
   GradScope scope = GradScope::kSplit;
   Tensor master;              // f32: the weights that are updated
-  Tensor param;               // bf16 copy to write, or empty when `master` is the parameter itself
+  Tensor param;               // bf16 copy to write; empty where `master` is the parameter itself, or codes are written
+  Fp8SliceCodes codes;        // FP8 codes to write, with scales, amax and counts; or empty
   Tensor grad;                // f32
   std::vector<Tensor> state;  // f32|bf16, in the order of the optimizer's row
   Tensor block_tensor;        // (n / kBlock) i32
@@ -36,8 +39,10 @@ struct BucketSlice {
 
 class ParameterMemory {
  public:
-  // `tensors`: what allocate_store made of the same `config` and `mesh`. Waits for `compute`, which fills the tables.
-  ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute);
+  // `tensors`: what allocate_store made of the same `config` and `mesh`; `fp8`: what allocate_fp8 did, where codes are
+  // kept. Waits for `compute`, which fills the tables.
+  ParameterMemory(const Config& config, const Mesh& mesh, StoreTensors tensors, Stream& compute,
+                  const Fp8Tensors& fp8 = {});
   ParameterMemory(const ParameterMemory&) = delete;
   ParameterMemory& operator=(const ParameterMemory&) = delete;
 
@@ -63,7 +68,7 @@ class ParameterMemory {
 
  private:
   void add_parameters(const std::vector<ParamSpec>& specs, int tp);
-  void add_buckets(int chunk, int tp, bool gradient_slices);
+  void add_buckets(int chunk, int tp, bool gradient_slices, const Fp8Tensors& fp8);
   void fill_tables(const Config& config, const Mesh& mesh, Stream& compute);
 
   StoreTensors tensors_;

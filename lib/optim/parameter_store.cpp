@@ -9,7 +9,7 @@ ParameterStore::ParameterStore(const ParameterStoreContext& context)
     : config_(context.config),
       tp_(context.mesh.tp),
       compute_(context.compute),
-      memory_(context.config, context.mesh, context.tensors, context.compute),
+      memory_(context.config, context.mesh, context.tensors, context.compute, context.fp8),
       gradients_({.config = context.config,
                   .memory = memory_,
                   .num_microbatches = context.num_microbatches,
@@ -23,9 +23,21 @@ void ParameterStore::make_start_values() { write_start_values(memory_, tp_, conf
 void ParameterStore::state_loaded() {
   gathers_.complete_state();
   for (const BucketSlice& slice : memory_.slices()) {
+    if (!slice.codes.out.empty()) continue;
     if (!slice.param.empty()) cast({.out = slice.param, .inp = slice.master}, compute_);
     gathers_.publish(slice);
   }
+}
+
+void ParameterStore::cast_codes() {
+  for (const BucketSlice& slice : memory_.slices())
+    if (!slice.codes.out.empty())
+      fp8_cast_slice({.codes = slice.codes, .inp = slice.master, .block_tensor = slice.block_tensor}, compute_);
+}
+
+void ParameterStore::publish_codes() {
+  for (const BucketSlice& slice : memory_.slices())
+    if (!slice.codes.out.empty()) gathers_.publish(slice);
 }
 
 Tensor ParameterStore::gradient(const Parameter& parameter) {

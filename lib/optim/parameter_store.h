@@ -12,6 +12,7 @@ struct ParameterStoreContext {
   const Config& config;
   const Mesh& mesh;
   StoreTensors tensors;
+  Fp8Tensors fp8;        // where FP8 codes are kept
   int num_microbatches;  // of a step
   Device& device;
   Stream& compute;
@@ -30,10 +31,14 @@ class ParameterStore final : public ParameterHooks {
   ParameterGathers& gathers() { return gathers_; }
 
   // Parameters and master weights from `config.run.seed`; moments stay as they are. Waits until they are there.
+  // Parameters that are kept as FP8 codes are left to cast_codes() and publish_codes().
   void make_start_values();
   // After master weights and moments were overwritten, each by the dp rank that owns it: completes those of the other
-  // dp ranks (zero 0), and the parameters.
+  // dp ranks (zero 0), and the parameters, but for those that are kept as FP8 codes.
   void state_loaded();
+  // FP8 codes of this rank's slices from the master weights, with the scales that stand; then all ranks get all codes.
+  void cast_codes();
+  void publish_codes();
 
   void begin_step() { gradients_.begin_step(); }
   void begin_backward(int chunk, int microbatch) override { gradients_.begin_backward(chunk, microbatch); }

@@ -28,12 +28,13 @@ void write_start_values(const ParameterMemory& memory, Axis tp, uint64_t seed, S
   };
   for (size_t c = 0; c < memory.parameters().size(); ++c) {
     const ChunkStoreTensors& chunk = memory.tensors().chunks[c];
+    if (!chunk.codes.empty()) compute.zero(chunk.codes);
     compute.zero(chunk.parameters);  // what lies between the tensors, and those that start with zeros
     if (!chunk.master.empty()) compute.zero(chunk.master);
     for (const Parameter& parameter : memory.parameters()[c]) {
       const auto i = static_cast<size_t>(parameter.index);
       const int64_t offset = chunk.layout.offset[i], count = parameter.weight.numel();
-      start(parameter.spec, chunk.parameters.flat(offset, count), 0);
+      if (!is_fp8(parameter.weight.dtype)) start(parameter.spec, parameter.weight.flat(), 0);
       if (chunk.master.empty()) continue;
       const Bucket& bucket = chunk.layout.buckets[static_cast<size_t>(chunk.layout.bucket_of[i])];
       const int64_t begin = memory.slice_begin(bucket), size = memory.slice_size(bucket);

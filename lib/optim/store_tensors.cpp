@@ -4,6 +4,7 @@
 
 #include "kernels/core/dims.h"
 #include "kernels/moment_rounding.h"
+#include "lib/model/fp8_tensors.h"
 #include "lib/optim/optimizers.h"
 
 namespace tri {
@@ -26,7 +27,9 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
     ChunkStoreTensors chunk;
     chunk.layout = make_flat_layout(specs, mesh.tp.size, dp, config.parallel.bucket_elements);
     const int64_t size = chunk.layout.size, slices = size / parts;
-    chunk.parameters = arena.take("parameters", config.precision.compute, {size});
+    const int64_t codes = chunk.layout.codes;
+    if (codes > 0) chunk.codes = arena.take("parameters", Dtype::kE4M3, {codes});
+    chunk.parameters = arena.take("parameters", config.precision.compute, {size - codes});
     chunk.gradients = arena.take("gradients", Dtype::kF32, {zero == 2 ? slices : size});
     if (config.precision.compute != Dtype::kF32) chunk.master = arena.take("master weights", Dtype::kF32, {slices});
     for (size_t i = 0; i < optimizer_row(config.optimizer.name).state.size(); ++i)
@@ -60,6 +63,7 @@ StoreTensors allocate_store(const Config& config, const Mesh& mesh, Arena& arena
   store.count_weight = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   if (config.optimizer.moments != Dtype::kF32)
     store.draws = arena.take("optimizer tables", Dtype::kI32, {store.num_tensors, TensorDraws::kColumns});
+  if (keeps_fp8_codes(config)) store.fp8_slot = arena.take("optimizer tables", Dtype::kI32, {store.num_tensors});
   store.local_sumsq = arena.take("optimizer tables", Dtype::kF32, {store.num_tensors});
   return store;
 }

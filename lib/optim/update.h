@@ -1,5 +1,6 @@
-// What an optimizer's update function works with. It updates each slice's `master` and `param` by its `grad`, which it
-// may overwrite, and its `state`, and publishes the slice as soon as that is enqueued. All on the compute stream.
+// What an optimizer's update function works with. It updates each slice's `master`, and `param` or `codes`, by its
+// `grad`, which it may overwrite, and its `state`, and publishes the slice as soon as that is enqueued. All on the
+// compute stream.
 #pragma once
 
 #include "kernels/optimizer.h"

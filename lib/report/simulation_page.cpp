@@ -53,7 +53,7 @@ Json layout_json(const PlannedLayout& layout) {
                     {"micro_batch", w.micro_batch},
                     {"zero", w.zero},
                     {"recompute", enum_name(w.recompute)}};
-  json["memory_bytes"] = layout.memory.total();
+  json["memory_bytes"] = layout.memory_bytes;
   return json;
 }
 

@@ -9,6 +9,7 @@ namespace tri {
 namespace {
 
 constexpr double kWidth = 960, kLeft = 66, kRight = 16, kTop = 44;
+constexpr int64_t kManyActions = 4000;  // of a step; beyond, a column of pixels shows what is at its middle
 constexpr double kAction = 26, kLane = 6, kStage = kAction + 2 * kLane + 14;
 
 // Milliseconds between marks of the axis: 1, 2 or 5 times a power of ten, ten marks or so.
@@ -79,9 +80,41 @@ class StepPicture {
     if (width > 0) lane += fmt::format("M{:.1f} {:.1f}h{:.1f}", x, y, std::max(width, 0.4));
   }
 
+  // What a row of many short things shows: a pixel's column has the kind that is there at its middle. So a picture's
+  // size does not grow with the step's actions.
+  class Columns {
+   public:
+    void add(double x, double width, std::string_view kind) {
+      const auto column = [](double at) { return static_cast<size_t>(std::clamp(std::ceil(at - 0.5), 0.0, kWidth)); };
+      for (size_t i = column(x); i < column(x + width); ++i) kinds_[i] = kind;
+    }
+    void draw(Picture& picture, double y, double height) const {
+      std::map<std::string_view, std::string> paths;
+      for (size_t begin = 0; begin < kinds_.size();) {
+        size_t end = begin + 1;
+        while (end < kinds_.size() && kinds_[end] == kinds_[begin]) ++end;
+        if (!kinds_[begin].empty())
+          paths[kinds_[begin]] += fmt::format("M{} {:.1f}h{}v{:.1f}h-{}z", begin, y, end - begin, height, end - begin);
+        begin = end;
+      }
+      for (const auto& [kind, path] : paths) picture.path(path, kind);
+    }
+
+   private:
+    std::vector<std::string_view> kinds_ = std::vector<std::string_view>(static_cast<size_t>(kWidth));
+  };
+
+  static std::string_view kind_of(const std::string& name, bool is_later) {
+    if (name == "F") return is_later ? "forward later" : "forward";
+    if (name == "B") return is_later ? "backward later" : "backward";
+    return is_later ? "update later" : "update";
+  }
+
   void draw_stage(Picture& picture, const TimelinePiece& piece, double y) const {
+    const bool many = actions_ > kManyActions;
     const double pp_y = y + kAction + 5, dp_y = pp_y + kLane + 1;
     std::string pp_lane, dp_lane;
+    Columns actions, pp_columns, dp_columns;
     picture.line(kLeft, y + kAction, kWidth - kRight, y + kAction, "line");
     for (const TimelineSpan& span : piece.spans) {
       const int lane = lane_of(piece, span);
@@ -89,14 +122,19 @@ class StepPicture {
       const double x = x_of(piece, span.begin), width = x_of(piece, span.end) - x;
       const std::string& name = piece.names[span.name];
       if (lane == 2) {
-        add_to(dp_lane, x, dp_y, width);
+        if (many)
+          dp_columns.add(x, width, "dp");
+        else
+          add_to(dp_lane, x, dp_y, width);
         continue;
       }
-      const char* kind = name == "F" ? "forward" : name == "B" ? "backward" : "update";
-      picture.rect(x, y, std::max(0.2, width - 0.6), kAction - 1,
-                   span.chunk > 0 ? fmt::format("{} later", kind) : kind);
+      const std::string_view kind = kind_of(name, span.chunk > 0);
+      if (many)
+        actions.add(x, width, kind);
+      else
+        picture.rect(x, y, std::max(0.2, width - 0.6), kAction - 1, kind);
       const std::string number = fmt::format("{}", span.microbatch);
-      if (name != "update" && width > 4 + 6 * static_cast<double>(number.size()))
+      if (!many && name != "update" && width > 4 + 6 * static_cast<double>(number.size()))
         picture.text(x + width / 2, y + kAction / 2 + 3.5, number, "on", "middle");
     }
     for (const TimelineTransfer& transfer : piece.transfers) {
@@ -104,8 +142,14 @@ class StepPicture {
       const bool pp = channel.starts_with("pp"), dp = channel.starts_with("dp");
       if (transfer.step != step_ || (!pp && !dp)) continue;
       const double x = x_of(piece, transfer.joined), width = x_of(piece, transfer.completed) - x;
-      add_to(pp ? pp_lane : dp_lane, x, pp ? pp_y : dp_y, width);
+      if (many)
+        (pp ? pp_columns : dp_columns).add(x, width, pp ? "pp" : "dp");
+      else
+        add_to(pp ? pp_lane : dp_lane, x, pp ? pp_y : dp_y, width);
     }
+    actions.draw(picture, y, kAction - 1);
+    pp_columns.draw(picture, pp_y - 2.5, 5);
+    dp_columns.draw(picture, dp_y - 2.5, 5);
     if (!pp_lane.empty()) picture.path(pp_lane, "pp-line lane");
     if (!dp_lane.empty()) picture.path(dp_lane, "dp-line lane");
   }

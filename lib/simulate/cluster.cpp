@@ -115,6 +115,9 @@ class ClusterParser {
     std::vector<Problem> problems;
     const YAML::Node root = load_document(text, problems);
     for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
+    if (root.IsNull() && problems.empty())
+      return add(file_name_, fmt::format("has no section, so nothing is known of the machines; the sections are {}",
+                                         fmt::join(section_names(), ", ")));
     if (root.IsNull()) return;
     if (!root.IsMap())
       return add(

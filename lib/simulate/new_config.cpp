@@ -9,6 +9,7 @@
 #include "lib/config/nearest.h"
 #include "lib/config/presets.h"
 #include "lib/simulate/planner.h"
+#include "lib/simulate/simulation.h"
 
 namespace tri {
 namespace {
@@ -57,11 +58,17 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
   const bool asked = std::any_of(options.overrides.begin(), options.overrides.end(), names_layout);
   if (asked || preset.run.device == DeviceChoice::kCpu) {
     Config own = preset;
+    if (preset.run.device != DeviceChoice::kCpu) own.cluster.ranks_per_node = cluster.node.ranks;
     if (!names_field(options.overrides, "parallel.dp")) own.parallel.dp = 0;
     const auto resolved = resolve_config(own, options.ranks);
     if (asked && !resolved) return resolved.error();
     if (resolved) {
       own.parallel.dp = resolved.value().parallel.dp;
+      if (preset.run.device != DeviceChoice::kCpu) {
+        const auto simulation = simulate(resolved.value(), cluster);
+        if (!simulation) return simulation.error();
+        own = on_cluster(own, cluster, simulation.value().step, options.overrides);
+      }
       return Layout{own, fmt::format("{} ranks", options.ranks)};
     }
   }
@@ -72,13 +79,12 @@ Result<Layout> choose_layout(const Config& preset, const NewConfig& options, con
       search_layouts(resolved.value(), cluster, {.ranks = options.ranks, .keep = 1, .micro_batch = micro_batch});
   if (!search) return search.error();
   const PlannedLayout& best = search.value().best.front();
-  Config config = with_layout(preset, best.workload);
-  config.cluster.ranks_per_node = cluster.node.ranks;
+  const Config config = on_cluster(with_layout(preset, best.workload), cluster, best.step, options.overrides);
   return Layout{config,
-                fmt::format("{} ranks of {}: {:.1f} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank foretold; "
+                fmt::format("{} ranks of {}: {:.3g} s a step, {:.0f} tokens/s, MFU {:.0f} %, {} a rank foretold; "
                             "other layouts: trireme plan",
                             options.ranks, cluster.device.name, best.step.seconds, best.step.tokens_per_second,
-                            100 * best.step.mfu, format_bytes(static_cast<int64_t>(best.memory.total())))};
+                            100 * best.step.mfu, format_bytes(best.memory_bytes))};
 }
 
 // Comment lines of at most 120 columns.

@@ -1,16 +1,20 @@
 #include "lib/simulate/planner.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
 #include "kernels/fp8.h"
 #include "lib/config/divisors.h"
+#include "lib/engine/copy_groups.h"
 #include "lib/model/parameter.h"
+#include "lib/simulate/simulation.h"
 
 namespace tri {
 namespace {
@@ -34,23 +38,58 @@ bool fp8_sides_fit(const Workload& w) {
   return true;
 }
 
-// A layout of which only a bound of the time is known.
+constexpr std::array kRecomputes{Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull};
+
+// A layout of which only a bound of the time and an estimate of the memory are known.
 struct Candidate {
   Workload workload;
-  StepMemory memory;
   double bound = 0;  // seconds; a step takes at least about this long
+  int64_t order = 0;
 };
+// For a heap whose first candidate is the one that may be the fastest.
+bool may_be_slower(const Candidate& a, const Candidate& b) {
+  return std::tie(a.bound, a.order) > std::tie(b.bound, b.order);
+}
+
+// Empty, or what is wrong with a pinned number.
+std::string problem_of(const PinnedLayout& pinned, const Workload& base, const Cluster& cluster, int ranks) {
+  const ModelConfig& m = base.model;
+  const auto check = [](const char* field, const std::optional<int>& value, const char* what, int64_t number) {
+    return value && number % *value != 0
+               ? fmt::format("parallel.{} {} does not divide {} {}", field, *value, what, number)
+               : "";
+  };
+  const int tp = pinned.tp.value_or(1), pp = pinned.pp.value_or(1), dp = pinned.dp.value_or(1);
+  for (const std::string& problem :
+       {check("tp", pinned.tp, "model.heads", m.heads), check("tp", pinned.tp, "model.kv_heads", m.kv_heads),
+        check("tp", pinned.tp, "model.ffn_hidden", m.ffn_hidden), check("tp", pinned.tp, "model.seq_len", m.seq_len),
+        check("tp", pinned.tp, "node.ranks", cluster.node.ranks), check("pp", pinned.pp, "model.layers", m.layers),
+        check("chunks", pinned.chunks, "the layers of a stage,", m.layers / (m.layers % pp == 0 ? pp : 1)),
+        check("dp", pinned.dp, "data.global_batch", base.global_batch)})
+    if (!problem.empty()) return problem;
+  const int64_t together = int64_t{tp} * pp * dp;
+  if (ranks % together != 0 || (pinned.tp && pinned.pp && pinned.dp && ranks != together))
+    return fmt::format("parallel.tp x pp x dp, as far as they are set, is {}, which {} ranks do not make", together,
+                       ranks);
+  if (pinned.schedule && pinned.chunks.value_or(1) > 1 && !takes_chunks(*pinned.schedule))
+    return fmt::format("parallel.schedule {} takes no chunks, and parallel.chunks is {}", enum_name(*pinned.schedule),
+                       *pinned.chunks);
+  if (pinned.chunks.value_or(1) > 1 && pinned.pp == 1) return "parallel.chunks needs parallel.pp of 2 at the least";
+  return "";
+}
 
 // Walks through all layouts that the config's own rules allow.
 class Search {
  public:
   Search(const Config& config, const Cluster& cluster, const PlanOptions& options)
-      : cluster_(cluster), options_(options), times_(cluster), room_(room_of(cluster)) {
+      : config_(config), cluster_(cluster), options_(options), times_(cluster), room_(room_of(cluster)) {
     Config planned = config;
     planned.parallel = {};
     planned.parallel.overlap_tp = config.parallel.overlap_tp;
     planned.parallel.overlap_pp = config.parallel.overlap_pp;
     planned.parallel.overlap_dp = config.parallel.overlap_dp;
+    planned.parallel.tp_transfers = config.parallel.tp_transfers;
+    planned.parallel.dp_transfers = config.parallel.dp_transfers;
     planned.parallel.bucket_elements = config.parallel.bucket_elements;
     base_ = workload_of(planned);
     numbers_ = {base_.numbers};
@@ -67,6 +106,7 @@ class Search {
     for (const int tp : tensor_degrees())
       for (const int pp : stages)
         for (const int dp : replicas) {
+          if (!leaves(tp, pp, dp)) continue;
           const int64_t ranks = int64_t{tp} * pp * dp;
           const bool is_nearer = ranks > options_.ranks ? ranks < above : ranks > below;
           if (!is_nearer || ranks > kMostRanks || !has_layout(tp, pp, dp)) continue;
@@ -85,37 +125,67 @@ class Search {
   }
 
   double least_bytes() const { return least_bytes_; }
+  // "" unless a pinned number can't be had.
+  std::string problem() const { return problem_of(options_.pinned, base_, cluster_, options_.ranks); }
 
+  // The layout whose bound is the least is timed next, until the least bound is above the times of all that are kept:
+  // what is left can't be among them.
   PlanSearch run() {
+    // Of the bound: it is the formula of a pipeline of equal stages, and one whose ends are longer may be a bit faster.
+    constexpr double kSlack = 0.97;
     for (const int tp : tensor_degrees())
-      for (const int pp : divisors_up_to(options_.ranks / tp, base_.model.layers))
-        if (options_.ranks % (tp * pp) == 0 && base_.global_batch % (options_.ranks / tp / pp) == 0) add_mesh(tp, pp);
-    std::ranges::sort(candidates_, {}, &Candidate::bound);
-    result_.fitted = static_cast<int64_t>(candidates_.size());
-    // A bound is the time less the pipeline's exposed transfers and the tails of dp: the true winner is near the top.
-    const size_t exact = std::min<size_t>(candidates_.size(), static_cast<size_t>(options_.keep) * 4);
-    for (size_t i = 0; i < exact; ++i) {
-      const Candidate& candidate = candidates_[i];
-      result_.best.push_back(
-          {candidate.workload, predict_step(candidate.workload, cluster_, times_), candidate.memory});
+      for (const int pp : divisors_up_to(options_.ranks / tp, base_.model.layers)) {
+        const int dp = options_.ranks / tp / pp;
+        if (tp * pp * dp == options_.ranks && base_.global_batch % dp == 0 && leaves(tp, pp, dp)) add_mesh(tp, pp);
+      }
+    const auto keep = static_cast<size_t>(options_.keep);
+    std::vector<PlannedLayout>& best = result_.best;
+    while (!candidates_.empty()) {
+      std::ranges::pop_heap(candidates_, may_be_slower);
+      const Candidate next = std::move(candidates_.back());
+      candidates_.pop_back();
+      if (best.size() >= keep && kSlack * next.bound >= best.back().step.seconds) break;
+      const StepPrediction step = predict_step(next.workload, cluster_, times_);
+      if (best.size() >= keep && step.seconds >= best.back().step.seconds) continue;
+      const int64_t bytes = bytes_of(next.workload);
+      if (static_cast<double>(bytes) > room_) {
+        add_level(next.workload, static_cast<size_t>(next.workload.recompute) + 1);
+        continue;
+      }
+      best.insert(
+          std::ranges::upper_bound(best, step.seconds, {}, [](const auto& layout) { return layout.step.seconds; }),
+          {next.workload, step, bytes});
+      if (best.size() > keep) best.pop_back();
     }
-    std::ranges::stable_sort(result_.best, {}, [](const PlannedLayout& layout) { return layout.step.seconds; });
-    if (result_.best.size() > static_cast<size_t>(options_.keep))
-      result_.best.erase(result_.best.begin() + options_.keep, result_.best.end());
     return std::move(result_);
   }
 
  private:
   void add_mesh(int tp, int pp) {
+    const PinnedLayout& pinned = options_.pinned;
     Workload w = base_;
     w.tp = tp;
     w.pp = pp;
     w.dp = options_.ranks / tp / pp;
-    for (const int chunks : divisors_up_to(pp > 1 ? options_.max_chunks : 1, w.model.layers / pp)) {
+    w.zero = 1;
+    const Config config = with_layout(config_, w);
+    const int stage = w.tp * w.dp;
+    w.tp_copies = wants_tp_copies(config);
+    copies_of_mesh_ =
+        wants_dp_copies(config) && stage <= cluster_.node.ranks && (pp == 1 || cluster_.node.ranks % stage == 0);
+    const int most_chunks = pp == 1 ? 1 : std::max(options_.max_chunks, pinned.chunks.value_or(1));
+    for (const int chunks : divisors_up_to(most_chunks, w.model.layers / pp)) {
       w.chunks = chunks;
-      w.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      w.schedule = pinned.schedule.value_or(chunks > 1 ? Schedule::kInterleaved : Schedule::k1F1B);
+      if (chunks != pinned.chunks.value_or(chunks) || (chunks > 1) != takes_chunks(w.schedule)) continue;
       each_microbatch(w, [&] { add_levels(w); });
     }
+  }
+
+  // Whether what is pinned leaves such a mesh.
+  bool leaves(int tp, int pp, int dp) const {
+    const PinnedLayout& pinned = options_.pinned;
+    return tp == pinned.tp.value_or(tp) && pp == pinned.pp.value_or(pp) && dp == pinned.dp.value_or(dp);
   }
 
   // The degrees that the heads, the layers' other sides and the nodes allow.
@@ -132,7 +202,7 @@ class Search {
   template <class Visit>
   void each_microbatch(Workload& w, Visit visit) const {
     const int samples = w.global_batch / w.dp;
-    for (int micro_batch = std::max(1, options_.micro_batch); micro_batch <= largest_microbatch(); ++micro_batch) {
+    for (const int micro_batch : micro_batches(samples)) {
       w.micro_batch = micro_batch;
       if (samples % micro_batch != 0 || samples / micro_batch > kMostMicrobatches) continue;
       for (const Numbers numbers : numbers_) {
@@ -142,7 +212,17 @@ class Search {
     }
   }
 
-  int largest_microbatch() const { return options_.micro_batch > 0 ? options_.micro_batch : options_.max_micro_batch; }
+  // Those to try: the one that is asked for, or those up to a limit, and the config's own.
+  std::vector<int> micro_batches(int samples) const {
+    if (options_.micro_batch > 0) return {options_.micro_batch};
+    std::vector<int> all = divisors_up_to(options_.max_micro_batch, samples);
+    if (base_.micro_batch > options_.max_micro_batch) all.push_back(base_.micro_batch);
+    return all;
+  }
+
+  int largest_microbatch() const {
+    return options_.micro_batch > 0 ? options_.micro_batch : std::max(options_.max_micro_batch, base_.micro_batch);
+  }
 
   bool has_layout(int tp, int pp, int dp) const {
     Workload w = base_;
@@ -154,30 +234,65 @@ class Search {
     return has;
   }
 
-  // The least recompute and sharding that fit: more of either only costs.
+  // The least recompute that fits, with zero 1, and with zero 2 where that needs less.
   void add_levels(Workload& w) {
     ++result_.tried;
-    for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective, Recompute::kFull}) {
-      w.recompute = recompute;
-      for (const int zero : {1, 2}) {
-        if (zero == 2 && w.dp == 1) continue;
-        w.zero = zero;
-        const StepMemory memory = estimate_memory(w);
-        least_bytes_ = std::min(least_bytes_, memory.total());
-        if (memory.total() > room_) continue;
-        candidates_.push_back({w, memory, bound_step(w, cluster_, times_)});
-        return;
-      }
+    const std::optional<int> pinned = options_.pinned.zero;
+    Fit first{.level = kRecomputes.size()};
+    for (const int zero : pinned ? std::vector{*pinned} : std::vector{1, 2}) {
+      if (zero == 2 && w.dp == 1 && !pinned) continue;
+      w.zero = zero;
+      w.dp_copies = copies_of_mesh_ && zero > 0;
+      if (zero == 2 && !pinned && first.level == 0 && first.surely) continue;
+      const Fit fit = add_level(w, 0, first.surely ? first.level : kRecomputes.size());
+      if (!pinned && zero == 1) first = fit;
     }
+    result_.fitted += fits_;
+    fits_ = false;
   }
 
+  struct Fit {
+    size_t level = 0;     // of kRecomputes; their number where none fits
+    bool surely = false;  // by the estimate with room to spare
+  };
+
+  // Adds the layout with the first recompute from `level` to before `end` that may fit.
+  Fit add_level(Workload w, size_t level, size_t end = kRecomputes.size()) {
+    constexpr double kError = 0.03;  // of the estimate
+    for (; level < end; ++level) {
+      w.recompute = kRecomputes[level];
+      if (w.recompute != options_.pinned.recompute.value_or(w.recompute)) continue;
+      const double bytes = estimate_memory(w).total();
+      least_bytes_ = std::min(least_bytes_, bytes);
+      if (bytes > (1 + kError) * room_) continue;
+      fits_ |= bytes <= room_;
+      candidates_.push_back({w, bound_step(w, cluster_, times_), num_candidates_++});
+      std::ranges::push_heap(candidates_, may_be_slower);
+      return {level, bytes <= (1 - kError) * room_};
+    }
+    return {kRecomputes.size(), false};
+  }
+
+  // By the program's own plan.
+  int64_t bytes_of(const Workload& w) const {
+    Config config = with_layout(config_, w);
+    config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
+    config.parallel.tp_transfers = w.tp_copies ? Transfers::kCopies : Transfers::kCollectives;
+    config.parallel.dp_transfers = w.dp_copies ? Transfers::kCopies : Transfers::kCollectives;
+    return planned_bytes(config);
+  }
+
+  const Config& config_;
   const Cluster& cluster_;
   const PlanOptions& options_;
   RingTimes times_;
   double room_;
   Workload base_;
   std::vector<Numbers> numbers_;
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> candidates_;  // a heap
+  int64_t num_candidates_ = 0;
+  bool copies_of_mesh_ = false;                                   // dp's groups are on one machine each
+  bool fits_ = false;                                             // the layout at hand, by the estimate
   double least_bytes_ = std::numeric_limits<double>::infinity();  // a rank, of all layouts that were tried
   PlanSearch result_;
 };
@@ -230,12 +345,29 @@ bool chosen_by_search(std::string_view field) {
   return std::ranges::find(kChosen, field) != std::end(kChosen);
 }
 
+PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  PinnedLayout pinned;
+  for (const std::string& text : overrides) {
+    const std::string field = text.substr(0, text.find('='));
+    if (field == "parallel.tp") pinned.tp = p.tp;
+    if (field == "parallel.pp") pinned.pp = p.pp;
+    if (field == "parallel.dp" && p.dp > 0) pinned.dp = p.dp;
+    if (field == "parallel.chunks") pinned.chunks = p.chunks;
+    if (field == "parallel.zero") pinned.zero = p.zero;
+    if (field == "parallel.schedule") pinned.schedule = p.schedule;
+    if (field == "parallel.recompute" && p.recompute != Recompute::kAuto) pinned.recompute = p.recompute;
+  }
+  return pinned;
+}
+
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   if (config.precision.gemm == GemmFormat::kFp8 && cluster.device.fp8_tflops == 0)
     return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
                        cluster.device.name);
   Search walk(config, cluster, options);
+  if (const std::string problem = walk.problem(); !problem.empty()) return usage_error("{}", problem);
   PlanSearch search = walk.run();
   search.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (search.tried == 0)
@@ -247,6 +379,9 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
   if (search.best.empty())
     return usage_error("none of {} layouts fits into {:.1f} GiB a rank, the smallest takes {:.1f}; take more ranks",
                        search.tried, room_of(cluster) / kGib, walk.least_bytes() / kGib);
+  // What a job's start would refuse, it would refuse in every layout.
+  if (auto planned = planned_for(with_layout(config, search.best.front().workload), cluster); !planned)
+    return planned.error();
   return search;
 }
 
@@ -261,8 +396,9 @@ std::string to_text(const PlanSearch& search, const Cluster& cluster) {
   for (const PlannedLayout& layout : search.best)
     text += fmt::format("  {:>3}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB  {}\n", place++,
                         layout_of(layout.workload), layout.step.seconds, format_count(layout.step.tokens_per_second),
-                        100 * layout.step.mfu, layout.memory.total() / kGib, limits_of(layout.step));
+                        100 * layout.step.mfu, static_cast<double>(layout.memory_bytes) / kGib, limits_of(layout.step));
   if (search.best.size() > 1) text += why(search.best[0], search.best[1]) + "\n";
+  text += software_note(cluster, search.best[0].step.seconds) + "\n";
   return text;
 }
 
@@ -284,7 +420,7 @@ std::string to_json(const PlanSearch& search) {
                        {"step_s", layout.step.seconds},
                        {"tokens_per_s", layout.step.tokens_per_second},
                        {"mfu", layout.step.mfu},
-                       {"memory_bytes", layout.memory.total()},
+                       {"memory_bytes", layout.memory_bytes},
                        {"parts_s", parts},
                        {"limited_by", largest_others(layout.step)}});
   }
@@ -295,6 +431,21 @@ std::string to_json(const PlanSearch& search) {
                               {"layouts", layouts}};
   if (search.best.size() > 1) json["reason"] = why(search.best[0], search.best[1]);
   return json.dump() + "\n";
+}
+
+Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,
+                  const std::vector<std::string>& overrides) {
+  const auto set = [&](double& field, const char* name, double value, const char* constant) {
+    if (!names_field(overrides, name) && std::ranges::count(cluster.defaults, constant) == 0) field = value;
+  };
+  ClusterConfig& c = config.cluster;
+  c.ranks_per_node = cluster.node.ranks;
+  set(c.rank_tflops, "cluster.rank_tflops", std::max(1.0, std::round(step.tflops_per_rank)), "device.bf16_tflops");
+  set(c.node_gb_per_s, "cluster.node_gb_per_s", cluster.node.gb_per_s, "node.gb_per_s");
+  set(c.network_gb_per_s, "cluster.network_gb_per_s", cluster.network.gb_per_s, "network.gb_per_s");
+  set(c.storage_gb_per_s, "cluster.storage_gb_per_s", cluster.network.storage_gb_per_s, "network.storage_gb_per_s");
+  set(c.rank_mtbf_hours, "cluster.rank_mtbf_hours", cluster.faults.device_mtbf_hours, "faults.device_mtbf_hours");
+  return config;
 }
 
 Config with_layout(Config config, const Workload& w) {

@@ -1,6 +1,7 @@
 // `trireme plan`: the layouts of a model on a cluster that fit into memory, ranked by predicted tokens a second.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,13 +14,13 @@ namespace tri {
 struct PlannedLayout {
   Workload workload;
   StepPrediction step;
-  StepMemory memory;  // estimated
+  int64_t memory_bytes = 0;  // of the fullest rank: the program's own plan, as simulate and check show it
 };
 
 struct PlanSearch {
   std::vector<PlannedLayout> best;  // best first
   int64_t tried = 0;                // layouts that the config's rules allow
-  int64_t fitted = 0;               // of them, those that fit into memory
+  int64_t fitted = 0;               // of them, those that fit into memory, by an estimate
   double seconds = 0;               // that the search took
 };
 
@@ -30,22 +31,38 @@ Result<Config> without_layout(Config parsed);
 // Whether a search chooses a field ("parallel.tp") itself, whatever the config says.
 bool chosen_by_search(std::string_view field);
 
+// What a search keeps as it is; all else is tried.
+struct PinnedLayout {
+  std::optional<int> tp, pp, dp, chunks, zero;
+  std::optional<Schedule> schedule;
+  std::optional<Recompute> recompute;
+};
+// Those of config's fields that `overrides` ("section.key=value") name. parallel.dp: 0 and recompute: auto are open.
+PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& config);
+
 // What a search leaves open. The batch, the model and the optimizer stay the config's.
 struct PlanOptions {
   int ranks = 0;
-  int keep = 10;  // layouts that are returned
+  int keep = 10;  // layouts that are returned; the first one does not depend on it
   int max_chunks = 16;
-  int micro_batch = 0;  // 0: any up to the next
-  int max_micro_batch = 16;
+  int micro_batch = 0;       // 0: any up to the next
+  int max_micro_batch = 64;  // the config's own is tried as well
+  PinnedLayout pinned;
 };
 
-// `config` resolved; of its parallel section the overlaps alone count. Its precision is kept, but precision.gemm: auto
-// leaves it to the search where the device has FP8. Error (kUsage): no layout fits, or none divides the model.
+// `config` resolved; of its parallel section overlaps, transfers and buckets alone count. Its precision is kept, but
+// precision.gemm: auto leaves it to the search where the device has FP8. Error (kUsage): no layout fits, none divides
+// the model, or what is pinned does not.
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options);
 
 // A table of the best, why the first one wins over the second, and what limits it.
 std::string to_text(const PlanSearch& search, const Cluster& cluster);
 std::string to_json(const PlanSearch& search);
+
+// `config` with what the cluster file says of the machines, for the estimates of `trireme check`; a rank's speed as
+// `step` foretells it. Fields that the file leaves out, or `overrides` name, stay.
+Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,
+                  const std::vector<std::string>& overrides);
 
 // `config` with the layout's parallel section and micro-batch: a run config that works as it is.
 Config with_layout(Config config, const Workload& layout);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lib/simulate/goodput.h"
 #include "lib/simulate/step_memory.h"
@@ -15,9 +16,11 @@ struct Simulation {
   Workload workload;
   Cluster cluster;
   StepPrediction step;
-  int64_t memory_bytes = 0;  // of the fullest rank: the program's own plan
-  double room_bytes = 0;     // what a rank's arena may take
+  int64_t memory_bytes = 0;       // of the fullest rank: the program's own plan
+  bool memory_estimated = false;  // no plan: the program has no cp, and does not shard weights
+  double room_bytes = 0;          // what a rank's arena may take
   Goodput goodput;
+  std::vector<std::string> notes;  // what to know of the answer, sentences for people
 };
 
 // What other programs do and this one's config has no word for, or not yet.
@@ -30,6 +33,9 @@ struct WorkloadOptions {
 // `config` resolved for its ranks. recompute: auto becomes the first level that fits into the cluster's memory. Error
 // (kUsage): a workload that can't be timed.
 Result<Simulation> simulate(const Config& config, const Cluster& cluster, const WorkloadOptions& options = {});
+
+// Whose software a cluster file describes, a sentence: its constants, fixed seconds among them, hold for that one.
+std::string software_note(const Cluster& cluster, double step_seconds);
 
 std::string to_text(const Simulation& simulation);
 std::string to_json(const Simulation& simulation);  // one object, one line

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/workspace.h"
+#include "lib/engine/job_plan.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/parameter.h"
 
@@ -38,12 +39,64 @@ double kept_bytes(const Workload& w) {
   return kept;
 }
 
-double microbatches_in_flight(const Workload& w, int stage) {
-  double most = 0;
-  const Plan plan = make_plan(w.schedule, {stage, w.pp}, std::min(w.num_microbatches(), 4 * w.pp), w.chunks);
-  for (int chunk = 0; chunk < w.chunks; ++chunk)
-    most += static_cast<double>(max_in_flight(plan, chunk)) * layers_of_stage(w, chunk * w.pp + stage);
-  return most;  // times layers
+// Of microbatches and what comes with them, what is alive at once on a stage.
+struct InFlight {
+  double layers = 0;   // times microbatches
+  double inputs = 0;   // rows that entered a chunk; more than are worked on, where some are received ahead
+  double outputs = 0;  // of the model's last layer
+};
+
+InFlight in_flight(const Workload& w, int stage) {
+  const Axis pp{stage, w.pp};
+  const Plan plan =
+      with_transfers(make_plan(w.schedule, pp, std::min(w.num_microbatches(), 4 * w.pp), w.chunks), pp, w.chunks);
+  InFlight most;
+  for (int chunk = 0; chunk < w.chunks; ++chunk) {
+    const int microbatches = max_in_flight(plan, chunk);
+    most.layers += static_cast<double>(microbatches) * layers_of_stage(w, chunk * w.pp + stage);
+    most.inputs += max_inputs(plan, chunk) - microbatches;
+    if (chunk * w.pp + stage == w.pp * w.chunks - 1) most.outputs = microbatches;
+  }
+  return most;
+}
+
+// Elements of the largest buckets of a stage's gradients: of matrices, which zero 2 keeps whole in a pool, and of any
+// kind, for whose parts peer copies have a buffer (lib/optim/flat_layout.h: tensors are never divided over buckets).
+struct LargestBuckets {
+  double matrices = 0, any = 0;
+  int count = 0;  // of matrices
+};
+
+LargestBuckets largest_buckets(const Workload& w, int stage) {
+  const ModelConfig& m = w.model;
+  const double width = m.hidden, head = head_size(m), ffn = width * m.ffn_hidden / w.tp;
+  const double fc1 = m.activation == Activation::kSwiglu ? 2 * ffn : ffn;
+  const double proj = width * m.heads * head / w.tp, qkv = width * (m.heads + 2.0 * m.kv_heads) * head / w.tp;
+  const double table = embedding_parameters(w) / w.tp;
+  const bool tied = m.tie_embeddings && w.pp > 1;  // a bucket of its own
+  LargestBuckets largest;
+  for (int chunk = 0; chunk < w.chunks; ++chunk) {
+    const int virtual_stage = chunk * w.pp + stage;
+    double open = 0;
+    const auto close = [&] {
+      if (open == 0) return;
+      largest.matrices = std::max(largest.matrices, open);
+      ++largest.count;
+      open = 0;
+    };
+    const auto add = [&](double elements) {
+      open += elements;
+      if (open >= static_cast<double>(w.bucket_elements)) close();
+    };
+    if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(table);
+    for (int layer = 0; layer < layers_of_stage(w, virtual_stage); ++layer)
+      for (const double matrix : {ffn, fc1, proj, qkv}) add(matrix);
+    if (virtual_stage == 0 && !tied) add(table);
+    close();
+  }
+  const bool holds_tied = tied && (stage == 0 || stage == w.pp - 1);
+  largest.any = std::max(largest.matrices, holds_tied ? table : 0.0);
+  return largest;
 }
 
 // Of the rows that attention reads (lib/model/stage_tensors.h); another program's are taken as one tensor.
@@ -86,18 +139,25 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
                         (stage == w.pp - 1 ? (weights + w.gradient_bytes) * ends : 0);
   }
   if (w.zero < 2) memory.parameters += elements * 4;
-  if (w.zero == 2) {
-    // Slices, and the pool of whole buckets; a tensor is never divided over buckets.
-    const double largest = std::max(static_cast<double>(w.bucket_elements),
-                                    stage == 0 || stage == w.pp - 1 ? embedding_parameters(w) / w.tp : 0.0);
-    constexpr int kPool = 4;
-    memory.parameters += elements * 4 / shards + kPool * 4 * largest;
+  if (w.zero == 2 || w.dp_copies) {
+    const LargestBuckets largest = largest_buckets(w, stage);
+    if (w.zero == 2) {  // slices, the pool of whole buckets, and the tied table, whose bucket stays open for a pass
+      constexpr int kPool = 4;
+      memory.parameters += elements * 4 / shards + std::min(kPool, largest.count) * 4 * largest.matrices;
+      if (largest.any > largest.matrices) memory.parameters += 4 * largest.any;
+    }
+    if (w.dp_copies) memory.workspace += 4 * largest.any;
   }
-  if (w.numbers == Numbers::kFp8 && w.zero < 3)  // GEMM weights in both orientations
+  // GEMM weights in both FP8 orientations: beside the parameter, or as codes in its place, a byte of the two, and their
+  // transposes.
+  if (w.numbers == Numbers::kFp8 && !w.fp8_codes && w.zero < 3)
     for (int chunk = 0; chunk < w.chunks; ++chunk)
       memory.parameters += 2 * layers_of_stage(w, chunk * w.pp + stage) * layer_parameters(w) / w.tp;
   memory.optimizer = elements * (4 + w.optimizer_bytes) / (w.zero == 0 ? 1 : shards);
-  memory.activations = microbatches_in_flight(w, stage) * kept_bytes(w);
+  const InFlight alive = in_flight(w, stage);
+  const double boundary = (w.sequence_parallel ? rows / w.tp : rows) * m.hidden * bytes;
+  memory.activations = alive.layers * kept_bytes(w);
+  if (w.stage_buffers) memory.activations += (alive.inputs + alive.outputs) * boundary;
   // The layer's workspace: gathered gradients, a recomputed layer, boundary buffers; the head's logits.
   Workload whole = w;
   whole.recompute = Recompute::kNone;
@@ -105,7 +165,10 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   const double attention = rows * m.heads * head_size(m) / w.tp;
   const double qkv = rows * (m.heads + 2.0 * m.kv_heads) * head_size(m) / w.tp;
   const double qkv_rows = order_of(w) == QkvOrder::kGrouped ? 1 : 2;  // dqkv, rope_input
-  memory.workspace = 4 * rows * m.hidden * bytes + wide + (attention + qkv_rows * qkv) * bytes;
+  memory.workspace += 4 * rows * m.hidden * bytes + wide + (attention + qkv_rows * qkv) * bytes;
+  if (w.tp_copies) memory.workspace += 2 * rows * m.hidden * bytes;
+  // Rows on their way between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
+  if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
   if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
   if (!w.scores_kept) memory.workspace += kernel_workspace(w);
   // Softmax in bf16, the dropout's mask, and its result.
@@ -147,6 +210,12 @@ int64_t planned_bytes(const Config& config) {
     most = std::max(most, arena.used());
   }
   return most;
+}
+
+Result<Config> planned_for(Config config, const Cluster& cluster) {
+  config.cluster.ranks_per_node = cluster.node.ranks;
+  if (config.run.device == DeviceChoice::kAuto) config.run.device = DeviceChoice::kCuda;
+  return plan_on_paper(config, config.parallel.tp * config.parallel.dp * config.parallel.pp);
 }
 
 double room_of(const Cluster& cluster) {

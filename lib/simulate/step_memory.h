@@ -21,6 +21,10 @@ StepMemory estimate_memory(const Workload& workload);
 // Bytes of the fullest rank as the program lays them out. `config` planned (lib/engine/job_plan.h).
 int64_t planned_bytes(const Config& config);
 
+// `config`, resolved for its ranks, with what its job would decide on the cluster's machines, as planned_bytes and
+// workload_of want it; recompute: auto stays. Error (kUsage): the job would refuse it.
+Result<Config> planned_for(Config config, const Cluster& cluster);
+
 // Bytes of a rank's device that the arena may take: the rest is for communicators and libraries.
 double room_of(const Cluster& cluster);
 

@@ -54,7 +54,7 @@ class StepModel {
   }
 
   double bound() const {
-    double slowest = 0;
+    double slowest = 0, all = 0;
     for (int rank = 0; rank < w_.pp; ++rank) {
       double busy = 0;
       for (int chunk = 0; chunk < w_.chunks; ++chunk) {
@@ -63,16 +63,19 @@ class StepModel {
         busy += times.forward.total() + times.backward.total() + weight_waits(stage, false) + weight_waits(stage, true);
       }
       slowest = std::max(slowest, busy);
+      all += busy;
     }
-    const int m = w_.num_microbatches();
-    // Zero 2 reduces after every microbatch; what compute does not hide counts.
-    double reductions = 0;
-    for (int chunk = 0; chunk < w_.chunks && w_.zero == 2; ++chunk) {
+    // The slowest stage works through all microbatches; the first of them comes, and the last one leaves, through a
+    // chunk of each other stage.
+    const double compute = w_.num_microbatches() * slowest + (all - slowest) / w_.chunks;
+    double reductions = 0;  // of one microbatch
+    for (int chunk = 0; chunk < w_.chunks; ++chunk) {
       const ChunkTraffic buckets = traffic(chunk * w_.pp);
       reductions += buckets.buckets * buckets.reduce;
     }
-    return std::max(m * slowest, m * reductions) + slowest * (w_.pp - 1) / w_.chunks + optimizer_seconds(0) +
-           c_.software.fixed_s;
+    const double reduced = w_.overlap_dp ? compute + earlier_reductions(reductions, compute)
+                                         : compute + reductions * (w_.zero == 2 ? w_.num_microbatches() : 1);
+    return (reduced + optimizer_seconds(0)) * (1 + straggler_share()) + c_.software.fixed_s;
   }
 
   TransferLoads loads() const {
@@ -167,6 +170,10 @@ class StepModel {
     return coupled ? 2 * message + c_.software.exchange_us * 1e-6 : message;
   }
 
+  // Of stage_parameters(), those that are kept as FP8 codes.
+  double stage_codes(int stage) const {
+    return w_.numbers == Numbers::kFp8 && w_.fp8_codes ? layers_of_stage(w_, stage) * layer_parameters(w_) / w_.tp : 0;
+  }
   double stage_parameters(int stage) const {
     double parameters = layers_of_stage(w_, stage) * layer_parameters(w_);
     if (stage == 0) parameters += embedding_parameters(w_);
@@ -216,12 +223,13 @@ class StepModel {
     const double bucket = elements / traffic.buckets;
     traffic.reduce = transfers_.seconds(
         over_dp(w_.zero == 0 ? Collective::kAllReduce : Collective::kReduceScatter, bucket * w_.gradient_bytes));
-    if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, bucket * parameter_bytes(w_)));
+    const double gathered = elements * parameter_bytes(w_) - stage_codes(stage);  // of codes a byte an element
+    if (w_.zero > 0) traffic.gather = transfers_.seconds(over_dp(Collective::kAllGather, gathered / traffic.buckets));
     return traffic;
   }
 
-  // When the stage's last bucket is reduced. Buckets fire evenly through the last backward of their chunk (zero 2: of
-  // each microbatch, of which those before the last hide as far as compute lasts).
+  // When the stage's last bucket is reduced. Buckets fire evenly through the last backward of their chunk, with zero 2
+  // through that of each microbatch.
   double reduced_at(const ColumnTimes& times, const ColumnCosts& costs, int rank) const {
     double stream = 0, total = 0;
     for (int chunk = w_.chunks - 1; chunk >= 0; --chunk) {
@@ -236,10 +244,18 @@ class StepModel {
     }
     const double compute = times.end[rank];
     if (!w_.overlap_dp) return compute + total * (w_.zero == 2 ? costs.num_microbatches : 1);
-    const double earlier = w_.zero == 2 ? (costs.num_microbatches - 1) * total : 0;
-    const double room = compute * (costs.num_microbatches - 1) / costs.num_microbatches;
     const double hidden = std::min(total, std::max(0.0, total - (stream - compute)));
-    return std::max(compute, stream) + std::max(0.0, earlier - room) + hidden * c_.software.beside_slowdown;
+    return std::max(compute, stream) + earlier_reductions(total, compute) + hidden * c_.software.beside_slowdown;
+  }
+
+  // What zero 2's reductions of the microbatches before the last one, `total` each, add to a step whose compute takes
+  // so long: they hide as far as those microbatches' compute lasts, which runs slower beside them.
+  double earlier_reductions(double total, double compute) const {
+    if (w_.zero != 2) return 0;
+    const int microbatches = w_.num_microbatches();
+    const double all = (microbatches - 1) * total;
+    const double hidden = std::min(all, compute * (microbatches - 1) / microbatches);
+    return all - hidden + hidden * c_.software.beside_slowdown;
   }
 
   double optimizer_seconds(int rank) const {
@@ -247,9 +263,13 @@ class StepModel {
     double elements = 0;
     for (int chunk = 0; chunk < w_.chunks; ++chunk) elements += stage_parameters(chunk * w_.pp + rank);
     double bytes = elements / slices * optimizer_bytes(w_);
-    // FP8 GEMMs read weights in both orientations, which are cast once a step: 2 bytes read, 1 written of each.
-    for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk)
-      bytes += 4 * layers_of_stage(w_, chunk * w_.pp + rank) * layer_parameters(w_) / w_.tp;
+    // FP8 GEMMs read weights in both orientations, once a step: the update writes codes for the copy, 1 byte for 2,
+    // which are transposed, 1 read and 1 written; or the copy is cast, 2 read and 1 written of each.
+    for (int chunk = 0; chunk < w_.chunks && w_.numbers == Numbers::kFp8; ++chunk) {
+      const double codes = stage_codes(chunk * w_.pp + rank);
+      bytes += codes > 0 ? codes * (2 - 1 / slices)
+                         : 4 * layers_of_stage(w_, chunk * w_.pp + rank) * layer_parameters(w_) / w_.tp;
+    }
     return bytes / (c_.device.memory_gb_per_s * 1e9 * c_.software.memory_share);
   }
 
@@ -310,6 +330,9 @@ StepPrediction predict_step(const Workload& w, const Cluster& c, const TransferT
   prediction.tokens_per_second = tokens / prediction.seconds;
   prediction.tflops_per_rank = model_flops_per_token(w) * prediction.tokens_per_second / w.ranks() / 1e12;
   prediction.mfu = prediction.tflops_per_rank / peak;
+  prediction.mfu_causal = prediction.mfu * model_flops_per_token(w, AttentionWork::kCausal) / model_flops_per_token(w);
+  if (w.numbers == Numbers::kFp8 && c.device.fp8_tflops > 0)
+    prediction.mfu_fp8 = prediction.tflops_per_rank / c.device.fp8_tflops;
   return prediction;
 }
 

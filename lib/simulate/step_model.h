@@ -23,7 +23,9 @@ struct StepPrediction {
   StepParts parts;
   double tokens_per_second = 0;
   double tflops_per_rank = 0;
-  double mfu = 0;  // of the bf16 peak (fp32's for fp32), FLOPs over the band
+  double mfu = 0;         // of the bf16 peak (fp32's for fp32), FLOPs over the band
+  double mfu_causal = 0;  // the same, counting only the attention that the mask leaves
+  double mfu_fp8 = 0;     // with FP8 GEMMs: as mfu, of the FP8 peak
   int busiest_stage = 0;
 };
 

@@ -1,6 +1,5 @@
 #include "lib/simulate/workload.h"
 
-#include "lib/model/flops.h"
 #include "lib/model/parameter.h"
 #include "lib/optim/optimizers.h"
 
@@ -20,6 +19,7 @@ Workload workload_of(const Config& config) {
   const ParallelConfig& p = config.parallel;
   return {.model = config.model,
           .numbers = numbers_of(config.precision),
+          .fp8_codes = config.precision.fp8_guard == Switch::kOff,  // as keeps_fp8_codes (lib/model/fp8_tensors.h)
           .tp = p.tp,
           .dp = p.dp,
           .pp = p.pp,
@@ -32,6 +32,9 @@ Workload workload_of(const Config& config) {
           .overlap_tp = p.overlap_tp,
           .overlap_pp = p.overlap_pp,
           .overlap_dp = p.overlap_dp,
+          .stage_buffers = true,
+          .tp_copies = p.tp > 1 && p.tp_transfers == Transfers::kCopies,
+          .dp_copies = p.dp > 1 && p.dp_transfers == Transfers::kCopies,
           .bucket_elements = p.bucket_elements,
           .optimizer_bytes = static_cast<int>(optimizer_state_bytes(config.optimizer))};
 }
@@ -83,10 +86,10 @@ double checkpoint_bytes(const Workload& w) {
   return parameters * (4 + w.optimizer_bytes);
 }
 
-double model_flops_per_token(const Workload& w) {
+double model_flops_per_token(const Workload& w, AttentionWork work) {
   Config config;
   config.model = w.model;
-  return model_flops_per_token(config);
+  return model_flops_per_token(config, work);
 }
 
 }  // namespace tri

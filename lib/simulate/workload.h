@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lib/config/config.h"
+#include "lib/model/flops.h"
 
 namespace tri {
 
@@ -29,6 +30,7 @@ inline constexpr int kMostMicrobatches = 100'000;
 struct Workload {
   ModelConfig model;  // resolved: kv_heads and ffn_hidden are not 0
   Numbers numbers = Numbers::kBf16;
+  bool fp8_codes = false;  // where numbers is kFp8: the layers' weights are kept as FP8 codes, and not in bf16 too
 
   // ranks = tp · cp · dp · pp, tp fastest, pp slowest. cp: context parallelism of other programs, ranks that split a
   // sequence; this one has 1.
@@ -51,6 +53,9 @@ struct Workload {
   bool scores_kept = false;  // attention's T x T scores lie in memory while a layer runs
   bool eager_loss = false;   // PyTorch's own loss keeps fp32 copies of the logits
   bool compiled = false;     // its compiler drops the output of a layer's last GEMM, which backward does not read
+  // This program, for memory alone: rows on their way between stages have buffers of their own, and so has what tp's
+  // and dp's transfers copy into the peers' memory.
+  bool stage_buffers = false, tp_copies = false, dp_copies = false;
   int64_t bucket_elements = 40'000'000;
   int gradient_bytes = 4;   // of an element that dp reduces
   int optimizer_bytes = 8;  // an element of what the optimizer keeps beside the master weights
@@ -75,6 +80,6 @@ double layer_parameters(const Workload& workload);      // of one layer, whole
 double embedding_parameters(const Workload& workload);  // of the token table, whole
 double checkpoint_bytes(const Workload& workload);      // of all ranks
 
-double model_flops_per_token(const Workload& workload);  // as lib/model/flops.h, over the band
+double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);
 
 }  // namespace tri

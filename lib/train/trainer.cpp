@@ -68,6 +68,7 @@ Trainer::~Trainer() { runtime_.drain(); }
 
 void Trainer::make_start_values() {
   store_.make_start_values();
+  engine_.make_codes();
   has_state_ = true;
 }
 
@@ -75,7 +76,11 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   store_.state_loaded();
   has_state_ = true;
   Fp8Layers* const fp8 = stage_.fp8();
-  if (fp8 == nullptr || fp8_history.empty()) return {};
+  if (fp8 == nullptr) return {};
+  if (fp8_history.empty()) {
+    engine_.make_codes();
+    return {};
+  }
   const size_t mark = fp8_history.find(kGuardMark);
   if (fp8_guard_ && mark != std::string::npos) {
     if (auto loaded = fp8_guard_->load(fp8_history.substr(mark + std::string_view(kGuardMark).size())); !loaded)
@@ -86,6 +91,7 @@ Result<void> Trainer::state_loaded(const std::string& fp8_history) {
   if (!history) return history.error();
   fp8->load_history(history.value());
   std::copy(history.value().begin(), history.value().end(), h_fp8_history().begin());
+  engine_.make_codes();
   return {};
 }
 
@@ -142,12 +148,13 @@ StepResult Trainer::step(int64_t step, std::span<const int32_t> inputs, std::spa
   }
   StepResult result{.learning_rate = learning_rate(engine_.config().lr, step)};
   if (before_update) before_update();
-  optimizer_.update(step, result.learning_rate);
+  optimizer_.clip();
   if (fp8 != nullptr) {
-    fp8->update(tensors_.optimizer.grad_scale);
+    fp8->update(tensors_.optimizer.grad_scale);  // the update casts weights with the new scales
     const Tensor history = fp8->tensors().history();
     compute.copy(h_fp8_history().data(), history.data, history.bytes());
   }
+  optimizer_.update(step, result.learning_rate);
   compute.copy(h_sums_.data(), statistics_.data, statistics_.bytes());
   compute.copy(h_norm_.data(), tensors_.optimizer.norm.data, tensors_.optimizer.norm.bytes());
   span.reset();

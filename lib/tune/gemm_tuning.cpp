@@ -68,7 +68,8 @@ std::string merge(const std::vector<std::string>& texts) {
   return merged;
 }
 
-// Of the GEMMs that this rank lacks a choice for, those that it times: ranks that lack the same divide them. Collective.
+// Of the GEMMs that this rank lacks a choice for, those that it times: ranks that lack the same divide them.
+// Collective.
 std::vector<AnyGemm> share_of_search(const std::map<std::string, AnyGemm>& missing, Job* job) {
   std::vector<AnyGemm> share;
   if (job == nullptr) {

@@ -1,4 +1,5 @@
 // Every attention kernel against the CPU reference.
+#include "kernels/cuda/flash_attention.h"
 #include "kernels/workspace.h"
 #include "tests/cuda/op_compare.h"
 #include "tests/kernels/qkv_rows.h"
@@ -67,15 +68,15 @@ class GpuCase {
             {"dout", Buffer(c.dtype, {c.rows(), c.out_width()}, random_values(c.rows() * c.out_width(), "dout"))}} {
     for (const auto& [name, buffer] : operands_) on_device_[name] = std::make_unique<DeviceBuffer>(buffer);
   }
-  void run(int first, int count) {
+  void run(int first, int count, CudaStream& stream = test_stream()) {
     Place on;
     for (const auto& [name, buffer] : on_device_) {
       const Tensor all = *buffer;
       const int64_t rows = all[0] / case_.batch;  // of a sequence
       on.add(name, all.rows(first * rows, count * rows));
     }
-    cuda::attention_forward(case_.forward(on), test_stream());
-    cuda::attention_backward(case_.backward(on), test_stream());
+    cuda::attention_forward(case_.forward(on), stream);
+    cuda::attention_backward(case_.backward(on), stream);
   }
   Values values(const std::string& name) const { return on_device_.at(name)->values(operands_.at(name)); }
 
@@ -84,6 +85,23 @@ class GpuCase {
   const std::map<std::string, Buffer> operands_;
   std::map<std::string, std::unique_ptr<DeviceBuffer>> on_device_;
 };
+
+// Where each kind of our own kernels on tensor cores runs: as the GPU decides, and on Hopper, whose kernels are others,
+// those of mma.sync as well.
+std::vector<CudaStream*> flash_streams() {
+  const GpuProperties gpu = cuda::gpu_properties(0);
+  if (!cuda::hopper_attention_runs(gpu)) return {&test_stream()};
+  static cuda::Context context([&] {
+    GpuProperties ampere = gpu;
+    ampere.capability = 80;
+    return ampere;
+  }());
+  static TestStream stream(context);
+  return {&test_stream(), &stream};
+}
+std::string kind_of(CudaStream& stream) {
+  return cuda::hopper_attention_runs(stream.context().properties()) ? "Hopper's kernels" : "mma.sync";
+}
 
 // A head's HS elements of a token are a vector: kernels on tensor cores round probabilities and scores' gradients to
 // bf16, which single elements that all but cancel show.
@@ -123,6 +141,13 @@ void compare_attention(const Case& c, CudaStream& stream = test_stream()) {
       comparisons, stream);
 }
 
+void compare_flash(const Case& c) {
+  for (CudaStream* stream : flash_streams()) {
+    SCOPED_TRACE(kind_of(*stream));
+    compare_attention(c, *stream);
+  }
+}
+
 TEST(CudaAttention, scalar_kernels_match_cpu) {
   TRI_NEEDS_GPU();
   for (const Dtype dtype : kTypes)
@@ -147,12 +172,13 @@ TEST(CudaAttention, flash_kernels_match_cpu) {
       for (const int seq_len : {1, 63, 128, 200, 515})
         for (const int window : {0, 1, 50, 64, 130, 300}) {
           if (window > seq_len) continue;
-          compare_attention({.seq_len = seq_len,
-                             .num_kv_heads = kv,
-                             .group = group,
-                             .head_size = head_size,
-                             .window = window,
-                             .kernel = AttentionKernel::kBuiltin});
+          const Case c{.seq_len = seq_len,
+                       .num_kv_heads = kv,
+                       .group = group,
+                       .head_size = head_size,
+                       .window = window,
+                       .kernel = AttentionKernel::kBuiltin};
+          compare_flash(c);
         }
 }
 
@@ -162,14 +188,27 @@ TEST(CudaAttention, flash_kernels_match_cpu_with_many_heads) {
   TRI_NEEDS_GPU();
   for (const int head_size : {64, 128})
     for (const auto& [batch, kv, group] : {std::tuple{11, 3, 1}, {5, 7, 2}, {9, 4, 1}, {4, 16, 1}})
-      for (const int window : {0, 100})
-        compare_attention({.batch = batch,
-                           .seq_len = 260,
-                           .num_kv_heads = kv,
-                           .group = group,
-                           .head_size = head_size,
-                           .window = window,
-                           .kernel = AttentionKernel::kBuiltin});
+      for (const int window : {0, 100}) {
+        const Case c{.batch = batch,
+                     .seq_len = 260,
+                     .num_kv_heads = kv,
+                     .group = group,
+                     .head_size = head_size,
+                     .window = window,
+                     .kernel = AttentionKernel::kBuiltin};
+        compare_flash(c);
+      }
+}
+
+// Hopper's forward kernel takes pairs in sections of which L2 holds the keys and values: here of six and of one.
+TEST(CudaAttention, flash_kernels_match_cpu_beyond_the_cache) {
+  TRI_NEEDS_GPU();
+  compare_attention({.batch = 1,
+                     .seq_len = 8192,
+                     .num_kv_heads = 7,
+                     .head_size = 128,
+                     .window = 40,
+                     .kernel = AttentionKernel::kBuiltin});
 }
 
 TEST(CudaAttention, cudnn_matches_cpu) {
@@ -244,13 +283,17 @@ TEST(CudaAttention, our_kernels_make_the_same_bits_in_either_order) {
           return rows_in(QkvOrder::kByKind, rows, c.num_kv_heads, c.group, c.head_size);
         };
         const Values qkv = random_values(c.rows() * c.qkv_width(), "qkv");
-        GpuCase grouped(c, qkv);
-        c.order = QkvOrder::kByKind;
-        GpuCase kinds(c, by_kind(qkv));
-        for (GpuCase* each : {&grouped, &kinds}) each->run(0, c.batch);
-        EXPECT_EQ(kinds.values("out"), grouped.values("out"));
-        EXPECT_EQ(kinds.values("lse"), grouped.values("lse"));
-        EXPECT_EQ(kinds.values("dqkv"), by_kind(grouped.values("dqkv")));
+        for (CudaStream* stream : flash_streams()) {
+          SCOPED_TRACE(kind_of(*stream));
+          c.order = QkvOrder::kGrouped;
+          GpuCase grouped(c, qkv);
+          c.order = QkvOrder::kByKind;
+          GpuCase kinds(c, by_kind(qkv));
+          for (GpuCase* each : {&grouped, &kinds}) each->run(0, c.batch, *stream);
+          EXPECT_EQ(kinds.values("out"), grouped.values("out"));
+          EXPECT_EQ(kinds.values("lse"), grouped.values("lse"));
+          EXPECT_EQ(kinds.values("dqkv"), by_kind(grouped.values("dqkv")));
+        }
       }
 }
 

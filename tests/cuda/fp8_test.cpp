@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/core/dims.h"
 #include "tests/cuda/op_compare.h"
 
 namespace tri::test {
@@ -59,6 +60,44 @@ TEST(Fp8Cast, cuda_matches_cpu_bit_for_bit) {
                         fmt::format("{} x {} {} to {}, form {}", rows, columns, enum_name(from), enum_name(to), form),
                         operands, make, Comparisons(same_bits, {{"dbias", elements(1e-2)}}));
           }
+}
+
+// Slices of one tensor and of several, whose borders lie inside a block of threads and at its ends, with padding; a
+// scale with which no number saturates, and one with which many do.
+TEST(Fp8Slice, cuda_matches_cpu_bit_for_bit) {
+  TRI_NEEDS_GPU();
+  constexpr int64_t kTensors = 4, kSlots = 6;
+  for (const int64_t blocks : {1, 5, 8, 9, 64, 700})
+    for (const int64_t each : {int64_t{1}, int64_t{3}, int64_t{8}, int64_t{100}, blocks})  // blocks of a tensor
+      for (const bool padded : {false, true})
+        for (const bool finite : {true, false}) {
+          Values owners;
+          for (int64_t b = 0; b < blocks; ++b) {
+            const int64_t tensor = b / each % (kTensors + (padded ? 1 : 0));
+            owners.push_back(tensor == kTensors ? -1 : static_cast<double>(tensor));
+          }
+          const int64_t n = blocks * kBlock;
+          const Operands operands = {
+              {"inp", {Dtype::kF32, {n}, hard_values(n, finite)}},
+              {"block_tensor", {Dtype::kI32, {blocks}, owners}},
+              {"out", {Dtype::kE4M3, {n}}},
+              {"slot", {Dtype::kI32, {kTensors}, {4, 0, 5, 2}}},
+              {"scale", {Dtype::kF32, {kSlots}, {4, NAN, 0x1p-8, NAN, 256, 0}}},
+              {"amax", {Dtype::kF32, {kSlots}, Values(kSlots, 0.25)}},
+              {"counts", {Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 7)}},
+          };
+          const auto make = [](const Place& on) {
+            return Fp8CastSlice{.codes = {.out = on("out"),
+                                          .slot = on("slot"),
+                                          .scale = on("scale"),
+                                          .amax = on("amax"),
+                                          .counts = on("counts")},
+                                .inp = on("inp"),
+                                .block_tensor = on("block_tensor")};
+          };
+          TRI_COMPARE(fp8_cast_slice, fmt::format("{} blocks, {} a tensor", blocks, each), operands, make,
+                      Comparisons(same_bits));
+        }
 }
 
 // An activation that casts makes the codes, the amax and the counts of a cast of what the activation alone makes.

@@ -103,6 +103,68 @@ TEST(CudaOptimizers, gradients_that_are_not_finite_change_nothing) {
   }
 }
 
+// An update that writes codes moves the weights as one that does not, bit for bit, and its codes, amax and counts are
+// those of fp8_cast_slice of the weights that it leaves: also where nothing changes.
+TEST(CudaOptimizers, codes_are_those_of_the_master) {
+  TRI_NEEDS_GPU();
+  constexpr int64_t kSlots = 6;
+  for (const int64_t blocks : {int64_t{1}, int64_t{5}, int64_t{48}, int64_t{700}})
+    for (const Dtype kept : kTypes)
+      for (const double grad_scale : {0.5, static_cast<double>(NAN)})
+        for (const bool lamb : {false, true}) {
+          SCOPED_TRACE(
+              fmt::format("{} blocks, moments {}, factor {}, lamb {}", blocks, enum_name(kept), grad_scale, lamb));
+          const Slice slice(blocks);
+          const Buffer slot(Dtype::kI32, {kTensors}, {4, 0, 5, 2});
+          const Buffer scale(Dtype::kF32, {kSlots}, {64, NAN, 0x1p-8, NAN, 512, 0});
+          const Buffer out(Dtype::kE4M3, {slice.n}), amax(Dtype::kF32, {kSlots}, Values(kSlots, 0));
+          const Buffer counts(Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0));
+          const DeviceBuffer d_slot(slot), d_scale(scale);
+          struct Codes {
+            DeviceBuffer out, amax, counts;
+          };
+          Codes cast{DeviceBuffer(out), DeviceBuffer(amax), DeviceBuffer(counts)},
+              updated{DeviceBuffer(out), DeviceBuffer(amax), DeviceBuffer(counts)};
+          const auto codes_in = [&](const Codes& to) {
+            return Fp8SliceCodes{.out = to.out, .slot = d_slot, .scale = d_scale, .amax = to.amax, .counts = to.counts};
+          };
+          // Its master weights afterwards.
+          const auto update = [&](const Fp8SliceCodes& codes, bool casts) {
+            Operands operands = slice.moments(kept, grad_scale);
+            operands.emplace_back("weight_sumsq", one_a_tensor({4, 9, 1, 0}));
+            operands.emplace_back("direction_sumsq", one_a_tensor({1, 2, 0.5, 3}));
+            std::vector<std::unique_ptr<DeviceBuffer>> buffers;
+            Place on;
+            for (const auto& [name, buffer] : operands) {
+              buffers.push_back(std::make_unique<DeviceBuffer>(buffer));
+              on.add(name, *buffers.back());
+            }
+            if (lamb)
+              cuda::lamb_apply({.master = on("master"),
+                                .codes = codes,
+                                .direction = on("grad"),
+                                .weight_sumsq = on("weight_sumsq"),
+                                .direction_sumsq = on("direction_sumsq"),
+                                .grad_scale = on("grad_scale"),
+                                .block_tensor = on("block_tensor"),
+                                .decay = on("decay"),
+                                .lr = 0.01f},
+                               test_stream());
+            else
+              cuda::adamw_update({.moments = moments_on(on), .codes = codes, .lr = 0.01f}, test_stream());
+            if (casts)
+              cuda::fp8_cast_slice({.codes = codes_in(cast), .inp = on("master"), .block_tensor = on("block_tensor")},
+                                   test_stream());
+            return buffers.front()->values(slice.floats("master"));
+          };
+          const Values with = update(codes_in(updated), true), without = update({}, false);
+          EXPECT_EQ(difference(with, without, same_bits), "");
+          EXPECT_EQ(difference(updated.out.values(out), cast.out.values(out), same_bits), "");
+          EXPECT_EQ(difference(updated.amax.values(amax), cast.amax.values(amax), same_bits), "");
+          EXPECT_EQ(difference(updated.counts.values(counts), cast.counts.values(counts), same_bits), "");
+        }
+}
+
 TEST(CudaOptimizers, lamb_apply) {
   TRI_NEEDS_GPU();
   for (const int64_t blocks : kSlices)

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "kernels/core/dims.h"
 #include "kernels/cpu/ops.h"
 #include "tests/kernels/op_test.h"
 
@@ -116,6 +117,59 @@ Values with_outliers(int64_t count, std::string_view name) {
     if (i % 13 == 6) values[i] *= std::ldexp(1.0, -20);
   }
   return values;
+}
+
+// Tensors of a flat slice, each with its own scale: outliers, what is not finite, and padding, which stays.
+TEST(Fp8Cast, slices_by_tensor) {
+  const std::vector<double> owners = {1, -1, 0, 0, 0, 2, 2, -1, 3};
+  const Values slots = {4, 0, 3, 1}, scales = {0.125, 0x1p10, NAN, 1, 0};  // of each slot
+  const int64_t n = static_cast<int64_t>(owners.size()) * kBlock, num_slots = static_cast<int64_t>(scales.size());
+  Values values = with_outliers(n, "inp");
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 211 == 7) values[i] = i % 2 == 0 ? INFINITY : -INFINITY;
+    if (i % 223 == 8) values[i] = NAN;
+    if (owners[i / kBlock] < 0) values[i] = NAN;
+    if (owners[i / kBlock] == 3) values[i] = 3 + 0.0001 * static_cast<double>(i % kBlock);  // not numbers of bf16
+  }
+  const Buffer inp(Dtype::kF32, {n}, values), owner(Dtype::kI32, {n / kBlock}, owners);
+  const Buffer slot(Dtype::kI32, {4}, slots), scale(Dtype::kF32, {num_slots}, scales);
+  for (const int64_t blocks : {n / kBlock, int64_t{1}}) {  // at a time
+    const Buffer out(Dtype::kE4M3, {n}, Values(static_cast<size_t>(n), 1.5));
+    const Buffer amax(Dtype::kF32, {num_slots}, Values(static_cast<size_t>(num_slots), 0.25));
+    const Buffer counts(Dtype::kI32, {num_slots, kNumFp8Counts},
+                        Values(static_cast<size_t>(num_slots * kNumFp8Counts), 7.0));
+    for (int64_t first = 0; first < n; first += blocks * kBlock) {
+      const int64_t count = blocks * kBlock;
+      const Fp8CastSlice cast{.codes = {.out = Tensor(out).flat(first, count),
+                                        .slot = slot,
+                                        .scale = scale,
+                                        .amax = amax,
+                                        .counts = counts},
+                              .inp = Tensor(inp).flat(first, count),
+                              .block_tensor = Tensor(owner).flat(first / kBlock, blocks)};
+      check(cast);
+      cpu::fp8_cast_slice(cast);
+    }
+    Values most(scales.size(), 0.25), found(scales.size() * kNumFp8Counts, 7.0);
+    const Values inputs = inp.values();  // as floats
+    for (int64_t i = 0; i < n; ++i) {
+      const double value = inputs[static_cast<size_t>(i)];
+      const auto tensor = static_cast<int>(owners[static_cast<size_t>(i / kBlock)]);
+      const auto at = static_cast<size_t>(tensor < 0 ? 0 : slots[static_cast<size_t>(tensor)]);
+      const double scaled = std::isfinite(value) ? value * scales[at] : NAN;
+      const int code = tensor < 0 ? nearest_code(1.5, Dtype::kE4M3) : nearest_code(scaled, Dtype::kE4M3);
+      ASSERT_EQ(fp8_codes(Tensor(out))[i], code) << i << ": " << value << " · " << scales[at];
+      if (tensor < 0) continue;
+      if (!std::isnan(most[at])) most[at] = std::isnan(value) ? NAN : std::max(most[at], std::fabs(value));
+      double* const counted = found.data() + at * kNumFp8Counts;
+      counted[0] += 1;
+      counted[1] += std::isfinite(value) && std::fabs(scaled) > 448;
+      counted[2] += value != 0 && (code & 0x7F) == 0;
+    }
+    EXPECT_EQ(counts.values(), found);
+    for (size_t i = 0; i < most.size(); ++i)
+      EXPECT_TRUE(amax.values()[i] == most[i] || (std::isnan(amax.values()[i]) && std::isnan(most[i]))) << i;
+  }
 }
 
 TEST(Fp8Cast, both_orientations_amax_and_counts) {

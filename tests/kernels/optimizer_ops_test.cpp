@@ -17,7 +17,7 @@ constexpr int kSteps = 5;
 const std::vector<int> kOwners = {0, 0, 0, 1, -1, 2, 2, 2, 2, 2, 2, 2, 2, -1, 3, 3, -1, -1};
 const Values kDecay = {0.1, -1.0, 0.01, 0.0};  // below 0: neither decay nor trust ratio
 const int64_t kBlocks = static_cast<int64_t>(kOwners.size()), kNumel = kBlocks * kBlock;
-constexpr int64_t kTensors = 4;
+constexpr int64_t kTensors = 4, kSlots = 6;
 
 int owner_of(int64_t element) { return kOwners[element / kBlock]; }
 
@@ -87,7 +87,32 @@ struct State {
   Buffer v{Dtype::kF32, {kNumel}, poison_padding(Values(kNumel, 0.0))};
   Buffer grad{Dtype::kF32, {kNumel}};
   Buffer param{Dtype::kBF16, {kNumel}};
+  bool writes_codes = false;  // in place of param
+  Buffer codes{Dtype::kE4M3, {kNumel}};
+  Buffer slot{Dtype::kI32, {kTensors}, {2, 5, 0, 3}};
+  Buffer scale{Dtype::kF32, {kSlots}, {64, NAN, 256, 4096, NAN, 128}};  // of one weights saturate
+  Buffer amax{Dtype::kF32, {kSlots}, Values(kSlots, 0.0)};
+  Buffer counts{Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots* kNumFp8Counts, 0.0)};
   Buffer weight_sumsq, direction_sumsq;
+
+  Tensor param_of(int64_t first, int64_t count) const {
+    return writes_codes ? Tensor() : Tensor(param).flat(first, count);
+  }
+  Fp8SliceCodes codes_of(int64_t first, int64_t count) const {
+    if (!writes_codes) return {};
+    return {.out = Tensor(codes).flat(first, count), .slot = slot, .scale = scale, .amax = amax, .counts = counts};
+  }
+  // Codes, amax and counts are those that fp8_cast_slice makes of the weights as they are.
+  void expect_codes_of_weights() const {
+    State cast;
+    cast.writes_codes = true;
+    const Fp8CastSlice args{.codes = cast.codes_of(0, kNumel), .inp = w, .block_tensor = owners};
+    check(args);
+    cpu::fp8_cast_slice(args);
+    EXPECT_TRUE(codes.same_bits(cast.codes));
+    EXPECT_TRUE(amax.same_bits(cast.amax));
+    EXPECT_TRUE(counts.same_bits(cast.counts));
+  }
 
   Tensor owners_of(int64_t first, int64_t count) const { return Tensor(owners).flat(first / kBlock, count / kBlock); }
   Moments moments(int number, int64_t first, int64_t count) const {
@@ -106,7 +131,10 @@ struct State {
             .bias_correction2 = static_cast<float>(1 - std::pow(double{kBeta2}, number))};
   }
   AdamwUpdate adamw(int number, int64_t first, int64_t count) const {
-    return {.moments = moments(number, first, count), .param = Tensor(param).flat(first, count), .lr = kLr};
+    return {.moments = moments(number, first, count),
+            .param = param_of(first, count),
+            .codes = codes_of(first, count),
+            .lr = kLr};
   }
   void sumsq(const Buffer& out, const Buffer& inp, int64_t first, int64_t count) const {
     const TensorSumsq args{
@@ -116,7 +144,8 @@ struct State {
   }
   LambApply lamb_apply(int64_t first, int64_t count) const {
     return {.master = Tensor(w).flat(first, count),
-            .param = Tensor(param).flat(first, count),
+            .param = param_of(first, count),
+            .codes = codes_of(first, count),
             .direction = Tensor(grad).flat(first, count),
             .weight_sumsq = weight_sumsq,
             .direction_sumsq = direction_sumsq,
@@ -133,6 +162,9 @@ struct State {
   void step(Rule rule, int number, const std::vector<int64_t>& cuts, const Values& grad_values) {
     grad = Buffer(Dtype::kF32, {kNumel}, grad_values);
     param = Buffer(Dtype::kBF16, {kNumel});
+    codes = Buffer(Dtype::kE4M3, {kNumel});
+    amax = Buffer(Dtype::kF32, {kSlots}, Values(kSlots, 0.0));
+    counts = Buffer(Dtype::kI32, {kSlots, kNumFp8Counts}, Values(kSlots * kNumFp8Counts, 0.0));
     const auto for_each_slice = [&](auto f) {
       for (size_t i = 0; i + 1 < cuts.size(); ++i) f(cuts[i], cuts[i + 1] - cuts[i]);
     };
@@ -192,6 +224,31 @@ TEST(OptimizerOps, bf16_param_is_the_rounded_master) {
     State state;
     state.step(rule, 1);
     EXPECT_TRUE(state.param.same_bits(Buffer(Dtype::kBF16, {kNumel}, state.w.values())));
+  }
+}
+
+// In any slices; and of the weights that stand, where gradients are not finite.
+TEST(OptimizerOps, codes_are_those_of_the_master) {
+  std::vector<int64_t> cuts(kBlocks + 1);
+  for (int64_t block = 0; block <= kBlocks; ++block) cuts[block] = block * kBlock;
+  for (const Rule rule : {Rule::kAdamw, Rule::kLamb}) {
+    State with, without;
+    with.writes_codes = true;
+    for (int number = 1; number <= kSteps; ++number) {
+      with.step(rule, number, number % 2 == 0 ? cuts : std::vector<int64_t>{0, kNumel});
+      without.step(rule, number);
+      with.expect_codes_of_weights();
+    }
+    EXPECT_TRUE(with.w.same_bits(without.w)) << "the master is the same";
+    EXPECT_TRUE(with.m.same_bits(without.m));
+    EXPECT_EQ(with.counts.values()[3 * kNumFp8Counts + 1] > 0, true) << "some weights saturate";
+    const State before = with;
+    with.grad_scale = Buffer(Dtype::kF32, {1}, {NAN});
+    with.step(rule, kSteps + 1);
+    EXPECT_TRUE(with.w.same_bits(before.w));
+    EXPECT_TRUE(with.codes.same_bits(before.codes));
+    EXPECT_TRUE(with.amax.same_bits(before.amax));
+    EXPECT_TRUE(with.counts.same_bits(before.counts));
   }
 }
 

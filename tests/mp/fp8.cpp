@@ -31,6 +31,11 @@ std::vector<Layout> matrix() {
       {.pp = 4, .recompute = full},
       {.pp = 2, .chunks = 2, .schedule = kInterleaved, .llama = true, .compute_layers = 1},
       {.tp = 2, .pp = 2, .recompute = full, .compute_layers = 1},
+      // Weights that are kept as FP8 codes: every axis alone, every kind of ZeRO, beside layers that are not.
+      {.dp = 2, .zero = 0, .precision = B, .llama = true, .compute_layers = 1},
+      {.dp = 2, .zero = 2, .precision = B, .moments = B, .tied = false, .bucket_elements = 20000, .compute_layers = 1},
+      {.tp = 4, .precision = B, .recompute = selective},
+      {.pp = 2, .chunks = 2, .schedule = kInterleaved, .precision = B, .recompute = full},
       {.dp = 2, .tp = 2, .recompute = selective, .fp8_gradients = Dtype::kE4M3},
       {.dp = 2, .tp = 2, .pp = 2, .zero = 2, .schedule = kGpipe, .block = P, .precision = B, .tied = false},
       {.dp = 2,
@@ -76,7 +81,11 @@ TEST(Fp8, losses_are_near_those_without_it) {
   }
 }
 
-// Rows that are kept and gathered in the compute type, and cast where GEMMs read them, make the same codes.
+// As keeps_fp8_codes, of a layout with FP8.
+bool keeps_codes(const Layout& layout) { return layout.precision == Dtype::kBF16 && layout.fp8_guard == Switch::kOff; }
+
+// Rows that are kept and gathered in the compute type, and cast where GEMMs read them, make the same codes. Weights
+// that are kept in bf16 as well are rounded twice, to it and to e4m3: near then.
 TEST(Fp8, what_the_guard_keeps_changes_no_bit) {
   std::vector<Layout> layouts = {fp8({.llama = true}),
                                  fp8({.tp = 2, .llama = true, .recompute = Recompute::kSelective}),
@@ -89,8 +98,15 @@ TEST(Fp8, what_the_guard_keeps_changes_no_bit) {
     layout.steps = 5;
     layout.transfers = Transfers::kCollectives;  // GEMMs of all rows: the CPU's sums differ where rows are split
     const History without = train(layout, false);
+    const bool rounds_once = keeps_codes(layout);
     layout.fp8_guard = Switch::kOn;
-    expect_bit_identical(without, train(layout, false), layout.name());
+    const History with = train(layout, false);
+    if (!rounds_once) {
+      expect_bit_identical(without, with, layout.name());
+    } else if (test_job()->world_rank() < layout.ranks()) {
+      EXPECT_LE(relative(with.steps.back().loss, without.steps.back().loss), 5e-3) << layout.name();
+      EXPECT_NE(with.steps.back().loss, without.steps.back().loss) << layout.name();
+    }
   }
 }
 
@@ -185,26 +201,58 @@ TEST(Fp8, gathers_of_layers_move_a_byte_an_element) {
                                                                 microbatches(config));
 }
 
+// What dp ranks gather of weights that are kept as codes is bytes, half of what bf16 takes.
+TEST(Fp8, gathers_of_weights_move_a_byte_an_element) {
+  if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
+  for (const int zero : {1, 2}) {
+    Layout layout = fp8({.dp = 2, .zero = zero, .precision = Dtype::kBF16});
+    layout.transfers = Transfers::kCollectives;
+    layout.steps = 5;
+    const History with = train(layout, false);
+    layout.gemms = GemmFormat::kCompute;
+    const History without = train(layout, false);
+    if (test_job()->world_rank() >= 2) continue;
+    const Config config = config_of(layout);
+    const int64_t C = config.model.hidden, F = config.model.ffn_hidden;
+    const int64_t codes = config.model.layers * (4 * C * C + 2 * C * F);  // of which a rank receives the other's half
+    EXPECT_EQ(without.dp_bytes - with.dp_bytes, codes / 2) << "zero " << zero;
+  }
+}
+
 // What casts have met: all ranks say the same, shares and largest numbers are those of one rank but for rounding.
 TEST(Fp8, numbers_of_a_step_are_those_of_one_rank) {
   if (test_job()->world_size() < 2) GTEST_SKIP() << "needs two ranks";
-  Layout layout = that_fit({fp8({.dp = 2, .tp = 2, .pp = 2, .recompute = Recompute::kNone})}).front();
-  layout.steps = 5;
-  const std::vector<StepResult> steps = train(layout, false).steps;
-  Layout one = layout;
-  one.dp = one.tp = one.pp = 1;
-  one.zero = 0;
-  const std::vector<Fp8Numbers> expected = train(one, true).steps.back().fp8;
-  if (test_job()->world_rank() >= layout.ranks()) return;
-  const std::vector<Fp8Numbers>& numbers = steps.back().fp8;
-  ASSERT_EQ(numbers.size(), expected.size());
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    const bool is_weight = i / (expected.size() / kNumFp8Operands) == static_cast<size_t>(Fp8Operand::kWeight);
-    EXPECT_EQ(numbers[i].scale, expected[i].scale) << i;
-    EXPECT_NEAR(numbers[i].amax, expected[i].amax, 0.1 * expected[i].amax) << i;
-    EXPECT_GT(numbers[i].elements, 0.0f);
-    EXPECT_EQ(numbers[i].elements, expected[i].elements * static_cast<float>(is_weight ? layout.dp : 1)) << i;
-    EXPECT_EQ(numbers[i].saturated, 0.0f) << i;
+  for (Layout layout : that_fit({fp8({.dp = 2, .tp = 2, .pp = 2, .recompute = Recompute::kNone}),
+                                 fp8({.dp = 2, .tp = 2, .pp = 2, .zero = 2, .precision = Dtype::kBF16}),
+                                 fp8({.dp = 2, .tp = 2, .zero = 0, .precision = Dtype::kBF16})})) {
+    SCOPED_TRACE(layout.name());
+    layout.steps = 5;
+    const std::vector<StepResult> steps = train(layout, false).steps;
+    Layout one = layout;
+    one.dp = one.tp = one.pp = 1;
+    one.zero = 0;
+    const std::vector<StepResult> expected_steps = train(one, true).steps;
+    if (test_job()->world_rank() >= layout.ranks()) continue;
+    const double noise = layout.precision == Dtype::kF32 ? 0.1 : 0.25;  // of single gradients
+    // Each dp rank casts all weights, or its slices of them.
+    const int casts = keeps_codes(layout) && layout.zero >= 1 ? 1 : layout.dp;
+    for (const size_t step : {size_t{0}, steps.size() - 1}) {
+      const std::vector<Fp8Numbers>&numbers = steps[step].fp8, &expected = expected_steps[step].fp8;
+      ASSERT_EQ(numbers.size(), expected.size());
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        const bool is_weight = i / (expected.size() / kNumFp8Operands) == static_cast<size_t>(Fp8Operand::kWeight);
+        if (step > 0 || (is_weight && keeps_codes(layout))) {
+          EXPECT_EQ(numbers[i].scale, expected[i].scale) << i;
+        }
+        EXPECT_NEAR(numbers[i].amax, expected[i].amax, noise * expected[i].amax) << i;
+        if (step == 0 && is_weight) {
+          EXPECT_EQ(numbers[i].amax, expected[i].amax) << "start values are the same";
+        }
+        EXPECT_GT(numbers[i].elements, 0.0f);
+        EXPECT_EQ(numbers[i].elements, expected[i].elements * static_cast<float>(is_weight ? casts : 1)) << i;
+        EXPECT_EQ(numbers[i].saturated, 0.0f) << i;
+      }
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "io/base/random.h"
+#include "kernels/core/dims.h"
 #include "lib/engine/job_plan.h"
 
 namespace tri {
@@ -24,16 +25,69 @@ std::vector<int32_t> tokens_of(const Config& c, int64_t step, int dp_rank, int s
   return tokens;
 }
 
-std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
+std::vector<char> read_bytes(Trainer& trainer, Tensor tensor) {
   trainer.runtime().synchronize();
-  std::vector<float> values(static_cast<size_t>(tensor.numel()));
   std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
   trainer.runtime().compute().copy(bytes.data(), tensor.data, tensor.bytes());
   trainer.runtime().compute().synchronize();
+  return bytes;
+}
+
+// FP8 codes as the numbers that stand for.
+std::vector<float> read_floats(Trainer& trainer, Tensor tensor) {
+  std::vector<char> bytes = read_bytes(trainer, tensor);
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
   tensor.data = bytes.data();
   for (size_t i = 0; i < values.size(); ++i)
-    values[i] = tensor.dtype == Dtype::kF32 ? tensor.as<float>()[i] : static_cast<float>(tensor.as<bf16>()[i]);
+    values[i] = is_fp8(tensor.dtype)          ? fp8_table(tensor.dtype)[fp8_codes(tensor)[i]]
+                : tensor.dtype == Dtype::kF32 ? tensor.as<float>()[i]
+                                              : static_cast<float>(tensor.as<bf16>()[i]);
   return values;
+}
+
+// A parameter as what GEMMs take it for.
+std::vector<float> read_parameter(Trainer& trainer, const Parameter& parameter) {
+  std::vector<float> values = read_floats(trainer, parameter.weight);
+  if (parameter.spec.fp8_slot < 0) return values;
+  const Tensor scale = trainer.engine().tensors().stage.fp8.scale();
+  const float inverse = 1.0f / read_floats(trainer, scale.flat(parameter.spec.fp8_slot, 1)).front();
+  for (float& value : values) value *= inverse;
+  return values;
+}
+
+// Where FP8 codes are kept, they are those of this rank's master weights, with the scales that stand. A hash of all of
+// them, those of other dp ranks' slices as well; 0 where there are none.
+uint64_t check_codes(Trainer& trainer) {
+  const std::vector<float> scales = trainer.engine().stage().fp8() == nullptr
+                                        ? std::vector<float>()
+                                        : read_floats(trainer, trainer.engine().tensors().stage.fp8.scale());
+  const auto& chunks = trainer.store().memory().tensors().chunks;
+  std::string all;
+  for (const ChunkStoreTensors& chunk : chunks)
+    if (!chunk.codes.empty())
+      for (const char code : read_bytes(trainer, chunk.codes)) all += code;
+  const auto& parameters = trainer.store().parameters();
+  for (const BucketSlice& slice : trainer.store().memory().slices()) {
+    if (slice.codes.out.empty()) continue;
+    const BucketMemory& bucket = trainer.store().memory().buckets()[static_cast<size_t>(slice.bucket)];
+    const ChunkStoreTensors& chunk = chunks[static_cast<size_t>(bucket.chunk)];
+    const std::vector<float> masters = read_floats(trainer, slice.master);
+    const std::vector<char> codes = read_bytes(trainer, slice.codes.out);
+    size_t wrong = 0, seen = 0;
+    for (const int index : bucket.bucket->parameters) {
+      const Parameter& parameter = parameters[static_cast<size_t>(bucket.chunk)][static_cast<size_t>(index)];
+      const int64_t first = chunk.layout.offset[static_cast<size_t>(index)] - slice.first_block * kBlock;
+      const float scale = scales[static_cast<size_t>(parameter.spec.fp8_slot)];
+      for (int64_t i = std::max<int64_t>(0, first); i < first + parameter.weight.numel(); ++i) {
+        if (i >= slice.master.numel()) break;
+        const auto at = static_cast<size_t>(i);
+        wrong += static_cast<uint8_t>(codes[at]) != fp8_encode(masters[at] * scale, kE4M3Format);
+        ++seen;
+      }
+    }
+    EXPECT_EQ(wrong, 0u) << "codes of " << seen << " weights, bucket " << slice.bucket;
+  }
+  return all.empty() ? 0 : derive_key(1, all);
 }
 
 // Puts this rank's part of a tensor into the full one.
@@ -165,6 +219,7 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
   const Config config = planned_config(layout, alone);
   History history;
   std::vector<Share> mine;
+  uint64_t codes = 0;
   if (alone || job.world_rank() < layout.ranks()) {
     const Mesh mesh = make_mesh(alone ? 0 : job.world_rank(), layout.tp, layout.dp, layout.pp);
     auto device = open_test_device();
@@ -200,18 +255,20 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
         return counts.all_gathers + counts.reduce_scatters;
       };
       const CommCounts before = trainer.runtime().tp().counts();
-      const int64_t by_group_before = by_group();
+      const int64_t by_group_before = by_group(), dp_before = trainer.runtime().dp().counts().bytes;
       history.steps.push_back(
           trainer.step(step, tokens_of(config, step, mesh.dp.rank, 0), tokens_of(config, step, mesh.dp.rank, 1)));
       history.tp_counts = trainer.runtime().tp().counts();
       history.tp_counts.all_gathers -= before.all_gathers;
       history.tp_counts.reduce_scatters -= before.reduce_scatters;
       history.tp_counts.bytes -= before.bytes;
+      history.dp_bytes = trainer.runtime().dp().counts().bytes - dp_before;
       history.tp_collectives = by_group() - by_group_before;
     }
+    codes = check_codes(trainer);
     for (const auto& chunk : trainer.store().parameters())
       for (const Parameter& parameter : chunk) {
-        const std::vector<float> values = read_floats(trainer, parameter.weight);
+        const std::vector<float> values = read_parameter(trainer, parameter);
         if (alone) {
           place(parameter.spec, mesh.tp, values, history.parameters[parameter.spec.name]);
         } else if (mesh.dp.first()) {
@@ -220,6 +277,13 @@ History train(const Layout& layout, bool alone, TransferObserver* observer) {
       }
   }
   if (alone) return history;
+  const std::vector<uint64_t> all_codes = job.all_gather(codes);
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const Mesh mesh = make_mesh(rank, layout.tp, layout.dp, layout.pp);
+    const int first = mesh.dp.first() ? rank : rank - mesh.dp.rank * layout.tp;
+    EXPECT_EQ(all_codes[static_cast<size_t>(rank)], all_codes[static_cast<size_t>(first)])
+        << "codes of dp rank " << mesh.dp.rank;
+  }
 
   std::map<std::string, ParamSpec> specs;
   for (const ParamSpec& spec : model_parameters(config)) specs[spec.name] = spec;

@@ -73,6 +73,7 @@ struct History {
   std::vector<StepResult> steps;                         // without the bad ones
   std::map<std::string, std::vector<float>> parameters;  // full tensors by name
   CommCounts tp_counts;                                  // of the last step
+  int64_t dp_bytes = 0;                                  // ... of the dp axis
   int64_t tp_collectives = 0;                            // ... of its gathers and reduces, those by MPI or NCCL
 };
 

@@ -68,6 +68,48 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
       }
 }
 
+// A model's layout: the linears' weights, which are kept as FP8 codes, lie at the beginning in buckets of their own;
+// what is used before them and what is used after them do not share one. All else as without FP8.
+TEST(FlatLayout, fp8_codes_have_buckets_of_their_own) {
+  Config config;
+  config.model.layers = 4;
+  config.model.hidden = 64;
+  config.model.heads = 4;
+  config.model.seq_len = 16;
+  config.model.vocab = 200;
+  config.precision.compute = Dtype::kBF16;
+  config = value_or_throw(resolve_config(config, 1));
+  const std::vector<ParamSpec> plain = chunk_parameters(config, {0, 1}, 0);
+  EXPECT_EQ(make_flat_layout(plain, 1, 2, 1 << 20).codes, 0);
+  config.precision.gemm = GemmFormat::kFp8;
+  config.precision.fp8_first_layers = config.precision.fp8_last_layers = 1;
+  const std::vector<ParamSpec> specs = chunk_parameters(config, {0, 1}, 0);
+  for (const int64_t bucket_elements : {1000, 30000, 1 << 20}) {
+    const FlatLayout layout = make_flat_layout(specs, 1, 2, bucket_elements);
+    int64_t codes = 0;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const std::string& name = specs[i].name;
+      const bool is_code = (name.find("layers/1/") == 0 || name.find("layers/2/") == 0) && specs[i].decay;
+      EXPECT_EQ(specs[i].fp8_slot >= 0, is_code) << name;
+      const Bucket& bucket = layout.buckets[static_cast<size_t>(layout.bucket_of[i])];
+      EXPECT_EQ(bucket.codes, is_code) << name;
+      EXPECT_EQ(layout.offset[i] < layout.codes, is_code) << name;
+      if (is_code) codes += specs[i].numel();
+    }
+    EXPECT_EQ(layout.codes, codes) << "sides of FP8 are multiples of a block";
+    for (const Bucket& bucket : layout.buckets) {
+      if (!bucket.matrices || bucket.codes) continue;
+      const auto [first, last] = std::ranges::minmax(bucket.parameters);
+      for (int i = first; i <= last; ++i) EXPECT_LT(specs[static_cast<size_t>(i)].fp8_slot, 0) << "open over the codes";
+    }
+  }
+  config.precision.fp8_guard = Switch::kOn;
+  for (const ParamSpec& spec : chunk_parameters(config, {0, 1}, 0)) EXPECT_LT(spec.fp8_slot, 0) << "may fall back";
+  config.precision.fp8_guard = Switch::kOff;
+  config.precision.compute = Dtype::kF32;
+  for (const ParamSpec& spec : chunk_parameters(config, {0, 1}, 0)) EXPECT_LT(spec.fp8_slot, 0) << "the master itself";
+}
+
 // Their states are tensors of a checkpoint, so that each needs a name of its own.
 TEST(Optimizers, every_kind_has_one_row_with_names_of_its_state) {
   EXPECT_EQ(optimizers().size(), EnumNames<OptimizerKind>::table.size());

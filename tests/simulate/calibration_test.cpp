@@ -174,5 +174,13 @@ TEST(Calibration, finds_attentions_rates_from_its_kernels) {
   EXPECT_EQ(found.software, h200().software);
 }
 
+TEST(Calibration, warns_of_one_that_says_little) {
+  Cluster cluster = h200();
+  cluster.uncertainty = 0.035;
+  EXPECT_EQ(warning_of(cluster), "");
+  cluster.uncertainty = 0.567;
+  EXPECT_NE(warning_of(cluster).find("uncertain by 57 %"), std::string::npos) << warning_of(cluster);
+}
+
 }  // namespace
 }  // namespace tri

@@ -33,10 +33,13 @@ TEST(Cluster, other_mistakes_are_refused) {
   EXPECT_NE(error_of("ranks: 3\n").find("did you mean node.ranks?"), std::string::npos);
   EXPECT_NE(error_of("device: [").find("not valid YAML"), std::string::npos);
   EXPECT_NE(error_of("gemms: [[1, 2]]\n").find("[m, n, k, tflops, scatter]"), std::string::npos);
-  EXPECT_NE(
-      error_of("", {"node.rank=3"}).find("--cluster-set node.rank=3: node.rank: unknown key; did you mean node.ranks?"),
-      std::string::npos);
-  EXPECT_NE(error_of("", {"node"}).find("expected section.key=value"), std::string::npos);
+  EXPECT_NE(error_of("node:\n", {"node.rank=3"})
+                .find("--cluster-set node.rank=3: node.rank: unknown key; did you mean node.ranks?"),
+            std::string::npos);
+  EXPECT_NE(error_of("node:\n", {"node"}).find("expected section.key=value"), std::string::npos);
+  // Every constant would be a default's.
+  for (const char* empty : {"", "\n", "# device:\n#   name: A100\n", "---\n"})
+    EXPECT_EQ(error_of(empty).find("c.yaml: has no section"), 0u) << empty << ": " << error_of(empty);
   const auto missing = read_cluster("/nowhere/cluster.yaml");
   ASSERT_FALSE(missing);
   EXPECT_NE(missing.error().message.find(
@@ -65,7 +68,7 @@ TEST(Cluster, numbers_far_beyond_machines_are_refused) {
                            "device.memory_gib=1e18"})
     EXPECT_NE(error_of("", {text}).find("is out of range"), std::string::npos) << text;
   EXPECT_NE(error_of("gemms: [[1e300, 2, 3, 4, 0]]\n").find("gemms: expected"), std::string::npos);
-  EXPECT_EQ(error_of("", {"node.start_us=0"}), "");
+  EXPECT_EQ(error_of("node:\n", {"node.start_us=0"}), "");
 }
 
 TEST(Cluster, prints_what_it_reads) {

@@ -394,5 +394,10 @@ TEST(Flaps, odds_are_those_of_played_flaps) {
   EXPECT_NEAR(odds.deaths_a_day, 10 * odds.dies, 1e-9);
 }
 
+TEST(Network, says_that_a_million_ranks_take_minutes) {
+  EXPECT_EQ(patience_note(12288), "");
+  EXPECT_NE(patience_note(1 << 20).find("1048576 ranks, which takes about 6 min"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tri

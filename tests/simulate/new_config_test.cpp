@@ -71,6 +71,28 @@ TEST(NewConfig, chooses_only_what_nobody_has_set) {
   EXPECT_EQ(made({"parallel.dp=2", "parallel.tp=8"}).parallel.dp, 2);
 }
 
+// `check` reckons with these: defaults would be an H100's.
+TEST(NewConfig, carries_over_what_the_cluster_file_says_of_machines) {
+  const Cluster a100 =
+      value_or_throw(read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/a100_megascale.yaml"));
+  const auto made = [&](const std::vector<std::string>& overrides, const Cluster& cluster) {
+    const NewConfig options{.model = "llama_8b", .ranks = 64, .overrides = overrides};
+    return value_or_throw(parse_config(value_or_throw(new_config(options, cluster)), "new.yaml", {})).cluster;
+  };
+  const ClusterConfig c = made({}, a100);
+  EXPECT_EQ(c.node_gb_per_s, 229);
+  EXPECT_EQ(c.network_gb_per_s, 25);
+  EXPECT_EQ(c.storage_gb_per_s, 100);
+  EXPECT_EQ(c.rank_mtbf_hours, 50688);
+  EXPECT_GT(c.rank_tflops, 100);
+  EXPECT_LT(c.rank_tflops, 268);
+  EXPECT_EQ(made({"cluster.network_gb_per_s=7"}, a100).network_gb_per_s, 7);
+  EXPECT_EQ(made({"parallel.tp=4"}, a100).node_gb_per_s, 229) << "also where the layout is not searched for";
+  const Cluster little = value_or_throw(parse_cluster("node:\n  ranks: 4\n", "c.yaml", {}));
+  EXPECT_EQ(made({}, little).network_gb_per_s, ClusterConfig{}.network_gb_per_s);
+  EXPECT_EQ(made({}, little).ranks_per_node, 4);
+}
+
 TEST(NewConfig, names_the_nearest_preset_and_what_does_not_fit) {
   const auto error = [](NewConfig options) {
     const auto text = new_config(options, h100());

@@ -9,6 +9,7 @@
 
 #include "lib/simulate/cluster.h"
 #include "lib/simulate/simulation.h"
+#include "lib/simulate/step_model.h"
 
 namespace tri {
 namespace {
@@ -28,7 +29,7 @@ Cluster cluster_of(const std::string& name) {
 
 std::set<Numbers> found(const std::string& gemm, const std::string& cluster) {
   std::set<Numbers> numbers;
-  const auto search = search_layouts(config_with(gemm), cluster_of(cluster), {.ranks = 16, .keep = 200});
+  const auto search = search_layouts(config_with(gemm), cluster_of(cluster), {.ranks = 16, .keep = 1000});
   EXPECT_TRUE(search) << search.error().message;
   for (const PlannedLayout& layout : search.value().best) numbers.insert(layout.workload.numbers);
   return numbers;
@@ -89,6 +90,106 @@ TEST(Planner, steps_of_millions_of_microbatches_are_refused) {
   ASSERT_FALSE(simulation);
   EXPECT_NE(simulation.error().message.find("1073741824 microbatches, more than 100000"), std::string::npos)
       << simulation.error().message;
+}
+
+Config preset(const std::string& name, const std::vector<std::string>& overrides = {}) {
+  const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/" + name + ".yaml";
+  return value_or_throw(
+      without_layout(value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, overrides))));
+}
+
+// --keep says how many are shown: the first of them is the first of all.
+TEST(Planner, the_winner_does_not_depend_on_how_many_are_kept) {
+  int searched = 0;
+  for (const char* name : {"gpt2_124m", "gpt_13b", "llama_8b", "llama_70b", "megascale_175b"})
+    for (const char* machines : {"h100", "a100_megascale", "h200"})
+      for (const int ranks : {8, 64, 1024, 2048, 12288}) {
+        const Config config = preset(name);
+        const Cluster cluster = cluster_of(machines);
+        const auto one = search_layouts(config, cluster, {.ranks = ranks, .keep = 1});
+        const auto all = search_layouts(config, cluster, {.ranks = ranks, .keep = 100});
+        ASSERT_EQ(one.ok(), all.ok());
+        if (!one) continue;
+        ++searched;
+        EXPECT_EQ(one.value().best[0].step.seconds, all.value().best[0].step.seconds)
+            << name << " " << ranks << " " << machines;
+        for (const PlannedLayout& layout : all.value().best) {
+          const Workload& w = layout.workload;
+          EXPECT_GE(layout.step.seconds, 0.98 * bound_step(w, cluster, RingTimes(cluster)))
+              << name << " " << ranks << " " << machines << " tp " << w.tp << " pp " << w.pp << " chunks " << w.chunks
+              << " micro-batch " << w.micro_batch << " zero " << w.zero;
+        }
+      }
+  EXPECT_GT(searched, 40);
+}
+
+// What is shown is what `simulate` says of the config that is written: time, memory, and that it fits.
+TEST(Planner, layouts_fit_by_the_programs_own_plan) {
+  for (const char* name : {"llama_1b", "llama_8b", "gpt_13b"})
+    for (const char* machines : {"h100", "a100_megascale"}) {
+      const Config config = preset(name);
+      const Cluster cluster = cluster_of(machines);
+      const auto search = search_layouts(config, cluster, {.ranks = 8, .keep = 10});
+      for (const PlannedLayout& layout : value_or_throw(search).best) {
+        const auto written = value_or_throw(resolve_config(with_layout(config, layout.workload), 8));
+        const Simulation simulation = value_or_throw(simulate(written, cluster));
+        EXPECT_EQ(simulation.memory_bytes, layout.memory_bytes);
+        EXPECT_LE(static_cast<double>(layout.memory_bytes), room_of(cluster));
+        EXPECT_DOUBLE_EQ(simulation.step.seconds, layout.step.seconds);
+      }
+    }
+}
+
+// A preset's own layout is among those that are tried: the winner is no slower.
+TEST(Planner, winners_are_no_slower_than_the_presets_own_layouts) {
+  for (const auto& [name, ranks] : {std::pair{"gpt2_124m", 8},
+                                    {"gpt2_1558m", 8},
+                                    {"gpt_1b3", 8},
+                                    {"gpt_13b", 64},
+                                    {"llama_1b", 8},
+                                    {"llama_8b", 64},
+                                    {"llama_70b", 512},
+                                    {"megascale_175b", 256}})
+    for (const char* machines : {"h100", "a100_megascale", "h200"}) {
+      const Cluster cluster = cluster_of(machines);
+      const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/" + name + ".yaml";
+      const Config own = value_or_throw(
+          resolve_config(value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, {})), ranks));
+      const Simulation simulation = value_or_throw(simulate(own, cluster));
+      const auto search = search_layouts(preset(name), cluster, {.ranks = ranks, .keep = 1});
+      if (static_cast<double>(simulation.memory_bytes) > room_of(cluster)) continue;
+      EXPECT_LE(value_or_throw(search).best[0].step.seconds, simulation.step.seconds * (1 + 1e-9))
+          << name << " on " << machines;
+    }
+}
+
+TEST(Planner, keeps_what_is_set) {
+  const auto found = [](const std::vector<std::string>& overrides) {
+    const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/gpt_13b.yaml";
+    const Config parsed = value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, overrides));
+    return search_layouts(value_or_throw(without_layout(parsed)), cluster_of("h100"),
+                          {.ranks = 64, .keep = 100, .pinned = pinned_by(overrides, parsed)});
+  };
+  const auto all = [&](const std::string& setting, auto has) {
+    const auto search = found({setting});
+    ASSERT_TRUE(search) << setting << ": " << search.error().message;
+    for (const PlannedLayout& layout : search.value().best) EXPECT_TRUE(has(layout.workload)) << setting;
+  };
+  all("parallel.tp=4", [](const Workload& w) { return w.tp == 4; });
+  all("parallel.pp=8", [](const Workload& w) { return w.pp == 8; });
+  all("parallel.dp=16", [](const Workload& w) { return w.dp == 16; });
+  all("parallel.chunks=2", [](const Workload& w) { return w.chunks == 2; });
+  all("parallel.zero=0", [](const Workload& w) { return w.zero == 0; });
+  all("parallel.recompute=full", [](const Workload& w) { return w.recompute == Recompute::kFull; });
+  all("parallel.schedule=gpipe", [](const Workload& w) { return w.schedule == Schedule::kGpipe; });
+  for (const auto& [setting, problem] : {std::pair{"parallel.tp=3", "parallel.tp 3 does not divide model.heads 40"},
+                                         {"parallel.pp=3", "parallel.pp 3 does not divide model.layers 40"},
+                                         {"parallel.dp=3", "parallel.dp 3 does not divide data.global_batch 1024"},
+                                         {"parallel.dp=128", "is 128, which 64 ranks do not make"}}) {
+    const auto search = found({setting});
+    ASSERT_FALSE(search) << setting;
+    EXPECT_NE(search.error().message.find(problem), std::string::npos) << search.error().message;
+  }
 }
 
 }  // namespace

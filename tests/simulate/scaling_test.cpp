@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/observe/simulated_timeline.h"
+#include "lib/report/picture.h"
 #include "lib/simulate/planner.h"
 
 namespace tri {
@@ -68,6 +70,20 @@ TEST(Scaling, json_and_svg_hold_every_row) {
   EXPECT_NE(svg.find("</svg>"), svg.npos);
 }
 
+// Each action as a box of its own made 4 MB of 512 microbatches.
+TEST(Scaling, pictures_of_many_microbatches_stay_small) {
+  Workload w = small_gpt();
+  w.pp = 4;
+  w.global_batch = 2048;
+  const Cluster cluster;
+  const auto svg = value_or_throw(step_picture(simulated_pieces(w, cluster, RingTimes(cluster)), 1, "many"));
+  EXPECT_LT(svg.size(), 150'000u);
+  size_t rows = 0;
+  for (size_t at = svg.find("class=\"forward\""); at != svg.npos; at = svg.find("class=\"forward\"", at + 1)) ++rows;
+  EXPECT_EQ(rows, 4 + 1u) << "a path a stage, and the legend";
+  EXPECT_NE(svg.find("class=\"pp\""), svg.npos);
+}
+
 // Every layout by the exact model, without the search's bound and cut: none may beat its winner by more than 2 %.
 TEST(Planner, finds_what_trying_all_finds) {
   Config config;
@@ -84,7 +100,7 @@ TEST(Planner, finds_what_trying_all_finds) {
   EXPECT_LE(search.value().best[0].step.seconds, 1.02 * all.value().best[0].step.seconds);
   for (const PlannedLayout& layout : search.value().best) {
     EXPECT_EQ(layout.workload.ranks(), 32);
-    EXPECT_LE(layout.memory.total(), room_of(cluster));
+    EXPECT_LE(static_cast<double>(layout.memory_bytes), room_of(cluster));
     EXPECT_GE(layout.step.seconds, search.value().best[0].step.seconds);
   }
 }
@@ -97,7 +113,7 @@ TEST(Planner, says_why_nothing_fits) {
   tiny.device.memory_gib = 3;
   const auto search = search_layouts(config, tiny, {.ranks = 2});
   ASSERT_FALSE(search);
-  for (const char* part : {"fits into 1.0 GiB a rank, the smallest takes 10.5", "; take more ranks"})
+  for (const char* part : {"fits into 1.0 GiB a rank, the smallest takes 10.6", "; take more ranks"})
     EXPECT_NE(search.error().message.find(part), std::string::npos) << search.error().message;
   const auto odd = search_layouts(config, Cluster{}, {.ranks = 7});
   ASSERT_FALSE(odd);
@@ -117,7 +133,7 @@ TEST(Planner, says_what_to_do_about_a_batch_that_is_too_large) {
     const std::string message = search ? "" : search.error().message;
     return message.substr(message.rfind("; ") + 2);
   };
-  EXPECT_EQ(why(1 << 23, 1), "take 8 ranks, or lower data.global_batch");
+  EXPECT_EQ(why(1 << 23, 1), "take 2 ranks, or lower data.global_batch");
   EXPECT_TRUE(search_layouts(config, Cluster{}, {.ranks = 8}));
   EXPECT_EQ(why(2147483647, 8), "lower data.global_batch");  // a prime
   EXPECT_EQ(why(2147483647, kMostRanks), "lower data.global_batch");

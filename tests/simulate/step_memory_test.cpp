@@ -43,6 +43,16 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=none"}},
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=norms", "parallel.tp=2", "parallel.pp=2"}},
       {"llama_8b", 16, {"precision.gemm=fp8", "parallel.recompute=selective"}},
+      // On one machine dp copies into the peers' memory.
+      {"llama_8b", 8, {"parallel.tp=1", "parallel.zero=2", "parallel.recompute=norms"}},
+      {"llama_8b", 8, {"parallel.tp=1", "parallel.zero=1", "parallel.recompute=full"}},
+      {"llama_8b", 8, {"parallel.tp=2", "parallel.zero=2", "parallel.recompute=none"}},
+      {"llama_8b", 8, {"parallel.tp=1", "parallel.pp=2", "parallel.recompute=full"}},
+      {"llama_1b", 8, {"parallel.tp=1", "parallel.pp=2"}},
+      {"llama_1b", 8, {"parallel.tp=1", "parallel.pp=2", "parallel.zero=2", "parallel.recompute=full"}},
+      {"gpt2_1558m", 8, {"parallel.zero=2", "data.micro_batch=4"}},
+      {"gpt2_1558m", 8, {"parallel.pp=2", "parallel.zero=2"}},
+      {"gpt2_124m", 8, {"data.micro_batch=64"}},
   };
   for (const Case& one : cases) {
     const Config config = planned_config(one.preset, one.ranks, one.settings);
@@ -50,7 +60,7 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
     const double estimate = estimate_memory(workload_of(config)).total();
     fmt::print("{:<16} {:>5} ranks: plan {:6.2f} GiB, estimate {:+.1f} %\n", one.preset, one.ranks, plan / (1 << 30),
                100 * (estimate / plan - 1));
-    EXPECT_NEAR(estimate / plan, 1, 0.05) << one.preset << " " << one.ranks;
+    EXPECT_NEAR(estimate / plan, 1, 0.025) << one.preset << " " << one.ranks;
   }
 }
 

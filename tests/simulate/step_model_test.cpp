@@ -279,5 +279,23 @@ TEST(StepModel, rings_match_their_formula) {
   EXPECT_NEAR(times.seconds({Collective::kAllGather, 1, 1536, 1}), 21.5e-3, 0.1e-3);
 }
 
+// Reductions that hide behind compute are not free: it runs slower beside them, those of earlier microbatches too.
+TEST(StepModel, zero_2_pays_for_every_microbatchs_reductions) {
+  Workload one = gpt_13b();
+  one.tp = 8;
+  one.dp = 4;
+  one.micro_batch = 8;
+  one.global_batch = 512;
+  Workload two = one;
+  two.zero = 2;
+  Cluster c;
+  c.software.beside_slowdown = 0;
+  EXPECT_NEAR(step(two, c), step(one, c), 1e-9) << "all of them hide";
+  c.software.beside_slowdown = 0.2;
+  const TransferLoads loads = transfer_loads(two, c, RingTimes(c)), single = transfer_loads(one, c, RingTimes(c));
+  EXPECT_NEAR(step(two, c) - step(one, c), 0.2 * (loads.dp - single.dp), 1e-9);
+  EXPECT_GT(step(two, c), 1.005 * step(one, c));
+}
+
 }  // namespace
 }  // namespace tri

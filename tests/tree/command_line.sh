@@ -53,12 +53,21 @@ done
 says 2 'run.steps=5: trireme train takes no such argument; --set run.steps=VALUE sets it' train x run.steps=5
 says 2 '+model.optim.lr=1: trireme train takes no such argument; --set lr.peak=VALUE sets it' train x +model.optim.lr=1
 says 2 '=: trireme train takes no such argument' train x =
-# Where --set would not do it, nothing says so.
-says 2 '--tensor-model-parallel-size: no option of trireme plan, which chooses parallel.tp itself' \
+says 2 '--tensor-model-parallel-size: no option of trireme plan; --set parallel.tp=VALUE sets it' \
   plan x --tensor-model-parallel-size 2
-says 2 '--set parallel.tp=2: plan chooses parallel.tp itself; trireme simulate' \
-  plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 --cluster x --set parallel.tp=2
 says 2 '--micro-batch-size: no option of trireme plan; --set data.micro_batch=VALUE sets it' plan x --micro-batch-size 2
+says 2 'parallel.tp 3 does not divide model.heads 40' plan "$source_dir/configs/gpt_13b.yaml" --ranks 8 \
+  --cluster "$source_dir/configs/clusters/h100.yaml" --set parallel.tp=3
+# One question at a time, and none that could not be answered in the end.
+for pair in '--startup --scaling weak' '--startup --network' '--scaling weak --network'; do
+  # shellcheck disable=SC2086
+  says 2 'excludes' simulate "$source_dir/configs/gpt_13b.yaml" --ranks 64 \
+    --cluster "$source_dir/configs/clusters/h100.yaml" $pair
+done
+says 2 '--output /: is a folder; name a file in it' plan nowhere.yaml --ranks 8 --cluster x --output /
+says 2 '--output /nowhere/x.yaml: there is no folder /nowhere' plan nowhere.yaml --ranks 8 --cluster x \
+  --output /nowhere/x.yaml
+# Where --set would not do it, nothing says so.
 says 2 '--num-layers: no option of trireme eval; model.layers is that of the model that is read' eval x --num-layers 4
 says 2 '--max-steps: unknown option of trireme generate' generate x --max-steps 5
 [[ $output != *--set* ]] || fail "generate takes no run.steps: $output"

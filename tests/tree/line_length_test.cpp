@@ -22,7 +22,7 @@ int columns_of(const std::string& line) {
 }
 
 bool is_checked(const std::string& file) {
-  static constexpr std::array kLeftOut = {".md", ".svg", ".json", ".txt", ".csv"};
+  static constexpr std::array kLeftOut = {".md", ".svg", ".json", ".txt", ".csv", ".pyc"};
   static constexpr std::array kScripts = {".sh", ".py", ".txt", ""};
   const std::string extension = fs::path(file).extension();
   const auto is = [&](const char* one) { return extension == one; };

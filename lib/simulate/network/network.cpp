@@ -171,4 +171,13 @@ Result<NetworkAnalysis> analyse_network(const Workload& w, const Cluster& c, con
   return NetworkModel(w, c, options).analyse();
 }
 
+std::string patience_note(int ranks) {
+  constexpr int kSeconds = 100'000;  // ranks whose flows take seconds to share the links
+  constexpr double kMinutes = 6.0 / (1 << 20);
+  if (ranks <= kSeconds) return "";
+  return fmt::format(
+      "--network follows every flow of {} ranks, which takes about {:.0f} min; fewer --ranks show the same", ranks,
+      std::max(1.0, kMinutes * ranks));
+}
+
 }  // namespace tri

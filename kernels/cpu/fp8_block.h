@@ -1,0 +1,11 @@
+// What casts of flat slices share: fp8_cast_slice and the optimizers' updates.
+#pragma once
+
+#include "kernels/fp8.h"
+
+namespace tri::cpu {
+
+// The codes of a block of kBlock numbers, of `tensor`, from element `first` of the slice on.
+void cast_block(const Fp8SliceCodes& codes, const float* values, int64_t first, int tensor);
+
+}  // namespace tri::cpu

@@ -1,0 +1,52 @@
+// Codes of flat slices (Fp8SliceCodes in kernels/fp8.h) by the thread that has the numbers: fp8_cast_slice and the
+// optimizers' updates.
+#pragma once
+
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/fp8_cast.cuh"
+
+namespace tri::cuda {
+
+struct SliceCodes {
+  uint8_t* out;
+  const int32_t* slot;
+  const float* scale;
+  float* amax;
+  int32_t* counts;
+};
+
+inline SliceCodes slice_codes(const Fp8SliceCodes& c) {
+  return {fp8_codes(c.out), pointer<int32_t>(c.slot), pointer<float>(c.scale), pointer<float>(c.amax),
+          pointer<int32_t>(c.counts)};
+}
+
+// The codes of a thread's numbers, which `tensor` owns, -1: nobody. All threads of a block of kThreads call it, each
+// with other numbers.
+template <int N>
+__device__ void encode_weights(const SliceCodes& codes, int64_t first, int tensor, const float (&w)[N]) {
+  Fp8Found found;
+  const int slot = tensor < 0 ? -1 : codes.slot[tensor];
+  if (slot >= 0) {
+    const float scale = codes.scale[slot];
+    Pack<uint8_t, N> out;
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.item[i] = encode_one<__NV_E4M3>(w[i], scale, found);
+    store_pack(codes.out + first, out);
+  }
+  __shared__ int of_block;
+  if (threadIdx.x == 0) of_block = slot;
+  __syncthreads();
+  if (__syncthreads_and(slot == of_block)) {  // but for the borders of tensors
+    if (slot >= 0)
+      publish(found, {nullptr, codes.amax + slot, codes.counts + slot * kNumFp8Counts, int64_t{kThreads} * N}, true);
+    return;
+  }
+  if (slot < 0) return;
+  auto* counts = reinterpret_cast<unsigned*>(codes.counts + slot * kNumFp8Counts);
+  atomicMax(reinterpret_cast<unsigned*>(codes.amax + slot), found.amax);
+  atomicAdd(counts + static_cast<int>(Fp8Count::kElements), static_cast<unsigned>(N));
+  if (found.saturated != 0) atomicAdd(counts + static_cast<int>(Fp8Count::kSaturated), found.saturated);
+  if (found.underflowed() != 0) atomicAdd(counts + static_cast<int>(Fp8Count::kUnderflowed), found.underflowed());
+}
+
+}  // namespace tri::cuda

@@ -1,0 +1,204 @@
+// Hopper's building blocks (sm_90a): multiplication by warpgroups (wgmma), copies of tensor boxes between global and
+// shared memory (TMA), barriers in shared memory (mbarrier) and registers moved between warpgroups. PTX ISA, chapters
+// "Asynchronous Warpgroup Level Matrix Instructions" and "Tensors".
+//
+// Tiles in shared memory are of boxes of 64 bf16 columns, 128 bytes a row, the rows one after the other; 16-byte chunk
+// c of row r lies at chunk c ^ (r % 8) (the 128-byte swizzle of TMA and wgmma alike). Boxes start at multiples of 1024
+// bytes.
+//
+// Fragments, lane = 4 · g + t of warp w of the warpgroup: an accumulator of 64 x N has d[4 · n + e] = element
+// (16 · w + g + e / 2 · 8, 8 · n + 2 · t + e % 2), as mma.sync's (mma.cuh); A in registers likewise.
+#pragma once
+
+#include "kernels/cuda/mma.cuh"
+
+namespace tri::cuda::hopper {
+
+constexpr uint32_t kBoxColumns = 64, kBoxRow = 128;  // bytes a row
+
+// ---- barriers
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Makes the barriers just initialised known to the copy engine.
+__device__ __forceinline__ void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the phase end only when `bytes` have been copied.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Waits for the end of the phase of this parity: 0 for the first. Of a fresh barrier, phase 1 counts as ended.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra end;\n"
+      "bra again;\n"
+      "end:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// A place in a ring of kStages buffers, and how often the ring has come round.
+template <int kStages>
+struct RingPlace {
+  uint32_t stage = 0, round = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) stage = 0, round ^= 1;
+  }
+};
+
+// Named barriers, which whole warps join.
+__device__ __forceinline__ void named_barrier_sync(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+// ---- copies of boxes; `map` is a CUtensorMap, a __grid_constant__ parameter
+
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+__device__ __forceinline__ void load_box(uint32_t to, const void* map, uint32_t barrier, int c0, int c1, int c2,
+                                         int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+// What lies outside of the tensor is not written.
+__device__ __forceinline__ void store_box(const void* map, uint32_t from, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+// `bytes` in a row, a multiple of 16, as both addresses are.
+__device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void store_bytes(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+// Adds floats to those in global memory.
+__device__ __forceinline__ void add_floats(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until this thread's stores have read their shared memory.
+__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until this thread's stores are done.
+__device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Lets the copy engine and wgmma see what this thread has stored in shared memory.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Orders the copy engine's accesses of global memory and this thread's.
+__device__ __forceinline__ void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// ---- registers
+
+template <int kRegisters>
+__device__ __forceinline__ void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// ---- fragments to shared memory
+
+// Stores four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void store_matrix(uint32_t to, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(from[0]), "r"(from[1]),
+               "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+// The same with rows and columns exchanged.
+__device__ __forceinline__ void store_matrix_transposed(uint32_t to, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(from[0]),
+               "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+// Bytes from the first of 16 rows of a box to what this lane gives the address of, in the rows' block of 16 columns.
+__device__ __forceinline__ uint32_t block_at(int lane, int block) {
+  const auto chunk = static_cast<uint32_t>(block * 2 + (lane >> 4));
+  return static_cast<uint32_t>(lane & 15) * kBoxRow + ((chunk ^ static_cast<uint32_t>(lane & 7)) << 4);
+}
+
+// ---- wgmma
+
+// Orders this warpgroup's registers and shared memory before the multiplications that follow.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Registers of a multiplication may not be touched while it runs: keeps the compiler from moving their uses to here.
+template <int kN>
+__device__ __forceinline__ void hold(float (&registers)[kN]) {
+#pragma unroll
+  for (int i = 0; i < kN; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+// Operands in shared memory. Rows of K (K-major): `leading` has no meaning, `stride` leads from 8 rows to the next 8.
+// Rows of M or N (MN-major): `leading` leads from 64 columns to the next, `stride` from 8 rows of K to the next 8.
+__device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t leading = 16, uint32_t stride = 8 * kBoxRow) {
+  return static_cast<uint64_t>(address >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+         static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
+}
+// The operand `bytes` further.
+__device__ __forceinline__ uint64_t ahead(uint64_t operand, uint32_t bytes) { return operand + (bytes >> 4); }
+
+// d (64 x N) = a (64 x 16) · b (16 x N), plus d where `add`; a in shared memory or in registers. kTransA, kTransB 1:
+// MN-major.
+#define TRI_ACC4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define TRI_ACC16(i) TRI_ACC4(i), TRI_ACC4((i) + 4), TRI_ACC4((i) + 8), TRI_ACC4((i) + 12)
+#define TRI_ACC32 TRI_ACC16(0), TRI_ACC16(16)
+#define TRI_ACC48 TRI_ACC32, TRI_ACC16(32)
+#define TRI_ACC64 TRI_ACC48, TRI_ACC16(48)
+#define TRI_NAMES32                                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TRI_NAMES48 TRI_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define TRI_NAMES64 TRI_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TRI_WGMMA(n, names, accumulators, r0, r1, r2, r3, r4, r5, r6)                                                 \
+  template <int kTransA, int kTransB>                                                                                 \
+  __device__ __forceinline__ void wgmma(float(&d)[n / 2], uint64_t a, uint64_t b, bool add = true) {                  \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r2                                                           \
+                 ", 0;\n"                                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, " r0 ", " r1                  \
+                 ", add, 1, 1, " r3 ", " r4 ";\n}"                                                                    \
+                 : accumulators                                                                                       \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kTransA), "n"(kTransB));                           \
+  }                                                                                                                   \
+  template <int kTransB>                                                                                              \
+  __device__ __forceinline__ void wgmma(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add = true) {       \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " r5                                                           \
+                 ", 0;\n"                                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" r0 ", " r1 ", " r2 ", " r3 \
+                 "}, " r4 ", add, 1, 1, " r6 ";\n}"                                                                   \
+                 : accumulators                                                                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(kTransB));     \
+  }
+TRI_WGMMA(64, TRI_NAMES32, TRI_ACC32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+TRI_WGMMA(96, TRI_NAMES48, TRI_ACC48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+TRI_WGMMA(128, TRI_NAMES64, TRI_ACC64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+#undef TRI_WGMMA
+
+}  // namespace tri::cuda::hopper

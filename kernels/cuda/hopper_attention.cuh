@@ -1,0 +1,33 @@
+// What both passes of our attention on Hopper share; formulas in kernels/attention.h, limits in flash_attention.cuh.
+// Tensors are read and written as boxes of a head's 64 columns (hopper.cuh). A head of 96 has a second box that is half
+// empty: columns beyond the head are read as zeros and not written, and so are rows beyond the sequence.
+// Bound: tensor cores, in practice at the GPU's power limit.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/flash_attention.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+namespace tri::cuda::flash {
+
+constexpr int head_boxes(int head_size) { return (head_size + 63) / 64; }
+
+// Of (B, T, heads, HS) bf16 the boxes of `rows` tokens and 64 of a head's columns.
+inline CUtensorMap box_map(const void* data, int64_t batch, int seq_len, int64_t heads, int head_size, int rows) {
+  static const auto encode = driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
+  const auto wide = [](int64_t value) { return static_cast<cuuint64_t>(value); };
+  const int64_t head_bytes = int64_t{head_size} * 2, row_bytes = heads * head_bytes;
+  const cuuint64_t shape[4] = {wide(head_size), wide(heads), wide(seq_len), wide(batch)};
+  const cuuint64_t strides[3] = {wide(head_bytes), wide(row_bytes), wide(seq_len * row_bytes)};
+  const cuuint32_t box[4] = {hopper::kBoxColumns, 1, static_cast<cuuint32_t>(rows), 1}, steps[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  driver_check(encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), shape, strides, box, steps,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
+  return map;
+}
+
+}  // namespace tri::cuda::flash

@@ -1,0 +1,76 @@
+// What `trireme simulate` answers beside the time: memory of what this program does not do, shares of the peak, notes.
+#include "lib/simulate/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace tri {
+namespace {
+
+Cluster h100() { return value_or_throw(read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h100.yaml")); }
+
+Simulation simulated(const std::string& preset, int ranks, const std::vector<std::string>& settings,
+                     const WorkloadOptions& options = {}) {
+  const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/" + preset + ".yaml";
+  const Config parsed = value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, settings));
+  return value_or_throw(simulate(value_or_throw(resolve_config(parsed, ranks)), h100(), options));
+}
+
+TEST(Simulation, memory_is_that_of_sharded_weights_and_split_sequences) {
+  const std::vector<std::string> flat{"parallel.tp=1", "parallel.pp=1", "parallel.chunks=1", "parallel.schedule=1f1b",
+                                      "parallel.recompute=full"};
+  const Simulation own = simulated("llama_70b", 512, flat);
+  const Simulation fsdp = simulated("llama_70b", 512, flat, {.fsdp = true});
+  EXPECT_GT(static_cast<double>(own.memory_bytes), own.room_bytes);
+  EXPECT_LT(static_cast<double>(fsdp.memory_bytes), 0.2 * static_cast<double>(own.memory_bytes));
+  EXPECT_FALSE(own.memory_estimated);
+  EXPECT_TRUE(fsdp.memory_estimated);
+  int64_t before = simulated("llama_8b", 64, {}).memory_bytes;
+  for (const int cp : {2, 8}) {
+    const Simulation split = simulated("llama_8b", 64, {}, {.cp = cp});
+    EXPECT_TRUE(split.memory_estimated);
+    EXPECT_LT(split.memory_bytes, before) << cp;
+    before = split.memory_bytes;
+  }
+}
+
+TEST(Simulation, recompute_that_is_left_open_is_the_least_that_fits_by_the_estimate_too) {
+  const Simulation split =
+      simulated("llama_8b", 64, {"parallel.recompute=auto", "parallel.tp=1", "data.micro_batch=4"}, {.cp = 2});
+  EXPECT_LE(static_cast<double>(split.memory_bytes), split.room_bytes);
+  EXPECT_GT(split.workload.recompute, Recompute::kNone);
+}
+
+// Over the band, attention of long sequences exceeds the peak.
+TEST(Simulation, shares_of_the_peak_count_attention_both_ways) {
+  const Simulation bf16 = simulated("llama_8b", 64, {});
+  EXPECT_NEAR(bf16.step.mfu_causal / bf16.step.mfu,
+              model_flops_per_token(bf16.workload, AttentionWork::kCausal) / model_flops_per_token(bf16.workload),
+              1e-12);
+  EXPECT_LT(bf16.step.mfu_causal, bf16.step.mfu);
+  EXPECT_EQ(bf16.step.mfu_fp8, 0);
+  const Simulation fp8 = simulated("llama_8b", 64, {"precision.gemm=fp8"});
+  EXPECT_NEAR(fp8.step.mfu_fp8 / fp8.step.mfu, 989.0 / 1979, 1e-9);
+  const auto json = nlohmann::json::parse(to_json(fp8));
+  EXPECT_EQ(json["mfu_causal"], fp8.step.mfu_causal);
+  EXPECT_EQ(json["mfu_fp8"], fp8.step.mfu_fp8);
+  EXPECT_NE(to_text(fp8).find(" of the FP8 peak"), std::string::npos);
+  const Simulation longest = simulated("llama_8b", 64, {"model.seq_len=131072", "data.micro_batch=1"});
+  EXPECT_LT(longest.step.mfu_causal, 0.7);
+}
+
+TEST(Simulation, says_what_to_know_of_the_answer) {
+  const auto says = [](const Simulation& s, const std::string& what) {
+    return to_text(s).find(what) != std::string::npos;
+  };
+  const Simulation plain = simulated("gpt2_124m", 8, {});
+  EXPECT_TRUE(plain.notes.empty());
+  EXPECT_TRUE(says(plain, "constants of NeMo 2025's software: 200.0 ms of each step"));
+  EXPECT_TRUE(says(simulated("gpt2_124m", 8, {"precision.gemm=auto"}), "precision.gemm: auto is taken as compute"));
+  EXPECT_TRUE(says(simulated("llama_8b", 64, {}, {.fsdp = true}), "--fsdp: published steps of PyTorch's FSDP"));
+  EXPECT_FALSE(nlohmann::json::parse(to_json(simulated("llama_8b", 64, {}, {.fsdp = true})))["notes"].empty());
+}
+
+}  // namespace
+}  // namespace tri
