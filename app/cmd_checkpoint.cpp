@@ -133,10 +133,11 @@ Result<void> verify_folder(const std::string& path, int threads, bool json) {
                            .dump());
   else
     for (const std::string& problem : r.problems) fmt::print(stderr, "{}\n", problem);
-  if (!r.problems.empty()) return file_error("{}: {} problems", folder, r.problems.size());
+  if (!r.problems.empty())
+    return file_error("{}: {}", folder, counted(static_cast<int64_t>(r.problems.size()), "problem"));
   if (!json)
-    fmt::print("{}: {} pieces in {} files, {}: all checksums are right\n", folder, r.pieces, r.files,
-               format_bytes(r.bytes));
+    fmt::print("{}: {} in {}, {}: all checksums are right\n", folder, counted(r.pieces, "piece"),
+               counted(r.files, "file"), format_bytes(r.bytes));
   return {};
 }
 

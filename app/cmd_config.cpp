@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "io/base/file.h"
+#include "io/base/format.h"
 #include "io/tokens/prepare.h"
 #include "io/tokens/token_file.h"
 #include "lib/config/changes.h"
@@ -39,17 +40,17 @@ Result<void> write_new(const NewOptions& options, const std::string& text) {
   return {};
 }
 
-// What the token files say of themselves, where they are here: their tokenizer, unless one is named, and a vocabulary
-// that holds its tokens. Error (kUsage): two of them were made with different tokenizers.
+// What the token files say of themselves: their tokenizer, unless one is named, and its vocabulary. Error: one of them
+// can't be opened, or (kUsage) two were made with different tokenizers.
 Result<void> look_at_data(NewConfig& config) {
   int largest = 0;
   TokenOrigin known;  // of the first that says its tokenizer
   std::string known_prefix;
   for (const std::string& prefix : config.data) {
-    if (auto file = TokenFile::open(prefix); !file) {
-      fmt::print(stderr, "--data {}: {}\n", prefix, file.error().message);
-      continue;
-    }
+    if (auto file = TokenFile::open(prefix); !file)
+      return Error{fmt::format("--data {}: {}\nof data that are not on this machine: --set 'data.sources=[{}]' instead",
+                               prefix, file.error().message, prefix),
+                   file.error().code};
     const auto origin = prepared_with(prefix);
     if (!origin) return origin.error();
     const TokenOrigin& made = origin.value();
@@ -65,7 +66,7 @@ Result<void> look_at_data(NewConfig& config) {
     largest = std::max(largest, made.vocab);
   }
   if (names_field(config.overrides, "model.vocab")) return {};
-  config.least_vocab = largest;
+  config.data_vocab = largest;
   return {};
 }
 
@@ -106,16 +107,19 @@ Result<bool> diff(const std::string& a_path, const std::string& b_path, bool jso
     return changes.empty();
   }
   for (const FieldChange& c : changes) fmt::print("{}: {} in A, {} in B\n", c.name, c.before, c.after);
-  fmt::print("{}: {} fields differ\n", changes.empty() ? "EQUAL" : "DIFFERENT", changes.size());
+  fmt::print("{}: {} {}\n", changes.empty() ? "EQUAL" : "DIFFERENT",
+             counted(static_cast<int64_t>(changes.size()), "field"), changes.size() == 1 ? "differs" : "differ");
   return changes.empty();
 }
 
 void add_new(CLI::App& config, int& status) {
   std::string names;
-  for (const Preset& preset : presets()) names += (names.empty() ? "" : ", ") + std::string(preset.name);
+  for (const Preset& preset : presets()) names += (names.empty() ? "" : ",") + std::string(preset.name);
+  // For help and completion: new_config refuses other names, with the nearest.
+  const CLI::Validator known([](std::string&) { return std::string(); }, "{" + names + "}");
   auto* command = config.add_subcommand("new", "A run config with comments, for a model, GPUs and data that are named");
   auto o = std::make_shared<NewOptions>();
-  command->add_option("--model", o->config.model, "One of " + names)->required();
+  command->add_option("--model", o->config.model, "The preset to begin with")->required()->check(known);
   command->add_option("--gpus,--ranks", o->config.ranks, "How many there will be: the layout that runs fastest on them")
       ->required();
   command->add_option("--data", o->config.data, "PREFIX of a token file; repeatable");

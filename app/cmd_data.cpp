@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "io/base/format.h"
 #include "io/base/log.h"
 #include "io/base/progress.h"
 #include "io/tokens/prepare.h"
@@ -21,8 +22,9 @@ namespace tri {
 namespace {
 
 void print_summary(const PrepareSummary& s, bool json) {
-  if (s.resumed > 0) log_info("went on behind {} documents of a run that was interrupted", s.resumed);
-  if (s.passed_over > 0) log_info("passed over {} files whose names do not say what they hold", s.passed_over);
+  if (s.resumed > 0) log_info("went on behind {} of a run that was interrupted", counted(s.resumed, "document"));
+  if (s.passed_over > 0)
+    log_info("passed over {} whose names do not say what they hold", counted(s.passed_over, "file"));
   nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
   for (const PrepareSummary::Output& output : s.outputs)
     if (json)
@@ -31,8 +33,9 @@ void print_summary(const PrepareSummary& s, bool json) {
                          {"tokens", output.tokens},
                          {"text_bytes", output.text_bytes}});
     else
-      fmt::print("{}: {} documents, {} tokens of a vocabulary of {}, from {} bytes of text\n", output.prefix,
-                 output.documents, output.tokens, s.vocab, output.text_bytes);
+      fmt::print("{}: {}, {} of a vocabulary of {}, from {} of text\n", output.prefix,
+                 counted(output.documents, "document"), counted(output.tokens, "token"), s.vocab,
+                 counted(output.text_bytes, "byte"));
   if (!json) return;
   const nlohmann::ordered_json object = {
       {"outputs", outputs}, {"vocab", s.vocab}, {"resumed", s.resumed}, {"passed_over", s.passed_over}};
@@ -52,7 +55,8 @@ void add_prepare(CLI::App& data, int& status) {
       ->add_option("inputs", options->inputs,
                    "Text files in UTF-8, as they are or packed (gzip, zstd); folders of them; patterns ('*.jsonl.gz')")
       ->required();
-  command->add_option("--output", options->output, "PREFIX of the files to write")->required();
+  command->add_option("--output", options->output, "PREFIX of the files to write; its folder is made when absent")
+      ->required();
   command
       ->add_option("--tokenizer", options->tokenizer,
                    "bytes, or the path of a tokenizer.json, a .tiktoken, a SentencePiece model, or a folder with one")
@@ -149,6 +153,11 @@ Result<void> inspect(const InspectOptions& options) {
     auto made = open_tokenizer(options.tokenizer);
     if (!made) return made.error();
     tokenizer = std::move(made).value();
+    const auto origin = prepared_with(options.prefix);
+    if (!origin) return origin.error();
+    if (!origin.value().fingerprint.empty() && origin.value().fingerprint != tokenizer->fingerprint())
+      log_warn("{}: made with the tokenizer {}; by {}, another one, its tokens stand for other text", options.prefix,
+               origin.value().tokenizer, options.tokenizer);
   }
   int32_t largest = 0;
   std::vector<int32_t> block(1 << 16);
@@ -160,8 +169,9 @@ Result<void> inspect(const InspectOptions& options) {
   }
   nlohmann::ordered_json samples = nlohmann::ordered_json::array();
   if (!options.json)
-    fmt::print("{}: {} documents, {} sequences, {} tokens of {} byte(s); largest token {}\n", options.prefix,
-               file.num_documents(), file.num_sequences(), file.num_tokens(), token_bytes(file.type()), largest);
+    fmt::print("{}: {}, {}, {} of {}; largest token {}\n", options.prefix, counted(file.num_documents(), "document"),
+               counted(file.num_sequences(), "sequence"), counted(file.num_tokens(), "token"),
+               counted(token_bytes(file.type()), "byte"), largest);
   const int64_t shown = std::min<int64_t>(options.samples, file.num_documents());
   for (int64_t i = 0; i < shown; ++i) {
     const int64_t document = i * file.num_documents() / shown;  // spread over the file
@@ -176,7 +186,8 @@ Result<void> inspect(const InspectOptions& options) {
     }
     const std::string text =
         tokenizer ? printable(tokenizer->decode(tokens)) : fmt::format("{}", fmt::join(tokens, " "));
-    fmt::print("document {}, {} tokens: {}{}\n", document, end - first, text, end - first > options.length ? " …" : "");
+    fmt::print("document {}, {}: {}{}\n", document, counted(end - first, "token"), text,
+               end - first > options.length ? " …" : "");
   }
   if (!options.json) return {};
   const nlohmann::ordered_json object = {
@@ -231,7 +242,7 @@ void add_verify(CLI::App& data, int& status) {
     if (*json)
       fmt::print("{}\n", object.dump());
     else
-      fmt::print("{}: {} tokens, all inside a vocabulary of {}\n", *prefix, total, *vocab);
+      fmt::print("{}: {}, all inside a vocabulary of {}\n", *prefix, counted(total, "token"), *vocab);
     return {};
   });
 }

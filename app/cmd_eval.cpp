@@ -132,7 +132,7 @@ void add_eval_command(CLI::App& app, int& status, int* argc, char*** argv) {
       "section.key=value, overrides the checkpoint's config; repeatable. On several ranks the model is "
       "split as in training where that divides their number, else each has all of it; where parallel.tp or pp "
       "is set, the other is 1 unless it is set too");
-  command->add_flag("--json", options->json, "JSON instead of a line");
+  command->add_flag("--json", options->json, "For machines: one object");
   command->add_flag("--quiet", options->quiet, "On the terminal the answer, warnings and errors alone");
   on_watched_job(command, status, argc, argv,
                  [options](Job& job, ProcessDeadline& deadline) { return eval(*options, job, deadline); });

@@ -190,7 +190,10 @@ void add_simulate_command(CLI::App& app, int& status) {
       ->capture_default_str()
       ->needs(network);
   command->add_flag("--no-stragglers", options->no_stragglers, "No slow machines, no jitter");
-  command->add_flag("--json", options->json, "For machines: one object, times in seconds");
+  command->add_flag(
+      "--json", options->json,
+      "For machines: one object, with --scaling or --startup a list of one for each number of ranks; times in "
+      "seconds");
   command->add_flag("--constants", options->help_cluster, "Print every constant of a cluster file: default, meaning");
   on_run(command, status, [options] { return run_simulation(*options); });
 }

@@ -19,7 +19,13 @@ constexpr const char* kFrame = R"(_trireme() {
     word=${words[i]}
     [[ " $(_trireme_commands "$path") " == *" $word "* ]] && path+=${path:+ }$word
   done
-  local candidates='' from=$cur
+  local candidates='' from=$cur option=''
+  if [[ $cur == --[sg]et=* ]]; then # --set=FIELD=VALUE is one word
+    option=${cur%%=*}=
+    prev=${cur%%=*}
+    cur=${cur#*=}
+    from=$cur
+  fi
   if [[ ($prev == --set || $prev == --get) && $cur == *=* ]]; then
     candidates=$(_trireme_field_values "${cur%%=*}")
     from=${cur#*=}
@@ -41,12 +47,14 @@ constexpr const char* kFrame = R"(_trireme() {
     for word in $candidates; do
       [[ $word == "$from"* ]] && COMPREPLY+=("$word=")
     done
+    [[ $COMP_WORDBREAKS == *=* ]] || COMPREPLY=("${COMPREPLY[@]/#/$option}")
   else
     for word in $candidates; do
       [[ $word == "$from"* ]] && COMPREPLY+=("$word")
     done
-    if [[ $cur == *=* && $COMP_WORDBREAKS != *=* ]]; then
-      COMPREPLY=("${COMPREPLY[@]/#/${cur%%=*}=}")
+    if [[ $COMP_WORDBREAKS != *=* ]]; then
+      [[ $cur == *=* ]] && option+=${cur%%=*}=
+      COMPREPLY=("${COMPREPLY[@]/#/$option}")
     fi
   fi
 }

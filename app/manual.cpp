@@ -25,8 +25,18 @@ std::string troff(std::string_view text) {
   return escaped;
 }
 
+// A list of values may be longer than a line: it may break after its commas.
+std::string breakable(const std::string& values) {
+  std::string text;
+  for (const char c : values) {
+    text += c;
+    if (c == ',') text += "\\:";
+  }
+  return text;
+}
+
 std::string entry(const std::string& name, const std::string& values, std::string_view text) {
-  return fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", troff(name), troff(values), troff(text));
+  return fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", troff(name), breakable(troff(values)), troff(text));
 }
 
 std::string options_of(const CLI::App& app) {
@@ -76,6 +86,7 @@ std::string exit_statuses() {
 
 std::string manual_page(const CLI::App& root, const std::string& version) {
   std::string text = fmt::format(".TH TRIREME 1 \"\" \"trireme {}\" \"User Commands\"\n", troff(version));
+  text += ".nh\n.ad l\n";  // names stay whole, and lines that hold long ones are not stretched
   const std::string does = root.get_description();  // "trireme trains ..."
   text += ".SH NAME\ntrireme \\- " + troff(does.starts_with("trireme ") ? does.substr(8) : does) + "\n";
   text +=

@@ -121,7 +121,7 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const std::string
   file.path_ = path;
   file.temporary_ = fmt::format("{}.{}.tmp", path, tag.empty() ? fmt::format("{}", ::getpid()) : tag);
   file.file_ = std::fopen(file.temporary_.c_str(), "wbe");
-  if (file.file_ == nullptr) return system_error(errno, "{}", file.temporary_);
+  if (file.file_ == nullptr) return system_error(errno, "{}", path);
   return file;
 }
 
@@ -143,7 +143,7 @@ void AtomicFile::write(const void* data, size_t bytes) {
 
 Result<void> AtomicFile::flush() {
   if (error_ == 0 && (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0)) error_ = errno;
-  if (error_ != 0) return system_error(error_, "{}", temporary_);
+  if (error_ != 0) return system_error(error_, "{}", path_);
   return {};
 }
 
@@ -155,7 +155,7 @@ Result<void> AtomicFile::commit() {
 
 Result<void> AtomicFile::publish() {
   if (error_ == 0 && std::fflush(file_) != 0) error_ = errno;
-  if (error_ != 0) return system_error(error_, "{}", temporary_);
+  if (error_ != 0) return system_error(error_, "{}", path_);
   std::fclose(std::exchange(file_, nullptr));
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int why = errno;

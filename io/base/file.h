@@ -85,7 +85,8 @@ class MappedFile {
 
 // Writes to a temporary name beside `path`; commit() makes it durable (fsync of file and folder) and renames it.
 // Without a commit nothing is left behind. The first failure of a write is kept and reported by commit.
-// The temporary name is PATH.TAG.tmp; without a tag, the process id is taken. Writers on several hosts need tags.
+// Errors name `path`. The temporary name is PATH.TAG.tmp; without a tag, the process id is taken. Writers on several
+// hosts need tags.
 class AtomicFile {
  public:
   static Result<AtomicFile> create(const std::string& path, const std::string& tag = "");

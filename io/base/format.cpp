@@ -29,4 +29,8 @@ std::string format_count(double count) {
   return fmt::format("{:.{}f}{}", count, unit == 0 || count >= 100 ? 0 : (count >= 10 ? 1 : 2), units[unit]);
 }
 
+std::string counted(int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : noun.ends_with("ch") ? "es" : "s");
+}
+
 }  // namespace tri

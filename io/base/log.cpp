@@ -48,16 +48,25 @@ void keep_line(const std::string& line) {
   if (const auto keep = g_keep.load()) keep(line);
 }
 
+std::shared_ptr<spdlog::logger> make_console(spdlog::color_mode colours, const char* pattern) {
+  auto made =
+      std::make_shared<spdlog::logger>("trireme", std::make_shared<spdlog::sinks::stderr_color_sink_mt>(colours));
+  made->set_pattern(pattern);
+  made->flush_on(spdlog::level::info);
+  return made;
+}
+
+// stderr: lines that are as they are, and warnings and errors, which a terminal shows in colours.
 spdlog::logger& console() {
+  static const std::shared_ptr<spdlog::logger> instance = make_console(spdlog::color_mode::never, "%v");
+  return *instance;
+}
+
+spdlog::logger& trouble_console() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
     const char* const plain = std::getenv("NO_COLOR");
     const bool may_colour = plain == nullptr || *plain == '\0';
-    auto made = std::make_shared<spdlog::logger>(
-        "trireme", std::make_shared<spdlog::sinks::stderr_color_sink_mt>(may_colour ? spdlog::color_mode::automatic
-                                                                                    : spdlog::color_mode::never));
-    made->set_pattern("%^%v%$");
-    made->flush_on(spdlog::level::info);
-    return made;
+    return make_console(may_colour ? spdlog::color_mode::automatic : spdlog::color_mode::never, "%^%v%$");
   }();
   return *instance;
 }
@@ -231,7 +240,7 @@ void log_line_warn(const std::string& text) {
   keep_line(line);
   if (!is_wanted(LogLevel::kWarn)) return;
   tell_own_file(line);
-  console().warn(line);
+  trouble_console().warn(line);
   if (const auto lines = file_lines()) lines->warn(line);
 }
 
@@ -246,12 +255,12 @@ void log_line_error(const std::string& text) {
   const std::string line = error_of(text);
   keep_line(line);
   tell_own_file(line);
-  console().error(line);
+  trouble_console().error(line);
   append_to_file(line);
 }
 
 void log_last_words(const std::string& text) {
-  console().info(text);
+  trouble_console().error(text);
   append_to_file(text);
 }
 

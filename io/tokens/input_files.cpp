@@ -3,6 +3,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 namespace tri {
@@ -67,10 +68,10 @@ Result<void> add_folder(const std::string& folder, std::optional<TextFormat> for
   return {};
 }
 
-// Empty: no pattern, or one that nothing matches.
+bool is_pattern(const std::string& input) { return input.find_first_of("*?[") != std::string::npos; }
+
 std::vector<std::string> matches_of(const std::string& pattern) {
   std::vector<std::string> paths;
-  if (pattern.find_first_of("*?[") == std::string::npos) return paths;
   glob_t matches{};
   if (::glob(pattern.c_str(), 0, nullptr, &matches) == 0)
     paths.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
@@ -85,8 +86,11 @@ Result<TextInputs> find_inputs(const std::vector<std::string>& inputs, std::opti
   for (const std::string& input : inputs) {
     std::error_code ignored;  // what can't be looked at is refused where it is opened
     std::vector<std::string> paths = {input};
-    if (!fs::exists(input, ignored))
-      if (auto matches = matches_of(input); !matches.empty()) paths = std::move(matches);
+    if (fs::status(input, ignored).type() == fs::file_type::not_found) {
+      if (!is_pattern(input)) return system_error(ENOENT, "{}", input);
+      paths = matches_of(input);
+      if (paths.empty()) return usage_error("{}: no file matches this pattern", input);
+    }
     for (const std::string& path : paths)
       if (auto added =
               fs::is_directory(path, ignored) ? add_folder(path, format, found) : add_file(path, format, found);

@@ -197,7 +197,10 @@ Result<void> train_tokenizer(const TokenizerTraining& t) {
   std::filesystem::remove(temporary + ".vocab", ignored);
   if (!status.ok()) {
     std::filesystem::remove(temporary + ".model", ignored);
-    return Error{fmt::format("tokenizer training: {}", status.ToString()), ExitCode::kUsage};
+    std::string why = status.ToString();  // may name the temporary file
+    if (const size_t at = why.find(temporary + ".model"); at != why.npos)
+      why.replace(at, temporary.size() + 6, t.model_path);
+    return Error{fmt::format("tokenizer training: {}", why), ExitCode::kUsage};
   }
   std::error_code problem;
   std::filesystem::rename(temporary + ".model", t.model_path, problem);

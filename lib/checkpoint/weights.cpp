@@ -2,17 +2,21 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <unordered_set>
 
+#include "io/base/log.h"
 #include "io/base/parallel.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/load.h"
 #include "lib/checkpoint/run_config.h"
+#include "lib/config/changes.h"
 
 namespace tri {
 namespace {
 
 // Read at once into host memory; a tensor that is larger stands alone.
 constexpr int64_t kGroupBytes = int64_t{1} << 30;
+constexpr const char* kWeightPrefix = "model/";
 
 Result<std::string> newest_of(const std::string& dir) {
   const auto newest = newest_checkpoint(dir);
@@ -92,18 +96,41 @@ Result<Config> checkpoint_config(const std::string& folder, const Manifest& mani
   return parse_config(text->second, folder + "'s config", {});
 }
 
-std::string weight_name(const std::string& parameter) { return "model/" + parameter; }
+std::string weight_name(const std::string& parameter) { return kWeightPrefix + parameter; }
 
 bool holds_weights_alone(const Manifest& manifest) { return manifest.info.texts.contains(kWeightsAlone); }
+
+Result<void> check_model(const std::string& folder, const Config& trained, const Config& config) {
+  std::string told, refused, names;
+  for (const FieldChange& change : changed_fields(trained, config)) {
+    if (change.on_resume != OnResume::kFixed || !change.name.starts_with("model.")) continue;
+    const bool accepted = accepts_change(config, change.name);
+    (accepted ? told : refused) += fmt::format("\n  {}: {}, now {}", change.name, change.before, change.after);
+    if (!accepted) names += (names.empty() ? "" : ",") + change.name;
+  }
+  if (!refused.empty())
+    return usage_error(
+        "{} was trained as another model:{}\nleave that as it was; or, where the change is meant, set "
+        "checkpoint.accept_changes to {}",
+        folder, refused, names);
+  if (!told.empty()) log_warn("{} was trained as another model (checkpoint.accept_changes):{}", folder, told);
+  return {};
+}
 
 Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& config) {
   const Manifest& manifest = *checkpoint.manifest;
   const int64_t positions = stored_positions(manifest);
+  std::unordered_set<std::string> used;
   for (const ParamSpec& spec : model_parameters(config)) {
     const Piece piece = piece_of(spec, {0, 1}, positions);
     if (const auto found = manifest.find(piece.tensor, piece.type, piece.shape); !found)
       return usage_error("{}: {}; leave model.* as it was trained", checkpoint.folder, found.error().message);
+    used.insert(piece.tensor);
   }
+  for (const TensorRecord& tensor : manifest.tensors)
+    if (tensor.name.starts_with(kWeightPrefix) && !used.contains(tensor.name))
+      return usage_error("{}: {} has no place in the config's model; leave model.* as it was trained",
+                         checkpoint.folder, tensor.name);
   return {};
 }
 

@@ -38,8 +38,14 @@ struct OpenedCheckpoint {
   std::optional<Manifest> manifest;  // rank 0's
 };
 
-// Whether the checkpoint holds the weights of the config's model, by names and shapes. A table of positions may be
-// shorter than the checkpoint's. Error (kUsage), naming the first that it does not hold. For one rank.
+// Whether `config` runs the model that was trained: fields such as model.window leave names and shapes of the weights as
+// they are and yet make another model. Error (kUsage), naming each that differs with both values, unless
+// checkpoint.accept_changes names it: then a warning. Both configs resolved, or both not. For one rank.
+Result<void> check_model(const std::string& folder, const Config& trained, const Config& config);
+
+// Whether the checkpoint holds the weights of the config's model, and no other model's, by names and shapes. A table of
+// positions may be shorter than the checkpoint's. Error (kUsage), naming the first that is too few or too many. For one
+// rank.
 Result<void> check_weights(const OpenedCheckpoint& checkpoint, const Config& config);
 
 // Reads the weights of this tp rank's `parameters` (memory on the device, any compute dtype), some at a time; what

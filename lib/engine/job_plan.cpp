@@ -50,7 +50,8 @@ class Planner {
     plan_.device = std::move(device).value();
     std::set<std::string> machines;
     for (const RankFacts& rank : facts_) machines.insert(rank.machine);
-    add(fmt::format("{} ranks on {} machine(s), {}", facts_.size(), machines.size(),
+    add(fmt::format("{} on {}, {}", counted(static_cast<int64_t>(facts_.size()), "rank"),
+                    counted(static_cast<int64_t>(machines.size()), "machine"),
                     plan_.device.kind == DeviceKind::kCuda ? "a GPU each" : "on the CPU") +
         origin("run.device", config_.run.device, ""));
     if (auto done = plan_axis(

@@ -18,6 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
 // Consecutive tensors that share a file.
 struct File {
   size_t first = 0, end = 0;
@@ -100,13 +102,42 @@ Result<void> begin_folder(const std::string& folder) {
   return {};
 }
 
+// What an export that fails takes away again: the files that it has written, and the folders that it made.
+class Leftovers {
+ public:
+  explicit Leftovers(const std::string& folder) : folder_(folder) {
+    std::error_code ignored;
+    for (fs::path path = fs::absolute(folder, ignored); !path.empty() && !fs::exists(path, ignored);
+         path = path.parent_path())
+      made_ = path;
+  }
+  ~Leftovers() {
+    std::error_code ignored;
+    if (is_whole_) return;
+    if (!made_.empty()) {
+      fs::remove_all(made_, ignored);
+      return;
+    }
+    for (const std::string& name : files_) fs::remove(fs::path(folder_) / name, ignored);
+  }
+
+  void add(const std::string& file) { files_.push_back(file); }
+  void keep() { is_whole_ = true; }
+
+ private:
+  const std::string folder_;
+  fs::path made_;  // the uppermost folder that was not there; "": `folder` was
+  std::vector<std::string> files_;
+  bool is_whole_ = false;
+};
+
 Result<void> write_index(const std::string& folder, const std::vector<File>& files,
                          const std::vector<SafetensorsEntry>& entries, int64_t bytes) {
   Json map = Json::object();
   for (size_t f = 0; f < files.size(); ++f)
     for (size_t i = files[f].first; i < files[f].end; ++i) map[entries[i].name] = file_name(f, files.size());
   const Json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
-  return write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
+  return write_file(folder + "/" + kIndexName, index.dump(2) + "\n");
 }
 
 }  // namespace
@@ -120,6 +151,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   const ModelConfig& model = config.value().model;
   const auto format = weight_format_of(model);
   if (!format) return format.error();
+  Leftovers leftovers(options.folder);
   if (auto begun = begin_folder(options.folder); !begun) return begun.error();
 
   const std::vector<ParamSpec> parameters = model_parameters(config.value());
@@ -136,6 +168,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
     ProgressBar progress("export", "B", summary.bytes);
     Source source(reader.value(), model);
     for (size_t f = 0; f < files.size(); ++f) {
+      leftovers.add(file_name(f, files.size()));
       auto writer = SafetensorsWriter::create(options.folder + "/" + file_name(f, files.size()),
                                               {entries.begin() + static_cast<int64_t>(files[f].first),
                                                entries.begin() + static_cast<int64_t>(files[f].end)},
@@ -148,6 +181,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
       if (auto done = writer.value().finish(); !done) return done.error();
     }
   }
+  leftovers.add(kIndexName);
   if (files.size() > 1)
     if (auto done = write_index(options.folder, files, entries, summary.bytes); !done) return done.error();
   const auto tokenizer = write_tokenizer(config.value(), options.folder);
@@ -159,6 +193,7 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
       config_json(*format.value(), model, options.dtype, {.bos = tokenizer.value().bos, .eos = tokenizer.value().eos},
                   tokenizer.value().name, manifest.step);
   if (auto done = write_file(options.folder + "/config.json", json); !done) return done.error();
+  leftovers.keep();
   return summary;
 }
 

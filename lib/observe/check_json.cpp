@@ -51,6 +51,17 @@ double bubble(const Config& config, const Mesh& mesh) {
       .bubble;
 }
 
+// All that the text says as WARNING.
+std::vector<std::string> warnings(const Config& config, const JobPlan& plan, const CheckpointEstimate& saves,
+                                  const Tokenizer* tokenizer) {
+  std::vector<std::string> all = plan.warnings;
+  if (plan.device.kind == DeviceKind::kCuda) all.push_back(dp_warning(config, dp_traffic(config)));
+  all.push_back(checkpoint_warning(config, saves));
+  if (tokenizer != nullptr) all.push_back(vocab_warning(config, tokenizer->vocab_size()));
+  std::erase(all, "");
+  return all;
+}
+
 }  // namespace
 
 std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer* tokenizer, const Dataset* dataset) {
@@ -86,7 +97,7 @@ std::string check_json(const Config& asked, const JobPlan& plan, const Tokenizer
       {"memory", memory(config, mesh)},
       {"checkpoint",
        {{"bytes", saves.bytes}, {"write_seconds", saves.write_seconds}, {"interval_seconds", saves.interval_seconds}}},
-      {"warnings", plan.warnings},
+      {"warnings", warnings(config, plan, saves, tokenizer)},
       {"data", nullptr}};
   if (tokenizer != nullptr && dataset != nullptr) object["data"] = data(config, *tokenizer, *dataset);
   return object.dump() + "\n";

@@ -15,9 +15,9 @@ namespace tri {
 namespace {
 
 std::string topology(const Config& config, const Mesh& mesh) {
-  std::string text =
-      fmt::format("topology: {} ranks = tp {} x dp {} x pp {}, {} ranks a node (tp fastest, pp slowest)\n",
-                  mesh.world_size(), mesh.tp.size, mesh.dp.size, mesh.pp.size, config.cluster.ranks_per_node);
+  std::string text = fmt::format("topology: {} = tp {} x dp {} x pp {}, {} a node (tp fastest, pp slowest)\n",
+                                 counted(mesh.world_size(), "rank"), mesh.tp.size, mesh.dp.size, mesh.pp.size,
+                                 counted(config.cluster.ranks_per_node, "rank"));
   const int groups = mesh.world_size() / mesh.tp.size;
   constexpr int kShown = 16;
   for (int group = 0; group < groups; ++group) {
@@ -39,8 +39,8 @@ std::string topology(const Config& config, const Mesh& mesh) {
 
 std::string layers(const Config& config, const Mesh& mesh) {
   const int chunks = config.parallel.chunks;
-  std::string text =
-      fmt::format("stages: {} layers over {} stage(s) x {} chunk(s)\n", config.model.layers, mesh.pp.size, chunks);
+  std::string text = fmt::format("stages: {} over {} x {}\n", counted(config.model.layers, "layer"),
+                                 counted(mesh.pp.size, "stage"), counted(chunks, "chunk"));
   for (int stage = 0; stage < mesh.pp.size; ++stage) {
     const Axis pp{stage, mesh.pp.size};
     std::string line;
@@ -106,10 +106,20 @@ std::string bubble(const Config& config, const Mesh& mesh) {
                         costs, Overlap::kOn);
   TRI_REQUIRE(run.deadlock.empty(), "the plan deadlocks: {}", run.deadlock);
   return fmt::format(
-      "pipeline: {}, {} microbatches; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
+      "pipeline: {}, {}; bubble {:.1f} % of the work, simulated; (pp-1)/(chunks·microbatches) = {:.1f} "
       "%\n",
-      enum_name(config.parallel.schedule), num_microbatches, 100 * run.bubble,
+      enum_name(config.parallel.schedule), counted(num_microbatches, "microbatch"), 100 * run.bubble,
       100 * ideal_bubble(mesh.pp.size, num_microbatches, chunks));
+}
+
+std::string warning_line(const std::string& warning) { return warning.empty() ? "" : "WARNING: " + warning + "\n"; }
+
+// Which field says bytes_per_second, and how.
+std::string bandwidth_source(const Config& config, const DpTraffic& traffic) {
+  if (!traffic.network_bound) return "cluster.node_gb_per_s";
+  if (traffic.on_node == 1) return "cluster.network_gb_per_s";
+  return fmt::format("cluster.network_gb_per_s {:g} of each of its {} ranks on a node", config.cluster.network_gb_per_s,
+                     traffic.on_node);
 }
 
 std::string data_parallel(const Config& config, DeviceKind device) {
@@ -122,35 +132,25 @@ std::string data_parallel(const Config& config, DeviceKind device) {
                                  : p.zero == 1 ? "gradients reduced once, parameters gathered once"
                                                : "gradients reduced after each microbatch, parameters gathered once");
   if (device == DeviceKind::kCpu) return text + "\n";  // what cluster.* says is of GPUs
-  const char* field = traffic.crosses_nodes ? "cluster.network_gb_per_s" : "cluster.node_gb_per_s";
-  text +=
-      fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(), traffic.bytes_per_second / 1e9,
-                  field, traffic.crosses_nodes ? "the dp group is on several nodes" : "the dp group is inside a node");
-  if (traffic.exceeds_compute())
-    text += fmt::format(
-        "WARNING: parallel.zero: 2 sends {} after each of {} microbatches, {:.1f} ms beside {:.1f} ms of compute "
-        "(cluster.rank_tflops {:g}): set parallel.zero to 1, or make data.micro_batch larger\n",
-        format_bytes(traffic.microbatch_bytes), microbatches(config), 1e3 * traffic.microbatch_seconds(),
-        1e3 * traffic.compute_seconds, config.cluster.rank_tflops);
-  return text;
+  text += fmt::format(", {:.1f} ms at {:.0f} GB/s ({}; {})\n", 1e3 * traffic.step_seconds(),
+                      traffic.bytes_per_second / 1e9, bandwidth_source(config, traffic),
+                      traffic.crosses_nodes ? "the dp group is on several nodes" : "the dp group is inside a node");
+  return text + warning_line(dp_warning(config, traffic));
 }
 
 std::string checkpoints(const Config& config, int ranks) {
   const CheckpointEstimate estimate = checkpoint_estimate(config, ranks);
   std::string text = fmt::format(
-      "checkpoints: {}, written in {} (cluster.storage_gb_per_s {:g}); one of {} ranks fails every {} "
-      "(cluster.rank_mtbf_hours {:g}): save every {} or more often, by Young/Daly (sqrt(2 · writing · MTBF)), but not "
-      "before the last one is written\n",
-      format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s, ranks,
-      format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
-      format_duration(estimate.interval_seconds));
+      "checkpoints: {}, written beside training in {} (cluster.storage_gb_per_s {:g}); one of {} fails every {} "
+      "(cluster.rank_mtbf_hours {:g}): save every {}, by Young/Daly (sqrt(2 · stall · MTBF), where one holds training "
+      "up for {:g} s) and not before the last one is written\n",
+      format_bytes(estimate.bytes), format_duration(estimate.write_seconds), config.cluster.storage_gb_per_s,
+      counted(ranks, "rank"), format_duration(estimate.mtbf_seconds), config.cluster.rank_mtbf_hours,
+      format_duration(estimate.interval_seconds), estimate.stall_seconds);
   const double asked = 60 * config.checkpoint.every_minutes;
   const double lost_share = asked / 2 / estimate.mtbf_seconds;  // half an interval a failure
-  if (const std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty())
-    text += "WARNING: " + warning + "\n";
-  else if (asked > 0 && asked < estimate.write_seconds)
-    text += fmt::format("WARNING: checkpoint.every_minutes: {:g} is less than the writing of one takes\n",
-                        config.checkpoint.every_minutes);
+  if (const std::string warning = checkpoint_warning(config, estimate); !warning.empty())
+    text += warning_line(warning);
   else if (asked > estimate.interval_seconds && lost_share > 0.01 && config.checkpoint.every == 0)
     text += fmt::format("hint: checkpoint.every_minutes: {:g} loses {:.1f} % of the time to crashes; set {:.2g}\n",
                         config.checkpoint.every_minutes, 100 * lost_share, estimate.interval_seconds / 60);
@@ -176,10 +176,10 @@ std::string check_report(const Config& asked, const JobPlan& plan, int ranks) {
   text += to_string(plan) + "\n";
   if (plan.device.kind == DeviceKind::kCuda) text += "  (kernels and memory as on an H200 with cuDNN)\n";
   for (const std::string& warning : plan.warnings) text += "WARNING: " + warning + "\n";
-  text += fmt::format(
-      "batch: {} samples a step = micro_batch {} x {} microbatches x dp {}; {} tokens a sample, {} tokens a step\n",
-      config.data.global_batch, config.data.micro_batch, microbatches(config), mesh.dp.size, config.model.seq_len,
-      format_count(step_tokens));
+  text += fmt::format("batch: {} a step = micro_batch {} x {} x dp {}; {} a sample, {} tokens a step\n",
+                      counted(config.data.global_batch, "sample"), config.data.micro_batch,
+                      counted(microbatches(config), "microbatch"), mesh.dp.size, counted(config.model.seq_len, "token"),
+                      format_count(step_tokens));
   text += layers(config, mesh);
   text += memory(config, mesh);
   text += fmt::format(
@@ -197,6 +197,7 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
   std::string text =
       fmt::format("data: tokenizer {}, {} tokens; model.vocab {}{}\n", config.data.tokenizer, tokenizer.vocab_size(),
                   config.model.vocab, unused > 0 ? fmt::format(", of which {} stand for nothing", unused) : "");
+  text += warning_line(vocab_warning(config, tokenizer.vocab_size()));
   const SampleOrder& order = dataset.order();
   const std::vector<OrderedSource>& sources = dataset.order_fields().sources;
   size_t width = 6;
@@ -215,7 +216,8 @@ std::string data_report(const Config& config, const Tokenizer& tokenizer, const 
                         sources[i].tokens, samples, order.num_samples(Split::kValidation, static_cast<int>(i)),
                         100 * share, run_samples * share / static_cast<double>(samples));
   }
-  return text + fmt::format("  {} steps take {} samples, {} tokens\n", config.run.steps, format_count(run_samples),
+  return text + fmt::format("  {} {} {} samples, {} tokens\n", counted(config.run.steps, "step"),
+                            config.run.steps == 1 ? "takes" : "take", format_count(run_samples),
                             format_count(run_samples * config.model.seq_len));
 }
 

@@ -85,9 +85,10 @@ std::string effective_time_line(const EffectiveTime& time) {
 }
 
 std::string effective_time_text(const EffectiveTime& time) {
-  std::string text = fmt::format("{} to {}: {}, {} attempt{}, {} steps kept, {} lost\n", moment(time.begin),
-                                 moment(time.end), format_duration(time.wall()), time.attempts.size(),
-                                 time.attempts.size() == 1 ? "" : "s", time.kept_steps, time.lost_steps);
+  std::string text =
+      fmt::format("{} to {}: {}, {}, {} kept, {} lost\n", moment(time.begin), moment(time.end),
+                  format_duration(time.wall()), counted(static_cast<int64_t>(time.attempts.size()), "attempt"),
+                  counted(time.kept_steps, "step"), time.lost_steps);
   text += table_of_categories(time);
   text += "\n";
   for (const EffectiveShare& share : effective_shares(time))

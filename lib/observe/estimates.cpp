@@ -1,11 +1,14 @@
 #include "lib/observe/estimates.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "io/base/format.h"
+#include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
 #include "lib/optim/flat_layout.h"
 #include "lib/optim/optimizers.h"
+#include "lib/simulate/goodput.h"
+#include "lib/simulate/new_config.h"
 
 namespace tri {
 
@@ -36,10 +39,11 @@ DpTraffic dp_traffic(const Config& config) {
                        : p.zero == 1 ? gradients + parameters
                                      : num_microbatches * gradients + parameters;
   // tp ranks are neighbours; then come those of dp. Of a machine that holds n of a dp group, n adapters carry its ring.
-  const int on_node = std::max(1, std::min(p.dp, cluster.ranks_per_node / p.tp));
-  traffic.crosses_nodes = on_node < p.dp;
-  const double inside = cluster.node_gb_per_s * 1e9, across = on_node * cluster.network_gb_per_s * 1e9;
-  traffic.bytes_per_second = traffic.crosses_nodes ? std::min(inside, across) : inside;
+  traffic.on_node = std::max(1, std::min(p.dp, cluster.ranks_per_node / p.tp));
+  traffic.crosses_nodes = traffic.on_node < p.dp;
+  const double inside = cluster.node_gb_per_s * 1e9, across = traffic.on_node * cluster.network_gb_per_s * 1e9;
+  traffic.network_bound = traffic.crosses_nodes && across < inside;
+  traffic.bytes_per_second = traffic.network_bound ? across : inside;
   const double tokens = static_cast<double>(config.data.micro_batch) * config.model.seq_len;
   traffic.compute_seconds = model_flops_per_token(config) * tokens / (p.tp * p.pp) / (cluster.rank_tflops * 1e12);
   return traffic;
@@ -50,9 +54,35 @@ CheckpointEstimate checkpoint_estimate(const Config& config, int ranks) {
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
   CheckpointEstimate estimate{.bytes = (4 + optimizer_state_bytes(config.optimizer)) * parameters};
   estimate.write_seconds = static_cast<double>(estimate.bytes) / (config.cluster.storage_gb_per_s * 1e9);
+  estimate.stall_seconds = ClusterFaults{}.stall_s;
   estimate.mtbf_seconds = 3600 * config.cluster.rank_mtbf_hours / ranks;
-  estimate.interval_seconds = std::sqrt(2 * estimate.write_seconds * estimate.mtbf_seconds);
+  const FaultRates rates{.mtbf_s = estimate.mtbf_seconds, .stall_s = estimate.stall_seconds};
+  estimate.interval_seconds = std::max(best_interval(rates), estimate.write_seconds);
   return estimate;
+}
+
+std::string dp_warning(const Config& config, const DpTraffic& traffic) {
+  if (config.parallel.dp == 1 || !traffic.exceeds_compute()) return "";
+  return fmt::format(
+      "parallel.zero: 2 sends {} after each of {}, {:.1f} ms beside {:.1f} ms of compute "
+      "(cluster.rank_tflops {:g}): set parallel.zero to 1, or make data.micro_batch larger",
+      format_bytes(traffic.microbatch_bytes), counted(microbatches(config), "microbatch"),
+      1e3 * traffic.microbatch_seconds(), 1e3 * traffic.compute_seconds, config.cluster.rank_tflops);
+}
+
+std::string checkpoint_warning(const Config& config, const CheckpointEstimate& estimate) {
+  if (std::string warning = no_checkpoints_warning(config.checkpoint); !warning.empty()) return warning;
+  const double asked = 60 * config.checkpoint.every_minutes;
+  if (asked == 0 || asked >= estimate.write_seconds) return "";
+  return fmt::format("checkpoint.every_minutes: {:g} is less than the writing of one takes",
+                     config.checkpoint.every_minutes);
+}
+
+std::string vocab_warning(const Config& config, int tokens) {
+  if (config.model.vocab / tokens < kOtherVocab) return "";
+  return fmt::format(
+      "model.vocab: {}, of which {} stand for nothing: data.tokenizer {} has {} tokens; set model.vocab to {}",
+      config.model.vocab, config.model.vocab - tokens, config.data.tokenizer, tokens, tokens);
 }
 
 std::string no_checkpoints_warning(const CheckpointConfig& checkpoint) {

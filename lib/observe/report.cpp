@@ -40,12 +40,13 @@ std::string bytes_table(const Arena& arena) {
 void log_run(const Config& config, const Mesh& mesh, const OrderFields& order, const Arena& arena) {
   int64_t parameters = 0;
   for (const ParamSpec& spec : model_parameters(config)) parameters += spec.numel();
-  log_info("{}: {} parameters, {} layers, hidden {}, {} FLOPs a token", config.run.name,
-           format_count(static_cast<double>(parameters)), config.model.layers, config.model.hidden,
+  log_info("{}: {} parameters, {}, hidden {}, {} FLOPs a token", config.run.name,
+           format_count(static_cast<double>(parameters)), counted(config.model.layers, "layer"), config.model.hidden,
            format_count(model_flops_per_token(config)));
-  log_info("mesh: tp {} x dp {} x pp {} = {} ranks, {} with {} chunk(s), zero {}, {}, {}", mesh.tp.size, mesh.dp.size,
-           mesh.pp.size, mesh.world_size(), enum_name(config.parallel.schedule), config.parallel.chunks,
-           config.parallel.zero, enum_name(config.precision.compute), enum_name(config.run.device));
+  log_info("mesh: tp {} x dp {} x pp {} = {}, {} with {}, zero {}, {}, {}", mesh.tp.size, mesh.dp.size, mesh.pp.size,
+           counted(mesh.world_size(), "rank"), enum_name(config.parallel.schedule),
+           counted(config.parallel.chunks, "chunk"), config.parallel.zero, enum_name(config.precision.compute),
+           enum_name(config.run.device));
   const SampleOrder samples(order);
   log_info("data: {} training and {} validation samples of {} tokens; a step takes {}",
            samples.num_samples(Split::kTrain), samples.num_samples(Split::kValidation), config.model.seq_len,
@@ -65,8 +66,9 @@ void log_data(Job& job, const Mesh& mesh, int64_t bytes, int64_t steps) {
   if (mesh.world_rank != 0) return;
   int64_t most = 0;
   for (const auto& [node, read] : of_node) most = std::max(most, read);
-  log_info("data: {} bytes of token files for {} steps, read by {} of {} ranks; at most {} on one of {} nodes", total,
-           steps, readers, mesh.world_size(), most, of_node.size());
+  log_info("data: {} bytes of token files for {}, read by {} of {}; at most {} on one of {}", total,
+           counted(steps, "step"), readers, counted(mesh.world_size(), "rank"), most,
+           counted(static_cast<int64_t>(of_node.size()), "node"));
 }
 
 void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::vector<NamedTimes>& streams,
@@ -86,8 +88,8 @@ void log_summary(Job& job, const Mesh& mesh, const StepTimes& steps, const std::
   for (size_t i = 0; i < sum.size(); ++i)
     parts +=
         fmt::format("{}{} {:.1f} %", i == 0 ? "" : ", ", StepTimes::names()[i], 100 * sum[i] / std::max(total, 1e-9));
-  log_info("time: wall {}, of it {} in steps; mean over {} ranks: {}", format_duration(wall_seconds),
-           format_duration(total / mesh.world_size()), mesh.world_size(), parts);
+  log_info("time: wall {}, of it {} in steps; mean over {}: {}", format_duration(wall_seconds),
+           format_duration(total / mesh.world_size()), counted(mesh.world_size(), "rank"), parts);
   std::string traffic;
   for (const auto& [name, seconds] : busy)
     traffic += fmt::format("{}{} {}", traffic.empty() ? "" : ", ", name, format_duration(seconds / mesh.world_size()));

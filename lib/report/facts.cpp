@@ -82,9 +82,9 @@ std::string time_of(const RunData& run) {
 
 std::string attempts_of(const RunData& run) {
   if (!run.time) return "";
-  return fmt::format("{} attempt{}, {} steps kept, {} lost; effective {:.1f} %", run.time->attempts.size(),
-                     run.time->attempts.size() == 1 ? "" : "s", run.time->kept_steps, run.time->lost_steps,
-                     100 * run.time->effective());
+  return fmt::format("{}, {} kept, {} lost; effective {:.1f} %",
+                     counted(static_cast<int64_t>(run.time->attempts.size()), "attempt"),
+                     counted(run.time->kept_steps, "step"), run.time->lost_steps, 100 * run.time->effective());
 }
 
 std::string layout_of(const RunData& run) {

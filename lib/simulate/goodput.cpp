@@ -78,9 +78,9 @@ int spares_needed(const Cluster& cluster, int ranks, double probability) {
   return most;
 }
 
-Goodput goodput(const Cluster& cluster, int ranks) {
+Goodput goodput(const Cluster& cluster, int ranks, double write_s) {
   Goodput result{.rates = fault_rates(cluster, ranks)};
-  result.best_interval_s = best_interval(result.rates);
+  result.best_interval_s = std::max(best_interval(result.rates), write_s);
   result.interval_s =
       cluster.faults.checkpoint_minutes > 0 ? 60 * cluster.faults.checkpoint_minutes : result.best_interval_s;
   result.effective = effective_share(result.rates, result.interval_s);

@@ -43,6 +43,7 @@ struct Goodput {
   double effective = 0, best_effective = 0;
   int spares = 0;
 };
-Goodput goodput(const Cluster& cluster, int ranks);
+// `write_s`: that a checkpoint takes to be written, beside training; the best interval is no shorter.
+Goodput goodput(const Cluster& cluster, int ranks, double write_s = 0);
 
 }  // namespace tri

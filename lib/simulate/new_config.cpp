@@ -22,6 +22,11 @@ constexpr std::string_view kShown[] = {
     "parallel.zero",   "parallel.recompute", "precision.compute",        "lr.peak",
     "lr.warmup_steps", "optimizer.name",     "checkpoint.every_minutes", "checkpoint.keep_last"};
 
+// A tokenizer's own size may be a little below a preset's, which has room for tokens that are added later.
+int vocab_for(int preset, int data) {
+  return data > preset || (data > 0 && preset / data >= kOtherVocab) ? data : preset;
+}
+
 Result<Config> preset_config(const NewConfig& options) {
   std::vector<std::string> names;
   for (const Preset& preset : presets()) {
@@ -34,7 +39,7 @@ Result<Config> preset_config(const NewConfig& options) {
     if (!options.tokenizer.empty()) c.data.tokenizer = options.tokenizer;
     if (!options.data.empty()) c.data.sources.clear();
     for (const std::string& path : options.data) c.data.sources.push_back({path, 1.0});
-    c.model.vocab = std::max(c.model.vocab, options.least_vocab);
+    c.model.vocab = vocab_for(c.model.vocab, options.data_vocab);
     return config;
   }
   const std::string near = nearest(options.model, names);
@@ -125,9 +130,12 @@ Result<std::string> new_config(const NewConfig& options, const Cluster& cluster)
   auto layout = choose_layout(preset.value(), options, cluster);
   if (!layout) return layout.error();
   if (const auto resolved = resolve_config(layout.value().config, options.ranks); !resolved) return resolved.error();
-  std::string text = comment("", fmt::format("From the preset {}, for {}.", options.model, layout.value().said)) +
-                     comment("", "Fields that are not here have their defaults: trireme check --fields.") +
-                     write_out(layout.value().config);
+  std::string text =
+      comment("", fmt::format(
+                      "From the preset {}, for {}{}.", options.model, layout.value().said,
+                      preset.value().model.vocab == options.data_vocab ? "; model.vocab is that of the data" : "")) +
+      comment("", "Fields that are not here have their defaults: trireme check --fields.") +
+      write_out(layout.value().config);
   // Names and paths are as they were given: the new config has to be one that `check` reads.
   if (const auto read = parse_config(text, "the new config", {}); !read) return read.error();
   return text;

@@ -8,6 +8,8 @@
 
 namespace tri {
 
+inline constexpr int kOtherVocab = 4;  // times its tokenizer's tokens: a model.vocab that was made for another one
+
 struct NewConfig {
   std::string model;                   // a preset's name (lib/config/presets.h)
   int ranks = 0;                       // GPUs; of a preset for the CPU, ranks
@@ -15,14 +17,15 @@ struct NewConfig {
   std::vector<std::string> data;       // prefixes of token files
   std::string tokenizer;               // "": the preset's
   std::vector<std::string> overrides;  // "section.key=value"
-  int least_vocab = 0;                 // what model.vocab is at the least: the tokens of the data
+  int data_vocab = 0;                  // of the tokenizer that made the data; 0: not known
 };
 
 // The config's text: the preset with these changes, and of the layouts that fit into the cluster's memory the one that
 // runs fastest there; a preset for the CPU keeps its own where that divides the ranks, and so does one whose overrides
 // name a field that the search would choose (chosen_by_search). Every field that is not at its default, and those that
 // a user is most likely to change, with a line on what it does. parse_config and resolve_config take it for `ranks`.
-// Error (kUsage): no such preset, a mistake in the overrides, no layout fits.
+// model.vocab is that of the data where the preset's has no room for it, or is several times as large: another
+// tokenizer's. Error (kUsage): no such preset, a mistake in the overrides, no layout fits.
 Result<std::string> new_config(const NewConfig& options, const Cluster& cluster);
 
 }  // namespace tri

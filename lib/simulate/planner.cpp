@@ -302,13 +302,21 @@ std::string layout_of(const Workload& w) {
                      w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
 }
 
-// The two largest parts of the step that are not the model's own FLOPs.
-std::string limits_of(const StepPrediction& step) {
+// The two largest parts of the step that are not the model's own FLOPs, by their names in parts_s.
+std::array<std::string, 2> largest_others(const StepPrediction& step) {
   std::vector<std::pair<std::string, double>> parts = named_parts(step.parts);
   std::erase_if(parts, [](const auto& part) { return part.first == "gemm" || part.first == "attention"; });
   std::ranges::sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
-  return fmt::format("{} {:.1f} %, {} {:.1f} %", part_title(parts[0].first), 100 * parts[0].second / step.seconds,
-                     part_title(parts[1].first), 100 * parts[1].second / step.seconds);
+  return {parts[0].first, parts[1].first};
+}
+
+std::string limits_of(const StepPrediction& step) {
+  std::string text;
+  for (const std::string& name : largest_others(step))
+    for (const auto& [part, seconds] : named_parts(step.parts))
+      if (part == name)
+        text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", part_title(part), 100 * seconds / step.seconds);
+  return text;
 }
 
 // Where the second loses most against the first.
@@ -379,9 +387,9 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
 
 std::string to_text(const PlanSearch& search, const Cluster& cluster) {
   std::string text =
-      fmt::format("{} layouts, {} fit into {:.1f} GiB, the best of them on {} ranks of {} ({:.0f} ms of search):\n",
-                  search.tried, search.fitted, room_of(cluster) / kGib, search.best.front().workload.ranks(),
-                  cluster.device.name, 1e3 * search.seconds);
+      fmt::format("{} layouts, {} fit into {:.1f} GiB, the best of them on {} of {} ({:.0f} ms of search):\n",
+                  search.tried, search.fitted, room_of(cluster) / kGib,
+                  counted(search.best.front().workload.ranks(), "rank"), cluster.device.name, 1e3 * search.seconds);
   text += fmt::format("  {:>3}  {:<75}  {:>9}  {:>8}  {:>6}  {:>9}  limited by\n", "", "layout", "step", "tokens/s",
                       "MFU", "memory");
   int place = 1;
@@ -413,12 +421,16 @@ std::string to_json(const PlanSearch& search) {
                        {"tokens_per_s", layout.step.tokens_per_second},
                        {"mfu", layout.step.mfu},
                        {"memory_bytes", layout.memory_bytes},
-                       {"parts_s", parts}});
+                       {"parts_s", parts},
+                       {"limited_by", largest_others(layout.step)}});
   }
-  return nlohmann::ordered_json{
-             {"tried", search.tried}, {"fitted", search.fitted}, {"search_s", search.seconds}, {"layouts", layouts}}
-             .dump() +
-         "\n";
+  nlohmann::ordered_json json{{"tried", search.tried},
+                              {"fitted", search.fitted},
+                              {"search_s", search.seconds},
+                              {"reason", nullptr},
+                              {"layouts", layouts}};
+  if (search.best.size() > 1) json["reason"] = why(search.best[0], search.best[1]);
+  return json.dump() + "\n";
 }
 
 Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,

@@ -13,10 +13,11 @@ namespace {
 constexpr double kGib = 1024.0 * 1024 * 1024;
 
 std::string layout_text(const Workload& w) {
-  return fmt::format("tp {} x {}dp {} x pp {}, {}{}, {} microbatches of {}, zero {}, recompute {}, {}", w.tp,
+  return fmt::format("tp {} x {}dp {} x pp {}, {}{}, {} of {}, zero {}, recompute {}, {}", w.tp,
                      w.cp > 1 ? fmt::format("cp {} x ", w.cp) : "", w.dp, w.pp, enum_name(w.schedule),
-                     w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "", w.num_microbatches(), w.micro_batch,
-                     w.zero, enum_name(w.recompute), enum_name(w.numbers));
+                     w.chunks > 1 ? fmt::format(" with {} chunks", w.chunks) : "",
+                     counted(w.num_microbatches(), "microbatch"), w.micro_batch, w.zero, enum_name(w.recompute),
+                     enum_name(w.numbers));
 }
 
 std::string seconds_text(double seconds) {
@@ -91,7 +92,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
     simulation.memory_bytes = planned_bytes(config);
   }
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
-  simulation.goodput = goodput(cluster, w.ranks());
+  simulation.goodput = goodput(cluster, w.ranks(), checkpoint_bytes(w) / (cluster.network.storage_gb_per_s * 1e9));
   simulation.notes = notes_of(asked, simulation, options);
   return simulation;
 }
@@ -106,8 +107,9 @@ std::string software_note(const Cluster& cluster, double step_seconds) {
 std::string to_text(const Simulation& s) {
   const StepPrediction& step = s.step;
   const Cluster& c = s.cluster;
-  std::string text = fmt::format("{} on {} ranks of {} with {}, {} a node\n  {}\n", s.name, s.workload.ranks(),
-                                 c.device.name, c.software.name, c.node.ranks, layout_text(s.workload));
+  std::string text =
+      fmt::format("{} on {} of {} with {}, {} a node\n  {}\n", s.name, counted(s.workload.ranks(), "rank"),
+                  c.device.name, c.software.name, c.node.ranks, layout_text(s.workload));
   const std::string uncertainty =
       c.uncertainty > 0 ? fmt::format(" ± {:.1f} % (as the calibration scattered)", 100 * c.uncertainty) : "";
   text += fmt::format("step: {}{}; {} tokens/s, {:.1f} TFLOP/s a rank, MFU {:.1f} %, {:.1f} % by causal attention{}\n",
@@ -128,9 +130,10 @@ std::string to_text(const Simulation& s) {
   const Goodput& g = s.goodput;
   text += fmt::format(
       "faults: one in {} stops the job, {} to be back; a checkpoint every {} (best: {}) leaves {:.1f} % of the time; "
-      "{} spare machines cover repairs 99 % of the time\n",
+      "{} cover{} repairs 99 % of the time\n",
       format_duration(g.rates.mtbf_s), format_duration(g.rates.recovery_s), format_duration(g.interval_s),
-      format_duration(g.best_interval_s), 100 * g.effective, g.spares);
+      format_duration(g.best_interval_s), 100 * g.effective, counted(g.spares, "spare machine"),
+      g.spares == 1 ? "s" : "");
   text += software_note(c, step.seconds) + "\n";
   for (const std::string& note : s.notes) text += note + "\n";
   if (!c.defaults.empty())

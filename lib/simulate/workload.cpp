@@ -80,6 +80,12 @@ double parameters_of_stage(const Workload& w, int stage) {
   return parameters / w.tp;
 }
 
+double checkpoint_bytes(const Workload& w) {
+  double parameters = 0;
+  for (int stage = 0; stage < w.pp; ++stage) parameters += parameters_of_stage(w, stage) * w.tp;
+  return parameters * (4 + w.optimizer_bytes);
+}
+
 double model_flops_per_token(const Workload& w, AttentionWork work) {
   Config config;
   config.model = w.model;

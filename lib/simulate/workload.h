@@ -78,6 +78,7 @@ int layers_of_stage(const Workload& workload, int virtual_stage);
 double parameters_of_stage(const Workload& workload, int stage);
 double layer_parameters(const Workload& workload);      // of one layer, whole
 double embedding_parameters(const Workload& workload);  // of the token table, whole
+double checkpoint_bytes(const Workload& workload);      // of all ranks
 
 double model_flops_per_token(const Workload& workload, AttentionWork work = AttentionWork::kBand);
 

@@ -31,6 +31,10 @@ says 0 'wrote a.yaml' config new --model quickstart --gpus 4 --data text --outpu
 says 0 'topology: 4 ranks' check a.yaml
 "$trireme" config new --model llama_8b --gpus 16 --data text >b.yaml || fail "config new to stdout"
 says 0 'topology: 16 ranks' check b.yaml
+[[ $("$trireme" check b.yaml --get data.tokenizer --get model.vocab) == $'bytes\n257' ]] || fail "the data's vocabulary"
+says 0 'WARNING: model.vocab: 128256, of which 127999 stand for nothing: data.tokenizer bytes has 257 tokens' \
+  check b.yaml --set model.vocab=128256
+says 0 '"model.vocab: 128256, of which 127999 stand for nothing' check b.yaml --set model.vocab=128256 --json
 says 0 '300 pieces' data train-tokenizer --vocab 300 --output bpe.model text.txt
 says 0 'else/where/text: ' data prepare --tokenizer bpe.model --output else/where/text text.txt
 says 0 'wrote d.yaml' config new --model quickstart --gpus 8 --data else/where/text --output d.yaml
@@ -39,8 +43,10 @@ says 0 '  else/where/text ' check d.yaml
 says 2 '--data text and --data else/where/text: prepared with different tokenizers, bytes (bytes) and bpe.model (' \
   config new --model quickstart --gpus 8 --data text --data else/where/text
 says 0 'wrote e.yaml' config new --model quickstart --gpus 8 --data text --data text --output e.yaml
-says 0 'nowhere.idx: No such file or directory; `trireme data prepare` makes' config new --model quickstart --gpus 8 \
-  --data nowhere
+says 3 "of data that are not on this machine: --set 'data.sources=[nowhere]' instead" \
+  config new --model quickstart --gpus 8 --data nowhere
+says 0 'wrote f.yaml' config new --model quickstart --gpus 8 --set 'data.sources=[nowhere]' --output f.yaml
+[[ $("$trireme" check f.yaml --get data.sources) == *nowhere* ]] || fail "data that are elsewhere"
 says 3 'text.bin.idx: No such file or directory; name the pair without its ends: text' data inspect text.bin
 says 2 '; llama_8b is a preset: trireme config new --model llama_8b --gpus N --output my.yaml makes' check llama_8b
 says 2 'did you mean llama_8b?' config new --model lama_8b --gpus 16
@@ -48,6 +54,7 @@ says 2 'did you mean llama_8b?' config new --model lama_8b --gpus 16
 echo "what differs"
 says 0 'EQUAL: 0 fields differ' config diff a.yaml a.yaml
 sed 's/^  steps: .*/  steps: 7/' a.yaml >c.yaml
+says 1 'DIFFERENT: 1 field differs' config diff a.yaml c.yaml
 says 1 'run.steps: 450 in A, 7 in B' config diff a.yaml c.yaml
 says 1 '{"a":"a.yaml","b":"c.yaml","equal":false,"fields":[{"field":"run.steps","a":"450","b":"7"}]}' \
   config diff a.yaml c.yaml --json

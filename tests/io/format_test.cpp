@@ -29,5 +29,13 @@ TEST(Format, counts_have_three_digits_and_a_unit) {
   EXPECT_EQ(format_count(175e9), "175B");
 }
 
+TEST(Format, one_of_a_thing_is_no_plural) {
+  EXPECT_EQ(counted(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(2, "spare machine"), "2 spare machines");
+  EXPECT_EQ(counted(1, "microbatch"), "1 microbatch");
+  EXPECT_EQ(counted(2, "microbatch"), "2 microbatches");
+}
+
 }  // namespace
 }  // namespace tri

@@ -58,8 +58,12 @@ TEST(PrepareInputs, folders_and_patterns_mean_their_files_in_order) {
   EXPECT_EQ(names({folder / "in/[1].txt"}), (Texts{"[1].txt", "0"}));
   EXPECT_EQ(names({folder / "in/d*", folder / "in/b.txt"}), (Texts{"deep/c.md", "b.txt", "0"}));
   EXPECT_EQ(names({folder / "in"}, TextFormat::kLines).size(), 6u);
-  EXPECT_FALSE(find_inputs({folder / "in/*.zst"}, {}));
-  EXPECT_FALSE(find_inputs({folder / "in/.hidden/.none"}, {}));
+  const auto refusal = [&](const std::string& input) {
+    const auto found = find_inputs({input}, {});
+    return found ? std::string() : found.error().message;
+  };
+  EXPECT_EQ(refusal(folder / "in/zzz*"), (folder / "in/zzz*") + ": no file matches this pattern");
+  EXPECT_EQ(refusal(folder / "in/.hidden/.none"), (folder / "in/.hidden/.none") + ": No such file or directory");
   fs::create_directories(folder / "empty");
   const auto empty = find_inputs({folder / "empty"}, {});
   ASSERT_FALSE(empty);

@@ -32,13 +32,17 @@ shape() {
 import json, re, sys
 
 table, row, answer = sys.argv[1:]
-FREE = {"numbers", "libraries"}  # objects whose keys are names
+FREE = {"numbers", "libraries", "parts_s", "flows"}  # objects whose keys are names
 
 def shape(value, name=""):
     if isinstance(value, dict):
         if name in FREE:
             return " {NAME" + shape(next(iter(value.values()))) + "}"
         return " {" + ", ".join(key + shape(part, key) for key, part in value.items()) + "}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        assert len({tuple(part) for part in value}) == 1, value
+        known = lambda key: [part[key] for part in value if part[key] is not None]
+        return " [" + shape({key: (known(key) or [None])[0] for key in value[0]}).strip() + "]"
     if isinstance(value, list):
         shapes = sorted({shape(part).strip() for part in value})
         assert len(shapes) < 2, shapes
@@ -97,6 +101,21 @@ equal "$(value 'a["checkpoint"], a["config"]')" "back/checkpoints/step_00000000 
 shape 0 'checkpoint prune' checkpoint prune back
 equal "$(value 'a["folder"], a["removed"], a["left"], a["keep_last"]')" "back/checkpoints [] 1 3"
 
+echo "what is foretold"
+llama=$source_dir/configs/llama_70b.yaml h100=$source_dir/configs/clusters/h100.yaml
+foretell=(simulate "$llama" --ranks 512 --cluster "$h100")
+shape 0 simulate "${foretell[@]}"
+equal "$(value 'a["ranks"], a["fits"], abs(sum(a["parts_s"].values()) / a["step_s"] - 1) < 1e-6')" "512 True True"
+shape 0 'simulate --scaling`, `--startup' "${foretell[@]}" --scaling weak --to 1024
+equal "$(value '[row["ranks"] for row in a]')" "[512, 1024]"
+shape 0 'simulate --scaling`, `--startup' "${foretell[@]}" --startup --to 512
+shape 0 'simulate --network' "${foretell[@]}" --network
+shape 0 plan plan "$llama" --ranks 512 --cluster "$h100" --keep 2
+run 0 "$trireme" plan "$llama" --ranks 512 --cluster "$h100" --keep 2
+has "$(value 'a["reason"]')"
+equal "$(value 'len(a["layouts"]), [part in a["layouts"][0]["parts_s"] for part in a["layouts"][0]["limited_by"]]')" \
+  "2 [True, True]"
+
 echo "verify says what is damaged"
 shape 0 'checkpoint verify' checkpoint verify run
 equal "$(value 'a["ok"], a["files"]')" "True 3"
@@ -104,6 +123,14 @@ shard=$(find run/checkpoints/step_00000004 -name '*.h5' ! -name checkpoint.h5 | 
 printf '\xff\xff\xff\xff' | dd of="$shard" bs=1 seek=$(($(stat -c %s "$shard") / 2)) conv=notrunc status=none
 "$trireme" checkpoint verify run --json >answer 2>errors
 equal "$? $(value 'a["ok"], len(a["problems"]) > 0')" "3 False True"
+kib=$(($(stat -c %s "$shard") / 1024)) # half of it, weights as well
+head -c $((kib / 2 * 1024)) /dev/zero | tr '\0' '\377' |
+  dd of="$shard" bs=1024 seek=$((kib / 4)) conv=notrunc status=none iflag=fullblock
+run 3 "$trireme" checkpoint export run/checkpoints/step_00000004 deep/damaged --max-shard-size 0.00002
+[[ ! -e deep ]] || fail "an export that failed left folders" "$(find deep)"
+mkdir kept && touch kept/notes
+run 3 "$trireme" checkpoint export run/checkpoints/step_00000004 kept --max-shard-size 0.00002
+[[ $(ls kept) == notes ]] || fail "an export that failed left files" "$(ls kept)"
 rm "$shard"
 run 0 "$trireme" checkpoint list run --json
 printf '%s\n' "$output" >answer

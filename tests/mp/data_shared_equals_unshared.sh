@@ -21,11 +21,12 @@ for layout in "1 1 1" "4 4 4 tp=4" "4 4 1 dp=4 data.prefetch=1" "4 2 2 pp=4" "8 
   read -r ranks off_readers off_bytes settings <<<"$layout" # not shared: so many ranks read, so often every byte
   read -ra settings <<<"$(sed 's/\b[tpd]p=/parallel.&/g' <<<"$settings")"
   rm -rf on off
+  of_ranks="$ranks rank$([[ $ranks -eq 1 ]] || echo s)"
   train 0 on "$ranks" "${settings[@]}"
-  has "data: $((6 * step_bytes)) bytes of token files for 6 steps, read by 1 of $ranks ranks; at most $((6 * step_bytes)) on one of 1 nodes"
+  has "data: $((6 * step_bytes)) bytes of token files for 6 steps, read by 1 of $of_ranks; at most $((6 * step_bytes)) on one of 1 node"
   [[ $(data_bytes on) == "$step_bytes " ]] || fail "$layout: metrics.jsonl has data_bytes $(data_bytes on), expected $step_bytes"
   train 0 off "$ranks" "${settings[@]}" data.shared=false
-  has "data: $((6 * off_bytes * step_bytes)) bytes of token files for 6 steps, read by $off_readers of $ranks ranks"
+  has "data: $((6 * off_bytes * step_bytes)) bytes of token files for 6 steps, read by $off_readers of $of_ranks"
   [[ $(curve on | wc -l) -eq 6 ]] || fail "$layout: not every step stands in metrics.jsonl"
   cmp -s <(curve on) <(curve off) || fail "$layout: the curves differ" "$(diff <(curve on) <(curve off))"
   cmp -s <(validation on) <(validation off) || fail "$layout: evaluations differ"

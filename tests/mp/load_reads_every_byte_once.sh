@@ -82,7 +82,7 @@ for ranks in 1 4 8; do
       fail "rank $rank of $ranks of eval does more than to read pieces" "$(<"reads.$rank")"
   done
 done
-run 2 "$mpirun" -n 4 "$trireme" eval start --data text --set model.hidden=64
+run 2 "$mpirun" -n 4 "$trireme" eval start --data text --set model.hidden=64 --set checkpoint.accept_changes=model.hidden
 has "tensor model/"
 has "leave model.* as it was trained"
 

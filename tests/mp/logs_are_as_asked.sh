@@ -43,18 +43,21 @@ run 0 "$mpirun" -n 2 "$trireme" train tiny.yaml --quiet "${settings[@]}"
 [[ -z $output ]] || fail "--quiet says" "$output"
 grep -q "step 2/2" quiet/log.txt || fail "no step in log.txt"
 
-echo "colours on a terminal alone, unless NO_COLOR is set"
+echo "colours of warnings and errors alone, on a terminal, unless NO_COLOR is set"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 if command -v python3 >/dev/null; then
   on_terminal() { python3 -c 'import os, pty, sys; os._exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@"; }
   settings_of colours
-  command=("$trireme" train tiny.yaml "${settings[@]}")
-  escape=$'\e['
+  command=("$trireme" train tiny.yaml "${settings[@]}" --set checkpoint.every_minutes=0)
+  coloured() { grep -E $'\e\\[[0-9]+m' <<<"$output"; }
   output=$(TERM=xterm on_terminal "${command[@]}")
-  [[ $output == *"${escape}32m"* ]] || fail "no colour on a terminal" "$output"
+  coloured | grep -q 'warning: ' || fail "no colour of a warning on a terminal" "$output"
+  ! coloured | grep -v 'warning: ' || fail "lines that are no warnings have colours"
   rm -r colours
   output=$(TERM=xterm NO_COLOR=1 on_terminal "${command[@]}")
-  [[ $output == *"step 2/2"* && $output != *"${escape}32m"* ]] || fail "colours with NO_COLOR" "$output"
+  [[ $output == *"step 2/2"* && -z $(coloured) ]] || fail "colours with NO_COLOR" "$output"
+  output=$(TERM=xterm on_terminal "$trireme" eval nowhere)
+  coloured | grep -q 'nowhere: ' || fail "no colour of an error on a terminal" "$output"
 else
   echo "skipped: no python3 for a terminal"
 fi

@@ -93,6 +93,7 @@ says 2 'trireme data prepair: no such command' help data prepair
 if command -v man >/dev/null; then
   page=$(MANWIDTH=120 MANROFFOPT='-Wall' man --warnings -l "$folder/trireme.1" 2>"$folder/warnings")
   [[ ! -s $folder/warnings ]] || fail "man warns: $(head -5 "$folder/warnings")"
+  man --warnings -l "$folder/trireme.1" 2>&1 >/dev/null | grep . && fail "man warns at its own width"
   for part in 'trireme data prepare' '--text-field TEXT=text' 'model.layers = 12' 'EXIT STATUS'; do
     [[ $page == *"$part"* ]] || fail "the page lacks '$part'"
   done
@@ -129,6 +130,14 @@ completes 'trireme train x.yaml --set model.no' 'model.norm= model.norm_eps='
 completes 'trireme train x.yaml --set model.norm=' 'layernorm rmsnorm'
 completes 'trireme train x.yaml --set model.bias=t' 'true'
 completes 'trireme check x.yaml --get run.nam' 'run.name'
+completes 'trireme train x.yaml --set=model.no' 'model.norm= model.norm_eps='
+completes 'trireme train x.yaml --set=model.norm=' 'layernorm rmsnorm'
+completes 'trireme check x.yaml --get=run.nam' 'run.name'
+COMP_WORDBREAKS=${COMP_WORDBREAKS//=/} completes 'trireme train x.yaml --set=model.norm=r' '--set=model.norm=rmsnorm'
+COMP_WORDBREAKS=${COMP_WORDBREAKS//=/} completes 'trireme train x.yaml --set=model.norm' \
+  '--set=model.norm= --set=model.norm_eps='
+completes 'trireme config new --model llama_8' 'llama_8b'
+completes 'trireme config new --model=megascale_1' 'megascale_175b'
 completes 'trireme checkpoint list ru' ''
 
 # A terminal, on which bash itself replaces the words.

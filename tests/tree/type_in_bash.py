@@ -12,6 +12,8 @@ LINES = [  # what is typed, and which arguments come out
     ("trireme train a --set model.norm=rms\t", "<train><a><--set><model.norm=rmsnorm>"),
     ("trireme train a --set run.dev\tcu\t", "<train><a><--set><run.device=cuda>"),
     ("trireme data prepare --format=js\t", "<data><prepare><--format=jsonl>"),
+    ("trireme train a --set=model.norm=rms\t", "<train><a><--set=model.norm=rmsnorm>"),
+    ("trireme train a --set=run.dev\tcu\t", "<train><a><--set=run.device=cuda>"),
 ]
 PATIENCE = 60  # seconds, after which what must come counts as missing
 

@@ -12,10 +12,6 @@ constexpr const char* kColumns = "   alone  mean   all  step";
 
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-std::string counted(int count, const char* word) {
-  return fmt::format("{} {}{}", count, word, count == 1 ? "" : std::string_view(word).ends_with("h") ? "es" : "s");
-}
-
 std::string link_text(const BusyLink& link) {
   std::string flows;
   for (const auto& [name, count] : link.flows)
