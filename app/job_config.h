@@ -40,7 +40,8 @@ struct CheckpointJob {
 
 // Finds the checkpoint that `path` means (lib/checkpoint/weights.h); its config, as forward_config leaves it, after the
 // overrides, which leave the model as it was trained (check_model), and then `adjust`, whose weights the checkpoint
-// holds. Overrides that name parallel.tp or pp stand for the whole layout: the other is 1, whatever wrote the checkpoint. Rank 0 alone reads. Nothing is written. Collective.
+// holds. Overrides that name parallel.tp or pp stand for the whole layout: the other is 1, whatever wrote the
+// checkpoint. Rank 0 alone reads. Nothing is written. Collective.
 Result<CheckpointJob> load_checkpoint_config(const std::string& path, const std::vector<std::string>& overrides,
                                              Job& job, const std::function<void(Config&)>& adjust);
 

@@ -38,8 +38,8 @@ struct OpenedCheckpoint {
   std::optional<Manifest> manifest;  // rank 0's
 };
 
-// Whether `config` runs the model that was trained: fields such as model.window leave names and shapes of the weights as
-// they are and yet make another model. Error (kUsage), naming each that differs with both values, unless
+// Whether `config` runs the model that was trained: fields such as model.window leave names and shapes of the weights
+// as they are and yet make another model. Error (kUsage), naming each that differs with both values, unless
 // checkpoint.accept_changes names it: then a warning. Both configs resolved, or both not. For one rank.
 Result<void> check_model(const std::string& folder, const Config& trained, const Config& config);
 
