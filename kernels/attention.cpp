@@ -35,9 +35,9 @@ bool sequence_leaves_cudnn_idle(const AttentionShape& s, const GpuProperties& gp
          tiles < kTilesPerMultiprocessor * gpu.num_multiprocessors;
 }
 
-// Where our kernels for Hopper are faster than cuDNN's. TFLOP/s on an H200 at its power limit, ours and cuDNN's: forward
-// with heads of 128 604 and 537 (T 8192), 510 and 485 (2048), 321 and 334 (512); with heads of 64 304 and 329. Backward,
-// heads of 128: 517 and 481, 395 and 384, 252 and 196; heads of 64: 283 and 251, where cuDNN's is not even
+// Where our kernels for Hopper are faster than cuDNN's. TFLOP/s on an H200 at its power limit, ours and cuDNN's:
+// forward, heads of 128, 604 and 537 (T 8192), 510 and 485 (2048), 321 and 334 (512), heads of 64, 304 and 329;
+// backward, heads of 128, 517 and 481, 395 and 384, 252 and 196, heads of 64, 283 and 251, though cuDNN's is not even
 // deterministic. In steps of LLaMA 8B's shape the backward pass takes a fifth less time.
 bool hopper_leads(Pass pass, const AttentionShape& s, const GpuProperties& gpu) {
   if (!flash_attention_is_hoppers(gpu)) return false;
