@@ -102,24 +102,28 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
 // Of the rows that attention reads (lib/model/stage_tensors.h); another program's are taken as one tensor.
 QkvOrder order_of(const Workload& w) { return w.eager_loss ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
 
-// Scratch of this program's kernels on a GPU.
+// Scratch of this program's kernels on a GPU. For another program's, whose allocator keeps more than kernels ask for,
+// cuDNN's deterministic backward pass stands (README.md).
 double kernel_workspace(const Workload& w) {
   const ModelConfig& m = w.model;
+  GpuProperties gpu;
+  if (w.eager_loss) gpu.has_hopper_attention = false;
   const int head = head_size(m), kv_heads = std::max(1, m.kv_heads / w.tp), heads = m.heads / w.tp;
   const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * head;
   const int64_t fc1 = int64_t{m.ffn_hidden} / w.tp * (m.activation == Activation::kSwiglu ? 2 : 1);
-  return static_cast<double>(
-      workspace_bytes(DeviceKind::kCuda, {.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16,
-                                          .attention = m.attention,
-                                          .batch = w.micro_batch,
-                                          .seq_len = m.seq_len / w.cp,
-                                          .width = m.hidden,
-                                          .widest = std::max<int64_t>({m.hidden, qkv, fc1}),
-                                          .num_kv_heads = kv_heads,
-                                          .group = heads / kv_heads,
-                                          .order = order_of(w),
-                                          .head_size = head,
-                                          .window = m.window}));
+  return static_cast<double>(workspace_bytes(DeviceKind::kCuda,
+                                             {.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16,
+                                              .attention = m.attention,
+                                              .batch = w.micro_batch,
+                                              .seq_len = m.seq_len / w.cp,
+                                              .width = m.hidden,
+                                              .widest = std::max<int64_t>({m.hidden, qkv, fc1}),
+                                              .num_kv_heads = kv_heads,
+                                              .group = heads / kv_heads,
+                                              .order = order_of(w),
+                                              .head_size = head,
+                                              .window = m.window},
+                                             gpu));
 }
 
 StepMemory memory_of_stage(const Workload& w, int stage) {

@@ -69,7 +69,7 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
 TEST(AttentionPath, auto_takes_hoppers_kernels_where_they_lead) {
   const auto kAuto = AttentionKernel::kAuto;
   const auto on_h200 = [&](Pass pass, int seq_len, int64_t head_size, int window = 0) {
-    return path(kAuto, pass, shape(Dtype::kBF16, seq_len, 4, head_size, window), kH200);
+    return path(kAuto, pass, shape(Dtype::kBF16, seq_len, 1, head_size, window), kH200);
   };
   EXPECT_EQ(on_h200(Pass::kForward, 2048, 128), AttentionPath::kFlash);
   EXPECT_EQ(on_h200(Pass::kForward, 512, 128), AttentionPath::kCudnn);
@@ -213,7 +213,10 @@ TEST(Workspace, cudnn_takes_as_many_sequences_as_the_bound_allows) {
 
 TEST(Workspace, without_a_gpu_an_h200_is_assumed) {
   EXPECT_EQ(workspace_bytes(DeviceKind::kCuda, gpt_13b()), workspace_bytes(DeviceKind::kCuda, gpt_13b(), kH200));
-  EXPECT_LT(workspace_bytes(DeviceKind::kCuda, gpt_13b(), kA100), workspace_bytes(DeviceKind::kCuda, gpt_13b(), kH200));
+  EXPECT_LT(workspace_bytes(DeviceKind::kCuda, gpt_13b(), kA100),
+            workspace_bytes(DeviceKind::kCuda, gpt_13b(), kMmaAlone));
+  EXPECT_LT(workspace_bytes(DeviceKind::kCuda, gpt_13b(), kH200),
+            workspace_bytes(DeviceKind::kCuda, gpt_13b(), kMmaAlone));
   EXPECT_EQ(workspace_bytes(DeviceKind::kCuda, gpt_13b()) % 256, 0) << "slices of an arena are";
 }
 
