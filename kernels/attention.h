@@ -62,10 +62,12 @@ struct AttentionShape {
   int64_t head_size = 0;
   int window = 0;
   QkvOrder order = QkvOrder::kGrouped;
+  int64_t batch = 1;
 };
 template <class Args>
 AttentionShape attention_shape(const Args& a) {
-  return {a.qkv.dtype, a.seq_len, a.num_kv_heads, a.group, qkv_row_of(a).head_size, a.window, a.order};
+  return {a.qkv.dtype, a.seq_len, a.num_kv_heads,      a.group, qkv_row_of(a).head_size,
+          a.window,    a.order,   a.qkv[0] / a.seq_len};
 }
 
 // kScalar: any dtype and head size, without tensor cores, far slower. kFlash: our FlashAttention kernels. kCudnn.

@@ -240,7 +240,7 @@ void GemmEngine::import_choices(const std::string& text) {
       continue;
     for (const GemmForm known : kGemmForms)
       if (form == name_of(known)) choice.form = known;
-    state_->imported.emplace(key, choice);
+    state_->imported.insert_or_assign(key, choice);
   }
   // Every rank goes by the same text: what was chosen here gives way to it.
   for (auto& [key, entry] : state_->entries) {

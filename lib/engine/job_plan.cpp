@@ -134,7 +134,8 @@ class Planner {
                                .group = m.heads / m.kv_heads,
                                .head_size = head_size(m),
                                .window = m.window,
-                               .order = attention_order(m, config_.parallel.tp)};
+                               .order = attention_order(m, config_.parallel.tp),
+                               .batch = config_.data.micro_batch};
     std::vector<Pass> passes{Pass::kForward};
     if (kind_ == EngineKind::kTraining) passes.push_back(Pass::kBackward);
     std::map<Pass, AttentionPath> slowest;

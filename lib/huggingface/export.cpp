@@ -109,16 +109,15 @@ class Leftovers {
     std::error_code ignored;
     for (fs::path path = fs::absolute(folder, ignored); !path.empty() && !fs::exists(path, ignored);
          path = path.parent_path())
-      made_ = path;
+      made_.push_back(path);
   }
   ~Leftovers() {
     std::error_code ignored;
     if (is_whole_) return;
-    if (!made_.empty()) {
-      fs::remove_all(made_, ignored);
-      return;
-    }
     for (const std::string& name : files_) fs::remove(fs::path(folder_) / name, ignored);
+    // Only what is empty: others may have put something there meanwhile.
+    for (const fs::path& path : made_)
+      if (!fs::remove(path, ignored) || ignored) return;
   }
 
   void add(const std::string& file) { files_.push_back(file); }
@@ -126,7 +125,7 @@ class Leftovers {
 
  private:
   const std::string folder_;
-  fs::path made_;  // the uppermost folder that was not there; "": `folder` was
+  std::vector<fs::path> made_;  // folders that were not there, the innermost first
   std::vector<std::string> files_;
   bool is_whole_ = false;
 };
@@ -184,6 +183,8 @@ Result<ExportSummary> export_checkpoint(const ExportOptions& options) {
   leftovers.add(kIndexName);
   if (files.size() > 1)
     if (auto done = write_index(options.folder, files, entries, summary.bytes); !done) return done.error();
+  for (const char* file : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "config.json"})
+    leftovers.add(file);
   const auto tokenizer = write_tokenizer(config.value(), options.folder);
   if (!tokenizer) return tokenizer.error();
   summary.tensors = static_cast<int64_t>(entries.size());

@@ -279,7 +279,7 @@ class Search {
     config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
     config.parallel.tp_transfers = w.tp_copies ? Transfers::kCopies : Transfers::kCollectives;
     config.parallel.dp_transfers = w.dp_copies ? Transfers::kCopies : Transfers::kCollectives;
-    return planned_bytes(config);
+    return planned_bytes(config) + attention_bytes_before_hopper(w, cluster_, config.run.device);
   }
 
   const Config& config_;

@@ -89,7 +89,7 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
     if (is_auto) w.recompute = least_estimated_recompute(w, simulation.room_bytes);
     simulation.memory_bytes = static_cast<int64_t>(estimate_memory(w).total());
   } else {
-    simulation.memory_bytes = planned_bytes(config);
+    simulation.memory_bytes = planned_bytes(config) + attention_bytes_before_hopper(w, cluster, config.run.device);
   }
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
   simulation.goodput = goodput(cluster, w.ranks(), checkpoint_bytes(w) / (cluster.network.storage_gb_per_s * 1e9));

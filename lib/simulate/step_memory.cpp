@@ -104,10 +104,10 @@ QkvOrder order_of(const Workload& w) { return w.eager_loss ? QkvOrder::kGrouped 
 
 // Scratch of this program's kernels on a GPU. For another program's, whose allocator keeps more than kernels ask for,
 // cuDNN's deterministic backward pass stands (README.md).
-double kernel_workspace(const Workload& w) {
+double kernel_workspace(const Workload& w, bool is_hopper) {
   const ModelConfig& m = w.model;
   GpuProperties gpu;
-  if (w.eager_loss) gpu.has_hopper_attention = false;
+  gpu.has_hopper_attention = is_hopper;
   const int head = head_size(m), kv_heads = std::max(1, m.kv_heads / w.tp), heads = m.heads / w.tp;
   const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * head;
   const int64_t fc1 = int64_t{m.ffn_hidden} / w.tp * (m.activation == Activation::kSwiglu ? 2 : 1);
@@ -174,7 +174,7 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   // Rows on their way between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
   if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
   if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
-  if (!w.scores_kept) memory.workspace += kernel_workspace(w);
+  if (!w.scores_kept) memory.workspace += kernel_workspace(w, !w.eager_loss);
   // Softmax in bf16, the dropout's mask, and its result.
   if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
   if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
@@ -214,6 +214,12 @@ int64_t planned_bytes(const Config& config) {
     most = std::max(most, arena.used());
   }
   return most;
+}
+
+int64_t attention_bytes_before_hopper(const Workload& w, const Cluster& cluster, DeviceChoice device) {
+  // A cluster's GPU that multiplies no FP8 is older than a Hopper.
+  if (device == DeviceChoice::kCpu || cluster.device.fp8_tflops > 0) return 0;
+  return std::max<int64_t>(0, static_cast<int64_t>(kernel_workspace(w, false) - kernel_workspace(w, true)));
 }
 
 Result<Config> planned_for(Config config, const Cluster& cluster) {

@@ -20,6 +20,9 @@ StepMemory estimate_memory(const Workload& workload);
 
 // Bytes of the fullest rank as the program lays them out. `config` planned (lib/engine/job_plan.h).
 int64_t planned_bytes(const Config& config);
+// What attention's scratch takes more on GPUs before Hopper, where cuDNN goes backward: planned_bytes() is for a
+// Hopper. 0 on Hoppers and on the CPU.
+int64_t attention_bytes_before_hopper(const Workload& w, const Cluster& cluster, DeviceChoice device);
 
 // `config`, resolved for its ranks, with what its job would decide on the cluster's machines, as planned_bytes and
 // workload_of want it; recompute: auto stays. Error (kUsage): the job would refuse it.

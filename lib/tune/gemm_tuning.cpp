@@ -1,5 +1,6 @@
 #include "lib/tune/gemm_tuning.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -68,22 +69,27 @@ std::string merge(const std::vector<std::string>& texts) {
   return merged;
 }
 
-// Of the GEMMs that this rank lacks a choice for, those that it times: ranks that lack the same divide them.
-// Collective.
-std::vector<AnyGemm> share_of_search(const std::map<std::string, AnyGemm>& missing, Job* job) {
+// Of the GEMMs that this rank lacks a choice for, those that it times: ranks that lack the same on the same `library`
+// (GPU and version) divide them. Collective.
+std::vector<AnyGemm> share_of_search(const std::map<std::string, AnyGemm>& missing, std::string library, Job* job) {
   std::vector<AnyGemm> share;
   if (job == nullptr) {
     for (const auto& [shape, gemm] : missing) share.push_back(gemm);
     return share;
   }
-  std::string shapes;
-  for (const auto& [shape, gemm] : missing) shapes += shape + "\n";
-  const std::vector<std::string> of_ranks = job->gather(shapes);
+  std::replace(library.begin(), library.end(), ' ', '_');
+  std::map<std::string, AnyGemm> by_word;
+  std::string words;
+  for (const auto& [shape, gemm] : missing) {
+    words += library + ":" + shape + "\n";
+    by_word.emplace(library + ":" + shape, gemm);
+  }
+  const std::vector<std::string> of_ranks = job->gather(words);
   const std::string owners = job->broadcast(job->world_rank() == 0 ? search_owners(of_ranks) : "");
   std::istringstream lines(owners);
   int owner = 0;
-  for (std::string shape; lines >> shape >> owner;)
-    if (owner == job->world_rank()) share.push_back(missing.at(shape));
+  for (std::string word; lines >> word >> owner;)
+    if (owner == job->world_rank()) share.push_back(by_word.at(word));
   return share;
 }
 
@@ -110,7 +116,9 @@ void search_gemms(Engine& engine, const AxisTransfers& tp, const OverlapSplits& 
   if (job != nullptr) kept = job->broadcast(kept);
   search->import_choices(kept);
   const auto missing = search->without_choice(gemms_of_a_step(engine, tp, splits));
-  search->search(share_of_search(missing, job), engine.runtime().compute());
+  const std::string choices = search->export_choices();
+  const std::string library = choices.substr(0, choices.find('\n'));
+  search->search(share_of_search(missing, library, job), engine.runtime().compute());
   std::vector<std::string> exports{search->export_choices()};
   if (job != nullptr) exports = job->gather(exports.front());
   std::string merged = writes ? merge(exports) : "";

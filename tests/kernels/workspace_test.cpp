@@ -69,7 +69,9 @@ TEST(AttentionPath, grouped_heads_go_to_cudnn_where_a_sequence_fills_the_gpu) {
 TEST(AttentionPath, auto_takes_hoppers_kernels_where_they_lead) {
   const auto kAuto = AttentionKernel::kAuto;
   const auto on_h200 = [&](Pass pass, int seq_len, int64_t head_size, int window = 0) {
-    return path(kAuto, pass, shape(Dtype::kBF16, seq_len, 1, head_size, window), kH200);
+    AttentionShape s = shape(Dtype::kBF16, seq_len, 1, head_size, window);
+    s.batch = 8;
+    return path(kAuto, pass, s, kH200);
   };
   EXPECT_EQ(on_h200(Pass::kForward, 2048, 128), AttentionPath::kFlash);
   EXPECT_EQ(on_h200(Pass::kForward, 512, 128), AttentionPath::kCudnn);
@@ -78,11 +80,14 @@ TEST(AttentionPath, auto_takes_hoppers_kernels_where_they_lead) {
   for (const int64_t head_size : {64, 96, 128})
     EXPECT_EQ(on_h200(Pass::kBackward, 512, head_size), AttentionPath::kFlash);
   EXPECT_EQ(on_h200(Pass::kBackward, 2048, 80), AttentionPath::kCudnn) << "ours do not take the head size";
-  EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kBackward, shape(Dtype::kBF16, 2048, 4, 128), kH200),
-            AttentionPath::kCudnn);
+  AttentionShape few = shape(Dtype::kBF16, 2048, 1, 128);
+  EXPECT_EQ(path(kAuto, Pass::kBackward, few, kH200), AttentionPath::kCudnn) << "256 tiles of keys, of 264 wanted";
+  few.batch = 2;
+  EXPECT_EQ(path(kAuto, Pass::kBackward, few, kH200), AttentionPath::kFlash);
+  EXPECT_EQ(path(AttentionKernel::kCudnn, Pass::kBackward, few, kH200), AttentionPath::kCudnn);
   GpuProperties blackwell;
   blackwell.capability = 100;
-  EXPECT_EQ(path(kAuto, Pass::kBackward, shape(Dtype::kBF16, 2048, 4, 128), blackwell), AttentionPath::kCudnn);
+  EXPECT_EQ(path(kAuto, Pass::kBackward, few, blackwell), AttentionPath::kCudnn);
 }
 
 TEST(AttentionPath, flash_kernels_need_their_shared_memory) {

@@ -56,6 +56,8 @@ has "set model.vocab: 257"
 echo "trireme check says which kernels take attention on a GPU, and warns of the slow ones"
 presets=$source_dir/configs on_paper=(--ranks 1 --no-data --set run.device=cuda --set precision.compute=bf16)
 run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=1
+has "attention: forward cuDNN, backward cuDNN (model.attention: auto)"
+run 0 "$trireme" check "$presets/gpt2_124m.yaml" "${on_paper[@]}" --set parallel.dp=1 --set data.micro_batch=8
 has "attention: forward cuDNN, backward FlashAttention kernels (model.attention: auto)"
 has "as on an H200 with cuDNN"
 lacks "WARNING: attention"
