@@ -52,7 +52,11 @@ struct Layout {
   std::string said;  // what is known of its speed
 };
 
-bool names_layout(const std::string& setting) { return chosen_by_search(setting.substr(0, setting.find('='))); }
+// parallel.dp 0 and recompute: auto leave it open.
+bool names_layout(const std::string& setting) {
+  return setting != "parallel.dp=0" && setting != "parallel.recompute=auto" &&
+         chosen_by_search(setting.substr(0, setting.find('=')));
+}
 
 Result<Layout> choose_layout(const Config& preset, const NewConfig& options, const Cluster& cluster) {
   const bool asked = std::any_of(options.overrides.begin(), options.overrides.end(), names_layout);

@@ -69,6 +69,7 @@ TEST(NewConfig, chooses_only_what_nobody_has_set) {
   EXPECT_EQ(smaller_buckets.parallel.tp, free.parallel.tp);
   EXPECT_EQ(smaller_buckets.parallel.pp, free.parallel.pp);
   EXPECT_EQ(made({"parallel.dp=2", "parallel.tp=8"}).parallel.dp, 2);
+  EXPECT_EQ(made({"parallel.dp=0", "parallel.recompute=auto"}).parallel, free.parallel) << "both leave it open";
 }
 
 // `check` reckons with these: defaults would be an H100's.
