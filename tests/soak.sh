@@ -14,7 +14,8 @@
 #   soak.sh slow       each rank of eight in turn is 10 % slower than its peers, 3 times: named within 3 windows, nobody else is.
 #                      On a machine with nothing else to do
 #   soak.sh predict    calibrated on smaller variants, the simulator foretells the quick start's step within 10 %; on such a machine
-#   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap: make run, make install, make uninstall
+#   soak.sh fresh      a fresh Debian 12 and Ubuntu 24.04, by debootstrap from DEBIAN_MIRROR and UBUNTU_MIRROR: make run,
+#                      make install, make uninstall
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
 # CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A distribution as it is on its first day, by debootstrap, and in it what the README tells a newcomer: make run, make
 # install, what that installs, make uninstall. As root, from a mirror of packages; skipped without either.
-#   fresh_distribution.sh SUITE [MIRROR]     such as bookworm, trixie or noble
+#   fresh_distribution.sh SUITE [MIRROR]     such as bookworm, trixie or noble; the mirror's address: the argument, or
+#                                            DEBIAN_MIRROR and UBUNTU_MIRROR by the suite; skipped without it
 # FOLDER   where it lies; one that is there is gone on with, and stays (default: a temporary one, which goes)
 # KEYRING  by which the mirror is checked, where this system has none for it (Ubuntu's on Debian)
 # STEPS    of the quick start (default: all of them)
@@ -9,8 +10,8 @@ set -euo pipefail
 suite=$1 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
 scripts=/usr/share/debootstrap/scripts
 case $suite in
-  bookworm | trixie | sid) mirror=${2:-http://deb.debian.org/debian} components=main script=$scripts/sid ;;
-  *) mirror=${2:-http://archive.ubuntu.com/ubuntu} components=main,universe script=$scripts/gutsy ;; # all of Ubuntu's
+  bookworm | trixie | sid) mirror=${2:-${DEBIAN_MIRROR:-}} components=main script=$scripts/sid ;;
+  *) mirror=${2:-${UBUNTU_MIRROR:-}} components=main,universe script=$scripts/gutsy ;; # all of Ubuntu's
 esac
 skip() {
   echo "skipped: $*"
@@ -21,6 +22,7 @@ fail() {
   exit 1
 }
 [[ $(id -u) -eq 0 ]] || skip "not root"
+[[ -n $mirror ]] || skip "no mirror is named for $suite (DEBIAN_MIRROR, UBUNTU_MIRROR)"
 for needed in debootstrap curl git; do command -v "$needed" >/dev/null || skip "no $needed"; done
 curl -sfI --max-time 20 "$mirror/dists/$suite/Release" >/dev/null || skip "no $suite from $mirror"
 
