@@ -82,7 +82,12 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
 class Search {
  public:
   Search(const Config& config, const Cluster& cluster, const PlanOptions& options)
-      : config_(config), cluster_(cluster), options_(options), times_(cluster), room_(room_of(cluster)) {
+      : config_(config),
+        cluster_(cluster),
+        options_(options),
+        times_(cluster),
+        gpu_(gpu_of(cluster)),
+        room_(room_of(cluster)) {
     Config planned = config;
     planned.parallel = {};
     planned.parallel.overlap_tp = config.parallel.overlap_tp;
@@ -262,7 +267,7 @@ class Search {
     for (; level < end; ++level) {
       w.recompute = kRecomputes[level];
       if (w.recompute != options_.pinned.recompute.value_or(w.recompute)) continue;
-      const double bytes = estimate_memory(w).total();
+      const double bytes = estimate_memory(w, gpu_).total();
       least_bytes_ = std::min(least_bytes_, bytes);
       if (bytes > (1 + kError) * room_) continue;
       fits_ |= bytes <= room_;
@@ -279,13 +284,14 @@ class Search {
     config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
     config.parallel.tp_transfers = w.tp_copies ? Transfers::kCopies : Transfers::kCollectives;
     config.parallel.dp_transfers = w.dp_copies ? Transfers::kCopies : Transfers::kCollectives;
-    return planned_bytes(config) + attention_bytes_before_hopper(w, cluster_, config.run.device);
+    return planned_bytes(config, gpu_);
   }
 
   const Config& config_;
   const Cluster& cluster_;
   const PlanOptions& options_;
   RingTimes times_;
+  GpuProperties gpu_;
   double room_;
   Workload base_;
   std::vector<Numbers> numbers_;
@@ -363,9 +369,7 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
 
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  if (config.precision.gemm == GemmFormat::kFp8 && cluster.device.fp8_tflops == 0)
-    return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
-                       cluster.device.name);
+  if (auto known = check_numbers(config, cluster); !known) return known.error();
   Search walk(config, cluster, options);
   if (const std::string problem = walk.problem(); !problem.empty()) return usage_error("{}", problem);
   PlanSearch search = walk.run();

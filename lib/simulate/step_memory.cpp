@@ -99,21 +99,18 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
   return largest;
 }
 
-// Of the rows that attention reads (lib/model/stage_tensors.h); another program's are taken as one tensor.
-QkvOrder order_of(const Workload& w) { return w.eager_loss ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
+// Of the rows that attention reads (lib/model/stage_tensors.h).
+QkvOrder order_of(const Workload& w) { return w.cudnn_attention ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
 
-// Scratch of this program's kernels on a GPU. For another program's, whose allocator keeps more than kernels ask for,
-// cuDNN's deterministic backward pass stands (README.md).
-double kernel_workspace(const Workload& w, bool is_hopper) {
+// Scratch of this program's kernels.
+double kernel_workspace(const Workload& w, const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
-  GpuProperties gpu;
-  gpu.has_hopper_attention = is_hopper;
   const int head = head_size(m), kv_heads = std::max(1, m.kv_heads / w.tp), heads = m.heads / w.tp;
   const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * head;
   const int64_t fc1 = int64_t{m.ffn_hidden} / w.tp * (m.activation == Activation::kSwiglu ? 2 : 1);
   return static_cast<double>(workspace_bytes(DeviceKind::kCuda,
                                              {.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16,
-                                              .attention = m.attention,
+                                              .attention = w.cudnn_attention ? AttentionKernel::kCudnn : m.attention,
                                               .batch = w.micro_batch,
                                               .seq_len = m.seq_len / w.cp,
                                               .width = m.hidden,
@@ -126,7 +123,7 @@ double kernel_workspace(const Workload& w, bool is_hopper) {
                                              gpu));
 }
 
-StepMemory memory_of_stage(const Workload& w, int stage) {
+StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
@@ -174,7 +171,7 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   // Rows on their way between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
   if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
   if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
-  if (!w.scores_kept) memory.workspace += kernel_workspace(w, !w.eager_loss);
+  if (!w.scores_kept) memory.workspace += kernel_workspace(w, gpu);
   // Softmax in bf16, the dropout's mask, and its result.
   if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
   if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
@@ -193,39 +190,52 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
 
 }  // namespace
 
-StepMemory estimate_memory(const Workload& w) {
+GpuProperties gpu_of(const Cluster& cluster) {
+  GpuProperties gpu;
+  if (cluster.device.fp8_tflops == 0)
+    gpu = {.capability = 80,
+           .max_shared_bytes = 163 * 1024,
+           .has_hopper_attention = false,  // code that an A100 has no use for
+           .has_clusters = false};
+  gpu.num_multiprocessors = cluster.device.multiprocessors;
+  return gpu;
+}
+
+StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
   StepMemory most;
   for (int stage = 0; stage < w.pp; ++stage) {
     if (stage > 0 && stage < w.pp - 1) continue;  // those between hold fewer microbatches than the first
-    const StepMemory memory = memory_of_stage(w, stage);
+    const StepMemory memory = memory_of_stage(w, stage, gpu);
     if (memory.total() > most.total()) most = memory;
   }
   return most;
 }
 
-int64_t planned_bytes(const Config& config) {
+int64_t planned_bytes(const Config& config, const GpuProperties& gpu) {
   Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
   int64_t most = 0;
   for (int stage = 0; stage < mesh.pp.size; ++stage) {
     if (stage > 1 && stage < mesh.pp.size - 1) continue;  // as check_report: those between are alike
     mesh.pp.rank = stage;
-    Arena arena;
+    Arena arena(gpu);
     allocate_rank(config, mesh, arena);
     most = std::max(most, arena.used());
   }
   return most;
 }
 
-int64_t attention_bytes_before_hopper(const Workload& w, const Cluster& cluster, DeviceChoice device) {
-  // A cluster's GPU that multiplies no FP8 is older than a Hopper.
-  if (device == DeviceChoice::kCpu || cluster.device.fp8_tflops > 0) return 0;
-  return std::max<int64_t>(0, static_cast<int64_t>(kernel_workspace(w, false) - kernel_workspace(w, true)));
+Result<void> check_numbers(const Config& config, const Cluster& cluster) {
+  const PrecisionConfig& p = config.precision;
+  if (p.gemm != GemmFormat::kFp8 || p.compute != Dtype::kBF16 || cluster.device.fp8_tflops > 0) return {};
+  return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
+                     cluster.device.name);
 }
 
 Result<Config> planned_for(Config config, const Cluster& cluster) {
+  if (auto known = check_numbers(config, cluster); !known) return known.error();
   config.cluster.ranks_per_node = cluster.node.ranks;
   if (config.run.device == DeviceChoice::kAuto) config.run.device = DeviceChoice::kCuda;
-  return plan_on_paper(config, config.parallel.tp * config.parallel.dp * config.parallel.pp);
+  return plan_on_paper(config, config.parallel.tp * config.parallel.dp * config.parallel.pp, gpu_of(cluster));
 }
 
 double room_of(const Cluster& cluster) {
