@@ -61,10 +61,12 @@ InFlight in_flight(const Workload& w, int stage) {
 }
 
 // Elements of the largest buckets of a stage's gradients: of matrices, which zero 2 keeps whole in a pool, and of any
-// kind, for whose parts peer copies have a buffer (lib/optim/flat_layout.h: tensors are never divided over buckets).
+// kind, for whose parts peer copies have a buffer (lib/optim/flat_layout.h: tensors are never divided over buckets, and
+// those that are kept as FP8 codes have buckets apart).
 struct LargestBuckets {
   double matrices = 0, any = 0;
-  int count = 0;  // of matrices
+  int count = 0;    // of matrices
+  double tied = 0;  // of the tied table, a bucket of its own between stages
 };
 
 LargestBuckets largest_buckets(const Workload& w, int stage) {
@@ -74,28 +76,31 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
   const double proj = width * m.heads * head / w.tp, qkv = width * (m.heads + 2.0 * m.kv_heads) * head / w.tp;
   const double table = embedding_parameters(w) / w.tp;
   const bool tied = m.tie_embeddings && w.pp > 1;  // a bucket of its own
+  const bool codes = w.numbers == Numbers::kFp8 && w.fp8_codes;
   LargestBuckets largest;
+  const auto close = [&](double& open) {
+    if (open == 0) return;
+    largest.matrices = std::max(largest.matrices, open);
+    ++largest.count;
+    open = 0;
+  };
+  const auto add = [&](double& open, double elements) {
+    open += elements;
+    if (open >= static_cast<double>(w.bucket_elements)) close(open);
+  };
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
-    const int virtual_stage = chunk * w.pp + stage;
-    double open = 0;
-    const auto close = [&] {
-      if (open == 0) return;
-      largest.matrices = std::max(largest.matrices, open);
-      ++largest.count;
-      open = 0;
-    };
-    const auto add = [&](double elements) {
-      open += elements;
-      if (open >= static_cast<double>(w.bucket_elements)) close();
-    };
-    if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(table);
-    for (int layer = 0; layer < layers_of_stage(w, virtual_stage); ++layer)
-      for (const double matrix : {ffn, fc1, proj, qkv}) add(matrix);
-    if (virtual_stage == 0 && !tied) add(table);
-    close();
+    const int virtual_stage = chunk * w.pp + stage, layers = layers_of_stage(w, virtual_stage);
+    double open = 0, open_codes = 0;
+    if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
+    for (int layer = 0; layer < layers; ++layer)
+      for (const double matrix : {ffn, fc1, proj, qkv}) add(codes ? open_codes : open, matrix);
+    if (codes && layers > 0) close(open);  // the head's would stay open until the embedding
+    if (virtual_stage == 0 && !tied) add(open, table);
+    close(open);
+    close(open_codes);
   }
-  const bool holds_tied = tied && (stage == 0 || stage == w.pp - 1);
-  largest.any = std::max(largest.matrices, holds_tied ? table : 0.0);
+  if (tied && (stage == 0 || stage == w.pp - 1)) largest.tied = table;
+  largest.any = std::max(largest.matrices, largest.tied);
   return largest;
 }
 
@@ -144,8 +149,8 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
     const LargestBuckets largest = largest_buckets(w, stage);
     if (w.zero == 2) {  // slices, the pool of whole buckets, and the tied table, whose bucket stays open for a pass
       constexpr int kPool = 4;
-      memory.parameters += elements * 4 / shards + std::min(kPool, largest.count) * 4 * largest.matrices;
-      if (largest.any > largest.matrices) memory.parameters += 4 * largest.any;
+      memory.parameters +=
+          elements * 4 / shards + 4 * (std::min(kPool, largest.count) * largest.matrices + largest.tied);
     }
     if (w.dp_copies) memory.workspace += 4 * largest.any;
   }

@@ -47,6 +47,16 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=none"}},
       {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.recompute=norms", "parallel.tp=2", "parallel.pp=2"}},
       {"llama_8b", 16, {"precision.gemm=fp8", "parallel.recompute=selective"}},
+      // FP8 codes have buckets of their own.
+      {"llama_8b",
+       16,
+       {"precision.gemm=fp8", "parallel.tp=1", "parallel.zero=2", "parallel.bucket_elements=600000000"}},
+      {"gpt_13b", 16, {"precision.gemm=fp8", "parallel.tp=2", "parallel.zero=2", "parallel.bucket_elements=500000000"}},
+      {"gpt_1b3", 8, {"precision.gemm=fp8", "parallel.zero=2", "parallel.bucket_elements=2000000000"}},
+      {"gpt_1b3", 8, {"precision.gemm=fp8", "parallel.bucket_elements=2000000000"}},
+      {"gpt_1b3",
+       8,
+       {"precision.gemm=fp8", "precision.fp8_guard=on", "parallel.zero=2", "parallel.bucket_elements=2000000000"}},
       // On one machine dp copies into the peers' memory.
       {"llama_8b", 8, {"parallel.tp=1", "parallel.zero=2", "parallel.recompute=norms"}},
       {"llama_8b", 8, {"parallel.tp=1", "parallel.zero=1", "parallel.recompute=full"}},
@@ -67,7 +77,7 @@ TEST(StepMemory, estimate_is_near_the_programs_own_plan) {
       const double estimate = estimate_memory(workload_of(config), gpu).total();
       fmt::print("{:<16} {:>5} ranks of sm_{}: plan {:6.2f} GiB, estimate {:+.1f} %\n", one.preset, one.ranks,
                  gpu.capability, plan / (1 << 30), 100 * (estimate / plan - 1));
-      EXPECT_NEAR(estimate / plan, 1, 0.025) << one.preset << " " << one.ranks;
+      EXPECT_NEAR(estimate / plan, 1, 0.015) << one.preset << " " << one.ranks;
     }
   }
 }
