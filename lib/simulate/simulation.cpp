@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
-#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 namespace {
@@ -66,11 +65,8 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   Simulation simulation{.name = config.run.name, .cluster = cluster, .room_bytes = room_of(cluster)};
   const bool is_other = options.fsdp || options.cp > 1;  // than this program, which could plan its memory
   const bool is_auto = config.parallel.recompute == Recompute::kAuto;
-  if (is_auto) {
-    const Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
-    config.parallel.recompute =
-        is_other ? Recompute::kNone : least_recompute(config, mesh, static_cast<int64_t>(simulation.room_bytes), gpu);
-  }
+  if (is_auto)
+    config.parallel.recompute = is_other ? Recompute::kNone : planned_recompute(config, gpu, simulation.room_bytes);
   simulation.workload = workload_of(config);
   Workload& w = simulation.workload;
   if (options.fsdp) w.zero = 3;

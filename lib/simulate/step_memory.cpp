@@ -193,6 +193,18 @@ StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gp
   return memory;
 }
 
+// A rank of each stage but those between the second and the last, which are alike, as check_report has it.
+std::vector<Mesh> places_of(const Config& config) {
+  Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  std::vector<Mesh> places;
+  for (int stage = 0; stage < mesh.pp.size; ++stage) {
+    if (stage > 1 && stage < mesh.pp.size - 1) continue;
+    mesh.pp.rank = stage;
+    places.push_back(mesh);
+  }
+  return places;
+}
+
 }  // namespace
 
 GpuProperties gpu_of(const Cluster& cluster) {
@@ -217,15 +229,19 @@ StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
 }
 
 int64_t planned_bytes(const Config& config, const GpuProperties& gpu) {
-  Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
   int64_t most = 0;
-  for (int stage = 0; stage < mesh.pp.size; ++stage) {
-    if (stage > 1 && stage < mesh.pp.size - 1) continue;  // as check_report: those between are alike
-    mesh.pp.rank = stage;
+  for (const Mesh& mesh : places_of(config)) {
     Arena arena(gpu);
     allocate_rank(config, mesh, arena);
     most = std::max(most, arena.used());
   }
+  return most;
+}
+
+Recompute planned_recompute(const Config& config, const GpuProperties& gpu, double room) {
+  Recompute most = Recompute::kNone;
+  for (const Mesh& mesh : places_of(config))
+    most = std::max(most, least_recompute(config, mesh, static_cast<int64_t>(room), gpu));
   return most;
 }
 

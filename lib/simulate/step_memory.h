@@ -27,6 +27,9 @@ StepMemory estimate_memory(const Workload& workload, const GpuProperties& gpu);
 // (lib/engine/job_plan.h).
 int64_t planned_bytes(const Config& config, const GpuProperties& gpu);
 
+// What recompute: auto means there: the first level with which that fits into `room` bytes, else full.
+Recompute planned_recompute(const Config& config, const GpuProperties& gpu, double room);
+
 // Error (kUsage): the config's GEMMs are in FP8, which the cluster's devices do not multiply.
 Result<void> check_numbers(const Config& config, const Cluster& cluster);
 // `config`, resolved for its ranks, with what its job would decide on the cluster's machines, as planned_bytes and
