@@ -14,6 +14,7 @@
 #include "io/base/format.h"
 #include "io/base/progress.h"
 #include "io/checkpoint/folder.h"
+#include "io/checkpoint/run_lock.h"
 #include "io/checkpoint/shard_reader.h"
 #include "io/checkpoint/verify.h"
 #include "lib/checkpoint/diff.h"
@@ -164,12 +165,16 @@ Result<Retention> retention_asked(const PruneOptions& options) {
 }
 
 Result<std::vector<std::string>> prune_or_name(const std::string& dir, const Retention& kept, bool dry_run) {
-  if (!dry_run) return prune(dir, kept.keep_last, kept.keep_every, new_attempt());
   const auto old = prunable(dir, kept.keep_last, kept.keep_every);
   if (!old) return old.error();
   std::vector<std::string> names;
   for (const CheckpointEntry& entry : old.value()) names.push_back(std::filesystem::path(entry.path).filename());
-  return names;
+  if (dry_run || names.empty()) return names;
+  // A run that is under way may be reading one of them, and removes its old ones itself.
+  const std::string attempt = new_attempt();
+  const auto lock = RunLock::take({.checkpoints = dir}, attempt);
+  if (!lock) return lock.error();
+  return prune(dir, kept.keep_last, kept.keep_every, attempt);
 }
 
 Result<void> prune_folder(const PruneOptions& options) {

@@ -83,7 +83,8 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
 Result<std::vector<CheckpointEntry>> prunable(const std::string& dir, int keep_last, int64_t keep_every,
                                               const Retry& retry = {});
 
-// Removes these. Nothing goes when `dir` can't be listed. Returns the names of what was removed.
+// Removes these. Nothing goes when `dir` can't be listed. Returns the names of what was removed. Call it while holding
+// the run's lock.
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
                                        const std::string& attempt, const Retry& retry = {});
 

@@ -69,8 +69,9 @@ std::string describe(const std::optional<Holder>& holder) {
 Error refusal(const std::string& path, const std::string& field, const std::optional<Holder>& holder,
               const std::string& run, const std::string& remedy) {
   if (field == "run.dir") return file_error("{}: the run folder is in use by {}{}", path, describe(holder), remedy);
-  return file_error("{}: {} is in use by run {}, {}, so run {} can't have it{}", path, field,
-                    holder && !holder->run.empty() ? holder->run : "?", describe(holder), run, remedy);
+  const std::string of_run = holder && !holder->run.empty() ? fmt::format("run {}, ", holder->run) : "";
+  return file_error("{}: {} is in use by {}{}{}{}", path, field, of_run, describe(holder),
+                    run.empty() ? "" : fmt::format(", so run {} can't have it", run), remedy);
 }
 
 bool dead_here(const Holder& holder) {
@@ -132,10 +133,10 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
                    path, describe(holder), start.job);
           continue;
         }
-        return refusal(
-            path, field, holder, run,
-            fmt::format("{}; wait for it, stop it, or choose another {}",
-                        holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "", field));
+        return refusal(path, field, holder, run,
+                       fmt::format("{}; wait for it{}",
+                                   holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "",
+                                   run.empty() ? " or stop it" : ", stop it, or choose another " + field));
       }
       if (why != ENOLCK && why != ENOSYS && why != EOPNOTSUPP && why != EINVAL)
         return system_error(why, "{}: flock", path);
@@ -184,10 +185,13 @@ Result<void> RunLock::File::check() const {
 
 Result<RunLock> RunLock::take(const RunFolders& folders, const std::string& attempt, const BatchStart& start, How how) {
   RunLock lock;
-  const std::string run = std::filesystem::absolute(folders.run).lexically_normal();
-  auto of_run = File::take(folders.run + "/run.lock", "run.dir", run, attempt, start, how);
-  if (!of_run) return of_run.error();
-  lock.files_.push_back(std::move(of_run).value());
+  std::string run;
+  if (!folders.run.empty()) {
+    run = std::filesystem::absolute(folders.run).lexically_normal();
+    auto of_run = File::take(folders.run + "/run.lock", "run.dir", run, attempt, start, how);
+    if (!of_run) return of_run.error();
+    lock.files_.push_back(std::move(of_run).value());
+  }
   if (folders.checkpoints.empty()) return lock;
   std::error_code problem;
   std::filesystem::create_directories(folders.checkpoints, problem);

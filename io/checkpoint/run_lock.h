@@ -1,8 +1,9 @@
-// One job at a time in a run's folders. The run folder and the folder of its checkpoints, which another run may name
-// too, have a lock file each: RUN_DIR/run.lock and CHECKPOINT_DIR/checkpoint.lock. A lock file is locked by flock and
-// says who holds it: host, process, attempt, start, run folder. The kernel gives the lock up when its holder dies, so
-// what a dead one left is taken over, with a log line. On file systems without flock the text alone decides: a holder
-// that is dead on this host is replaced, others refuse.
+// One job at a time in a run's folders, and nobody who removes checkpoints beside it. The run folder and the folder of
+// its checkpoints, which another run may name too, have a lock file each: RUN_DIR/run.lock and
+// CHECKPOINT_DIR/checkpoint.lock. A lock file is locked by flock and says who holds it: host, process, attempt, start,
+// run folder. The kernel gives the lock up when its holder dies, so what a dead one left is taken over, with a log
+// line. On file systems without flock the text alone decides: a holder that is dead on this host is replaced, others
+// refuse.
 // A batch job that was started again is the heir of its earlier starts, whose processes may live on where their node
 // was lost to the scheduler: it replaces the files, and they find out before they publish anything.
 #pragma once
@@ -20,7 +21,7 @@ struct BatchStart {
 };
 
 struct RunFolders {
-  std::string run;          // run.dir
+  std::string run;          // run.dir; "": none, the checkpoints are held by one that is no run
   std::string checkpoints;  // checkpoint.dir, which is made when it is missing; "": none
 };
 

@@ -31,6 +31,10 @@ std::vector<std::string> prefixes_of(const PrepareOptions& options) {
 }
 
 Result<void> check_output(const PrepareOptions& options) {
+  // Of a folder's name files would be made that begin with a point, which nobody sees.
+  if (const std::string name = fs::path(options.output).filename(); name.empty() || name == "." || name == "..")
+    return usage_error("--output {}: names a folder; give the files a name in it, such as {}", options.output,
+                       (fs::path(options.output) / "text").string());
   if (options.existing == Existing::kOverwrite) return {};
   std::error_code ignored;  // a folder that can't be looked into can't be written into
   for (const std::string& prefix : prefixes_of(options))

@@ -62,8 +62,8 @@ Result<TokenOrigin> prepared_with(const std::string& prefix);
 // interruptions: what a run that was interrupted had saved (PREFIX.json.part and the parts of the token files) is gone
 // on from where inputs and options are the same, refused where they are not, and dropped by kOverwrite. Inputs may be
 // packed by gzip or Zstandard. Errors, after which nothing is left under the final names: a line that is not what the
-// format says (names file and line), an input that is no text (text_reader.h), output that is there already, a split
-// without documents.
+// format says (names file and line), an input that is no text (text_reader.h), output that is there already or has no
+// name in its folder, a split without documents.
 Result<PrepareSummary> prepare(const PrepareOptions& options);
 
 }  // namespace tri

@@ -18,15 +18,17 @@ class Arena {
  public:
   static constexpr int64_t kAlignment = 256;  // bytes
 
-  Arena() = default;                                    // measuring, for a device that is not there
-  explicit Arena(Device& device) : device_(&device) {}  // measuring, for this device: no memory
-  Arena(Device& device, int64_t bytes);                 // reserves `bytes`, zeroed
+  Arena() = default;                                       // measuring, for a device that is not there
+  explicit Arena(const GpuProperties& gpu) : gpu_(gpu) {}  // the same; where it is a GPU, it is such a one
+  explicit Arena(Device& device) : device_(&device) {}     // measuring, for this device: no memory
+  Arena(Device& device, int64_t bytes);                    // reserves `bytes`, zeroed
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   bool measuring() const { return memory_ == nullptr; }
-  const Device* device() const { return device_; }  // null: none is there
+  const Device* device() const { return device_; }          // null: none is there
+  const GpuProperties& absent_gpu() const { return gpu_; }  // where device() is null
 
   // The next slice, accounted under `name`; slices of one name add up. Requires room.
   Tensor take(const std::string& name, Dtype dtype, std::initializer_list<int64_t> shape);
@@ -38,6 +40,7 @@ class Arena {
 
  private:
   Device* device_ = nullptr;
+  GpuProperties gpu_;
   char* memory_ = nullptr;
   int64_t capacity_ = 0;
   int64_t used_ = 0;

@@ -30,4 +30,18 @@ inline CUtensorMap box_map(const void* data, int64_t batch, int seq_len, int64_t
   return map;
 }
 
+// The barriers of two rings of stages, by one thread before the block's first __syncthreads: a stage is full when its
+// boxes are there, and free when that many warps have done with it. Those of a ring's stages lie side by side.
+template <int kStages>
+__device__ __forceinline__ void init_rings(uint32_t first_full, uint32_t first_free, uint32_t second_full,
+                                           uint32_t second_free, int warps) {
+  for (int stage = 0; stage < kStages; ++stage) {
+    hopper::barrier_init(first_full + 8 * stage, 1);
+    hopper::barrier_init(first_free + 8 * stage, warps);
+    hopper::barrier_init(second_full + 8 * stage, 1);
+    hopper::barrier_init(second_free + 8 * stage, warps);
+  }
+  hopper::barrier_init_done();
+}
+
 }  // namespace tri::cuda::flash

@@ -94,13 +94,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     barrier_init(key_full, 1);
     barrier_init(sum_full, 128 * kConsumers);
     barrier_init(sum_free, 1);
-    for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(query_full + 8 * stage, 1);
-      barrier_init(query_free + 8 * stage, 4 * kConsumers);
-      barrier_init(dout_full + 8 * stage, 1);
-      barrier_init(dout_free + 8 * stage, 4 * kConsumers);
-    }
-    barrier_init_done();
+    init_rings<kStages>(query_full, query_free, dout_full, dout_free, 4 * kConsumers);
   }
   __syncthreads();
 

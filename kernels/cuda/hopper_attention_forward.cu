@@ -79,13 +79,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   if (threadIdx.x == 0) {
     barrier_init(query_full, 1);
     barrier_init(query_free, 4 * kConsumers);
-    for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(key_full + 8 * stage, 1);
-      barrier_init(key_free + 8 * stage, 4 * kConsumers);
-      barrier_init(value_full + 8 * stage, 1);
-      barrier_init(value_free + 8 * stage, 4 * kConsumers);
-    }
-    barrier_init_done();
+    init_rings<kStages>(key_full, key_free, value_full, value_free, 4 * kConsumers);
   }
   __syncthreads();
 

@@ -8,13 +8,11 @@
 #include <fstream>
 #include <sstream>
 
-#include "io/base/readable_text.h"
 #include "lib/config/fields.h"
-#include "lib/config/messages.h"
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
 #include "lib/config/presets.h"
-#include "lib/config/yaml_map.h"
+#include "lib/config/yaml_file.h"
 
 namespace tri {
 namespace {
@@ -176,17 +174,15 @@ std::string value_of_section(const Section& section, const YAML::Node& value) {
 }
 
 // Reads files and overrides into one Config, and collects what is wrong with them.
-class Parser {
+class Parser : YamlFile {
  public:
-  explicit Parser(const std::string& file_name) : file_name_(file_name) {}
+  explicit Parser(const std::string& file_name) : YamlFile(file_name) {}
 
   void read_file(std::string_view text) {
-    if (file_name_.ends_with(".toml"))
-      return add(file_name_,
+    if (file_name().ends_with(".toml"))
+      return add(file_name(),
                  "TOML; a config is YAML: a section such as \"run:\", and below it its keys, as key: value");
-    std::vector<Problem> problems;
-    const YAML::Node root = load_document(text, problems);
-    for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
+    const YAML::Node root = document(text);
     if (!root.IsNull()) read_document(root);  // else defaults alone
   }
 
@@ -216,30 +212,17 @@ class Parser {
   }
 
   Result<Config> finish() && {
-    if (!errors_.empty()) return join_errors(errors_);
+    if (has_errors()) return all_errors();
     return std::move(config_);
   }
 
  private:
-  // Names and values are the file's, which may hold what a terminal obeys.
-  void add(const std::string& where, const std::string& text) { errors_.push_back(readable_text(where + ": " + text)); }
-  std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
-
-  // Calls visit(key, line, value) for each pair of a map, once a key.
-  template <class Visit>
-  void each_pair(const YAML::Node& map, const std::string& prefix, Visit visit) {
-    std::vector<Problem> problems;
-    const std::vector<YamlPair> pairs = yaml_pairs(map, prefix, problems);
-    for (const Problem& problem : problems)
-      add(at_line(problem.line), problem.part.empty() ? problem.text : problem.part + ": " + problem.text);
-    for (const YamlPair& pair : pairs) visit(pair.key, pair.line, pair.value);
-  }
-
   void read_document(const YAML::Node& root) {
     if (!root.IsMap())
       return add(at_line(root.Mark().line + 1), fmt::format("expected sections, such as \"run:\"; the sections are {}",
                                                             fmt::join(section_names(), ", ")));
-    each_pair(root, "", [&](const std::string& name, int line, const YAML::Node& node) {
+    each_pair(root, "", [&](const YamlPair& pair) {
+      const auto& [name, line, node] = pair;
       if (name.starts_with("x-")) return;  // anchors to merge from
       const Section* section = find_section(name);
       if (!section)
@@ -252,9 +235,10 @@ class Parser {
   }
 
   void read_section(const Section& section, const YAML::Node& map) {
-    each_pair(map, section.name + ".", [&](const std::string& key, int line, const YAML::Node& node) {
+    each_pair(map, section.name + ".", [&](const YamlPair& pair) {
+      const auto& [key, line, node] = pair;
       if (const Field* field = find_field(section.name + "." + key))
-        read_field(*field, node, [&](int own_line) { return at_line(own_line > 0 ? own_line : line); });
+        read_field(*field, node, [&](int own_line) { return at_line(own_line > 0 ? own_line : pair.line); });
       else
         add(at_line(line), unknown_key(section, key, node));
     });
@@ -270,9 +254,7 @@ class Parser {
     }
   }
 
-  std::string file_name_;
   Config config_;
-  std::vector<std::string> errors_;
 };
 
 }  // namespace

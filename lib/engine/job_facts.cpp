@@ -46,7 +46,7 @@ std::vector<std::optional<GpuProperties>> gpus_of(const JobFacts& facts) {
   return gpus;
 }
 
-JobFacts facts_on_paper(const Config& config, int ranks) {
+JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu) {
   const bool gpus =
       config.run.device == DeviceChoice::kCuda || (config.run.device == DeviceChoice::kAuto && visible_gpus().ok());
   const int a_node = config.cluster.ranks_per_node;
@@ -56,7 +56,7 @@ JobFacts facts_on_paper(const Config& config, int ranks) {
     RankFacts& f = facts.emplace_back(RankFacts{.machine = node, .node = node, .node_size = std::min(a_node, ranks)});
     if (!gpus) continue;
     f.gpus = {fmt::format("GPU of rank {}", rank)};
-    f.gpu = GpuProperties{};
+    f.gpu = gpu;
   }
   return facts;
 }

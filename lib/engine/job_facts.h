@@ -39,8 +39,8 @@ bool on_one_machine(const std::vector<int>& group, const JobFacts& facts);
 std::vector<std::optional<GpuProperties>> gpus_of(const JobFacts& facts);  // [world rank]
 
 // Ranks as `config` describes them: machines of cluster.ranks_per_node ranks that open each other's memory, each with
-// an H200 of its own where run.device says cuda, or says auto and this machine has a GPU. Free memory is not known.
-JobFacts facts_on_paper(const Config& config, int ranks);
+// such a GPU of its own where run.device says cuda, or says auto and this machine has a GPU. Free memory is not known.
+JobFacts facts_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {});
 
 // What can be found without a device: machines, and GPUs unless the choice is the CPU. Collective.
 JobFacts gather_host_facts(DeviceChoice choice, Job& job);

@@ -337,8 +337,8 @@ std::string to_string(const JobPlan& plan) {
   return text;
 }
 
-Result<Config> plan_on_paper(const Config& config, int ranks) {
-  const auto plan = plan_job(config, facts_on_paper(config, ranks));
+Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu) {
+  const auto plan = plan_job(config, facts_on_paper(config, ranks, gpu));
   if (!plan) return plan.error();
   return with_plan(config, plan.value());
 }

@@ -51,7 +51,7 @@ Config with_plan(Config config, const JobPlan& plan);
 std::string to_string(const JobPlan& plan);
 
 // `config`, resolved for `ranks`, with the plan that those facts lead to: what memory is laid out by without a job.
-Result<Config> plan_on_paper(const Config& config, int ranks);
+Result<Config> plan_on_paper(const Config& config, int ranks, const GpuProperties& gpu = {});
 
 struct PlannedJob {
   Config written;  // by the config file and the command line, nothing derived: for config.yaml. Of load_job_config

@@ -19,9 +19,9 @@ Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& aren
                            .order = d.order,
                            .head_size = d.HS,
                            .window = config.model.window};
-  const bool cuda = config.run.device == DeviceChoice::kCuda;
+  const DeviceKind kind = config.run.device == DeviceChoice::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
   const int64_t bytes = arena.device() != nullptr ? arena.device()->workspace_bytes(dims)
-                                                  : workspace_bytes(cuda ? DeviceKind::kCuda : DeviceKind::kCpu, dims);
+                                                  : workspace_bytes(kind, dims, arena.absent_gpu());
   return bytes == 0 ? Tensor() : arena.take("kernel workspace", Dtype::kI32, {bytes / 4});
 }
 
@@ -106,11 +106,11 @@ int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size) {
   return std::max<int64_t>(0, free - std::max(kLeast, free / 25));
 }
 
-Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room) {
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room, const GpuProperties& gpu) {
   Config tried = config;
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
     tried.parallel.recompute = recompute;
-    Arena measuring;
+    Arena measuring(gpu);
     allocate_rank(tried, mesh, measuring);
     if (measuring.used() <= room) return recompute;
   }

@@ -11,7 +11,7 @@ namespace tri {
 int microbatches(const Config& config);
 
 // What kernels and libraries take beside their operands, as Device::workspace_bytes() says for the arena's device; for
-// one that measures without a device as an H200 would. Absent where it is nothing: on the CPU.
+// one that measures without a device as its absent GPU would. Absent where it is nothing: on the CPU.
 Tensor take_kernel_workspace(const Config& config, const Mesh& mesh, Arena& arena);
 
 // The schedule's plan of this stage, with transfers.
@@ -49,7 +49,7 @@ int64_t rank_bytes(const Config& config, const Mesh& mesh, Device& device, Engin
 int64_t room_for_arena(DeviceKind kind, int64_t free, int node_size);
 
 // The first of none, norms, selective with which allocate_rank's memory stays within `room` bytes on this rank,
-// measured without a device; else full. Ranks may differ; a job takes the one that spares most.
-Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room);
+// measured without a device, for such a GPU; else full. Ranks may differ; a job takes the one that spares most.
+Recompute least_recompute(const Config& config, const Mesh& mesh, int64_t room, const GpuProperties& gpu = {});
 
 }  // namespace tri

@@ -7,10 +7,9 @@
 #include <map>
 #include <set>
 
-#include "lib/config/messages.h"
 #include "lib/config/nearest.h"
 #include "lib/config/value.h"
-#include "lib/config/yaml_map.h"
+#include "lib/config/yaml_file.h"
 
 namespace tri {
 namespace {
@@ -107,17 +106,15 @@ std::string advice(const std::string& word, const std::string& prefix, const std
   return fmt::format("the {} are {}", what, fmt::join(known, ", "));
 }
 
-class ClusterParser {
+class ClusterParser : YamlFile {
  public:
-  explicit ClusterParser(const std::string& file_name) : file_name_(file_name) {}
+  explicit ClusterParser(const std::string& file_name) : YamlFile(file_name) {}
 
   void read_file(std::string_view text) {
-    std::vector<Problem> problems;
-    const YAML::Node root = load_document(text, problems);
-    for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
-    if (root.IsNull() && problems.empty())
-      return add(file_name_, fmt::format("has no section, so nothing is known of the machines; the sections are {}",
-                                         fmt::join(section_names(), ", ")));
+    const YAML::Node root = document(text);
+    if (root.IsNull() && !has_errors())
+      return add(file_name(), fmt::format("has no section, so nothing is known of the machines; the sections are {}",
+                                          fmt::join(section_names(), ", ")));
     if (root.IsNull()) return;
     if (!root.IsMap())
       return add(
@@ -142,25 +139,14 @@ class ClusterParser {
   }
 
   Result<Cluster> finish() && {
-    if (!errors_.empty()) return join_errors(errors_);
+    if (has_errors()) return all_errors();
     for (const Constant& row : constants().rows)
       if (!given_.contains(row.name())) cluster_.defaults.push_back(row.name());
     return std::move(cluster_);
   }
 
  private:
-  void add(const std::string& where, const std::string& text) { errors_.push_back(where + ": " + text); }
-  std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
   std::string at(const YAML::Node& node) const { return at_line(node.Mark().line + 1); }
-
-  template <class Visit>
-  void each_pair(const YAML::Node& map, const std::string& prefix, Visit visit) {
-    std::vector<Problem> problems;
-    const std::vector<YamlPair> pairs = yaml_pairs(map, prefix, problems);
-    for (const Problem& problem : problems)
-      add(at_line(problem.line), problem.part.empty() ? problem.text : problem.part + ": " + problem.text);
-    for (const YamlPair& pair : pairs) visit(pair);
-  }
 
   void read_top(const std::string& name, const std::string& where, const YAML::Node& node) {
     if (name.starts_with("x-")) return;  // anchors to merge from
@@ -213,10 +199,8 @@ class ClusterParser {
     }
   }
 
-  std::string file_name_;
   Cluster cluster_;
   std::set<std::string> given_;
-  std::vector<std::string> errors_;
 };
 
 }  // namespace

@@ -7,14 +7,11 @@
 #include <limits>
 #include <tuple>
 
-#include <nlohmann/json.hpp>
-
-#include "io/base/format.h"
 #include "kernels/fp8.h"
 #include "lib/config/divisors.h"
 #include "lib/engine/copy_groups.h"
 #include "lib/model/parameter.h"
-#include "lib/simulate/simulation.h"
+#include "lib/simulate/step_memory.h"
 
 namespace tri {
 namespace {
@@ -82,7 +79,12 @@ std::string problem_of(const PinnedLayout& pinned, const Workload& base, const C
 class Search {
  public:
   Search(const Config& config, const Cluster& cluster, const PlanOptions& options)
-      : config_(config), cluster_(cluster), options_(options), times_(cluster), room_(room_of(cluster)) {
+      : config_(config),
+        cluster_(cluster),
+        options_(options),
+        times_(cluster),
+        gpu_(gpu_of(cluster)),
+        room_(room_of(cluster)) {
     Config planned = config;
     planned.parallel = {};
     planned.parallel.overlap_tp = config.parallel.overlap_tp;
@@ -262,7 +264,7 @@ class Search {
     for (; level < end; ++level) {
       w.recompute = kRecomputes[level];
       if (w.recompute != options_.pinned.recompute.value_or(w.recompute)) continue;
-      const double bytes = estimate_memory(w).total();
+      const double bytes = estimate_memory(w, gpu_).total();
       least_bytes_ = std::min(least_bytes_, bytes);
       if (bytes > (1 + kError) * room_) continue;
       fits_ |= bytes <= room_;
@@ -279,13 +281,14 @@ class Search {
     config.run.device = config.run.device == DeviceChoice::kAuto ? DeviceChoice::kCuda : config.run.device;
     config.parallel.tp_transfers = w.tp_copies ? Transfers::kCopies : Transfers::kCollectives;
     config.parallel.dp_transfers = w.dp_copies ? Transfers::kCopies : Transfers::kCollectives;
-    return planned_bytes(config) + attention_bytes_before_hopper(w, cluster_, config.run.device);
+    return planned_bytes(config, gpu_);
   }
 
   const Config& config_;
   const Cluster& cluster_;
   const PlanOptions& options_;
   RingTimes times_;
+  GpuProperties gpu_;
   double room_;
   Workload base_;
   std::vector<Numbers> numbers_;
@@ -296,38 +299,6 @@ class Search {
   double least_bytes_ = std::numeric_limits<double>::infinity();  // a rank, of all layouts that were tried
   PlanSearch result_;
 };
-
-std::string layout_of(const Workload& w) {
-  return fmt::format("tp {:>2} pp {:>2} dp {:>5} chunks {:>2} micro-batch {:>2} zero {} recompute {:<9} {}", w.tp, w.pp,
-                     w.dp, w.chunks, w.micro_batch, w.zero, enum_name(w.recompute), enum_name(w.numbers));
-}
-
-// The two largest parts of the step that are not the model's own FLOPs, by their names in parts_s.
-std::array<std::string, 2> largest_others(const StepPrediction& step) {
-  std::vector<std::pair<std::string, double>> parts = named_parts(step.parts);
-  std::erase_if(parts, [](const auto& part) { return part.first == "gemm" || part.first == "attention"; });
-  std::ranges::sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
-  return {parts[0].first, parts[1].first};
-}
-
-std::string limits_of(const StepPrediction& step) {
-  std::string text;
-  for (const std::string& name : largest_others(step))
-    for (const auto& [part, seconds] : named_parts(step.parts))
-      if (part == name)
-        text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", part_title(part), 100 * seconds / step.seconds);
-  return text;
-}
-
-// Where the second loses most against the first.
-std::string why(const PlannedLayout& first, const PlannedLayout& second) {
-  const auto a = named_parts(first.step.parts), b = named_parts(second.step.parts);
-  size_t most = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (b[i].second - a[i].second > b[most].second - a[most].second) most = i;
-  return fmt::format("the first spends {:.1f} ms less on {} than the second", 1e3 * (b[most].second - a[most].second),
-                     part_title(a[most].first));
-}
 
 }  // namespace
 
@@ -363,9 +334,7 @@ PinnedLayout pinned_by(const std::vector<std::string>& overrides, const Config& 
 
 Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, const PlanOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  if (config.precision.gemm == GemmFormat::kFp8 && cluster.device.fp8_tflops == 0)
-    return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
-                       cluster.device.name);
+  if (auto known = check_numbers(config, cluster); !known) return known.error();
   Search walk(config, cluster, options);
   if (const std::string problem = walk.problem(); !problem.empty()) return usage_error("{}", problem);
   PlanSearch search = walk.run();
@@ -383,54 +352,6 @@ Result<PlanSearch> search_layouts(const Config& config, const Cluster& cluster, 
   if (auto planned = planned_for(with_layout(config, search.best.front().workload), cluster); !planned)
     return planned.error();
   return search;
-}
-
-std::string to_text(const PlanSearch& search, const Cluster& cluster) {
-  std::string text =
-      fmt::format("{} layouts, {} fit into {:.1f} GiB, the best of them on {} of {} ({:.0f} ms of search):\n",
-                  search.tried, search.fitted, room_of(cluster) / kGib,
-                  counted(search.best.front().workload.ranks(), "rank"), cluster.device.name, 1e3 * search.seconds);
-  text += fmt::format("  {:>3}  {:<75}  {:>9}  {:>8}  {:>6}  {:>9}  limited by\n", "", "layout", "step", "tokens/s",
-                      "MFU", "memory");
-  int place = 1;
-  for (const PlannedLayout& layout : search.best)
-    text += fmt::format("  {:>3}  {:<75}  {:>7.3f} s  {:>8}  {:>4.1f} %  {:>5.1f} GiB  {}\n", place++,
-                        layout_of(layout.workload), layout.step.seconds, format_count(layout.step.tokens_per_second),
-                        100 * layout.step.mfu, static_cast<double>(layout.memory_bytes) / kGib, limits_of(layout.step));
-  if (search.best.size() > 1) text += why(search.best[0], search.best[1]) + "\n";
-  text += software_note(cluster, search.best[0].step.seconds) + "\n";
-  return text;
-}
-
-std::string to_json(const PlanSearch& search) {
-  nlohmann::ordered_json layouts = nlohmann::ordered_json::array();
-  for (const PlannedLayout& layout : search.best) {
-    const Workload& w = layout.workload;
-    nlohmann::ordered_json parts;
-    for (const auto& [name, seconds] : named_parts(layout.step.parts)) parts[name] = seconds;
-    layouts.push_back({{"tp", w.tp},
-                       {"pp", w.pp},
-                       {"dp", w.dp},
-                       {"chunks", w.chunks},
-                       {"schedule", enum_name(w.schedule)},
-                       {"micro_batch", w.micro_batch},
-                       {"zero", w.zero},
-                       {"recompute", enum_name(w.recompute)},
-                       {"numbers", enum_name(w.numbers)},
-                       {"step_s", layout.step.seconds},
-                       {"tokens_per_s", layout.step.tokens_per_second},
-                       {"mfu", layout.step.mfu},
-                       {"memory_bytes", layout.memory_bytes},
-                       {"parts_s", parts},
-                       {"limited_by", largest_others(layout.step)}});
-  }
-  nlohmann::ordered_json json{{"tried", search.tried},
-                              {"fitted", search.fitted},
-                              {"search_s", search.seconds},
-                              {"reason", nullptr},
-                              {"layouts", layouts}};
-  if (search.best.size() > 1) json["reason"] = why(search.best[0], search.best[1]);
-  return json.dump() + "\n";
 }
 
 Config on_cluster(Config config, const Cluster& cluster, const StepPrediction& step,

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "io/base/format.h"
-#include "lib/engine/rank_tensors.h"
 
 namespace tri {
 namespace {
@@ -28,10 +27,10 @@ bool is_own(const Cluster& cluster) {
   return cluster.software.name == "Trireme" || cluster.software.name == ClusterSoftware{}.name;
 }
 
-Recompute least_estimated_recompute(Workload w, double room) {
+Recompute least_estimated_recompute(Workload w, const GpuProperties& gpu, double room) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kNorms, Recompute::kSelective}) {
     w.recompute = recompute;
-    if (estimate_memory(w).total() <= room) return recompute;
+    if (estimate_memory(w, gpu).total() <= room) return recompute;
   }
   return Recompute::kFull;
 }
@@ -62,14 +61,12 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
   Config timed = config;
   if (timed.parallel.recompute == Recompute::kAuto) timed.parallel.recompute = Recompute::kNone;
   if (const std::string problem = problem_of(workload_of(timed)); !problem.empty()) return usage_error("{}", problem);
+  const GpuProperties gpu = gpu_of(cluster);
   Simulation simulation{.name = config.run.name, .cluster = cluster, .room_bytes = room_of(cluster)};
   const bool is_other = options.fsdp || options.cp > 1;  // than this program, which could plan its memory
   const bool is_auto = config.parallel.recompute == Recompute::kAuto;
-  if (is_auto) {
-    const Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
-    config.parallel.recompute =
-        is_other ? Recompute::kNone : least_recompute(config, mesh, static_cast<int64_t>(simulation.room_bytes));
-  }
+  if (is_auto)
+    config.parallel.recompute = is_other ? Recompute::kNone : planned_recompute(config, gpu, simulation.room_bytes);
   simulation.workload = workload_of(config);
   Workload& w = simulation.workload;
   if (options.fsdp) w.zero = 3;
@@ -79,17 +76,14 @@ Result<Simulation> simulate(const Config& asked, const Cluster& cluster, const W
     w.cp = options.cp;
     w.dp /= options.cp;
   }
-  if (w.numbers == Numbers::kFp8 && cluster.device.fp8_tflops == 0)
-    return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
-                       cluster.device.name);
   if (const std::string problem = problem_of(w); !problem.empty()) return usage_error("{}", problem);
   simulation.memory_estimated = is_other;
   if (is_other) {
     w.dp_copies = false;
-    if (is_auto) w.recompute = least_estimated_recompute(w, simulation.room_bytes);
-    simulation.memory_bytes = static_cast<int64_t>(estimate_memory(w).total());
+    if (is_auto) w.recompute = least_estimated_recompute(w, gpu, simulation.room_bytes);
+    simulation.memory_bytes = static_cast<int64_t>(estimate_memory(w, gpu).total());
   } else {
-    simulation.memory_bytes = planned_bytes(config) + attention_bytes_before_hopper(w, cluster, config.run.device);
+    simulation.memory_bytes = planned_bytes(config, gpu);
   }
   simulation.step = predict_step(w, cluster, RingTimes(cluster), options.stragglers);
   simulation.goodput = goodput(cluster, w.ranks(), checkpoint_bytes(w) / (cluster.network.storage_gb_per_s * 1e9));

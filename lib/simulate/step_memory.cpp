@@ -61,10 +61,12 @@ InFlight in_flight(const Workload& w, int stage) {
 }
 
 // Elements of the largest buckets of a stage's gradients: of matrices, which zero 2 keeps whole in a pool, and of any
-// kind, for whose parts peer copies have a buffer (lib/optim/flat_layout.h: tensors are never divided over buckets).
+// kind, for whose parts peer copies have a buffer (lib/optim/flat_layout.h: tensors are never divided over buckets, and
+// those that are kept as FP8 codes have buckets apart).
 struct LargestBuckets {
   double matrices = 0, any = 0;
-  int count = 0;  // of matrices
+  int count = 0;    // of matrices
+  double tied = 0;  // of the tied table, a bucket of its own between stages
 };
 
 LargestBuckets largest_buckets(const Workload& w, int stage) {
@@ -74,46 +76,46 @@ LargestBuckets largest_buckets(const Workload& w, int stage) {
   const double proj = width * m.heads * head / w.tp, qkv = width * (m.heads + 2.0 * m.kv_heads) * head / w.tp;
   const double table = embedding_parameters(w) / w.tp;
   const bool tied = m.tie_embeddings && w.pp > 1;  // a bucket of its own
+  const bool codes = w.numbers == Numbers::kFp8 && w.fp8_codes;
   LargestBuckets largest;
+  const auto close = [&](double& open) {
+    if (open == 0) return;
+    largest.matrices = std::max(largest.matrices, open);
+    ++largest.count;
+    open = 0;
+  };
+  const auto add = [&](double& open, double elements) {
+    open += elements;
+    if (open >= static_cast<double>(w.bucket_elements)) close(open);
+  };
   for (int chunk = 0; chunk < w.chunks; ++chunk) {
-    const int virtual_stage = chunk * w.pp + stage;
-    double open = 0;
-    const auto close = [&] {
-      if (open == 0) return;
-      largest.matrices = std::max(largest.matrices, open);
-      ++largest.count;
-      open = 0;
-    };
-    const auto add = [&](double elements) {
-      open += elements;
-      if (open >= static_cast<double>(w.bucket_elements)) close();
-    };
-    if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(table);
-    for (int layer = 0; layer < layers_of_stage(w, virtual_stage); ++layer)
-      for (const double matrix : {ffn, fc1, proj, qkv}) add(matrix);
-    if (virtual_stage == 0 && !tied) add(table);
-    close();
+    const int virtual_stage = chunk * w.pp + stage, layers = layers_of_stage(w, virtual_stage);
+    double open = 0, open_codes = 0;
+    if (virtual_stage == w.pp * w.chunks - 1 && !m.tie_embeddings) add(open, table);
+    for (int layer = 0; layer < layers; ++layer)
+      for (const double matrix : {ffn, fc1, proj, qkv}) add(codes ? open_codes : open, matrix);
+    if (codes && layers > 0) close(open);  // the head's would stay open until the embedding
+    if (virtual_stage == 0 && !tied) add(open, table);
+    close(open);
+    close(open_codes);
   }
-  const bool holds_tied = tied && (stage == 0 || stage == w.pp - 1);
-  largest.any = std::max(largest.matrices, holds_tied ? table : 0.0);
+  if (tied && (stage == 0 || stage == w.pp - 1)) largest.tied = table;
+  largest.any = std::max(largest.matrices, largest.tied);
   return largest;
 }
 
-// Of the rows that attention reads (lib/model/stage_tensors.h); another program's are taken as one tensor.
-QkvOrder order_of(const Workload& w) { return w.eager_loss ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
+// Of the rows that attention reads (lib/model/stage_tensors.h).
+QkvOrder order_of(const Workload& w) { return w.cudnn_attention ? QkvOrder::kGrouped : attention_order(w.model, w.tp); }
 
-// Scratch of this program's kernels on a GPU. For another program's, whose allocator keeps more than kernels ask for,
-// cuDNN's deterministic backward pass stands (README.md).
-double kernel_workspace(const Workload& w, bool is_hopper) {
+// Scratch of this program's kernels.
+double kernel_workspace(const Workload& w, const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
-  GpuProperties gpu;
-  gpu.has_hopper_attention = is_hopper;
   const int head = head_size(m), kv_heads = std::max(1, m.kv_heads / w.tp), heads = m.heads / w.tp;
   const int64_t qkv = (int64_t{heads} + 2 * kv_heads) * head;
   const int64_t fc1 = int64_t{m.ffn_hidden} / w.tp * (m.activation == Activation::kSwiglu ? 2 : 1);
   return static_cast<double>(workspace_bytes(DeviceKind::kCuda,
                                              {.dtype = w.numbers == Numbers::kFp32 ? Dtype::kF32 : Dtype::kBF16,
-                                              .attention = m.attention,
+                                              .attention = w.cudnn_attention ? AttentionKernel::kCudnn : m.attention,
                                               .batch = w.micro_batch,
                                               .seq_len = m.seq_len / w.cp,
                                               .width = m.hidden,
@@ -126,7 +128,7 @@ double kernel_workspace(const Workload& w, bool is_hopper) {
                                              gpu));
 }
 
-StepMemory memory_of_stage(const Workload& w, int stage) {
+StepMemory memory_of_stage(const Workload& w, int stage, const GpuProperties& gpu) {
   const ModelConfig& m = w.model;
   const double bytes = w.numbers == Numbers::kFp32 ? 4 : 2;
   const double rows = static_cast<double>(w.micro_batch) * m.seq_len / w.cp;
@@ -147,8 +149,8 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
     const LargestBuckets largest = largest_buckets(w, stage);
     if (w.zero == 2) {  // slices, the pool of whole buckets, and the tied table, whose bucket stays open for a pass
       constexpr int kPool = 4;
-      memory.parameters += elements * 4 / shards + std::min(kPool, largest.count) * 4 * largest.matrices;
-      if (largest.any > largest.matrices) memory.parameters += 4 * largest.any;
+      memory.parameters +=
+          elements * 4 / shards + 4 * (std::min(kPool, largest.count) * largest.matrices + largest.tied);
     }
     if (w.dp_copies) memory.workspace += 4 * largest.any;
   }
@@ -174,7 +176,7 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   // Rows on their way between stages: two buffers each for outputs, their gradients, and the inputs' gradients.
   if (w.stage_buffers && w.pp > 1) memory.workspace += 6 * boundary;
   if (w.recompute == Recompute::kFull) memory.workspace += kept_bytes(whole);
-  if (!w.scores_kept) memory.workspace += kernel_workspace(w, !w.eager_loss);
+  if (!w.scores_kept) memory.workspace += kernel_workspace(w, gpu);
   // Softmax in bf16, the dropout's mask, and its result.
   if (w.scores_kept) memory.workspace += 5.0 * rows * m.seq_len * m.heads / w.tp;
   if (w.recompute == Recompute::kSelective) memory.workspace += rows * m.ffn_hidden / w.tp * bytes;
@@ -191,41 +193,70 @@ StepMemory memory_of_stage(const Workload& w, int stage) {
   return memory;
 }
 
+// A rank of each stage but those between the second and the last, which are alike, as check_report has it.
+std::vector<Mesh> places_of(const Config& config) {
+  Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+  std::vector<Mesh> places;
+  for (int stage = 0; stage < mesh.pp.size; ++stage) {
+    if (stage > 1 && stage < mesh.pp.size - 1) continue;
+    mesh.pp.rank = stage;
+    places.push_back(mesh);
+  }
+  return places;
+}
+
 }  // namespace
 
-StepMemory estimate_memory(const Workload& w) {
+GpuProperties gpu_of(const Cluster& cluster) {
+  GpuProperties gpu;
+  if (cluster.device.fp8_tflops == 0)
+    gpu = {.capability = 80,
+           .max_shared_bytes = 163 * 1024,
+           .has_hopper_attention = false,  // code that an A100 has no use for
+           .has_clusters = false};
+  gpu.num_multiprocessors = cluster.device.multiprocessors;
+  return gpu;
+}
+
+StepMemory estimate_memory(const Workload& w, const GpuProperties& gpu) {
   StepMemory most;
   for (int stage = 0; stage < w.pp; ++stage) {
     if (stage > 0 && stage < w.pp - 1) continue;  // those between hold fewer microbatches than the first
-    const StepMemory memory = memory_of_stage(w, stage);
+    const StepMemory memory = memory_of_stage(w, stage, gpu);
     if (memory.total() > most.total()) most = memory;
   }
   return most;
 }
 
-int64_t planned_bytes(const Config& config) {
-  Mesh mesh = make_mesh(0, config.parallel.tp, config.parallel.dp, config.parallel.pp);
+int64_t planned_bytes(const Config& config, const GpuProperties& gpu) {
   int64_t most = 0;
-  for (int stage = 0; stage < mesh.pp.size; ++stage) {
-    if (stage > 1 && stage < mesh.pp.size - 1) continue;  // as check_report: those between are alike
-    mesh.pp.rank = stage;
-    Arena arena;
+  for (const Mesh& mesh : places_of(config)) {
+    Arena arena(gpu);
     allocate_rank(config, mesh, arena);
     most = std::max(most, arena.used());
   }
   return most;
 }
 
-int64_t attention_bytes_before_hopper(const Workload& w, const Cluster& cluster, DeviceChoice device) {
-  // A cluster's GPU that multiplies no FP8 is older than a Hopper.
-  if (device == DeviceChoice::kCpu || cluster.device.fp8_tflops > 0) return 0;
-  return std::max<int64_t>(0, static_cast<int64_t>(kernel_workspace(w, false) - kernel_workspace(w, true)));
+Recompute planned_recompute(const Config& config, const GpuProperties& gpu, double room) {
+  Recompute most = Recompute::kNone;
+  for (const Mesh& mesh : places_of(config))
+    most = std::max(most, least_recompute(config, mesh, static_cast<int64_t>(room), gpu));
+  return most;
+}
+
+Result<void> check_numbers(const Config& config, const Cluster& cluster) {
+  const PrecisionConfig& p = config.precision;
+  if (p.gemm != GemmFormat::kFp8 || p.compute != Dtype::kBF16 || cluster.device.fp8_tflops > 0) return {};
+  return usage_error("precision.gemm: fp8: {} has none (device.fp8_tflops is 0); leave --fp8 out, or set compute",
+                     cluster.device.name);
 }
 
 Result<Config> planned_for(Config config, const Cluster& cluster) {
+  if (auto known = check_numbers(config, cluster); !known) return known.error();
   config.cluster.ranks_per_node = cluster.node.ranks;
   if (config.run.device == DeviceChoice::kAuto) config.run.device = DeviceChoice::kCuda;
-  return plan_on_paper(config, config.parallel.tp * config.parallel.dp * config.parallel.pp);
+  return plan_on_paper(config, config.parallel.tp * config.parallel.dp * config.parallel.pp, gpu_of(cluster));
 }
 
 double room_of(const Cluster& cluster) {

@@ -2,6 +2,7 @@
 // workload: the sums that dominate, in microseconds, for searches and for other programs' published figures.
 #pragma once
 
+#include "kernels/core/gpu.h"
 #include "lib/simulate/cluster.h"
 #include "lib/simulate/workload.h"
 
@@ -15,15 +16,22 @@ struct StepMemory {
   double total() const { return parameters + optimizer + activations + workspace; }
 };
 
-// Bytes of the fullest rank. Within some per cent of planned_bytes for this program's workloads.
-StepMemory estimate_memory(const Workload& workload);
+// What kernels must know of the cluster's GPUs. Those that multiply FP8 are taken for Hoppers, the others for A100s:
+// beside the multiprocessors a cluster file says no more.
+GpuProperties gpu_of(const Cluster& cluster);
 
-// Bytes of the fullest rank as the program lays them out. `config` planned (lib/engine/job_plan.h).
-int64_t planned_bytes(const Config& config);
-// What attention's scratch takes more on GPUs before Hopper, where cuDNN goes backward: planned_bytes() is for a
-// Hopper. 0 on Hoppers and on the CPU.
-int64_t attention_bytes_before_hopper(const Workload& w, const Cluster& cluster, DeviceChoice device);
+// Bytes of the fullest rank, on such GPUs. Within some per cent of planned_bytes for this program's workloads.
+StepMemory estimate_memory(const Workload& workload, const GpuProperties& gpu);
 
+// Bytes of the fullest rank as the program lays them out, on such GPUs where run.device is cuda. `config` planned
+// (lib/engine/job_plan.h).
+int64_t planned_bytes(const Config& config, const GpuProperties& gpu);
+
+// What recompute: auto means there: the first level with which that fits into `room` bytes, else full.
+Recompute planned_recompute(const Config& config, const GpuProperties& gpu, double room);
+
+// Error (kUsage): the config's GEMMs are in FP8, which the cluster's devices do not multiply.
+Result<void> check_numbers(const Config& config, const Cluster& cluster);
 // `config`, resolved for its ranks, with what its job would decide on the cluster's machines, as planned_bytes and
 // workload_of want it; recompute: auto stays. Error (kUsage): the job would refuse it.
 Result<Config> planned_for(Config config, const Cluster& cluster);

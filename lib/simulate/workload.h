@@ -53,6 +53,9 @@ struct Workload {
   bool scores_kept = false;  // attention's T x T scores lie in memory while a layer runs
   bool eager_loss = false;   // PyTorch's own loss keeps fp32 copies of the logits
   bool compiled = false;     // its compiler drops the output of a layer's last GEMM, which backward does not read
+  // Attention is cuDNN's in both passes, its rows one tensor. The scratch of its deterministic backward pass stands for
+  // what an allocator keeps beyond what is asked for (README.md).
+  bool cudnn_attention = false;
   // This program, for memory alone: rows on their way between stages have buffers of their own, and so has what tp's
   // and dp's transfers copy into the peers' memory.
   bool stage_buffers = false, tp_copies = false, dp_copies = false;

@@ -13,11 +13,7 @@ namespace {
 
 TEST(Fp8Speedup, times_layers_with_and_without_weight_gradients_in_fp8) {
   Config config;
-  config.model.layers = 1;
-  config.model.hidden = 32;
-  config.model.heads = 2;
-  config.model.seq_len = 16;
-  config.model.vocab = 200;
+  config.model = {.layers = 1, .hidden = 32, .heads = 2, .vocab = 200, .seq_len = 16};
   config.precision.compute = Dtype::kBF16;
   config.precision.gemm = GemmFormat::kFp8;
   const auto device = make_cpu_device();

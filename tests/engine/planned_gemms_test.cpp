@@ -10,13 +10,19 @@ namespace {
 
 using namespace test;
 
-// A run that goes on multiplies as it did, whatever its GPUs would measure today.
-TEST(PlannedGemms, auto_gemms_are_those_of_the_runs_last_start) {
-  Config config = config_of({.dp = 1});
+// A model in bf16 whose sides FP8 takes.
+Config config_with(GemmFormat gemm, int dp) {
+  Config config = config_of({.dp = dp});
   config.precision.compute = Dtype::kBF16;
-  config.precision.gemm = GemmFormat::kAuto;
+  config.precision.gemm = gemm;
   config.model.hidden = config.model.ffn_hidden = 256;
   config.model.seq_len = 64;
+  return config;
+}
+
+// A run that goes on multiplies as it did, whatever its GPUs would measure today.
+TEST(PlannedGemms, auto_gemms_are_those_of_the_runs_last_start) {
+  const Config config = config_with(GemmFormat::kAuto, 1);
   JobFacts facts = each_sees_its_own(1, 1);
   facts[0].gpu = GpuProperties{};
   for (const GemmFormat kept : {GemmFormat::kFp8, GemmFormat::kCompute}) {
@@ -81,11 +87,7 @@ TEST(PlannedGemms, auto_gemms_are_timed_anew_on_gpus_of_other_kinds) {
 }
 
 TEST(PlannedGemms, the_plan_says_that_auto_gemms_were_timed_anew) {
-  Config config = config_of({.dp = 2});
-  config.precision.compute = Dtype::kBF16;
-  config.precision.gemm = GemmFormat::kAuto;
-  config.model.hidden = config.model.ffn_hidden = 256;
-  config.model.seq_len = 64;
+  Config config = config_with(GemmFormat::kAuto, 2);
   JobFacts facts = each_sees_its_own(2, 2);
   for (const double speedup : {1.4, 0.9}) {
     for (RankFacts& rank : facts) {
@@ -109,10 +111,8 @@ TEST(PlannedGemms, fp8_is_planned_by_what_the_slowest_rank_gains) {
   const GpuProperties h200, a100{.capability = 80};
   const auto planned = [](GemmFormat gemm, const std::vector<GpuProperties>& gpus, const std::vector<double>& speedups,
                           Dtype compute = Dtype::kBF16, int seq_len = 64) {
-    Config config = config_of({.dp = static_cast<int>(gpus.size())});
+    Config config = config_with(gemm, static_cast<int>(gpus.size()));
     config.precision.compute = compute;
-    config.precision.gemm = gemm;
-    config.model.hidden = config.model.ffn_hidden = 256;
     config.model.seq_len = seq_len;
     config.data.micro_batch = 1;
     JobFacts facts = each_sees_its_own(config.parallel.dp, 1);

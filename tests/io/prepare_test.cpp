@@ -204,6 +204,27 @@ TEST(Prepare, output_that_is_there_is_overwritten_only_on_demand) {
   EXPECT_EQ(documents_of(folder / "out"), std::vector<std::string>{"second"}) << "a failure leaves what was there";
 }
 
+// Its folder is made; a folder alone would have hidden files in it.
+TEST(Prepare, output_has_a_name_in_its_folder) {
+  const TemporaryFolder folder;
+  write_all(folder / "a.txt", "first");
+  const auto run = [&](const std::string& output) {
+    return prepare({.inputs = {folder / "a.txt"}, .output = output, .existing = Existing::kOverwrite});
+  };
+  ASSERT_TRUE(run(folder / "new/deep/out"));
+  EXPECT_EQ(documents_of(folder / "new/deep/out"), std::vector<std::string>{"first"});
+  for (const std::string& output :
+       {folder / "new/", folder / "absent/", folder / ".", folder / "new/..", std::string()}) {
+    const auto refused = run(output);
+    ASSERT_FALSE(refused) << output;
+    EXPECT_EQ(refused.error().code, ExitCode::kUsage);
+    EXPECT_EQ(refused.error().message.rfind("--output " + output + ": names a folder; ", 0), 0u)
+        << refused.error().message;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "absent"));
+  EXPECT_NE(run(folder / "new/").error().message.find(", such as " + folder / "new/text"), std::string::npos);
+}
+
 TEST(Prepare, tokens_never_stand_beside_the_sidecar_of_others) {
   const TemporaryFolder folder;
   write_all(folder / "a.txt", "first");

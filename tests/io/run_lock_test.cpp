@@ -195,6 +195,36 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
   }
 }
 
+// Whoever removes checkpoints holds their folder alone, without a run.
+TEST(RunLock, checkpoints_are_not_pruned_beside_their_run) {
+  const TemporaryFolder dir;
+  const std::string checkpoints = dir / "checkpoints";
+  for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
+    const auto prune = [&] { return RunLock::take({.checkpoints = checkpoints}, "prune-1", {}, how); };
+    const auto train = [&] { return RunLock::take({.run = dir.path(), .checkpoints = checkpoints}, "run-1", {}, how); };
+    const std::string process = fmt::format("process {} on {} (attempt ", ::getpid(), host());
+    {
+      const auto run = train();
+      ASSERT_TRUE(run) << run.error().message;
+      const auto refused = prune();
+      ASSERT_FALSE(refused);
+      const std::string& text = refused.error().message;
+      EXPECT_EQ(text.rfind(checkpoints + "/checkpoint.lock: checkpoint.dir is in use by run ", 0), 0u) << text;
+      EXPECT_NE(text.find(process + "run-1"), std::string::npos) << text;
+      EXPECT_EQ(text.find("so run"), std::string::npos) << text;
+      EXPECT_TRUE(run.value().check()) << "the refused one changed it";
+    }
+    const auto pruning = prune();
+    ASSERT_TRUE(pruning) << pruning.error().message;
+    const auto refused = train();
+    ASSERT_FALSE(refused);
+    const std::string& text = refused.error().message;
+    EXPECT_EQ(text.rfind(checkpoints + "/checkpoint.lock: checkpoint.dir is in use by " + process + "prune-1", 0), 0u)
+        << text;
+  }
+  EXPECT_EQ(read_all(checkpoints + "/checkpoint.lock"), "") << "given up";
+}
+
 TEST(RunLock, a_long_path_is_held_like_a_short_one) {
   const TemporaryFolder dir;
   std::string deep = dir.path();

@@ -13,11 +13,7 @@ namespace {
 
 Config config_of(int first, int last) {
   Config config;
-  config.model.layers = 6;
-  config.model.hidden = 64;
-  config.model.heads = 4;
-  config.model.seq_len = 16;
-  config.model.vocab = 200;
+  config.model = {.layers = 6, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
   config.parallel.pp = 2;
   config.parallel.tp_transfers = Transfers::kCollectives;
   config.parallel.dp_transfers = Transfers::kCollectives;

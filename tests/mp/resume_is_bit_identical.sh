@@ -68,6 +68,19 @@ for signal in TERM USR1 USR2 INT; do
   has "resumed from long/checkpoints/step_$(printf %08d "$stopped")"
 done
 
+echo "checkpoints are not pruned beside the run that writes them"
+two_checkpoints() { [[ $(ls -d "$1"/checkpoints/step_???????? 2>/dev/null) == *$'\n'* ]]; }
+rm -rf long
+start long 4 run.steps=100000 checkpoint.every=2 checkpoint.keep_last=3 checkpoint.keep_every=0
+until_true two_checkpoints long
+run 3 "$trireme" checkpoint prune long --keep-last 1
+has "long/checkpoints/checkpoint.lock: checkpoint.dir is in use by run $PWD/long, process "
+run 0 "$trireme" checkpoint prune long --keep-last 1 --dry-run # harms nobody
+kill -TERM "$(pid_of 0)"
+end_of long 75
+run 0 "$trireme" checkpoint prune long --keep-last 1
+has "1 left; the 1 newest stay"
+
 echo "trireme checkpoint lists, shows, verifies and prunes them"
 rm -rf whole
 train 0 whole 4 parallel.tp=2 parallel.pp=2 checkpoint.every=2 checkpoint.keep_last=3 checkpoint.keep_every=8 run.steps=12

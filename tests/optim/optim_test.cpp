@@ -72,11 +72,7 @@ TEST(FlatLayout, keeps_its_promises_for_every_dp_and_bucket_size) {
 // what is used before them and what is used after them do not share one. All else as without FP8.
 TEST(FlatLayout, fp8_codes_have_buckets_of_their_own) {
   Config config;
-  config.model.layers = 4;
-  config.model.hidden = 64;
-  config.model.heads = 4;
-  config.model.seq_len = 16;
-  config.model.vocab = 200;
+  config.model = {.layers = 4, .hidden = 64, .heads = 4, .vocab = 200, .seq_len = 16};
   config.precision.compute = Dtype::kBF16;
   config = value_or_throw(resolve_config(config, 1));
   const std::vector<ParamSpec> plain = chunk_parameters(config, {0, 1}, 0);

@@ -37,6 +37,8 @@ TEST(Cluster, other_mistakes_are_refused) {
                 .find("--cluster-set node.rank=3: node.rank: unknown key; did you mean node.ranks?"),
             std::string::npos);
   EXPECT_NE(error_of("node:\n", {"node"}).find("expected section.key=value"), std::string::npos);
+  // What a terminal would obey is not said again.
+  EXPECT_NE(error_of("\"no\\eded\": 3\n").find("no\uFFFDded: unknown section"), std::string::npos);
   // Every constant would be a default's.
   for (const char* empty : {"", "\n", "# device:\n#   name: A100\n", "---\n"})
     EXPECT_EQ(error_of(empty).find("c.yaml: has no section"), 0u) << empty << ": " << error_of(empty);

@@ -129,7 +129,7 @@ Workload workload_of(const Row& r) {
     w.zero = 3;
     w.gradient_bytes = 4;
     w.selective = SelectiveRecompute::kEverySecondGemm;
-    w.eager_loss = true;
+    w.eager_loss = w.cudnn_attention = true;
     w.compiled = contains(r.model, "compile");
     w.overlap_tp = contains(r.model, "asyncTP");
   } else if (r.source.starts_with("MPT")) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace tri {
 namespace {
@@ -11,10 +12,10 @@ namespace {
 Cluster h100() { return value_or_throw(read_cluster(std::string(TRI_SOURCE_DIR) + "/configs/clusters/h100.yaml")); }
 
 Simulation simulated(const std::string& preset, int ranks, const std::vector<std::string>& settings,
-                     const WorkloadOptions& options = {}) {
+                     const WorkloadOptions& options = {}, const Cluster& cluster = h100()) {
   const std::string path = std::string(TRI_SOURCE_DIR) + "/configs/" + preset + ".yaml";
   const Config parsed = value_or_throw(parse_config(value_or_throw(read_config_text(path)), path, settings));
-  return value_or_throw(simulate(value_or_throw(resolve_config(parsed, ranks)), h100(), options));
+  return value_or_throw(simulate(value_or_throw(resolve_config(parsed, ranks)), cluster, options));
 }
 
 TEST(Simulation, memory_is_that_of_sharded_weights_and_split_sequences) {
@@ -40,6 +41,23 @@ TEST(Simulation, recompute_that_is_left_open_is_the_least_that_fits_by_the_estim
       simulated("llama_8b", 64, {"parallel.recompute=auto", "parallel.tp=1", "data.micro_batch=4"}, {.cp = 2});
   EXPECT_LE(static_cast<double>(split.memory_bytes), split.room_bytes);
   EXPECT_GT(split.workload.recompute, Recompute::kNone);
+}
+
+// The last stage, with the logits of a large vocabulary, may need more than the first.
+TEST(Simulation, recompute_that_is_left_open_suits_every_stage) {
+  const std::vector<std::string> settings{"model.layers=4", "parallel.tp=1", "parallel.pp=2",
+                                          "parallel.recompute=auto"};
+  std::set<Recompute> chosen;
+  for (double gib = 11; gib < 13; gib += 0.125) {
+    Cluster cluster = h100();
+    cluster.device.memory_gib = gib;
+    const Simulation simulation = simulated("llama_1b", 8, settings, {}, cluster);
+    chosen.insert(simulation.workload.recompute);
+    if (simulation.workload.recompute != Recompute::kFull) {
+      EXPECT_LE(static_cast<double>(simulation.memory_bytes), simulation.room_bytes) << gib;
+    }
+  }
+  EXPECT_GT(chosen.size(), 2u);
 }
 
 // Over the band, attention of long sequences exceeds the peak.

@@ -36,6 +36,13 @@ TEST(KernelWorkspace, is_predicted_without_a_gpu) {
                            .head_size = 64};
   EXPECT_EQ(workspace_of(measuring), workspace_bytes(DeviceKind::kCuda, dims));
   EXPECT_EQ(tensors.kernel_workspace.bytes(), workspace_of(measuring));
+  // Of another GPU that is not there.
+  const GpuProperties a100{.num_multiprocessors = 108, .capability = 80, .has_hopper_attention = false};
+  Arena for_a100(a100);
+  allocate_rank(config, mesh, for_a100);
+  EXPECT_EQ(for_a100.device(), nullptr);
+  EXPECT_EQ(workspace_of(for_a100), workspace_bytes(DeviceKind::kCuda, dims, a100));
+  EXPECT_NE(workspace_of(for_a100), workspace_of(measuring));
 }
 
 TEST(KernelWorkspace, the_cpu_has_none) {

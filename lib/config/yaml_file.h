@@ -1,0 +1,49 @@
+// What readers of a YAML file have in common: problems are collected, each with its place, and told all at once.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/base/readable_text.h"
+#include "lib/config/messages.h"
+#include "lib/config/yaml_map.h"
+
+namespace tri {
+
+class YamlFile {
+ protected:
+  explicit YamlFile(const std::string& file_name) : file_name_(file_name) {}
+
+  const std::string& file_name() const { return file_name_; }
+  std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
+
+  // Names and values are the file's, which may hold what a terminal obeys.
+  void add(const std::string& where, const std::string& text) { errors_.push_back(readable_text(where + ": " + text)); }
+  bool has_errors() const { return !errors_.empty(); }
+  Error all_errors() const { return join_errors(errors_); }
+
+  // The file's document; null where there is none, or where it can't be read, which is an error.
+  YAML::Node document(std::string_view text) {
+    std::vector<Problem> problems;
+    const YAML::Node root = load_document(text, problems);
+    for (const Problem& problem : problems) add(problem.line > 0 ? at_line(problem.line) : file_name_, problem.text);
+    return root;
+  }
+
+  // Calls visit(pair) for each pair of a map, once a key.
+  template <class Visit>
+  void each_pair(const YAML::Node& map, const std::string& prefix, Visit visit) {
+    std::vector<Problem> problems;
+    const std::vector<YamlPair> pairs = yaml_pairs(map, prefix, problems);
+    for (const Problem& problem : problems)
+      add(at_line(problem.line), problem.part.empty() ? problem.text : problem.part + ": " + problem.text);
+    for (const YamlPair& pair : pairs) visit(pair);
+  }
+
+ private:
+  const std::string file_name_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace tri
