@@ -3,8 +3,9 @@
 //   logits (R, V) bf16|f32, in place
 // Mapping: a cluster of blocks takes every so many-th row, each block a share of its columns, which stream through a
 // ring of chunks in its shared memory. 512 threads read a row twice there: for the statistics, which the blocks send
-// each other, and for the gradient, which frees chunk by chunk; one thread of a warp of its own has the copy engine
-// fetch the next row's chunks meanwhile. So memory is at work in either pass.
+// each other, and for the gradient. Chunk by chunk they write a row's gradient, which frees the chunk, and take the
+// next row's statistics, while one thread of a warp of its own has the copy engine fetch what comes after: so memory
+// reads and writes all the time.
 // Limits: sm_90 on; rows of whole 16-byte packs, of at most the rings of eight blocks.
 // Bound: memory; R·V elements read and written. Mirror: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>
@@ -120,34 +121,48 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
       }
     __syncwarp();
   } else {
-    RingPlace<kStages> place;
+    RingPlace<kStages> writing, reading;
     int turn = 0;
     uint32_t phase = 0;
     const auto chunk_at = [&](uint32_t stage) { return reinterpret_cast<const T*>(ring + stage * kChunkBytes); };
-    for (int r = first_row; r < rows; r += clusters) {
-      T* const row = first + r * int64_t{whole.stride};
+    const auto read_chunk = [&](Stats& stats, int chunk) {
+      barrier_wait(full(reading.stage), reading.round);
+      add_columns<T, kVec>(stats, chunk_at(reading.stage), 0, c.part(chunk * kChunk, kChunk).columns);
+      reading.next();
+    };
+    // Row r's log of the sum of exponentials, from this thread's statistics; and the row's loss.
+    const auto row_lse = [&](const Stats& own, int r) {
       const int32_t token = a.targets[r];
-      // The row's loss is the business of the block that has the target's column; of the first where the row has none.
+      // The loss is the business of the block that has the target's column; of the first where the row has none.
       const int target = c.own(token);
       const bool tells = threadIdx.x == 0 && (target >= 0 || (block == 0 && whole.own(token) < 0));
-      const float target_logit = tells && target >= 0 ? to_float(row[target]) : -INFINITY;
-      Stats stats;
-      auto reading = place;
-      for (int chunk = 0; chunk < chunks; ++chunk, reading.next()) {
-        barrier_wait(full(reading.stage), reading.round);
-        add_columns<T, kVec>(stats, chunk_at(reading.stage), 0, c.part(chunk * kChunk, kChunk).columns);
-      }
-      stats = combine(stats, exchange, turn, phase, block, blocks);  // its barrier: the target's logit was read
+      const float target_logit = tells && target >= 0 ? to_float(first[r * int64_t{whole.stride} + target]) : -INFINITY;
+      const Stats stats = combine(own, exchange, turn, phase, block, blocks);  // its barrier: that logit was read
       phase ^= static_cast<uint32_t>(turn);
       turn ^= 1;
       const float lse = stats.most + logf(stats.sum);
       if (tells) a.row_losses[r] = lse - target_logit;
-      for (int chunk = 0; chunk < chunks; ++chunk, place.next()) {
+      return lse;
+    };
+    float lse = 0;
+    if (first_row < rows) {
+      Stats stats;
+      for (int chunk = 0; chunk < chunks; ++chunk) read_chunk(stats, chunk);
+      lse = row_lse(stats, first_row);
+    }
+    for (int r = first_row; r < rows; r += clusters) {
+      T* const row = first + r * int64_t{whole.stride};
+      const int next = r + clusters;
+      Stats stats;
+      for (int chunk = 0; chunk < chunks; ++chunk, writing.next()) {
         const Columns part = c.part(chunk * kChunk, kChunk);
-        write_gradient<T, kVec>(row + chunk * kChunk, chunk_at(place.stage), part, part.own(token), lse, a.grad_scale);
+        write_gradient<T, kVec>(row + chunk * kChunk, chunk_at(writing.stage), part, part.own(a.targets[r]), lse,
+                                a.grad_scale);
         __syncwarp();
-        if (lane == 0) barrier_arrive(free(place.stage));
+        if (lane == 0) barrier_arrive(free(writing.stage));
+        if (next < rows) read_chunk(stats, chunk);
       }
+      if (next < rows) lse = row_lse(stats, next);
     }
   }
   cluster_sync();  // nobody sends to a block that has gone
