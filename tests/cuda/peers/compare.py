@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Trireme beside its peers: the same shapes on the same GPUs, in alternation; one table with ratios.
 
-    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without WORDS] [--json FILE] [SHAPE ...]
+    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without WORDS] [--only WORDS] [--json FILE]
+               [SHAPE ...]
     compare.py --prepare [SHAPE ...]
 
 Every program runs once a round, Trireme first, so that a GPU that grows hot slows all alike; a round goes through all
@@ -265,6 +266,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=float("inf"), help="the comparison ends after so many")
     parser.add_argument("--without", action="append", default=[], metavar="WORDS",
                         help="leave out the programs of which \"SHAPE: NAME\" has these words; may be repeated")
+    parser.add_argument("--only", action="append", default=[], metavar="WORDS", help="likewise, leave out the others")
     parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")
     parser.add_argument("--json", help="file for all figures, written anew after each program")
     parser.add_argument("shapes", nargs="*", help="names; all where none is given")
@@ -274,7 +276,8 @@ def main():
     if unknown:
         parser.error(f"{', '.join(unknown)}: no such shape for {options.gpus} GPUs; there are {', '.join(known)}")
     all_programs = {name: [program for program in programs(options.build, *known[name], options.gpus)
-                           if not any(words in f"{name}: {program.name}" for words in options.without)]
+                           if not any(words in f"{name}: {program.name}" for words in options.without)
+                           and (not options.only or any(words in f"{name}: {program.name}" for words in options.only))]
                     for name in options.shapes or known}
     if options.prepare:
         prepare(all_programs, os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
