@@ -4,8 +4,8 @@
 // and sum over its columns. With the full vocabulary on this rank one kernel does it all. Where two rows fit into a
 // multiprocessor's shared memory, a block keeps its row there (cp.async, each thread its own packs, statistics taken
 // while the rest is on its way) and the two blocks of a multiprocessor fill each other's waits. Wider rows (LLaMA 3)
-// stream through a cluster's shared memory (cross_entropy_streamed.cu); without clusters they are read a second time.
-// The row's loss goes to scratch, and one block adds the rows in a fixed order.
+// are divided over the blocks of a cluster, which read each other's statistics; without clusters the row is read a
+// second time. The row's loss goes to scratch, and one block adds the rows in a fixed order.
 // Bound: memory; R·Vl elements read and written, and read once more when the vocabulary is split.
 // Mirror: kernels/cpu/cross_entropy.cpp.
 #include <algorithm>
@@ -13,17 +13,82 @@
 #include "kernels/core/dims.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/cross_entropy.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.cuh"
 
 namespace tri::cuda {
 namespace {
 
-using namespace cross_entropy;
-
+constexpr int kThreads = 512;
 constexpr size_t kStagedBytes = 112 * 1024;  // of a row, a block: half of a multiprocessor's shared memory
+constexpr size_t kStaticBytes = 1024;        // at most, beside it
+constexpr int kMostBlocks = 8;               // a cluster, on any GPU that has them
+
+// This rank's part of the vocabulary.
+struct Columns {
+  int stride;   // Vl
+  int columns;  // of them that are no padding
+  int first_token;
+  __device__ int own(int32_t target) const {  // the target's column here, or -1
+    const int column = target - first_token;
+    return column >= 0 && column < columns ? column : -1;
+  }
+  // Of a row's columns [begin, begin + count).
+  __device__ Columns part(int begin, int count) const {
+    return {min(stride - begin, count), max(0, min(columns - begin, count)), first_token + begin};
+  }
+};
+
+// Of a row or a part of it: the largest logit, and the sum of exp(logit - most).
+struct Stats {
+  float most = -INFINITY, sum = 0;
+
+  // NaN is lost in `most` and comes back in `sum`.
+  template <int kVec>
+  __device__ void add(const float (&x)[kVec]) {
+    float largest = most;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) largest = fmaxf(largest, x[i]);
+    if (largest > most) {
+      sum *= exp2_fast((most - largest) * kLog2E);
+      most = largest;
+    }
+    const float base = most > -INFINITY ? most * kLog2E : 0.0f;  // -inf - -inf would be NaN
+    float part = 0;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) part += exp2_fast(fmaf(x[i], kLog2E, -base));
+    sum += part;
+  }
+
+  // Over the block, in every thread.
+  __device__ void combine(float* shared) {
+    const float row_most = block_max<kThreads>(most, shared);
+    sum = block_sum<kThreads>(most > -INFINITY ? sum * exp2_fast((most - row_most) * kLog2E) : sum, shared);
+    most = row_most;
+  }
+};
+
+// Adds columns [begin, end) of the row; packs are counted from `begin`.
+template <class T, int kVec>
+__device__ void add_columns(Stats& stats, const T* row, int begin, int end) {
+  const int whole = end - (end - begin) % kVec;
+#pragma unroll 2
+  for (int at = begin + static_cast<int>(threadIdx.x) * kVec; at < whole; at += kThreads * kVec) {
+    const Pack<T, kVec> pack = load_pack<kVec>(row + at);
+    float x[kVec];
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) x[i] = to_float(pack.item[i]);
+    stats.add(x);
+  }
+  // The columns of an incomplete pack: the thread whose turn it is.
+  if (whole < end && (whole - begin) / kVec % kThreads == static_cast<int>(threadIdx.x))
+    for (int at = whole; at < end; ++at) {
+      const float x[1] = {to_float(row[at])};
+      stats.add(x);
+    }
+}
 
 // The row's statistics, in every thread.
 template <class T, int kVec>
@@ -46,6 +111,42 @@ __global__ void stats_kernel(float* stats, const T* logits, const int32_t* targe
   out[1] = found.sum;
   out[2] = target >= 0 ? to_float(row[target]) : -INFINITY;
 }
+
+// logits <- (softmax - onehot) · grad_scale, zero in padding. `from`: the row, or its copy in shared memory.
+template <class T, int kVec>
+__device__ void write_gradient(T* row, const T* from, const Columns& c, int target, float lse, float grad_scale) {
+  // softmax · |scale| = 2^(x · log2(e) + shift): the factor goes into the exponent.
+  const float shift = log2f(fabsf(grad_scale)) - lse * kLog2E, sign = grad_scale < 0.0f ? -1.0f : 1.0f;
+  const auto derivative = [&](T logit) { return sign * exp2_fast(fmaf(to_float(logit), kLog2E, shift)); };
+  const int whole = c.columns - c.columns % kVec;
+#pragma unroll 2
+  for (int at = static_cast<int>(threadIdx.x) * kVec; at < whole; at += kThreads * kVec) {
+    Pack<T, kVec> pack = load_pack<kVec>(from + at);
+    float value[kVec];
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) value[i] = derivative(pack.item[i]);
+    if (static_cast<unsigned>(target - at) < static_cast<unsigned>(kVec))
+#pragma unroll
+      for (int i = 0; i < kVec; ++i)
+        if (at + i == target) value[i] -= grad_scale;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) pack.item[i] = from_float<T>(value[i]);
+    store_pack(row + at, pack);
+  }
+  for (int at = whole + static_cast<int>(threadIdx.x); at < c.stride; at += kThreads)
+    row[at] = from_float<T>(at >= c.columns ? 0.0f : derivative(from[at]) - (at == target ? grad_scale : 0.0f));
+}
+
+template <class T>
+struct Loss {
+  float* row_losses;
+  T* logits;
+  const float* stats;  // (tp, R, 3); null: the full vocabulary is here
+  const int32_t* targets;
+  int tp;
+  bool gradient;
+  float grad_scale;
+};
 
 // From the statistics of all tp ranks.
 template <class T, int kVec>
@@ -81,16 +182,57 @@ __global__ void __launch_bounds__(kThreads) full_loss_kernel(Loss<T> a, Columns 
   if (a.gradient) write_gradient<T, kVec>(row, row, c, target, lse, a.grad_scale);
 }
 
-// The row in shared memory, fetched in kParts parts.
+// Blocks of a cluster, sm_90 on; elsewhere a cluster is one block.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+#endif
+}
+// Of a block of the cluster: what `mine` is of this one.
+__device__ __forceinline__ float load_cluster(const float* mine, int block) {
+  float value = *mine;
+#if __CUDA_ARCH__ >= 900
+  uint32_t at;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(block));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
+#endif
+  return value;
+}
+
+// The statistics of all of a cluster's blocks, in their order: equal bits in each. A block may go on while others still
+// read its `own`, but must not end before cluster_wait().
+__device__ Stats combine_cluster(const Stats& stats, int blocks, float (&own)[2]) {
+  if (threadIdx.x == 0) own[0] = stats.most, own[1] = stats.sum;
+  cluster_arrive();
+  cluster_wait();  // all blocks' statistics are there, and the target's logit was read
+  Stats all;
+  for (int block = 0; block < blocks; ++block) all.most = fmaxf(all.most, load_cluster(&own[0], block));
+  for (int block = 0; block < blocks; ++block) {
+    const float most = load_cluster(&own[0], block), sum = load_cluster(&own[1], block);
+    all.sum += most > -INFINITY ? sum * exp2_fast((most - all.most) * kLog2E) : sum;
+  }
+  cluster_arrive();
+  return all;
+}
+
+// The row in shared memory, fetched in kParts parts; of a cluster of `blocks`, each has `share` of the row's columns.
 constexpr int kParts = 4;
 
 template <class T, int kVec>
-__global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Columns c) {
+__global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Columns whole, int blocks, int share) {
   static_assert(kVec * sizeof(T) == 16);
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ float reduce[kThreads / 32];
-  T* copy = reinterpret_cast<T*>(memory);  // (Vl)
-  T* row = a.logits + blockIdx.x * int64_t{c.stride};
+  __shared__ float reduce[kThreads / 32], own[2];
+  T* copy = reinterpret_cast<T*>(memory);  // (share)
+  const int64_t r = blockIdx.x / blocks;
+  const int block = static_cast<int>(blockIdx.x % blocks), begin = block * share;
+  const Columns c = whole.part(begin, share);
+  T* row = a.logits + r * whole.stride + begin;
   // Parts begin at a thread's first pack, so that every thread reads what itself has fetched.
   constexpr int kRound = kThreads * kVec;
   const int part = (c.columns + kParts * kRound - 1) / (kParts * kRound) * kRound;
@@ -100,7 +242,9 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
       copy_async16(shared_address(copy + at), row + at, true);
     copy_async_commit();
   }
-  const int target = c.own(a.targets[blockIdx.x]);
+  const int target = c.own(a.targets[r]);  // of this block's columns
+  // The row's loss is the business of the block that has the target's column; of the first where the row has none.
+  const bool tells = target >= 0 || (block == 0 && whole.own(a.targets[r]) < 0);
   const float target_logit = threadIdx.x == 0 && target >= 0 ? to_float(row[target]) : -INFINITY;
   Stats stats;
   const auto add_part = [&](int p) {
@@ -111,10 +255,12 @@ __global__ void __launch_bounds__(kThreads, 2) staged_loss_kernel(Loss<T> a, Col
   copy_async_wait<2>(), add_part(1);
   copy_async_wait<1>(), add_part(2);
   copy_async_wait<0>(), add_part(3);
-  stats.combine(reduce);  // its barriers: the target's logit was read
+  stats.combine(reduce);
+  if (blocks > 1) stats = combine_cluster(stats, blocks, own);
   const float lse = stats.most + logf(stats.sum);
-  if (threadIdx.x == 0) a.row_losses[blockIdx.x] = lse - target_logit;
+  if (threadIdx.x == 0 && tells) a.row_losses[r] = lse - target_logit;
   write_gradient<T, kVec>(row, copy, c, target, lse, a.grad_scale);
+  if (blocks > 1) cluster_wait();  // the others have read this block's statistics
 }
 
 __global__ void add_rows(float* loss, const float* row_losses, int64_t rows) {
@@ -136,16 +282,30 @@ Columns columns_of(const Args& a) {
   return {stride, std::clamp(a.vocab - a.first_token, 0, stride), a.first_token};
 }
 
-// False, and nothing is done, where a row does not fit.
+// Whether the row could be staged: over as many blocks as it takes.
 template <class T, int kVec>
 bool launch_staged(const Loss<T>& args, const Columns& c, unsigned rows, CudaStream& stream) {
-  const size_t bytes = static_cast<size_t>(c.stride) * sizeof(T);
-  if (bytes > kStagedBytes ||
-      static_cast<int64_t>(bytes + sizeof(float) * kThreads / 32) > stream.context().properties().max_shared_bytes)
-    return false;
+  const size_t row_bytes = static_cast<size_t>(c.stride) * sizeof(T);
+  const int blocks = static_cast<int>(ceil_div(static_cast<int64_t>(row_bytes), static_cast<int64_t>(kStagedBytes)));
+  const GpuProperties& gpu = stream.context().properties();
+  if (blocks > (gpu.has_clusters ? kMostBlocks : 1)) return false;
+  const int share = static_cast<int>(round_up(ceil_div(c.stride, blocks), kVec));
+  const size_t bytes = static_cast<size_t>(share) * sizeof(T);
+  if (static_cast<int64_t>(bytes + kStaticBytes) > gpu.max_shared_bytes) return false;
   auto kernel = staged_loss_kernel<T, kVec>;
   TRI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  kernel<<<rows, kThreads, bytes, stream>>>(args, c);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = static_cast<unsigned>(blocks);
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(rows * static_cast<unsigned>(blocks));
+  launch.blockDim = dim3(kThreads);
+  launch.dynamicSmemBytes = bytes;
+  launch.stream = stream;
+  launch.attrs = &cluster;
+  launch.numAttrs = blocks > 1 ? 1 : 0;
+  TRI_CUDA(cudaLaunchKernelEx(&launch, kernel, args, c, blocks, share));
   TRI_CUDA_LAUNCH("cross_entropy_loss");
   return true;
 }
@@ -166,9 +326,7 @@ void launch_loss(const CrossEntropyLoss& a, float* row_losses, CudaStream& strea
     return TRI_CUDA_LAUNCH("cross_entropy_loss");
   }
   if constexpr (kVec * sizeof(T) == 16)
-    if (args.gradient &&
-        (launch_staged<T, kVec>(args, columns, rows, stream) || launch_streamed<T>(args, columns, rows, stream)))
-      return;
+    if (args.gradient && launch_staged<T, kVec>(args, columns, rows, stream)) return;
   full_loss_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args, columns);
   TRI_CUDA_LAUNCH("cross_entropy_loss");
 }
