@@ -15,7 +15,7 @@ template <class T, class Kind>
 struct Activated {
   using Type = T;
   static constexpr bool kFlat = Kind::kInputs == 1;
-  static __device__ int64_t tile(int block, int) { return block; }
+  static constexpr int kParts = 1;
   const T* inp;
   int64_t width;
   template <int kElements>
@@ -39,7 +39,7 @@ template <class T>
 struct GeluGradient {
   using Type = T;
   static constexpr bool kFlat = true;
-  static __device__ int64_t tile(int block, int) { return block; }
+  static constexpr int kParts = 1;
   const T *dout, *inp;
   int64_t width;
   template <int kElements>
@@ -57,32 +57,37 @@ struct GeluGradient {
   }
 };
 
-// Columns [0, F) are the gate's gradient, [F, 2F) that of up. Neighbouring blocks take the same columns of both.
+// Columns [0, F) are the gate's gradient, [F, 2F) that of up.
 template <class T>
 struct SwigluGradient {
   using Type = T;
   static constexpr bool kFlat = false;
-  static __device__ int64_t tile(int block, int blocks) {
-    return blocks % 2 == 0 ? block % 2 * (blocks / 2) + block / 2 : block;
-  }
+  static constexpr int kParts = 2;
   const T *dout, *inp;
   int64_t width;
   template <int kElements>
   __device__ Pack<T, kElements> at(int64_t r, int64_t c) const {
     const bool is_up = c >= width;
-    const int64_t column = is_up ? c - width : c;
-    const T* const row = inp + 2 * r * width + column;
-    float gate[kElements], up[kElements] = {}, dy[kElements];
+    Pack<T, kElements> of[kParts];
+    parts(r, is_up ? c - width : c, of);
+    return is_up ? of[1] : of[0];
+  }
+  template <int kElements>
+  __device__ void parts(int64_t r, int64_t c, Pack<T, kElements> (&gradients)[kParts]) const {
+    const T* const row = inp + 2 * r * width + c;
+    float gate[kElements], up[kElements], dy[kElements];
     unpack(load_pack<kElements>(row), gate);
-    unpack(load_pack<kElements>(dout + r * width + column), dy);
-    if (!is_up) unpack(load_pack<kElements>(row + width), up);
+    unpack(load_pack<kElements>(row + width), up);
+    unpack(load_pack<kElements>(dout + r * width + c), dy);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       float dx[2];
       Swiglu::backward({gate[i], up[i]}, dy[i], dx);
-      gate[i] = is_up ? dx[1] : dx[0];
+      gate[i] = dx[0];
+      up[i] = dx[1];
     }
-    return pack_floats<T>(gate);
+    gradients[0] = pack_floats<T>(gate);
+    gradients[1] = pack_floats<T>(up);
   }
 };
 

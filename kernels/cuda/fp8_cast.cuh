@@ -136,13 +136,13 @@ __device__ inline void publish(const Fp8Found& found, const Fp8Target& target, b
 }
 
 // A source makes numbers: at<n>(r, c) those of row r from column c on, n of kRun or 1. kFlat: at(0, i) also does for
-// the i-th of all. tile(): which of so many tiles across a block takes, so that blocks share what they read. One that
-// reads:
+// the i-th of all. kParts: rows are of so many equal parts, whose numbers in the same place are made of the same
+// operands; parts(r, c, numbers) makes a run of each, c a column of the first. One that reads:
 template <class T>
 struct ReadRows {
   using Type = T;
   static constexpr bool kFlat = true;
-  static __device__ int64_t tile(int block, int) { return block; }
+  static constexpr int kParts = 1;
   const T* inp;
   int64_t columns;
   template <int kElements>
@@ -210,61 +210,82 @@ struct TransposeTile {
   }
 };
 
-// Both orientations, or the transpose alone (out null): a block a tile, a thread runs of four rows at a time. `rows` is
-// a multiple of sixteen, `columns` of kRun. kColumnSums: column_sums (tiles down, columns) get the sums over the tile's
-// rows.
+// The runs of the source's parts in place c of row r.
+template <class Source>
+__device__ __forceinline__ void make_parts(const Source& source, int64_t r, int64_t c,
+                                           Pack<typename Source::Type, kRun> (&numbers)[Source::kParts]) {
+  if constexpr (Source::kParts == 1)
+    numbers[0] = source.template at<kRun>(r, c);
+  else
+    source.parts(r, c, numbers);
+}
+
+// Blocks of a multiprocessor that leave a thread the registers for its four rows.
+template <class Source>
+constexpr int kTileBlocks = (sizeof(typename Source::Type) == 2 ? 4 : 3) - (Source::kParts - 1);
+
+// Both orientations, or the transpose alone (out null): a block a tile of each part, a thread runs of four rows at a
+// time. `rows` is a multiple of sixteen, `part_columns`, those of a part, of kRun. kColumnSums: column_sums (tiles
+// down, columns) get the sums over the tile's rows.
 template <class Source, __nv_fp8_interpretation_t kFormat, bool kColumnSums>
-__global__ void __launch_bounds__(kThreads, sizeof(typename Source::Type) == 2 ? 4 : 3)
+__global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
     cast_transpose_kernel(uint8_t* out, uint8_t* out_t, float* column_sums, Source source, Fp8Target target,
-                          int64_t rows, int64_t columns) {
-  constexpr int kRuns = kTile / kRun, kQuads = kTile / kQuad;
-  __shared__ alignas(16) TransposeTile tile;
+                          int64_t rows, int64_t part_columns) {
+  constexpr int kRuns = kTile / kRun, kQuads = kTile / kQuad, kParts = Source::kParts;
+  __shared__ alignas(16) TransposeTile tile[kParts];
   __shared__ float sums_of_warp[kColumnSums ? kThreads / 32 : 1][kColumnSums ? kTile : 1];
-  const int64_t first_row = blockIdx.y * int64_t{kTile}, first_column = Source::tile(blockIdx.x, gridDim.x) * kTile;
+  const int64_t columns = kParts * part_columns, first_row = blockIdx.y * int64_t{kTile},
+                first_column = blockIdx.x * int64_t{kTile};
   const int column = static_cast<int>(threadIdx.x) % kRuns * kRun;
   const int64_t c = first_column + column;
   Fp8Found found;
   const float scale = *target.scale;
-  float sums[kColumnSums ? kRun : 1] = {};
+  float sums[kParts][kColumnSums ? kRun : 1] = {};
 #pragma unroll 1
   for (int quad = static_cast<int>(threadIdx.x) / kRuns; quad < kQuads; quad += kThreads / kRuns) {
     const int64_t r = first_row + quad * kQuad;
-    if (r >= rows || c >= columns) break;
-    Pack<typename Source::Type, kRun> from[kQuad];
+    if (r >= rows || c >= part_columns) break;
+    Pack<typename Source::Type, kRun> from[kQuad][kParts];
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) from[k] = source.template at<kRun>(r + k, c);
-    uint2 codes[kQuad];
+    for (int k = 0; k < kQuad; ++k) make_parts(source, r + k, c, from[k]);
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) {
-      codes[k] = encode_run<kFormat>(from[k], scale, found);
-      if (out != nullptr) *reinterpret_cast<uint2*>(out + (r + k) * columns + c) = codes[k];
-      if constexpr (kColumnSums) {
-        float x[kRun];
-        unpack(from[k], x);
+    for (int part = 0; part < kParts; ++part) {
+      uint2 codes[kQuad];
 #pragma unroll
-        for (int i = 0; i < kRun; ++i) sums[i] += x[i];
+      for (int k = 0; k < kQuad; ++k) {
+        codes[k] = encode_run<kFormat>(from[k][part], scale, found);
+        if (out != nullptr) *reinterpret_cast<uint2*>(out + (r + k) * columns + part * part_columns + c) = codes[k];
+        if constexpr (kColumnSums) {
+          float x[kRun];
+          unpack(from[k][part], x);
+#pragma unroll
+          for (int i = 0; i < kRun; ++i) sums[part][i] += x[i];
+        }
       }
-    }
-    tile.put(column, quad, {codes[0].x, codes[1].x, codes[2].x, codes[3].x});
-    tile.put(column + 4, quad, {codes[0].y, codes[1].y, codes[2].y, codes[3].y});
-  }
-  if constexpr (kColumnSums) {
-    static_assert(kRuns == 16, "a warp has two quads of each run");
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      sums[i] += __shfl_xor_sync(0xFFFFFFFFu, sums[i], 16);
-      if (threadIdx.x % 32 < 16) sums_of_warp[threadIdx.x / 32][column + i] = sums[i];
+      tile[part].put(column, quad, {codes[0].x, codes[1].x, codes[2].x, codes[3].x});
+      tile[part].put(column + 4, quad, {codes[0].y, codes[1].y, codes[2].y, codes[3].y});
     }
   }
   __syncthreads();
-  tile.store(out_t, first_row, first_column, rows, columns);
-  if constexpr (kColumnSums) {
-    const int mine = static_cast<int>(threadIdx.x);
-    if (mine < kTile && first_column + mine < columns) {
-      float sum = 0;
 #pragma unroll
-      for (int warp = 0; warp < kThreads / 32; ++warp) sum += sums_of_warp[warp][mine];
-      column_sums[blockIdx.y * columns + first_column + mine] = sum;
+  for (int part = 0; part < kParts; ++part) {
+    tile[part].store(out_t + part * part_columns * rows, first_row, first_column, rows, part_columns);
+    if constexpr (kColumnSums) {
+      static_assert(kRuns == 16, "a warp has two quads of each run");
+      if (part > 0) __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        sums[part][i] += __shfl_xor_sync(0xFFFFFFFFu, sums[part][i], 16);
+        if (threadIdx.x % 32 < 16) sums_of_warp[threadIdx.x / 32][column + i] = sums[part][i];
+      }
+      __syncthreads();
+      const int mine = static_cast<int>(threadIdx.x);
+      if (mine < kTile && first_column + mine < part_columns) {
+        float sum = 0;
+#pragma unroll
+        for (int warp = 0; warp < kThreads / 32; ++warp) sum += sums_of_warp[warp][mine];
+        column_sums[blockIdx.y * columns + part * part_columns + first_column + mine] = sum;
+      }
     }
   }
   if (target.amax != nullptr || target.counts != nullptr) publish(found, target, blockIdx.x == 0 && blockIdx.y == 0);

@@ -38,16 +38,17 @@ void launch_cast_as(const Source& source, bool wide, const Fp8Cast& c, int64_t r
   const Fp8Target target{pointer<float>(c.scale), pointer<float>(c.amax), pointer<int32_t>(c.counts), rows * columns};
   uint8_t *out = fp8_codes(c.out), *out_t = fp8_codes(c.out_t);
   const int64_t runs = rows * columns / kRun;
-  if (!c.out_t.empty() && wide && in_units(16, {rows}, {c.out_t}) && in_units(kRun, {columns}, {c.out})) {
-    const dim3 grid = tiles(rows, columns);
+  const int64_t part_columns = columns / Source::kParts;
+  if (!c.out_t.empty() && wide && in_units(16, {rows}, {c.out_t}) && in_units(kRun, {part_columns}, {c.out})) {
+    const dim3 grid = tiles(rows, part_columns);
     if (c.dbias.empty()) {
       cast_transpose_kernel<Source, kFormat, false>
-          <<<grid, kThreads, 0, stream>>>(out, out_t, nullptr, source, target, rows, columns);
+          <<<grid, kThreads, 0, stream>>>(out, out_t, nullptr, source, target, rows, part_columns);
       return;
     }
     auto* sums = static_cast<float*>(workspace(stream, Scratch::kColumnSums, sizeof(float) * grid.y * columns));
     cast_transpose_kernel<Source, kFormat, true>
-        <<<grid, kThreads, 0, stream>>>(out, out_t, sums, source, target, rows, columns);
+        <<<grid, kThreads, 0, stream>>>(out, out_t, sums, source, target, rows, part_columns);
     add_slabs<1>({{pointer<float>(c.dbias)}}, sums, columns, static_cast<int>(grid.y), stream);
     return;
   }

@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
 
     for (uint32_t round = 0;; round ^= 1) {
       barrier_wait(query_full, round);
-      const int index = *item_index;
-      __syncwarp();  // all lanes have read it when lane 0 lets the next be written
+      // Lane 0 alone reads it, for it is lane 0 that lets the next be written.
+      const int index = __shfl_sync(0xFFFFFFFFu, lane == 0 ? *item_index : 0, 0);
       if (index < 0) break;
       const Item item = item_of<Tiles>(index, work, d);
       const int head = item.kv * d.group + item.g, first_row = item.first_query + consumer * 64,

@@ -328,6 +328,7 @@ TEST(CudaOps, cross_entropy) {
                                                  {16, 50304, 50257},
                                                  {3, 120000, 119999},
                                                  {40, 128256, 128256},
+                                                 {150, 129000, 128999},
                                                  {2, 229384, 229377},
                                                  {2, 460000, 459999}})
         compare_cross_entropy({dtype, rows, columns, vocab, 1, gradient});

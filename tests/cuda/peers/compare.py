@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Trireme beside its peers: the same shapes on the same GPUs, in alternation; one table with ratios.
 
-    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without WORDS] [--json FILE] [SHAPE ...]
+    compare.py [--build build-gpu] [--rounds 3] [--gpus 1] [--seconds N] [--without WORDS] [--only WORDS] [--json FILE]
+               [SHAPE ...]
     compare.py --prepare [SHAPE ...]
 
 Every program runs once a round, Trireme first, so that a GPU that grows hot slows all alike; a round goes through all
@@ -65,12 +66,21 @@ class Program:
 
 
 @dataclass
+class Answer:
+    """Tokens a second, or why there are none; and all that the program's line of JSON says."""
+    tokens_per_s: float | None = None
+    reason: str = ""
+    line: dict = field(default_factory=dict)
+
+
+@dataclass
 class Figures:
     """Tokens a second, a number a round, or why there are none."""
     name: str
     rounds: list = field(default_factory=list)
     reason: str = ""
     seconds: list = field(default_factory=list)  # that each run took as a whole
+    lines: list = field(default_factory=list)  # of JSON, one a round
 
     @property
     def tokens_per_s(self):
@@ -80,15 +90,25 @@ class Figures:
     def scatter(self):
         return (max(self.rounds) - min(self.rounds)) / self.tokens_per_s
 
+    @property
+    def load(self):
+        """The GPU's clock and power in the measured steps, which Trireme tells."""
+        loads = [line["gpu"] for line in self.lines if line.get("gpu")]
+        if not loads:
+            return ""
+        clock, power, limit = (statistics.median(load[key] for load in loads)
+                               for key in ("sm_mhz", "watts", "watts_limit"))
+        return f"{clock:.0f} MHz, {power:.0f} of {limit:.0f} W"
 
-def trireme(build, config, shape, gpus, name="Trireme", gemm="compute", **parallel):
+
+def trireme(build, config, shape, gpus, name="Trireme", gemm="compute", moments="fp32", **parallel):
     """`shape.batch` sequences a GPU; the parallel axes that are not named are 1. gemm: precision.gemm."""
     axes = {"tp": 1, "pp": 1, "dp": 1, "chunks": 1, "schedule": "1f1b", "zero": 1, "recompute": "none"} | parallel
     batch = shape.batch * gpus
     settings = {"run.device": "cuda", "model.hidden": shape.hidden, "model.layers": shape.layers,
                 "model.heads": shape.heads, "model.kv_heads": shape.kv_heads, "model.ffn_hidden": shape.ffn,
                 "model.vocab": shape.vocab, "model.seq_len": shape.seq_len, "data.global_batch": batch,
-                "data.micro_batch": batch // axes["dp"], "precision.gemm": gemm}
+                "data.micro_batch": batch // axes["dp"], "precision.gemm": gemm, "optimizer.moments": moments}
     settings |= {f"parallel.{axis}": n for axis, n in axes.items()}
     command = [str(ROOT / "slurm/mpirun"), "-n", str(gpus), str(ROOT / build / "bin/trireme"), "bench", "step",
                str(ROOT / f"configs/{config}.yaml"), "--json"]
@@ -111,6 +131,8 @@ def programs(build, config, shape, gpus):
     if gpus == 1:
         block = [] if shape.kind == "llama" else [peer("Transformer Engine FP8, blocks", "te_peer.py", "block", shape)]
         return [trireme(build, config, shape, 1), trireme(build, config, shape, 1, "Trireme FP8", "fp8"),
+                trireme(build, config, shape, 1, "Trireme, moments in bf16", moments="bf16"),
+                trireme(build, config, shape, 1, "Trireme FP8, moments in bf16", "fp8", "bf16"),
                 peer("PyTorch compile", "torch_peer.py", "bf16", shape),
                 peer("Transformer Engine", "te_peer.py", "bf16", shape),
                 peer("torchao FP8, tensor scales", "torch_peer.py", "fp8_tensor", shape),
@@ -127,7 +149,7 @@ def programs(build, config, shape, gpus):
 
 
 def read_answer(text):
-    """(tokens a second, "") of a program's output, or (None, why not). Its last line that is JSON counts."""
+    """Of a program's output, whose last line that is JSON counts; neither figures nor a reason where there is none."""
     for line in reversed(text.splitlines()):
         if not line.startswith("{"):
             continue
@@ -136,33 +158,33 @@ def read_answer(text):
         except json.JSONDecodeError:
             continue
         if "skipped" in answer:
-            return None, "skipped: " + answer["skipped"]
+            return Answer(reason="skipped: " + answer["skipped"])
         if "tokens_per_s" in answer:  # Trireme's, at its median step
-            return answer["tokens_per_s"], ""
+            return Answer(answer["tokens_per_s"], line=answer)
         if "ms" in answer:
-            return answer["tokens"] / statistics.median(answer["ms"]) * 1e3, ""
-    return None, ""
+            return Answer(answer["tokens"] / statistics.median(answer["ms"]) * 1e3, line=answer)
+    return Answer()
 
 
 def run(program, seconds=None, environment=None):
-    """(tokens a second, "") or (None, why not). It is stopped after `seconds`, by default RUN_SECONDS."""
+    """The program's Answer. It is stopped after `seconds`, by default RUN_SECONDS."""
     seconds = RUN_SECONDS if seconds is None else seconds
     try:
         process = subprocess.Popen(program.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
                                    start_new_session=True, env={**os.environ, **(environment or {})})
     except OSError as error:
-        return None, f"failed: {error}"
+        return Answer(reason=f"failed: {error}")
     try:
         out, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # with what it has started
         process.communicate()
-        return None, f"failed: no answer within {seconds:g} s"
-    tokens_per_s, reason = read_answer(out)
-    if tokens_per_s is not None or reason:
-        return tokens_per_s, reason
+        return Answer(reason=f"failed: no answer within {seconds:g} s")
+    answer = read_answer(out)
+    if answer.tokens_per_s is not None or answer.reason:
+        return answer
     words = [line for line in (out + errors).splitlines() if any(letter.isalpha() for letter in line)]
-    return None, f"failed: {words[-1].strip() if words else f'exit status {process.returncode}'}"
+    return Answer(reason=f"failed: {words[-1].strip() if words else f'exit status {process.returncode}'}")
 
 
 def measure(all_programs, rounds, seconds=float("inf"), run_one=run, clock=time.monotonic, after_each=None):
@@ -175,12 +197,13 @@ def measure(all_programs, rounds, seconds=float("inf"), run_one=run, clock=time.
         begin = clock()
         if figures.reason or begin >= end:
             continue
-        tokens_per_s, reason = run_one(program, min(RUN_SECONDS, end - begin))
-        if tokens_per_s is not None:
-            figures.rounds.append(tokens_per_s)
+        answer = run_one(program, min(RUN_SECONDS, end - begin))
+        if answer.tokens_per_s is not None:
+            figures.rounds.append(answer.tokens_per_s)
             figures.seconds.append(clock() - begin)
+            figures.lines.append(answer.line)
         elif clock() < end:
-            figures.reason = reason
+            figures.reason = answer.reason
         if after_each:
             after_each(found)
     for _, figures in turns:
@@ -204,9 +227,9 @@ def prepare(all_programs, gpus, run_one=run):
             except queue.Empty:
                 return
             begin = time.monotonic()
-            tokens_per_s, reason = run_one(program, environment={"CUDA_VISIBLE_DEVICES": gpu, "PEER_STEPS": "1"})
-            answer = reason if tokens_per_s is None else "ready"
-            print(f"{shape}, {program.name}: {answer} after {time.monotonic() - begin:.0f} s", flush=True)
+            answer = run_one(program, environment={"CUDA_VISIBLE_DEVICES": gpu, "PEER_STEPS": "1"})
+            words = answer.reason if answer.tokens_per_s is None else "ready"
+            print(f"{shape}, {program.name}: {words} after {time.monotonic() - begin:.0f} s", flush=True)
 
     workers = [threading.Thread(target=work, args=(gpu,)) for gpu in gpus]
     for worker in workers:
@@ -216,20 +239,22 @@ def prepare(all_programs, gpus, run_one=run):
 
 
 def table(shape_name, figures, gpus):
-    """Lines of Markdown. The ratio is the best of Trireme's to the row's, FP8 to FP8 and bf16 to bf16."""
-    own = {fp8: [row.tokens_per_s for row in figures
-                 if row.name.startswith("Trireme") and row.rounds and ("FP8" in row.name) == fp8]
+    """Lines of Markdown. The ratio is the best of Trireme's to the row's, FP8 to FP8 and bf16 to bf16, all with moments
+    in fp32, as the peers keep them."""
+    own = {fp8: [row.tokens_per_s for row in figures if row.name.startswith("Trireme") and row.rounds
+                 and ("FP8" in row.name) == fp8 and "moments" not in row.name]
            for fp8 in (False, True)}
     lines = [f"### {shape_name}, {gpus} GPU{'s' if gpus > 1 else ''}", "",
-             "| program | tokens/s | rounds apart | Trireme is |", "|---|---|---|---|"]
+             "| program | tokens/s | rounds apart | Trireme is | clock, power |", "|---|---|---|---|---|"]
     for row in figures:
         if not row.rounds:
-            lines.append(f"| {row.name} | {row.reason} | | |")
+            lines.append(f"| {row.name} | {row.reason} | | | |")
             continue
         ours = own["FP8" in row.name]
         ratio = f"{max(ours) / row.tokens_per_s:.2f} ×" if ours and not row.name.startswith("Trireme") else ""
         note = f" ({row.reason})" if row.reason else ""
-        lines.append(f"| {row.name} | {row.tokens_per_s / 1e3:.1f}k{note} | {100 * row.scatter:.1f} % | {ratio} |")
+        lines.append(f"| {row.name} | {row.tokens_per_s / 1e3:.1f}k{note} | {100 * row.scatter:.1f} % | {ratio} "
+                     f"| {row.load} |")
     return lines
 
 
@@ -241,6 +266,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=float("inf"), help="the comparison ends after so many")
     parser.add_argument("--without", action="append", default=[], metavar="WORDS",
                         help="leave out the programs of which \"SHAPE: NAME\" has these words; may be repeated")
+    parser.add_argument("--only", action="append", default=[], metavar="WORDS", help="likewise, leave out the others")
     parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")
     parser.add_argument("--json", help="file for all figures, written anew after each program")
     parser.add_argument("shapes", nargs="*", help="names; all where none is given")
@@ -250,7 +276,8 @@ def main():
     if unknown:
         parser.error(f"{', '.join(unknown)}: no such shape for {options.gpus} GPUs; there are {', '.join(known)}")
     all_programs = {name: [program for program in programs(options.build, *known[name], options.gpus)
-                           if not any(words in f"{name}: {program.name}" for words in options.without)]
+                           if not any(words in f"{name}: {program.name}" for words in options.without)
+                           and (not options.only or any(words in f"{name}: {program.name}" for words in options.only))]
                     for name in options.shapes or known}
     if options.prepare:
         prepare(all_programs, os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
@@ -259,7 +286,8 @@ def main():
     def write(found):
         if not options.json:
             return
-        everything = {shape: {row.name: {"tokens_per_s": row.rounds, "reason": row.reason, "seconds": row.seconds}
+        everything = {shape: {row.name: {"tokens_per_s": row.rounds, "reason": row.reason, "seconds": row.seconds,
+                                         "answers": row.lines}
                               for row in figures} for shape, figures in found.items()}
         Path(options.json).write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 

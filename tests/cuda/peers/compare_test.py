@@ -8,7 +8,7 @@ from dataclasses import replace
 from unittest import mock
 
 import compare
-from compare import Figures, Program, measure, programs, read_answer, run, table
+from compare import Answer, Figures, Program, measure, programs, read_answer, run, table
 from shape import Shape
 
 
@@ -18,24 +18,26 @@ def python(code):
 
 class Answers(unittest.TestCase):
     def test_trireme_tells_its_own_rate_and_a_peer_its_steps(self):
-        self.assertEqual(read_answer('plan of the job:\n{"name":"x","ms":4.0,"tokens_per_s":1000.5}\n'), (1000.5, ""))
+        own = {"name": "x", "ms": 4.0, "tokens_per_s": 1000.5}
+        self.assertEqual(read_answer(f"plan of the job:\n{json.dumps(own)}\n"), Answer(1000.5, line=own))
         peer = 'a warning\n{"ms": [30.0, 10.0, 20.0], "tokens": 40}\n{not json\n'
-        self.assertEqual(read_answer(peer), (2000.0, ""))  # 40 tokens in the median step, 20 ms
-        self.assertEqual(read_answer('{"skipped": "No module named x"}'), (None, "skipped: No module named x"))
-        self.assertEqual(read_answer("nothing\n"), (None, ""))
+        self.assertEqual(read_answer(peer).tokens_per_s, 2000.0)  # 40 tokens in the median step, 20 ms
+        self.assertEqual(read_answer('{"skipped": "No module named x"}'), Answer(reason="skipped: No module named x"))
+        self.assertEqual(read_answer("nothing\n"), Answer())
 
     def test_a_program_that_fails_is_told_in_its_words(self):
-        self.assertEqual(run(python("print('{\"ms\": [10.0], \"tokens\": 5}')")), (500.0, ""))
+        self.assertEqual(run(python("print('{\"ms\": [10.0], \"tokens\": 5}')")).tokens_per_s, 500.0)
         code = "import sys; print('out of memory', file=sys.stderr); print('-----', file=sys.stderr); sys.exit(3)"
-        self.assertEqual(run(python(code)), (None, "failed: out of memory"))
-        self.assertEqual(run(python("import sys; sys.exit(3)")), (None, "failed: exit status 3"))
-        self.assertTrue(run(Program("p", ["/no/such/program"]))[1].startswith("failed: "))
+        self.assertEqual(run(python(code)), Answer(reason="failed: out of memory"))
+        self.assertEqual(run(python("import sys; sys.exit(3)")), Answer(reason="failed: exit status 3"))
+        self.assertTrue(run(Program("p", ["/no/such/program"])).reason.startswith("failed: "))
         with mock.patch.object(compare, "RUN_SECONDS", 0.2):
-            self.assertEqual(run(python("import time; time.sleep(60)")), (None, "failed: no answer within 0.2 s"))
+            slept = run(python("import time; time.sleep(60)"))
+            self.assertEqual(slept, Answer(reason="failed: no answer within 0.2 s"))
 
     def test_a_peer_without_its_package_says_so(self):
         code = "import sys; sys.path.insert(0, %r); from shape import need; need('no_such_package'); print('on')"
-        self.assertEqual(run(python(code % str(compare.HERE))), (None, "skipped: No module named 'no_such_package'"))
+        self.assertEqual(run(python(code % str(compare.HERE))).reason, "skipped: No module named 'no_such_package'")
 
 
 class Alternation(unittest.TestCase):
@@ -46,7 +48,7 @@ class Alternation(unittest.TestCase):
 
         def run_one(program, seconds):
             asked.append(program.name)
-            return answers[program.name].pop(0)
+            return Answer(*answers[program.name].pop(0))
 
         a, b, c = measure({"shape": [Program(name, []) for name in "abc"]}, 3, run_one=run_one)["shape"]
         self.assertEqual("".join(asked), "abc" "ac" "a")
@@ -62,7 +64,7 @@ class Alternation(unittest.TestCase):
             nonlocal now
             asked.append((program.name, seconds))
             now += min(10.0, seconds)
-            return (100, "") if seconds >= 10 else (None, f"failed: no answer within {seconds:g} s")
+            return Answer(100) if seconds >= 10 else Answer(reason=f"failed: no answer within {seconds:g} s")
 
         all_programs = {"one": [Program("a", []), Program("b", [])], "two": [Program("c", []), Program("d", [])]}
         found = measure(all_programs, 2, 54.0, run_one, lambda: now,
@@ -83,7 +85,7 @@ class Alternation(unittest.TestCase):
 
         def run_one(program, environment):
             asked.append((program.name, environment["CUDA_VISIBLE_DEVICES"], environment["PEER_STEPS"]))
-            return 1000, ""
+            return Answer(1000)
 
         all_programs = {name: programs("build", *compare.SHAPES[1][name], 1) for name in ("13b", "llama8k")}
         with mock.patch("builtins.print"):
@@ -96,15 +98,23 @@ class Alternation(unittest.TestCase):
         rows = [Figures("Trireme dp 2", [30000, 33000, 31000]), Figures("Trireme tp 2", [40000]),
                 Figures("peer", [20000, 25000]), Figures("gone", [], "skipped: No module named 'x'")]
         self.assertEqual(table("13b", rows, 2)[4:], [
-            "| Trireme dp 2 | 31.0k | 9.7 % |  |",
-            "| Trireme tp 2 | 40.0k | 0.0 % |  |",
-            f"| peer | 22.5k | {100 * 5000 / statistics.median([20000, 25000]):.1f} % | 1.78 × |",
-            "| gone | skipped: No module named 'x' | | |"])
+            "| Trireme dp 2 | 31.0k | 9.7 % |  |  |",
+            "| Trireme tp 2 | 40.0k | 0.0 % |  |  |",
+            f"| peer | 22.5k | {100 * 5000 / statistics.median([20000, 25000]):.1f} % | 1.78 × |  |",
+            "| gone | skipped: No module named 'x' | | | |"])
         formats = [Figures("Trireme", [30000]), Figures("Trireme FP8", [60000]), Figures("peer", [20000]),
-                   Figures("peer FP8, row scales", [40000])]
-        self.assertEqual([line.split("|")[-2].strip() for line in table("13b", formats, 1)[6:]], ["1.50 ×", "1.50 ×"])
+                   Figures("peer FP8, row scales", [40000]), Figures("Trireme FP8, moments in bf16", [90000])]
+        self.assertEqual([line.split("|")[4].strip() for line in table("13b", formats, 1)[6:]],
+                         ["1.50 ×", "1.50 ×", ""])
         alone = [Figures("Trireme", [], "failed: x"), Figures("peer", [20000])]
-        self.assertEqual(table("13b", alone, 1)[-1], "| peer | 20.0k | 0.0 % |  |")
+        self.assertEqual(table("13b", alone, 1)[-1], "| peer | 20.0k | 0.0 % |  |  |")
+
+    def test_the_table_has_the_clock_and_power_that_trireme_tells(self):
+        loads = [{"gpu": {"sm_mhz": mhz, "watts": watts, "watts_limit": 700}} for mhz, watts in
+                 ((1400, 690), (1500, 698), (1410, 696))]
+        rows = [Figures("Trireme", [1000, 1000, 1000], lines=loads), Figures("peer", [1000], lines=[{"ms": [1.0]}])]
+        self.assertEqual([line.split("|")[-2].strip() for line in table("13b", rows, 1)[4:]],
+                         ["1410 MHz, 696 of 700 W", ""])
 
 
 class Programs(unittest.TestCase):
