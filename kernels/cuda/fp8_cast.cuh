@@ -267,20 +267,19 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
       tile[part].put(column + 4, quad, {codes[0].y, codes[1].y, codes[2].y, codes[3].y});
     }
   }
-  const auto share_sums = [&](int part) {
-    static_assert(kRuns == 16, "a warp has two quads of each run");
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      sums[part][i] += __shfl_xor_sync(0xFFFFFFFFu, sums[part][i], 16);
-      if (threadIdx.x % 32 < 16) sums_of_warp[threadIdx.x / 32][column + i] = sums[part][i];
-    }
-  };
-  if constexpr (kColumnSums) share_sums(0);
   __syncthreads();
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     tile[part].store(out_t + part * part_columns * rows, first_row, first_column, rows, part_columns);
     if constexpr (kColumnSums) {
+      static_assert(kRuns == 16, "a warp has two quads of each run");
+      if (part > 0) __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        sums[part][i] += __shfl_xor_sync(0xFFFFFFFFu, sums[part][i], 16);
+        if (threadIdx.x % 32 < 16) sums_of_warp[threadIdx.x / 32][column + i] = sums[part][i];
+      }
+      __syncthreads();
       const int mine = static_cast<int>(threadIdx.x);
       if (mine < kTile && first_column + mine < part_columns) {
         float sum = 0;
@@ -288,10 +287,6 @@ __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
         for (int warp = 0; warp < kThreads / 32; ++warp) sum += sums_of_warp[warp][mine];
         column_sums[blockIdx.y * columns + part * part_columns + first_column + mine] = sum;
       }
-      if (part + 1 == kParts) continue;
-      __syncthreads();  // all have read the sums of this part
-      share_sums(part + 1);
-      __syncthreads();
     }
   }
   if (target.amax != nullptr || target.counts != nullptr) publish(found, target, blockIdx.x == 0 && blockIdx.y == 0);
