@@ -199,8 +199,8 @@ TEST(RunLock, two_runs_do_not_share_a_checkpoint_folder) {
   }
 }
 
-// Whoever removes checkpoints holds their folder alone, without a run: it is refused beside a run, and a run that begins
-// waits for it.
+// Whoever removes checkpoints holds their folder alone, without a run: it is refused beside a run, and a run that
+// begins waits for it.
 TEST(RunLock, checkpoints_are_not_pruned_beside_their_run) {
   const TemporaryFolder dir;
   const std::string checkpoints = dir / "checkpoints";
