@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "io/base/host.h"
 #include "io/base/log.h"
@@ -25,7 +27,8 @@ namespace {
 
 struct Holder {
   std::string host, attempt, started;
-  std::string run;  // its folder, absolute; "": not said
+  std::string run;     // its folder, absolute; "": not said
+  bool is_run = true;  // false: it says that it is none
   int64_t pid = 0;
   BatchStart start;
 };
@@ -46,6 +49,7 @@ std::optional<Holder> holder_of(const std::string& text) {
     const size_t blank = std::min(line.find(' '), line.size());
     fields[line.substr(0, blank)] = line.substr(std::min(blank + 1, line.size()));
   }
+  const bool says_run = fields.contains("run");
   for (const char* name : {"host", "pid", "attempt", "started"})
     if (fields[name].empty()) return std::nullopt;
   const auto number = [&](const char* name) { return std::strtoll(fields[name].c_str(), nullptr, 10); };
@@ -53,6 +57,7 @@ std::optional<Holder> holder_of(const std::string& text) {
                 .attempt = fields["attempt"],
                 .started = fields["started"],
                 .run = fields["run"],
+                .is_run = !says_run || !fields["run"].empty(),
                 .pid = number("pid")};
   if (!fields["job"].empty()) holder.start = {.job = fields["job"], .restart = static_cast<int>(number("restart"))};
   return holder;
@@ -81,6 +86,26 @@ bool dead_here(const Holder& holder) {
 bool earlier_start(const Holder& holder, const BatchStart& own) {
   return !own.job.empty() && holder.start.job == own.job && holder.start.restart < own.restart;
 }
+
+// One that is no run holds a folder while it removes checkpoints: a run that begins waits for it.
+class Patience {
+ public:
+  Patience(const std::string& path, const std::string& run) : path_(path), run_(run) {}
+
+  // Whether to try again; then some time has passed.
+  bool waits_for(const std::optional<Holder>& holder) {
+    if (run_.empty() || !holder || holder->is_run || dead_here(*holder) || tries_ == kMostTries) return false;
+    if (tries_++ == 0) log_info("{}: waits for {}, which is no run", path_, describe(holder));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return true;
+  }
+
+ private:
+  static constexpr int kMostTries = 3000;  // ten minutes
+  const std::string& path_;
+  const std::string& run_;
+  int tries_ = 0;
+};
 
 std::string now() {
   const time_t seconds = ::time(nullptr);
@@ -117,6 +142,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
                                           const std::string& attempt, const BatchStart& start, How how) {
   File lock;
   lock.path_ = path;
+  Patience patience(path, run);
   while (true) {
     lock.file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (lock.file_.get() < 0) return system_error(errno, "{}", path);
@@ -133,6 +159,7 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
                    path, describe(holder), start.job);
           continue;
         }
+        if (patience.waits_for(holder)) continue;
         return refusal(path, field, holder, run,
                        fmt::format("{}; wait for it{}",
                                    holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "",
@@ -148,7 +175,9 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
     if (same.value()) break;  // else it was removed meanwhile: lock the new one
   }
 
-  const auto text = contents(lock.file_.get(), path);
+  auto text = contents(lock.file_.get(), path);
+  while (how == How::kTextAlone && text && patience.waits_for(holder_of(text.value())))
+    text = contents(lock.file_.get(), path);
   if (!text) return text.error();
   if (const auto holder = holder_of(text.value())) {
     if (how == How::kTextAlone && !dead_here(*holder) && !earlier_start(*holder, start))

@@ -31,7 +31,7 @@ std::vector<std::string> prefixes_of(const PrepareOptions& options) {
 }
 
 Result<void> check_output(const PrepareOptions& options) {
-  // Of a folder's name files would be made that begin with a point, which nobody sees.
+  // A folder's name would make files such as DIR/.bin, which are hidden.
   if (const std::string name = fs::path(options.output).filename(); name.empty() || name == "." || name == "..")
     return usage_error("--output {}: names a folder; give the files a name in it, such as {}", options.output,
                        (fs::path(options.output) / "text").string());

@@ -224,9 +224,10 @@ __device__ __forceinline__ void make_parts(const Source& source, int64_t r, int6
 template <class Source>
 constexpr int kTileBlocks = (sizeof(typename Source::Type) == 2 ? 4 : 3) - (Source::kParts - 1);
 
-// Both orientations, or the transpose alone (out null): a block a tile of each part, a thread runs of four rows at a
-// time. `rows` is a multiple of sixteen, `part_columns`, those of a part, of kRun. kColumnSums: column_sums (tiles
-// down, columns) get the sums over the tile's rows.
+// Both orientations, or the transpose alone (out null): a block a tile of 128 x 128 of a part's columns, in each part;
+// a thread runs of four rows at a time. `rows` is a multiple of sixteen, `part_columns`, those of a part, of kRun.
+// out_t's parts follow each other, part_columns · rows bytes each. kColumnSums: column_sums (tiles down, columns) get
+// the sums over the tile's rows.
 template <class Source, __nv_fp8_interpretation_t kFormat, bool kColumnSums>
 __global__ void __launch_bounds__(kThreads, kTileBlocks<Source>)
     cast_transpose_kernel(uint8_t* out, uint8_t* out_t, float* column_sums, Source source, Fp8Target target,

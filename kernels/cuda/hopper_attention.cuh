@@ -31,7 +31,8 @@ inline CUtensorMap box_map(const void* data, int64_t batch, int seq_len, int64_t
 }
 
 // The barriers of two rings of stages, by one thread before the block's first __syncthreads: a stage is full when its
-// boxes are there, and free when that many warps have done with it. Those of a ring's stages lie side by side.
+// boxes are there, and free when that many warps have done with it. Those of a ring's stages lie side by side. Ends the
+// set-up: a block's other barriers come before it.
 template <int kStages>
 __device__ __forceinline__ void init_rings(uint32_t first_full, uint32_t first_free, uint32_t second_full,
                                            uint32_t second_free, int warps) {

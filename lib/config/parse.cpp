@@ -12,7 +12,7 @@
 #include "lib/config/nearest.h"
 #include "lib/config/other_names.h"
 #include "lib/config/presets.h"
-#include "lib/config/yaml_file.h"
+#include "lib/config/yaml_reader.h"
 
 namespace tri {
 namespace {
@@ -174,9 +174,9 @@ std::string value_of_section(const Section& section, const YAML::Node& value) {
 }
 
 // Reads files and overrides into one Config, and collects what is wrong with them.
-class Parser : YamlFile {
+class Parser : YamlReader {
  public:
-  explicit Parser(const std::string& file_name) : YamlFile(file_name) {}
+  explicit Parser(const std::string& file_name) : YamlReader(file_name) {}
 
   void read_file(std::string_view text) {
     if (file_name().ends_with(".toml"))

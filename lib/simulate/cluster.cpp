@@ -9,7 +9,7 @@
 
 #include "lib/config/nearest.h"
 #include "lib/config/value.h"
-#include "lib/config/yaml_file.h"
+#include "lib/config/yaml_reader.h"
 
 namespace tri {
 namespace {
@@ -106,9 +106,9 @@ std::string advice(const std::string& word, const std::string& prefix, const std
   return fmt::format("the {} are {}", what, fmt::join(known, ", "));
 }
 
-class ClusterParser : YamlFile {
+class ClusterParser : YamlReader {
  public:
-  explicit ClusterParser(const std::string& file_name) : YamlFile(file_name) {}
+  explicit ClusterParser(const std::string& file_name) : YamlReader(file_name) {}
 
   void read_file(std::string_view text) {
     const YAML::Node root = document(text);

@@ -148,6 +148,14 @@ def programs(build, config, shape, gpus):
     return found
 
 
+def chosen(of_shape, shape_name, options):
+    """Of a shape's programs those that --only and --without leave."""
+    def has(program, all_words):
+        return any(words in f"{shape_name}: {program.name}" for words in all_words)
+    return [program for program in of_shape
+            if not has(program, options.without) and (not options.only or has(program, options.only))]
+
+
 def read_answer(text):
     """Of a program's output, whose last line that is JSON counts; neither figures nor a reason where there is none."""
     for line in reversed(text.splitlines()):
@@ -264,9 +272,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gpus", type=int, default=1, choices=sorted(SHAPES))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="the comparison ends after so many")
-    parser.add_argument("--without", action="append", default=[], metavar="WORDS",
+    words = dict(action="append", default=[], metavar="WORDS")
+    parser.add_argument("--without", **words,
                         help="leave out the programs of which \"SHAPE: NAME\" has these words; may be repeated")
-    parser.add_argument("--only", action="append", default=[], metavar="WORDS", help="likewise, leave out the others")
+    parser.add_argument("--only", **words,
+                        help="run only the programs of which \"SHAPE: NAME\" has these words; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="only fill torch.compile's cache")
     parser.add_argument("--json", help="file for all figures, written anew after each program")
     parser.add_argument("shapes", nargs="*", help="names; all where none is given")
@@ -275,10 +285,10 @@ def main():
     unknown = [name for name in options.shapes if name not in known]
     if unknown:
         parser.error(f"{', '.join(unknown)}: no such shape for {options.gpus} GPUs; there are {', '.join(known)}")
-    all_programs = {name: [program for program in programs(options.build, *known[name], options.gpus)
-                           if not any(words in f"{name}: {program.name}" for words in options.without)
-                           and (not options.only or any(words in f"{name}: {program.name}" for words in options.only))]
+    all_programs = {name: chosen(programs(options.build, *known[name], options.gpus), name, options)
                     for name in options.shapes or known}
+    if not any(all_programs.values()):
+        parser.error("--only and --without leave no program")
     if options.prepare:
         prepare(all_programs, os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
         return 0

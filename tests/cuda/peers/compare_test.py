@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """compare.py's table from answers of our own making; its programs' answers as they come. Needs no GPU and no peer."""
+import argparse
 import json
 import statistics
 import sys
@@ -118,6 +119,21 @@ class Alternation(unittest.TestCase):
 
 
 class Programs(unittest.TestCase):
+    def test_words_choose_programs_by_shape_and_name(self):
+        of_shape = [Program(name, []) for name in ("Trireme", "Trireme FP8, moments in bf16", "peer FP8", "peer")]
+
+        def names(without=(), only=()):
+            options = argparse.Namespace(without=without, only=only)
+            return [program.name for program in compare.chosen(of_shape, "13b", options)]
+
+        self.assertEqual(names(), [program.name for program in of_shape])
+        self.assertEqual(names(without=["FP8"]), ["Trireme", "peer"])
+        self.assertEqual(names(only=["moments", "13b: peer"]), ["Trireme FP8, moments in bf16", "peer FP8", "peer"])
+        self.assertEqual(names(without=["llama8k: Trireme", "moments"], only=["Trireme"]), ["Trireme"])
+        with mock.patch("sys.argv", ["compare.py", "--only", "Nonesuch", "13b"]), mock.patch("sys.stderr"), \
+                self.assertRaises(SystemExit):
+            compare.main()
+
     def each(self, of_trireme):
         for gpus, shapes in compare.SHAPES.items():
             for config, shape in shapes.values():

@@ -1,6 +1,8 @@
 // What readers of a YAML file have in common: problems are collected, each with its place, and told all at once.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,9 +13,9 @@
 
 namespace tri {
 
-class YamlFile {
+class YamlReader {
  protected:
-  explicit YamlFile(const std::string& file_name) : file_name_(file_name) {}
+  explicit YamlReader(const std::string& file_name) : file_name_(file_name) {}
 
   const std::string& file_name() const { return file_name_; }
   std::string at_line(int line) const { return fmt::format("{}:{}", file_name_, line); }
