@@ -32,6 +32,7 @@ Recompute planned_recompute(const Config& config, const GpuProperties& gpu, doub
 
 // Error (kUsage): the config's GEMMs are in FP8, which the cluster's devices do not multiply.
 Result<void> check_numbers(const Config& config, const Cluster& cluster);
+
 // `config`, resolved for its ranks, with what its job would decide on the cluster's machines, as planned_bytes and
 // workload_of want it; recompute: auto stays. Error (kUsage): the job would refuse it.
 Result<Config> planned_for(Config config, const Cluster& cluster);

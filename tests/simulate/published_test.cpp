@@ -286,8 +286,9 @@ Divided divided(const std::string& source, const std::function<bool(const Row&)>
   return rows;
 }
 
-// The first within 3 %, a GEMM rate (printed) having been fitted on them, the others within 3.5.
-void expect_foretold(const std::string& source, double rate, const Divided& rows, const Cluster& cluster) {
+// The first within 3 %, a GEMM rate (printed) having been fitted on them, the others within `bound`.
+void expect_foretold(const std::string& source, double rate, const Divided& rows, const Cluster& cluster,
+                     double bound) {
   ASSERT_FALSE(rows.seen.empty());
   ASSERT_FALSE(rows.unseen.empty());
   const std::vector<Error> calibrated = errors_of(rows.seen, cluster), blind = errors_of(rows.unseen, cluster);
@@ -296,7 +297,7 @@ void expect_foretold(const std::string& source, double rate, const Divided& rows
   print(source + ", blind", blind);
   print_rows(blind);
   EXPECT_LE(published::max_error(calibrated), 0.03);
-  EXPECT_LE(published::max_error(blind), 0.035);
+  EXPECT_LE(published::max_error(blind), bound);
 }
 
 bool calibrates_one_gpu(const Row& row) {
@@ -304,18 +305,24 @@ bool calibrates_one_gpu(const Row& row) {
 }
 
 // Steps of seconds on four GPUs at their power limit run 5 % slower than short ones on one GPU; so each is calibrated
-// with one GEMM rate: one GPU's on GPT 1.316B and the 13B shape, four GPUs' on dp 4 and tp 4. The others are blind.
+// with one GEMM rate: one GPU's on GPT 1.316B and the 13B shape, four GPUs' on dp 4 and tp 4. The others are blind, but
+// for the rates of our own attention, which are those of LLaMA's and the 13B shape's steps.
 TEST(Published, our_own_h200_figures) {
-  for (const auto& [source, cluster_of_then, is_seen] :
-       {std::tuple<std::string, Cluster, std::function<bool(const Row&)>>{"Trireme H200 one", h200_with_cudnn(),
-                                                                          calibrates_one_gpu},
-        {"Trireme H200 four", h200_with_cudnn(),
-         [](const Row& row) { return row.model == "13B" && row.pp == 1 && row.tp != 2; }},
-        {"Trireme H200 own attention one", cluster_of("h200"), calibrates_one_gpu}}) {
-    Cluster cluster = cluster_of_then;
+  struct Measured {
+    std::string source;
+    Cluster cluster;
+    std::function<bool(const Row&)> is_seen;
+    double bound;
+  };
+  const auto calibrates_four = [](const Row& row) { return row.model == "13B" && row.pp == 1 && row.tp != 2; };
+  for (auto& [source, cluster, is_seen, bound] :
+       {Measured{"Trireme H200 one", h200_with_cudnn(), calibrates_one_gpu, 0.03},
+        Measured{"Trireme H200 four", h200_with_cudnn(), calibrates_four, 0.03},
+        Measured{"Trireme H200 own attention one", cluster_of("h200"), calibrates_one_gpu, 0.035}}) {
+    Cluster fitted = cluster;
     const Divided rows = divided(source, is_seen);
-    fit({{&cluster.software.gemm_share, 0.02, 0.3, 1}}, [&, &seen = rows.seen] { return squared(seen, cluster); });
-    expect_foretold(source, cluster.software.gemm_share, rows, cluster);
+    fit({{&fitted.software.gemm_share, 0.02, 0.3, 1}}, [&] { return squared(rows.seen, fitted); });
+    expect_foretold(source, fitted.software.gemm_share, rows, fitted, bound);
   }
 }
 
@@ -329,7 +336,7 @@ TEST(Published, our_own_fp8_figures) {
                   fp8 = divided(program + "fp8", calibrates_one_gpu);
     fit({{&cluster.software.gemm_share, 0.02, 0.3, 1}}, [&] { return squared(bf16.seen, cluster); });
     fit({{&cluster.software.fp8_gemm_share, 0.02, 0.3, 1}}, [&] { return squared(fp8.seen, cluster); });
-    expect_foretold(program + "fp8", cluster.software.fp8_gemm_share, fp8, cluster);
+    expect_foretold(program + "fp8", cluster.software.fp8_gemm_share, fp8, cluster, 0.03);
   }
 }
 
