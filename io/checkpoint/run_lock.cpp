@@ -101,7 +101,8 @@ class Patience {
   }
 
  private:
-  static constexpr int kMostTries = 3000;  // ten minutes
+  // Five minutes: the watchdog would take more than half of fault.setup_seconds (900) for a hang.
+  static constexpr int kMostTries = 1500;
   const std::string& path_;
   const std::string& run_;
   int tries_ = 0;

@@ -3,7 +3,7 @@
 // CHECKPOINT_DIR/checkpoint.lock. A lock file is locked by flock and says who holds it: host, process, attempt, start,
 // run folder. The kernel gives the lock up when its holder dies, so what a dead one left is taken over, with a log
 // line. On file systems without flock the text alone decides: a holder that is dead on this host is replaced, others
-// refuse. A run that begins waits for a holder that is no run, ten minutes at most; all others refuse at once.
+// refuse. A run that begins waits for a holder that is no run, five minutes at most; all others refuse at once.
 // A batch job that was started again is the heir of its earlier starts, whose processes may live on where their node
 // was lost to the scheduler: it replaces the files, and they find out before they publish anything.
 #pragma once
