@@ -143,19 +143,35 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
 }
 
 // The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by
-// itself, before the reaper kills any.
+// itself, before the reaper kills any. No rank aborts before the node's reaper is there, since the launcher then kills
+// the rank that begins it; but a fork can be held up for seconds, by any process that has the same files mapped and gets
+// no processor time, and is not waited for longer than kForkPatience.
 void Job::end_all(ExitCode code) {
   constexpr double kReaperPatience = 2;                      // seconds
   constexpr std::chrono::milliseconds kAbortPatience{1500};  // with MPI, whose calls may hang
+  const auto await_reaper = [node = node_] {
+    constexpr std::chrono::milliseconds kForkPatience{1500}, kPause{1};
+    const auto end = std::chrono::steady_clock::now() + kForkPatience;
+    while (!node->reaper_there && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(kPause);
+  };
+  const auto abort = [=] {
+    await_reaper();
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  };
   node_->ending = true;
-  if (!node_->reaped.exchange(true) && reaper_->start(kReaperPatience) < 0) node_->reaped = false;
-  const auto abort = [code] { MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code)); };
+  bool has_thread = true;
   try {
     std::thread(abort).detach();
-    std::this_thread::sleep_for(kAbortPatience);
-  } catch (const std::system_error&) {  // no thread can be had
-    abort();
+  } catch (const std::system_error&) {
+    has_thread = false;
   }
+  if (!node_->reaps.exchange(true)) {
+    reaper_->start(kReaperPatience);
+    node_->reaper_there = true;
+  }
+  if (!has_thread) abort();
+  await_reaper();
+  std::this_thread::sleep_for(kAbortPatience);
   std::_Exit(static_cast<int>(code));
 }
 

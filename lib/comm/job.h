@@ -127,10 +127,11 @@ class Job {
 
   // What the ranks of a node see of each other's end.
   struct NodeState {
-    std::atomic<uint64_t> failure;  // a hash of the words of the first that failed; 0: none did
-    std::atomic<bool> reported;     // ... and they are on the console
-    std::atomic<bool> ending;       // a rank ends the job
-    std::atomic<bool> reaped;       // ... and a NodeReaper is at work
+    std::atomic<uint64_t> failure;   // a hash of the words of the first that failed; 0: none did
+    std::atomic<bool> reported;      // ... and they are on the console
+    std::atomic<bool> ending;        // a rank ends the job
+    std::atomic<bool> reaps;         // ... and one begins a NodeReaper
+    std::atomic<bool> reaper_there;  // ... which runs, or can't be had
   };
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 

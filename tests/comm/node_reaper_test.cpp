@@ -70,6 +70,20 @@ TEST(NodeReaper, spares_a_later_process_of_the_same_number_and_other_namespaces)
   EXPECT_TRUE(WIFSIGNALED(status));
 }
 
+// Else it dies of the signal that a launcher sends to the group of the rank that began it.
+TEST(NodeReaper, has_left_the_group_when_it_is_begun) {
+  const pid_t child = make_child(true);
+  const NodeReaper reaper({id_of(child)});
+  for (int i = 0; i < 20; ++i) {
+    const pid_t process = reaper.start(600);
+    EXPECT_EQ(::getpgid(process), process);
+    ::kill(process, SIGKILL);
+    status_of(process);
+  }
+  ::kill(child, SIGKILL);
+  status_of(child);
+}
+
 TEST(NodeReaper, holds_no_file_and_no_session_of_the_job) {
   const pid_t child = make_child(true);
   int ends[2];

@@ -1,7 +1,6 @@
 #include "tests/hangs/hangs.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "lib/comm/job.h"
@@ -44,10 +44,13 @@ std::string text_of(const char* name) { return std::getenv(name) != nullptr ? st
   for (;;) ::pause();
 }
 
-// At the lowest priority: on a machine with fewer cores than ranks the others have to go on.
+// A quarter of the time: on a machine with fewer cores than ranks the others have to go on. Not at a low priority: when
+// such a thread is killed the kernel lets it go slowly, while it holds locks of the files that all ranks have mapped.
 [[noreturn]] void spin_for_ever() {
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
-  for (volatile uint64_t turns = 0;;) turns = turns + 1;
+  using namespace std::chrono_literals;
+  for (volatile uint64_t turns = 0;; std::this_thread::sleep_for(3ms))
+    for (const auto end = std::chrono::steady_clock::now() + 1ms; std::chrono::steady_clock::now() < end;)
+      turns = turns + 1;
 }
 
 class Injector {

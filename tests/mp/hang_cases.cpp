@@ -113,8 +113,14 @@ std::string Case::rule() const { return fmt::format("{}/{}/{}/{}", rank, place, 
 
 std::string Case::text() const { return fmt::format("{:<14} {:<32}", layout_at(layout).name, rule()); }
 
-double Case::deadline(double slower) const {
-  return slower * (place == "setup" || place == "read" ? kStartDeadline : kDeadline);
+double Case::deadline(const std::string& phase) const {
+  constexpr auto is_one_of = [](const auto& names, const std::string& name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  const bool of_steps = is_one_of(kComputePlaces, place) || (is_one_of(kHostPlaces, place) && place != "setup") ||
+                        (of_storage(place) && place != "read");
+  const bool starts = place == "setup" || place == "read" || phase == "setup" || phase == "load";
+  return starts && !of_steps ? kStartDeadline : kDeadline;
 }
 
 Case case_of(const std::string& layout, const std::string& rule) {

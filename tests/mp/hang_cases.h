@@ -51,7 +51,8 @@ struct Case {
 
   std::string rule() const;  // "RANK/PLACE/NUMBER/ACTION"
   std::string text() const;
-  double deadline(double slower) const;
+  // Seconds, where ranks stand still in that phase: transfers and data are met in set-up and in steps.
+  double deadline(const std::string& phase) const;
 };
 // The case of "RANK/PLACE/NUMBER/ACTION".
 Case case_of(const std::string& layout, const std::string& rule);

@@ -41,15 +41,22 @@ std::optional<Verdict> verdict_of(const std::string& run) {
   return verdict;
 }
 
+nlohmann::json trigger_of(const std::string& file) { return nlohmann::json::parse(read_all(file)); }
+
+// The phase in which ranks stood still by the last report; "": there is none.
+std::string phase_of(const std::string& run) {
+  const std::set<std::string> triggers = dumped(run, "trigger.json");
+  return triggers.empty() ? "" : trigger_of(*triggers.rbegin()).at("phase");
+}
+
 // What made a run dump its ranks before half of the deadline had passed; "": nothing. On a busy machine half of it may
 // pass without a hang.
 std::string early_alarm(const std::string& run) {
   for (const std::string& file : dumped(run, "trigger.json")) {
-    const std::string text = read_all(file);
-    const auto trigger = nlohmann::json::parse(text);
+    const auto trigger = trigger_of(file);
     const std::string phase = trigger.at("phase");
     const double deadline = phase == "setup" || phase == "load" ? kStartDeadline : kDeadline;
-    if (trigger.at("seconds").get<double>() < deadline / 2) return text;
+    if (trigger.at("seconds").get<double>() < deadline / 2) return trigger.dump();
   }
   return "";
 }
@@ -132,8 +139,10 @@ void Jobs::prepare(int layout) {
                 {"TRIREME_TEST_HANG_TRACE=" + traces, "TRIREME_TEST_STORAGE_TRACE=" + traces,
                  "TRIREME_TEST_STORAGE_READS=" + traces}) == 0,
           "{}: the run that nobody disturbs failed:\n{}", layout_at(layout).name, output(whole));
-  const std::string early = early_alarm(whole + "/run");
-  require(early.empty(), "{}: a false alarm: {}\n{}", layout_at(layout).name, early, output(whole));
+  for (const std::string& folder : {base, whole}) {
+    const std::string early = early_alarm(folder + "/run");
+    require(early.empty(), "{}: a false alarm: {}\n{}", layout_at(layout).name, early, output(folder));
+  }
   std::map<std::pair<std::string, int>, int64_t> counts;
   for (int rank = 0; rank < layout_at(layout).ranks; ++rank)
     for (const std::string& line : lines_of(fmt::format("{}.{}", traces, rank)))
@@ -161,7 +170,7 @@ Outcome Jobs::run(const Case& c, int number, double slower) {
     settings.push_back(fmt::format("TRIREME_TEST_STORAGE_RULES={}{}", c.rule(), c.action == "fifo" ? "=" + fifo : ""));
   else
     settings.push_back("TRIREME_TEST_HANG=" + c.rule());
-  Outcome outcome{.status = train(c.layout, folder, kSteps, slower, settings), .deadline = c.deadline(slower)};
+  Outcome outcome{.status = train(c.layout, folder, kSteps, slower, settings)};
   // mpirun may be gone before the last rank.
   const auto most = std::chrono::steady_clock::now() + std::chrono::duration<double>(kEndsWithin);
   std::vector<pid_t> left = processes_of(mark);
@@ -173,6 +182,7 @@ Outcome Jobs::run(const Case& c, int number, double slower) {
   for (const pid_t process : left) ::kill(process, SIGKILL);
   struct stat struck {};
   if (::stat(mark.c_str(), &struck) == 0) outcome.seconds = seconds_of(now) - seconds_of(struck.st_mtim);
+  outcome.deadline = slower * c.deadline(phase_of(folder + "/run"));
   outcome.verdict = verdict_of(folder + "/run");
   outcome.output = output(folder);
   if (const auto reports = dumped(folder + "/run", "report.txt"); !reports.empty())

@@ -44,7 +44,7 @@ class Tally {
     latest_ = std::max(latest_, lateness_of(outcome).value_or(0));
     const char* again = tries > 1 ? " (at the second try, with doubled deadlines)" : "";
     fmt::print("{} {} {}{}\n", right ? "right" : "WRONG", c.text(), text_of(outcome), again);
-    if (!right) fmt::print("{}\n", outcome.output);
+    if (!right || is_late(outcome) || outcome.orphans > 0) fmt::print("{}\n", outcome.output);
     std::fflush(stdout);
   }
   // Whether all is well.
