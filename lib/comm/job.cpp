@@ -144,8 +144,8 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
 
 // The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by
 // itself, before the reaper kills any. No rank aborts before the node's reaper is there, since the launcher then kills
-// the rank that begins it; but a fork can be held up for seconds, by any process that has the same files mapped and gets
-// no processor time, and is not waited for longer than kForkPatience.
+// the rank that begins it. A fork can be held up for seconds, by any process that has the same files mapped and gets no
+// processor time: it is not waited for longer than kForkPatience.
 void Job::end_all(ExitCode code) {
   constexpr double kReaperPatience = 2;                      // seconds
   constexpr std::chrono::milliseconds kAbortPatience{1500};  // with MPI, whose calls may hang
