@@ -150,7 +150,7 @@ void Job::end_all(ExitCode code) {
   constexpr double kReaperPatience = 2;                      // seconds
   constexpr std::chrono::milliseconds kAbortPatience{1500};  // with MPI, whose calls may hang
   const auto await_reaper = [node = node_] {
-    constexpr std::chrono::milliseconds kForkPatience{1500}, kPause{1};
+    constexpr std::chrono::milliseconds kForkPatience{3000}, kPause{1};
     const auto end = std::chrono::steady_clock::now() + kForkPatience;
     while (!node->reaper_there && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(kPause);
   };

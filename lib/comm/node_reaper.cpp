@@ -1,6 +1,5 @@
 #include "lib/comm/node_reaper.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@ namespace tri {
 namespace {
 
 constexpr int64_t kKillInterval = 1000, kLeave = 30'000;  // milliseconds; what the kernel holds may not die at once
-constexpr int kBegins = 1000;                             // milliseconds, on a node short of processor time
 
 int64_t milliseconds() {
   timespec now{};
@@ -48,7 +46,7 @@ bool all_end(pollfd* processes, nfds_t count, int64_t until) {
 // The life of the process. The one that it comes from had many threads, which may have held any lock: only what a
 // signal handler may call is called.
 [[noreturn]] void reap(pollfd* processes, nfds_t count, int64_t patience) {
-  ::setsid();
+  ::setpgid(0, 0);  // as the parent does: whoever is first
   close_all_but(processes, count);
   int64_t until = milliseconds() + patience;
   const int64_t leave = until + kLeave;
@@ -79,20 +77,13 @@ NodeReaper::~NodeReaper() {
 pid_t NodeReaper::start(double seconds) const {
   std::vector<pollfd> processes;
   for (const int process : processes_) processes.push_back({process, POLLIN, 0});
-  int ends[2] = {-1, -1};  // the child closes its end when it has left the group; without a pipe it is not waited for
-  if (::pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
   // The child inherits this thread's mask: no handler of the job's runs in it.
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return -1;
   const pid_t child = ::_Fork();  // not fork(): handlers of libraries that run there may wait for locks
   if (child == 0) reap(processes.data(), processes.size(), static_cast<int64_t>(seconds * 1e3));
-  if (ends[0] >= 0) {
-    ::close(ends[1]);
-    pollfd child_has_left{ends[0], 0, 0};  // POLLHUP is always reported
-    if (child > 0) ::poll(&child_has_left, 1, kBegins);
-    ::close(ends[0]);
-  }
+  if (child > 0) ::setpgid(child, child);  // on a busy node the child may not run for a second
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return child;
 }
