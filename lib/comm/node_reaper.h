@@ -19,9 +19,9 @@ class NodeReaper {
   NodeReaper& operator=(const NodeReaper&) = delete;
 
   // A process of its own gives the others `seconds` to end, kills those that are left, this one too, and leaves when
-  // all are gone. When the call returns it is in a group of its own, since a launcher may kill the group of this process
-  // at any time; it holds none of the job's files. Returns its number; -1: it could not be made. Any thread, in whatever
-  // state the others are.
+  // all are gone. When the call returns it is in a group of its own, since a launcher may kill the group of this
+  // process at any time; it holds none of the job's files. Returns its number; -1: it could not be made. Any thread,
+  // in whatever state the others are.
   pid_t start(double seconds) const;
 
  private:
