@@ -14,7 +14,7 @@
 //
 // A rule is RANK/PLACE/NUMBER/ACTION: at the NUMBERth occasion (from 1) of PLACE in the process of that rank. ACTION is
 //   stop     the whole process, by SIGSTOP; what a stream runs, when its turn comes there
-//   spin     the thread that came there computes for ever, a quarter of the time
+//   spin     the thread that came there computes for ever, a twentieth of the time
 //   sleep    ... sleeps for ever
 //   task     what the stream runs there does not end: a kernel that spins, the CPU's that sleeps (places with a stream)
 //   skip     the transfer is left out (transfers)
