@@ -45,7 +45,7 @@ std::string text_of(const char* name) { return std::getenv(name) != nullptr ? st
 }
 
 // A twentieth of the time: on a machine with fewer cores than ranks the others have to go on. Not at a low priority:
-// when such a thread is killed the kernel lets it go slowly, while it holds locks of the files that all ranks have mapped.
+// when such a thread is killed the kernel lets it go slowly, while it holds locks of files that all ranks have mapped.
 [[noreturn]] void spin_for_ever() {
   using namespace std::chrono_literals;
   for (volatile uint64_t turns = 0;; std::this_thread::sleep_for(19ms))
