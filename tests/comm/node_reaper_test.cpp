@@ -76,6 +76,7 @@ TEST(NodeReaper, has_left_the_group_when_it_is_begun) {
   const NodeReaper reaper({id_of(child)});
   for (int i = 0; i < 20; ++i) {
     const pid_t process = reaper.start(600);
+    ASSERT_GT(process, 0);  // -1 would be everybody
     EXPECT_EQ(::getpgid(process), process);
     ::kill(process, SIGKILL);
     status_of(process);
