@@ -1,6 +1,7 @@
 #include "lib/fault/stop_signals.h"
 
 #include <atomic>
+#include <csignal>
 
 namespace tri {
 namespace {
@@ -30,11 +31,7 @@ StopSignals::StopSignals() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;  // nothing that waits in the kernel fails for it
   sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
-}
-
-StopSignals::~StopSignals() {
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2, SIGINT}) sigaction(signal, &action, nullptr);
 }
 
 int StopSignals::received() const { return first_signal; }
