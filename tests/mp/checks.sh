@@ -15,6 +15,8 @@ shared=$(mktemp -d /dev/shm/trireme-test.XXXXXX 2>/dev/null || mktemp -d)
 export TRIREME_BLACK_BOXES=$shared
 export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
 clean_up() {
+  # A subshell that is ended as it begins still has the traps of this shell.
+  [[ $BASHPID == "$$" ]] || return 0
   # mpirun takes its ranks along.
   [[ -z $job ]] || ! kill -TERM "$job" 2>/dev/null || wait "$job" 2>/dev/null
   rm -rf "$folder" "$shared"

@@ -8,7 +8,7 @@
 source "$(dirname "$0")/checks.sh"
 test_observe=${3:?}
 python=${TRIREME_TEST_PYTHON:-${PYTHON:-python3}} prometheus=''
-trap '[[ -z $prometheus ]] || kill "$prometheus" 2>/dev/null; clean_up' EXIT
+trap '[[ $BASHPID != "$$" || -z $prometheus ]] || kill "$prometheus" 2>/dev/null; clean_up' EXIT
 skipped() {
   [[ -z ${TRIREME_EXPECT_CLIENTS:-} ]] || fail "$1 is expected here, and missing"
   echo "skipped: no $1"

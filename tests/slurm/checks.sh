@@ -33,6 +33,7 @@ export TRIREME_BLACK_BOXES=$shared
 export OMPI_MCA_btl_vader_backing_directory=$shared OMPI_MCA_osc_sm_backing_directory=$shared
 background=() # processes of this script
 clean_up() {
+  [[ $BASHPID == "$$" ]] || return 0 # a subshell that is ended as it begins still has the traps of this shell
   ((${#background[@]} == 0)) || kill "${background[@]}" 2>/dev/null || true
   "$cluster" stop >/dev/null 2>&1 || true
   rm -rf "$shared"
