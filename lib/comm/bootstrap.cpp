@@ -9,6 +9,7 @@
 
 #include "lib/comm/host_traffic.h"
 #include "lib/comm/mpi_check.h"
+#include "lib/comm/mpi_wait.h"
 
 namespace tri {
 
@@ -23,23 +24,34 @@ TreeNeighbours binomial_neighbours(int member, int size) {
   return tree;
 }
 
+TreeNeighbours neighbours_of(int world_rank, const std::vector<int>& world_ranks) {
+  const auto self = std::find(world_ranks.begin(), world_ranks.end(), world_rank);
+  TRI_REQUIRE(self != world_ranks.end(), "world rank {} is no member of this group", world_rank);
+  TreeNeighbours tree =
+      binomial_neighbours(static_cast<int>(self - world_ranks.begin()), static_cast<int>(world_ranks.size()));
+  const auto rank_of = [&](int member) { return world_ranks[static_cast<size_t>(member)]; };
+  if (tree.parent >= 0) tree.parent = rank_of(tree.parent);
+  std::transform(tree.children.begin(), tree.children.end(), tree.children.begin(), rank_of);
+  return tree;
+}
+
 void broadcast_to_members(void* data, size_t bytes, const std::vector<int>& world_ranks, int tag) {
   int world_rank = 0;
   TRI_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));
-  const auto self = std::find(world_ranks.begin(), world_ranks.end(), world_rank);
-  TRI_REQUIRE(self != world_ranks.end(), "world rank {} is no member of this group", world_rank);
-  const TreeNeighbours tree =
-      binomial_neighbours(static_cast<int>(self - world_ranks.begin()), static_cast<int>(world_ranks.size()));
+  const TreeNeighbours tree = neighbours_of(world_rank, world_ranks);
   const int count = static_cast<int>(bytes);
-  const auto rank_of = [&](int member) { return world_ranks[static_cast<size_t>(member)]; };
-  if (tree.parent >= 0)
-    TRI_MPI(MPI_Recv(data, count, MPI_BYTE, rank_of(tree.parent), tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+  if (tree.parent >= 0) {
+    MPI_Request request;
+    TRI_MPI(MPI_Irecv(data, count, MPI_BYTE, tree.parent, tag, MPI_COMM_WORLD, &request));
+    wait_sleeping(request);
+  }
   count_host_messages(std::ssize(tree.children), static_cast<int64_t>(bytes));
-  for (const int child : tree.children) TRI_MPI(MPI_Send(data, count, MPI_BYTE, rank_of(child), tag, MPI_COMM_WORLD));
+  for (const int child : tree.children) TRI_MPI(MPI_Send(data, count, MPI_BYTE, child, tag, MPI_COMM_WORLD));
 }
 
 std::string broadcast_bytes(std::string bytes, int64_t bytes_a_round) {
   auto size = static_cast<int64_t>(bytes.size());
+  await_all_ranks();
   TRI_MPI(MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD));
   bytes.resize(static_cast<size_t>(size));
   count_host_call(size);
@@ -55,6 +67,7 @@ std::vector<std::string> collect_bytes(const std::string& mine, Receivers receiv
   TRI_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
   const auto size = static_cast<int64_t>(mine.size());
   std::vector<int64_t> sizes(static_cast<size_t>(world_size));
+  await_all_ranks();
   TRI_MPI(MPI_Allgather(&size, 1, MPI_INT64_T, sizes.data(), 1, MPI_INT64_T, MPI_COMM_WORLD));
   const bool receives = receivers == Receivers::kAll || world_rank == 0;
   count_host_call(receives ? std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) : 0);
@@ -109,7 +122,7 @@ std::vector<std::string> gather_among_members(const std::string& text, const std
     std::string& received = texts.emplace_back(static_cast<size_t>(size), '\0');
     TRI_MPI(MPI_Recv(received.data(), size, MPI_BYTE, peer, kTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
   }
-  TRI_MPI(MPI_Waitall(static_cast<int>(sends.size()), sends.data(), MPI_STATUSES_IGNORE));
+  wait_sleeping(sends);
   return texts;
 }
 

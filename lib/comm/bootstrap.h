@@ -18,6 +18,8 @@ struct TreeNeighbours {
   std::vector<int> children;
 };
 TreeNeighbours binomial_neighbours(int member, int size);
+// The same in world ranks: those of `world_rank`, which is one of `world_ranks`, in the tree of these.
+TreeNeighbours neighbours_of(int world_rank, const std::vector<int>& world_ranks);
 
 // The first member's `data` (`bytes`), on all members of `world_ranks`: a binomial tree of point-to-point messages, one
 // a receiving member, log2 of the members deep. Called by the members only, each of which finds itself in the list; no
@@ -25,7 +27,7 @@ TreeNeighbours binomial_neighbours(int member, int size);
 void broadcast_to_members(void* data, size_t bytes, const std::vector<int>& world_ranks, int tag);
 
 // Over all ranks of the job, collective. Counts of MPI are ints, so messages travel in rounds of at most
-// `bytes_a_round` (over all ranks together), which must be at least the number of ranks.
+// `bytes_a_round` (over all ranks together), which must be at least the number of ranks. Waits for others sleep.
 constexpr int64_t kBytesARound = int64_t{1} << 30;
 // Rank 0's bytes, on all ranks.
 std::string broadcast_bytes(std::string bytes, int64_t bytes_a_round = kBytesARound);

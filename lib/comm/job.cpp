@@ -17,6 +17,7 @@
 #include "lib/comm/host_traffic.h"
 #include "lib/comm/mpi_check.h"
 #include "lib/comm/mpi_group.h"
+#include "lib/comm/mpi_wait.h"
 #include "lib/comm/nccl_group.h"
 
 namespace tri {
@@ -24,16 +25,6 @@ namespace {
 
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int kExchangeTag = 32000;                     // groups in the making have small ones
-
-// MPI's own waits spin, and others may need the core. MPI moves data only inside its calls: the pauses begin short.
-void wait_sleeping(MPI_Request& request) {
-  std::chrono::microseconds pause{0};
-  for (int done = 0;; pause = std::min(pause + std::chrono::microseconds(1), std::chrono::microseconds(200))) {
-    TRI_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-    if (done) return;
-    std::this_thread::sleep_for(pause);
-  }
-}
 
 }  // namespace
 
@@ -80,6 +71,7 @@ Job::Job(int* argc, char*** argv) {
 Job::~Job() {
   watch_.reset();
   node_memory_.reset();
+  await_all_ranks();
   MPI_Finalize();
 }
 
@@ -106,16 +98,16 @@ bool Job::all_of(bool mine) {
   const Call call(*this);
   int all = mine;
   count_host_call(sizeof all);
-  TRI_MPI(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD));
+  MPI_Request request;
+  TRI_MPI(MPI_Iallreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD, &request));
+  wait_sleeping(request);
   return all != 0;
 }
 
 void Job::barrier() {
   const Call call(*this);
   count_host_call(0);
-  MPI_Request request;
-  TRI_MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
-  wait_sleeping(request);  // not MPI_Barrier, which spins
+  await_all_ranks();
 }
 
 // All sends are under way before the first receive is waited for, so no order of ranks can block them.
@@ -139,7 +131,7 @@ void Job::exchange(const std::vector<Outgoing>& outgoing, const std::vector<Inco
     message.take(buffer.data());
     tick_black_box();
   }
-  for (MPI_Request& request : sends) wait_sleeping(request);
+  wait_sleeping(sends);
 }
 
 // The launcher gives the job the status of the first rank that ends: so this rank ends with `code`, by MPI or by
@@ -241,6 +233,7 @@ std::unique_ptr<CommGroup> Job::make_group(const std::string& name, const std::v
     return make_nccl_group(name, world_ranks, world_rank_, tag, device, connect_seconds);
   MPI_Group world, members;
   MPI_Comm comm;
+  await_members(world_ranks);
   TRI_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
   TRI_MPI(MPI_Group_incl(world, static_cast<int>(world_ranks.size()), world_ranks.data(), &members));
   TRI_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &comm));

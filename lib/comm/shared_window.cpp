@@ -9,6 +9,7 @@
 #include "io/base/log.h"
 #include "lib/comm/job.h"
 #include "lib/comm/mpi_check.h"
+#include "lib/comm/mpi_wait.h"
 
 namespace tri {
 namespace {
@@ -21,6 +22,7 @@ constexpr std::align_val_t kAlignment{64};
 // MPI makes the memory and takes it down. In between it is plain memory, ordered by the atomics that lie in it: no
 // epochs, no calls.
 struct SharedWindow::Mpi {
+  std::vector<int> members;
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Win window = MPI_WIN_NULL;
 };
@@ -33,7 +35,8 @@ SharedWindow::SharedWindow(Job* job, const std::vector<int>& members, int64_t by
     return;
   }
   TRI_REQUIRE(job != nullptr, "{} members without a job", members.size());
-  mpi_ = std::make_unique<Mpi>();
+  mpi_ = std::make_unique<Mpi>(Mpi{.members = members});
+  await_members(members);
   MPI_Group world, group;
   TRI_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
   TRI_MPI(MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group));
@@ -62,6 +65,7 @@ SharedWindow::~SharedWindow() {
     return;
   }
   if (std::uncaught_exceptions() > exceptions_) return;  // the others may never come: the job is ending
+  await_members(mpi_->members);
   MPI_Win_free(&mpi_->window);
   MPI_Comm_free(&mpi_->comm);
 }

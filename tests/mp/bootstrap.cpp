@@ -6,7 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <ctime>
+#include <functional>
+#include <numeric>
+#include <thread>
 
 #include "lib/comm/bootstrap.h"
 #include "lib/parallel/mesh.h"
@@ -40,9 +45,14 @@ extern "C" int MPI_Allgatherv(const void* in, int count, MPI_Datatype type, void
   ++g_collectives;
   return PMPI_Allgatherv(in, count, type, out, counts, offsets, types, comm);
 }
-extern "C" int MPI_Allreduce(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+extern "C" int MPI_Iallreduce(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                              MPI_Request* r) {
   ++g_collectives;
-  return PMPI_Allreduce(in, out, count, type, op, comm);
+  return PMPI_Iallreduce(in, out, count, type, op, comm, r);
+}
+extern "C" int MPI_Ibarrier(MPI_Comm comm, MPI_Request* r) {
+  ++g_collectives;
+  return PMPI_Ibarrier(comm, r);
 }
 extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
   ++g_collectives;
@@ -112,11 +122,44 @@ TEST(Bootstrap, collectives_of_a_start_are_few) {
   job.broadcast(std::string("config"));
   job.all_of(true);
   EXPECT_EQ(g_sends, 0);
-  EXPECT_LE(g_collectives, 3);
+  EXPECT_EQ(g_collectives, 4);  // everybody is there, size, value; all_of
   g_collectives = 0;
   EXPECT_EQ(job.all_gather(job.world_rank()).size(), static_cast<size_t>(job.world_size()));
   EXPECT_EQ(g_sends, 0);
-  EXPECT_EQ(g_collectives, 2);  // sizes, values
+  EXPECT_EQ(g_collectives, 3);  // everybody is there, sizes, values
+}
+
+// Ranks that wait for one that is late leave their cores to others.
+TEST(Bootstrap, waits_for_a_late_rank_sleep) {
+  using std::chrono::milliseconds;
+  Job& job = *test_job();
+  std::vector<int> all(static_cast<size_t>(job.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  const auto device = open_test_device();
+  const auto seconds = [](clockid_t clock) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"barrier", [&] { job.barrier(); }},
+      {"all_of", [&] { job.all_of(true); }},
+      {"broadcast", [&] { job.broadcast(std::string("config")); }},
+      {"gather", [&] { job.gather(job.world_rank()); }},
+      {"all_gather", [&] { job.all_gather(job.world_rank()); }},
+      {"gather_among_members", [&] { gather_among_members(std::string("word"), all); }},
+      {"make_group", [&] { job.make_group("test", all, 7, *device); }},
+      {"SharedWindow", [&] { SharedWindow(&job, job.node_ranks(), 64); }},
+  };
+  for (const auto& [name, call] : calls) {
+    job.barrier();
+    if (job.world_rank() == job.world_size() - 1) std::this_thread::sleep_for(milliseconds(300));
+    const double began = seconds(CLOCK_MONOTONIC), worked = seconds(CLOCK_THREAD_CPUTIME_ID);
+    call();
+    const double all_time = seconds(CLOCK_MONOTONIC) - began, work = seconds(CLOCK_THREAD_CPUTIME_ID) - worked;
+    const bool waits = job.world_rank() < job.world_size() - 1;
+    EXPECT_LT(waits ? work / all_time : 0, 0.3) << name;
+  }
 }
 
 }  // namespace

@@ -72,6 +72,23 @@ std::vector<pid_t> processes_of(const std::string& mark) {
   return found;
 }
 
+// What a process and its threads do, as the kernel tells it.
+std::string description_of(pid_t process) {
+  const std::string folder = fmt::format("/proc/{}", process);
+  std::string text = fmt::format("process {}:\n", process);
+  for (const std::string& line : lines_of(folder + "/status"))
+    for (const char* field : {"State:", "PPid:", "Threads:", "SigPnd:", "ShdPnd:"})
+      if (line.starts_with(field)) text += "  " + line + "\n";
+  std::error_code gone;
+  for (fs::directory_iterator thread(folder + "/task", gone); !gone && thread != fs::directory_iterator();
+       thread.increment(gone)) {
+    const std::string path = thread->path().string();
+    text += fmt::format("  thread {}    {}\n", read_all(path + "/stat"), read_all(path + "/wchan"));
+    for (const std::string& frame : lines_of(path + "/stack")) text += "    " + frame + "\n";
+  }
+  return text;
+}
+
 double seconds_of(const timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
@@ -172,10 +189,15 @@ Outcome Jobs::run(const Case& c, int number, double slower) {
     settings.push_back("TRIREME_TEST_HANG=" + c.rule());
   Outcome outcome{.status = train(c.layout, folder, kSteps, slower, settings)};
   // mpirun may be gone before the last rank.
-  const auto most = std::chrono::steady_clock::now() + std::chrono::duration<double>(kEndsWithin);
+  const auto gone = std::chrono::steady_clock::now();
+  const auto most = gone + std::chrono::duration<double>(kEndsWithin);
   std::vector<pid_t> left = processes_of(mark);
-  for (; !left.empty() && std::chrono::steady_clock::now() < most; left = processes_of(mark))
+  std::string lasting;
+  for (; !left.empty() && std::chrono::steady_clock::now() < most; left = processes_of(mark)) {
+    if (lasting.empty() && std::chrono::steady_clock::now() > gone + 1s)
+      for (const pid_t process : left) lasting += description_of(process);
     std::this_thread::sleep_for(50ms);
+  }
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   outcome.orphans = static_cast<int>(left.size());
@@ -185,6 +207,7 @@ Outcome Jobs::run(const Case& c, int number, double slower) {
   outcome.deadline = slower * c.deadline(phase_of(folder + "/run"));
   outcome.verdict = verdict_of(folder + "/run");
   outcome.output = output(folder);
+  if (!lasting.empty()) outcome.output += "\na second after mpirun had ended:\n" + lasting;
   if (const auto reports = dumped(folder + "/run", "report.txt"); !reports.empty())
     outcome.output += "\n" + read_all(*reports.rbegin());
   fs::remove_all(folder);
