@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lib/comm/mpi_check.h"
+#include "lib/comm/mpi_wait.h"
 
 namespace tri {
 
@@ -18,6 +19,7 @@ struct BackgroundGather::Handles {
 
 BackgroundGather::BackgroundGather(int64_t bytes)
     : handles_(std::make_unique<Handles>()), mine_(static_cast<size_t>(bytes), '\0') {
+  await_all_ranks();
   TRI_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handles_->comm));
   int rank = 0, size = 1;
   TRI_MPI(MPI_Comm_rank(handles_->comm, &rank));

@@ -71,7 +71,6 @@ Job::Job(int* argc, char*** argv) {
 Job::~Job() {
   watch_.reset();
   node_memory_.reset();
-  await_all_ranks();
   MPI_Finalize();
 }
 

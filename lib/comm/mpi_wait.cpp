@@ -5,13 +5,12 @@
 #include <thread>
 
 #include "lib/comm/bootstrap.h"
-#include "lib/comm/host_traffic.h"
 #include "lib/comm/mpi_check.h"
 
 namespace tri {
 namespace {
 
-constexpr int kMeetTag = 31500;  // no group's, no exchange's
+constexpr int kMeetTag = 31500;  // not one of a group, nor of another exchange
 
 void receive_word(int from) {
   MPI_Request request;
@@ -49,7 +48,6 @@ void await_members(const std::vector<int>& world_ranks) {
   int world_rank = 0;
   TRI_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));
   const TreeNeighbours tree = neighbours_of(world_rank, world_ranks);
-  count_host_messages(std::ssize(tree.children) + (tree.parent >= 0 ? 1 : 0), 0);
   for (const int child : tree.children) receive_word(child);
   if (tree.parent >= 0) {
     send_word(tree.parent);

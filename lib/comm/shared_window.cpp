@@ -65,7 +65,11 @@ SharedWindow::~SharedWindow() {
     return;
   }
   if (std::uncaught_exceptions() > exceptions_) return;  // the others may never come: the job is ending
-  await_members(mpi_->members);
+  try {
+    await_members(mpi_->members);
+  } catch (const Fatal&) {  // the job is ending; whoever noticed says why
+    return;
+  }
   MPI_Win_free(&mpi_->window);
   MPI_Comm_free(&mpi_->comm);
 }

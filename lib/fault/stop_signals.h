@@ -2,8 +2,8 @@
 // only notes the first of them. More of them change nothing, but for a second SIGINT: whoever sends it does not want to
 // wait, and the process ends by it at once.
 // Installed after MPI and NCCL have started, since they install handlers of their own, and for the rest of the process:
-// a scheduler may ask twice, and a run that has saved its checkpoint keeps its status while it takes itself down. One
-// object at a time; a new one counts anew.
+// a scheduler may ask twice, and a run that has saved its checkpoint keeps its status while it takes itself down; the
+// watchdogs see to it that it ends. One object at a time; a new one counts anew.
 #pragma once
 
 #include <chrono>

@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 
 #include <chrono>
-#include <csignal>
 
 #include "io/base/host.h"
 #include "io/base/log.h"

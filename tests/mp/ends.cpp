@@ -46,10 +46,10 @@ bool group_fails() { return g_groups_before_failure >= 0 && g_groups_before_fail
 extern "C" int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm* made) {
   return !g_over_nccl && group_fails() ? MPI_ERR_NO_MEM : PMPI_Comm_create_group(comm, group, tag, made);
 }
-extern "C" int MPI_Recv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
-                        MPI_Status* status) {
+extern "C" int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+                         MPI_Request* request) {
   const bool of_id = g_over_nccl && count == kNcclIdBytes;
-  return of_id && group_fails() ? MPI_ERR_NO_MEM : PMPI_Recv(data, count, type, from, tag, comm, status);
+  return of_id && group_fails() ? MPI_ERR_NO_MEM : PMPI_Irecv(data, count, type, from, tag, comm, request);
 }
 // NOLINTEND
 

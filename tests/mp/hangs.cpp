@@ -72,8 +72,8 @@ class Tally {
   double latest_ = 0;
 };
 
-// Several at a time, as a job that hangs hardly needs a core. One that begins takes all it can get, though, and beside
-// it another one may end late through no fault of its own.
+// Several at a time, as a job that hangs hardly needs a core. A job that begins takes all it can get, though, and
+// beside it another one may end late through no fault of its own.
 template <class Work>
 void side_by_side(int count, unsigned jobs_a_core, const Work& work) {
   std::atomic<int> next{0};

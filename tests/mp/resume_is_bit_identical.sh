@@ -61,7 +61,8 @@ for signal in TERM USR1 USR2 INT; do
   rank=$(pid_of 2)
   kill -"$signal" "$rank"
   # More of them change nothing, up to the end of the process.
-  [[ $signal == INT ]] || while kill -"$signal" "$rank" 2>/dev/null; do sleep 0.002; done
+  deadline=$((SECONDS + patience))
+  [[ $signal == INT ]] || while ((SECONDS < deadline)) && kill -"$signal" "$rank" 2>/dev/null; do sleep 0.002; done
   end_of long 75
   stopped=$(curve long | tail -1 | cut -d' ' -f1)
   [[ $(cat long/checkpoints/latest) == "$(printf 'step_%08d' "$stopped")" ]] || fail "SIG$signal: no checkpoint of step $stopped"

@@ -53,4 +53,14 @@ finish CANCELLED 75:0 0
 grep -q 'status 75' "sweep-${array}_1.log" || fail "$(cat "sweep-${array}_1.log")"
 task 0
 scancel "$array"
+
+# One whose ranks a signal ends before they listen to it is put back too.
+printf '#!/usr/bin/env bash\nkill -USR1 $$\n' >early
+chmod +x early
+array=$(TRIREME=$PWD/early sbatch --parsable --array=0 --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 \
+  "$root/slurm/examples/sweep.sbatch" tiny.yaml) || fail "sbatch"
+task 0
+until_true "the task that ended early is put back" restarted
+grep -q 'status 138' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log")"
+scancel "$array"
 echo "all well"
