@@ -72,15 +72,14 @@ class Tally {
   double latest_ = 0;
 };
 
-// Several at a time, as a job that hangs hardly needs a core. A job that begins takes all it can get, though, and
-// beside it another one may end late through no fault of its own.
+// Several at a time: jobs that hang hardly need a core.
 template <class Work>
-void side_by_side(int count, unsigned jobs_a_core, const Work& work) {
+void side_by_side(int count, const Work& work) {
   std::atomic<int> next{0};
   std::mutex mutex;
   std::string failure;
   std::vector<std::thread> workers;
-  const unsigned at_a_time = gpus() > 0 ? 4 : std::clamp(jobs_a_core * std::thread::hardware_concurrency(), 2u, 8u);
+  const unsigned at_a_time = gpus() > 0 ? 4 : std::clamp(2 * std::thread::hardware_concurrency(), 2u, 8u);
   for (unsigned i = 0; i < at_a_time; ++i)
     workers.emplace_back([&] {
       for (int item = next++; item < count; item = next++) try {
@@ -97,14 +96,12 @@ void side_by_side(int count, unsigned jobs_a_core, const Work& work) {
 // The chosen cases have two tries, and a job beside them that only uses a checkpoint.
 bool run_cases(Jobs& jobs, const std::function<std::vector<Case>()>& make_cases, const std::vector<int>& layouts,
                int tries) {
-  const unsigned jobs_a_core = tries > 1 ? 2 : 1;  // drawn cases have one try
-  side_by_side(static_cast<int>(layouts.size()), jobs_a_core,
-               [&](int i) { jobs.prepare(layouts[static_cast<size_t>(i)]); });
+  side_by_side(static_cast<int>(layouts.size()), [&](int i) { jobs.prepare(layouts[static_cast<size_t>(i)]); });
   const std::vector<Case> cases = make_cases();
   Tally tally;
   const int uses = tries > 1 && gpus() == 0 ? 1 : 0;
   std::atomic<bool> use_is_watched{true};
-  side_by_side(static_cast<int>(cases.size()) + uses, jobs_a_core, [&](int i) {
+  side_by_side(static_cast<int>(cases.size()) + uses, [&](int i) {
     if (i < uses) {
       use_is_watched = jobs.use_is_watched();
       return;
