@@ -8,6 +8,7 @@
 
 namespace tri {
 
+// Return once the request, or all of them, are done. Fatal(kComm) where MPI reports an error, here and below.
 void wait_sleeping(MPI_Request& request);
 void wait_sleeping(std::vector<MPI_Request>& requests);
 
