@@ -1,5 +1,6 @@
 #include "lib/supervise/orphaned_job.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
