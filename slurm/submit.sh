@@ -13,14 +13,15 @@
 # CONFIGs each starts when the one before it has finished with status 0, restarts included; when one ends otherwise,
 # those after it are cancelled. AFTER=afterany starts them all the same. --set goes to every run. Logs: slurm-JOB.log in
 # the run folder. Prints "JOB RUN_FOLDER" a run. A run folder whose job is still in the queue is refused, unless
-# --dependency says what to wait for.
+# --dependency says what to wait for. So is a --time that ends before the run has trained.
 #
 # `trireme check` looks at everything before anything is submitted, token files and tokenizer included, unless --no-data
 # says that only the nodes see them.
 #
 # --spares N asks for so many nodes more, which take the place of those that fail (`trireme supervise`).
 #
-# Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable.
+# Options of slurm/train.sbatch (RESTART_BUDGET, ...) are taken from the environment, as is TRIREME, the executable, and
+# TRIREME_ENV, the settings file.
 set -euo pipefail
 
 usage() {
@@ -33,17 +34,22 @@ die() {
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-export TRIREME_ROOT=${TRIREME_ROOT:-$PWD}
+TRIREME_ROOT=$(cd "${TRIREME_ROOT:-$PWD}" && pwd) || exit 2
+export TRIREME_ROOT
 if [[ -z ${TRIREME:-} ]]; then
   TRIREME=$(dirname "$here")/build/bin/trireme
   [[ -x $TRIREME ]] || TRIREME=$(dirname "$here")/../../bin/trireme # installed
 fi
 export TRIREME
+command -v "$TRIREME" >/dev/null || die "cannot run $TRIREME; set TRIREME to the executable"
 export TRIREME_ENV=${TRIREME_ENV:-$here/env.sh}
+[[ $TRIREME_ENV == /* ]] || TRIREME_ENV=$TRIREME_ROOT/$TRIREME_ENV
 after=${AFTER:-afterok}
 export SUPERVISE=${SUPERVISE:-1} SPARES=${SPARES:-0}
 
 configs=() settings=() options=() ranks='' nodes='' partition='' cpus='' waits=no data=()
+header() { sed -nE "s/^#SBATCH --$1=([^ ]+).*/\1/p" "$here/train.sbatch"; }
+limit=${SBATCH_TIMELIMIT:-$(header time)} signal=${SBATCH_SIGNAL:-$(header signal)}
 while (($#)) && [[ $1 != -* ]]; do
   configs+=("$1")
   shift
@@ -53,7 +59,7 @@ done
 number() { [[ $2 =~ ^[1-9][0-9]*$ ]] || die "$1 $2: not a number of 1 or more"; }
 while (($#)); do
   case $1 in
-    --set | --ranks | --spares | --ntasks | --nodes | --partition | -n | -N | -p)
+    --set | --ranks | --spares | --ntasks | --nodes | --partition | --time | --signal | -n | -N | -p | -t)
       (($# > 1)) || die "$1 needs a value"
       ;;
   esac
@@ -88,6 +94,19 @@ while (($#)); do
       ;;
     --partition=*) partition=${1#*=} options+=("$1") ;;
     -p*) partition=${1#-p} options+=("$1") ;;
+    --time | -t)
+      limit=$2
+      options+=("--time=$2")
+      shift
+      ;;
+    --time=*) limit=${1#*=} options+=("$1") ;;
+    -t*) limit=${1#-t} options+=("$1") ;;
+    --signal)
+      signal=$2
+      options+=("--signal=$2")
+      shift
+      ;;
+    --signal=*) signal=${1#*=} options+=("$1") ;;
     --array | --array=* | -a*)
       die "$1: the tasks of an array would all train in one run folder; name several configs instead"
       ;;
@@ -100,6 +119,34 @@ done
 [[ -z $ranks ]] || number --ranks "$ranks"
 [[ -z $nodes ]] || number --nodes "$nodes"
 [[ $SPARES == 0 ]] || number --spares "$SPARES"
+for name in SUPERVISE DOCTOR RESTART_BUDGET {DRAIN,STRAGGLER,CONTROLLER,NODE,STORAGE}_SECONDS; do
+  [[ ${!name-0} =~ ^(0|[1-9][0-9]{0,7})?$ ]] || die "$name=${!name}: expected a whole number"
+done
+[[ -r $TRIREME_ENV && ! -d $TRIREME_ENV ]] || die "TRIREME_ENV=$TRIREME_ENV: cannot read this settings file"
+"$BASH" -n "$TRIREME_ENV" || die "TRIREME_ENV=$TRIREME_ENV: this settings file has a syntax error"
+
+# seconds_of TIME: of sbatch's forms M, M:S, H:M:S, D-H, D-H:M and D-H:M:S, rounded up to minutes as Slurm does; nothing
+# for any other.
+seconds_of() {
+  [[ $1 =~ ^([0-9]+-)?[0-9]+(:[0-9]+){0,2}$ ]] || return 0
+  local days=0 part=() time=$1
+  if [[ $time == *-* ]]; then
+    days=${time%%-*}
+    IFS=: read -ra part <<<"${time#*-}"
+  else
+    IFS=: read -ra part <<<"$time"
+    ((${#part[@]} == 3)) || part=(0 "${part[@]}")
+  fi
+  echo $(((10#$days * 1440 + 10#${part[0]} * 60 + 10#${part[1]:-0} + (10#${part[2]:-0} + 59) / 60) * 60))
+}
+# Slurm sends the signal up to 60 s before it is due.
+lead=60
+[[ ! $signal =~ @([0-9]{1,8})$ ]] || lead=$((10#${BASH_REMATCH[1]}))
+seconds=$(seconds_of "$limit")
+if [[ -n $seconds ]] && ((seconds > 0 && seconds <= lead + 60)); then
+  die "--time=$limit leaves no time to train: Slurm asks for the last checkpoint up to $((lead + 60)) s before the" \
+    "end (--signal=$signal); request more time, or a shorter lead with DRAIN_SECONDS and fault.grace_seconds below it"
+fi
 # Without supervise a lost node ends the job, and Slurm puts it back.
 if [[ $SUPERVISE == 0 ]]; then
   [[ $SPARES == 0 ]] || die "--spares $SPARES: only \`trireme supervise\` can use them, and SUPERVISE is 0"
@@ -116,13 +163,17 @@ cpus_of_node() {
       END {print least + 0}'
 }
 
-# free RUN_DIR: no other job is at it.
+# free RUN_DIR: no other job is at it, neither one that has started (slurm.state) nor one that was submitted.
+mine=' '
 free() {
-  local other state
-  [[ $waits == no && -r $1/slurm.state ]] || return 0
-  other=$(sed -nE 's/^job=([0-9]+)$/\1/p' "$1/slurm.state")
-  state=$(squeue --noheader --jobs="$other" --format=%T 2>/dev/null | head -n 1) || true
-  [[ -z $state || $state == COMPLETING ]] || die "$1 is the run of job $other, which is $state"
+  local other state jobs
+  [[ $waits == no ]] || return 0
+  jobs=$(cat "$1"/slurm.{state,submitted} 2>/dev/null | sed -nE 's/^(job=)?([0-9]+)$/\2/p' | sort -un |
+    paste -sd,) || true
+  [[ -n $jobs ]] || return 0
+  while read -r other state; do
+    [[ $mine == *" $other "* || $state == COMPLETING ]] || die "$1 is the run of job $other, which is $state"
+  done < <(squeue --noheader --jobs="$jobs" --format='%i %T' 2>/dev/null)
 }
 
 # plan CONFIG: sets the variables below; every mistake is met before anything is submitted.
@@ -171,13 +222,20 @@ previous=''
 for config in "${configs[@]}"; do
   plan "$config"
   mkdir -p "$run_dir"
-  # Who sees this file sees the run folder, also where the job's first start has left nothing there.
-  : >>"$run_dir/slurm.submitted"
+  # The jobs that were submitted for this run; a job that sees this file sees the run folder. The lock is for another
+  # submit.sh at the same time; where a file system has no locks, the job that starts second stops.
+  exec {submitted}>>"$run_dir/slurm.submitted"
+  flock --wait 60 --conflict-exit-code 75 "$submitted" || [[ $? -ne 75 ]] ||
+    die "$run_dir: another submit.sh has held slurm.submitted for 60 s"
+  free "$run_dir"
   chain=()
   [[ -z $previous ]] || chain=(--dependency="$after:$previous" --kill-on-invalid-dep=yes)
   previous=$(sbatch --parsable --job-name="$run_name" --output="$run_dir/slurm-%j.log" "${shape[@]}" \
     ${chain[@]+"${chain[@]}"} ${options[@]+"${options[@]}"} "$here/train.sbatch" "$config" \
     ${settings[@]+"${settings[@]}"})
   previous=${previous%%;*} # of several clusters: "job;cluster"
+  echo "$previous" >&"$submitted"
+  exec {submitted}>&-
+  mine+="$previous "
   echo "$previous $run_dir"
 done
