@@ -15,7 +15,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 # Cases that run side by side, the longest first; those that need the cluster for themselves; and which of both any
 # trainer can do.
 together=(hanging_node faults_are_retried checkpoints_fill_the_budget folder_away node_dies orphaned_script
-  dead_node_noticed_first deaths_are_retried budget budget_counts_checkpoints nothing_left dies_before_its_books storage_away books_fail
+  dead_node_noticed_first deaths_are_retried budget budget_counts_checkpoints nothing_left dies_before_its_state_file
+  storage_away state_file_fails settings_file_breaks
   submitted_twice array any_folder finished mistake_in_config data_missing not_retried killed_rank signal time_limit
   overtime deaf cancelled requeue_forbidden requeued_by_hand budget_at_start in_a_row row_breaks mesh_gives_nodes
   plain_sbatch preempted cancelled_while_a_node_is_awaited cancelled_while_storage_is_awaited)
@@ -35,9 +36,8 @@ held=()
 case_finished() {
   start finished
   finish COMPLETED 0:0 0
-  expect_log "restart 0: 2 ranks on node[0-9]+, .* resumes from step 0, 0 steps lost, effective training time"
-  expect_log "finished at step $steps"
-  [[ $(grep ^productive_ms "$run_dir/slurm.state") != productive_ms=0 ]] || fail "no productive time"
+  expect_log "restart 0: 2 ranks on node[0-9]+, .* resumes from step 0, 0 steps lost"
+  expect_log "finished at step $steps, effective training time [0-9.]+ %"
 }
 
 case_mistake_in_config() {
@@ -75,7 +75,7 @@ case_not_retried() {
 }
 
 case_faults_are_retried() {
-  STRAGGLER_SECONDS=30 start faults --set stand_in.ends="0:12:4 1:17:5 2:22:6"
+  STRAGGLER_SECONDS=30 start faults --comment="project a" --set stand_in.ends="0:12:4 1:17:5 2:22:6"
   finish COMPLETED 0:0 3
   # The output of every attempt is there.
   local restart
@@ -87,8 +87,11 @@ $((restart == 0 ? 0 : 2)) steps lost"
   expect_log "restart 1: status 5 \(communication\)"
   expect_log "restart 2: hung; there is no report of it"
   expect_log "restart 2: status 6 \(watchdog\)"
-  # Six of the 66 steps were done twice: 60 of 100 ms each count.
-  grep -qx "productive_ms=6000" "$run_dir/slurm.state" || fail "books: $(cat "$run_dir/slurm.state")"
+  # The last start that brought a newer checkpoint, in the state file and in the job's comment.
+  grep -qx "progress_restart=2" "$run_dir/slurm.state" || fail "state file: $(cat "$run_dir/slurm.state")"
+  local comment
+  comment=$(scontrol show job "$job" | sed -nE 's/^ *Comment=(.*[^ ]) *$/\1/p')
+  [[ $comment == "project a trireme-progress:2" ]] || fail "comment: $comment"
 }
 case_deaths_are_retried() {
   STRAGGLER_SECONDS=30 start deaths --set stand_in.ends="0:27:kill 1:32:139"
@@ -164,13 +167,13 @@ case_requeue_forbidden() {
   scancel --batch --signal=USR2 "$job"
   finish FAILED 75:0 0
   expect_log "owner allows no requeue; the next submission resumes from step"
-  # The next submission does, with books of its own.
+  # The next submission does, with a state file of its own.
   local first=$job
   start forbidden
   finish COMPLETED 0:0 0
   expect_log "job $job restart 0: .* 0 steps lost"
   ! says "resumes from step 0," || fail "began anew"
-  grep -qx "job=$job" "$run_dir/slurm.state" || fail "books of job $first"
+  grep -qx "job=$job" "$run_dir/slurm.state" || fail "state file of job $first"
 }
 
 case_requeued_by_hand() {
@@ -210,12 +213,12 @@ case_budget_at_start() {
 }
 
 # What fails beside the training does not end the run.
-case_books_fail() {
-  start books_fail --hold --set stand_in.ends=0:12:5
+case_state_file_fails() {
+  start state_file_fails --hold --set stand_in.ends=0:12:5
   mkdir -p "$run_dir/slurm.state.$job.0" # a file of this name is to be written
   scontrol release "$job"
   finish COMPLETED 0:0 1
-  expect_log "restart 0: the books, .* could not be written"
+  expect_log "restart 0: the state file .* could not be written"
   expect_log "restart 1: .* resumes from step 10"
 }
 
@@ -223,7 +226,7 @@ case_books_fail() {
 case_storage_away() {
   STORAGE_SECONDS=3 start storage_away --set stand_in.ends=0:12:5 --set stand_in.check=1:3
   finish COMPLETED 0:0 2
-  expect_log "restart 1: .* can't be asked \(status 3\): given up"
+  expect_log "restart 1: .*check .* failed with status 3; retried for 3 s"
   expect_log "restart 1: requeued"
   expect_log "restart 2: .* resumes from step 10"
   log=$run_dir/slurm-first.log
@@ -232,14 +235,14 @@ case_storage_away() {
   finish FAILED 3:0 0
 }
 
-# A first start that dies before its books, as where Slurm puts a job back that could not be launched: the next one sees
-# by what submit.sh has left that the run folder is there, and begins.
-case_dies_before_its_books() {
-  printf '%s\n' "[[ \${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { scontrol requeue \$SLURM_JOB_ID; kill -KILL \$\$; }" \
+# A first start that dies before it has a state file, as where Slurm puts a job back that could not be launched: the
+# next one sees by what submit.sh has left that the run folder is there, and begins.
+case_dies_before_its_state_file() {
+  printf '%s\n' "[[ \${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { scontrol requeue \$SLURM_JOB_ID; kill -KILL \$PPID; }" \
     >"$work/dies.sh"
-  TRIREME_ENV=$work/dies.sh start dies_before_its_books
+  TRIREME_ENV=$work/dies.sh start dies_before_its_state_file
   finish COMPLETED 0:0 1
-  [[ $(lines "restart 0") -eq 0 ]] || fail "its first start has come to its books"
+  [[ $(lines "restart 0") -eq 0 ]] || fail "its first start has written a state file"
   expect_log "restart 1: .* resumes from step 0, 0 steps lost"
   expect_log "restart 1: finished at step $steps"
 }
@@ -254,9 +257,9 @@ case_nothing_left() {
   scontrol requeue "$job"
   until_true "the end of the first start" grep -q "restart 0: .* the job is back in the queue already" "$log"
   mv "$run_dir" "$work/nothing_left"
-  finish FAILED 3:0 2
+  finish FAILED 3:0 1
   expect_log "restart 1: $run_dir holds nothing of this job's earlier starts"
-  expect_log "restart 2: stopped: 2 starts in a row have found nothing"
+  expect_log "restart 1: stopped: 1 restarts in a row made no progress"
   [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away"
 }
 
@@ -272,16 +275,32 @@ case_folder_away() {
   until_true "the end of the first start" grep -q "restart 0: .* the job is back in the queue already" "$log"
   mv "$run_dir" "$work/away"
   until_true "a refusal" grep -q "restart 1: $run_dir holds nothing of this job's earlier starts" "$log"
+  until_true "another start" grep -q "restart 1: requeued" "$log"
   [[ ! -e $run_dir ]] || fail "a run folder in place of the one that is away: $(ls -R "$run_dir")"
   mv "$work/away" "$run_dir"
   finish COMPLETED 0:0 2
   expect_log "restart 2: .* resumes from step 12"
 }
 
+# A settings file that ends its shell from the second start on, as where a module is gone: the job does not come back for
+# ever, and its owner's comment stays.
+case_settings_file_breaks() {
+  printf '%s\n' '[[ ${SLURM_RESTART_COUNT:-0} -eq 0 ]] || { echo "no module openmpi"; exit 1; }' >"$work/breaks.sh"
+  RESTART_BUDGET=2 TRIREME_ENV=$work/breaks.sh start settings_file_breaks --comment="project b" \
+    --set stand_in.ends=0:12:5
+  finish FAILED 2:0 2
+  expect_log "restart 2: the settings file $work/breaks.sh .* has ended its shell with status 1"
+  expect_log "restart 2: stopped: 2 restarts in a row got no further than the checkpoint of step 10|made no progress"
+  [[ $(scontrol show job "$job") == *"Comment=project b"* ]] || fail "the owner's comment is gone"
+}
+
 # One run folder, two jobs: the second is refused, and touches nothing of the first's.
 case_submitted_twice() {
-  start twice "${held[@]}"
+  start twice --hold "${held[@]}"
   local first=$job first_log=$log output
+  if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
+  [[ $output == *"runs/twice is the run of job $first, which is PENDING"* ]] || fail "submit.sh says: $output"
+  scontrol release "$first"
   until_true "step 7" beyond 6
   cp "$run_dir/slurm.state" "$work/state.before"
   if output=$("$root/slurm/submit.sh" "$config" --ranks 2 --set run.name=twice 2>&1); then fail "submit.sh takes it"; fi
@@ -292,7 +311,7 @@ case_submitted_twice() {
     "$root/slurm/train.sbatch" "$config" --set run.name=twice)
   finish FAILED 2:0 0
   expect_log "runs/twice is the run of job $first, which is RUNNING; nothing of it was touched"
-  cmp "$run_dir/slurm.state" "$work/state.before" || fail "the first job's books were touched"
+  cmp "$run_dir/slurm.state" "$work/state.before" || fail "the first job's state file was touched"
   touch "$run_dir/go"
   job=$first log=$first_log
   finish COMPLETED 0:0 0
@@ -328,6 +347,19 @@ case_any_folder() {
     "$tree/slurm/train.sbatch" here.yaml --set run.name=any --set run.steps=12)
   finish COMPLETED 0:0 0
   expect_log "resumes from step 8"
+  # By a relative path, from a folder with a blank in its name; without a number of ranks.
+  mkdir "$work/my folder"
+  cd "$work/my folder"
+  cp ../elsewhere/here.yaml .
+  log=$PWD/plain.log run_dir=$PWD/runs/any
+  job=$(sbatch --parsable --output="$log" --nodes=1 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=0 \
+    ../tree/slurm/train.sbatch here.yaml --set run.name=any --set run.steps=8)
+  finish COMPLETED 0:0 0
+  sed -i '/^#SBATCH --ntasks-per-node/d' "$tree/slurm/train.sbatch"
+  job=$(sbatch --parsable --output="$log" --nodes=2 --cpus-per-task=4 --gpus-per-node=0 "$tree/slurm/train.sbatch" \
+    here.yaml --set run.name=any)
+  finish FAILED 2:0 0
+  expect_log "stopped: the job has no number of ranks .*--ntasks-per-node"
 }
 
 case_in_a_row() {
@@ -433,7 +465,6 @@ case_node_dies() {
     job=${jobs[which]} run_dir=runs/node_dies$which log=runs/node_dies$which/slurm-$job.log
     expect_log "restart 1: 4 ranks"
     ! says "restart 1: 4 ranks .*resumes from step 0," || fail "the checkpoint was not seen"
-    ! grep -qx productive_ms=0 "$run_dir/slurm.state" || fail "no productive time of restart 0"
     until_true "progress" beyond $(($(last_step) + 10))
     [[ $(show Restarts) == 1 ]] && ! nodes_of | grep -qx "${dead[which]}" || fail "restarted wrongly: $(show NodeList)"
     scancel "$job"
@@ -485,7 +516,7 @@ case_cancelled_while_a_node_is_awaited() {
 }
 case_cancelled_while_storage_is_awaited() {
   start cancelled_storage --set stand_in.ends=0:12:5 --set stand_in.check=1:3
-  expect_log "restart 1: .* can't be asked \(status 3\): asked again"
+  expect_log "restart 1: .*check .* failed with status 3; retried for"
   scancel "$job"
   expect_log "restart 1: stopped: cancelled" # after which the script does no more
   until_true "the end" ended
@@ -550,7 +581,7 @@ case_hanging_node() {
   expect_log "restart 3: node $node has held up the run 2 times in a row: this job leaves out $node from now on"
   expect_log "restart 4: 4 ranks"
   ! nodes_of | grep -qx "$node" || fail "started on $node again"
-  grep -qx "hang_node=$node" "$run_dir/slurm.state" && grep -qx hang_count=2 "$run_dir/slurm.state" || fail "books"
+  grep -qx "hang_node=$node" "$run_dir/slurm.state" && grep -qx hang_count=2 "$run_dir/slurm.state" || fail "state file"
 }
 
 # --- All of them --------------------------------------------------------------------------------------------------------
