@@ -172,8 +172,8 @@ kill "$(cat stays)"
 accepted "a variable that it removes" 'unset STRAGGLER_SECONDS; export LONG="a  b=c"' '^LONG=a  b=c$'
 fresh
 printf 'export SITE=here\n' >site.sh
-start "" BASH_ENV=/dev/null TMPDIR=/no/such/folder
-ends 0 0 "no TMPDIR"
+start "" BASH_ENV=/dev/null TMPDIR=/no/such/folder book=x site_env=y records=z job=9 said=1 stands=2 text=3
+ends 0 0 "an environment with a missing TMPDIR and names of the script"
 
 # One that hangs when the signal for a checkpoint comes.
 fresh
@@ -264,6 +264,17 @@ for restart in 0 1 2 3; do
   start "$restart"
   (($(requeues) <= (restart < 2))) || fail "an unwritable run folder, restart $restart: $(requeues) requeues"
 done
+
+# Neither a damaged state file nor a strange comment ends the count, or the script.
+fresh
+echo 5 >status
+mkdir run
+printf 'job=7\nbest_step=08x\nprogress_restart=99\nhang_count=-1\nhang_node\n=\n\x01=2\n' >run/slurm.state
+echo "trireme-progress:4711 trireme-progress:x" >comment
+start 1
+ends 5 1 "a damaged state file"
+start 2
+ends 5 0 "a damaged state file, budget used up"
 
 # --- What the log says while it waits, of time, and of where its files are ------------------------------------------
 fresh
