@@ -7,7 +7,9 @@ TRAINER=$(realpath "${1:?sweep_trains_every_pair.sh PATH_OF_trireme}")
 CLUSTER_NODES=2
 # shellcheck source=tests/slurm/checks.sh
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
-export TRIREME=$TRAINER TRIREME_ENV=$root/slurm/env.sh
+export TRIREME=$TRAINER TRIREME_ENV=$work/site.sh
+# A site's settings must not change the batch script: with -e it would end before it puts a task back.
+printf 'set -e\nsource %q\nset -- x y\n' "$root/slurm/env.sh" >"$TRIREME_ENV"
 "$cluster" start
 eval "$("$cluster" env)"
 if [[ $(srun --mpi=list 2>&1) != *pmix* ]]; then
@@ -63,4 +65,27 @@ task 0
 until_true "the task that ended early is put back" restarted
 grep -q 'status 138' "sweep-${array}_0.log" || fail "$(cat "sweep-${array}_0.log")"
 scancel "$array"
+
+# From a folder of one's own, by a relative path, with nothing set: what lies above the script is used, or named.
+unset TRIREME TRIREME_ENV
+mkdir -p repo "my folder"
+cp -r "$root/slurm" repo/slurm
+cd "my folder"
+cp ../tiny.yaml .
+sweep() { # NAME OPTION...
+  job=$(sbatch --parsable --array=0 --ntasks-per-node=2 --gpus-per-node=0 --cpus-per-task=1 --output="$1.log" \
+    "${@:2}" ../repo/slurm/examples/sweep.sbatch tiny.yaml --set run.steps=1)_0 || fail "sbatch"
+}
+sweep none
+finish FAILED 2:0 0
+grep -q "cannot run trireme; set TRIREME" none.log || fail "$(cat none.log)"
+sweep no_settings --export=ALL,TRIREME_ENV=gone.sh
+finish FAILED 2:0 0
+grep -q "cannot read the settings file .*/my folder/gone.sh" no_settings.log || fail "$(cat no_settings.log)"
+mkdir -p ../repo/build/bin
+printf '#!/usr/bin/env bash\necho "found $*"\n' >../repo/build/bin/trireme
+chmod +x ../repo/build/bin/trireme
+sweep found
+finish COMPLETED 0:0 0
+grep -q "found train tiny.yaml .*--set run.steps=1" found.log || fail "$(cat found.log)"
 echo "all well"
