@@ -38,7 +38,7 @@ for name in infiniband roce efa; do
   echo "$name: the job has the settings, but for those that were set already"
   rm -f job
   run 0 env -u LD_LIBRARY_PATH PATH="$folder/stub:$PATH" NCCL_SOCKET_IFNAME=mine \
-    "$examples/$name.sh" tiny.yaml --ranks 16 --time=1
+    "$examples/$name.sh" tiny.yaml --ranks 16 --time=1:00:00
   [[ -s job ]] || { fail "no job" "$output" && continue; }
   defaults=$(sed -nE 's/^default ([A-Z_a-z0-9]+) "?([^ "]*( [^ "#]+)?)"?( # <--)?$/\1=\2/p' "$examples/$name.sh")
   [[ $(wc -l <<<"$defaults") == "$(grep -c '^default ' "$examples/$name.sh")" ]] ||
@@ -51,9 +51,24 @@ for name in infiniband roce efa; do
   done <<<"$defaults"
   ! grep -q '^LD_LIBRARY_PATH=.*:$' job || fail "LD_LIBRARY_PATH ends in the working folder"
   grep -qx 'argument --nodes=2' job || fail "16 ranks do not take 2 nodes" "$(cat job)"
-  grep -qx 'argument --time=1' job || fail "an option is lost" "$(cat job)"
+  grep -qx 'argument --time=1:00:00' job || fail "an option is lost" "$(cat job)"
 done
 [[ -n $library ]] || echo "skipped: no libnccl that could know the variables"
+
+echo "other clusters: submit.sh asks for the shape of slurm/README.md, and every line that differs is marked"
+shape() { # SHAPE ARGUMENTS...
+  run 0 env PATH="$folder/stub:$PATH" "$source_dir/slurm/submit.sh" tiny.yaml --time=1:00:00 "${@:2}"
+  [[ $(sed -n 's/^argument //p' job | paste -sd' ') == *"$1"* ]] || fail "not $1" "$(cat job)"
+}
+shape "--cpus-per-task=16 --nodes=4 --ntasks=16 --ntasks-per-node=4 --gpus-per-node=4" -N 4 --set run.device=cuda \
+  --set cluster.ranks_per_node=4
+shape "--cpus-per-task=1 --nodes=4 --ntasks=256 --ntasks-per-node=64 --gpus-per-node=0" -N 4 --set run.device=cpu \
+  --set cluster.ranks_per_node=64 --set data.global_batch=256
+for script in "$source_dir/slurm/train.sbatch" "$examples/sweep.sbatch"; do
+  for option in nodes ntasks-per-node gpus-per-node cpus-per-task time partition account; do
+    grep -qE "^##?SBATCH --$option=.*<--" "$script" || fail "$script: --$option is not marked"
+  done
+done
 
 echo "every config field that is named is one"
 sections=$("$trireme" check --fields | sed -nE 's/^([a-z]+): .*/\1/p' | paste -sd'|')
