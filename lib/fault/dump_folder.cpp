@@ -41,6 +41,14 @@ std::string name_of_now() {
   return text;
 }
 
+// Whether the text has the form of name_of_now().
+bool is_date(std::string_view text) {
+  constexpr std::string_view kForm = "00000000T000000";
+  return text.size() == kForm.size() && std::equal(text.begin(), text.end(), kForm.begin(), [](char c, char form) {
+           return form == 'T' ? c == 'T' : c >= '0' && c <= '9';
+         });
+}
+
 std::optional<int> number_in(std::string_view text, std::string_view begin, std::string_view end) {
   if (!text.starts_with(begin) || !text.ends_with(end) || text.size() < begin.size() + end.size()) return std::nullopt;
   const std::string_view digits = text.substr(begin.size(), text.size() - begin.size() - end.size());
@@ -114,9 +122,14 @@ bool make_folder(const std::string& path) { return ::mkdir(path.c_str(), 0777) =
 // A new folder of this second; dumps of a second are told apart by a further number. Its name; "": errno says why.
 std::string make_dated_folder(const std::string& hang) {
   constexpr int kTries = 100;
-  const std::string now = name_of_now();
+  std::string now = name_of_now();
   int next = 1;  // beyond all that are there: an earlier name may have been removed
-  if (const auto names = list_folder(hang))
+  const auto names = list_folder(hang);
+  // By their names dumps are sorted, also where the clock was set back since the last one.
+  if (names)
+    for (const std::string& name : names.value())
+      if (is_date(name.substr(0, name.find('-')))) now = std::max(now, name.substr(0, name.find('-')));
+  if (names)
     for (const std::string& name : names.value())
       next = std::max(next, name == now ? 2 : number_in(name, now + "-", "").value_or(0) + 1);
   for (int i = next; i < next + kTries; ++i) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/within.h"
 
@@ -28,10 +29,7 @@ constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320}, kLockPatienc
 // that there is more to come.
 constexpr std::chrono::milliseconds kOthersPatience{500}, kCausePatience{2000};
 
-double now() {
-  const std::chrono::duration<double> since = std::chrono::system_clock::now().time_since_epoch();
-  return std::round(since.count() * 1000) / 1000;
-}
+double now() { return std::round(process_wall_seconds() * 1000) / 1000; }
 
 bool ends_torn(int fd) {
   struct stat file {};

@@ -36,7 +36,8 @@ enum class RunEventKind {
                // step, where loss or gradients were not finite, then -1 is the rank if none can be named
   kHang,       // the watchdog has dumped the job, and ends it if it does not go on; `text`: the headline, `rank`: the
                // first culprit; fields: kind, dump, began (seconds since 1970: when nothing moved any more)
-  kEnd,        // of an attempt that ended in good order; fields: code; `text`: what it said, if anything
+  kEnd,        // of an attempt that ended in good order; fields: code, step (the last that was begun); `text`: what it
+               // said, if anything
   kStraggler,  // `rank` (of `host`) is slower than the ranks that do the same work; fields: slowdown (0.1: by 10 %),
   // windows, step, gpu, doctor (it has been by 10 % for long: its machine ought to be examined), lost_ms (of
   // each step, by the simulator); over: no longer
@@ -71,7 +72,7 @@ struct EnumNames<RunEventKind> {
 using EventField = std::variant<bool, int64_t, double, std::string>;
 
 struct RunEvent {
-  double time = 0;  // seconds since 1970, by the clock of its writer's node, to the millisecond
+  double time = 0;  // seconds since 1970, by the clock of its writer (process_wall_seconds), to the millisecond
   std::string attempt, job;
   RunEventKind kind = RunEventKind::kStart;
   int world_rank = -1;  // -1: nobody's

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <thread>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/black_box/black_box.h"
 #include "io/black_box/record.h"
@@ -97,7 +98,7 @@ class Dump {
   }
 
   DumpOutcome run() {
-    outcome_.taken = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    outcome_.taken = process_wall_seconds();
     ask_ranks(node_, order_.answer_seconds);
     records_ = records_of(node_);
     if (one_node_) locate();  // before the first call that storage can hold up

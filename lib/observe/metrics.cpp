@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "io/base/clock.h"
 #include "io/base/log.h"
 
 namespace tri {
@@ -23,8 +23,7 @@ Json number(const std::optional<double>& value) { return value ? number(*value) 
 
 // Behind the other fields of `object`.
 std::string with_time(const std::string& object) {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  return fmt::format("{},\"time\":{:.3f}}}", object.substr(0, object.size() - 1), now.count());
+  return fmt::format("{},\"time\":{:.3f}}}", object.substr(0, object.size() - 1), process_wall_seconds());
 }
 
 int64_t number_of(const std::string& line, const std::string& key) {

@@ -1,11 +1,11 @@
 #include "lib/observe/rank_monitor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "io/base/clock.h"
 #include "io/base/log.h"
 #include "lib/engine/rank_tensors.h"
 #include "lib/model/flops.h"
@@ -16,10 +16,6 @@ namespace tri {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 Json milliseconds(double seconds) { return std::strtod(fmt::format("{:.4g}", 1e3 * seconds).c_str(), nullptr); }
 
@@ -89,7 +85,7 @@ void RankMonitor::close_window() {
     take_arrived();
   }
   const RankTimes mine = clock_.take();
-  arriving_ = {.first_step = first_step_, .last_step = last_step_, .time = seconds_since_1970(), .ranks = {}};
+  arriving_ = {.first_step = first_step_, .last_step = last_step_, .time = process_wall_seconds(), .ranks = {}};
   if (gather_)
     gather_->begin(&mine);
   else
@@ -167,7 +163,7 @@ void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
     log_info("{}", text);
   else
     log_warn("{}", text);
-  context_.events.append({.time = seconds_since_1970(),
+  context_.events.append({.time = process_wall_seconds(),
                           .kind = RunEventKind::kStraggler,
                           .world_rank = who.world_rank,
                           .host = place.host,

@@ -11,9 +11,11 @@
 #include <thread>
 #include <tuple>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/host.h"
 #include "io/base/median.h"
+#include "lib/fault/dump_folder.h"
 #include "lib/fault/rank_text.h"
 
 namespace tri {
@@ -27,10 +29,6 @@ constexpr double kStillSeconds = 10;                   // without an event, at l
 constexpr double kStillSteps = 3;                      // ... as long as so many steps: then a run stands still, if
 constexpr std::chrono::milliseconds kSecondLook{500};  // ... nothing has moved at a second look
 constexpr int64_t kTailBytes = 65536;                  // of files that only grow
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // The whole lines at the end of a file; none where it can't be read.
 std::vector<std::string> last_lines(const std::string& path) {
@@ -51,7 +49,8 @@ double number(const Json& object, const char* name) {
   return field != object.end() && field->is_number() ? field->get<double>() : 0;
 }
 
-std::optional<RunRate> rate_of(const std::vector<std::string>& lines) {
+// `now`: by the clock of the process that has written the lines.
+std::optional<RunRate> rate_of(const std::vector<std::string>& lines, double now) {
   RunRate rate;
   std::vector<double> seconds;
   double tokens = 0, time = 0;
@@ -72,7 +71,7 @@ std::optional<RunRate> rate_of(const std::vector<std::string>& lines) {
   if (seconds.empty()) return std::nullopt;
   rate.seconds_per_step = median(seconds);
   rate.tokens_per_s = tokens / static_cast<double>(seconds.size()) / rate.seconds_per_step;
-  rate.age = std::max(0.0, seconds_since_1970() - time);
+  rate.age = std::max(0.0, now - time);
   return rate;
 }
 
@@ -181,6 +180,22 @@ RunState state_of(const RunStatus& status) {
   return gone ? RunState::kGone : RunState::kUnknown;
 }
 
+// The attempt that began last: of events by their order in the file, of boxes by the monotonic clock. The names of
+// attempts begin with dates, which go backwards where the clock was set back: they decide only where an attempt has a
+// box and no event.
+std::string newest_attempt(const std::vector<RankRecord>& boxes, const std::vector<RunEvent>& events) {
+  std::vector<std::string> begun;
+  for (const RunEvent& event : events)
+    if (!event.attempt.empty() && std::find(begun.begin(), begun.end(), event.attempt) == begun.end())
+      begun.push_back(event.attempt);
+  const std::string of_events = begun.empty() ? "" : begun.back();
+  if (boxes.empty()) return of_events;
+  const RankRecord& box = *std::min_element(
+      boxes.begin(), boxes.end(), [](const RankRecord& a, const RankRecord& b) { return a.uptime < b.uptime; });
+  if (std::find(begun.begin(), begun.end(), box.attempt) != begun.end()) return of_events;
+  return std::max(box.attempt, of_events);
+}
+
 // Who holds up a run that stands still. Ranks without a record count as gone: all must be here.
 std::optional<HangVerdict> locate(const RunStatus& status) {
   if (status.state != RunState::kStandsStill || static_cast<int>(status.ranks.size()) != status.world_size)
@@ -191,18 +206,13 @@ std::optional<HangVerdict> locate(const RunStatus& status) {
   return locate_hang(status.ranks, {.phase = static_cast<RunPhase>(most), .seconds = *status.newest_event_age});
 }
 
-// The newest dump of the run with a report: its folder; "": there is none. Folders have the names of their times; links
-// to them, by which the nodes of a job meet, have others.
+// The newest dump of the run with a report: its folder; "": there is none.
 std::string newest_dump_of(const std::string& run_dir) {
-  const std::string hang = run_dir + "/hang";
-  const auto names = list_folder(hang);
-  std::string newest;
   std::error_code absent;
-  for (const std::string& name : names ? names.value() : std::vector<std::string>())
-    if (name > newest && !fs::is_symlink(hang + "/" + name, absent) &&
-        fs::exists(hang + "/" + name + "/report.json", absent))
-      newest = name;
-  return newest.empty() ? "" : hang + "/" + newest;
+  const auto dumps = list_dumps(run_dir);
+  for (auto dump = dumps.rbegin(); dump != dumps.rend(); ++dump)
+    if (fs::exists(*dump + "/report.json", absent)) return *dump;
+  return "";
 }
 
 bool is_run(const std::string& run_dir) {
@@ -239,16 +249,17 @@ Result<RunStatus> read_run_status(const std::string& run_dir) {
 
   auto events = read_events(status.run_dir + "/events.jsonl");
   const std::vector<RunEvent> known = events ? std::move(events).value() : std::vector<RunEvent>();
-  // Names of attempts begin with their times.
-  for (const RankRecord& box : boxes) status.attempt = std::max(status.attempt, box.attempt);
-  for (const RunEvent& event : known) status.attempt = std::max(status.attempt, event.attempt);
+  status.attempt = newest_attempt(boxes, known);
   std::erase_if(boxes, [&](const RankRecord& box) { return box.attempt != status.attempt; });
   std::sort(boxes.begin(), boxes.end(),
             [](const RankRecord& a, const RankRecord& b) { return a.world_rank < b.world_rank; });
   status.ranks = std::move(boxes);
 
   take_events(known, status);
-  status.rate = rate_of(last_lines(status.run_dir + "/metrics.jsonl"));
+  double now = wall_seconds();
+  for (const RankRecord& rank : status.ranks)
+    if (rank.world_rank == 0 && lives(rank)) now = rank.taken;  // the clock may have been set since the start
+  status.rate = rate_of(last_lines(status.run_dir + "/metrics.jsonl"), now);
   if (status.rate) status.step = status.rate->step;
   for (const RankRecord& rank : status.ranks) {
     status.step = std::max(status.step, rank.step - 1);

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "io/base/clock.h"
+
 namespace tri {
 
 class StartupClock {
@@ -19,7 +21,7 @@ class StartupClock {
   const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }  // names and seconds, in order
 
  private:
-  double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  double began_ = process_wall_seconds();
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   std::vector<std::pair<std::string, double>> phases_;  // name, seconds
 };

@@ -307,8 +307,10 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
   const Result<void> done = run_recorded(planned, start, job, std::move(startup), attempt, recorder, book);
   job.set_failure_hook({});
   if (book && job.world_rank() == 0) {
-    book->append(RunEventKind::kEnd, done ? "" : done.error().message,
-                 {{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}});
+    std::map<std::string, EventField> fields{{"code", static_cast<int64_t>(done ? ExitCode::kOk : done.error().code)}};
+    if (BlackBox* const box = recorder.box(); box != nullptr && box->image().step > 0)
+      fields["step"] = box->image().step.load();
+    book->append(RunEventKind::kEnd, done ? "" : done.error().message, std::move(fields));
     log_effective_time(config.run.dir);
   }
   // Trouble that all ranks know of is no reason to keep the box: it is said already.

@@ -339,5 +339,34 @@ TEST_F(RunStatusTest, the_newest_dump_or_the_named_one_is_shown) {
   expect_has(status_text(status()), "hang/20261122T160000 (trireme status");
 }
 
+// The clock was an hour fast, and NTP has set it back while the run goes on.
+TEST_F(RunStatusTest, a_step_is_as_old_as_the_monotonic_clock_says) {
+  const auto box = make_box(0, 1);
+  train(*box);
+  for (const int64_t seconds : {3600, -3600}) {
+    box->image().created_realtime += seconds * 1'000'000'000;  // as of a start before the clock was set
+    write_all(run_dir_ + "/metrics.jsonl",
+              fmt::format(R"({{"step":12,"step_ms":100,"tokens_per_s":3000,"loss":2.25,"time":{:.3f}}})"
+                          "\n",
+                          static_cast<double>(box->image().created_realtime) * 1e-9));
+    const RunStatus now = status();
+    ASSERT_TRUE(now.rate);
+    EXPECT_LT(now.rate->age, 600);
+    box->image().created_realtime -= seconds * 1'000'000'000;
+  }
+}
+
+// Names of attempts begin with dates.
+TEST_F(RunStatusTest, the_newest_attempt_is_the_one_that_began_last_whatever_the_clock_said) {
+  book(0, "20260601T120000-aaaaaaaa").append(RunEventKind::kBegin, "");
+  book(0, "20260601T110000-bbbbbbbb").append(RunEventKind::kBegin, "");  // set back by an hour meanwhile
+  EXPECT_EQ(status().attempt, "20260601T110000-bbbbbbbb");
+  const auto old_box = make_box(0, 2, "20260601T120000-aaaaaaaa");
+  old_box->image().created -= 3600 * int64_t{1'000'000'000};
+  EXPECT_EQ(status().attempt, "20260601T110000-bbbbbbbb");
+  const auto box = make_box(0, 2, "20260601T113000-cccccccc");  // it holds the run folder in a moment
+  EXPECT_EQ(status().attempt, "20260601T113000-cccccccc");
+}
+
 }  // namespace
 }  // namespace tri
