@@ -13,6 +13,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "io/base/hash.h"
 #include "io/base/host.h"
@@ -75,6 +76,10 @@ Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& ident
   std::unique_ptr<BlackBox> box(new BlackBox);
   box->path_ = fmt::format("{}/{}{}.{}", black_box_folder(), kBlackBoxPrefix, identity.attempt, identity.world_rank);
   const std::string unnamed = box->path_ + ".tmp";  // until it says whose it is
+  if (constexpr size_t kMost = sizeof(box::Image::run_dir) - 1; identity.run_dir.size() > kMost)
+    return Error{fmt::format("run.dir has {} bytes, at most {} are possible: {}", identity.run_dir.size(), kMost,
+                             identity.run_dir),
+                 ExitCode::kFile};
   const auto refused = [&](const char* what, int problem) {
     ::unlink(unnamed.c_str());
     return Error{fmt::format("{}: {}: {}", unnamed, what, std::strerror(problem)), ExitCode::kFile};
@@ -100,7 +105,7 @@ Result<std::unique_ptr<BlackBox>> BlackBox::create(const BlackBoxIdentity& ident
   image.process_namespace = pid_namespace();
   image.process_start = process_start();
   image.created = now();
-  image.created_realtime = nanoseconds(CLOCK_REALTIME);
+  image.created_realtime = static_cast<int64_t>(process_wall_seconds() * 1e9);
   put(image.host, host_name());
   put(image.attempt, identity.attempt);
   put(image.job, identity.job);
@@ -160,7 +165,10 @@ void BlackBox::end_step(int64_t nanoseconds_of_step) {
 
 box::Channel* BlackBox::add_channel(std::string_view name, ChannelKind kind, const RankSet& members, int index) {
   const uint32_t number = get(image_->num_channels);
-  if (number == box::kMaxChannels) return nullptr;
+  if (number == box::kMaxChannels) {
+    log_warn("{} channels are recorded already: a hang in \"{}\" may be attributed to another place", number, name);
+    return nullptr;
+  }
   box::Channel& channel = image_->channels[number];
   put(channel.name, name);
   channel.kind = static_cast<uint32_t>(kind);
@@ -218,11 +226,10 @@ void BlackBox::end_connection() {
   const uint64_t id = get(image_->connection);
   if (id == 0) return;
   const uint32_t number = get(image_->num_connections);
-  if (number < box::kMaxConnections) {
-    image_->connections[number].id = id;
-    set(image_->connections[number].done, 1);
-    image_->num_connections.store(number + 1, std::memory_order_release);
-  }
+  box::Connection& place = image_->connections[number % box::kMaxConnections];
+  place.id = id;
+  set(place.done, 1);
+  image_->num_connections.store(number + 1, std::memory_order_release);
   set(image_->connection, 0);
   enter(HostState::kWorks);
   tick();
@@ -269,7 +276,7 @@ void BlackBox::failure(uint32_t code, bool consequence, std::string_view text) {
   box::Failure& failure = image_->failure;
   failure.code = code;
   failure.consequence = consequence ? 1 : 0;
-  failure.realtime = nanoseconds(CLOCK_REALTIME);
+  failure.realtime = image_->created_realtime + now() - image_->created;  // the clock may have been set since
   put(failure.text, text);
   failure.state.store(1, std::memory_order_release);
 }

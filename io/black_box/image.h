@@ -168,11 +168,11 @@ static_assert(Count::is_always_lock_free && Time::is_always_lock_free);
 static_assert(sizeof(Count) == sizeof(uint32_t), "a GPU's stream writes the bare word");
 
 inline constexpr uint64_t kMagic = 0x584f424b434c4254;  // "TBLCKBOX" in bytes
-inline constexpr uint32_t kVersion = 5;
-inline constexpr int kMaxChannels = 24, kMaxWaits = 3, kMaxStreams = 24;
+inline constexpr uint32_t kVersion = 6;
+inline constexpr int kMaxChannels = 64, kMaxWaits = 3, kMaxStreams = 24;
 inline constexpr int kEvents = 4096, kLogLines = 32, kLogBytes = 240;
 inline constexpr int kThreads = 64, kFrames = 48;
-inline constexpr int kMaxConnections = 64;
+inline constexpr int kMaxConnections = 256;
 
 // An operation's number on a channel counts from 1. Each counter holds the number of the last operation that has come
 // so far; from `enqueued` to `completed` they can only be smaller or equal.
@@ -258,7 +258,8 @@ struct StreamState {
 
 // All zero is an empty box: a file that has just been made.
 struct Image {
-  // Who it is: written before anybody can find the file.
+  // Who it is: written before the file has its name. The fields up to created_realtime are the same in all versions, so
+  // that every version of the program can tell whether the process of a file is gone.
   uint64_t magic;
   uint32_t version;
   uint32_t bytes;        // of the file
@@ -270,8 +271,9 @@ struct Image {
       process_start;  // field 22 of /proc/PID/stat: tells a process from a later one of its number
   int64_t created;    // and in nanoseconds since 1970:
   int64_t created_realtime;
-  char host[64], attempt[64], job[32], gpu[24];  // gpu: its PCI id; "": none
-  char run_dir[512];                             // absolute
+  // Each holds the longest value that the system allows, and a zero: names are compared, so none may be cut.
+  char host[256], attempt[72], job[128], gpu[24];  // gpu: its PCI id; "": none
+  char run_dir[4096];                              // absolute
 
   // What it does.
   Count phase, host_state;  // RunPhase, HostState
@@ -295,8 +297,8 @@ struct Image {
   Feed feeds[2];  // training, validation
   Writer writer;
   Writer lines;  // of metrics.jsonl and log.txt: kept by the watchdog (io/base/line_file.h)
-  Count num_connections;
-  Connection connections[kMaxConnections];
+  Count num_connections;                    // ever
+  Connection connections[kMaxConnections];  // the newest, used in turn
   Failure failure;
 
   // What others ask of it, and what it answers.

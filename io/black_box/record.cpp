@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
+#include <memory>
 #include <string_view>
 
 #include "io/base/file.h"
@@ -80,8 +81,8 @@ void read_progress(const box::Image& image, const Clock& clock, RankRecord& reco
     const auto size = std::min<size_t>(get(image.connection_size), std::size(image.connection_members));
     for (size_t i = 0; i < size; ++i) record.connection_members.push_back(get(image.connection_members[i]));
   }
-  const uint32_t done = std::min<uint32_t>(get(image.num_connections), box::kMaxConnections);
-  for (uint32_t i = 0; i < done; ++i) record.connections_done.push_back(image.connections[i].id);
+  newest(get(image.num_connections), box::kMaxConnections, box::kMaxConnections,
+         [&](uint32_t i) { record.connections_done.push_back(image.connections[i].id); });
 }
 
 void read_actions(const box::Image& image, const box::Action* actions, RankRecord& record) {
@@ -176,6 +177,21 @@ bool may_be_box(const struct stat& info) {
   return S_ISREG(info.st_mode) && (info.st_uid == ::geteuid() || ::geteuid() == 0);
 }
 
+ProcessState state_of_process(int process, int64_t name_space, int64_t start) {
+  struct stat own {};
+  if (::stat("/proc/self/ns/pid", &own) != 0 || static_cast<int64_t>(own.st_ino) != name_space)
+    return ProcessState::kUnknown;
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return ProcessState::kGone;
+  size_t at = name_end;
+  for (int field = 2; at != std::string::npos && field < 22; ++field) at = line.find(' ', at + 1);
+  if (at == std::string::npos || std::strtoll(line.c_str() + at, nullptr, 10) != start)
+    return ProcessState::kGone;  // another process has its number
+  return process_state_from(line[name_end + 2]);
+}
+
 }  // namespace
 
 std::string to_string_place(const RankRecord& record) {
@@ -230,19 +246,20 @@ std::vector<std::string> list_black_boxes() {
 }
 
 ProcessState process_state_of(const RankRecord& record) {
-  struct stat own {};
-  if (record.host != host_name() || ::stat("/proc/self/ns/pid", &own) != 0 ||
-      static_cast<int64_t>(own.st_ino) != record.process_namespace)
+  if (record.host != host_name()) return ProcessState::kUnknown;
+  return state_of_process(record.process, record.process_namespace, record.process_start);
+}
+
+ProcessState state_of_boxs_process(const std::string& path) {
+  constexpr size_t kHead = offsetof(box::Image, created_realtime);
+  const auto image = std::make_unique<box::Image>();
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat info {};
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0 || !may_be_box(info)) return ProcessState::kUnknown;
+  if (info.st_size < static_cast<off_t>(kHead) || !read_at(file.get(), path, image.get(), kHead, 0))
     return ProcessState::kUnknown;
-  std::ifstream file(fmt::format("/proc/{}/stat", record.process));
-  const std::string line((std::istreambuf_iterator<char>(file)), {});
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return ProcessState::kGone;
-  size_t at = name_end;
-  for (int field = 2; at != std::string::npos && field < 22; ++field) at = line.find(' ', at + 1);
-  if (at == std::string::npos || std::strtoll(line.c_str() + at, nullptr, 10) != record.process_start)
-    return ProcessState::kGone;  // another process has its number
-  return process_state_from(line[name_end + 2]);
+  if (image->magic != box::kMagic) return ProcessState::kUnknown;
+  return state_of_process(image->process, image->process_namespace, image->process_start);
 }
 
 ProcessState process_state_from(char letter) {

@@ -141,6 +141,9 @@ Result<RankRecord> read_black_box(const std::string& path, int max_events = box:
 std::vector<std::string> list_black_boxes();
 // Whether the process of the record still is, and runs; kUnknown where it can't be asked (another machine, namespace).
 ProcessState process_state_of(const RankRecord& record);
+// The same for the process that made a file, whatever version of the program that was; kUnknown also for a file that is
+// no box, or none yet. Safe for concurrent use.
+ProcessState state_of_boxs_process(const std::string& path);
 // Of the letter in /proc/PID/stat.
 ProcessState process_state_from(char letter);
 // Whether the process is there, whatever holds it up.

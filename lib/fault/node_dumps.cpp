@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <deque>
@@ -21,11 +22,13 @@ namespace {
 
 constexpr double kAnswerSeconds = 2, kPatienceSeconds = 30;  // of a dump that another node has begun
 
-// A box of another rank, to be read and written; null: there is none, or of another kind.
+// Maps the box of another rank for reading and writing. Returns null where there is none of this version, or the file
+// is not a regular one of this user: anybody may put files and links into /dev/shm.
 box::Image* map_box(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return nullptr;
+  if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid()) return nullptr;
   if (info.st_size < static_cast<off_t>(sizeof(box::Image))) return nullptr;
   void* memory = ::mmap(nullptr, sizeof(box::Image), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return nullptr;

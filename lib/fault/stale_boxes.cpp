@@ -3,22 +3,45 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <ctime>
+#include <algorithm>
 
+#include "io/base/clock.h"
+#include "io/base/file.h"
+#include "io/black_box/black_box.h"
 #include "io/black_box/record.h"
 
 namespace tri {
+namespace {
+
+constexpr double kDay = 24 * 3600;
+
+// Seconds since the file was made, or written by a system call. What processes store into it does not count.
+double file_age(const struct stat& info) { return wall_seconds() - static_cast<double>(info.st_mtime); }
+
+bool is_stale(const std::string& path, const struct stat& info, const std::string& run_dir) {
+  if (path.ends_with(".tmp")) return file_age(info) > kDay;  // it has its name a moment after it was made
+  const auto record = read_black_box(path, 0);
+  const ProcessState state = record ? process_state_of(record.value()) : state_of_boxs_process(path);
+  const bool silent = record && std::min(record.value().beat_seconds, record.value().last_event_seconds) > kDay;
+  if (state == ProcessState::kGone)
+    return silent || file_age(info) > kDay || (record && record.value().run_dir == run_dir);
+  // Of another container. A process that lives writes all the time, its watchdog several times a second.
+  return state == ProcessState::kUnknown && silent;
+}
+
+}  // namespace
 
 int remove_stale_boxes(const std::string& run_dir) {
-  constexpr time_t kDay = 24 * 3600;
+  const std::string folder = black_box_folder();
+  const auto names = list_folder(folder);
+  if (!names) return 0;
   int removed = 0;
-  for (const std::string& path : list_black_boxes()) {
+  for (const std::string& name : names.value()) {
+    const std::string path = folder + "/" + name;
     struct stat info {};
-    if (::stat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
-    const auto record = read_black_box(path, 0);
-    if (!record || process_state_of(record.value()) != ProcessState::kGone) continue;
-    const bool old = std::time(nullptr) - info.st_mtime > kDay;
-    if (old || record.value().run_dir == run_dir) removed += ::unlink(path.c_str()) == 0;
+    const bool own = name.starts_with(kBlackBoxPrefix) && ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
+                     info.st_uid == ::geteuid();
+    if (own && is_stale(path, info, run_dir)) removed += ::unlink(path.c_str()) == 0;
   }
   return removed;
 }

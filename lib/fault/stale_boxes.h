@@ -1,12 +1,13 @@
-// Black boxes that nobody needs any more.
+// Flight recorder files that were left behind.
 #pragma once
 
 #include <string>
 
 namespace tri {
 
-// Removes boxes of this user on this machine whose process is gone: those of the run in `run_dir` (absolute), which
-// begins anew, and of any other run those older than a day. Returns how many.
+// Removes this user's files on this machine whose process has ended: those of the run in `run_dir` (absolute), which is
+// about to start, and those of any other run once they are older than a day. Until then `trireme status` shows what
+// ended that run. Files of other versions of the program and of other containers count too. Returns how many it removed.
 int remove_stale_boxes(const std::string& run_dir);
 
 }  // namespace tri

@@ -5,7 +5,6 @@
 #include <system_error>
 
 #include "io/base/log.h"
-#include "lib/fault/stale_boxes.h"
 
 namespace tri {
 namespace {
@@ -77,7 +76,6 @@ Watchdog::Watchdog(const Context& context)
                report(outcome);
                if (on_report && outcome.trigger.world_rank >= 0) on_report(outcome);
              }) {
-  if (job_.node_rank() == 0) remove_stale_boxes(context.run_dir);
   answerer_ = std::thread([this] { answer_requests(); });
   watcher_ = std::thread([this] { watch(); });
 }

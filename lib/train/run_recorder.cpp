@@ -5,6 +5,7 @@
 
 #include "io/base/log.h"
 #include "lib/engine/rank_tensors.h"
+#include "lib/fault/stale_boxes.h"
 #include "lib/train/run_folder.h"
 
 namespace tri {
@@ -24,6 +25,7 @@ std::string absolute(const std::string& folder) {
 RunRecorder::RunRecorder(const Config& config, const Mesh& mesh, const std::string& attempt, Job& job,
                          const std::string& run_dir)
     : job_(job) {
+  if (job.node_rank() == 0) remove_stale_boxes(absolute(run_dir));
   if (!config.fault.black_box) return;
   identity_ = BlackBoxIdentity{.world_rank = mesh.world_rank,
                                .world_size = mesh.world_size(),

@@ -278,5 +278,35 @@ TEST_F(Dump, stale_boxes_go_and_others_stay) {
   living->end_well();
 }
 
+// After an update of the program, or in another container, and where a start was killed before its file had a name.
+TEST_F(Dump, stale_boxes_of_other_versions_and_containers_go_too) {
+  const auto other = make_box(0, 4), fresh = make_box(1, 4), alive = make_box(2, 4), container = make_box(3, 4);
+  for (BlackBox* box : {other.get(), fresh.get(), alive.get()}) box->image().version = box::kVersion + 1;
+  make_stale(*other, 25 * 3600);
+  make_stale(*fresh, 3600);
+  const auto touch = [](const std::string& path, int64_t age) {
+    const timespec then{std::time(nullptr) - age, 0}, times[] = {then, then};
+    EXPECT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  };
+  touch(alive->path(), 25 * 3600);
+  container->image().process_namespace += 1;
+  touch(container->path(), 25 * 3600);
+  const std::string half = folder_ / "trireme.box.killed.0.tmp", begun = folder_ / "trireme.box.begun.0.tmp";
+  for (const std::string& path : {half, begun}) std::ofstream(path) << "";
+  touch(half, 25 * 3600);
+  EXPECT_EQ(remove_stale_boxes("/another/run"), 2);
+  EXPECT_FALSE(std::filesystem::exists(other->path()));
+  EXPECT_FALSE(std::filesystem::exists(half));
+  for (const std::string& path : {fresh->path(), alive->path(), container->path(), begun})
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  // Its process can't be seen from here, and has stored nothing for a day.
+  container->image().beat -= 25 * 3600 * int64_t{1'000'000'000};
+  for (box::Event& event : container->image().events) event.time -= 25 * 3600 * int64_t{1'000'000'000};
+  container->image().created -= 25 * 3600 * int64_t{1'000'000'000};
+  EXPECT_EQ(remove_stale_boxes("/another/run"), 1);
+  EXPECT_FALSE(std::filesystem::exists(container->path()));
+  alive->end_well();
+}
+
 }  // namespace
 }  // namespace tri

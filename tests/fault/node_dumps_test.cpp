@@ -104,6 +104,19 @@ TEST_F(NodeDumpsTest, a_dump_that_was_asked_for_does_not_stand_for_one_of_a_hang
   EXPECT_EQ(newest_dump(run_, kAttempt), 2);
 }
 
+// Another user may put a link or a file where a rank's box is expected.
+TEST_F(NodeDumpsTest, only_boxes_of_this_user_are_written) {
+  make_boxes(2);
+  const std::string second_box = boxes_[1]->path(), elsewhere = folder_ / "elsewhere";
+  std::filesystem::rename(second_box, elsewhere);
+  std::filesystem::create_symlink(elsewhere, second_box);
+  const auto rank = make_rank(0, {0, 1});
+  EXPECT_TRUE(rank->claim(BlackBox::now(), hang_of(0), 0, 0));
+  await_reports(1);
+  EXPECT_EQ(boxes_[1]->image().dump_requested.load(), 0u) << "the link was followed";
+  EXPECT_GT(boxes_[0]->image().dump_requested.load(), 0u);
+}
+
 // Nodes meet by the numbers of dumps: one that is taken on is carried out, also where the next is taken on before.
 TEST_F(NodeDumpsTest, none_that_was_taken_on_is_lost) {
   make_boxes(1);

@@ -257,5 +257,59 @@ TEST(BlackBox, groups_are_progressions_of_ranks) {
   EXPECT_NE(connection_id("tp", {0, 1}), connection_id("dp", {0, 1}));
 }
 
+// Paths have up to 4095 bytes, and names of hosts 64: what compares them must see all of them.
+TEST_F(BlackBoxes, long_names_are_whole) {
+  std::string deep = "/runs";
+  while (deep.size() < 4000) deep += "/" + std::string(150, 'd');
+  const std::string attempt(64, 'a');
+  const auto box =
+      value_or_throw(BlackBox::create({.attempt = attempt, .job = "supervised-" + attempt, .run_dir = deep}));
+  EXPECT_EQ(read(*box).run_dir, deep);
+  EXPECT_EQ(read(*box).attempt, attempt);
+  EXPECT_EQ(read(*box).job, "supervised-" + attempt);
+  const auto refused = BlackBox::create({.attempt = "b", .run_dir = std::string(4096, 'd')});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("run.dir has 4096 bytes, at most 4095"), std::string::npos)
+      << refused.error().message;
+}
+
+TEST_F(BlackBoxes, the_newest_connections_are_known_however_many_there_were) {
+  const auto box = make(0);
+  const ProcessBlackBox process(box.get());
+  std::vector<uint64_t> done;
+  for (int i = 0; i < box::kMaxConnections + 40; ++i) {
+    const std::string name = fmt::format("group {}", i);
+    const ConnectionScope connection(name, {0, 1});
+    done.push_back(connection_id(name, {0, 1}));
+  }
+  done.erase(done.begin(), done.begin() + 40);
+  EXPECT_EQ(read(*box).connections_done, done);
+}
+
+TEST_F(BlackBoxes, a_channel_too_many_is_said) {
+  const auto box = make(0);
+  for (int i = 0; i < box::kMaxChannels; ++i)
+    ASSERT_NE(box->add_channel(fmt::format("c{}", i), ChannelKind::kCollectives, rank_set({0, 1}), 0), nullptr);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(box->add_channel("one more", ChannelKind::kCollectives, rank_set({0, 1}), 0), nullptr);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("a hang in \"one more\" may be attributed to another place"), std::string::npos) << log;
+}
+
+// A box of the version before or after this one begins with the same fields.
+TEST_F(BlackBoxes, whose_process_a_file_is_of_is_known_of_any_version) {
+  const auto box = make(0);
+  box->image().version = box::kVersion - 1;
+  EXPECT_FALSE(read_black_box(box->path()));
+  EXPECT_EQ(state_of_boxs_process(box->path()), ProcessState::kRuns);
+  box->image().process_start -= 1;
+  EXPECT_EQ(state_of_boxs_process(box->path()), ProcessState::kGone);
+  box->image().process_namespace += 1;
+  EXPECT_EQ(state_of_boxs_process(box->path()), ProcessState::kUnknown);
+  box->image().magic = 0;
+  EXPECT_EQ(state_of_boxs_process(box->path()), ProcessState::kUnknown);
+  EXPECT_EQ(state_of_boxs_process(folder_ / "none"), ProcessState::kUnknown);
+}
+
 }  // namespace
 }  // namespace tri
