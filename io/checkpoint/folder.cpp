@@ -301,29 +301,35 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
 }
 
 Result<std::vector<CheckpointEntry>> prunable(const std::string& dir, int keep_last, int64_t keep_every,
-                                              const Retry& retry) {
+                                              const Retry& retry, std::set<std::string>* valid) {
   TRI_REQUIRE(keep_last >= 1 && keep_every >= 0, "keep {} and every {}th", keep_last, keep_every);
-  auto entries = list_checkpoints(dir, retry);
-  if (!entries) return entries.error();
+  const auto names = names_in(dir, retry);
+  if (!names) return names.error();
+  std::set<std::string> of_call;
+  std::set<std::string>& known = valid == nullptr ? of_call : *valid;
   std::vector<CheckpointEntry> old;
   int kept = 0;
-  for (const CheckpointEntry& entry : entries.value()) {
-    if (!entry.valid || parse_name(fs::path(entry.path).filename())->kind != Kind::kPublished) continue;
-    if (kept++ < keep_last || (keep_every > 0 && entry.step % keep_every == 0)) continue;
-    old.push_back(entry);
+  for (const Name& name : names.value()) {
+    if (name.kind != Kind::kPublished) continue;
+    const std::string path = path_of(dir, name);
+    if (!known.contains(step_name(name.step)) && !usable(path, name.step, retry)) continue;
+    known.insert(step_name(name.step));
+    if (kept++ < keep_last || (keep_every > 0 && name.step % keep_every == 0)) continue;
+    old.push_back({name.step, path, true, ""});
   }
   return old;
 }
 
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
-                                       const std::string& attempt, const Retry& retry) {
+                                       const std::string& attempt, const Retry& retry, std::set<std::string>* valid) {
   TRI_REQUIRE(valid_attempt(attempt), "attempt {}", attempt);
-  const auto old = prunable(dir, keep_last, keep_every, retry);
+  const auto old = prunable(dir, keep_last, keep_every, retry, valid);
   if (!old) return old.error();
   std::vector<std::string> removed;
   for (const CheckpointEntry& entry : old.value()) {
     if (auto gone = discard(dir, *parse_name(fs::path(entry.path).filename()), attempt); !gone) return gone.error();
     removed.push_back(step_name(entry.step));
+    if (valid != nullptr) valid->erase(step_name(entry.step));
   }
   return removed;
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,12 +81,15 @@ Result<std::vector<std::string>> remove_stale_attempts(const std::string& dir, c
 
 // Valid checkpoints, newest first, except the `keep_last` newest and, when keep_every > 0, those of its multiples.
 // Those that are not valid, or can't be read at present, neither count nor are among them. Requires keep_last >= 1.
+// `valid`: names of folders that the caller knows to be valid, which are not opened; those found valid are added. So a
+// run that prunes after each save opens no checkpoint twice.
 Result<std::vector<CheckpointEntry>> prunable(const std::string& dir, int keep_last, int64_t keep_every,
-                                              const Retry& retry = {});
+                                              const Retry& retry = {}, std::set<std::string>* valid = nullptr);
 
 // Removes these. Nothing goes when `dir` can't be listed. Returns the names of what was removed. Call it while holding
 // the run's lock.
 Result<std::vector<std::string>> prune(const std::string& dir, int keep_last, int64_t keep_every,
-                                       const std::string& attempt, const Retry& retry = {});
+                                       const std::string& attempt, const Retry& retry = {},
+                                       std::set<std::string>* valid = nullptr);
 
 }  // namespace tri

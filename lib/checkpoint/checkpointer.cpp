@@ -304,7 +304,7 @@ Result<void> Checkpointer::next_phase(bool all_well) {
 }
 
 Result<void> Checkpointer::publish(const std::vector<std::string>& records, const std::string& folder,
-                                   RunProgress progress) const {
+                                   RunProgress progress) {
   if (may_publish_)
     if (auto may = retried({}, may_publish_); !may) return may;
   Manifest manifest{.attempt = attempt_, .step = progress.steps};
@@ -323,7 +323,8 @@ Result<void> Checkpointer::publish(const std::vector<std::string>& records, cons
   if (auto written = retried({}, [&] { return write_manifest(folder, manifest); }); !written) return written;
   if (auto done = retried({}, [&] { return tri::publish(dir_, progress.steps, attempt_); }); !done) return done;
   // What can't be removed is no reason to call the checkpoint a failure.
-  const auto removed = prune(dir_, config_.checkpoint.keep_last, config_.checkpoint.keep_every, attempt_);
+  valid_.insert(step_name(progress.steps));
+  const auto removed = prune(dir_, config_.checkpoint.keep_last, config_.checkpoint.keep_every, attempt_, {}, &valid_);
   if (!removed) log_warn("{}", removed.error().message);
   return {};
 }

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,7 +111,7 @@ class Checkpointer {
   void collect();
   Result<void> next_phase(bool all_well);
   Result<void> failure(const Result<void>& mine);
-  Result<void> publish(const std::vector<std::string>& records, const std::string& folder, RunProgress progress) const;
+  Result<void> publish(const std::vector<std::string>& records, const std::string& folder, RunProgress progress);
 
   const Config& config_;
   const std::string config_text_;  // as asked
@@ -135,6 +136,7 @@ class Checkpointer {
   double stall_seconds_ = 0, copy_seconds_ = 0, write_seconds_ = 0, publish_seconds_ = 0;  // the last on rank 0
   std::future<Result<ShardRecord>> writing_;
   std::future<Result<void>> publishing_;  // rank 0
+  std::set<std::string> valid_;           // checkpoints that it has published or found whole; for publish() alone
   std::function<Result<void>()> may_publish_;
   std::optional<Result<void>> outcome_;  // of this rank's part, when it is done
   std::string record_;                   // its file: a ShardRecord, as bytes

@@ -163,5 +163,20 @@ TEST(ListingTrouble, the_newest_checkpoint_is_found_without_opening_older_ones) 
     EXPECT_TRUE(line.starts_with("list") || contains(line, " step_00000003/")) << line << ", " << count << " times";
 }
 
+TEST(ListingTrouble, pruning_opens_no_checkpoint_that_is_known_to_be_whole) {
+  const TemporaryFolder dir;
+  for (const int64_t step : {1, 2, 3, 4}) value_or_throw(save(dir.path(), step, "one", static_cast<uint64_t>(step), 4));
+  std::set<std::string> valid;
+  EXPECT_EQ(value_or_throw(prune(dir.path(), 3, 0, "two", kOnce, &valid)), std::vector<std::string>{"step_00000001"});
+  EXPECT_EQ(valid, (std::set<std::string>{"step_00000002", "step_00000003", "step_00000004"}));
+  // No manifest can be read from now on.
+  EXPECT_EQ(on_storage(dir.path(), "0/read/1/fail=EIO+",
+                       [&] {
+                         const auto removed = prune(dir.path(), 2, 0, "two", kOnce, &valid);
+                         return removed ? fmt::format("{}", fmt::join(removed.value(), " ")) : removed.error().message;
+                       }),
+            "step_00000002");
+}
+
 }  // namespace
 }  // namespace tri
