@@ -25,6 +25,8 @@
 namespace tri {
 namespace {
 
+constexpr const char* kDriverField = "supervise";
+
 struct Holder {
   std::string host, attempt, started;
   std::string run;     // its folder, absolute; "": not said
@@ -73,6 +75,8 @@ std::string describe(const std::optional<Holder>& holder) {
 // Who stands in the way of which run.
 Error refusal(const std::string& path, const std::string& field, const std::optional<Holder>& holder,
               const std::string& run, const std::string& remedy) {
+  if (field == kDriverField)
+    return file_error("{}: the run is supervised already, by {}{}", path, describe(holder), remedy);
   if (field == "run.dir") return file_error("{}: the run folder is in use by {}{}", path, describe(holder), remedy);
   const std::string of_run = holder && !holder->run.empty() ? fmt::format("run {}, ", holder->run) : "";
   return file_error("{}: {} is in use by {}{}{}{}", path, field, of_run, describe(holder),
@@ -161,10 +165,12 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
           continue;
         }
         if (patience.waits_for(holder)) continue;
-        return refusal(path, field, holder, run,
-                       fmt::format("{}; wait for it{}",
-                                   holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "",
-                                   run.empty() ? " or stop it" : ", stop it, or choose another " + field));
+        return refusal(
+            path, field, holder, run,
+            fmt::format("{}; wait for it{}",
+                        holder && dead_here(*holder) ? ", which is gone, but a child of it lives" : "",
+                        run.empty() ? " or stop it"
+                                    : ", stop it, or choose another " + (field == kDriverField ? "run.dir" : field)));
       }
       if (why != ENOLCK && why != ENOSYS && why != EOPNOTSUPP && why != EINVAL)
         return system_error(why, "{}: flock", path);
@@ -233,10 +239,41 @@ Result<RunLock> RunLock::take(const RunFolders& folders, const std::string& atte
   return lock;
 }
 
+Result<RunLock> RunLock::take_for_driver(const std::string& run_dir, const std::string& attempt,
+                                         const BatchStart& start, How how) {
+  RunLock lock;
+  const std::string run = std::filesystem::absolute(run_dir).lexically_normal();
+  auto file = File::take(run_dir + "/supervise.lock", kDriverField, run, attempt, start, how);
+  if (!file) return file.error();
+  lock.files_.push_back(std::move(file).value());
+  return lock;
+}
+
 Result<void> RunLock::check() const {
   for (const File& file : files_)
     if (auto ours = file.check(); !ours) return ours;
   return {};
+}
+
+Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const BatchStart& start) {
+  using Held = std::optional<LockHolder>;
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 && errno == ENOENT) return Held();
+  if (file.get() < 0) return system_error(errno, "{}", path);
+  bool text_alone = false;
+  if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return Held();
+  if (errno != EWOULDBLOCK) {
+    if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP && errno != EINVAL)
+      return system_error(errno, "{}: flock", path);
+    text_alone = true;
+  }
+  const auto text = contents(file.get(), path);
+  if (!text) return text.error();
+  const auto holder = holder_of(text.value());
+  if (text_alone && (!holder || dead_here(*holder))) return Held();
+  if (holder && earlier_start(*holder, start)) return Held();
+  return Held(
+      {.attempt = holder ? holder->attempt : "", .job = holder ? holder->start.job : "", .text = describe(holder)});
 }
 
 Result<void> see_lock(const std::string& checkpoints, const std::string& attempt) {

@@ -8,6 +8,7 @@
 // was lost to the scheduler: it replaces the files, and they find out before they publish anything.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ class RunLock {
   // Error naming the folder and its holder when there is one, and what to do; then neither folder is held.
   static Result<RunLock> take(const RunFolders& folders, const std::string& attempt, const BatchStart& start = {},
                               How how = How::kFlock);
+
+  // The lock of the process that supervises the run in `run_dir` and starts its ranks: RUN_DIR/supervise.lock. The
+  // ranks have their own. Same rules, same errors.
+  static Result<RunLock> take_for_driver(const std::string& run_dir, const std::string& attempt,
+                                         const BatchStart& start = {}, How how = How::kFlock);
 
   // Error when a file is no longer ours: removed, or taken by another attempt; or, with its errno, where storage does
   // not say. To be asked before publishing.
@@ -58,6 +64,15 @@ class RunLock {
   RunLock() = default;
   std::vector<File> files_;
 };
+
+// Who holds a lock file, as another process finds out that does not want it.
+struct LockHolder {
+  std::string attempt, job;
+  std::string text;  // "process 5 on node7 (attempt x, since y)"
+};
+// The holder of RUN_DIR/run.lock or RUN_DIR/supervise.lock. Nothing: the file is free, or `start` is a later start of
+// the holder's job, which would take it over. Error: storage does not say.
+Result<std::optional<LockHolder>> holder_of_lock(const std::string& path, const BatchStart& start = {});
 
 // Whether this machine sees that `attempt` holds the folder's lock, which another machine's process has taken: an error
 // that passes with Missing::kPasses where it does not. Both then have different file systems under that name.

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <memory>
+#include <vector>
 
 #include "tests/io/forked.h"
 #include "tests/io/temporary_folder.h"
@@ -250,6 +252,99 @@ TEST(RunLock, a_holder_notices_that_it_lost_the_checkpoint_folder) {
   const auto lost = lock.value().check();
   ASSERT_FALSE(lost);
   EXPECT_NE(lost.error().message.find("checkpoint.lock: removed or replaced"), std::string::npos);
+}
+
+TEST(DriverLock, refuses_a_second_driver_and_is_freed_by_the_death_of_its_holder) {
+  const TemporaryFolder dir;
+  const std::string path = dir / "supervise.lock";
+  EXPECT_FALSE(value_or_throw(holder_of_lock(path)));
+  for (const RunLock::How how : {RunLock::How::kFlock, RunLock::How::kTextAlone}) {
+    {
+      const auto first = value_or_throw(RunLock::take_for_driver(dir.path(), "driver-1", {}, how));
+      const auto second = RunLock::take_for_driver(dir.path(), "driver-2", {}, how);
+      ASSERT_FALSE(second);
+      EXPECT_EQ(second.error().message.rfind(
+                    fmt::format("{}: the run is supervised already, by process {} on {} (attempt driver-1, since 2",
+                                path, ::getpid(), host()),
+                    0),
+                0u)
+          << second.error().message;
+      EXPECT_EQ(second.error().os_error, 0) << "no reason to try again";
+      EXPECT_EQ(
+          in_child([&] { return RunLock::take_for_driver(dir.path(), "driver-3", {}, how) ? "taken" : "refused"; }),
+          "refused");
+      EXPECT_TRUE(first.check());
+      EXPECT_TRUE(RunLock::take({.run = dir.path()}, "ranks-1")) << "its ranks hold the run folder beside it";
+      if (how == RunLock::How::kTextAlone) continue;
+      const auto holder = value_or_throw(holder_of_lock(path));
+      ASSERT_TRUE(holder);
+      EXPECT_EQ(holder->attempt, "driver-1");
+      EXPECT_TRUE(value_or_throw(holder_of_lock(path))) << "to look changes nothing";
+      EXPECT_TRUE(first.check());
+    }
+    EXPECT_FALSE(value_or_throw(holder_of_lock(path)));
+  }
+  // Killed, wherever it was.
+  write_all(path, text_of("elsewhere", 5));
+  EXPECT_FALSE(value_or_throw(holder_of_lock(path)));
+  EXPECT_TRUE(RunLock::take_for_driver(dir.path(), "driver-4"));
+  // Where the file system has no flock, another host's holder may live.
+  write_all(path, text_of("elsewhere", 5));
+  const auto refused = RunLock::take_for_driver(dir.path(), "driver-5", {}, RunLock::How::kTextAlone);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("remove the file"), std::string::npos) << refused.error().message;
+  write_all(path, text_of(host(), dead_pid()));
+  EXPECT_TRUE(RunLock::take_for_driver(dir.path(), "driver-6", {}, RunLock::How::kTextAlone));
+}
+
+TEST(DriverLock, passes_to_a_later_start_of_the_job) {
+  const TemporaryFolder dir;
+  const std::string path = dir / "supervise.lock";
+  const auto first = value_or_throw(RunLock::take_for_driver(dir.path(), "driver-1", {"4711", 0}));
+  EXPECT_FALSE(RunLock::take_for_driver(dir.path(), "driver-2", {"4711", 0}));
+  EXPECT_TRUE(value_or_throw(holder_of_lock(path, {"4711", 0})));
+  EXPECT_FALSE(value_or_throw(holder_of_lock(path, {"4711", 1})));
+  EXPECT_EQ(value_or_throw(holder_of_lock(path))->job, "4711");
+  const auto heir = value_or_throw(RunLock::take_for_driver(dir.path(), "driver-2", {"4711", 1}));
+  EXPECT_FALSE(first.check());
+  EXPECT_TRUE(heir.check());
+  EXPECT_FALSE(RunLock::take_for_driver(dir.path(), "driver-1", {"4711", 0})) << "the earlier start comes back";
+}
+
+TEST(DriverLock, of_drivers_that_start_at_the_same_moment_one_gets_it) {
+  const TemporaryFolder dir;
+  for (int round = 0; round < 20; ++round) {
+    constexpr int kDrivers = 4;
+    int begin[2], ends[2];
+    ASSERT_EQ(::pipe(begin), 0);
+    ASSERT_EQ(::pipe(ends), 0);
+    std::vector<pid_t> children;
+    for (int i = 0; i < kDrivers; ++i) {
+      children.push_back(::fork());
+      if (children.back() != 0) continue;
+      silence_stderr();
+      ::close(begin[1]);
+      char byte = 0;
+      if (::read(begin[0], &byte, 1) != 0) ::_exit(1);  // the end of the pipe is the signal
+      const auto lock = RunLock::take_for_driver(dir.path(), fmt::format("driver-{}", i));
+      byte = lock ? 'y' : 'n';
+      if (::write(ends[1], &byte, 1) != 1) ::_exit(1);
+      while (true) ::pause();
+    }
+    ::close(begin[0]), ::close(begin[1]);
+    std::string answers;
+    for (int i = 0; i < kDrivers; ++i) {
+      char byte = 0;
+      ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+      answers += byte;
+    }
+    EXPECT_EQ(std::count(answers.begin(), answers.end(), 'y'), 1) << answers;
+    for (const pid_t child : children) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+    ::close(ends[0]), ::close(ends[1]);
+  }
 }
 
 }  // namespace
