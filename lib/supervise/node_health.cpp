@@ -32,6 +32,7 @@ std::string word_in(const fs::path& path) {
 }
 
 constexpr size_t kMostXids = 16;
+constexpr int64_t kWord = 4;  // InfiniBand's counters of data are in words of four bytes
 
 }  // namespace
 
@@ -41,17 +42,23 @@ std::vector<PortSight> read_ports(const std::string& sys) {
   for (const auto& entry : fs::directory_iterator(sys + "/class/net", problem)) {
     if (!fs::exists(entry.path() / "device", problem)) continue;  // virtual
     const fs::path statistics = entry.path() / "statistics";
-    ports.push_back({.name = entry.path().filename(),
-                     .up = word_in(entry.path() / "operstate") != "down",
-                     .changes = number_in(entry.path() / "carrier_changes"),
-                     .received = number_in(statistics / "rx_bytes"),
-                     .sent = number_in(statistics / "tx_bytes"),
-                     .errors = number_in(statistics / "rx_errors") + number_in(statistics / "tx_errors")});
+    PortSight sight{.name = entry.path().filename(),
+                    .up = word_in(entry.path() / "operstate") != "down",
+                    .changes = number_in(entry.path() / "carrier_changes"),
+                    .received = number_in(statistics / "rx_bytes"),
+                    .sent = number_in(statistics / "tx_bytes"),
+                    .errors = number_in(statistics / "rx_errors") + number_in(statistics / "tx_errors")};
+    // RDMA over Ethernet passes the kernel by, and its statistics.
+    for (const auto& device : fs::directory_iterator(entry.path() / "device/infiniband", problem))
+      for (const auto& port : fs::directory_iterator(device.path() / "ports", problem)) {
+        sight.received += kWord * number_in(port.path() / "counters/port_rcv_data");
+        sight.sent += kWord * number_in(port.path() / "counters/port_xmit_data");
+      }
+    ports.push_back(std::move(sight));
   }
   for (const auto& device : fs::directory_iterator(sys + "/class/infiniband", problem))
     for (const auto& port : fs::directory_iterator(device.path() / "ports", problem)) {
       const fs::path counters = port.path() / "counters";
-      constexpr int64_t kWord = 4;  // the counters of data are in words of four bytes
       ports.push_back({.name = device.path().filename().string() + ":" + port.path().filename().string(),
                        .up = word_in(port.path() / "state") == "4:",  // "4: ACTIVE"
                        .changes = 2 * number_in(counters / "link_downed"),

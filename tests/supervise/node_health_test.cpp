@@ -40,8 +40,16 @@ TEST(Ports, of_cards_and_of_infiniband_with_their_counters) {
   put(ib + "mlx5_0/ports/1/counters/port_xmit_data", "500");
   put(ib + "mlx5_0/ports/1/counters/symbol_error", "5");
   put(ib + "mlx5_0/ports/2/state", "1: DOWN");
-  const auto ports = read_ports(sys);
-  ASSERT_EQ(ports.size(), 4u);
+  // RDMA over Ethernet: its bytes are the card's, and not in the kernel's statistics.
+  put(net + "eth2/device/infiniband/mlx5_1/ports/1/counters/port_rcv_data", "25");
+  put(net + "eth2/device/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "50");
+  put(net + "eth2/statistics/rx_bytes", "7");
+  const auto all = read_ports(sys);
+  ASSERT_EQ(all.size(), 5u);
+  EXPECT_EQ(all[2].name, "eth2");
+  EXPECT_EQ(std::pair(all[2].received, all[2].sent), std::pair(int64_t{107}, int64_t{200}));
+  std::vector<PortSight> ports = all;
+  ports.erase(ports.begin() + 2);
   const auto is = [](const PortSight& p, const char* name, bool up, int64_t changes, int64_t received, int64_t sent,
                      int64_t errors) {
     EXPECT_EQ(p.name, name);
