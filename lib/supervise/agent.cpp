@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kConnectMilliseconds = 3000;
 constexpr int kGreetingMilliseconds = 15000;  // the driver may have 1,500 agents, or a flood of strangers, to greet
-constexpr double kAskSeconds = 20, kOrphanSeconds = 3600;
+constexpr double kOrphanSeconds = 3600;
 constexpr size_t kMostLines = 16;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
@@ -182,13 +182,18 @@ class Agent {
   static bool slurm_job() { return std::getenv("SLURM_JOB_ID") != nullptr; }
 
   // A job that has lost the node of its batch script, and its driver there, runs on without anybody who could put it
-  // back (it was submitted with --no-kill): its agents do. Until Slurm has taken note of the node they ask now and
-  // then, each at its own time.
+  // back (it was submitted with --no-kill): its agents do. Until Slurm has noticed the loss of the node they ask it now
+  // and then. Each waits for a random time first, so that the agents of a large job do not ask all at once.
   bool awaits_batch_host() {
     if (seconds_since(heard_) > kOrphanSeconds || options_.job.empty()) return false;
+    if (!asks_) {
+      asks_ = true;
+      asked_ = Clock::now();
+      ask_after_ = first_question(options_.num_nodes, chance());
+    }
     if (seconds_since(asked_) < ask_after_) return true;
     asked_ = Clock::now();
-    ask_after_ = kAskSeconds + static_cast<double>(random_nonce()[0] % 16);
+    ask_after_ = next_question(options_.num_nodes, chance());
     switch (orphan_state(options_.job, options_.restart)) {
       case OrphanState::kOver:
         return false;
@@ -201,8 +206,11 @@ class Agent {
     return true;
   }
 
+  static double chance() { return static_cast<double>(random_nonce()[0] >> 11) * 0x1p-53; }  // in [0, 1)
+
   bool carry_out(const AgentOrder& order) {
     heard_ = Clock::now();
+    asks_ = false;
     if (order.kind == OrderKind::kPulse || order.number <= order_) return false;
     order_ = order.number;
     if (order.kind == OrderKind::kDoctor)
@@ -298,7 +306,7 @@ class Agent {
   std::set<std::string> said_;
   std::string attempt_, watched_;  // the one under way; that or the one before
   uint64_t order_ = 0;
-  bool sweeps_ = false, ranks_begin_ = false, sees_run_ = true;
+  bool sweeps_ = false, ranks_begin_ = false, sees_run_ = true, asks_ = false;
   const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Clock::time_point heard_ = Clock::now(), asked_ = heard_;
   double ask_after_ = 0;
@@ -333,6 +341,7 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
                        kDriverVariable);
   AgentOptions options{
       .run_dir = run_dir, .node = node == nullptr ? host_name() : node, .program = program, .token = *parsed};
+  if (const char* nodes = std::getenv("SLURM_JOB_NUM_NODES")) options.num_nodes = std::max(1, std::atoi(nodes));
   if (const char* job = std::getenv("SLURM_JOB_ID")) options.job = job;
   if (const char* restart = std::getenv("SLURM_RESTART_COUNT")) options.restart = std::atoi(restart);
   std::istringstream in(driver);

@@ -22,6 +22,7 @@ struct AgentOptions {
   int port = 0;
   std::vector<std::string> addresses;  // of the driver's machine; the first that answers is taken
   double gone_seconds = 60;            // without a word of the driver: it is gone
+  int num_nodes = 1;                   // of the job
   std::string job;                     // Slurm's number of it; "": it is none of Slurm's
   int restart = 0;                     // ... how often it has been started again
 };

@@ -10,6 +10,8 @@
 namespace tri {
 namespace {
 
+constexpr double kQuestionsASecond = 2, kShortestMean = 28;
+
 std::string output_of(const std::string& command) {
   struct Close {
     void operator()(FILE* pipe) const { ::pclose(pipe); }
@@ -52,6 +54,13 @@ OrphanState orphan_state(const std::string& job, int restart) {
   const std::string text = output_of(fmt::format("scontrol show job --oneliner '{}' 2>/dev/null", job));
   const std::string nodes(field(text, "NodeList"));
   return orphan_state_of(text, output_of(fmt::format("scontrol show hostnames '{}' 2>/dev/null", nodes)), restart);
+}
+
+double first_question(int num_nodes, double chance) { return chance * num_nodes / kQuestionsASecond; }
+
+double next_question(int num_nodes, double chance) {
+  const double mean = std::max(kShortestMean, num_nodes / kQuestionsASecond);
+  return mean * (0.5 + chance);
 }
 
 void put_back(const std::string& job) {

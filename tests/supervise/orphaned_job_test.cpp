@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
+
 namespace tri {
 namespace {
 
@@ -34,6 +38,26 @@ TEST(OrphanedJob, is_not_put_back_while_slurm_does_not_answer) {
   EXPECT_EQ(orphan_state_of("", "", 0), OrphanState::kUnknown);
   EXPECT_EQ(orphan_state_of(job("RUNNING", 0, "node0"), "", 0), OrphanState::kUnknown);
   EXPECT_EQ(orphan_state_of(job("RUNNING", 0, ""), "node1\n", 0), OrphanState::kUnknown);
+}
+
+// Of 1,536 agents that lose their driver in the same second.
+TEST(OrphanedJob, is_asked_for_by_its_agents_at_different_times) {
+  std::mt19937_64 random(36);
+  const auto chance = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  for (const int nodes : {2, 48, 1536}) {
+    std::map<int, int> questions;  // by second
+    double first = 1e9;
+    for (int agent = 0; agent < nodes; ++agent) {
+      double time = first_question(nodes, chance());
+      first = std::min(first, time);
+      for (; time < 3600; time += next_question(nodes, chance())) ++questions[static_cast<int>(time)];
+    }
+    int most = 0, all = 0;
+    for (const auto& [second, count] : questions) most = std::max(most, count), all += count;
+    EXPECT_LE(most, 14) << nodes << " nodes: a herd";
+    EXPECT_LE(all, 3 * 3600) << nodes;
+    EXPECT_LE(first, 5) << "none looks after the job for long";
+  }
 }
 
 }  // namespace
