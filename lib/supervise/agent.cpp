@@ -143,8 +143,7 @@ class Agent {
         doctor_(options.program) {}
 
   int run() {
-    for (const pid_t earlier : earlier_agents(options_.program, options_.run_dir, options_.node))
-      ::kill(earlier, SIGKILL);
+    kill_earlier_agents(options_.program, options_.run_dir, options_.node);
     std::unique_ptr<Connection> connection;
     while (seconds_since(heard_) < options_.gone_seconds || awaits_batch_host()) {
       if (!connection && (connection = Connection::open(options_)) && !connection->send(hello())) connection.reset();
@@ -234,10 +233,8 @@ class Agent {
     report.sees_run = sees_run_;
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
-      const auto left = leftovers(run_, boxes, attempt_);
-      for (const pid_t process : left) ::kill(process, SIGKILL);
-      report.left = static_cast<int>(left.size());
-      sweeps_ = !left.empty() || attempt_.empty();
+      report.left = kill_leftovers(run_, boxes, attempt_);
+      sweeps_ = report.left > 0 || attempt_.empty();
     }
     report.doctor_status = doctor_.status();
     report.lines = doctor_.take_findings();

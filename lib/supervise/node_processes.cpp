@@ -1,22 +1,25 @@
 #include "lib/supervise/node_processes.h"
 
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <utility>
 
+#include "io/base/file.h"
 #include "io/base/host.h"
 #include "io/base/within.h"
 
@@ -122,6 +125,19 @@ class NodesOwn {
   bool looked_ = false, alone_ = false;  // where a process asks for it
 };
 
+// Whether the process lives and belongs to another attempt of the run than `attempt`, by its environment or its box.
+bool is_leftover(const RunOnNode& run, NodesOwn& own, std::span<const RankRecord> boxes, const std::string& attempt,
+                 pid_t process) {
+  const std::string folder = "/proc/" + std::to_string(process);
+  const std::string environment = contents(folder + "/environ");  // of other users: empty
+  const auto of_process = own.attempt_of(environment);
+  if (of_process && *of_process != attempt && is_there(stat_of(folder).state)) return true;
+  if (!environment.empty() && variable(environment, kSupervisedVariable) != run.run_dir) return false;
+  return std::any_of(boxes.begin(), boxes.end(), [&](const RankRecord& box) {
+    return box.process == process && box.attempt != attempt && is_there(process_state_of(box));
+  });
+}
+
 }  // namespace
 
 // By what they say processes are killed: also as root, only this user's count.
@@ -204,29 +220,42 @@ bool sees_run_folder(const std::string& run_dir) {
   return within(std::chrono::milliseconds(1000), exists, false);
 }
 
-std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {
+void kill_process(pid_t process, const std::function<bool()>& is_meant) {
+  const Descriptor handle(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (handle.get() < 0 && errno == ESRCH) return;
+  if (!is_meant()) return;
+  if (handle.get() >= 0)
+    ::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+  else
+    ::kill(process, SIGKILL);  // the kernel is older than 5.3, or a sandbox has no such handles
+}
+
+void kill_earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node) {
   const std::string command = program + '\0' + "supervise" + '\0' + "--agent" + '\0' + run_dir + '\0';
-  std::vector<pid_t> found;
-  for (const auto& [pid, folder] : processes()) {
-    if (contents(folder + "/cmdline") != command) continue;
-    const std::string environment = contents(folder + "/environ");
-    if (variable(environment, "SLURMD_NODENAME").value_or(host_name()) == node) found.push_back(pid);
+  for (const auto& [pid, path] : processes()) {
+    const auto is_one = [&, folder = path] {
+      if (contents(folder + "/cmdline") != command) return false;
+      const std::string environment = contents(folder + "/environ");
+      return variable(environment, "SLURMD_NODENAME").value_or(host_name()) == node;
+    };
+    if (is_one()) kill_process(pid, is_one);
   }
-  return found;
 }
 
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
-  std::set<pid_t> found;
+  std::vector<pid_t> found;
   NodesOwn own(run);
-  for (const RankRecord& record : boxes) {
-    if (record.attempt != attempt && is_there(process_state_of(record))) found.insert(record.process);
-  }
-  for (const auto& [pid, folder] : processes()) {
-    const std::string environment = contents(folder + "/environ");  // of other users: empty
-    const auto of_process = own.attempt_of(environment);
-    if (of_process && *of_process != attempt && is_there(stat_of(folder).state)) found.insert(pid);
-  }
-  return {found.begin(), found.end()};
+  for (const auto& [pid, folder] : processes())
+    if (is_leftover(run, own, boxes, attempt, pid)) found.push_back(pid);
+  return found;
+}
+
+int kill_leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt) {
+  const auto left = leftovers(run, boxes, attempt);
+  NodesOwn own(run);
+  for (const pid_t process : left)
+    kill_process(process, [&] { return is_leftover(run, own, boxes, attempt, process); });
+  return static_cast<int>(left.size());
 }
 
 bool is_alarming(std::string_view line) {

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,11 +46,17 @@ std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, con
 // Whether this node sees the run's book; false also where its storage does not answer within a second.
 bool sees_run_folder(const std::string& run_dir);
 
-// Processes of the run's attempts other than `attempt` that live, or are stopped. Zombies have ended.
+// Processes of the run's supervised attempts other than `attempt` that live, or are stopped. Zombies have ended. Ranks
+// that no driver has started, as of `trireme train` in a shell, are none of them.
 std::vector<pid_t> leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);
+// Sends them SIGKILL; returns how many there were.
+int kill_leftovers(const RunOnNode& run, std::span<const RankRecord> boxes, const std::string& attempt);
 
-// Other agents of the run on this node, of whatever driver: `program` supervise --agent `run_dir`.
-std::vector<pid_t> earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node);
+// Sends SIGKILL to other agents of the run on this node, of whatever driver: `program` supervise --agent `run_dir`.
+void kill_earlier_agents(const std::string& program, const std::string& run_dir, const std::string& node);
+
+// Sends SIGKILL to a process of which `is_meant` holds while its number can't pass to another process.
+void kill_process(pid_t process, const std::function<bool()>& is_meant);
 
 // The newest lines of the attempt's logs, from its boxes: those that hold one of the keywords.
 std::vector<std::string> alarming_lines(std::span<const RankRecord> boxes, const std::string& attempt);

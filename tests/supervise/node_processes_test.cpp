@@ -11,9 +11,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "io/base/format.h"
+#include "io/black_box/black_box.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -171,6 +173,51 @@ TEST(Leftovers, that_do_not_say_their_node_are_of_the_only_agent_here) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(leftovers(run, {}, "now").empty());
   EXPECT_FALSE(is_left());
+}
+
+// What `trireme train` runs in a shell beside a driver by mistake has a box of the run, and no mark of a driver.
+TEST(Leftovers, are_no_ranks_that_a_person_has_started) {
+  const TemporaryFolder folder;
+  ::setenv("TRIREME_BLACK_BOXES", folder.path().c_str(), 1);
+  const std::string run_dir = folder / "run";
+  const auto box = value_or_throw(BlackBox::create({.attempt = "by_hand", .run_dir = run_dir}));
+  const RunOnNode run{.run_dir = run_dir, .node = "", .host = box->image().host};
+  const auto belongs_to = [&](pid_t process) {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    const std::string line((std::istreambuf_iterator<char>(file)), {});
+    size_t at = line.rfind(')');
+    for (int field = 2; field < 22; ++field) at = line.find(' ', at + 1);
+    box->image().process = process;
+    box->image().process_start = std::strtoll(line.c_str() + at, nullptr, 10);
+    ASSERT_EQ(boxes_of(run).size(), 1u);
+    ASSERT_EQ(process_state_of(boxes_of(run)[0]), ProcessState::kRuns);
+  };
+  const Rank by_hand("/another/run", "by_hand", 0), of_driver(run_dir, "by_hand", 0);
+  belongs_to(by_hand.process());
+  const auto left = leftovers(run, boxes_of(run), "now");
+  EXPECT_EQ(std::count(left.begin(), left.end(), by_hand.process()), 0);
+  belongs_to(of_driver.process());
+  const auto of_run = leftovers(run, boxes_of(run), "now");
+  EXPECT_EQ(std::count(of_run.begin(), of_run.end(), of_driver.process()), 1);
+  EXPECT_EQ(kill_leftovers(run, boxes_of(run), "by_hand"), 0);
+  EXPECT_GE(kill_leftovers(run, boxes_of(run), "now"), 1);
+  for (int i = 0; i < 2000 && !leftovers(run, boxes_of(run), "now").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(leftovers(run, boxes_of(run), "now").empty());
+  EXPECT_EQ(process_state_of(boxes_of(run)[0]), ProcessState::kGone);
+  box->end_well();
+  ::unsetenv("TRIREME_BLACK_BOXES");
+}
+
+TEST(KillProcess, spares_one_that_is_no_longer_meant) {
+  const TemporaryFolder folder;
+  const Rank rank(folder.path(), "now", 0);
+  kill_process(rank.process(), [] { return false; });
+  int status = 0;
+  EXPECT_EQ(::waitpid(rank.process(), &status, WNOHANG), 0);
+  kill_process(rank.process(), [] { return true; });
+  EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(rank.process()), nullptr, WEXITED | WNOWAIT), 0);
+  kill_process(999'999'999, [] { return true; });
 }
 
 }  // namespace
