@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "io/base/clock.h"
 #include "io/base/host.h"
 #include "io/base/within.h"
 #include "lib/config/config.h"
@@ -36,8 +37,6 @@ struct Options {
 };
 
 std::string absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
-
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -81,7 +80,7 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   if (!read) return file_error("{}: storage does not answer", path);
   const Result<std::vector<RunEvent>>& events = *read;
   if (!events && events.error().os_error != ENOENT) return events.error();
-  const RunHistory history = history_from(events ? events.value() : std::vector<RunEvent>(), now());
+  const RunHistory history = history_from(events ? events.value() : std::vector<RunEvent>(), wall_seconds());
   if (!lift.empty()) {
     for (const Exclusion& exclusion : history.exclusions) {
       if (exclusion.node != lift) continue;
@@ -166,7 +165,8 @@ Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {
   if (needed < 1) return usage_error("--spares {}: --hosts names {} nodes", options.spares, nodes.size());
   const int per_node = plan.ranks % needed == 0 ? plan.ranks / needed : 0;
   return DriverOptions{.commands = own_commands(options.launcher, options.agent_launcher),
-                       .setup = {.nodes = std::move(nodes), .nodes_needed = needed, .ranks_per_node = per_node}};
+                       .setup = {.nodes = std::move(nodes), .nodes_needed = needed, .ranks_per_node = per_node},
+                       .one_machine = options.agent_launcher.empty()};
 }
 
 // The deadline of ranks that have not read their config yet.

@@ -107,6 +107,7 @@ class Connection {
     return nullptr;
   }
 
+  bool send(const AgentHello& hello) { return send_all(socket_.get(), writer_.frame(to_bytes(hello))); }
   bool send(const AgentReport& report) { return send_all(socket_.get(), writer_.frame(to_bytes(report))); }
 
   // Orders that come within so long; false: the connection is over.
@@ -121,7 +122,9 @@ class Connection {
     while (true) {
       const auto outcome = reader_.next(payload);
       if (outcome != FrameReader::Outcome::kFrame) return outcome == FrameReader::Outcome::kIncomplete;
-      orders.push_back(from_bytes<AgentOrder>(payload));  // of the driver, as its tag shows
+      const auto order = order_from(payload);  // of the driver, as its tag shows
+      if (!order) return false;                // ... which is of another build
+      orders.push_back(*order);
     }
   }
 
@@ -221,15 +224,19 @@ class Agent {
     return true;
   }
 
-  AgentReport hello() const { return {.node = options_.node, .host = run_.host, .began = began_}; }
+  AgentHello hello() const {
+    return {.node = options_.node, .host = run_.host, .start = options_.start, .layout = messages_layout()};
+  }
 
   AgentReport report() {
-    AgentReport report = hello();
-    report.attempt = attempt_;
+    AgentReport report{.node = options_.node, .host = run_.host, .start = options_.start, .attempt = attempt_};
     report.order = order_;
     const std::vector<RankRecord> boxes = boxes_of(run_);
     if (!attempt_.empty()) report.ranks = ranks(boxes);
     report.failure = first_failure(boxes, watched_);
+    report.watched = watched_;
+    for (const RankRecord& box : boxes)
+      if (box.attempt == watched_) report.step = std::max(report.step, box.step);
     report.sees_run = sees_run_;
     // What is left of other attempts, until nothing is: new processes of theirs may still begin.
     if (sweeps_) {
@@ -304,7 +311,6 @@ class Agent {
   std::string attempt_, watched_;  // the one under way; that or the one before
   uint64_t order_ = 0;
   bool sweeps_ = false, ranks_begin_ = false, sees_run_ = true, asks_ = false;
-  const double began_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Clock::time_point heard_ = Clock::now(), asked_ = heard_;
   double ask_after_ = 0;
 };
@@ -322,7 +328,7 @@ void take_input() {
   }
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);)
-    for (const char* name : {kTokenVariable, kDriverVariable})
+    for (const char* name : {kTokenVariable, kDriverVariable, kStartVariable})
       if (line.rfind(std::string(name) + "=", 0) == 0) ::setenv(name, line.c_str() + std::strlen(name) + 1, 0);
 }
 
@@ -338,6 +344,7 @@ Result<AgentOptions> agent_options(const std::string& run_dir, const std::string
                        kDriverVariable);
   AgentOptions options{
       .run_dir = run_dir, .node = node == nullptr ? host_name() : node, .program = program, .token = *parsed};
+  if (const char* start = std::getenv(kStartVariable)) options.start = std::atoll(start);
   if (const char* nodes = std::getenv("SLURM_JOB_NUM_NODES")) options.num_nodes = std::max(1, std::atoi(nodes));
   if (const char* job = std::getenv("SLURM_JOB_ID")) options.job = job;
   if (const char* restart = std::getenv("SLURM_RESTART_COUNT")) options.restart = std::atoi(restart);

@@ -13,6 +13,7 @@ namespace tri {
 // In the agents' environment, which nobody but their user may read, or on their standard input.
 inline constexpr const char* kTokenVariable = "TRIREME_TOKEN";
 inline constexpr const char* kDriverVariable = "TRIREME_DRIVER";  // "PORT ADDRESS ADDRESS..."
+inline constexpr const char* kStartVariable = "TRIREME_AGENT_START";  // number of the driver's start of agents, from 1
 
 struct AgentOptions {
   std::string run_dir;  // absolute
@@ -22,6 +23,7 @@ struct AgentOptions {
   int port = 0;
   std::vector<std::string> addresses;  // of the driver's machine; the first that answers is taken
   double gone_seconds = 60;            // without a word of the driver: it is gone
+  int64_t start = 0;                   // which of the driver's starts of agents this one is of
   int num_nodes = 1;                   // of the job
   std::string job;                     // Slurm's number of it; "": it is none of Slurm's
   int restart = 0;                     // ... how often it has been started again

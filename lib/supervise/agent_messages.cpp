@@ -4,6 +4,9 @@
 #include <utility>
 
 #include "io/base/error.h"
+#include "io/base/hash.h"
+#include "io/checkpoint/folder.h"
+#include "lib/comm/message_layout.h"
 
 namespace tri {
 
@@ -22,6 +25,41 @@ void keep_within_a_frame(AgentReport& report) {
   report.lines.resize(std::min(report.lines.size(), kMostLines));
   if (report.failure) report.failure->text.resize(std::min(report.failure->text.size(), kLongestLine));
   for (std::string& line : report.lines) line.resize(std::min(line.size(), kLongestLine));
+}
+
+AgentHello hello_from(std::string_view bytes) {
+  AgentHello hello;
+  try {
+    return from_bytes<AgentHello>(bytes);
+  } catch (const Fatal&) {
+  }
+  try {
+    messages::Reader reader(bytes);
+    reader(hello.node, hello.host);
+  } catch (const Fatal&) {
+  }
+  return hello;
+}
+
+std::optional<AgentOrder> order_from(std::string_view bytes) {
+  AgentOrder order;
+  try {
+    order = from_bytes<AgentOrder>(bytes);
+  } catch (const Fatal&) {
+    return std::nullopt;
+  }
+  constexpr double kMostPatience = 1e6;
+  const bool known = order.kind <= OrderKind::kLeave;
+  const bool patient = order.patience >= 0 && order.patience <= kMostPatience;  // false of NaN
+  const bool named = order.attempt.empty() || valid_attempt(order.attempt);
+  return known && patient && named ? std::optional(order) : std::nullopt;
+}
+
+uint64_t messages_layout() {
+  // To be raised where the meaning of a message changes, and the types of its fields do not.
+  constexpr int kMeaning = 1;
+  return xxh3_64(
+      fmt::format("{} {} {}", kMeaning, messages::layout_of<AgentReport>(), messages::layout_of<AgentOrder>()));
 }
 
 }  // namespace tri

@@ -1,11 +1,12 @@
-// What an agent tells the driver, once a second, and what the driver asks of an agent. Sent as bytes
-// (lib/comm/messages.h).
+// What an agent reports to the driver once a second, and what the driver orders. Sent as bytes (lib/comm/messages.h):
+// both ends have to be of one build, or of builds with the same messages. An agent's first message says of which it is.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/black_box/record.h"
@@ -44,12 +45,12 @@ void fields(Archive& archive, FailureSight& f) {
   archive(f.attempt, f.world_rank, f.status, f.time, f.step, f.text);
 }
 
-// A port of the network since the agent began.
+// A port of the network.
 struct PortSight {
   std::string name;
   bool up = true;
   int64_t changes = 0;  // of its carrier: down and up again are two
-  int64_t received = 0, sent = 0, errors = 0;
+  int64_t received = 0, sent = 0, errors = 0;  // since its driver was loaded; bytes, RDMA's included
 };
 template <class Archive>
 void fields(Archive& archive, PortSight& p) {
@@ -79,12 +80,25 @@ void fields(Archive& archive, GpuSight& g) {
 // GPUs that were not looked at for so long: their driver does not answer.
 inline constexpr double kGpuSilentSeconds = 10;
 
-// The first report of a connection says whose it is and nothing else (node, host, began): a stranger may send less than
-// a node with hundreds of ranks has to tell (AgentServer::Limits).
-struct AgentReport {
+// The first message of a connection. `node` and `host` come first in all versions of the program: whatever follows, a
+// driver of another build can name the node.
+struct AgentHello {
   std::string node;     // as the launcher calls it
   std::string host;     // as its processes call it (io/base/host.h)
-  double began = 0;     // when the agent was started, seconds since 1970: of two of a node the later one counts
+  int64_t start = 0;    // the driver's starts of agents are numbered: of two agents of a node the higher number counts
+  uint64_t layout = 0;  // messages_layout() of its build
+};
+template <class Archive>
+void fields(Archive& archive, AgentHello& h) {
+  archive(h.node, h.host, h.start, h.layout);
+}
+
+// What can be read of the first message of a connection, of whatever build; `layout` is 0 where that is not all of it.
+AgentHello hello_from(std::string_view bytes);
+
+struct AgentReport {
+  std::string node, host;  // of AgentHello
+  int64_t start = 0;
   std::string attempt;  // whose ranks these are; "": none is under way
   std::vector<RankSight> ranks;
   int left = 0;                    // processes of other attempts of the run that live on
@@ -97,11 +111,13 @@ struct AgentReport {
   double gpu_age = 0;                   // seconds since they were looked at: a driver that hangs does not answer
   std::optional<FailureSight> failure;  // of the attempt watched last: the first rank that failed by itself
   bool sees_run = true;                 // the run's book, when the last attempt was ended
+  std::string watched;                  // the attempt watched last, also once it has ended
+  int64_t step = 0;                     // ... and the last step that its boxes here show
 };
 template <class Archive>
 void fields(Archive& archive, AgentReport& r) {
-  archive(r.node, r.host, r.began, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus,
-          r.gpu_age, r.daemon_gone, r.failure, r.sees_run);
+  archive(r.node, r.host, r.start, r.attempt, r.ranks, r.left, r.order, r.doctor_status, r.lines, r.ports, r.gpus,
+          r.gpu_age, r.daemon_gone, r.failure, r.sees_run, r.watched, r.step);
 }
 
 // Whether `a` is rather the first cause: communication fails in consequence of what happens elsewhere.
@@ -128,5 +144,11 @@ template <class Archive>
 void fields(Archive& archive, AgentOrder& o) {
   archive(o.kind, o.number, o.attempt, o.patience);
 }
+
+// The order in `bytes`. Nothing: they are none of this build's, or its values make no sense.
+std::optional<AgentOrder> order_from(std::string_view bytes);
+
+// A hash of the types of all fields of reports and orders, in their order: equal for builds that understand each other.
+uint64_t messages_layout();
 
 }  // namespace tri

@@ -25,13 +25,14 @@ void watch(int epoll, int operation, int fd, uint32_t events) {
 
 }  // namespace
 
-Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, int port, const Limits& limits, Now now) {
+Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, int port, const Limits& limits, Now now,
+                                                       Reach reach) {
   std::unique_ptr<AgentServer> server(new AgentServer);
   server->token_ = token;
   server->limits_ = limits;
   server->now_ = std::move(now);
-  // One socket for both families; where there is no IPv6, IPv4 alone.
-  int family = AF_INET6;
+  // One socket for both families; where there is no IPv6, and on the loopback, IPv4 alone.
+  int family = reach == Reach::kThisMachine ? AF_INET : AF_INET6;
   server->listener_ = Descriptor(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (server->listener_.get() < 0) {
     family = AF_INET;
@@ -49,8 +50,9 @@ Result<std::unique_ptr<AgentServer>> AgentServer::open(const JobToken& token, in
     *any = {.sin6_family = AF_INET6, .sin6_port = htons(static_cast<uint16_t>(port)), .sin6_addr = in6addr_any};
     size = sizeof(sockaddr_in6);
   } else {
+    const in_addr_t from = reach == Reach::kThisMachine ? INADDR_LOOPBACK : INADDR_ANY;
     auto* any = reinterpret_cast<sockaddr_in*>(&address);
-    *any = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {INADDR_ANY}};
+    *any = {.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(from)}};
   }
   if (::bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener, 4096) != 0)
     return system_error(errno, "port {} for the agents", port);
@@ -158,6 +160,26 @@ bool AgentServer::take_frames(Client& client, std::vector<AgentReport>& reports)
     const auto outcome = client.reader->next(payload);
     if (outcome == FrameReader::Outcome::kIncomplete) return true;
     if (outcome == FrameReader::Outcome::kRefused) return false;
+    const int fd = client.socket.get();
+    if (!client.known) {
+      const AgentHello hello = hello_from(payload);
+      if (hello.layout != messages_layout()) {
+        foreign_.push_back(hello.node);
+        return false;
+      }
+      const auto other = agents_.find(hello.node);
+      if (other != agents_.end() && clients_.at(other->second).start > hello.start) return false;
+      client.known = true;
+      client.start = hello.start;
+      client.node = hello.node;
+      client.reader->set_limit(kMaxPayload);
+      strangers_.erase(stranger_ids_.at(fd));
+      stranger_ids_.erase(fd);
+      drop(client.node);  // an agent that was started again replaces the one before
+      agents_[client.node] = fd;
+      client.last = now();
+      continue;
+    }
     if (now() - client.second >= 1) {
       client.second = now();
       client.frames = 0;
@@ -168,19 +190,6 @@ bool AgentServer::take_frames(Client& client, std::vector<AgentReport>& reports)
       report = from_bytes<AgentReport>(payload);
     } catch (const Fatal&) {
       return false;
-    }
-    const int fd = client.socket.get();
-    if (!client.known) {
-      const auto other = agents_.find(report.node);
-      if (other != agents_.end() && clients_.at(other->second).began > report.began) return false;
-      client.known = true;
-      client.began = report.began;
-      client.node = report.node;
-      client.reader->set_limit(kMaxPayload);
-      strangers_.erase(stranger_ids_.at(fd));
-      stranger_ids_.erase(fd);
-      drop(report.node);  // an agent that was started anew takes the place of the one before
-      agents_[report.node] = fd;
     }
     if (report.node != client.node) return false;
     client.last = now();

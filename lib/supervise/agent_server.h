@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/base/file.h"
@@ -31,8 +32,10 @@ class AgentServer {
   };
   using Now = std::function<double()>;  // seconds
 
-  // Listens on `port` of all addresses; 0: any free one. Error: it can't.
-  static Result<std::unique_ptr<AgentServer>> open(const JobToken& token, int port, const Limits& limits, Now now);
+  enum class Reach { kAnyMachine, kThisMachine };  // from where agents may connect
+  // Listens on `port`; 0: any free one. Error: it can't.
+  static Result<std::unique_ptr<AgentServer>> open(const JobToken& token, int port, const Limits& limits, Now now,
+                                                   Reach reach = Reach::kAnyMachine);
   ~AgentServer();
   AgentServer(const AgentServer&) = delete;
   AgentServer& operator=(const AgentServer&) = delete;
@@ -40,6 +43,9 @@ class AgentServer {
   int port() const { return port_; }
   // Waits no longer than this for something to happen, or until a signal comes; what agents have reported meanwhile.
   std::vector<AgentReport> poll(int milliseconds);
+  // Nodes whose agents know the token and have other messages than this build, since this was last called. Their
+  // connections are closed.
+  std::vector<std::string> take_foreign() { return std::exchange(foreign_, {}); }
   // To the agent of `node`; false: it is not connected.
   bool send(const std::string& node, const AgentOrder& order);
   bool connected(const std::string& node) const { return agents_.count(node) > 0; }
@@ -58,7 +64,7 @@ class AgentServer {
     bool known = false;   // a frame of it was valid
     bool awaits = false;  // room for what is outgoing
     std::string node;
-    double began = 0;  // of the agent
+    int64_t start = 0;  // of the agent
     double since = 0, last = 0, second = 0;
     int frames = 0;  // in this second
   };
@@ -86,6 +92,7 @@ class AgentServer {
   std::map<uint64_t, int> strangers_;  // in the order of their connections
   std::map<int, uint64_t> stranger_ids_;
   uint64_t next_stranger_ = 0;
+  std::vector<std::string> foreign_;
   Figures figures_;
 };
 

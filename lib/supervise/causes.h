@@ -23,7 +23,8 @@ struct EndFacts {
   std::optional<AttemptCause> first_gone;  // the first rank that was seen gone without a word
   bool died_unnoticed = false;             // the launcher had not noticed it yet when the driver ended the attempt
 };
-// `now`: of the end. A finding of more than five minutes before it has not brought it about.
+// `now`: of the end, by the driver's monotonic clock. A finding of more than five minutes before it has not brought it
+// about.
 AttemptCause cause_of(const EndFacts& facts, double now);
 
 // The worst that a GPU says against itself: what has come up since `before`, the sight of it before this one, and what

@@ -7,6 +7,7 @@
 
 #include <chrono>
 
+#include "io/base/clock.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/checkpoint/folder.h"
@@ -20,12 +21,8 @@ namespace {
 constexpr int kTurnMilliseconds = 200;
 constexpr double kLeaveSeconds = 5;  // agents have to leave when the run is over
 
-double wall_clock() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-double monotonic_clock() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+
+Moment now() { return {.monotonic = monotonic_seconds(), .wall = wall_seconds()}; }
 
 // Of this machine, as others reach it; the loopback's last.
 std::vector<std::string> own_addresses() {
@@ -65,14 +62,17 @@ class ServerLink : public AgentLink {
 
 Result<int> run_driver(const DriverOptions& options) {
   const JobToken token = new_token();
-  auto opened = AgentServer::open(token, 0, {}, monotonic_clock);
+  auto opened =
+      AgentServer::open(token, 0, {}, monotonic_seconds,
+                        options.one_machine ? AgentServer::Reach::kThisMachine : AgentServer::Reach::kAnyMachine);
   if (!opened) return opened.error();
   AgentServer& server = *opened.value();
   allow_open_files(static_cast<int64_t>(options.setup.nodes.size()) + 1024);
 
   const std::string job = options.job.empty() ? "supervised-" + new_attempt() : options.job;
   std::string driver = std::string(kDriverVariable) + "=" + std::to_string(server.port());
-  for (const std::string& address : own_addresses()) driver += " " + address;
+  for (const std::string& address : options.one_machine ? std::vector<std::string>{"127.0.0.1"} : own_addresses())
+    driver += " " + address;
   ProcessLauncher launcher({.commands = options.commands,
                             .agent = {options.program, "supervise", "--agent", options.run_dir},
                             .ranks = options.ranks,
@@ -83,6 +83,7 @@ Result<int> run_driver(const DriverOptions& options) {
   ServerLink link(server);
   RunFolderBook book(options.run_dir, options.checkpoint_dir, job);
   Supervisor::Setup setup = options.setup;
+  setup.run_dir = options.run_dir;
   setup.job = job;
   setup.host = host_name();
   Supervisor supervisor(setup, launcher, link, book);
@@ -92,14 +93,15 @@ Result<int> run_driver(const DriverOptions& options) {
   StopSignals signals;
   double ticked = 0;
   while (!supervisor.status()) {
-    for (const AgentReport& report : server.poll(kTurnMilliseconds)) supervisor.take(report, wall_clock());
-    if (monotonic_clock() - ticked < kTickSeconds) continue;
-    ticked = monotonic_clock();
-    if (signals.received() != 0) supervisor.stop_requested(wall_clock());
-    supervisor.tick(wall_clock());
+    for (const AgentReport& report : server.poll(kTurnMilliseconds)) supervisor.take(report, now());
+    for (const std::string& node : server.take_foreign()) supervisor.agent_of_another_build(node, now());
+    if (monotonic_seconds() - ticked < kTickSeconds) continue;
+    ticked = monotonic_seconds();
+    if (signals.received() != 0) supervisor.stop_requested(now());
+    supervisor.tick(now());
     launcher.reap();
   }
-  for (const double end = monotonic_clock() + kLeaveSeconds; launcher.agents_left() && monotonic_clock() < end;) {
+  for (const double end = monotonic_seconds() + kLeaveSeconds; launcher.agents_left() && monotonic_seconds() < end;) {
     server.poll(kTurnMilliseconds);
     launcher.reap();
   }

@@ -17,19 +17,21 @@ struct DriverOptions {
   std::vector<std::string> marks;       // "NAME=value" in its environment
   LaunchCommands commands;
   Supervisor::Setup setup;
-  std::string job;  // the scheduler's; "": none
+  std::string job;           // the scheduler's; "": none
+  bool one_machine = false;  // all agents are processes of this machine
 };
 
-// Until the run is over; the exit status.
+// Supervises the run until it is over. Returns the exit status.
 Result<int> run_driver(const DriverOptions& options);
 
 // The run folder as the Supervisor sees it.
 class RunFolderBook : public RunBook {
  public:
   RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job);
-  RunHistory history(double now) override;
+  RunHistory history(double wall) override;
   void append(RunEvent event, const std::string& attempt) override;
   int64_t newest_checkpoint() override;
+  int64_t reached_step(const std::string& attempt) override;
   bool has_begun(const std::string& attempt) override;
   std::optional<RunEvent> first_cause(const std::string& attempt) override;
   std::vector<RunEvent> stragglers(const std::string& attempt) override;
@@ -38,8 +40,17 @@ class RunFolderBook : public RunBook {
 
  private:
   std::string run_dir_, checkpoint_dir_, job_;
-  std::vector<RunEvent> events_;     // as they were read last
-  std::vector<RunEvent> unwritten_;  // that the book did not take
+  // The time of an event of `attempt`: what is measured within an attempt does not depend on clocks that are set.
+  double date_for(const std::string& attempt);
+
+  std::vector<RunEvent> events_;  // as they were read last
+  struct Unwritten {
+    size_t after = 0;  // so many events
+    RunEvent event;
+  };
+  std::vector<Unwritten> unwritten_;  // events that storage did not take
+  std::string dated_attempt_;         // the attempt of the newest event
+  double date_offset_ = 0;            // ... and what was added to the monotonic time when its first event was made
   Thresholds known_;
   std::string complaint_;  // the last about the thresholds
   int64_t checkpoint_ = 0;

@@ -15,6 +15,7 @@
 
 #include "io/base/file.h"
 #include "io/base/log.h"
+#include "lib/supervise/agent.h"
 #include "lib/supervise/node_processes.h"
 
 namespace tri {
@@ -133,14 +134,16 @@ ProcessLauncher::~ProcessLauncher() {
 void ProcessLauncher::start_agents(const std::vector<std::string>& nodes) {
   reap();
   std::string input;
-  for (const std::string& entry : setup_.secret)
+  auto secret = setup_.secret;
+  secret.push_back(fmt::format("{}={}", kStartVariable, ++agent_starts_));
+  for (const std::string& entry : secret)
     if (setup_.commands.tells_by_input) input += entry + "\n";
   auto commands = setup_.commands.agents(nodes);
   for (size_t i = 0; i < commands.size(); ++i) {
     auto& words = commands[i];
     words.insert(words.end(), setup_.agent.begin(), setup_.agent.end());
     const std::string node = commands.size() == nodes.size() ? nodes[i] : "";
-    const pid_t process = start(words, setup_.secret, input);
+    const pid_t process = start(words, secret, input);
     if (process > 0)
       agents_.push_back({process, node});
     else

@@ -64,6 +64,7 @@ class ProcessLauncher : public Launcher {
     std::string node;  // "": several
   };
   std::vector<AgentStart> agents_;
+  int64_t agent_starts_ = 0;
   std::map<std::string, pid_t> newest_;  // by node
   std::vector<std::string> failed_;
 };

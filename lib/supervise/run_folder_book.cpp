@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "io/base/clock.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/base/within.h"
@@ -15,7 +17,8 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{2000};  // with storage that hangs
+constexpr std::chrono::milliseconds kPatience{2000};             // with storage that hangs
+constexpr std::chrono::milliseconds kCheckpointPatience{10000};  // ... where a checkpoint may have thousands of files
 
 // None: it can't be read now.
 std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
@@ -50,20 +53,32 @@ RunFolderBook::RunFolderBook(std::string run_dir, std::string checkpoint_dir, st
     : run_dir_(std::move(run_dir)), checkpoint_dir_(std::move(checkpoint_dir)), job_(std::move(job)) {}
 
 // While storage is away, what was known stays known: a node that is left out must not come back that way.
-RunHistory RunFolderBook::history(double now) {
+RunHistory RunFolderBook::history(double wall) {
   if (auto read = events_of(run_dir_)) events_ = std::move(*read);
   std::vector<RunEvent> all = events_;
-  for (const RunEvent& event : unwritten_) {
+  // By their dates, but never before what was known when they were made: the clock may have been set back since.
+  size_t least = 0;
+  for (const auto& [after, event] : unwritten_) {
     const auto earlier =
         std::find_if(all.rbegin(), all.rend(), [&](const RunEvent& e) { return e.time <= event.time; });
-    all.insert(earlier.base(), event);
+    const auto by_date = static_cast<size_t>(earlier.base() - all.begin());
+    const size_t place = std::min(std::max({by_date, after, least}), all.size());
+    all.insert(all.begin() + static_cast<std::ptrdiff_t>(place), event);
+    least = place + 1;
   }
-  return history_from(all, now);
+  return history_from(all, wall);
+}
+
+double RunFolderBook::date_for(const std::string& attempt) {
+  if (attempt.empty()) return wall_seconds();
+  if (attempt != dated_attempt_) date_offset_ = wall_seconds() - monotonic_seconds();
+  dated_attempt_ = attempt;
+  return date_offset_ + monotonic_seconds();
 }
 
 void RunFolderBook::append(RunEvent event, const std::string& attempt) {
   if (event.host.empty()) event.host = host_name();
-  event.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  event.time = date_for(attempt);
   event.attempt = attempt;
   event.job = job_;
   const EventBook book(
@@ -73,21 +88,35 @@ void RunFolderBook::append(RunEvent event, const std::string& attempt) {
     return;
   }
   log_warn("supervise: {}/events.jsonl could not be written", run_dir_);
-  unwritten_.push_back(std::move(event));
+  unwritten_.push_back({events_.size(), std::move(event)});
 }
 
+// One that the ranks can't load is no progress: its manifest and the sizes of its files are looked at.
 int64_t RunFolderBook::newest_checkpoint() {
   checkpoint_ = within(
-      kPatience,
+      kCheckpointPatience,
       [dir = checkpoint_dir_, known = checkpoint_] {
-        const auto candidates = checkpoint_candidates(dir);
+        const Retry once{.tries = 1};
+        const auto candidates = checkpoint_candidates(dir, once);
         if (!candidates) return known;
-        for (const CheckpointCandidate& candidate : candidates.value())
-          if (candidate.unfinished.empty()) return candidate.step;
+        for (const CheckpointCandidate& candidate : candidates.value()) {
+          if (!candidate.unfinished.empty()) continue;
+          const auto opened = open_candidate(candidate, once);
+          if (opened) return candidate.step;
+          const int why = opened.error().os_error;
+          if (why != 0 && why != ENOENT) return known;  // storage does not answer
+        }
         return int64_t{0};
       },
       int64_t{checkpoint_});
   return checkpoint_;
+}
+
+int64_t RunFolderBook::reached_step(const std::string& attempt) {
+  int64_t step = 0;
+  for (const RunEvent& event : events_of(run_dir_).value_or(std::vector<RunEvent>()))
+    if (event.attempt == attempt) step = std::max(step, static_cast<int64_t>(event.number("step", 0)));
+  return step;
 }
 
 bool RunFolderBook::has_begun(const std::string& attempt) {

@@ -35,20 +35,24 @@ void Supervisor::enter(Phase phase, double now) {
   since_ = now;
 }
 
-void Supervisor::stop_requested(double now) {
+void Supervisor::stop_requested(Moment moment) {
+  const double now = moment.monotonic;
+  wall_ = moment.wall;
   if (asked_to_stop_ || status_) return;
   asked_to_stop_ = true;
   log_info("supervise: asked to stop");
   if (phase_ != Phase::kRun && phase_ != Phase::kEnd) leave(static_cast<int>(ExitCode::kDrained), now);
 }
 
-void Supervisor::tick(double now) {
+void Supervisor::tick(Moment moment) {
+  const double now = moment.monotonic;
+  wall_ = moment.wall;
   if (phase_ == Phase::kOver) return;
   if (!begun_) {
     begun_ = true;
     since_ = now;
     thresholds_ = book_.thresholds();
-    history_ = book_.history(now);
+    history_ = book_.history(wall_);
     std::vector<std::string> all = usable(now);
     for (auto& [name, node] : nodes_) node.asked = node.probed = now;
     if (!all.empty()) launcher_.start_agents(all);
@@ -90,10 +94,7 @@ void Supervisor::tick(double now) {
 int Supervisor::num_without_daemon(double now) const {
   return static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(), [&](const auto& known) {
     const auto& [name, node] = known;
-    return lacks_daemon(node, now) &&
-           std::none_of(history_.exclusions.begin(), history_.exclusions.end(), [&, &of = name](const Exclusion& e) {
-             return e.node == of && e.until > now && e.since < since_;
-           });
+    return lacks_daemon(node, now) && (!excluded(name) || node.excluded >= since_);
   }));
 }
 
@@ -139,12 +140,11 @@ void Supervisor::gather(double now) {
   for (int i = 0; i < setup_.nodes_needed; ++i) {
     const std::string& name = names[static_cast<size_t>(i)];
     Node& node = nodes_.at(name);
-    const bool answers = has_come(node) && now - node.heard < thresholds_.silent_seconds;
     if (lacks_daemon(node, now)) {
       without_daemon = name;
       continue;
     }
-    if (answers && heard_since_order(node) && node.report.left == 0) continue;
+    if (is_ready(node, now)) continue;
     all_there = false;
     if (is_lost(name, node, now)) {
       if (!is_cut_off(now) && starts_agents(node.asked)) exclude(name, "its agent does not answer", now);
@@ -158,20 +158,29 @@ void Supervisor::gather(double now) {
   if (!without_daemon.empty()) return await_daemon(without_daemon, now);
   if (!all_there) return;
   if (setup_.examine && examined_.empty()) return examine(now);
-  start_attempt(now);
+  start_attempt({names.begin(), names.begin() + setup_.nodes_needed}, now);
 }
 
-void Supervisor::start_attempt(double now) {
+// Whether the node's agent has reported since its last order, and nothing of an earlier attempt is left there.
+bool Supervisor::is_ready(const Node& node, double now) const {
+  return has_come(node) && now - node.heard < thresholds_.silent_seconds && heard_since_order(node) &&
+         node.report.left == 0;
+}
+
+// On nodes that are ready. One whose exclusion is cleared at this moment is not: it is for the next attempt.
+void Supervisor::start_attempt(std::vector<std::string> names, double now) {
   read_history(now);
-  std::vector<std::string> names = preferred(now);
-  if (static_cast<int>(names.size()) < setup_.nodes_needed) return;  // excluded meanwhile; gather() says so
-  names.resize(static_cast<size_t>(setup_.nodes_needed));
+  const bool all_ready = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return !excluded(name) && is_ready(nodes_.at(name), now);
+  });
+  if (!all_ready) return;  // gather() goes on with others
   const int64_t number = history_.attempts.empty() ? 1 : history_.attempts.back().number + 1;
   current_ = {.number = std::max(number, current_.number + 1),
               .attempt = new_attempt(),
               .job = setup_.job,
               .nodes = names,
-              .began = now};
+              .began = wall_};
+  began_ = now;
   current_.from_step = current_.checkpoint = book_.newest_checkpoint();
   current_.step = current_.from_step;
   facts_ = {};
@@ -189,6 +198,8 @@ void Supervisor::start_attempt(double now) {
     node.few = false;
     node.gpus_before.clear();
     for (const GpuSight& gpu : node.report.gpus) node.gpus_before[gpu.pci] = gpu;
+    node.bytes_before.clear();
+    for (const PortSight& port : node.report.ports) node.bytes_before[port.name] = port.received + port.sent;
   }
   book_.append(start_event(current_), current_.attempt);
   if (const double seconds = std::exchange(examination_seconds_, 0); seconds > 0)
@@ -261,7 +272,7 @@ void Supervisor::run(double now) {
 
 void Supervisor::end_attempt(double now) {
   if (!facts_.status) launcher_.end_ranks(Launcher::End::kAsk);
-  current_.noticed = now;
+  current_.noticed = date_of(now);
   order_all(OrderKind::kEnd);
   enter(Phase::kEnd, now);
 }
@@ -279,6 +290,7 @@ void Supervisor::finish_ending(double now) {
                                      [&](const AttemptCause& f) { return f.kind == kind && f.node == name; });
       if (!known) facts_.findings.push_back({.kind = kind, .node = name, .text = text});
     };
+    if (is_foreign(node, now)) continue;  // it can't say what is left there
     if (is_lost(name, node, now)) {
       finding(CauseKind::kNodeLost, fmt::format("node {} is lost: its agent does not answer", name));
       continue;
@@ -339,8 +351,9 @@ void Supervisor::conclude(double now) {
   if (facts_.event) facts_.event_node = node_of_host(facts_.event->host);
   for (const std::string& host : book_.suspects(current_.attempt))
     if (const std::string node = node_of_host(host); !node.empty()) facts_.suspects.push_back(node);
-  current_.ended = now;
+  current_.ended = date_of(now);
   current_.checkpoint = std::max(current_.from_step, book_.newest_checkpoint());
+  current_.step = std::max({current_.step, current_.checkpoint, book_.reached_step(current_.attempt)});
   current_.cause = cause_of(facts_, now);
   if (current_.cause.kind == CauseKind::kFile && current_.cause.node.empty()) {
     current_.cause.node = blind_node();
@@ -349,7 +362,7 @@ void Supervisor::conclude(double now) {
   }
   book_.append(end_event(current_), current_.attempt);
   log_info("supervise: attempt {} has ended after {:.0f} s at step {}, newest checkpoint {}: {}{}: {}", current_.number,
-           now - current_.began, current_.step, current_.checkpoint, enum_name(current_.cause.kind),
+           now - began_, current_.step, current_.checkpoint, enum_name(current_.cause.kind),
            current_.cause.node.empty() ? "" : " (node " + current_.cause.node + ")", current_.cause.text);
   read_history(now);
   // Where the book can't be read, this attempt counts all the same.
@@ -383,9 +396,9 @@ void Supervisor::decide_now(std::optional<Diagnosis> diagnosis, double now) {
     agents_.send(suspect_, at->second.order);
     return enter(Phase::kDoctor, now);
   }
-  if (!decision.node.empty() && !excluded(decision.node, now)) exclude(decision.node, current_.cause.text, now);
+  if (!decision.node.empty() && !excluded(decision.node)) exclude(decision.node, current_.cause.text, now);
   for (const AttemptCause& finding : facts_.findings)
-    if (finding.kind == CauseKind::kNodeLost && !excluded(finding.node, now)) exclude(finding.node, finding.text, now);
+    if (finding.kind == CauseKind::kNodeLost && !excluded(finding.node)) exclude(finding.node, finding.text, now);
   if (decision.action != Response::kRetry && decision.action != Response::kExclude)
     return leave(decision.action == Response::kDone ? 0 : decision.status, now);
   for (auto& [name, node] : nodes_) node.probed = now;

@@ -1,6 +1,6 @@
 // The driver's course: gathers agents, starts an attempt, watches it, ends what is left of it, decides, and begins
-// again. It knows neither processes nor sockets nor clocks: those are behind three interfaces, and the time is told to
-// it.
+// again. It knows neither processes nor sockets nor clocks: those are behind three interfaces, and its caller passes
+// the time.
 //
 //   gather --> (examine) --> run --> end --> (doctor) --> decide --> gather ...
 #pragma once
@@ -20,6 +20,12 @@
 #include "lib/supervise/thresholds.h"
 
 namespace tri {
+
+// A moment by both clocks of the driver's machine.
+struct Moment {
+  double monotonic = 0;  // seconds; more than 0. All durations are measured by it
+  double wall = 0;       // seconds since 1970: dates in the run folder, which somebody or NTP may set at any time
+};
 
 struct RanksStart {
   std::string attempt;
@@ -52,9 +58,10 @@ class AgentLink {
 class RunBook {
  public:
   virtual ~RunBook() = default;
-  virtual RunHistory history(double now) = 0;
+  virtual RunHistory history(double wall) = 0;  // exclusions that hold at `wall`, seconds since 1970
   virtual void append(RunEvent event, const std::string& attempt) = 0;
   virtual int64_t newest_checkpoint() = 0;
+  virtual int64_t reached_step(const std::string& attempt) = 0;  // by its ranks' own events; 0: they name none
   virtual bool has_begun(const std::string& attempt) = 0;  // its ranks hold the run folder; true where nobody can say
   virtual std::optional<RunEvent> first_cause(const std::string& attempt) = 0;
   // Of the ranks that are much slower than their peers, and have been for long: the newest events that say so.
@@ -71,17 +78,19 @@ class Supervisor {
   struct Setup {
     std::vector<std::string> nodes;  // of the allocation, in the order in which they are taken
     int nodes_needed = 1;
+    std::string run_dir;     // for messages
     std::string job;         // of the attempts
     bool examine = false;    // the doctor looks at all nodes before the first attempt
     std::string host;        // the driver's own
     int ranks_per_node = 0;  // 0: not known
   };
-  // Times are seconds since 1970.
   Supervisor(Setup setup, Launcher& launcher, AgentLink& agents, RunBook& book);
 
-  void take(const AgentReport& report, double now);
-  void stop_requested(double now);  // by a signal
-  void tick(double now);            // a few times a second
+  void take(const AgentReport& report, Moment now);
+  // An agent of `node` proved that it knows the token, and is of another build: it can't be understood.
+  void agent_of_another_build(const std::string& node, Moment now);
+  void stop_requested(Moment now);  // by a signal
+  void tick(Moment now);            // a few times a second
 
   std::optional<int> status() const { return status_; }  // the driver's, once it is over
   const std::vector<std::string>& nodes_in_use() const { return current_.nodes; }
@@ -91,8 +100,10 @@ class Supervisor {
   struct Node {
     bool lost = false;
     double heard = 0;     // 0: never
-    double outdated = 0;  // an agent that began then or before does not count: another one has to show itself
+    double foreign = 0;   // when an agent of another build was last heard; 0: never
+    int64_t outdated = -1;  // agents of this start or an earlier one do not count: a newer one has to report
     double asked = 0;     // since when its agent is awaited
+    double excluded = 0;  // when this driver last excluded it; 0: never
     double probed = 0;
     int probes = 0;
     int failed = 0;      // starts of its agent since it is awaited
@@ -101,6 +112,7 @@ class Supervisor {
     AgentOrder order;
     std::map<std::string, GpuSight> gpus_before;  // by pci, as they were seen last
     std::map<std::string, int64_t> changes;       // of carriers, by port
+    std::map<std::string, int64_t> bytes_before;  // that ports had moved when the attempt began
     std::vector<double> flaps;
     std::map<std::string, int64_t> errors;                // by port
     std::vector<std::pair<double, int64_t>> error_times;  // when so many more were seen
@@ -122,8 +134,10 @@ class Supervisor {
   bool is_lost(const std::string& name, Node& node, double now);
   bool starts_agents(double since) const;
   bool is_cut_off(double now) const;
+  bool is_foreign(const Node& node, double now) const;
+  bool is_ready(const Node& node, double now) const;
   std::vector<std::string> usable(double now) const;
-  bool excluded(const std::string& node, double now) const;
+  bool excluded(const std::string& node) const;
   void exclude(const std::string& node, const std::string& why, double now) {
     exclude(node, why, now, thresholds_.exclusion_hours);
   }
@@ -135,7 +149,7 @@ class Supervisor {
   void read_history(double now);
 
   void gather(double now);
-  void start_attempt(double now);
+  void start_attempt(std::vector<std::string> names, double now);
   void run(double now);
   void watch_ranks(const std::string& name, Node& node, double now);
   void watch_beginning(double now);
@@ -144,6 +158,7 @@ class Supervisor {
   void watch_failure(const AgentReport& report);
   void watch_hardware(const std::string& name, Node& node, double now);
   void watch_port_errors(const std::string& name, Node& node, double now);
+  bool is_used(const Node& node, const PortSight& port) const;
   void watch_stragglers(double now);
   void found(AttemptCause finding, double now);
   Decision decide_at_work_now(const AttemptCause& finding, double now) const;
@@ -160,6 +175,7 @@ class Supervisor {
   void await_doctor(double now);
   void renew_agents(double now);
   void leave(int status, double now);
+  double date_of(double time) const { return current_.began + (time - began_); }  // within the attempt
   std::string node_of_host(const std::string& host) const;
 
   Setup setup_;
@@ -172,6 +188,8 @@ class Supervisor {
 
   Phase phase_ = Phase::kGather;
   double since_ = 0;  // of the phase
+  double wall_ = 0;   // the wall clock now
+  double began_ = 0;  // of the attempt
   bool begun_ = false, asked_to_stop_ = false, drained_ = false, killed_ = false;
   double drain_asked_ = 0, relieved_ = 0, looked_ = 0, pulsed_ = 0, read_ = 0;
   uint64_t next_order_ = 1;
@@ -181,6 +199,7 @@ class Supervisor {
   std::optional<std::pair<std::string, FailureSight>> first_failed_;  // host; of this attempt, by the ranks' boxes
   double spin_since_ = 0;                                             // the window of spinning_at_start
   std::map<std::pair<std::string, int>, double> cpu_before_;          // ... and what each process had computed then
+  bool knows_stranger_ = false;                                       // an agent of another build, of no known node
   std::string suspect_;                                               // whom the doctor looks at
   std::vector<std::string> examined_;                                 // ... before the first attempt
   double examination_seconds_ = 0;                                    // until the book has them

@@ -37,35 +37,40 @@ std::string Supervisor::node_of_host(const std::string& host) const {
   return "";
 }
 
-bool Supervisor::excluded(const std::string& node, double now) const {
+bool Supervisor::excluded(const std::string& node) const {
   return std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
-                     [&](const Exclusion& e) { return e.node == node && e.until > now; });
+                     [&](const Exclusion& e) { return e.node == node && e.until > wall_; });
+}
+
+// Whether its agent is of another build, and none of this one has reported since.
+bool Supervisor::is_foreign(const Node& node, double now) const {
+  return node.foreign > node.heard && now - node.foreign < thresholds_.silent_seconds;
 }
 
 std::vector<std::string> Supervisor::usable(double now) const {
   std::vector<std::string> names;
   for (const std::string& name : setup_.nodes)
-    if (!nodes_.at(name).lost && !excluded(name, now)) names.push_back(name);
+    if (!nodes_.at(name).lost && !excluded(name) && !is_foreign(nodes_.at(name), now)) names.push_back(name);
   return names;
 }
 
 void Supervisor::exclude(const std::string& node, const std::string& why, double now, double hours) {
-  const Exclusion exclusion{.node = node, .why = why, .since = now, .until = now + 3600 * hours};
+  const Exclusion exclusion{.node = node, .why = why, .since = wall_, .until = wall_ + 3600 * hours};
   history_.exclusions.push_back(exclusion);
+  if (const auto at = nodes_.find(node); at != nodes_.end()) at->second.excluded = now;
   book_.append(exclusion_event(exclusion), current_.attempt);
-  log_info(
-      "supervise: node {} is left out for {:g} h: {} (`trireme supervise --nodes RUN_DIR --lift {}` takes that back)",
-      node, hours, why, node);
+  log_info("supervise: node {} is excluded for {:g} h: {} (`trireme supervise --nodes {} --lift {}` clears that)", node,
+           hours, why, setup_.run_dir, node);
 }
 
 // The run's book, where people may have taken back what the driver has left out, or its time is over: the agent of such
 // a node is started anew.
 void Supervisor::read_history(double now) {
-  const RunHistory before = std::exchange(history_, book_.history(now));
+  const RunHistory before = std::exchange(history_, book_.history(wall_));
   std::vector<std::string> again;
   for (const Exclusion& exclusion : before.exclusions) {
     const auto at = nodes_.find(exclusion.node);
-    if (at == nodes_.end() || excluded(exclusion.node, now)) continue;
+    if (at == nodes_.end() || excluded(exclusion.node)) continue;
     Node& node = at->second;
     node.lost = false;
     node.asked = node.probed = now;
@@ -76,11 +81,13 @@ void Supervisor::read_history(double now) {
   if (!again.empty()) launcher_.start_agents(again);
 }
 
-void Supervisor::take(const AgentReport& report, double now) {
+void Supervisor::take(const AgentReport& report, Moment moment) {
+  const double now = moment.monotonic;
+  wall_ = moment.wall;
   const auto at = nodes_.find(report.node);
   if (at == nodes_.end()) return;
   Node& node = at->second;
-  if (report.began <= node.outdated) return;
+  if (report.start <= node.outdated) return;
   node.heard = now;
   node.probes = node.failed = 0;
   node.lost = false;
@@ -88,10 +95,25 @@ void Supervisor::take(const AgentReport& report, double now) {
   for (const std::string& line : report.lines) log_warn("supervise: {}: {}", report.node, line);
   if (node.order.number > 0 && !heard_since_order(node)) agents_.send(report.node, node.order);
   if ((phase_ != Phase::kRun && phase_ != Phase::kEnd) || node.number != current_.number) return;
-  // What has ended the attempt may be told after its end.
+  if (report.watched == current_.attempt) current_.step = std::max(current_.step, report.step);
+  // What has ended the attempt may be reported after its end.
   watch_hardware(report.node, node, now);
   watch_failure(report);
   if (phase_ == Phase::kRun) watch_ranks(report.node, node, now);
+}
+
+// The node is neither lost nor at fault: it is not used, and not excluded, for the next driver may be of its build.
+void Supervisor::agent_of_another_build(const std::string& name, Moment moment) {
+  wall_ = moment.wall;
+  const auto at = nodes_.find(name);
+  const bool is_known = at == nodes_.end() ? std::exchange(knows_stranger_, true)
+                                           : is_foreign(at->second, moment.monotonic);
+  if (at != nodes_.end()) at->second.foreign = moment.monotonic;
+  if (is_known) return;
+  log_error(
+      "supervise: the agent on {} is of another build of trireme than this driver: the node is not used. Install "
+      "one build on all nodes; if the program was replaced during the run, end this driver and start it again",
+      at == nodes_.end() ? "a node that is none of this run's" : name);
 }
 
 // Three tries to start its agent anew, spread over the time of silence.
@@ -105,7 +127,8 @@ void Supervisor::probe(const std::string& name, Node& node, double now) {
 
 bool Supervisor::is_lost(const std::string& name, Node& node, double now) {
   if (node.lost) return true;
-  const double quiet = thresholds_.silent_seconds, silence = now - std::max(node.heard, node.asked);
+  if (is_foreign(node, now)) return false;  // it answers
+  const double quiet = thresholds_.silent_seconds, silence = now - std::max({node.heard, node.asked, node.foreign});
   const bool known = has_come(node);
   // Where none of the agents has come that were asked for with this one, it is the launcher that does not work.
   const bool launches = known || starts_agents(node.asked);
@@ -134,7 +157,8 @@ bool Supervisor::is_cut_off(double now) const {
   int others = 0;
   for (const auto& [name, node] : nodes_) {
     const bool own = name == setup_.host || node.report.host == setup_.host;
-    if (own || node.heard == 0 || excluded(name, now)) continue;
+    if (own || node.heard == 0 || excluded(name)) continue;
+    if (is_foreign(node, now)) return false;
     if (now - node.heard < thresholds_.silent_seconds / 2) return false;
     ++others;
   }
@@ -152,7 +176,7 @@ void Supervisor::renew_agents(double now) {
     const auto last = nodes.begin() + static_cast<std::ptrdiff_t>(std::min(begin + share, nodes.size()));
     for (auto name = first; name != last; ++name) {
       Node& node = nodes_.at(*name);
-      node.outdated = node.report.began;
+      node.outdated = node.report.start;
       node.asked = node.probed = now;
       node.probes = node.failed = 0;
     }

@@ -163,7 +163,8 @@ void Supervisor::watch_hardware(const std::string& name, Node& node, double now)
   for (const PortSight& port : node.report.ports) {
     int64_t& known = node.changes.try_emplace(port.name, port.changes).first->second;
     known = std::min(known, port.changes);
-    for (; known + 2 <= port.changes; known += 2) node.flaps.push_back(now);
+    for (; known + 2 <= port.changes; known += 2)
+      if (is_used(node, port)) node.flaps.push_back(now);
   }
   watch_port_errors(name, node, now);
   std::erase_if(node.flaps, [&](double time) { return now - time > thresholds_.flap_seconds; });
@@ -175,13 +176,31 @@ void Supervisor::watch_hardware(const std::string& name, Node& node, double now)
   node.flaps.clear();
 }
 
-// Errors of all ports within the time in which flaps count; a count that falls is that of a driver that was loaded
-// anew.
+// Whether the attempt's transfers go through this port: it has moved a fair part of what the node's busiest port has
+// moved since the attempt began. Ports of management networks flap as well, which disturbs nothing; an attempt on one
+// node uses none.
+bool Supervisor::is_used(const Node& node, const PortSight& port) const {
+  constexpr double kFairPart = 0.05;
+  constexpr int64_t kLeast = 1 << 20;  // bytes: more than reports to the driver make in minutes
+  const auto moved = [&](const PortSight& p) {
+    const auto before = node.bytes_before.find(p.name);
+    const int64_t bytes = p.received + p.sent, known = before == node.bytes_before.end() ? 0 : before->second;
+    return bytes >= known ? bytes - known : bytes;  // a count that falls is that of a driver that was loaded again
+  };
+  int64_t most = 0;
+  for (const PortSight& other : node.report.ports) most = std::max(most, moved(other));
+  const int64_t own = moved(port);
+  return current_.nodes.size() > 1 && own >= kLeast &&
+         static_cast<double>(own) >= kFairPart * static_cast<double>(most);
+}
+
+// Errors of the ports in use within the time in which flaps count; a count that falls is that of a driver that was
+// loaded again.
 void Supervisor::watch_port_errors(const std::string& name, Node& node, double now) {
   for (const PortSight& port : node.report.ports) {
     int64_t& known = node.errors.try_emplace(port.name, port.errors).first->second;
     const int64_t more = port.errors - std::exchange(known, port.errors);
-    if (more > 0) node.error_times.emplace_back(now, more);
+    if (more > 0 && is_used(node, port)) node.error_times.emplace_back(now, more);
   }
   std::erase_if(node.error_times, [&](const auto& error) { return now - error.first > thresholds_.flap_seconds; });
   int64_t sum = 0;
@@ -228,7 +247,7 @@ Decision Supervisor::decide_at_work_now(const AttemptCause& finding, double now)
                          .nodes_needed = setup_.nodes_needed,
                          .nodes_usable = static_cast<int>(usable(now).size()),
                          .thresholds = thresholds_},
-                        finding, now);
+                        finding, wall_);
 }
 
 // The trainer measures who is slower than the ranks that do the same work, and says so in the book.
@@ -251,7 +270,7 @@ void Supervisor::watch_spares(double now) {
 void Supervisor::watch_step(double now) {
   const auto passing =
       decide_in_passing({.attempts = history_.attempts, .thresholds = thresholds_, .job = setup_.job}, current_.step);
-  if (passing && !excluded(passing->node, now)) {
+  if (passing && !excluded(passing->node)) {
     const auto known = std::any_of(history_.exclusions.begin(), history_.exclusions.end(),
                                    [&](const Exclusion& e) { return e.node == passing->node; });
     if (!known) exclude(passing->node, passing->why, now);

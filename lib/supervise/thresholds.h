@@ -18,8 +18,9 @@ struct Thresholds {
   double end_seconds = 30;      // until the ranks of an attempt that is being ended are gone
   double exclusion_hours = 24;  // a node is left out for so long
   double repeat_hours = 24;     // faults of a node further apart are not counted together
-  double flap_seconds = 300;    // two losses of a port's carrier within these exclude its node
-  double port_errors = 100;     // of a node's ports within flap_seconds: it is suspect when an attempt fails; 0: never
+  double flap_seconds = 300;    // two losses of the carrier of a port in use within these exclude its node
+  double port_errors =
+      100;  // of the ports in use of a node within flap_seconds: it is suspect when an attempt fails; 0: never
   double attempts = 3;          // in a row without a newer checkpoint: the run stops
   double doctor_seconds = 60;   // patience with `trireme doctor`
   double drain_seconds = 300;   // ranks that make way for a spare have so long to save a checkpoint

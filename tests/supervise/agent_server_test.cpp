@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <random>
 #include <thread>
 
+#include "lib/comm/message_layout.h"
 #include "lib/supervise/agent.h"
 #include "tests/io/temporary_folder.h"
 #include "tests/supervise/simulated_agent.h"
@@ -37,8 +40,8 @@ class AgentServerTest : public ::testing::Test {
     return holds();
   }
   // An agent that has reported once.
-  SimulatedAgent& known_agent(const std::string& node, double began = 1) {
-    agents.push_back(std::make_unique<SimulatedAgent>(server->port(), token, node, began));
+  SimulatedAgent& known_agent(const std::string& node, int64_t start = 1) {
+    agents.push_back(std::make_unique<SimulatedAgent>(server->port(), token, node, start));
     SimulatedAgent& agent = *agents.back();
     EXPECT_TRUE(until([&] { return agent.is_greeted(); }));
     expect_served(agent);
@@ -69,8 +72,9 @@ class AgentServerTest : public ::testing::Test {
 
 // Of the largest node there is.
 TEST(AgentReports, fit_into_a_frame_and_a_hello_into_what_strangers_may_send) {
-  AgentReport report{.node = std::string(60, 'n'), .host = std::string(60, 'h'), .began = 1};
-  EXPECT_LT(to_bytes(report).size(), AgentServer::Limits{}.hello_bytes / 8);
+  AgentReport report{.node = std::string(60, 'n'), .host = std::string(60, 'h'), .start = 1};
+  EXPECT_LT(to_bytes(AgentHello{.node = report.node, .host = report.host}).size(),
+            AgentServer::Limits{}.hello_bytes / 8);
   report.attempt = std::string(60, 'a');
   report.ranks.resize(1000);
   report.ports.resize(1000, {.name = std::string(15, 'p')});
@@ -82,8 +86,7 @@ TEST(AgentReports, fit_into_a_frame_and_a_hello_into_what_strangers_may_send) {
   EXPECT_LT(to_bytes(report).size(), kMaxPayload);
 }
 
-// The real agent's, which has an attempt to tell of when it connects again.
-TEST_F(AgentServerTest, an_agent_says_first_who_it_is_and_nothing_else) {
+TEST_F(AgentServerTest, a_real_agent_that_connects_again_reports_its_attempt) {
   open();
   const TemporaryFolder folder;
   std::thread thread([&] {
@@ -92,7 +95,8 @@ TEST_F(AgentServerTest, an_agent_says_first_who_it_is_and_nothing_else) {
                .program = "/nonexistent",
                .token = token,
                .port = server->port(),
-               .addresses = {"127.0.0.1"}});
+               .addresses = {"127.0.0.1"},
+               .start = 3});
   });
   std::vector<AgentReport> reports;
   const auto comes = [&](const std::string& attempt) {
@@ -106,10 +110,9 @@ TEST_F(AgentServerTest, an_agent_says_first_who_it_is_and_nothing_else) {
   server->drop("node1");
   reports.clear();
   EXPECT_TRUE(comes("attempt"));
-  ASSERT_GE(reports.size(), 2u);
-  EXPECT_EQ(reports[0].attempt, "");
-  EXPECT_EQ(reports[0].order, 0u) << "it answers no order";
   EXPECT_EQ(reports.back().order, 7u);
+  EXPECT_EQ(reports.back().start, 3);
+  EXPECT_TRUE(server->take_foreign().empty());
   server->send("node1", {.kind = OrderKind::kLeave, .number = 8});
   thread.join();
 }
@@ -165,9 +168,10 @@ TEST_F(AgentServerTest, the_first_frame_is_small_and_later_ones_may_be_larger) {
   SimulatedAgent eager(server->port(), token, "node2");
   eager.report.lines.assign(20, std::string(1000, 'x'));
   ASSERT_TRUE(until([&] { return eager.pump(), eager.is_greeted(); }));
-  eager.send_report();
+  eager.send_bytes(eager.frame());
   EXPECT_TRUE(until([&] { return eager.pump(), !eager.is_open(); }));
   EXPECT_EQ(handled["node2"], 0);
+  EXPECT_TRUE(server->take_foreign().empty()) << "it was not read";
 }
 
 TEST_F(AgentServerTest, slow_ones_are_dropped_when_their_time_is_over) {
@@ -204,8 +208,9 @@ TEST_F(AgentServerTest, what_was_recorded_is_refused_on_another_connection_and_o
   open();
   SimulatedAgent agent(server->port(), token, "node1");
   ASSERT_TRUE(until([&] { return agent.pump(), agent.is_greeted(); }));
-  const std::string frame = agent.frame();
+  const std::string frame = agent.hello();
   agent.send_bytes(frame);
+  agent.send_report();
   ASSERT_TRUE(until([&] { return handled["node1"] == 1; }));
   auto& other = known_agent("node2");
   // On another connection: with any random number of the agent's the driver's own differs.
@@ -215,7 +220,7 @@ TEST_F(AgentServerTest, what_was_recorded_is_refused_on_another_connection_and_o
   EXPECT_TRUE(until_closed(replay.get()));
   EXPECT_EQ(handled["node1"], 1);
   expect_served(other);
-  // In its own: it is the first frame, and the second one is awaited.
+  // In its own: it is the first frame, and the third one is awaited.
   agent.send_bytes(frame);
   EXPECT_TRUE(until([&] { return agent.pump(), !agent.is_open(); }));
   EXPECT_EQ(handled["node1"], 1);
@@ -321,7 +326,75 @@ TEST_F(AgentServerTest, words_that_make_no_sense_or_another_name_end_the_connect
       std::string(reinterpret_cast<const char*>(own.data()), sizeof own) + writer.frame("nonsense");
   ::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   EXPECT_TRUE(until_closed(raw.get()));
+  EXPECT_EQ(server->take_foreign(), std::vector<std::string>{""});
   expect_served(agent);
+}
+
+TEST_F(AgentServerTest, an_agent_of_another_build_is_named_and_not_served) {
+  open();
+  auto& agent = known_agent("node1");
+  SimulatedAgent other(server->port(), token, "node2");
+  other.layout ^= 1;
+  ASSERT_TRUE(until([&] { return other.pump(), other.is_greeted(); }));
+  other.send_report();
+  EXPECT_TRUE(until([&] { return other.pump(), !other.is_open(); }));
+  EXPECT_EQ(server->take_foreign(), std::vector<std::string>{"node2"});
+  EXPECT_TRUE(server->take_foreign().empty());
+  EXPECT_FALSE(server->connected("node2"));
+  // One of a build that began with its whole report.
+  SimulatedAgent old(server->port(), token, "node3");
+  ASSERT_TRUE(until([&] { return old.pump(), old.is_greeted(); }));
+  old.send_bytes(old.frame());
+  EXPECT_TRUE(until([&] { return old.pump(), !old.is_open(); }));
+  EXPECT_EQ(server->take_foreign(), std::vector<std::string>{"node3"});
+  expect_served(agent);
+}
+
+TEST_F(AgentServerTest, one_for_this_machine_alone_listens_on_the_loopback) {
+  const auto address_of = [&](AgentServer::Reach reach) {
+    server = value_or_throw(AgentServer::open(
+        token, 0, {}, [this] { return now; }, reach));
+    std::ifstream in("/proc/net/tcp");
+    const std::string wanted = fmt::format(":{:04X} 00000000:0000", server->port());
+    for (std::string line; std::getline(in, line);)
+      if (const size_t at = line.find(wanted); at != line.npos) return line.substr(at - 8, 8);
+    return std::string();
+  };
+  EXPECT_EQ(address_of(AgentServer::Reach::kThisMachine), "0100007F");
+  known_agent("node1");
+  EXPECT_NE(address_of(AgentServer::Reach::kAnyMachine), "0100007F");
+}
+
+// The driver's end, as a program of another build may speak: the agent leaves the connection and comes again.
+TEST(AgentOrders, that_make_no_sense_are_none) {
+  const AgentOrder good{.kind = OrderKind::kWatch, .number = 3, .attempt = "a-1", .patience = 5};
+  ASSERT_TRUE(order_from(to_bytes(good)));
+  EXPECT_EQ(order_from(to_bytes(good))->attempt, "a-1");
+  const auto refuses = [&](const std::function<void(AgentOrder&)>& change) {
+    AgentOrder order = good;
+    change(order);
+    return !order_from(to_bytes(order));
+  };
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.kind = static_cast<OrderKind>(77); }));
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.attempt = "../etc"; }));
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.patience = -1; }));
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.patience = NAN; }));
+  EXPECT_TRUE(refuses([](AgentOrder& o) { o.patience = INFINITY; }));
+  const std::string bytes = to_bytes(good);
+  for (size_t length = 0; length < bytes.size(); ++length) EXPECT_FALSE(order_from(bytes.substr(0, length)));
+  EXPECT_FALSE(order_from(bytes + "x"));
+  std::mt19937 random(36);
+  for (int i = 0; i < 2000; ++i) {
+    std::string mutated = bytes;
+    mutated[random() % mutated.size()] = static_cast<char>(random());
+    order_from(mutated);
+  }
+}
+
+TEST(AgentMessages, name_their_layout) {
+  EXPECT_EQ(messages::layout_of<AgentOrder>(), "{e4,u8,t,f8,}");
+  EXPECT_EQ(messages::layout_of<std::vector<RankSight>>(), "v{i4,i4,b1,e4,e4,i8,u4,b1,f8,}");
+  EXPECT_EQ(messages::layout_of<std::optional<int>>(), "oi4,");
 }
 
 }  // namespace

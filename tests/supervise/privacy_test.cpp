@@ -77,7 +77,8 @@ TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
        .secret = {std::string(kTokenVariable) + "=" + token, std::string(kDriverVariable) + "=1 a"}});
   launcher.start_agents({"node0"});
   ASSERT_TRUE(comes(agents));
-  EXPECT_EQ(contents(agents), fmt::format("{}={}\n{}=1 a\n", kTokenVariable, token, kDriverVariable));
+  EXPECT_EQ(contents(agents),
+            fmt::format("{}={}\n{}=1 a\n{}=1\n", kTokenVariable, token, kDriverVariable, kStartVariable));
 
   ::unsetenv(kTokenVariable);
   ::unsetenv(kDriverVariable);
@@ -89,8 +90,10 @@ TEST(Privacy, an_agent_without_its_environment_is_told_by_its_input) {
   ASSERT_TRUE(options.ok());
   EXPECT_EQ(to_text(options.value().token), token);
   EXPECT_EQ(options.value().addresses, std::vector<std::string>{"a"});
+  EXPECT_EQ(options.value().start, 1);
   EXPECT_EQ(std::getenv(kTokenVariable), nullptr);
   ::unsetenv(kDriverVariable);
+  ::unsetenv(kStartVariable);
 }
 
 TEST(Privacy, an_agent_hides_it_from_what_it_starts) {

@@ -41,12 +41,14 @@ inline std::string take_bytes(int fd, size_t most, bool& open) {
 
 class SimulatedAgent {
  public:
-  SimulatedAgent(int port, const JobToken& token, std::string node, double began = 1)
-      : report{.node = std::move(node), .host = "host", .began = began},
+  SimulatedAgent(int port, const JobToken& token, std::string node, int64_t start = 1)
+      : report{.node = std::move(node), .host = "host", .start = start},
+        layout(messages_layout()),
         token_(token),
         socket_(connect_to_port(port)) {}
 
   AgentReport report;
+  uint64_t layout;                 // of its messages, as it says
   std::vector<AgentOrder> orders;  // that have come
 
   int fd() const { return socket_.get(); }
@@ -73,7 +75,16 @@ class SimulatedAgent {
       orders.push_back(from_bytes<AgentOrder>(payload));
   }
   std::string frame() { return writer_->frame(to_bytes(report)); }
-  void send_report() { send_bytes(frame()); }
+  std::string hello() {
+    said_ = true;
+    return writer_->frame(
+        to_bytes(AgentHello{.node = report.node, .host = report.host, .start = report.start, .layout = layout}));
+  }
+  // Behind the hello of the connection.
+  void send_report() {
+    if (!said_) send_bytes(hello());
+    send_bytes(frame());
+  }
   void send_bytes(std::string_view bytes) {
     sent += static_cast<int64_t>(bytes.size());
     while (!bytes.empty()) {
@@ -90,7 +101,7 @@ class SimulatedAgent {
  private:
   JobToken token_;
   Descriptor socket_;
-  bool open_ = true;
+  bool open_ = true, said_ = false;
   std::string greeting_;
   std::unique_ptr<FrameWriter> writer_;
   std::unique_ptr<FrameReader> reader_;

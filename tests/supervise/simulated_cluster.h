@@ -1,4 +1,4 @@
-// Nodes, launcher, run folder and clock of a supervised run, played: the Supervisor on them has no other.
+// Nodes, launcher, run folder and clocks of a supervised run, simulated: the Supervisor on them has no other.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,12 +43,15 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
   SimulatedCluster(int num_nodes, int needed, int ranks_per_node = 2, bool examine = false,
                    int known_ranks_per_node = 0)
       : ranks_per_node_(ranks_per_node) {
-    Supervisor::Setup setup{
-        .nodes_needed = needed, .examine = examine, .host = "host0", .ranks_per_node = known_ranks_per_node};
+    Supervisor::Setup setup{.nodes_needed = needed,
+                            .run_dir = "/runs/simulated",
+                            .examine = examine,
+                            .host = "host0",
+                            .ranks_per_node = known_ranks_per_node};
     for (int i = 0; i < num_nodes; ++i) {
       const std::string name = "node" + std::to_string(i);
       setup.nodes.push_back(name);
-      nodes[name].report = {.node = name, .host = "host" + std::to_string(i), .began = now};
+      nodes[name].report = {.node = name, .host = "host" + std::to_string(i), .start = 1};
     }
     supervisor = std::make_unique<Supervisor>(setup, *this, *this, *this);
   }
@@ -59,10 +63,11 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
       if (++turns_ % kTurns == 0) {
         each();
         for (auto& [name, node] : nodes)
-          if (node.alive) supervisor->take(report_of(node), now);
+          if (node.alive) supervisor->take(report_of(node), moment());
+        for (const std::string& name : foreign) supervisor->agent_of_another_build(name, moment());
       }
-      supervisor->tick(now);
-      now = kEpoch + static_cast<double>(turns_) / kTurns;
+      supervisor->tick(moment());
+      now = kStart + static_cast<double>(turns_) / kTurns;
     }
   }
   // Until attempt `number` runs, or the run is over; fails the caller's expectations where neither comes.
@@ -91,8 +96,13 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
     }));
   }
 
-  static constexpr double kEpoch = 1.8e9;
-  double now = kEpoch;
+  // The clocks: `now` is monotonic. The wall clock shows `wall()`, and may be set at any time by `step`.
+  static constexpr double kStart = 5000, kEpoch = 1.8e9;
+  double now = kStart, step = 0;
+  double wall() const { return kEpoch + (now - kStart) + step; }
+  Moment moment() const { return {.monotonic = now, .wall = wall()}; }
+  static constexpr const char* kIdlePort = "usb0";  // the only one that training does not use
+  std::set<std::string> foreign;                    // nodes whose agents are of another build
   std::map<std::string, SimulatedNode> nodes;
   std::unique_ptr<Supervisor> supervisor;
   // The launcher's side.
@@ -106,7 +116,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
   double patience = 0;  // with the doctor that was asked for last
   // The run folder's.
   std::vector<RunEvent> events;
-  int64_t checkpoint = 0;
+  int64_t checkpoint = 0, reached = 0;
   std::optional<RunEvent> cause;
   std::vector<std::string> suspect_hosts;
   Thresholds given;
@@ -119,7 +129,7 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
       if (node.refuses) failed.emplace_back(now + node.refuses_after, name);
       if (!node.comes_back || node.refuses) continue;
       node.alive = true;
-      node.report.began = now;
+      node.report.start = static_cast<int64_t>(agent_starts.size()) + 1;
       node.report.order = 0;
     }
   }
@@ -167,11 +177,12 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
   // RunBook
   RunHistory history(double time) override { return history_from(events, time); }
   void append(RunEvent event, const std::string& attempt) override {
-    event.time = now;
+    event.time = wall();
     event.attempt = attempt;
     events.push_back(std::move(event));
   }
   int64_t newest_checkpoint() override { return checkpoint; }
+  int64_t reached_step(const std::string&) override { return reached; }
   bool has_begun(const std::string& attempt) override {
     return std::any_of(events.begin(), events.end(),
                        [&](const RunEvent& e) { return e.kind == RunEventKind::kBegin && e.attempt == attempt; });
@@ -184,7 +195,10 @@ class SimulatedCluster : public Launcher, public AgentLink, public RunBook {
  private:
   AgentReport report_of(SimulatedNode& node) {
     AgentReport report = node.report;
-    if (!report.attempt.empty() && !ranks) report.ranks = node.ranks;
+    const bool trains = !report.attempt.empty() && !ranks;
+    if (trains) report.ranks = node.ranks;
+    for (PortSight& port : node.ports)
+      if (trains && port.name != kIdlePort) port.sent += 10 << 20;
     report.left = report.attempt.empty() ? node.leftovers : 0;
     report.gpus = node.gpus;
     report.ports = node.ports;

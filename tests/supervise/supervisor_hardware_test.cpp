@@ -132,6 +132,38 @@ TEST(Supervisor, one_flap_is_ridden_out_and_two_within_five_minutes_are_not) {
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "port flaps"), 1);
 }
 
+// As of a management controller, or of a second network.
+TEST(Supervisor, ports_that_training_does_not_use_may_flap_and_count_errors) {
+  SimulatedCluster cluster(3, 2);
+  for (int n = 0; n < 3; ++n) cluster.node(n).ports = {{.name = "eth0"}, {.name = SimulatedCluster::kIdlePort}};
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  for (int time = 0; time < 5; ++time) {
+    cluster.play(20);
+    cluster.node(1).ports[1].changes += 2;
+    cluster.node(1).ports[1].errors += 200;
+    cluster.node(1).ports[1].sent += 1000;
+  }
+  cluster.play(20);
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_EQ(cluster.drains, 0);
+  cluster.end_ranks_with(5, 10);
+  ASSERT_TRUE(cluster.play_until_attempt(2, 60));
+  EXPECT_EQ(cluster.excluded(), Names{});
+  EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "communication"), 1);
+}
+
+TEST(Supervisor, an_attempt_on_one_node_uses_no_port) {
+  SimulatedCluster cluster(2, 1);
+  cluster.node(0).ports = {{.name = "eth0"}};
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  for (int time = 0; time < 3; ++time) {
+    cluster.play(20);
+    cluster.node(0).ports[0].changes += 2;
+  }
+  cluster.play(20);
+  EXPECT_EQ(cluster.drains, 0);
+}
+
 // What the trainer says of rank 2, on node1.
 void straggle(SimulatedCluster& cluster, bool for_long = true, bool over = false) {
   cluster.append({.kind = RunEventKind::kStraggler,

@@ -53,8 +53,8 @@ TEST(Supervisor, a_node_without_slurmd_is_left_out_before_a_step_is_tried_there)
   EXPECT_LE(cluster.now - began, 9);
   EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"}));
   EXPECT_EQ(cluster.excluded(), Names{"node1"});
-  EXPECT_EQ(cluster.history(cluster.now + 3599).exclusions.size(), 1u);
-  EXPECT_TRUE(cluster.history(cluster.now + 3700).exclusions.empty()) << "a service is soon started again";
+  EXPECT_EQ(cluster.history(cluster.wall() + 3599).exclusions.size(), 1u);
+  EXPECT_TRUE(cluster.history(cluster.wall() + 3700).exclusions.empty()) << "a service is soon started again";
 }
 
 // An upgrade restarts the service on all nodes, while a rank dies of something else.
@@ -137,7 +137,7 @@ TEST(Supervisor, a_slurmd_that_is_started_anew_is_waited_for) {
 TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lifted) {
   SimulatedCluster cluster(4, 2);
   const auto past = [&](const std::string& node, double until) {
-    cluster.append(exclusion_event({.node = node, .why = "lost", .until = cluster.now + until}), "earlier");
+    cluster.append(exclusion_event({.node = node, .why = "lost", .until = cluster.wall() + until}), "earlier");
   };
   past("node0", 3600);
   past("node1", -1);
@@ -152,7 +152,8 @@ TEST(Supervisor, the_runs_past_says_whom_to_leave_out_until_it_expires_or_is_lif
 TEST(Supervisor, a_driver_that_hears_nobody_any_more_blames_nobody) {
   for (const bool own_trains : {true, false}) {
     SimulatedCluster cluster(5, 2);
-    if (!own_trains) cluster.append(exclusion_event({.node = "node0", .why = "ill", .until = cluster.now + 3600}), "");
+    if (!own_trains)
+      cluster.append(exclusion_event({.node = "node0", .why = "ill", .until = cluster.wall() + 3600}), "");
     ASSERT_TRUE(cluster.play_until_attempt(1));
     cluster.play(20);
     for (int n = 1; n < 5; ++n) cluster.node(n).alive = false;
@@ -263,9 +264,107 @@ TEST(Supervisor, a_doctor_who_does_not_answer_keeps_no_run_from_its_start) {
   SimulatedCluster stopped(2, 2, 2, true);
   stopped.node(0).doctor = -1;
   stopped.play(10);
-  stopped.supervisor->stop_requested(stopped.now);
+  stopped.supervisor->stop_requested(stopped.moment());
   EXPECT_EQ(stopped.supervisor->status(), 75);
   EXPECT_TRUE(stopped.starts.empty());
+}
+
+// NTP's first synchronization, or a virtual machine that was suspended.
+TEST(Supervisor, a_wall_clock_that_is_set_disturbs_nothing) {
+  for (const double step : {0.0, 600.0, -600.0, 3600.0, -3600.0}) {
+    SimulatedCluster cluster(3, 2);
+    for (int n = 0; n < 3; ++n) cluster.node(n).ports = {{.name = "eth0"}};
+    cluster.step = -step;
+    cluster.play(0.5);  // while agents are awaited
+    cluster.step = 0;
+    ASSERT_TRUE(cluster.play_until_attempt(1, 10)) << step;
+    cluster.play(30);
+    cluster.node(1).ports[0].changes += 2;
+    cluster.step = step;
+    cluster.play(60);
+    EXPECT_EQ(cluster.starts.size(), 1u) << step;
+    EXPECT_EQ(cluster.agent_starts.size(), 1u) << step << ": no agent is started again";
+    EXPECT_EQ(cluster.asks + cluster.kills + cluster.drains, 0) << step;
+    cluster.step = -step;  // in the other direction
+    cluster.play(10);
+    EXPECT_EQ(cluster.starts.size(), 1u) << step;
+    cluster.step = step;
+    cluster.node(1).alive = false;
+    const double began = cluster.now;
+    ASSERT_TRUE(cluster.play_until_attempt(2, 60)) << step;
+    EXPECT_LE(cluster.now - began, 20) << step;
+    EXPECT_EQ(cluster.starts[1].nodes, (Names{"node0", "node2"})) << step;
+    EXPECT_EQ(cluster.excluded(), Names{"node1"}) << step;
+    EXPECT_EQ(cluster.history(cluster.wall() + 23.9 * 3600).exclusions.size(), 1u) << step;
+    const auto ended = std::find_if(cluster.events.begin(), cluster.events.end(),
+                                    [](const RunEvent& e) { return e.kind == RunEventKind::kAttemptEnd; });
+    const double noticed = ended->number("noticed", 0) - cluster.history(0).attempts[0].began;
+    EXPECT_NEAR(noticed, 115, 10) << step << ": by the clock as it was when the attempt began";
+  }
+}
+
+// An agent that was started after the clock was set back is the newer one all the same.
+TEST(Supervisor, an_agent_that_starts_after_a_step_of_the_clock_is_heard) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.step = -3600;
+  for (int n = 0; n < 3; ++n) cluster.node(n).comes_back = true;
+  cluster.end_ranks_with(1, 10);  // the launcher's own failure: agents are started again
+  ASSERT_TRUE(cluster.play_until_attempt(2, 40));
+  EXPECT_EQ(cluster.starts[1].nodes, cluster.starts[0].nodes);
+  EXPECT_EQ(cluster.excluded(), Names{});
+}
+
+TEST(Supervisor, a_node_whose_agent_is_of_another_build_is_not_used_and_not_excluded) {
+  SimulatedCluster cluster(3, 2);
+  cluster.node(1).alive = false;
+  cluster.foreign = {"node1"};
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(cluster.play_until_attempt(1, 30));
+  cluster.play(60);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node0", "node2"}));
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  EXPECT_EQ(cluster.excluded(), Names{});
+  const size_t at = log.find("the agent on node1 is of another build");
+  EXPECT_NE(at, log.npos) << log;
+  EXPECT_EQ(log.find("of another build", at + 50), log.npos) << "once";
+  // The program was replaced, and an agent started again: what trains goes on. The next attempt lacks a node.
+  cluster.node(2).alive = false;
+  cluster.foreign.insert("node2");
+  cluster.play(60);
+  EXPECT_FALSE(cluster.supervisor->status());
+  EXPECT_EQ(cluster.starts.size(), 1u);
+  cluster.end_ranks_with(5, 20);
+  cluster.play(60);
+  EXPECT_EQ(cluster.supervisor->status(), 75) << "the next driver is of the new build";
+  EXPECT_EQ(cluster.excluded(), Names{});
+}
+
+// A person clears the exclusion of node0 while the others are ready: its processes have not been looked through.
+TEST(Supervisor, a_node_that_is_cleared_when_an_attempt_starts_waits_for_the_next_one) {
+  SimulatedCluster cluster(4, 2);
+  cluster.append(exclusion_event({.node = "node0", .why = "ill", .until = cluster.wall() + 3600}), "earlier");
+  cluster.node(0).leftovers = 1;
+  cluster.node(2).leftovers = 1;  // keeps it from starting
+  cluster.play(10);
+  ASSERT_TRUE(cluster.starts.empty());
+  cluster.append(lift_event("node0"), "");
+  cluster.node(2).leftovers = 0;
+  ASSERT_TRUE(cluster.play_until_attempt(1, 10));
+  EXPECT_EQ(cluster.starts[0].nodes, (Names{"node1", "node2"}));
+}
+
+TEST(Supervisor, an_exclusion_names_the_command_that_clears_it) {
+  SimulatedCluster cluster(3, 2);
+  ASSERT_TRUE(cluster.play_until_attempt(1));
+  cluster.play(10);
+  cluster.node(1).alive = false;
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(cluster.play_until_attempt(2));
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("`trireme supervise --nodes /runs/simulated --lift node1`"), log.npos) << log;
 }
 
 TEST(Supervisor, too_few_nodes_end_it_for_a_successor) {

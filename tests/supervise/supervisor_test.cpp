@@ -146,13 +146,13 @@ TEST(Supervisor, asked_to_stop_it_lets_the_ranks_save_and_leaves) {
   SimulatedCluster cluster(2, 2);
   ASSERT_TRUE(cluster.play_until_attempt(1));
   cluster.play(20);
-  cluster.supervisor->stop_requested(cluster.now);
+  cluster.supervisor->stop_requested(cluster.moment());
   cluster.play(20);
   EXPECT_EQ(cluster.drains, 1);
   EXPECT_EQ(cluster.supervisor->status(), 75);
   EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "drained"), 1);
   SimulatedCluster early(2, 2);
-  early.supervisor->stop_requested(early.now);
+  early.supervisor->stop_requested(early.moment());
   EXPECT_EQ(early.supervisor->status(), 75) << "before anything was started";
 }
 
@@ -207,8 +207,8 @@ TEST(Supervisor, a_failure_that_nobody_could_write_down_is_told_by_the_ranks_box
                           .text = "config.yaml can't be read"};
     };
     cluster.play(1);
-    if (told) cluster.node(0).report.failure = sight(0, 5, cluster.now - 9);
-    if (told) cluster.node(2).report.failure = sight(2, 3, cluster.now - 8);
+    if (told) cluster.node(0).report.failure = sight(0, 5, cluster.wall() - 9);
+    if (told) cluster.node(2).report.failure = sight(2, 3, cluster.wall() - 8);
     ASSERT_TRUE(cluster.play_until_attempt(3, 60));
     EXPECT_EQ(cluster.excluded(), told ? (Names{"node1", "node2"}) : Names{"node1"});
     EXPECT_EQ(cluster.count(RunEventKind::kAttemptEnd, "cause", "file or checkpoint"), told ? 1 : 0);
@@ -233,6 +233,36 @@ TEST(Supervisor, a_spare_that_does_not_see_the_run_folder_is_left_out) {
     EXPECT_EQ(cluster.excluded(), num_blind == 1 ? (Names{"node1", "node2"}) : Names{"node1"});
     EXPECT_EQ(cluster.supervisor->status(), num_blind == 1 ? std::nullopt : std::optional(3));
   }
+}
+
+// Agents report once a second, and the ranks may be a hundred steps on by then.
+TEST(Supervisor, an_attempt_ends_at_the_step_that_its_ranks_have_reached) {
+  const auto step_of = [](const std::function<void(SimulatedCluster&)>& end) {
+    SimulatedCluster cluster(2, 2);
+    EXPECT_TRUE(cluster.play_until_attempt(1));
+    cluster.play(5);
+    for (int n = 0; n < 2; ++n) cluster.node(n).ranks[0].step = 27;
+    cluster.play(2);
+    end(cluster);
+    cluster.play(30);
+    const auto ended = std::find_if(cluster.events.begin(), cluster.events.end(),
+                                    [](const RunEvent& e) { return e.kind == RunEventKind::kAttemptEnd; });
+    return ended == cluster.events.end() ? -1 : ended->number("step", -1);
+  };
+  EXPECT_EQ(step_of([](SimulatedCluster& c) { c.end_ranks_with(0, 60); }), 60) << "that of its checkpoint";
+  EXPECT_EQ(step_of([](SimulatedCluster& c) {
+              c.reached = 64;
+              c.end_ranks_with(0, 60);
+            }),
+            64)
+      << "that of its last event";
+  EXPECT_EQ(step_of([](SimulatedCluster& c) {
+              c.node(1).report.watched = c.starts[0].attempt;
+              c.node(1).report.step = 71;
+              c.end_ranks_with(137, 60);
+            }),
+            71)
+      << "that of the box of a rank that was killed";
 }
 
 }  // namespace

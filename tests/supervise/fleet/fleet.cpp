@@ -20,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "io/base/clock.h"
 #include "io/base/file.h"
 #include "lib/supervise/agent_server.h"
 #include "lib/supervise/supervisor.h"
@@ -104,6 +105,7 @@ class PlayedRun : public Launcher, public AgentLink, public RunBook {
   RunHistory history(double) override { return {}; }
   void append(RunEvent event, const std::string&) override { exclusions += event.kind == RunEventKind::kExclusion; }
   int64_t newest_checkpoint() override { return 0; }
+  int64_t reached_step(const std::string&) override { return 0; }
   bool has_begun(const std::string&) override { return true; }
   std::optional<RunEvent> first_cause(const std::string&) override { return std::nullopt; }
   std::vector<RunEvent> stragglers(const std::string&) override { return {}; }
@@ -116,6 +118,8 @@ class PlayedRun : public Launcher, public AgentLink, public RunBook {
  private:
   AgentServer& server_;
 };
+
+Moment moment() { return {.monotonic = seconds_now(), .wall = wall_seconds()}; }
 
 double cpu_seconds() {
   rusage usage{};
@@ -165,12 +169,12 @@ int fleet(int number, double seconds, double most) {
   const double patience = seconds + 120;
   const auto turn = [&] {  // as run_driver does
     for (const AgentReport& report : server.poll(200)) {
-      supervisor.take(report, seconds_now());
+      supervisor.take(report, moment());
       ++handled, last_heard = seconds_now();
     }
     if (seconds_now() - ticked < kTickSeconds) return;
     ticked = seconds_now();
-    supervisor.tick(ticked);
+    supervisor.tick(moment());
   };
   for (const double start = seconds_now(); seconds_now() - start < patience;) {
     turn();
@@ -179,7 +183,7 @@ int fleet(int number, double seconds, double most) {
   }
   const double wall = seconds_now() - began, used = cpu_seconds() - cpu, memory = resident_mib() - memory_before;
   measured = handled - measured;
-  supervisor.stop_requested(seconds_now());
+  supervisor.stop_requested(moment());
   run.status = 75;
   // Until the agents have gone, and what they sent is handled.
   Counts sent;

@@ -1,0 +1,63 @@
+// What a type is sent as, as text: so that two builds can find out whether they understand each other's messages.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lib/comm/messages.h"
+
+namespace tri::messages {
+
+// Names the types of what a value is sent as.
+class Layout {
+ public:
+  template <class... Ts>
+  void operator()(const Ts&... values) {
+    (name(values), ...);
+  }
+  std::string take() && { return std::move(text_); }
+
+ private:
+  template <class T>
+  void name(const T& value) {
+    if constexpr (NamesItsFields<T>) {
+      text_ += "{";
+      fields(*this, const_cast<T&>(value));
+      text_ += "}";
+    } else {
+      const char kind = std::is_enum_v<T>                              ? 'e'
+                        : std::is_floating_point_v<T>                  ? 'f'
+                        : std::is_same_v<T, bool>                      ? 'b'
+                        : std::is_integral_v<T> && std::is_signed_v<T> ? 'i'
+                        : std::is_integral_v<T>                        ? 'u'
+                                                                       : 's';
+      text_ += kind + std::to_string(sizeof(T)) + ",";
+    }
+  }
+  void name(const std::string&) { text_ += "t,"; }
+  template <class T>
+  void name(const std::vector<T>&) {
+    text_ += "v";
+    name(blank<T>());
+  }
+  template <class T>
+  void name(const std::optional<T>&) {
+    text_ += "o";
+    name(blank<T>());
+  }
+
+  std::string text_;
+};
+
+// "{t,i8,v{i4,b1,}}": the fields of a T in their order. Equal texts of two builds: each can read the other's T.
+template <class T>
+std::string layout_of() {
+  Layout layout;
+  layout(blank<T>());
+  return std::move(layout).take();
+}
+
+}  // namespace tri::messages
