@@ -146,7 +146,7 @@ Result<DriverOptions> slurm_options(const Options& options, SupervisedRun& plan)
   for (std::string word; more >> word;) shape.options.push_back(word);
   return DriverOptions{.commands = slurm_commands(shape),
                        .setup = {.nodes = std::move(nodes).value(), .nodes_needed = needed, .ranks_per_node = per_node},
-                       .job = environment("SLURM_JOB_ID")};
+                       .start = {environment("SLURM_JOB_ID"), number("SLURM_RESTART_COUNT", 0)}};
 }
 
 Result<DriverOptions> own_options(const Options& options, SupervisedRun& plan) {

@@ -5,12 +5,17 @@
 #include <net/if.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "io/base/clock.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
+#include "io/base/retry.h"
+#include "io/base/within.h"
 #include "io/checkpoint/folder.h"
+#include "io/checkpoint/run_lock.h"
 #include "lib/fault/stop_signals.h"
 #include "lib/supervise/agent.h"
 #include "lib/supervise/agent_server.h"
@@ -21,6 +26,8 @@ namespace {
 constexpr int kTurnMilliseconds = 200;
 constexpr double kLeaveSeconds = 5;  // agents have to leave when the run is over
 
+constexpr double kCheckLockSeconds = 10;
+constexpr std::chrono::milliseconds kPatience{2000};  // with storage that hangs
 
 Moment now() { return {.monotonic = monotonic_seconds(), .wall = wall_seconds()}; }
 
@@ -49,6 +56,59 @@ std::vector<std::string> own_addresses() {
   return addresses;
 }
 
+// What keeps other drivers from the run.
+class DriverLock {
+ public:
+  // Before the first order: it would end ranks that are not this driver's.
+  static Result<DriverLock> take(const DriverOptions& options) {
+    DriverLock lock(options);
+    auto taken = retried({}, [&] { return lock.take_file(); });
+    if (!taken) return taken.error();
+    lock.file_ = std::make_shared<RunLock>(std::move(taken).value());
+    // Ranks of an earlier driver are ended; others are not this driver's to end.
+    const std::string path = options.run_dir + "/run.lock";
+    const auto ranks = retried({}, [&] { return holder_of_lock(path, options.start); });
+    if (!ranks) return ranks.error();
+    if (!ranks.value() || lock.has_started(*ranks.value())) return lock;
+    return file_error(
+        "{}: the run folder is in use by {}, which no driver has started; wait for it, stop it, or choose "
+        "another run.dir",
+        path, ranks.value()->text);
+  }
+
+  // Error: another driver has taken the run over. Storage that does not answer is none.
+  Result<void> check() {
+    const auto kept = within(
+        kPatience, [file = file_] { return file->check(); }, Result<void>());
+    if (kept || kept.error().os_error != 0) return {};
+    auto again = take_file();  // as where somebody has removed the file
+    if (!again && again.error().os_error != 0) return {};
+    if (!again) return file_error("{}; this driver ends", again.error().message);
+    log_warn("supervise: {}; it is taken again", kept.error().message);
+    file_ = std::make_shared<RunLock>(std::move(again).value());
+    return {};
+  }
+
+ private:
+  explicit DriverLock(const DriverOptions& options) : options_(options) {}
+
+  Result<RunLock> take_file() const { return RunLock::take_for_driver(options_.run_dir, attempt_, options_.start); }
+
+  // A driver of this run, or one of this job's, has started these ranks.
+  bool has_started(const LockHolder& ranks) const {
+    if (!options_.start.job.empty() && ranks.job == options_.start.job) return true;
+    const auto events = read_events(options_.run_dir + "/events.jsonl");
+    if (!events) return false;
+    const RunHistory history = history_from(events.value(), wall_seconds());
+    return std::any_of(history.attempts.begin(), history.attempts.end(),
+                       [&](const PastAttempt& a) { return a.attempt == ranks.attempt; });
+  }
+
+  const DriverOptions& options_;
+  std::string attempt_ = new_attempt();
+  std::shared_ptr<RunLock> file_;
+};
+
 class ServerLink : public AgentLink {
  public:
   explicit ServerLink(AgentServer& server) : server_(server) {}
@@ -61,6 +121,8 @@ class ServerLink : public AgentLink {
 }  // namespace
 
 Result<int> run_driver(const DriverOptions& options) {
+  auto lock = DriverLock::take(options);
+  if (!lock) return lock.error();
   const JobToken token = new_token();
   auto opened =
       AgentServer::open(token, 0, {}, monotonic_seconds,
@@ -69,7 +131,7 @@ Result<int> run_driver(const DriverOptions& options) {
   AgentServer& server = *opened.value();
   allow_open_files(static_cast<int64_t>(options.setup.nodes.size()) + 1024);
 
-  const std::string job = options.job.empty() ? "supervised-" + new_attempt() : options.job;
+  const std::string job = options.start.job.empty() ? "supervised-" + new_attempt() : options.start.job;
   std::string driver = std::string(kDriverVariable) + "=" + std::to_string(server.port());
   for (const std::string& address : options.one_machine ? std::vector<std::string>{"127.0.0.1"} : own_addresses())
     driver += " " + address;
@@ -91,12 +153,16 @@ Result<int> run_driver(const DriverOptions& options) {
            options.setup.nodes.size(), server.port(), host_name());
 
   StopSignals signals;
-  double ticked = 0;
+  double ticked = 0, checked = monotonic_seconds();
   while (!supervisor.status()) {
     for (const AgentReport& report : server.poll(kTurnMilliseconds)) supervisor.take(report, now());
     for (const std::string& node : server.take_foreign()) supervisor.agent_of_another_build(node, now());
     if (monotonic_seconds() - ticked < kTickSeconds) continue;
     ticked = monotonic_seconds();
+    if (ticked - checked > kCheckLockSeconds) {
+      checked = ticked;
+      if (auto ours = lock.value().check(); !ours) return ours.error();
+    }
     if (signals.received() != 0) supervisor.stop_requested(now());
     supervisor.tick(now());
     launcher.reap();

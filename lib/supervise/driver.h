@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/checkpoint/run_lock.h"
 #include "lib/supervise/process_launcher.h"
 #include "lib/supervise/supervisor.h"
 
@@ -17,11 +18,12 @@ struct DriverOptions {
   std::vector<std::string> marks;       // "NAME=value" in its environment
   LaunchCommands commands;
   Supervisor::Setup setup;
-  std::string job;           // the scheduler's; "": none
+  BatchStart start;          // of the scheduler's job; none: its name is ""
   bool one_machine = false;  // all agents are processes of this machine
 };
 
-// Supervises the run until it is over. Returns the exit status.
+// Supervises the run until it is over. Returns the exit status. Fails with kFile where another driver, or ranks that no
+// driver has started, use the run folder; it has touched nothing then.
 Result<int> run_driver(const DriverOptions& options);
 
 // The run folder as the Supervisor sees it.

@@ -38,6 +38,60 @@ end_of shared 137
 step=$(newest shared)
 train 0 shared 2 "run.steps=$((10#${step#step_} + 3))"
 has "taken over from process $holder on $host"
+
+# drive DIR LAUNCHER: sets $drive to the command that supervises a run in DIR.
+drive() { drive=("$trireme" supervise tiny.yaml --launcher "$2" --set "run.dir=$1"); }
+start_driver() {
+  drive "$1" "$2"
+  "${drive[@]}" >"$1.txt" 2>&1 &
+  job=$!
+}
+attempts() { grep -c '"kind":"attempt_start"' "$1/events.jsonl"; }
+
+echo "a second driver is refused with the first one's name, and so is a run by hand; the first does not notice"
+start_driver driven "$mpirun -n 2"
+until_true has_checkpoint driven
+driver=$job
+run 3 "${drive[@]}"
+has "driven/supervise.lock: the run is supervised already, by process $driver on $host"
+train 3 driven 2
+has "driven/run.lock: the run folder is in use by process"
+until_true steps_done driven $(($(wc -l <driven/metrics.jsonl) + 10))
+[[ $(attempts driven) -eq 1 ]] || fail "the first driver's ranks were disturbed" "$(<driven.txt)"
+
+echo "its holder is killed: another driver takes the run over, ends what is left, and no node is excluded"
+kill -KILL "$driver"
+end_of driven 137
+start_driver driven "$mpirun -n 2"
+goes_on() { [[ $(attempts driven) -eq 2 ]] && steps_done driven $((before + 10)); }
+before=$(wc -l <driven/metrics.jsonl)
+until_true goes_on
+kill -TERM "$job"
+end_of driven 75
+has "taken over from process $driver on $host"
+run 0 "$trireme" supervise --nodes driven
+[[ -z $output ]] || fail "excluded: $output"
+
+echo "between two attempts a run by hand is refused too"
+start_driver waiting "sleep 1000"
+has_attempt() { [[ -s $1/events.jsonl && $(attempts "$1") -ge 1 ]]; }
+until_true has_attempt waiting
+train 3 waiting 2
+has "waiting/supervise.lock: the run is supervised by process $job on $host"
+kill -TERM "$job"
+end_of waiting 75
+
+echo "a driver is refused where ranks train that no driver has started, and ends none of them"
+start alone 2
+until_true has_checkpoint alone
+holder=$(pid_of 0)
+drive alone "$mpirun -n 2"
+run 3 "${drive[@]}"
+has "alone/run.lock: the run folder is in use by process $holder on $host"
+has "which no driver has started"
+until_true steps_done alone $(($(wc -l <alone/metrics.jsonl) + 10))
+kill -TERM "$job"
+end_of alone 75
 has "resumed from shared/checkpoints/$step:"
 train 0 shared 2 run.steps=3 # given up properly, there is nothing to take over
 [[ $output != *"taken over"* ]] || fail "a lock that was given up is taken over" "$output"
