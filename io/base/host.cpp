@@ -2,7 +2,16 @@
 
 #include <unistd.h>
 
+#include <fstream>
+
 namespace tri {
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
 
 std::string host_name() {
   char name[256] = "";

@@ -26,7 +26,8 @@ namespace tri {
 
 enum class RunEventKind {
   kBegin,  // an attempt holds its run folder; fields: began (its processes' start, seconds since 1970); submitted and
-           // allocated (of its job, seconds since 1970), where the scheduler said
+  // allocated (of its job, seconds since 1970), where the scheduler said; boot (of its machine) and uptime (the
+  // monotonic clock's seconds at `began`)
   kStart,  // of an attempt's steps; fields: ranks, step (done before it), steps (of the run), metrics_bytes (length of
            // metrics.jsonl: what follows is this attempt's), startup.PHASE (seconds of each phase since `began`),
            // version (of the executable), changed.SECTION.KEY ("OLD -> NEW": against the start before)

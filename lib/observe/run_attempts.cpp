@@ -1,6 +1,7 @@
 #include "lib/observe/run_attempts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 namespace tri {
@@ -39,6 +40,8 @@ void take_begin(const RunEvent& event, RunAttempt& attempt) {
   };
   attempt.began = event.time;
   if (const double began = before("began", event.time); began > 0) attempt.began = began;
+  attempt.boot = event.string("boot");
+  attempt.uptime = event.number("uptime", 0);
   attempt.allocated = before("allocated", attempt.began);
   attempt.submitted = before("submitted", attempt.allocated > 0 ? attempt.allocated : attempt.began);
 }
@@ -120,6 +123,19 @@ void move_by(double seconds, RunAttempt& attempt) {
   for (StepLine& step : attempt.steps) step.time += seconds;
 }
 
+// Where both began on one boot of one machine, its monotonic clock says when the later one began: the wall clock may
+// have been set between them. Dates of the scheduler stay.
+void date_by_uptime(const RunAttempt& earlier, RunAttempt& attempt) {
+  constexpr double kSet = 1;  // seconds; less is the clock's own drift
+  if (attempt.boot.empty() || attempt.boot != earlier.boot || attempt.uptime < earlier.uptime) return;
+  const double moved = earlier.began + (attempt.uptime - earlier.uptime) - attempt.began;
+  if (std::abs(moved) < kSet) return;
+  const double submitted = attempt.submitted, allocated = attempt.allocated;
+  move_by(moved, attempt);
+  attempt.allocated = std::min(allocated, attempt.began);
+  attempt.submitted = std::min(submitted, attempt.allocated > 0 ? attempt.allocated : attempt.began);
+}
+
 // A step is lost if a later attempt began before it. What the last attempt did beyond its newest checkpoint is lost
 // when it has ended otherwise than by completing the run.
 void find_lost_steps(const EventsAndSteps& history, std::vector<RunAttempt>& attempts) {
@@ -162,6 +178,7 @@ std::vector<RunAttempt> run_attempts(const EventsAndSteps& history) {
     for (const AttemptSteps& written : history.steps)
       if (written.attempt == order[k].attempt) steps = &written;
     attempts.push_back(attempt_of(own, steps));
+    if (k > 0) date_by_uptime(attempts[k - 1], attempts[k]);
     if (k > 0 && attempts[k].began < attempts[k - 1].end) move_by(attempts[k - 1].end - attempts[k].began, attempts[k]);
   }
   find_lost_steps(history, attempts);

@@ -23,6 +23,8 @@ struct RunAttempt {
   std::string name, job;
   double submitted = 0, allocated = 0;                  // its job
   double began = 0;                                     // its processes
+  std::string boot;                                     // ... on which boot of a machine; "": not known
+  double uptime = 0;                                    // ... and its monotonic clock then
   std::optional<double> started;                        // its steps
   double end = 0;                                       // its last sign of life
   std::vector<std::pair<std::string, double>> startup;  // phases and their seconds

@@ -171,7 +171,8 @@ RunEvent hang_event(const DumpOutcome& dump) {
 
 // World rank 0: this start holds the run folder.
 void book_begin(const EventBook& events, const StartupClock& startup) {
-  std::map<std::string, EventField> fields{{"began", startup.began()}};
+  std::map<std::string, EventField> fields{
+      {"began", startup.began()}, {"boot", boot_id()}, {"uptime", startup.began_monotonic()}};
   const JobTimes times = job_times();
   if (times.submitted > 0) fields["submitted"] = times.submitted;
   if (times.allocated > 0) fields["allocated"] = times.allocated;

@@ -149,6 +149,24 @@ TEST(EffectiveTime, a_clock_that_goes_back_changes_no_duration) {
   EXPECT_LE(inside.time().of(WallTime::kProductive), 20);
 }
 
+TEST(EffectiveTime, a_clock_that_is_set_between_attempts_changes_no_duration) {
+  Story never_set;
+  never_set.begin(0).on("a", 100).start(0).steps(10).published().failure();
+  never_set.begin(40).on("a", 140).start(10).steps(10).failure().begin(70).on("a", 170).start(10).steps(20).end();
+  for (const double set : {600.0, -600.0, 3600.0, -3600.0}) {
+    Story story;
+    story.begin(0).on("a", 100).start(0).steps(10).published().failure();
+    story.begin(40 + set).on("a", 140).start(10).steps(10).failure().begin(70).on("a", 170).start(10).steps(20).end();
+    expect_partition(story.time());
+    EXPECT_EQ(story.time().seconds, never_set.time().seconds) << set;
+  }
+  // On another machine, or after a reboot, the dates are all that is known.
+  Story moved;
+  moved.begin(0).on("a", 100).start(0).steps(10).published().failure();
+  moved.begin(640).on("b", 140).start(10).steps(10).end();
+  EXPECT_NEAR(moved.time().of(WallTime::kRestart), 640 - 15, 1e-6);
+}
+
 TEST(EffectiveTime, words_of_an_attempt_that_come_after_the_next_has_begun_are_too_late) {
   Story story;
   story.begin(0).start(0).steps(5).published().failure().begin(20).start(5).steps(5);

@@ -35,6 +35,12 @@ class Story {
     if (job.allocated > 0) history_.events.back().fields["allocated"] = kEpoch + job.allocated;
     return *this;
   }
+  // Of the attempt that has just begun: the machine's boot and its monotonic clock.
+  Story& on(const std::string& boot, double uptime) {
+    history_.events.back().fields["boot"] = boot;
+    history_.events.back().fields["uptime"] = uptime;
+    return *this;
+  }
   // After 2 s of set-up and 3 s of loading: `step` steps are done.
   Story& start(int64_t step) {
     now_ += 5;
