@@ -156,7 +156,12 @@ Result<void> AtomicFile::commit() {
 Result<void> AtomicFile::publish() {
   if (error_ == 0 && std::fflush(file_) != 0) error_ = errno;
   if (error_ != 0) return system_error(error_, "{}", path_);
-  std::fclose(std::exchange(file_, nullptr));
+  // A network file system may report only here that a quota or a full disk has cut the file short.
+  if (std::fclose(std::exchange(file_, nullptr)) != 0) {
+    const int why = errno;
+    ::unlink(temporary_.c_str());
+    return system_error(why, "{}: closing it", path_);
+  }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int why = errno;
     ::unlink(temporary_.c_str());

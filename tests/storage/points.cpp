@@ -106,8 +106,12 @@ Watch& watch() {
 // "EIO" or "EIO+"
 int number_of_error(std::string_view name) {
   if (name.back() == '+') name.remove_suffix(1);
-  for (const auto& [number, text] :
-       {std::pair{EIO, "EIO"}, {ESTALE, "ESTALE"}, {EACCES, "EACCES"}, {ENOENT, "ENOENT"}, {ENOSPC, "ENOSPC"}})
+  for (const auto& [number, text] : {std::pair{EIO, "EIO"},
+                                     {ESTALE, "ESTALE"},
+                                     {EACCES, "EACCES"},
+                                     {ENOENT, "ENOENT"},
+                                     {ENOSPC, "ENOSPC"},
+                                     {EDQUOT, "EDQUOT"}})
     if (name == text) return number;
   std::abort();
 }
@@ -115,14 +119,16 @@ int number_of_error(std::string_view name) {
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 bool starts(std::string_view text, std::string_view part) { return text.substr(0, part.size()) == part; }
 
-bool only_reads(std::string_view phase) { return phase == "list" || phase == "read" || phase == "stat"; }
+bool only_reads(std::string_view phase) {
+  return phase == "list" || phase == "read" || phase == "stat" || phase == "close";
+}
 
 // `path` relative to the watched folder; `to` is a rename's new name.
 const char* phase_of(std::string_view call, std::string_view path, std::string_view to) {
   const size_t slash = path.find('/');
   const std::string_view top = path.substr(0, slash);
   const std::string_view file = slash == std::string_view::npos ? "" : path.substr(slash + 1);
-  if (only_reads(call)) return call.data();
+  if (only_reads(call) || call == "close") return call.data();
   if (starts(top, "latest")) return call == "unlink" ? "cleaning" : "latest";
   if (has(top, ".trash.") || has(to, ".trash.")) return "prune";
   if (has(top, ".old.") || has(to, ".old.") || call == "swap") return "replace";
@@ -151,8 +157,11 @@ void rest(long milliseconds) {
   }
 }
 
-bool matches(const Rule& rule, std::string_view phase) {
-  return rule.phase == phase || (rule.phase == "any" && !only_reads(phase));
+// "@TEXT" stands for all changes of files whose names hold TEXT.
+bool matches(const Rule& rule, std::string_view phase, std::string_view path) {
+  if (rule.phase == phase) return true;
+  if (only_reads(phase)) return false;
+  return rule.phase == "any" || (rule.phase.starts_with('@') && has(path, std::string_view(rule.phase).substr(1)));
 }
 
 void note_that_struck() {
@@ -178,7 +187,7 @@ Fate point(const char* call, const std::string& path, const std::string& to, boo
       if (::syscall(SYS_write, trace, line.data(), line.size()) < 0) std::abort();
     }
     for (Rule& rule : w.rules) {
-      if (!watched || !matches(rule, phase)) continue;
+      if (!watched || !matches(rule, phase, relative)) continue;
       const int64_t seen = ++rule.seen;
       if (seen == rule.number || (seen > rule.number && rule.argument.ends_with('+'))) {
         action = rule.action;
@@ -314,6 +323,30 @@ size_t fwrite(const void* data, size_t size, size_t count, FILE* file) {
   real(data, 1, size * count / 2, file);
   ::fflush(file);
   tri::die();
+}
+
+ssize_t write(int fd, const void* data, size_t bytes) {
+  TRI_NEXT(write);
+  switch (tri::point_of("write", fd, true)) {
+    case tri::Fate::kMade:
+      return real(fd, data, bytes);
+    case tri::Fate::kFailed:
+      return -1;
+    case tri::Fate::kHalfMade:
+      break;
+  }
+  if (real(fd, data, bytes / 2) < 0) tri::die();
+  tri::die();
+}
+
+// The file is closed, whatever the call says of its contents.
+int fclose(FILE* file) {
+  TRI_NEXT(fclose);
+  const bool fails = TRI_FAILS(point_of("close", ::fileno(file), false));
+  const int problem = errno;
+  const int closed = real(file);
+  if (fails) errno = problem;
+  return fails ? EOF : closed;
 }
 
 int fsync(int fd) {

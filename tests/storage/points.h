@@ -5,18 +5,18 @@
 // concern the watched folder are points, each of a phase of a save; before a point's call is made, a rule may have the
 // process killed (in a write: after half of it), asleep or held, or the call fail.
 //
-// A rule is RANK/PHASE/NUMBER/ACTION: at the NUMBERth point (from 1) of PHASE, or of "any" phase, in the process of
-// that rank. ACTION is one of
+// A rule is RANK/PHASE/NUMBER/ACTION: at the NUMBERth point (from 1) of PHASE, of "any" phase, or, where PHASE is
+// @TEXT, of a file whose name in the folder holds TEXT, in the process of that rank. ACTION is one of
 //   kill
 //   stop           the process, by SIGSTOP
 //   sleep=SECONDS
 //   hold=FILE      until that file is there
 //   fifo=FILE      inside a call on that FIFO, until somebody writes to it
-//   fail=EIO       the call, with that error (EIO, ESTALE, EACCES, ENOENT, ENOSPC); with a + behind it, all later ones
-//                  too
+//   fail=EIO       the call, with that error (EIO, ESTALE, EACCES, ENOENT, ENOSPC, EDQUOT); with a + behind it, all
+//                  later ones too
 // Calls that only read are points as well, of the phases "list" (of a folder), "read" (a file is opened, or read from)
-// and "stat"; "any" does not mean them, and they have a trace of their own. The lock file, checkpoint.lock, is not
-// watched.
+// and "stat", and so is "close" (of a FILE); "any" and @TEXT do not mean them, and they have a trace of their own. The
+// lock file, checkpoint.lock, is not watched.
 //
 // From the environment:
 //   TRIREME_TEST_STORAGE        the watched folder
