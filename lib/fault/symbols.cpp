@@ -10,7 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
-#include <span>
+#include <utility>
 
 #include "io/base/file.h"
 
@@ -20,10 +20,8 @@ namespace tri {
 class ElfFunctions {
  public:
   explicit ElfFunctions(const std::string& path) {
-    auto file = MappedFile::open(path);
-    if (!file) return;
-    file_ = std::move(file).value();
-    read();
+    const auto file = InputFile::open(path);
+    if (file) read(file.value());
   }
 
   // "name+0x12", the name in C++'s words.
@@ -60,41 +58,45 @@ class ElfFunctions {
     return result;
   }
 
-  // Structures of the file, inside its bounds; none otherwise.
+  // Structures of the file, copied: where storage fails, a mapped file would end the process. None where they lie
+  // outside of its bounds, or cannot be read.
   template <class T>
-  std::span<const T> table(uint64_t offset, uint64_t count) const {
-    const auto bytes = file_.bytes();
-    if (offset % alignof(T) != 0 || offset > bytes.size() || count > (bytes.size() - offset) / sizeof(T)) return {};
-    return {reinterpret_cast<const T*>(bytes.data() + offset), count};
+  static std::vector<T> table(const InputFile& file, uint64_t offset, uint64_t count) {
+    const auto bytes = static_cast<uint64_t>(file.bytes());
+    if (offset > bytes || count > (bytes - offset) / sizeof(T)) return {};
+    std::vector<T> read(count);
+    const auto done = file.read(read.data(), static_cast<int64_t>(count * sizeof(T)), static_cast<int64_t>(offset));
+    return done ? std::move(read) : std::vector<T>();
   }
 
-  void read() {
-    const auto header = table<Elf64_Ehdr>(0, 1);
+  void read(const InputFile& file) {
+    const auto header = table<Elf64_Ehdr>(file, 0, 1);
     if (header.empty() || std::memcmp(header[0].e_ident, ELFMAG, SELFMAG) != 0 ||
         header[0].e_ident[EI_CLASS] != ELFCLASS64)
       return;
-    for (const Elf64_Phdr& segment : table<Elf64_Phdr>(header[0].e_phoff, header[0].e_phnum))
+    for (const Elf64_Phdr& segment : table<Elf64_Phdr>(file, header[0].e_phoff, header[0].e_phnum))
       if (segment.p_type == PT_LOAD) segments_.push_back({segment.p_offset, segment.p_filesz, segment.p_vaddr});
-    const auto sections = table<Elf64_Shdr>(header[0].e_shoff, header[0].e_shnum);
+    const auto sections = table<Elf64_Shdr>(file, header[0].e_shoff, header[0].e_shnum);
     for (const Elf64_Shdr& section : sections)
       if ((section.sh_type == SHT_SYMTAB || section.sh_type == SHT_DYNSYM) && section.sh_link < sections.size())
-        add(section, sections[section.sh_link]);
+        add(file, section, sections[section.sh_link]);
     std::stable_sort(functions_.begin(), functions_.end(),
                      [](const Function& a, const Function& b) { return a.address < b.address; });
   }
 
-  void add(const Elf64_Shdr& symbols, const Elf64_Shdr& strings) {
-    const auto text = table<char>(strings.sh_offset, strings.sh_size);
+  void add(const InputFile& file, const Elf64_Shdr& symbols, const Elf64_Shdr& strings) {
+    auto text = table<char>(file, strings.sh_offset, strings.sh_size);
     if (text.empty() || text.back() != '\0') return;
-    for (const Elf64_Sym& symbol : table<Elf64_Sym>(symbols.sh_offset, symbols.sh_size / sizeof(Elf64_Sym))) {
+    for (const Elf64_Sym& symbol : table<Elf64_Sym>(file, symbols.sh_offset, symbols.sh_size / sizeof(Elf64_Sym))) {
       const auto type = ELF64_ST_TYPE(symbol.st_info);
       const bool is_function = type == STT_FUNC || type == STT_GNU_IFUNC;
       if (is_function && symbol.st_shndx != SHN_UNDEF && symbol.st_name < text.size())
         functions_.push_back({symbol.st_value, symbol.st_size, text.data() + symbol.st_name});
     }
+    names_.push_back(std::move(text));  // its characters stay where they are
   }
 
-  MappedFile file_;
+  std::vector<std::vector<char>> names_;
   std::vector<Segment> segments_;
   std::vector<Function> functions_;  // by address
 };
