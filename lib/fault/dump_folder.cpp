@@ -229,7 +229,6 @@ std::vector<RankRecord> read_records(const std::string& folder, std::span<const 
 
 std::string report_json(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict) {
   Json culprits = Json::array();
-  std::vector<std::string> hosts;
   for (const HangCulprit& culprit : verdict.culprits) {
     const auto of = std::find_if(records.begin(), records.end(),
                                  [&](const RankRecord& r) { return r.world_rank == culprit.world_rank; });
@@ -239,14 +238,11 @@ std::string report_json(std::span<const RankRecord> records, const HangTrigger& 
                         {"gpu", of == records.end() ? "" : of->gpu},
                         {"kind", enum_name(culprit.kind)},
                         {"text", culprit.text}});
-    const bool node_suspect = verdict.kind != HangKind::kCycle && verdict.kind != HangKind::kUnknown;
-    if (node_suspect && !host.empty() && std::find(hosts.begin(), hosts.end(), host) == hosts.end())
-      hosts.push_back(host);
   }
   const Json json = {{"headline", verdict.headline},
                      {"kind", enum_name(verdict.kind)},
                      {"culprits", culprits},
-                     {"hosts", hosts},
+                     {"hosts", suspect_hosts(records, verdict)},
                      {"waiting", verdict.num_waiting},
                      {"trigger", json_of(trigger)},
                      {"records", records.size()},

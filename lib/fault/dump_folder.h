@@ -53,8 +53,8 @@ Result<bool> write_report(const std::string& folder, std::span<const RankRecord>
 std::optional<std::string> read_headline(const std::string& folder);
 
 // What write_report writes: {"headline", "kind", "culprits": [{"rank", "host", "gpu", "kind", "text"}], "hosts": [...],
-// "waiting", "trigger": {"rank", "phase", "writer", "seconds"}, "records", "ranks", "attempt"}. "hosts": nodes that a
-// restart does better without: those of the culprits, and none where the program is at fault or nobody is known.
+// "waiting", "trigger": {"rank", "phase", "writer", "seconds"}, "records", "ranks", "attempt"}. "hosts" is what
+// suspect_hosts() returns.
 std::string report_json(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);
 
 }  // namespace tri

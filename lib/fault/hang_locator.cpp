@@ -459,7 +459,64 @@ std::string Locator::culprit_text(const Candidate& c) const {
              : fmt::format("{} {} in {}, and its record does not say for whom", place, enum_name(r->host_state), doing);
 }
 
+// What a rank's use of storage shows, next to a rank whose own stands still.
+enum class StorageUse { kNone, kGoesOn, kStandsStill };
+
+// Of a writer or reader of checkpoints. Rank 0 alone appends lines and publishes: there is nothing to compare.
+StorageUse writer_use(const RankRecord& stuck, const RankRecord& other) {
+  constexpr double kShare = 0.25;  // of the stuck rank's time without progress
+  const WriterRecord &own = stuck.writer, &w = other.writer;
+  const bool comparable =
+      own.state == WriterState::kCopies || own.state == WriterState::kWrites || own.state == WriterState::kReads;
+  if (w.state != WriterState::kIdle && w.seconds >= kShare * own.seconds) return StorageUse::kStandsStill;
+  if (!comparable || w.state == WriterState::kAppends || w.progress == 0 || w.step < own.step) return StorageUse::kNone;
+  return StorageUse::kGoesOn;
+}
+
+// Of a reader of tokens.
+StorageUse reader_use(const RankRecord& stuck, const RankRecord& other, size_t feed) {
+  constexpr double kShare = 0.25;
+  const FeedRecord &own = stuck.feeds[feed], &r = other.feeds[feed];
+  if (r.reader_state == ReaderState::kNone) return StorageUse::kNone;
+  if (r.reader_state == ReaderState::kReads && r.seconds >= kShare * own.seconds) return StorageUse::kStandsStill;
+  return comes_before(r.published, own.published) ? StorageUse::kNone : StorageUse::kGoesOn;
+}
+
+bool waits_for_storage(HangKind kind) { return kind == HangKind::kStorage || kind == HangKind::kDataReader; }
+
+// Whether ranks of all other nodes go on with the storage that `stuck` waits for.
+bool others_go_on(std::span<const RankRecord> records, const RankRecord& stuck, HangKind kind) {
+  std::map<std::string, bool> goes_on;  // [host]
+  const auto reading = std::find_if(stuck.feeds.begin(), stuck.feeds.end(),
+                                    [](const FeedRecord& feed) { return feed.reader_state == ReaderState::kReads; });
+  // A rank whose own thread does not take the tokens that are there does not wait for storage.
+  const bool is_reader = kind == HangKind::kDataReader;
+  const bool takes_none = is_reader && reading == stuck.feeds.end();
+  for (const RankRecord& other : records) {
+    if (other.host == stuck.host) continue;
+    const StorageUse use = takes_none  ? StorageUse::kGoesOn
+                           : is_reader ? reader_use(stuck, other, static_cast<size_t>(reading - stuck.feeds.begin()))
+                                       : writer_use(stuck, other);
+    if (use == StorageUse::kStandsStill) return false;
+    goes_on[other.host] |= use == StorageUse::kGoesOn;
+  }
+  return !goes_on.empty() && std::all_of(goes_on.begin(), goes_on.end(), [](const auto& host) { return host.second; });
+}
+
 }  // namespace
+
+std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, const HangVerdict& verdict) {
+  std::vector<std::string> hosts;
+  if (verdict.kind == HangKind::kCycle || verdict.kind == HangKind::kUnknown) return hosts;
+  for (const HangCulprit& culprit : verdict.culprits) {
+    const auto of = std::find_if(records.begin(), records.end(),
+                                 [&](const RankRecord& r) { return r.world_rank == culprit.world_rank; });
+    if (of == records.end() || of->host.empty()) continue;
+    if (waits_for_storage(culprit.kind) && !others_go_on(records, *of, culprit.kind)) return {};
+    if (std::find(hosts.begin(), hosts.end(), of->host) == hosts.end()) hosts.push_back(of->host);
+  }
+  return waits_for_storage(verdict.kind) && hosts.size() > 1 ? std::vector<std::string>() : hosts;
+}
 
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger) {
   const WaitGraph graph(records);

@@ -75,6 +75,12 @@ struct HangVerdict {
 // number of channels of all ranks, and so with the number of ranks.
 HangVerdict locate_hang(std::span<const RankRecord> records, const HangTrigger& trigger);
 
+// Hosts of the verdict's culprits that a restart does better without, the surest first. None where the program is at
+// fault, or nothing is known. Storage and data readers are suspects only where all culprits are on one node of several,
+// and ranks of every other node have read or written the same since: else the file system, which all nodes share, is at
+// fault.
+std::vector<std::string> suspect_hosts(std::span<const RankRecord> records, const HangVerdict& verdict);
+
 // For people: the headline, the culprits with what their records say, the edges of a cycle, and all ranks in a table;
 // of more than 64 ranks, those alike in one row. Lines end in '\n'.
 std::string hang_report(std::span<const RankRecord> records, const HangTrigger& trigger, const HangVerdict& verdict);

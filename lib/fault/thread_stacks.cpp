@@ -14,6 +14,7 @@
 #include <fstream>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "io/base/file.h"
 
@@ -25,6 +26,11 @@ int stack_signal() { return SIGRTMIN + 9; }
 
 std::atomic<box::Image*> g_image{nullptr};  // null: nobody is to be answered
 std::atomic<int> g_answering{0};            // threads in the handler
+std::atomic<int> g_training{0};             // the thread that trains
+
+int this_thread() { return static_cast<int>(::syscall(SYS_gettid)); }
+
+constexpr const char* kOther = "other";  // a thread without a name of its own
 
 // The handler's own frame and the kernel's, that led to it.
 constexpr int kOwnFrames = 2;
@@ -40,8 +46,10 @@ void answer(int /*signal*/) {
       void* frames[box::kFrames + kOwnFrames];
       const int depth = ::backtrace(frames, box::kFrames + kOwnFrames) - kOwnFrames;
       for (int i = 0; i < depth; ++i) stack.frames[i] = reinterpret_cast<uint64_t>(frames[i + kOwnFrames]);
-      stack.thread = static_cast<int32_t>(::syscall(SYS_gettid));
+      stack.thread = this_thread();
       ::prctl(PR_GET_NAME, stack.name);
+      // Threads inherit the name of the one that creates them.
+      if (stack.thread != g_training && std::strcmp(stack.name, kTrainingThread) == 0) std::strcpy(stack.name, kOther);
       stack.depth.store(static_cast<uint32_t>(std::max(depth, 0)), std::memory_order_release);
     }
   }
@@ -108,6 +116,8 @@ uint32_t ask(box::Image& image) {
 StackAnswers::StackAnswers(box::Image& image) : image_(image) {
   void* frames[4];
   ::backtrace(frames, 4);  // loads what it needs
+  g_training = this_thread();
+  if (this_thread() != ::getpid()) name_thread(kTrainingThread);  // the first thread's name is the program's
   g_image = &image;
   struct sigaction action {};
   action.sa_handler = answer;
@@ -139,16 +149,19 @@ std::vector<StackRecord> silent_threads(const RankRecord& record) {
   std::set<int> answered;
   for (const StackRecord& stack : record.stacks) answered.insert(stack.thread);
   std::vector<StackRecord> silent;
+  bool training = false;  // seen: of the threads of its name it is the first, which created the others
   for (const int thread : threads_of(record.process)) {
-    if (answered.contains(thread)) continue;
     const std::string folder = fmt::format("{}/{}", tasks_of(record.process), thread);
+    std::string name = first_line(folder + "/comm");
+    if (name == kTrainingThread && std::exchange(training, true)) name = kOther;
+    if (answered.contains(thread)) continue;
     const char state = thread_state(folder);
     if (state == 0) continue;
     const std::string place = first_line(folder + "/wchan"), call = first_line(folder + "/syscall");
     std::string words = fmt::format("state {}", state);
     if (!place.empty() && place != "0") words += ", in " + place;
     if (!call.empty()) words += call == "running" ? ", running" : ", system call " + call.substr(0, call.find(' '));
-    silent.push_back({.thread = thread, .name = first_line(folder + "/comm"), .frames = {}, .symbols = {words}});
+    silent.push_back({.thread = thread, .name = name, .frames = {}, .symbols = {words}});
   }
   return silent;
 }

@@ -11,7 +11,11 @@
 
 namespace tri {
 
-// From its making on, this process answers requests, into `image`. One object at a time.
+// As stacks name the thread that trains.
+inline constexpr const char* kTrainingThread = "training";
+
+// From its making on, this process answers requests, into `image`. One object at a time. The calling thread is the one
+// that trains: its stack is named kTrainingThread.
 class StackAnswers {
  public:
   explicit StackAnswers(box::Image& image);

@@ -1,10 +1,15 @@
 #include "lib/fault/wait_graph.h"
 
+#include <sys/syscall.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 
+#include "io/base/file_writer.h"
 #include "lib/fault/rank_text.h"
+#include "lib/fault/thread_stacks.h"
 
 namespace tri {
 namespace {
@@ -30,27 +35,75 @@ bool is_between_stages(const ChannelRecord& channel) {
   return channel.kind == ChannelKind::kSend || channel.kind == ChannelKind::kReceive;
 }
 
-// Whether a thread of the rank is inside a call that reads or writes files, as far as its stacks have names.
-bool is_in_file_call(const RankRecord& record) {
-  constexpr std::array kCalls{"read",   "pread",     "readv", "write", "pwrite", "writev", "fsync", "open",
-                              "openat", "fdatasync", "close", "flock", "rename", "stat",   "fstat", "statx"};
-  constexpr size_t kInnermost = 8;
-  for (const StackRecord& stack : record.stacks)
-    for (size_t i = 0; i < std::min(kInnermost, stack.symbols.size()); ++i) {
-      std::string_view symbol = stack.symbols[i];
-      symbol = symbol.substr(0, symbol.find_first_of("(@+ "));
-      if (symbol.starts_with("__libc_")) symbol.remove_prefix(7);
-      symbol.remove_prefix(std::min(symbol.find_first_not_of('_'), symbol.size()));
-      if (symbol.ends_with("64")) symbol.remove_suffix(2);
-      if (std::find(kCalls.begin(), kCalls.end(), symbol) != kCalls.end()) return true;
-    }
-  return false;
+// A thread that did not answer with its stack: "state D, in rpc_wait_bit_killable, system call 1" (thread_stacks.h).
+// Whether the kernel has it in a call on files: by the number of the call, or else by the place of a sleep that no
+// signal ends.
+bool is_silent_file_call(std::string_view words) {
+  constexpr std::array kNumbers{
+      SYS_read,       SYS_write, SYS_pread64,  SYS_pwrite64,  SYS_readv,     SYS_writev,    SYS_preadv,     SYS_pwritev,
+      SYS_openat,     SYS_close, SYS_fsync,    SYS_fdatasync, SYS_flock,     SYS_ftruncate, SYS_getdents64, SYS_statx,
+      SYS_newfstatat, SYS_fstat, SYS_unlinkat, SYS_mkdirat,   SYS_renameat2, SYS_fallocate, SYS_readlinkat,
+#ifdef SYS_open  // not on all architectures
+      SYS_open,       SYS_stat,  SYS_lstat,    SYS_rename,    SYS_mkdir,     SYS_unlink,    SYS_rmdir,      SYS_access,
+      SYS_readlink,   SYS_link,  SYS_symlink
+#endif
+  };
+  constexpr std::array<std::string_view, 14> kPlaces{"nfs",  "rpc_", "fuse",       "request_wait", "io_schedule",
+                                                     "ceph", "gpfs", "folio_wait", "wait_on_page", "bit_wait",
+                                                     "cl_",  "ll_",  "jbd2",       "submit_bio"};
+  constexpr std::string_view kState = "state ", kIn = ", in ", kCall = ", system call ";
+  if (!words.starts_with(kState) || words.size() <= kState.size()) return false;
+  const char state = words[kState.size()];
+  if (state != 'D' && state != 'S') return false;
+  if (const size_t at = words.find(kCall); at != words.npos) {
+    const long number = std::atol(std::string(words.substr(at + kCall.size())).c_str());
+    return std::find(kNumbers.begin(), kNumbers.end(), number) != kNumbers.end();
+  }
+  const size_t at = words.find(kIn);
+  if (state != 'D' || at == words.npos) return false;
+  const std::string_view place = words.substr(at + kIn.size());
+  return std::any_of(kPlaces.begin(), kPlaces.end(),
+                     [&](std::string_view part) { return place.find(part) != place.npos; });
 }
 
-// What a thread that runs, and does not end, is blamed for.
+// "__libc_pread64+0x4f (libc.so.6)": pread.
+bool is_file_function(std::string_view symbol) {
+  constexpr std::array<std::string_view, 42> kCalls{
+      "read",      "pread",     "readv",           "preadv", "write",     "pwrite", "writev",  "pwritev",  "open",
+      "openat",    "creat",     "close",           "fsync",  "fdatasync", "syncfs", "flock",   "rename",   "renameat",
+      "renameat2", "stat",      "lstat",           "fstat",  "fstatat",   "statx",  "access",  "opendir",  "readdir",
+      "getdents",  "mkdir",     "rmdir",           "unlink", "unlinkat",  "link",   "symlink", "readlink", "ftruncate",
+      "truncate",  "fallocate", "posix_fallocate", "fopen",  "fclose",    "fflush"};
+  symbol = symbol.substr(0, symbol.find_first_of("(@+ "));
+  for (const std::string_view prefix : {"__GI_", "__libc_"})
+    if (symbol.starts_with(prefix)) symbol.remove_prefix(prefix.size());
+  symbol.remove_prefix(std::min(symbol.find_first_not_of('_'), symbol.size()));
+  for (const std::string_view suffix : {"_nocancel", "64"})
+    if (symbol.ends_with(suffix)) symbol.remove_suffix(suffix.size());
+  return std::find(kCalls.begin(), kCalls.end(), symbol) != kCalls.end();
+}
+
+bool is_in_file_call(const StackRecord& stack) {
+  constexpr size_t kInnermost = 8;
+  if (stack.frames.empty()) return !stack.symbols.empty() && is_silent_file_call(stack.symbols.front());
+  const auto innermost = std::span(stack.symbols).first(std::min(kInnermost, stack.symbols.size()));
+  return std::any_of(innermost.begin(), innermost.end(), [](const std::string& s) { return is_file_function(s); });
+}
+
+// Whether the rank's training is inside a call on files, as far as its stacks have names. In steps, evaluations and
+// samples the thread that trains makes such calls itself; in other phases threads may make them for it.
+bool is_in_file_call(const RankRecord& record) {
+  const bool runs_plans =
+      record.phase == RunPhase::kStep || record.phase == RunPhase::kEvaluation || record.phase == RunPhase::kSample;
+  return std::any_of(record.stacks.begin(), record.stacks.end(), [&](const StackRecord& stack) {
+    const bool helps = stack.name != kFileWriterThread && !stack.name.starts_with("dump");
+    return (stack.name == kTrainingThread || (!runs_plans && helps)) && is_in_file_call(stack);
+  });
+}
+
+// What a thread that runs, and does not end, is blamed for. The call on files decides, in every phase.
 HangKind kind_of_host(const RankRecord& record) {
-  const bool is_about_files = record.phase == RunPhase::kLoad || record.phase == RunPhase::kCheckpoint;
-  return is_about_files && is_in_file_call(record) ? HangKind::kStorage : HangKind::kHostBusy;
+  return is_in_file_call(record) ? HangKind::kStorage : HangKind::kHostBusy;
 }
 
 bool compute_stream_is_busy(const RankRecord& record) {

@@ -1,4 +1,8 @@
 // The locator on data readers and storage, on records that are written by hand.
+#include <sys/syscall.h>
+
+#include "io/base/file_writer.h"
+#include "lib/fault/thread_stacks.h"
 #include "tests/fault/hang_records.h"
 
 namespace tri {
@@ -94,18 +98,157 @@ TEST(HangLocator, a_writers_deadline_is_about_writers) {
   EXPECT_EQ(named(verdict), std::vector{3});
 }
 
-TEST(HangLocator, a_load_inside_a_call_on_files_is_storage) {
-  Records r(1, 1, 2);
-  r.idle(0), r.idle(1);
-  r.joins(0, "job");
-  r[1].host_state = HostState::kWorks;
-  for (RankRecord& record : r.all) record.phase = RunPhase::kLoad;
-  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kHostBusy);
-  r[1].stacks.push_back(
-      {.thread = 7, .name = "main", .frames = {1, 2}, .symbols = {"__libc_pread64+0x4f", "read_all"}});
-  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kStorage);
-  r[1].phase = RunPhase::kStep;
-  EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kHostBusy);
+// Rank 1 runs, and rank 0 waits for it.
+class HostRuns : public Records {
+ public:
+  explicit HostRuns(RunPhase phase) : Records(1, 1, 2) {
+    idle(0), idle(1);
+    joins(0, "job");
+    all[1].host_state = HostState::kWorks;
+    for (RankRecord& record : all) record.phase = phase;
+  }
+  HangKind with(const StackRecord& stack) {
+    all[1].stacks = {stack};
+    return locate_hang(all, kDeadline).kind;
+  }
+};
+
+constexpr RunPhase kPhases[] = {RunPhase::kSetup,  RunPhase::kLoad,       RunPhase::kStep,  RunPhase::kCheckpoint,
+                                RunPhase::kSample, RunPhase::kEvaluation, RunPhase::kFinish};
+
+StackRecord stack_of(std::string_view name, const char* innermost) {
+  return {.thread = 7, .name = std::string(name), .frames = {1, 2}, .symbols = {innermost, "tri::write_all(int)+0x4"}};
+}
+
+TEST(HangLocator, a_call_on_files_of_the_thread_that_trains_is_storage_in_every_phase) {
+  for (const RunPhase phase : kPhases) {
+    HostRuns r(phase);
+    EXPECT_EQ(locate_hang(r.all, kDeadline).kind, HangKind::kHostBusy) << enum_name(phase);
+    for (const char* call : {"__libc_pread64+0x4f", "write+0x1f (libc.so.6)", "mkdir+0x7 (libc.so.6)", "fopen64+0x12",
+                             "opendir+0x3", "unlink+0x7", "fsync+0x1f (libc.so.6)", "__GI___libc_write+0x13"})
+      EXPECT_EQ(r.with(stack_of(kTrainingThread, call)), HangKind::kStorage) << enum_name(phase) << ", " << call;
+    EXPECT_EQ(r.with(stack_of(kTrainingThread, "tri::spin()+0x4f")), HangKind::kHostBusy) << enum_name(phase);
+  }
+}
+
+TEST(HangLocator, a_call_on_files_of_another_thread_counts_where_it_may_work_for_the_one_that_trains) {
+  for (const RunPhase phase : kPhases) {
+    HostRuns r(phase);
+    const bool runs_plans = phase == RunPhase::kStep || phase == RunPhase::kEvaluation || phase == RunPhase::kSample;
+    EXPECT_EQ(r.with(stack_of("trireme", "pread64+0x4f")), runs_plans ? HangKind::kHostBusy : HangKind::kStorage);
+    EXPECT_EQ(r.with(stack_of(kFileWriterThread, "write+0x4f")), HangKind::kHostBusy) << enum_name(phase);
+  }
+}
+
+// A thread that waits for a server of NFS does not answer with its stack.
+TEST(HangLocator, a_call_on_files_is_seen_in_the_words_of_the_kernel) {
+  HostRuns r(RunPhase::kStep);
+  const auto silent = [](const std::string& words) {
+    return StackRecord{.thread = 7, .name = std::string(kTrainingThread), .frames = {}, .symbols = {words}};
+  };
+  EXPECT_EQ(r.with(silent(fmt::format("state D, in rpc_wait_bit_killable, system call {}", SYS_fsync))),
+            HangKind::kStorage);
+  EXPECT_EQ(r.with(silent("state D, in nfs_wait_on_request")), HangKind::kStorage);
+  EXPECT_EQ(r.with(silent(fmt::format("state D, in nvidia_ioctl, system call {}", SYS_ioctl))), HangKind::kHostBusy);
+  EXPECT_EQ(r.with(silent("state R, running")), HangKind::kHostBusy);
+  EXPECT_EQ(r.with(silent("state S, in futex_wait_queue")), HangKind::kHostBusy);
+}
+
+// Ranks 0 to 3 are on node00, 4 to 7 on node01; writers of checkpoint 100.
+class Writers : public Records {
+ public:
+  Writers() : Records(1, 2, 4) {
+    for (RankRecord& record : all) {
+      record.last_event_seconds = 0.1;  // steps go on
+      writes(record.world_rank, 600);
+    }
+  }
+  void writes(int rank, double seconds) {
+    (*this)[rank].writer = {.state = WriterState::kWrites, .progress = 3, .step = 100, .seconds = seconds};
+  }
+  void has_written(int rank) { (*this)[rank].writer = {.progress = 5, .step = 100, .seconds = 590}; }
+  std::vector<std::string> suspects(int trigger) const {
+    const HangVerdict verdict = locate_hang(all, {.world_rank = trigger, .writer = true, .seconds = 600});
+    EXPECT_EQ(verdict.kind, HangKind::kStorage) << verdict.headline;
+    return suspect_hosts(all, verdict);
+  }
+};
+
+TEST(SuspectHosts, storage_that_all_nodes_wait_for_makes_none_suspect) {
+  const Writers r;
+  EXPECT_EQ(r.suspects(0), std::vector<std::string>());
+  EXPECT_EQ(r.suspects(5), std::vector<std::string>());
+}
+
+TEST(SuspectHosts, a_node_that_alone_of_several_waits_for_storage_is_suspect) {
+  Writers r;
+  for (const int rank : {0, 1, 2, 3, 4, 6, 7}) r.has_written(rank);
+  EXPECT_EQ(r.suspects(5), std::vector<std::string>{"node01"});
+  r.writes(7, 500);  // ... with more than one of its ranks
+  EXPECT_EQ(r.suspects(5), std::vector<std::string>{"node01"});
+  for (const int rank : {0, 1, 2, 3}) r.writes(rank, 1);  // the others are at work
+  EXPECT_EQ(r.suspects(5), std::vector<std::string>{"node01"});
+  r.writes(2, 400);  // one of them waits as well
+  EXPECT_EQ(r.suspects(5), std::vector<std::string>());
+}
+
+TEST(SuspectHosts, a_node_whose_storage_no_other_node_uses_is_not_suspect) {
+  Writers r;
+  for (RankRecord& record : r.all) record.writer = {};
+  r.writes(5, 600);
+  EXPECT_EQ(r.suspects(5), std::vector<std::string>());
+  r[5].writer = {};
+  r[0].writer = {.state = WriterState::kAppends, .progress = 3, .seconds = 600};  // lines are rank 0's alone
+  EXPECT_EQ(r.suspects(0), std::vector<std::string>());
+}
+
+TEST(SuspectHosts, of_one_node_storage_makes_none_suspect) {
+  Writers r;
+  for (RankRecord& record : r.all) record.host = "node00";
+  for (const int rank : {0, 1, 2, 3, 4, 6, 7}) r.has_written(rank);
+  EXPECT_EQ(r.suspects(5), std::vector<std::string>());
+}
+
+TEST(SuspectHosts, a_call_on_files_in_a_step_makes_none_suspect) {
+  Records r(1, 2, 4);
+  for (RankRecord& record : r.all) r.idle(record.world_rank);
+  for (int rank = 1; rank < 8; ++rank) r.joins(rank, "job");
+  r[0].host_state = HostState::kWorks;
+  r[0].stacks = {stack_of(kTrainingThread, "write+0x1f")};
+  const HangVerdict verdict = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(verdict.kind, HangKind::kStorage);
+  EXPECT_EQ(suspect_hosts(r.all, verdict), std::vector<std::string>());
+  r[0].stacks.clear();
+  const HangVerdict busy = locate_hang(r.all, kDeadline);
+  EXPECT_EQ(busy.kind, HangKind::kHostBusy);
+  EXPECT_EQ(suspect_hosts(r.all, busy), std::vector<std::string>{"node00"});
+}
+
+TEST(SuspectHosts, a_reader_of_tokens_is_suspect_where_those_of_other_nodes_go_on) {
+  Records r(1, 8, 1);
+  for (RankRecord& record : r.all) {
+    r.idle(record.world_rank);
+    record.host_state = HostState::kAwaitsData;
+    record.feeds[0] = {.reader = record.world_rank / 4 * 4, .wanted = 5};
+  }
+  const auto reads = [&](int rank, uint32_t published, ReaderState state, double seconds) {
+    r[rank].feeds[0].reader_state = state;
+    r[rank].feeds[0].published = published;
+    r[rank].feeds[0].seconds = seconds;
+  };
+  const auto suspects = [&] {
+    const HangVerdict verdict = locate_hang(r.all, kDeadline);
+    EXPECT_EQ(verdict.kind, HangKind::kDataReader) << verdict.headline;
+    return suspect_hosts(r.all, verdict);
+  };
+  reads(0, 4, ReaderState::kReads, kSilent);
+  reads(4, 4, ReaderState::kReads, kSilent);
+  EXPECT_EQ(suspects(), std::vector<std::string>());
+  for (int rank = 4; rank < 8; ++rank) r.joins(rank, "job");  // they have their tokens, and wait for the others
+  reads(4, 7, ReaderState::kAwaitsTakers, kSilent);
+  EXPECT_EQ(suspects(), std::vector<std::string>{"node00"});
+  for (RankRecord& record : r.all) record.host = "node00";
+  EXPECT_EQ(suspects(), std::vector<std::string>());
 }
 
 }  // namespace
