@@ -70,7 +70,7 @@ Result<void> list_or_lift(const std::string& run_dir, const std::string& lift) {
   using Read = std::optional<Result<std::vector<RunEvent>>>;
   const std::string path = absolute(run_dir) + "/events.jsonl";
   const Read read = within(
-      kPatience,
+      path, kPatience,
       [run_dir, path]() -> Read {
         std::error_code absent;
         if (!std::filesystem::is_directory(run_dir, absent)) return usage_error("{}: not the folder of a run", run_dir);

@@ -1,14 +1,11 @@
 #include "io/base/line_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <condition_variable>
-#include <cstring>
-#include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -17,106 +14,81 @@
 namespace tri {
 namespace {
 
-std::atomic<int64_t> g_pending_bytes{0};
-std::atomic<uint32_t> g_num_written{0};
+// Whether the last line of the file has no end. False where it cannot be read.
+bool ends_torn(int fd) {
+  struct stat file {};
+  char last = '\n';
+  return ::fstat(fd, &file) == 0 && file.st_size > 0 && ::pread(fd, &last, 1, file.st_size - 1) == 1 && last != '\n';
+}
 
-// Errno; 0: all is written.
-int write_all(int fd, const std::string& text) {
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t written = ::write(fd, text.data() + at, text.size() - at);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    at += static_cast<size_t>(written);
-  }
-  return 0;
+// A file that can only be written will do. Returns its descriptor, or -1 with errno.
+int open_to_append(const std::string& path) {
+  constexpr int kFlags = O_APPEND | O_CREAT | O_CLOEXEC;
+  const int file = ::open(path.c_str(), O_RDWR | kFlags, 0666);
+  return file < 0 && errno == EACCES ? ::open(path.c_str(), O_WRONLY | kFlags, 0666) : file;
 }
 
 }  // namespace
 
-struct LineFile::State {
-  explicit State(int fd) : file(fd) {}
+struct LineFile::Lines {
+  std::string path;
+  Descriptor file;
+  bool torn = false;  // the last line has no end
 
-  const Descriptor file;
-  std::function<void(const std::string&)> on_problem;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::string waiting;  // lines that nobody has begun to write
-  bool writes = false;  // the thread has others
-  bool over = false;    // no more lines will come
-  bool left = false;    // ... and who may be told of a problem is gone
-  bool done() const { return waiting.empty() && !writes; }
+  Result<void> write(const std::string& text) {
+    const std::string bytes = torn ? "\n" + text : text;
+    for (size_t at = 0; at < bytes.size();) {
+      const ssize_t written = ::write(file.get(), bytes.data() + at, bytes.size() - at);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return system_error(written == 0 ? ENOSPC : errno, "{}", path);
+      at += static_cast<size_t>(written);
+      torn = bytes[at - 1] != '\n';
+    }
+    return {};
+  }
 };
 
-LineFile::LineFile(std::shared_ptr<State> state, std::chrono::milliseconds patience)
-    : state_(std::move(state)), patience_(patience) {}
+LineFile::LineFile(std::shared_ptr<Lines> lines, std::unique_ptr<FileWriter> writer)
+    : lines_(std::move(lines)), writer_(std::move(writer)) {}
 
 Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& path,
-                                                 std::function<void(const std::string&)> on_problem,
-                                                 std::chrono::milliseconds patience) {
-  auto state = std::make_shared<State>(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
-  if (state->file.get() < 0) return system_error(errno, "{}", path);
-  state->on_problem = std::move(on_problem);
-  try {
-    std::thread([state] { write_lines(state); }).detach();  // it may outlive this object, in a call that hangs
-  } catch (const std::system_error& problem) {
-    return file_error("{}: no thread to write it: {}", path, problem.what());
-  }
-  return std::unique_ptr<LineFile>(new LineFile(std::move(state), patience));
-}
-
-LineFile::~LineFile() {
-  const bool written = flush(patience_);
-  const std::lock_guard lock(state_->mutex);
-  state_->over = true;
-  state_->left = !written;
-  state_->changed.notify_all();
+                                                 std::function<void(const std::string&)> report,
+                                                 std::chrono::milliseconds close_timeout) {
+  auto lines = std::make_shared<Lines>();
+  lines->path = path;
+  lines->file = Descriptor(open_to_append(path));
+  if (lines->file.get() < 0) return system_error(errno, "{}", path);
+  lines->torn = ends_torn(lines->file.get());
+  auto writer = FileWriter::start({.path = path,
+                                   .max_bytes = kMaxBytes,
+                                   .report = std::move(report),
+                                   .required = true,
+                                   .close_timeout = close_timeout});
+  if (!writer) return writer.error();
+  return std::unique_ptr<LineFile>(new LineFile(std::move(lines), std::move(writer).value()));
 }
 
 void LineFile::append(std::string text) {
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->waiting.size() < kMostBytes; });
-  g_pending_bytes += static_cast<int64_t>(text.size());
-  state_->waiting += text;
-  state_->changed.notify_all();
+  const size_t bytes = text.size();
+  writer_->post(bytes, [lines = lines_, text = std::move(text)] { return lines->write(text); });
 }
 
-bool LineFile::flush(std::chrono::milliseconds patience) {
-  std::unique_lock lock(state_->mutex);
-  const auto done = [this] { return state_->done(); };
-  if (patience != kForever) return state_->changed.wait_for(lock, patience, done);
-  state_->changed.wait(lock, done);
-  return true;
-}
-
-void LineFile::write_lines(const std::shared_ptr<State>& state) {
-  std::unique_lock lock(state->mutex);
-  for (;;) {
-    state->changed.wait(lock, [&] { return state->over || !state->waiting.empty(); });
-    if (state->waiting.empty()) return;
-    const std::string lines = std::exchange(state->waiting, {});
-    state->writes = true;
-    lock.unlock();
-    const int problem = write_all(state->file.get(), lines);
-    ++g_num_written;
-    g_pending_bytes -= static_cast<int64_t>(lines.size());
-    g_pending_bytes.notify_all();
-    lock.lock();
-    if (problem != 0 && !state->left) {
-      lock.unlock();
-      state->on_problem(std::strerror(problem));
-      lock.lock();
-    }
-    state->writes = false;
-    state->changed.notify_all();
+Result<void> append_line(const std::string& path, const std::string& line, std::chrono::milliseconds lock_timeout) {
+  constexpr std::chrono::milliseconds kPause{20};
+  const int file = open_to_append(path);
+  if (file < 0) return system_error(errno, "{}", path);
+  for (const auto end = std::chrono::steady_clock::now() + lock_timeout; ::flock(file, LOCK_EX | LOCK_NB) != 0;) {
+    if (std::chrono::steady_clock::now() >= end || errno != EWOULDBLOCK) break;
+    std::this_thread::sleep_for(kPause);
   }
-}
-
-void flush_line_files() {
-  for (int64_t pending = g_pending_bytes; pending > 0; pending = g_pending_bytes) g_pending_bytes.wait(pending);
-}
-
-LineFilesActivity line_files_activity() {
-  return {.pending = g_pending_bytes > 0, .num_written = g_num_written.load()};
+  const std::string bytes = (ends_torn(file) ? "\n" : "") + line + "\n";
+  const ssize_t written = ::write(file, bytes.data(), bytes.size());
+  const bool whole = written == static_cast<ssize_t>(bytes.size());
+  const int problem = written < 0 ? errno : ENOSPC;
+  // A network file system may report only here that the line did not fit.
+  const bool closed = ::close(file) == 0;
+  if (!whole) return system_error(problem, "{}", path);
+  return closed ? Result<void>() : system_error(errno, "{}: closing it", path);
 }
 
 }  // namespace tri

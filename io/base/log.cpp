@@ -1,7 +1,7 @@
 #include "io/base/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -20,8 +20,9 @@
 namespace tri {
 namespace {
 
-constexpr std::chrono::seconds kFilePatience{2};   // less than ranks wait for each other before one ends the job
-constexpr std::chrono::seconds kExitPatience{30};  // of a process that has done its work otherwise
+constexpr std::chrono::seconds kErrorTimeout{2};  // less than ranks wait for each other before one ends the job
+constexpr std::chrono::seconds kExitTimeout{30};  // of a process that has done its work otherwise
+constexpr const char* kFilePattern = "%Y-%m-%d %H:%M:%S.%e %v";
 
 // Set rarely, read by every line.
 struct State {
@@ -89,7 +90,7 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
 
 std::shared_ptr<spdlog::logger> file_logger(const spdlog::sink_ptr& sink) {
   auto made = std::make_shared<spdlog::logger>("file", sink);
-  made->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
+  made->set_pattern(kFilePattern);
   made->flush_on(spdlog::level::info);
   return made;
 }
@@ -118,11 +119,17 @@ void tell_own_file(const std::string& line) {
   if (own) own->info(line);
 }
 
+// Trouble with the log itself can only go to stderr.
 Result<std::unique_ptr<LineFile>> open_lines(const std::string& path) {
-  const auto lost = [path](const std::string& problem) {
-    std::fputs((path + ": " + problem + "; the run goes on\n").c_str(), stderr);
-  };
-  return LineFile::open(path, lost, kExitPatience);
+  const auto report = [](const std::string& message) { std::fputs((message + "\n").c_str(), stderr); };
+  return LineFile::open(path, report, kExitTimeout);
+}
+
+std::string with_time(const std::string& text) {
+  spdlog::memory_buf_t line;
+  spdlog::pattern_formatter(kFilePattern, spdlog::pattern_time_type::local, "")
+      .format(spdlog::details::log_msg("", spdlog::level::info, text), line);
+  return std::string(line.data(), line.size());
 }
 
 // A line that only the rank that speaks prints, on stderr unless it is quiet, and into the file.
@@ -144,13 +151,10 @@ void append_to_file(const std::string& text) {
   }
   if (file) {
     lines->info(text);
-    file->flush(kFilePatience);
+    file->flush(kErrorTimeout);
   } else if (!path.empty()) {
-    const auto append = [path, text] {
-      file_logger(std::make_shared<spdlog::sinks::basic_file_sink_mt>(path))->info(text);
-      return true;
-    };
-    within(kFilePatience, append, false);
+    within(
+        path, kErrorTimeout, [path, line = with_time(text)] { return append_line(path, line).ok(); }, false);
   }
 }
 

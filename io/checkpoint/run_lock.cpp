@@ -14,12 +14,14 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <thread>
 
 #include "io/base/host.h"
 #include "io/base/log.h"
+#include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 
 namespace tri {
@@ -202,11 +204,19 @@ Result<RunLock::File> RunLock::File::take(const std::string& path, const std::st
 }
 
 RunLock::File::~File() {
-  // Emptied only when still ours; the lock itself goes with the descriptor.
+  // Emptied only when still ours; the lock itself goes with the descriptor. Storage that hangs must not hold up the end
+  // of a run: the process's end gives the lock up.
+  constexpr std::chrono::seconds kTimeout{2};
   if (file_.get() < 0) return;
-  const auto text = contents(file_.get(), path_);
-  if (text && text.value() == text_ && ::ftruncate(file_.get(), 0) != 0)
-    log_warn("{}: {}", path_, std::strerror(errno));
+  const auto give_up = [path = path_, text = text_, file = std::make_shared<Descriptor>(std::move(file_))] {
+    const auto found = contents(file->get(), path);
+    if (found && found.value() == text && ::ftruncate(file->get(), 0) != 0)
+      log_warn("{}: {}", path, std::strerror(errno));
+    file->close();
+    return true;
+  };
+  if (!within(path_, kTimeout, give_up, false))
+    log_warn("{}: storage does not answer; the lock is not given up", path_);
 }
 
 Result<void> RunLock::File::check() const {

@@ -69,6 +69,8 @@ class RanksWriter {
 
   // `window` has mesh.world_size() ranks and at least one step.
   Result<void> append(const RankWindow& window);
+  // Makes all windows durable. Fails where storage reports only now that it has not taken them.
+  Result<void> sync();
 
  private:
   Result<void> lay_out(int64_t windows);  // anew, with room for so many more

@@ -194,6 +194,10 @@ Result<void> RanksWriter::append(const RankWindow& window) {
   return done;
 }
 
+Result<void> RanksWriter::sync() {
+  return ::fsync(file_.get()) == 0 ? Result<void>() : system_error(errno, "{}: fsync", path_);
+}
+
 Result<void> RanksWriter::lay_out(int64_t more) {
   struct Source {
     RankMesh mesh;

@@ -1,12 +1,15 @@
 #include "io/tensorboard/event_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
+#include "io/base/file.h"
 #include "io/base/host.h"
 #include "io/base/log.h"
 #include "io/base/protobuf.h"
@@ -45,6 +48,14 @@ ProtobufMessage event_of(int64_t step) {
   return event;
 }
 
+std::string record_of(const std::string& event) {
+  const uint64_t length = event.size();
+  std::string record;
+  record.append(bytes_of(length)).append(bytes_of(masked_crc(bytes_of(length))));
+  record.append(event).append(bytes_of(masked_crc(event)));
+  return record;
+}
+
 }  // namespace
 
 uint32_t crc32c(std::string_view bytes) {
@@ -53,51 +64,88 @@ uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-TensorBoardFiles::TensorBoardFiles(std::string folder, int64_t first_step) : folder_(std::move(folder)) {
-  if (auto opened = open(first_step); !opened) {
-    log_warn("{}; training goes on, TensorBoard does not see it", opened.error().message);
-    warned_ = true;
+// Used by the writer's thread alone.
+class TensorBoardFiles::File {
+ public:
+  File(std::string folder, int64_t first_step) : folder_(std::move(folder)), first_step_(first_step) {}
+
+  // Opens the file, and creates it where it is missing.
+  Result<void> open() {
+    if (!path_.empty() && file_.get() < 0) file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+    if (file_.get() < 0 && (path_.empty() || errno == ENOENT))
+      if (auto created = create(); !created) return created;
+    if (file_.get() < 0) return system_error(errno, "{}", path_);
+    return bytes_ == 0 ? add(header()) : Result<void>();
   }
-}
-
-TensorBoardFiles::~TensorBoardFiles() {
-  if (file_ != nullptr) std::fclose(file_);
-}
-
-Result<void> TensorBoardFiles::open(int64_t first_step) {
-  constexpr uint64_t kStart = 1;  // SessionLog.START: what stands before it of this step and later is forgotten
-  std::error_code problem;
-  std::filesystem::create_directories(folder_, problem);
-  if (problem) return file_error("{}: {}", folder_, problem.message());
-  const auto second = static_cast<int64_t>(seconds_since_1970());
-  for (int i = 0; file_ == nullptr; ++i) {  // another of the same second has another number
-    path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", folder_, second, host_name(), ::getpid(), i);
-    file_ = std::fopen(path_.c_str(), "wx");
-    if (file_ == nullptr && errno != EEXIST) break;
+  Result<void> append(const std::string& event) {
+    if (auto opened = open(); !opened) return opened;
+    return add(record_of(event));
   }
-  if (file_ == nullptr) return system_error(errno, "{}", path_);
-  ProtobufMessage version, session, start = event_of(first_step);
-  version.real(1, seconds_since_1970());
-  version.text(3, "brain.Event:2");
-  session.varint(1, kStart);
-  start.message(7, session);
-  if (auto written = append(version.bytes()); !written) return written;
-  return append(start.bytes());
-}
 
-Result<void> TensorBoardFiles::append(const std::string& event) {
-  const uint64_t length = event.size();
-  std::string record;
-  record.append(bytes_of(length)).append(bytes_of(masked_crc(bytes_of(length))));
-  record.append(event).append(bytes_of(masked_crc(event)));
-  if (std::fwrite(record.data(), 1, record.size(), file_) == record.size() && std::fflush(file_) == 0) return {};
-  const int why = errno;
-  std::fclose(file_);
-  file_ = nullptr;
-  return system_error(why, "{}", path_);
+ private:
+  Result<void> create() {
+    std::error_code problem;
+    std::filesystem::create_directories(folder_, problem);
+    if (problem) return system_error(problem.value(), "{}", folder_);
+    const auto second = static_cast<int64_t>(seconds_since_1970());
+    bytes_ = 0;
+    for (int i = 0; file_.get() < 0; ++i) {  // another file of the same second has another number
+      path_ = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}.{}", folder_, second, host_name(), ::getpid(), i);
+      file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      if (file_.get() < 0 && errno != EEXIST) {
+        const int why = errno;
+        return system_error(why, "{}", std::exchange(path_, ""));
+      }
+    }
+    return {};
+  }
+
+  std::string header() const {
+    constexpr uint64_t kStart = 1;  // SessionLog.START: earlier events of this step and later ones are ignored
+    ProtobufMessage version, session, start = event_of(first_step_);
+    version.real(1, seconds_since_1970());
+    version.text(3, "brain.Event:2");
+    session.varint(1, kStart);
+    start.message(7, session);
+    return record_of(version.bytes()) + record_of(start.bytes());
+  }
+
+  // Behind the last whole record. After a failure the file is opened again: network file systems may have given up the
+  // old descriptor.
+  Result<void> add(const std::string& records) {
+    Result<void> written;
+    if (torn_ && ::ftruncate(file_.get(), bytes_) != 0) written = system_error(errno, "{}", path_);
+    if (written) written = write_at(file_.get(), path_, records.data(), static_cast<int64_t>(records.size()), bytes_);
+    torn_ = !written && ::ftruncate(file_.get(), bytes_) != 0;
+    if (written) bytes_ += static_cast<int64_t>(records.size());
+    if (!written) file_.close();  // its error would add nothing
+    return written;
+  }
+
+  const std::string folder_;
+  const int64_t first_step_;
+  std::string path_;  // "": not created yet
+  Descriptor file_;
+  int64_t bytes_ = 0;  // of whole records
+  bool torn_ = false;  // a part of another one stands behind them
+};
+
+TensorBoardFiles::TensorBoardFiles(std::string folder, int64_t first_step)
+    : file_(std::make_shared<File>(folder, first_step)) {
+  auto writer =
+      FileWriter::start({.path = folder, .max_bytes = size_t{16} << 20, .report = [](const std::string& message) {
+                           log_warn("TensorBoard: {}", message);
+                         }});
+  if (!writer) {
+    log_warn("TensorBoard: {}; training goes on without it", writer.error().message);
+    return;
+  }
+  writer_ = std::move(writer).value();
+  writer_->post(1, [file = file_] { return file->open(); });
 }
 
 void TensorBoardFiles::scalars(int64_t step, const Scalars& values) {
+  if (writer_ == nullptr) return;
   ProtobufMessage event = event_of(step), summary, value;
   for (const auto& [tag, number] : values) {
     value.clear();
@@ -106,10 +154,9 @@ void TensorBoardFiles::scalars(int64_t step, const Scalars& values) {
     summary.message(1, value);
   }
   event.message(5, summary);
-  const Result<void> opened = file_ == nullptr ? open(step) : Result<void>{};
-  const Result<void> written = opened ? append(event.bytes()) : opened;
-  if (!written && !warned_) log_warn("{}; training goes on, TensorBoard misses steps", written.error().message);
-  warned_ = !written;
+  writer_->post(event.bytes().size(), [file = file_, bytes = event.bytes()] { return file->append(bytes); });
 }
+
+bool TensorBoardFiles::flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }
 
 }  // namespace tri

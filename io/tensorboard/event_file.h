@@ -6,40 +6,38 @@
 // All files of a folder are one run; TensorBoard reads them in the order of their names, which begin with a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "io/base/error.h"
+#include "io/base/file_writer.h"
 
 namespace tri {
 
 using Scalars = std::vector<std::pair<std::string, double>>;  // tag and value
 
-// Writes for one start of a run. Trouble with the storage is told once in the log, and the next call begins a new file:
-// what is torn ends a file for its readers, but not the run. One thread at a time.
+// The event file of one start of a run, written by a thread of its own (FileWriter): callers never wait for storage.
+// A record that storage takes in part is removed, and the next record follows the last whole one in the same file.
 class TensorBoardFiles {
  public:
-  // `folder` is made. What earlier starts wrote of steps from `first_step` on is hidden: they are done again.
+  // Creates `folder` and its file. Readers ignore the scalars of earlier starts from step `first_step` on, because
+  // those steps are repeated. Trouble with storage is logged as a warning, and ends nothing.
   TensorBoardFiles(std::string folder, int64_t first_step);
-  ~TensorBoardFiles();
-  TensorBoardFiles(const TensorBoardFiles&) = delete;
-  TensorBoardFiles& operator=(const TensorBoardFiles&) = delete;
 
-  // Now. They reach the file before this returns.
+  // Adds the values at `step`, with the present time. Call from one thread at a time.
   void scalars(int64_t step, const Scalars& values);
+  // Whether storage has taken, or refused, all that was added so far, within `timeout`.
+  bool flush(std::chrono::milliseconds timeout);
 
  private:
-  Result<void> open(int64_t first_step);
-  Result<void> append(const std::string& event);
-
-  const std::string folder_;
-  std::string path_;
-  std::FILE* file_ = nullptr;
-  bool warned_ = false;
+  class File;
+  std::shared_ptr<File> file_;
+  std::unique_ptr<FileWriter> writer_;  // null: no thread could be created
 };
 
 uint32_t crc32c(std::string_view bytes);  // Castagnoli's: polynomial 0x1EDC6F41, reflected

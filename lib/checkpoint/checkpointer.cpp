@@ -352,12 +352,12 @@ Result<void> Checkpointer::failure(const Result<void>& mine) {
     last_ = Error{text, ExitCode::kFile};
   if (job_.world_rank() == 0) {
     // The next steps must not wait for storage that hangs; what is left is removed with the next attempt.
-    constexpr std::chrono::seconds kPatience{5};
+    constexpr std::chrono::seconds kTimeout{1};
     const auto remove = [folder = folder_] {
       std::error_code ignored;
       return std::filesystem::remove_all(folder, ignored) > 0;
     };
-    if (!folder_.empty()) within(kPatience, remove, false);
+    if (!folder_.empty()) within(folder_, kTimeout, remove, false);
     log_warn("{}", text);
   }
   folder_.clear();

@@ -1,20 +1,18 @@
 #include "lib/fault/events.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "io/base/clock.h"
-#include "io/base/file.h"
+#include "io/base/line_file.h"
+#include "io/base/log.h"
 #include "io/base/within.h"
 
 namespace tri {
@@ -23,32 +21,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{1};  // with storage that hangs
-constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320}, kLockPatience{400};
+constexpr std::chrono::seconds kTimeout{1};  // where storage hangs
+constexpr std::chrono::milliseconds kPause{20}, kLongestPause{320};
 // How long a failing rank waits for what other nodes have to say. One that is the consequence of another's end knows
 // that there is more to come.
 constexpr std::chrono::milliseconds kOthersPatience{500}, kCausePatience{2000};
 
 double now() { return std::round(process_wall_seconds() * 1000) / 1000; }
-
-bool ends_torn(int fd) {
-  struct stat file {};
-  char last = '\n';
-  return ::fstat(fd, &file) == 0 && file.st_size > 0 && ::pread(fd, &last, 1, file.st_size - 1) == 1 && last != '\n';
-}
-
-// In a single write. Where the file system has no append of its own (NFS), the lock keeps writers of two nodes apart;
-// who does not get it in time writes all the same.
-bool append_line(const std::string& path, const std::string& line) {
-  const Descriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
-  if (file.get() < 0) return false;
-  for (const auto end = Clock::now() + kLockPatience; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;) {
-    if (Clock::now() >= end || errno != EWOULDBLOCK) break;
-    std::this_thread::sleep_for(kPause);
-  }
-  const std::string bytes = (ends_torn(file.get()) ? "\n" : "") + line + "\n";
-  return ::write(file.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
-}
 
 // The first cause of the attempt, as far as it is written by the end of the patience.
 std::optional<RunEvent> await_cause(const std::string& path, const std::string& attempt,
@@ -176,20 +155,77 @@ RunEvent EventBook::event_of(RunEventKind kind) const {
           .host = writer_.host};
 }
 
-bool EventBook::append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
+RunEvent EventBook::event_of(RunEventKind kind, const std::string& text,
+                             std::map<std::string, EventField> fields) const {
   RunEvent event = event_of(kind);
   event.text = text;
   event.fields = std::move(fields);
-  return append(std::move(event));
+  return event;
 }
 
-bool EventBook::append(RunEvent event) const {
+std::string EventBook::line_of(RunEvent event) const {
   if (event.time == 0) event.time = now();
   event.attempt = writer_.attempt;
   event.job = writer_.job;
-  return within(
-      kPatience, [path = writer_.path, line = to_json(event)] { return append_line(path, line); }, false);
+  return to_json(event);
 }
+
+// The writer's thread is created with the first event: most ranks have none.
+class EventBook::File {
+ public:
+  explicit File(std::string path) : path_(std::move(path)) {}
+
+  // Returns false where the line is dropped. `written` is set when storage has taken it.
+  bool post(std::string line, std::shared_ptr<std::atomic<bool>> written) {
+    FileWriter* const writer = this->writer();
+    const size_t bytes = line.size();
+    return writer != nullptr && writer->post(bytes, [path = path_, line = std::move(line), written] {
+      Result<void> appended = append_line(path, line);
+      if (written) *written = appended.ok();
+      return appended;
+    });
+  }
+  bool flush(std::chrono::milliseconds timeout) { return writer()->flush(timeout); }
+
+ private:
+  FileWriter* writer() {
+    const std::lock_guard lock(mutex_);
+    if (writer_ == nullptr)
+      if (auto started = FileWriter::start({.path = path_,
+                                            .max_bytes = size_t{4} << 20,
+                                            .report = [](const std::string& message) { log_warn("{}", message); },
+                                            .close_timeout = kTimeout}))
+        writer_ = std::move(started).value();
+    return writer_.get();
+  }
+
+  const std::string path_;
+  std::mutex mutex_;
+  std::unique_ptr<FileWriter> writer_;
+};
+
+EventBook::EventBook(Writer writer) : writer_(std::move(writer)), file_(std::make_shared<File>(writer_.path)) {}
+
+EventBook EventBook::of_attempt(const std::string& attempt) const {
+  EventBook other = *this;
+  other.writer_.attempt = attempt;
+  return other;
+}
+
+bool EventBook::append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
+  return append(event_of(kind, text, std::move(fields)));
+}
+
+bool EventBook::append(RunEvent event) const {
+  const auto written = std::make_shared<std::atomic<bool>>(false);
+  return file_->post(line_of(std::move(event)), written) && file_->flush(kTimeout) && *written;
+}
+
+void EventBook::post(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const {
+  post(event_of(kind, text, std::move(fields)));
+}
+
+void EventBook::post(RunEvent event) const { file_->post(line_of(std::move(event)), nullptr); }
 
 Job::FailureHook EventBook::failure_hook() const {
   return [book = *this](const Job::Failure& failure) -> std::optional<Job::FirstCause> {
@@ -209,7 +245,7 @@ Job::FailureHook EventBook::failure_hook() const {
     const bool consequence = failure.cause == Cause::kPeer;
     const auto patience = consequence ? kCausePatience : kOthersPatience;
     const auto cause = within(
-        patience + kPatience,
+        writer.path + " (first cause)", patience + kTimeout,
         [=, path = writer.path, attempt = writer.attempt] { return await_cause(path, attempt, patience, consequence); },
         std::optional<RunEvent>());
     if (!cause || (cause->world_rank == event.world_rank && cause->kind == event.kind)) return std::nullopt;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -109,12 +110,19 @@ class EventBook {
     int world_rank = 0;
     std::string host, gpu;
   };
-  explicit EventBook(Writer writer) : writer_(std::move(writer)) {}
+  explicit EventBook(Writer writer);
 
-  // This rank's, now; or an event as it stands, of any rank, with this book's attempt and job. Storage that hangs holds
-  // it up for a second at most; false: it is not known to be written.
+  // The same file, for events of another attempt. Events of both are written in the order of the calls.
+  EventBook of_attempt(const std::string& attempt) const;
+
+  // Appends an event of this rank, now; or `event` as it stands, of any rank, with this book's attempt and job. Returns
+  // false where it is not known to be written: storage has refused it, or has not taken it within a second, and then it
+  // is written when storage goes on.
   bool append(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields = {}) const;
   bool append(RunEvent event) const;
+  // As append, without a wait: for the thread that trains.
+  void post(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields = {}) const;
+  void post(RunEvent event) const;
 
   // What Job::set_failure_hook takes: writes a failure, gives the other ranks a moment to write theirs, and returns the
   // first cause where it is another's.
@@ -123,9 +131,13 @@ class EventBook {
   const Writer& writer() const { return writer_; }
 
  private:
+  class File;
   RunEvent event_of(RunEventKind kind) const;
+  RunEvent event_of(RunEventKind kind, const std::string& text, std::map<std::string, EventField> fields) const;
+  std::string line_of(RunEvent event) const;
 
   Writer writer_;
+  std::shared_ptr<File> file_;  // of all copies
 };
 
 }  // namespace tri

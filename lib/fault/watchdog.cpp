@@ -116,10 +116,10 @@ void Watchdog::watch() {
 }
 
 void Watchdog::look_at_lines(int64_t now) {
-  const LineFilesActivity lines = line_files_activity();
-  if (!lines.pending || !lines_.pending || lines.num_written != lines_.num_written) lines_since_ = now;
+  const FileWriterActivity lines = file_writer_activity();
+  if (!lines.pending || !lines_.pending || lines.num_done != lines_.num_done) lines_since_ = now;
   lines_ = lines;
-  box_.lines_stand(lines.pending, lines.num_written, lines_since_);
+  box_.lines_stand(lines.pending, lines.num_done, lines_since_);
 }
 
 // SIGQUIT to this rank, and dumps that want this rank's answer.

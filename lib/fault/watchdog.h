@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/base/line_file.h"
+#include "io/base/file_writer.h"
 #include "io/black_box/black_box.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
@@ -66,7 +66,7 @@ class Watchdog {
   NodeDumps dumps_;
   uint32_t signals_seen_ = 0, requests_seen_ = 0;
   int64_t asked_ = 0;  // when, by BlackBox::now(): the streams
-  LineFilesActivity lines_;
+  FileWriterActivity lines_;
   int64_t lines_since_ = 0;  // the last time that they were seen to go on
 
   std::mutex streams_mutex_;  // held while they are asked

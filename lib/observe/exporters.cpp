@@ -151,6 +151,8 @@ Exporters::Exporters(const Context& context) {
 
 Exporters::~Exporters() = default;
 
+bool Exporters::flush(std::chrono::milliseconds timeout) { return !tensorboard_ || tensorboard_->flush(timeout); }
+
 int Exporters::prometheus_port() const { return prometheus_ ? prometheus_->port() : 0; }
 
 Scalars scalars_of(const StepMetrics& m) {

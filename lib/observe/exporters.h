@@ -1,7 +1,9 @@
-// What a run shows to other programs as it runs, by world rank 0: event files for TensorBoard, figures for Prometheus.
-// None of them can stop the run; those for Prometheus do not hold it up either: threads of their own serve and write.
+// What a run shows to other programs as it runs, by world rank 0: an event file for TensorBoard, figures for
+// Prometheus.
+// None of them can stop the run or hold it up: threads of their own serve and write.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,6 +31,9 @@ class Exporters {
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double loss);
   void checkpoint(int64_t step, int64_t bytes, double stall_seconds, double seconds);
+
+  // Whether storage has taken, or refused, what TensorBoard is shown, within `timeout`.
+  bool flush(std::chrono::milliseconds timeout);
 
   int prometheus_port() const;  // 0: nobody listens
 

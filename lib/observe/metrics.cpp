@@ -34,8 +34,7 @@ int64_t number_of(const std::string& line, const std::string& key) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path) {
-  auto opened =
-      LineFile::open(path, [path](const std::string& problem) { log_warn("{}: {}; training goes on", path, problem); });
+  auto opened = LineFile::open(path, [](const std::string& message) { log_warn("{}", message); });
   if (!opened) throw Fatal(ExitCode::kFile, opened.error().message);
   lines_ = std::move(opened).value();
 }

@@ -41,6 +41,29 @@ void fields(Archive& archive, PlaceMessage& place) {
 
 }  // namespace
 
+// After a failure the file is opened again with the next window.
+class RankMonitor::File {
+ public:
+  File(std::string path, RankMesh mesh) : path_(std::move(path)), mesh_(std::move(mesh)) {}
+
+  Result<void> append(const RankWindow& window) {
+    if (!file_) {
+      auto opened = RanksWriter::open(path_, mesh_);
+      if (!opened) return opened.error();
+      file_.emplace(std::move(opened).value());
+    }
+    auto appended = file_->append(window);
+    if (!appended) file_.reset();
+    return appended;
+  }
+  Result<void> sync() { return file_ ? file_->sync() : Result<void>(); }
+
+ private:
+  const std::string path_;
+  const RankMesh mesh_;
+  std::optional<RanksWriter> file_;
+};
+
 RankMonitor::RankMonitor(const Context& context) : context_(context), every_(context.config.metrics.ranks_every) {
   if (every_ == 0) return;
   const Config& config = context.config;
@@ -98,6 +121,26 @@ void RankMonitor::finish() {
   if (clock_.steps() > 0) close_window();
   if (gather_) gather_->wait();
   if (under_way_) take_arrived();
+  if (writer_) writer_->post(1, [file = file_] { return file->sync(); });
+}
+
+bool RankMonitor::flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }
+
+// Leaves the window that has arrived to the file's writer.
+void RankMonitor::write_window() {
+  if (!file_) {  // the first window, and not before: a start that fails leaves nothing behind
+    const std::string path = context_.config.run.dir + "/" + kRanksFile;
+    file_ = std::make_shared<File>(path, ranks_);
+    auto writer =
+        FileWriter::start({.path = path, .report = [](const std::string& message) { log_warn("{}", message); }});
+    if (writer)
+      writer_ = std::move(writer).value();
+    else
+      log_warn("{}; training goes on without it", writer.error().message);
+  }
+  if (writer_)
+    writer_->post(arriving_.ranks.size() * sizeof(RankTimes),
+                  [file = file_, window = arriving_] { return file->append(window); });
 }
 
 // World rank 0 has the times of all ranks.
@@ -108,18 +151,7 @@ void RankMonitor::take_arrived() {
     const auto* const times = reinterpret_cast<const RankTimes*>(gather_->messages());
     arriving_.ranks.assign(times, times + ranks_.world_size());
   }
-  if (!file_) {  // the first window, and not before: a start that fails leaves nothing behind
-    auto opened = RanksWriter::open(context_.config.run.dir + "/" + kRanksFile, ranks_);
-    if (opened)
-      file_.emplace(std::move(opened).value());
-    else
-      log_warn("{}; training goes on, and tries again at the next window", opened.error().message);
-  }
-  if (file_)
-    if (auto appended = file_->append(arriving_); !appended) {
-      log_warn("{}; training goes on, and tries again at the next window", appended.error().message);
-      file_.reset();
-    }
+  write_window();
   drift_.add(ranks_, arriving_);
   for (const StragglerNews& news : stragglers_->add(arriving_)) tell(news, arriving_);
   if (context_.metrics) context_.metrics->ranks(ranks_json(ranks_, arriving_, stragglers_->stragglers()));
@@ -163,12 +195,12 @@ void RankMonitor::tell(const StragglerNews& news, const RankWindow& window) {
     log_info("{}", text);
   else
     log_warn("{}", text);
-  context_.events.append({.time = process_wall_seconds(),
-                          .kind = RunEventKind::kStraggler,
-                          .world_rank = who.world_rank,
-                          .host = place.host,
-                          .text = text,
-                          .fields = std::move(fields)});
+  context_.events.post({.time = process_wall_seconds(),
+                        .kind = RunEventKind::kStraggler,
+                        .world_rank = who.world_rank,
+                        .host = place.host,
+                        .text = text,
+                        .fields = std::move(fields)});
 }
 
 void RankMonitor::tell(const Drift& drift) {
@@ -176,7 +208,11 @@ void RankMonitor::tell(const Drift& drift) {
   std::map<std::string, EventField> fields{
       {"quantity", drift.quantity}, {"growth", drift.growth}, {"since", drift.since}, {"step", drift.step}};
   if (!drift.part.empty()) fields["part"] = drift.part;
-  context_.events.append(RunEventKind::kDrift, to_string(drift), std::move(fields));
+  context_.events.post({.kind = RunEventKind::kDrift,
+                        .world_rank = context_.events.writer().world_rank,
+                        .host = context_.events.writer().host,
+                        .text = to_string(drift),
+                        .fields = std::move(fields)});
 }
 
 std::string ranks_json(const RankMesh& mesh, const RankWindow& window, const std::vector<RankStraggler>& stragglers) {

@@ -2,11 +2,13 @@
 // and looked through for slow ranks and for drift.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "io/base/file_writer.h"
 #include "io/ranks/ranks_file.h"
 #include "lib/comm/background_gather.h"
 #include "lib/comm/job.h"
@@ -38,8 +40,12 @@ class RankMonitor {
   void step(const RankStep& step, const StepMetrics& metrics, bool checkpoint);
   // After the last step: the window that is not full, too. Collective.
   void finish();
+  // Whether storage has taken, or refused, all windows, within `timeout`.
+  bool flush(std::chrono::milliseconds timeout);
 
  private:
+  class File;
+  void write_window();
   void close_window();
   void take_arrived();
   void tell(const StragglerNews& news, const RankWindow& window);
@@ -54,7 +60,8 @@ class RankMonitor {
   bool under_way_ = false;
   // World rank 0's.
   RankMesh ranks_;
-  std::optional<RanksWriter> file_;
+  std::shared_ptr<File> file_;          // ranks.h5, used by its writer's thread alone
+  std::unique_ptr<FileWriter> writer_;  // null: there was no window yet, or no thread
   std::optional<StragglerWatch> stragglers_;
   DriftWatch drift_;
 };

@@ -41,16 +41,17 @@ class RunFolderBook : public RunBook {
   Thresholds thresholds() override;
 
  private:
-  std::string run_dir_, checkpoint_dir_, job_;
+  std::string run_dir_, checkpoint_dir_;
   // The time of an event of `attempt`: what is measured within an attempt does not depend on clocks that are set.
   double date_for(const std::string& attempt);
 
+  EventBook book_;
   std::vector<RunEvent> events_;  // as they were read last
   struct Unwritten {
     size_t after = 0;  // so many events
     RunEvent event;
   };
-  std::vector<Unwritten> unwritten_;  // events that storage did not take
+  std::vector<Unwritten> unwritten_;  // events that are not known to be written
   std::string dated_attempt_;         // the attempt of the newest event
   double date_offset_ = 0;            // ... and what was added to the monotonic time when its first event was made
   Thresholds known_;

@@ -213,11 +213,12 @@ std::optional<FailureSight> first_failure(std::span<const RankRecord> boxes, con
 }
 
 bool sees_run_folder(const std::string& run_dir) {
-  const auto exists = [path = run_dir + "/events.jsonl"] {
+  const std::string path = run_dir + "/events.jsonl";
+  const auto exists = [path] {
     std::error_code problem;
     return fs::exists(path, problem);
   };
-  return within(std::chrono::milliseconds(1000), exists, false);
+  return within(path, std::chrono::milliseconds(1000), exists, false);
 }
 
 void kill_process(pid_t process, const std::function<bool()>& is_meant) {

@@ -23,9 +23,10 @@ constexpr std::chrono::milliseconds kCheckpointPatience{10000};  // ... where a 
 // None: it can't be read now.
 std::optional<std::vector<RunEvent>> events_of(const std::string& run_dir) {
   using Events = std::optional<std::vector<RunEvent>>;
+  const std::string path = run_dir + "/events.jsonl";
   return within(
-      kPatience,
-      [path = run_dir + "/events.jsonl"] {
+      path, kPatience,
+      [path] {
         auto events = read_events(path);
         return events ? Events(std::move(events).value()) : Events();
       },
@@ -50,11 +51,23 @@ std::vector<std::string> suspects_of(const std::string& run_dir, const std::stri
 }  // namespace
 
 RunFolderBook::RunFolderBook(std::string run_dir, std::string checkpoint_dir, std::string job)
-    : run_dir_(std::move(run_dir)), checkpoint_dir_(std::move(checkpoint_dir)), job_(std::move(job)) {}
+    : run_dir_(std::move(run_dir)),
+      checkpoint_dir_(std::move(checkpoint_dir)),
+      book_({.path = run_dir_ + "/events.jsonl",
+             .attempt = "",
+             .job = std::move(job),
+             .world_rank = -1,
+             .host = host_name(),
+             .gpu = ""}) {}
 
 // While storage is away, what was known stays known: a node that is left out must not come back that way.
 RunHistory RunFolderBook::history(double wall) {
   if (auto read = events_of(run_dir_)) events_ = std::move(*read);
+  // What storage took late is there by now.
+  std::erase_if(unwritten_, [&](const Unwritten& unwritten) {
+    return std::any_of(events_.begin(), events_.end(),
+                       [line = to_json(unwritten.event)](const RunEvent& e) { return to_json(e) == line; });
+  });
   std::vector<RunEvent> all = events_;
   // By their dates, but never before what was known when they were made: the clock may have been set back since.
   size_t least = 0;
@@ -80,21 +93,20 @@ void RunFolderBook::append(RunEvent event, const std::string& attempt) {
   if (event.host.empty()) event.host = host_name();
   event.time = date_for(attempt);
   event.attempt = attempt;
-  event.job = job_;
-  const EventBook book(
-      {.path = run_dir_ + "/events.jsonl", .attempt = attempt, .job = job_, .world_rank = -1, .host = host_name()});
-  if (book.append(event)) {
+  event.job = book_.writer().job;
+  if (book_.of_attempt(attempt).append(event)) {
     events_.push_back(std::move(event));
     return;
   }
-  log_warn("supervise: {}/events.jsonl could not be written", run_dir_);
+  if (unwritten_.empty())
+    log_warn("supervise: {}/events.jsonl does not take events; they are written when storage goes on", run_dir_);
   unwritten_.push_back({events_.size(), std::move(event)});
 }
 
 // One that the ranks can't load is no progress: its manifest and the sizes of its files are looked at.
 int64_t RunFolderBook::newest_checkpoint() {
   checkpoint_ = within(
-      kCheckpointPatience,
+      checkpoint_dir_, kCheckpointPatience,
       [dir = checkpoint_dir_, known = checkpoint_] {
         const Retry once{.tries = 1};
         const auto candidates = checkpoint_candidates(dir, once);
@@ -137,14 +149,16 @@ std::vector<RunEvent> RunFolderBook::stragglers(const std::string& attempt) {
 
 std::vector<std::string> RunFolderBook::suspects(const std::string& attempt) {
   return within(
-      kPatience, [run_dir = run_dir_, attempt] { return suspects_of(run_dir, attempt); }, std::vector<std::string>());
+      run_dir_ + "/hang", kPatience, [run_dir = run_dir_, attempt] { return suspects_of(run_dir, attempt); },
+      std::vector<std::string>());
 }
 
 // What can't be read, or understood, changes nothing.
 Thresholds RunFolderBook::thresholds() {
   using Answer = std::optional<Result<Thresholds>>;
   const Answer read = within(
-      kPatience, [run_dir = run_dir_] { return Answer(read_thresholds(run_dir)); }, Answer());
+      run_dir_ + "/supervise.conf", kPatience, [run_dir = run_dir_] { return Answer(read_thresholds(run_dir)); },
+      Answer());
   if (!read) return known_;
   if (!*read) {
     if (read->error().message != complaint_) log_warn("{}; the values before hold on", read->error().message);

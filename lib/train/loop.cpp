@@ -284,10 +284,10 @@ void TrainingLoop::report_checkpoints() {
 // World rank 0: no step was made `since` then.
 void TrainingLoop::book(WallTime what, Clock::time_point since) const {
   if (context_.mesh.world_rank != 0) return;
-  context_.events.append(RunEventKind::kSpan, "",
-                         {{"what", std::string(enum_name(what))},
-                          {"seconds", seconds_between(since, Clock::now())},
-                          {"step", progress_.steps}});
+  context_.events.post(RunEventKind::kSpan, "",
+                       {{"what", std::string(enum_name(what))},
+                        {"seconds", seconds_between(since, Clock::now())},
+                        {"step", progress_.steps}});
 }
 
 void TrainingLoop::evaluate() {
@@ -328,6 +328,24 @@ void TrainingLoop::sample() {
   book(WallTime::kEvaluation, start);
 }
 
+// After the last collective call of the loop: gives storage a while to take what the run shows to other programs. A
+// stall costs these files their last entries, and not the run its end.
+void TrainingLoop::flush_shown_files() {
+  constexpr double kLongestSeconds = 10, kShareOfDeadline = 0.25;
+  const FaultConfig& fault = context_.config.fault;
+  const double seconds =
+      std::min(kLongestSeconds, kShareOfDeadline * std::min(fault.setup_seconds, fault.checkpoint_seconds));
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+  const HostScope awaits_storage(HostState::kAwaitsCheckpoint);
+  constexpr std::chrono::milliseconds kRound{500};
+  bool done = false;
+  for (; !done && Clock::now() < until; tick_black_box())
+    done = (!exporters_ || exporters_->flush(kRound)) && ranks_.flush(kRound) && timeline_.flush(kRound);
+  if (!done)
+    log_warn("storage has not taken the last entries of TensorBoard's event file, ranks.h5 or the timeline in {:.0f} s",
+             seconds);
+}
+
 // After the last step of a run that began at `start`: completes the checkpoint under way, and closes with the summary
 // and, where a signal stopped the run, what became of its steps.
 Result<void> TrainingLoop::finish(Clock::time_point start) {
@@ -347,6 +365,7 @@ Result<void> TrainingLoop::finish(Clock::time_point start) {
               seconds_between(start, Clock::now()));
   log_data(context_.job, context_.mesh, loader_.bytes_read(), progress_.steps - context_.begun.steps);
   if (skipped_ > 0) log_info("{} of these steps were not finite and changed nothing", skipped_);
+  flush_shown_files();
   if (stop_ == Stop::kLeave)
     return Error{fmt::format("stopped by a signal after step {} of {}; there was no time to save it, the steps after "
                              "{} ARE LOST: run me again, with a larger fault.grace_seconds if the site allows one",

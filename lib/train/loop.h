@@ -67,6 +67,7 @@ class TrainingLoop {
   bool is_due(int64_t every) const { return is_last() || (every > 0 && progress_.steps % every == 0); }
   void report_checkpoints();
   void book(WallTime what, Clock::time_point since) const;
+  void flush_shown_files();
   void evaluate();
   void sample();
   Result<void> finish(Clock::time_point start);

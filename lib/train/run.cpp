@@ -1,14 +1,17 @@
 #include "lib/train/run.h"
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <system_error>
 
+#include "io/base/file_writer.h"
 #include "io/base/host.h"
-#include "io/base/line_file.h"
 #include "io/base/log.h"
+#include "io/base/within.h"
 #include "io/checkpoint/folder.h"
 #include "lib/checkpoint/weights.h"
 #include "lib/config/flat.h"
@@ -194,11 +197,20 @@ void book_start(const EventBook& events, const PlannedJob& planned, const RunSta
   events.append(RunEventKind::kStart, "", std::move(fields));
 }
 
-// World rank 0, at the end of an attempt: where all the time since the first submission went.
-void log_effective_time(const std::string& run_dir) {
-  const auto history = read_events_and_steps(run_dir);
-  if (!history) return;
-  if (const auto time = effective_time(history.value())) log_info("{}", effective_time_line(*time));
+// World rank 0, at the end of an attempt: where all the time since the first submission went. The other ranks wait for
+// this one in MPI's end, for at most fault.setup_seconds: where storage does not answer in a part of that, the line is
+// omitted.
+void log_effective_time(const std::string& run_dir, const FaultConfig& fault) {
+  constexpr double kLongestSeconds = 30, kShareOfDeadline = 0.25;
+  const auto seconds = std::chrono::duration<double>(std::min(kLongestSeconds, kShareOfDeadline * fault.setup_seconds));
+  const auto read = [run_dir]() -> std::string {
+    const auto history = read_events_and_steps(run_dir);
+    const auto time = history ? effective_time(history.value()) : std::nullopt;
+    return time ? effective_time_line(*time) : "";
+  };
+  const std::string line = within(run_dir + " (effective time)",
+                                  std::chrono::duration_cast<std::chrono::milliseconds>(seconds), read, std::string());
+  if (!line.empty()) log_info("{}", line);
 }
 
 // What there is to record: all but the box itself, which outlives it. `book`: set once this start holds the run folder.
@@ -270,7 +282,7 @@ Result<void> run_recorded(const PlannedJob& planned, const RunStart& start, Job&
                             .attempt = attempt,
                             .texts = {{kDataOrder, to_text(inputs.order)}}});
   checkpoints.set_may_publish([&] {
-    flush_line_files();  // metrics.jsonl has every step that a checkpoint holds, whatever comes
+    flush_required_files();  // metrics.jsonl has every step that a checkpoint holds, whatever comes
     return lock.value() ? lock.value()->check() : Result<void>{};
   });
   const auto begun = begin_state(search, checkpoints, trainer, startup);
@@ -312,7 +324,7 @@ Result<void> run_training(const PlannedJob& planned, const RunStart& start, Job&
     if (BlackBox* const box = recorder.box(); box != nullptr && box->image().step > 0)
       fields["step"] = box->image().step.load();
     book->append(RunEventKind::kEnd, done ? "" : done.error().message, std::move(fields));
-    log_effective_time(config.run.dir);
+    log_effective_time(config.run.dir, config.fault);
   }
   // Trouble that all ranks know of is no reason to keep the box: it is said already.
   if (BlackBox* const box = recorder.box()) box->end_well();

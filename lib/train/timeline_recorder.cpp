@@ -1,6 +1,8 @@
 #include "lib/train/timeline_recorder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <filesystem>
@@ -16,56 +18,67 @@ namespace tri {
 
 std::string timeline_request_path(const std::string& run_dir) { return run_dir + "/trace/record"; }
 
-// Writes pieces beside the steps, one after the other. Storage may hang: the end of the run waits for seconds, not for
-// ever.
-class TimelineRecorder::Writer {
+// Looks for the request file. Storage may hang: then the thread is left behind.
+class TimelineRecorder::RequestWatch {
  public:
-  Writer(std::string folder, TimelinePiece piece) : state_(std::make_shared<State>()) {
-    std::thread([state = state_, folder = std::move(folder), piece = std::move(piece)] {
-      if (const auto written = write_piece(folder, piece); !written)
-        log_warn("timeline: {}; training goes on", written.error().message);
-      const std::lock_guard lock(state->mutex);
-      state->done = true;
-      state->wake.notify_all();
-    }).detach();
+  explicit RequestWatch(const std::string& path) : state_(std::make_shared<State>()) {
+    try {
+      std::thread([state = state_, path] { run(*state, path); }).detach();
+    } catch (const std::system_error& problem) {
+      log_warn("{}: no thread to look for it: {}", path, problem.what());
+    }
   }
-  ~Writer() {
-    constexpr std::chrono::seconds kPatience{10};
-    std::unique_lock lock(state_->mutex);
-    if (!state_->wake.wait_for(lock, kPatience, [&] { return state_->done; }))
-      log_warn("timeline: storage does not take it; given up");
+  ~RequestWatch() {
+    const std::lock_guard lock(state_->mutex);
+    state_->over = true;
+    state_->wake.notify_all();
   }
-  Writer(const Writer&) = delete;
-  Writer& operator=(const Writer&) = delete;
+  RequestWatch(const RequestWatch&) = delete;
+  RequestWatch& operator=(const RequestWatch&) = delete;
+
+  int take() { return state_->steps.exchange(0); }
 
  private:
   struct State {
     std::mutex mutex;
     std::condition_variable wake;
-    bool done = false;
+    bool over = false;
+    std::atomic<int> steps{0};
   };
-  std::shared_ptr<State> state_;
+
+  static void run(State& state, const std::string& path) {
+    constexpr std::chrono::seconds kPeriod{1};
+    std::unique_lock lock(state.mutex);
+    do {
+      lock.unlock();
+      const int steps = look(path);
+      lock.lock();
+      if (steps > 0) state.steps = steps;
+    } while (!state.wake.wait_for(lock, kPeriod, [&] { return state.over; }));
+  }
+
+  static int look(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) return 0;
+    int steps = 0;
+    const bool read = static_cast<bool>(file >> steps) && steps >= 1 && steps <= kMostRecordedSteps;
+    std::remove(path.c_str());
+    if (!read) log_warn("{}: the number of steps to record, 1 to {}, is expected", path, kMostRecordedSteps);
+    return read ? steps : 0;
+  }
+
+  const std::shared_ptr<State> state_;
 };
 
 TimelineRecorder::TimelineRecorder(const Context& context)
-    : context_(context), wanted_(parse_step_range(context.config.metrics.timeline)) {}
+    : context_(context), wanted_(parse_step_range(context.config.metrics.timeline)) {
+  if (context.mesh.world_rank == 0)
+    requests_ = std::make_unique<RequestWatch>(timeline_request_path(context.config.run.dir));
+}
 
 TimelineRecorder::~TimelineRecorder() = default;
 
-int TimelineRecorder::asked() {
-  constexpr std::chrono::seconds kPeriod{1};
-  const auto now = std::chrono::steady_clock::now();
-  if (now - looked_ < kPeriod) return 0;
-  looked_ = now;
-  const std::string path = timeline_request_path(context_.config.run.dir);
-  std::ifstream file(path);
-  if (!file) return 0;
-  int steps = 0;
-  const bool read = static_cast<bool>(file >> steps) && steps >= 1 && steps <= kMostRecordedSteps;
-  std::remove(path.c_str());
-  if (!read) log_warn("{}: the number of steps to record, 1 to {}, is expected", path, kMostRecordedSteps);
-  return read ? steps : 0;
-}
+int TimelineRecorder::asked() { return requests_ ? requests_->take() : 0; }
 
 void TimelineRecorder::ask(int64_t next_step, int steps) {
   if (steps > 0 && recorder_ == nullptr) wanted_ = StepRange{next_step, next_step + steps - 1};
@@ -117,9 +130,25 @@ void TimelineRecorder::finish(int64_t step) {
   if (mesh.world_rank == 0)
     log_info("timeline: steps {} to {} are recorded; see them by `trireme timeline {}`", piece.steps.first,
              piece.steps.last, context_.config.run.dir);
-  const std::string folder = timeline_folder(context_.config.run.dir, piece.steps);
-  writer_.reset();
-  writer_ = std::make_unique<Writer>(folder, std::move(piece));
+  write(std::move(piece));
+}
+
+// The writer's thread takes the segment: steps go on while storage hangs.
+void TimelineRecorder::write(TimelinePiece piece) {
+  const std::string run_dir = context_.config.run.dir;
+  if (writer_ == nullptr) {
+    auto started = FileWriter::start({.path = run_dir + "/trace",
+                                      .max_bytes = size_t{256} << 20,
+                                      .report = [](const std::string& message) { log_warn("timeline: {}", message); }});
+    if (!started) return log_warn("timeline: {}", started.error().message);
+    writer_ = std::move(started).value();
+  }
+  const size_t bytes =
+      piece.spans.size() * sizeof(piece.spans[0]) + piece.transfers.size() * sizeof(piece.transfers[0]);
+  const std::string folder = timeline_folder(run_dir, piece.steps);
+  writer_->post(bytes, [folder, piece = std::make_shared<const TimelinePiece>(std::move(piece))] {
+    return write_piece(folder, *piece);
+  });
 }
 
 }  // namespace tri

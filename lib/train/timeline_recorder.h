@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "io/base/file_writer.h"
 #include "kernels/core/span_recorder.h"
 #include "lib/comm/job.h"
 #include "lib/config/config.h"
@@ -39,7 +40,8 @@ class TimelineRecorder {
   TimelineRecorder(const TimelineRecorder&) = delete;
   TimelineRecorder& operator=(const TimelineRecorder&) = delete;
 
-  // World rank 0: steps that the file asks for; 0: none. Looks once a second.
+  // World rank 0: steps that the file asks for; 0: none. A thread looks once a second: this call does not wait for
+  // storage.
   int asked();
   // The next `steps` steps are recorded, unless some are already; 0: nothing. The same on all ranks.
   void ask(int64_t next_step, int steps);
@@ -49,12 +51,15 @@ class TimelineRecorder {
   void end_step(int64_t step);
   // Within them: from `begin` (BlackBox::now()) to now the thread that trains was at `name`, a text that stays.
   void host_span(const char* name, int64_t begin);
+  // Whether storage has taken, or refused, all that was recorded, within `timeout`.
+  bool flush(std::chrono::milliseconds timeout) { return !writer_ || writer_->flush(timeout); }
   bool is_recording() const { return recorder_ != nullptr; }
 
  private:
-  class Writer;
+  class RequestWatch;
   void begin(int64_t step);
   void finish(int64_t step);
+  void write(TimelinePiece piece);
 
   const Context context_;
   std::optional<StepRange> wanted_;         // ahead or under way
@@ -63,8 +68,8 @@ class TimelineRecorder {
   ClockOffset clock_;
   std::vector<HostSpan> host_;
   int64_t step_ = 0, step_began_ = 0;
-  std::chrono::steady_clock::time_point looked_{};
-  std::unique_ptr<Writer> writer_;
+  std::unique_ptr<RequestWatch> requests_;  // world rank 0
+  std::unique_ptr<FileWriter> writer_;      // null: nothing was recorded yet, or there is no thread
 };
 
 }  // namespace tri

@@ -189,6 +189,34 @@ TEST(Events, storage_that_hangs_is_not_waited_for) {
   for (int lines = 0; lines < 3; lines += byte == '\n') ASSERT_EQ(::read(pipe.get(), &byte, 1), 1);
 }
 
+// More than a pipe holds: nothing waits, and nothing is lost when the storage goes on.
+TEST(Events, posted_events_are_written_in_their_order_once_storage_goes_on) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events.jsonl";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const Descriptor pipe(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_GE(pipe.get(), 0);
+  const EventBook book = book_in(path);
+  const EventBook other = book.of_attempt("another");
+  constexpr int kEvents = 2000;
+  for (int i = 0; i < kEvents; ++i) (i % 2 == 0 ? book : other).post(RunEventKind::kSpan, "", {{"i", int64_t{i}}});
+  std::string line;
+  for (int i = 0; i < kEvents;) {
+    char byte = 0;
+    ASSERT_EQ(::read(pipe.get(), &byte, 1), 1);
+    if (byte != '\n') {
+      line += byte;
+      continue;
+    }
+    const auto event = run_event_from(line);
+    ASSERT_TRUE(event) << line;
+    EXPECT_EQ(event->number("i", -1), i);
+    EXPECT_EQ(event->attempt, i % 2 == 0 ? "a" : "another");
+    line.clear();
+    ++i;
+  }
+}
+
 TEST(Events, a_failing_rank_learns_the_first_cause_of_others) {
   const TemporaryFolder folder;
   const std::string path = folder / "events.jsonl";

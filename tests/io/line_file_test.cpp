@@ -3,13 +3,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 #include "io/base/file.h"
+#include "tests/io/forked.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
@@ -57,20 +60,20 @@ TEST(LineFile, who_appends_does_not_wait_for_storage_and_nothing_is_lost_when_it
   std::string got;
   {
     const auto file = value_or_throw(LineFile::open(pipe, no_problem));
-    const uint32_t written = line_files_activity().num_written;
+    const uint32_t written = file_writer_activity().num_done;
     for (int i = 0; i < 20'000; ++i) {  // more than a pipe takes
       const std::string line = fmt::format("line {} of many\n", i);
       expected += line;
       file->append(line);
     }
     EXPECT_FALSE(file->flush(milliseconds(1)));
-    EXPECT_TRUE(line_files_activity().pending);
+    EXPECT_TRUE(file_writer_activity().pending);
     char bytes[4096];
     while (got.size() < expected.size())
       if (const ssize_t n = ::read(end.get(), bytes, sizeof bytes); n > 0) got.append(bytes, static_cast<size_t>(n));
     EXPECT_TRUE(file->flush());
-    EXPECT_FALSE(line_files_activity().pending);
-    EXPECT_GT(line_files_activity().num_written, written);
+    EXPECT_FALSE(file_writer_activity().pending);
+    EXPECT_GT(file_writer_activity().num_done, written);
   }
   EXPECT_EQ(got, expected);
 }
@@ -97,13 +100,60 @@ TEST(LineFile, says_what_storage_refuses) {
       what = problem;
       ++problems;
     }));
-    file->append("a line\n");
+    for (int i = 0; i < 20; ++i) file->append("a line\n");
     EXPECT_TRUE(file->flush());
   }
-  EXPECT_EQ(problems, 1);
-  EXPECT_EQ(what, "No space left on device");
-  EXPECT_FALSE(line_files_activity().pending);
+  EXPECT_EQ(problems, 1) << "one report, however many writes fail";
+  EXPECT_TRUE(what.starts_with("/dev/full: No space left on device")) << what;
+  EXPECT_FALSE(file_writer_activity().pending);
   EXPECT_FALSE(LineFile::open("/nowhere/lines", no_problem));
+}
+
+// A file that may not grow beyond a limit takes the first part of a write, as a full disk does.
+TEST(LineFile, a_line_that_is_cut_short_does_not_join_the_next_one) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "lines";
+  const std::string said = in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    std::string reports;
+    const auto file =
+        value_or_throw(LineFile::open(path, [&](const std::string& message) { reports += message + "\n"; }));
+    const auto limit = [](rlim_t bytes) {
+      struct rlimit limits {};
+      ::getrlimit(RLIMIT_FSIZE, &limits);
+      limits.rlim_cur = bytes;
+      ::setrlimit(RLIMIT_FSIZE, &limits);
+    };
+    file->append("first line\n");
+    file->flush();
+    limit(15);
+    for (int i = 0; i < 3; ++i) {
+      file->append("second line\n");
+      file->flush();
+    }
+    limit(RLIM_INFINITY);
+    file->append("third line\n");
+    file->append("fourth line\n");
+    file->flush();
+    return reports;
+  });
+  EXPECT_EQ(text_of(path), "first line\nseco\nthird line\nfourth line\n");
+  EXPECT_EQ(said, path +
+                      ": File too large; the run goes on, and writes to this file are lost until they succeed again\n" +
+                      path + ": writes succeed again; 3 writes were lost\n");
+}
+
+TEST(LineFile, what_follows_an_earlier_process_s_torn_line_is_a_line_of_its_own) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "lines") << "whole\nhal";
+  value_or_throw(LineFile::open(folder / "lines", no_problem))->append("next\n");
+  EXPECT_EQ(text_of(folder / "lines"), "whole\nhal\nnext\n");
+  std::ofstream(folder / "lines", std::ios::app) << "hal";
+  ASSERT_TRUE(append_line(folder / "lines", "last"));
+  EXPECT_EQ(text_of(folder / "lines"), "whole\nhal\nnext\nhal\nlast\n");
+  const auto refused = append_line("/dev/full", "line");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "/dev/full: No space left on device");
 }
 
 }  // namespace

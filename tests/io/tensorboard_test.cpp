@@ -1,19 +1,25 @@
 #include "io/tensorboard/event_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "tests/io/forked.h"
 #include "tests/io/temporary_folder.h"
 
 namespace tri {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::chrono::minutes kLong{10};  // a hang
 
 std::vector<std::string> files_of(const std::string& folder) {
   std::vector<std::string> paths;
@@ -63,8 +69,10 @@ TEST(TensorBoard, each_start_has_a_file_that_hides_what_is_done_again) {
   {
     TensorBoardFiles files(dir, 1);
     files.scalars(1, {{"train/loss", 2.5}, {"train/learning_rate", 0.1}});
+    ASSERT_TRUE(files.flush(kLong));
   }
   TensorBoardFiles files(dir, 300);
+  ASSERT_TRUE(files.flush(kLong));
   const auto paths = files_of(dir);
   ASSERT_EQ(paths.size(), 2u);
   // Version, session, scalars.
@@ -84,17 +92,62 @@ TEST(TensorBoard, each_start_has_a_file_that_hides_what_is_done_again) {
   EXPECT_TRUE(has_scalars);
 }
 
-TEST(TensorBoard, trouble_ends_a_file_and_not_the_run) {
+TEST(TensorBoard, a_folder_that_cannot_be_made_is_tried_again) {
   const TemporaryFolder folder;
   const std::string dir = folder / "taken";
   std::ofstream(dir) << "a file where the folder should be";
   TensorBoardFiles files(dir, 1);
   files.scalars(1, {{"train/loss", 1}});
+  ASSERT_TRUE(files.flush(kLong));
   fs::remove(dir);
   files.scalars(2, {{"train/loss", 1}});
+  ASSERT_TRUE(files.flush(kLong));
   const auto paths = files_of(dir);
   ASSERT_EQ(paths.size(), 1u);
   EXPECT_EQ(records_of(paths[0]).size(), 3u);
+}
+
+// A file that may not grow beyond a limit takes the first part of a record, as a full disk does.
+TEST(TensorBoard, a_full_disk_leaves_one_file_of_whole_records) {
+  const TemporaryFolder folder;
+  const std::string dir = folder / "tensorboard";
+  in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    struct rlimit limits {};
+    ::getrlimit(RLIMIT_FSIZE, &limits);
+    limits.rlim_cur = 150;  // the header, a record, and a part of the next
+    ::setrlimit(RLIMIT_FSIZE, &limits);
+    TensorBoardFiles files(dir, 1);
+    for (int step = 1; step <= 20; ++step) files.scalars(step, {{"train/loss", step}});
+    files.flush(kLong);
+    limits.rlim_cur = RLIM_INFINITY;
+    ::setrlimit(RLIMIT_FSIZE, &limits);
+    files.scalars(21, {{"train/loss", 21}});
+    files.flush(kLong);
+    return std::string();
+  });
+  const auto paths = files_of(dir);
+  ASSERT_EQ(paths.size(), 1u);
+  const auto records = records_of(paths[0]);
+  ASSERT_EQ(records.size(), 4u);                                              // version, session, steps 1 and 21
+  EXPECT_NE(records[3].find(std::string("\x10\x15", 2)), std::string::npos);  // step 21
+}
+
+TEST(TensorBoard, a_file_that_takes_nothing_at_first_is_no_second_file) {
+  const TemporaryFolder folder;
+  const std::string dir = folder / "tensorboard";
+  in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    struct rlimit limits {};
+    ::getrlimit(RLIMIT_FSIZE, &limits);
+    limits.rlim_cur = 0;
+    ::setrlimit(RLIMIT_FSIZE, &limits);
+    TensorBoardFiles files(dir, 1);
+    for (int step = 1; step <= 20; ++step) files.scalars(step, {{"train/loss", step}});
+    files.flush(kLong);
+    return std::string();
+  });
+  EXPECT_EQ(files_of(dir).size(), 1u);
 }
 
 }  // namespace

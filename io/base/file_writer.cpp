@@ -1,0 +1,153 @@
+#include "io/base/file_writer.h"
+
+#include <sys/prctl.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace tri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A file that fails now and then, as on a disk that is nearly full, is reported once in this time.
+constexpr std::chrono::seconds kReportInterval{60};
+
+std::atomic<int64_t> g_pending{0};
+std::atomic<uint32_t> g_num_done{0};
+
+Result<void> carry_out(const FileWriter::Task& task, const std::string& path) {
+  try {
+    return task();
+  } catch (const std::exception& problem) {
+    return file_error("{}: {}", path, problem.what());
+  }
+}
+
+}  // namespace
+
+struct FileWriter::State {
+  explicit State(Options given) : options(std::move(given)) {}
+
+  struct Posted {
+    size_t bytes = 0;
+    Task task;
+  };
+  const Options options;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Posted> tasks;
+  size_t bytes = 0;  // of tasks that are not done
+  uint64_t num_posted = 0, num_done = 0;
+  bool ends = false;      // no more tasks will come
+  bool left = false;      // the owner is gone: nothing may be reported
+  int64_t num_lost = 0;   // tasks since writes began to fail or to be dropped
+  bool reported = false;  // ... which was reported
+  std::optional<Clock::time_point> last_report;
+
+  // Counts a task that failed or was dropped for `reason`. Returns what is to be reported; "": nothing.
+  std::string lose(const std::string& reason) {
+    ++num_lost;
+    const auto now = Clock::now();
+    if (reported || (last_report && now - *last_report < kReportInterval)) return "";
+    reported = true;
+    last_report = now;
+    return reason + "; the run goes on, and writes to this file are lost until they succeed again";
+  }
+
+  std::string recover() {
+    const int64_t lost = std::exchange(num_lost, 0);
+    if (!std::exchange(reported, false)) return "";
+    return fmt::format("{}: writes succeed again; {} {} lost", options.path, lost,
+                       lost == 1 ? "write was" : "writes were");
+  }
+
+  // `lock` is not held during the call.
+  void report(std::unique_lock<std::mutex>& lock, const std::string& message) {
+    if (message.empty() || left || !options.report) return;
+    lock.unlock();
+    options.report(message);
+    lock.lock();
+  }
+};
+
+Result<std::unique_ptr<FileWriter>> FileWriter::start(Options options) {
+  auto state = std::make_shared<State>(std::move(options));
+  try {
+    std::thread([state] { run(state); }).detach();  // it may outlive this object, in a call that hangs
+  } catch (const std::system_error& problem) {
+    return file_error("{}: no thread to write it: {}", state->options.path, problem.what());
+  }
+  return std::unique_ptr<FileWriter>(new FileWriter(std::move(state)));
+}
+
+FileWriter::~FileWriter() {
+  const bool done = flush(state_->options.close_timeout);
+  const std::lock_guard lock(state_->mutex);
+  state_->ends = true;
+  state_->left = !done;
+  state_->changed.notify_all();
+}
+
+bool FileWriter::post(size_t bytes, Task task) {
+  std::unique_lock lock(state_->mutex);
+  // A task that is larger than the queue may still have it to itself.
+  if (state_->bytes > 0 && state_->bytes + bytes > state_->options.max_bytes) {
+    state_->report(lock, state_->lose(fmt::format("{}: storage has not taken the {} bytes that wait for it",
+                                                  state_->options.path, state_->bytes)));
+    return false;
+  }
+  if (state_->options.required) ++g_pending;
+  state_->bytes += bytes;
+  ++state_->num_posted;
+  state_->tasks.push_back({bytes, std::move(task)});
+  state_->changed.notify_all();
+  return true;
+}
+
+bool FileWriter::flush(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(state_->mutex);
+  const auto done = [this, last = state_->num_posted] { return state_->num_done >= last; };
+  if (timeout != kForever) return state_->changed.wait_for(lock, timeout, done);
+  state_->changed.wait(lock, done);
+  return true;
+}
+
+void FileWriter::run(const std::shared_ptr<State>& state) {
+  ::prctl(PR_SET_NAME, kFileWriterThread);
+  std::unique_lock lock(state->mutex);
+  for (;;) {
+    state->changed.wait(lock, [&] { return state->ends || !state->tasks.empty(); });
+    if (state->tasks.empty()) return;
+    State::Posted posted = std::move(state->tasks.front());
+    state->tasks.pop_front();
+    lock.unlock();
+    const Result<void> written = carry_out(posted.task, state->options.path);
+    posted.task = nullptr;
+    if (state->options.required) {
+      ++g_num_done;
+      --g_pending;
+      g_pending.notify_all();
+    }
+    lock.lock();
+    state->bytes -= posted.bytes;
+    state->report(lock, written ? state->recover() : state->lose(written.error().message));
+    ++state->num_done;
+    state->changed.notify_all();
+  }
+}
+
+FileWriterActivity file_writer_activity() { return {.pending = g_pending > 0, .num_done = g_num_done.load()}; }
+
+void flush_required_files() {
+  for (int64_t pending = g_pending; pending > 0; pending = g_pending) g_pending.wait(pending);
+}
+
+}  // namespace tri
