@@ -7,6 +7,8 @@
 #   soak.sh crash      ranks of the executable killed at 500 moments of a save, and 200 storage calls that fail or take long
 #   soak.sh hang       ranks of the executable that hang at 200 moments, each named and ended; the quick start for 10,000
 #                      steps, suspended for a minute, without a false alarm
+#   soak.sh storage    storage stalls each file that a run writes, for 5, 30 and 120 s: no rank or node is blamed, and the
+#                      losses are the same
 #   soak.sh heal       300 faults of supervised runs, each healed; a link that flaps between network namespaces; and one
 #                      fault of each kind under Slurm
 #   soak.sh fleet      the driver with the agents of 1,536 nodes: figures, and less than a tenth of a core
@@ -19,11 +21,12 @@
 #
 # KILLS, ERRORS, SEED   of crash: how many, and drawn from what (by default another seed each day; it is printed)
 # CASES, STEPS, SEED    of hang: likewise; CASES and SEED of heal
+# STALLS, SEED          of storage: the seconds of each stall
 # AGENTS, TIMES         of fleet; of doctor and predict: how many
 # JOBS                  compilers and tests at a time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-kind=${1:?soak.sh clang|address|thread|crash|hang|heal|fleet|doctor|slow|predict|fresh}
+kind=${1:?soak.sh clang|address|thread|crash|hang|storage|heal|fleet|doctor|slow|predict|fresh}
 jobs=${JOBS:-$(nproc)}
 verdict() {
   local status=$?
@@ -79,6 +82,12 @@ case $kind in
     bash tests/mp/never_alarms_without_a_hang.sh "$PWD" "$PWD/build-$kind/bin/trireme" "$PWD/configs/quickstart.yaml" \
       "${STEPS:-10000}" 60 20
     ;;
+  storage)
+    build
+    # shellcheck disable=SC2086 # a list
+    bash tests/mp/storage_stalls_hold_no_step_up.sh "$PWD" "$PWD/build-$kind/bin/trireme_on_points" \
+      "${SEED:-$(date +%Y%m%d)}" ${STALLS:-5 30 120}
+    ;;
   heal)
     build
     "build-$kind/bin/mp_heal" slurm/mpirun "build-$kind/bin/trireme_on_hangs" "build-$kind/tests/libfake_nvml.so" \
@@ -107,7 +116,7 @@ case $kind in
     for suite in bookworm noble; do bash tests/tree/fresh_distribution.sh "$suite" || (($? == 77)); done
     ;;
   *)
-    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, heal, fleet, doctor, slow, predict, fresh"
+    echo "soak.sh: no $kind; there are clang, address, thread, crash, hang, storage, heal, fleet, doctor, slow, predict, fresh"
     exit 2
     ;;
 esac
